@@ -16,6 +16,7 @@ import math
 import numpy as np
 from scipy import special, stats
 
+from bnmc._kernels.cpu import numbers
 from bnmc._kernels.scalar import codes
 
 #: Probability that a statistical test fails although the code is right: of the whole test, with all
@@ -221,7 +222,7 @@ def layer_spec(
     """What kernels know of a layer that is row by row, or of another one with `other` fields."""
     hides_scale = norm != codes.NORM_NONE and skip == 0.0 and eps == 0.0
     spec = codes.LayerSpec(
-        width, batch, batch * inputs, width, codes.GAUSSIAN, gain, skip, 0.0, False,
-        codes.NORM_FIRST, norm, 0, False, eps, norm == codes.NORM_CENTRED, hides_scale,
+        width, batch, batch * inputs, width, numbers.BLOCK, codes.GAUSSIAN, gain, skip, 0.0, False,
+        0.0, codes.NORM_FIRST, norm, 0, False, eps, norm == codes.NORM_CENTRED, hides_scale,
     )  # fmt: skip
     return spec._replace(**other)

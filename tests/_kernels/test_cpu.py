@@ -22,11 +22,12 @@ from oracle import (
 )
 from slow_cases import some
 
-from bnmc._kernels.compiling import OPTIONS, Apart
+from bnmc._kernels.compiling import OPTIONS, Apart, kernel
 from bnmc._kernels.cpu import blocks as cpu_blocks
 from bnmc._kernels.cpu import layers as cpu_layers
-from bnmc._kernels.cpu import memory, numbers, wishart
+from bnmc._kernels.cpu import memory, moments, numbers, sharing, wishart
 from bnmc._kernels.cpu import rows as cpu_rows
+from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
 from bnmc._kernels.cpu.vectors import (
     PART_BYTES,
     STRIP_BYTES,
@@ -58,6 +59,18 @@ FLOAT64 = pytest.mark.parametrize("dtype", some([np.float32, np.float64], np.flo
 BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
 NORMS = pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 KEY = np.uint32(123456789), np.uint32(987654321)
+
+#: `finish_rows` on its own, as machine code and as Python.
+FINISH_ROWS = kernel(cpu_layers.finish_rows)
+NO_MOMENTS = moments.moments_of(1, 1, 0)
+
+
+def finish(body, sigma, spec, first_row, count, x, kept, work):
+    """Finish a block of rows in place; return a row without variance, or -1."""
+    layer = Layer(work.covariance, x, x[:0], kept)
+    return body_of(FINISH_ROWS, body)(spec, sigma, layer, first_row, count, work, NO_MOMENTS)
+
+
 CHAIN = 77
 
 
@@ -462,37 +475,30 @@ def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, body, batc
 @NORMS
 @pytest.mark.parametrize("skip", [0.0, 1.0, -0.5])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_finish_block(dtype, body, norm, skip, keeps):
-    """x = N(skip x + W a), then activations, and zeros from the last row on."""
+def test_finish_rows(dtype, body, norm, skip, keeps):
+    """x = N(h), then activations, and zeros from the last row on."""
     width, first_row, count = 600, 512, 88
     batch, inputs = 3, 2
-    spec = layer_spec(width, batch, inputs, norm, skip)
+    spec = layer_spec(width, batch, inputs, norm, skip, hides_common=False)
     work = memory.work(batch, inputs, dtype)
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
     stride = memory.stride(width)
-    x = memory.aligned_zeros((6, stride) if skip else (1, 1), dtype)
-    if skip:
-        x[:] = np.random.default_rng(6).standard_normal(x.shape)
-    before = x.astype(np.float64)
+    x = memory.aligned_zeros((6, stride) if skip else (0, 0), dtype)
+    x[:] = np.random.default_rng(6).standard_normal(x.shape)
+    before = x.copy()
     kept = memory.aligned_zeros((8, stride) if keeps else (0, 0), dtype)
     sigma = activation_of("tanh", dtype, body)
-    kernel = body_of(cpu_rows.finish_block, body)
-    finishing = work.block, work.scales
-    assert (
-        kernel(sigma, spec, spec.norm == codes.NORM_CENTRED, first_row, count, x, kept, *finishing)
-        == -1
-    )
+    assert finish(body, sigma, spec, first_row, count, x, kept, work) == -1
     here = np.s_[:, first_row : first_row + count]
-    h = values[:, :count] + (skip * before[here] if skip else 0.0)
-    exact_x = normalise(h.T, norm, batch).T
+    exact_x = normalise(values[:, :count].T, norm, batch).T
     tolerance = 3000 * np.finfo(dtype).eps
     view = work.block.reshape(-1, numbers.STRIDE)
     np.testing.assert_allclose(view[:6, :count], np.tanh(exact_x), rtol=0, atol=tolerance)
     assert not view[:6, count:128].any()
     if skip:
         np.testing.assert_allclose(x[here], exact_x, rtol=0, atol=tolerance)
-        np.testing.assert_array_equal(x[:, :first_row], before[:, :first_row].astype(dtype))
+        np.testing.assert_array_equal(x[:, :first_row], before[:, :first_row])
     if keeps:
         np.testing.assert_array_equal(kept[:6, first_row : first_row + 128], view[:6, :128])
         assert not kept[:, :first_row].any()
@@ -505,20 +511,13 @@ def test_finish_block(dtype, body, norm, skip, keeps):
 @pytest.mark.parametrize("count", [1, 20, 63, 65, 88])
 def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
     """They fill up a block, and all-zero ones must not end the normalization of those before."""
-    spec = layer_spec(600, 3, 2, norm)
+    spec = layer_spec(600, 3, 2, norm, hides_common=False)
     work = memory.work(3, 2, dtype)
     block, values = blocked(128, 6, dtype, 5)
     work.block[:] = block
     work.block.reshape(-1, numbers.STRIDE)[:, count:] = 0.0
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
-    kernel = body_of(cpu_rows.finish_block, body)
-    finishing = nothing, work.block, work.scales
-    assert (
-        kernel(
-            sigma, spec, norm == codes.NORM_CENTRED, 0, count, np.zeros((1, 1), dtype), *finishing
-        )
-        == -1
-    )
+    assert finish(body, sigma, spec, 0, count, nothing, nothing, work) == -1
     view = work.block.reshape(-1, numbers.STRIDE)
     exact = np.tanh(normalise(values[:, :count].T, norm, 3).T)
     np.testing.assert_allclose(view[:6, :count], exact, rtol=0, atol=3000 * np.finfo(dtype).eps)
@@ -527,22 +526,18 @@ def test_rows_beyond_the_width_need_no_variance(dtype, body, norm, count):
 @BODIES
 @DTYPES
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
-def test_finish_block_names_a_row_of_the_layer(dtype, body, norm):
-    spec = layer_spec(600, 5, 1, norm)
+def test_finish_rows_names_a_row_of_the_layer(dtype, body, norm):
+    spec = layer_spec(600, 5, 1, norm, hides_common=False)
     work = memory.work(5, 1, dtype)
     sigma, nothing = activation_of("tanh", dtype, body), np.zeros((0, 0), dtype)
-    finishing = np.zeros((1, 1), dtype), nothing, work.block, work.scales
-    kernel = body_of(cpu_rows.finish_block, body)
     # Equal entries, and entries that are equal to rounding: without a mean, they have to be 0.
     rows = [np.full(5, 0.25), 0.25 * (1 + np.finfo(dtype).eps * np.array([0, 1, 0, 1, 0]))]
     for row in rows if norm == codes.NORM_CENTRED else [np.zeros(5)]:
-        work.block[:], _ = blocked(128, 5, dtype, 5)
-        work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
-        assert kernel(sigma, spec, norm == codes.NORM_CENTRED, 512, 80, *finishing) == 512 + 70
-        # The same row beyond the width is no one's.
-        work.block[:], _ = blocked(128, 5, dtype, 5)
-        work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
-        assert kernel(sigma, spec, norm == codes.NORM_CENTRED, 512, 70, *finishing) == -1
+        for count in (80, 70):  # the same row beyond the width is no one's
+            work.block[:], _ = blocked(128, 5, dtype, 5)
+            work.block.reshape(-1, numbers.STRIDE)[:5, 70] = row
+            degenerate = finish(body, sigma, spec, 512, count, nothing, nothing, work)
+            assert degenerate == (512 + 70 if count == 80 else -1)
 
 
 # --- layers
@@ -558,34 +553,71 @@ def start_of(spec, chains, dtype, seed=0):
 
 
 class Layers:
-    """Arrays of a few chains, as kernels take them, and a run of either sampler's kernel."""
+    """Arrays of a few chains, as kernels take them, and a run through layers."""
 
-    def __init__(self, spec, x, a, grams, dtype, keeps, panel=numbers.BLOCK):
+    def __init__(self, spec, x, a, grams, dtype, keeps):
         chains, stride = len(x), memory.stride(spec.width)
-        self.spec, self.dtype, self.panel = spec, dtype, panel
+        self.spec, self.dtype = spec, np.dtype(dtype)
         self.grams = grams.copy()
-        shape = (chains, spec.columns, stride) if spec.skip else (1, 1, 1)
+        shape = (chains, spec.columns, stride) if spec.skip else (chains, 0, 0)
         self.xs = memory.aligned_zeros(shape, dtype)
         if spec.skip:
             self.xs[:, :, : spec.width] = x.swapaxes(1, 2)
-        shape = (chains, 2, memory.padded(spec.columns), stride) if keeps else (1, 2, 0, 0)
+        shape = (chains, 2, memory.padded(spec.columns), stride) if keeps else (chains, 2, 0, 0)
         self.activations = memory.aligned_zeros(shape, dtype)
         if keeps:
             self.activations[:, 0, : spec.columns, : spec.width] = a.swapaxes(1, 2)
+            self.spec = spec._replace(hides_common=False)
         self.work = memory.work(spec.batch, spec.columns // spec.batch, dtype)
+        self.sums = cpu_layers.sums_of(spec, dtype, shared=True)
         self.status = np.zeros((chains, 3), np.int64)
 
-    def run(self, kernel, slots, first_layer=1, sigma="tanh", weights=()):
+    def source(self, given=None):
+        """Rows drawn given the Gram matrix, or multiplied if activations are kept."""
+        if self.activations.size:
+            given = np.zeros((0, 0), self.dtype) if given is None else given
+            return Multiplied(codes.STREAM_WEIGHTS, given)
+        no_taps = np.zeros((0, 0), np.int64)
+        return Drawn(codes.STREAM_ROWS, no_taps, no_taps, np.zeros((0, 0)))
+
+    def layer(self, number):
+        """The arrays of a layer of the first chain."""
+        both = self.activations[0]
+        return Layer(self.grams[0], self.xs[0], both[(number + 1) % 2], both[number % 2])
+
+    def run(self, slots, first_layer=1, sigma="tanh", body="compiled"):
+        columns, chains = self.spec.columns, len(self.grams)
         slots = np.array(slots)
-        columns = self.spec.columns
-        record = np.full((len(self.grams), np.count_nonzero(slots >= 0), columns, columns), np.nan)
-        kernel(
-            activation_of(sigma, self.dtype), self.spec, *weights, self.grams, self.xs,
-            self.activations, CHAIN, first_layer, slots, record, self.panel, *KEY,
-            np.zeros_like(self.work.sums), self.work, self.status,
-            np.zeros((len(record), 0), np.int64), np.zeros((len(record), 0, 0), np.int64), 0,
+        record = np.full((chains, np.count_nonzero(slots >= 0), columns, columns), np.nan)
+        state = cpu_layers.State(
+            self.grams, self.xs, self.activations, np.zeros((chains, 0), np.int64)
+        )
+        course = cpu_layers.Course(
+            CHAIN, first_layer, *KEY, slots, record, np.zeros((chains, 0, 0), np.int64),
+            self.status, 0,
         )  # fmt: skip
+        advance = cpu_layers.layers if body == "compiled" else cpu_layers.advance
+        sigma, specs = activation_of(sigma, self.dtype), cpu_layers.records(self.spec)
+        sums = self.sums._replace(panels=self.sums.panels[:1])
+        advance(None, self.source(), sigma, specs, state, course, self.work, sums)
         return record
+
+    def panels(self, task, first, last, given=None, body="compiled", sigma="tanh"):
+        """Call a task with a range of panels of layer 1, whose factor is in `work`."""
+        sigma = activation_of(sigma, self.dtype, body)
+        source = self.source(given)
+        return body_of(task, body)(
+            first, last, self.work, source, sigma, self.spec, self.layer(1),
+            draw_of(1, 0, source.stream), self.sums,
+        )  # fmt: skip
+
+    def merged(self, body="compiled"):
+        """The Gram matrix of the sums of all panels."""
+        gram = np.zeros_like(self.grams[0])
+        tiles = memory.padded(len(gram)) // 4
+        merge = body_of(sharing.merge_tiles, body)
+        assert merge(self.sums.panels.copy(), self.spec.width, gram, 0, tiles)
+        return gram
 
 
 def draw_of(layer, chain, stream):
@@ -631,7 +663,7 @@ def test_conditional_layers(dtype, norm, width, batch, inputs, skip, gain, eps):
     spec = layer_spec(width, batch, inputs, norm, skip, gain, eps)
     x, a, g = start_of(spec, 2, dtype)
     layers = Layers(spec, x, a, g, dtype, keeps=False)
-    record = layers.run(cpu_layers.conditional_layers, [0, -1, 1], first_layer=4)
+    record = layers.run([0, -1, 1], first_layer=4)
     assert not layers.status.any()
     for chain in range(2):
         xc, gc = x[chain], g[chain]
@@ -667,11 +699,10 @@ WEIGHT_LAWS = pytest.mark.parametrize(
 @WEIGHT_LAWS
 @LAYER_CASES
 def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip, gain, eps):
-    spec = layer_spec(width, batch, inputs, norm, skip, gain, eps)
+    spec = layer_spec(width, batch, inputs, norm, skip, gain, eps, weights=law_of_weights)
     x, a, g = start_of(spec, 2, dtype)
     layers = Layers(spec, x, a, g, dtype, keeps=True)
-    given = np.zeros((1, 1), dtype)
-    record = layers.run(cpu_layers.weighted_layers, [0, 1], weights=(law_of_weights, given))
+    record = layers.run([0, 1])
     assert not layers.status.any()
     for chain in range(2):
         xc, ac = x[chain], a[chain]
@@ -692,27 +723,20 @@ def test_weighted_layers(dtype, norm, law_of_weights, width, batch, inputs, skip
 
 @FLOAT64
 def test_weights_that_are_given(dtype):
-    """A panel at a time, as `multiply_panels` takes them; rows of the last panel are missing."""
-    width, panel_rows = 2 * numbers.BLOCK + 88, numbers.BLOCK
-    spec = layer_spec(width, 4, 1, codes.NORM_CENTRED, 0.5, 0.8)
+    """A panel at a time; rows of the last panel are missing."""
+    width = 2 * numbers.BLOCK + 88
+    spec = layer_spec(width, 4, 1, codes.NORM_CENTRED, 0.5, 0.8, weights=codes.GIVEN)
     x, a, g = start_of(spec, 1, dtype)
     layers = Layers(spec, x, a, g, dtype, keeps=True)
     w = np.random.default_rng(3).standard_normal((width, width)).astype(dtype)
-    sums = np.zeros((3, layers.work.sums.size))
     for panel in range(3):
-        given = np.zeros((panel_rows, width), dtype)
-        rows = w[panel * panel_rows : (panel + 1) * panel_rows]
+        given = np.zeros((spec.panel, width), dtype)
+        rows = w[panel * spec.panel : (panel + 1) * spec.panel]
         given[: len(rows)] = rows
-        degenerate = cpu_layers.multiply_panels(
-            activation_of("tanh", dtype), spec, codes.GIVEN, given, layers.activations[0, 0],
-            layers.xs[0], layers.activations[0, 1], panel, panel + 1, panel_rows,
-            draw_of(1, 0, codes.STREAM_WEIGHTS), layers.work, sums,
-        )  # fmt: skip
-        assert degenerate == -1
-    assert cpu_layers.merge_panels(sums, spec.width, np.zeros(sums.shape[1]), layers.grams[0])
+        assert layers.panels(cpu_layers.sum_rows, panel, panel + 1, given) == -1
     _, following, exact = weighted_layer(spec, x[0], a[0], w.astype(np.float64))
     eps = np.finfo(dtype).eps
-    np.testing.assert_allclose(layers.grams[0], exact, rtol=0, atol=60 * eps)
+    np.testing.assert_allclose(layers.merged(), exact, rtol=0, atol=60 * eps)
     kept = layers.activations[0, 1, :4, :width].T
     np.testing.assert_allclose(kept, following, rtol=0, atol=2000 * eps)
 
@@ -721,36 +745,17 @@ def test_weights_that_are_given(dtype):
 @pytest.mark.parametrize("panel", [numbers.BLOCK, 2 * numbers.BLOCK])
 def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
     """Rows are shared among threads by panels, and what panels there are is part of the spec."""
-    spec = layer_spec(2 * numbers.BLOCK + 200, 3)
+    spec = layer_spec(2 * numbers.BLOCK + 200, 3, panel=panel)
     x, a, g = start_of(spec, 1, dtype)
-    sigma = activation_of("tanh", dtype)
-    conditional = Layers(spec, x, a, g, dtype, keeps=False, panel=panel)
-    weighted = Layers(spec, x, a, g, dtype, keeps=True, panel=panel)
-    one = conditional.run(cpu_layers.conditional_layers, [0])[0, 0]
-    given = np.zeros((1, 1), dtype)
-    other = weighted.run(cpu_layers.weighted_layers, [0], weights=(codes.GAUSSIAN, given))[0, 0]
-    again = Layers(spec, x, a, g, dtype, keeps=True)
-    work, panels = again.work, -(-spec.width // panel)
-    sums = np.zeros((panels, work.sums.size))
-    out = np.zeros((3, 3))
-    cpu_rows.factorise(g[0], spec, work)
-    draw = draw_of(1, 0, codes.STREAM_ROWS)
-    for first in range(panels):
-        kept = np.zeros((0, 0), dtype)
-        cpu_layers.draw_panels(
-            sigma, spec, again.xs[0], kept, first, first + 1, panel, draw, work, sums
-        )  # fmt: skip
-    cpu_layers.merge_panels(sums, spec.width, np.zeros(work.sums.size), out)
-    np.testing.assert_array_equal(out, one)
-    draw = draw_of(1, 0, codes.STREAM_WEIGHTS)
-    for first, last in ((1, panels), (0, 1)):
-        cpu_layers.multiply_panels(
-            sigma, spec, codes.GAUSSIAN, given, again.activations[0, 0], again.xs[0],
-            again.activations[0, 1], first, last, panel, draw, work, sums,
-        )  # fmt: skip
-    cpu_layers.merge_panels(sums, spec.width, np.zeros(work.sums.size), out)
-    np.testing.assert_array_equal(out, other)
-    np.testing.assert_array_equal(again.activations[0, 1], weighted.activations[0, 1])
+    panels = cpu_layers.panels_of(spec)
+    for keeps in (False, True):
+        whole, again = (Layers(spec, x, a, g, dtype, keeps=keeps) for _ in range(2))
+        exact = whole.run([0])[0, 0]
+        cpu_rows.factorise(g[0], spec, again.work)
+        for first, last in ((1, panels), (0, 1)):
+            assert again.panels(cpu_layers.sum_rows, first, last) == -1
+        np.testing.assert_array_equal(again.merged(), exact)
+        np.testing.assert_array_equal(again.activations, whole.activations)
 
 
 @pytest.mark.parametrize(
@@ -770,9 +775,7 @@ def test_where_a_chain_stops(dtype, norm, body):
     a[1] = 1 / 3 if norm == codes.NORM_CENTRED else 0.0
     g[1] = gram(a[1])
     layers = Layers(spec, x, a, g, dtype, keeps=True)
-    given = np.zeros((1, 1), dtype)
-    kernel = body_of(cpu_layers.weighted_layers, body)
-    record = layers.run(kernel, [0, 1], weights=(codes.GAUSSIAN, given))
+    record = layers.run([0, 1], body=body)
     np.testing.assert_array_equal(
         layers.status, [[0, 0, 0], [codes.ZERO_VARIANCE, 1, 0], [0, 0, 0]]
     )
@@ -780,7 +783,7 @@ def test_where_a_chain_stops(dtype, norm, body):
     # Two panels: the first one names the row.
     wide = layer_spec(600, 4, 1, norm)
     conditional = Layers(wide, start_of(wide, 3, dtype)[0], a, g, np.float64, keeps=False)
-    record = conditional.run(body_of(cpu_layers.conditional_layers, body), [0, 1])
+    record = conditional.run([0, 1], body=body)
     np.testing.assert_array_equal(conditional.status, layers.status)
     assert np.isfinite(record[[0, 2]]).all()
 
@@ -791,11 +794,7 @@ def test_where_a_chain_leaves_the_range(conditional, body):
     spec = layer_spec(10, 2, 1, codes.NORM_NONE, 0.0, 1e60)
     x, a, g = start_of(spec, 1, np.float64)
     layers = Layers(spec, x, a, g, np.float64, keeps=not conditional)
-    kernel = body_of(
-        cpu_layers.conditional_layers if conditional else cpu_layers.weighted_layers, body
-    )
-    choice = () if conditional else (codes.GAUSSIAN, np.zeros((1, 1)))
-    layers.run(kernel, [-1] * 9, sigma="relu", weights=choice)
+    layers.run([-1] * 9, sigma="relu", body=body)
     # 1e60 each layer: the squares of layer 3 are beyond 1e308.
     assert layers.status[0, :2].tolist() == [codes.NOT_FINITE, 3]
 
@@ -809,7 +808,7 @@ def test_what_float32_does_not_resolve_stops_before_the_layer(dtype, body):
     g[1] = 1.0 + np.diag([0.0, 1e-5, 1.0])
     layers = Layers(spec, x, a, g, dtype, keeps=False)
     before = layers.grams[1].copy()
-    layers.run(body_of(cpu_layers.conditional_layers, body), [0, 1], first_layer=8)
+    layers.run([0, 1], first_layer=8, body=body)
     assert not layers.status[0].any()
     if dtype == np.float32:
         assert layers.status[1, :2].tolist() == [codes.UNRESOLVED, 8]
@@ -824,28 +823,15 @@ def test_rows_without_variance_end_panels(dtype, body):
     """The sixth row of the weights is zero: row 5 of the block, 5 or more of the layer."""
     spec = layer_spec(2 * numbers.BLOCK, 3)
     x, a, g = start_of(spec, 1, dtype)
-    layers = Layers(spec, x, a, g, dtype, keeps=True)
-    work, sums, kept = layers.work, np.zeros((2, layers.work.sums.size)), np.zeros((0, 0), dtype)
-    sigma, draw = activation_of("tanh", dtype), draw_of(1, 0, 0)
     w = np.ones((numbers.BLOCK, spec.width), dtype)
     w[5] = 0.0
-    matrices = codes.GIVEN, w, layers.activations[0, 0], layers.xs[0], layers.activations[0, 1]
-    multiply_rows = body_of(cpu_rows.multiply_rows, body)
-    assert (
-        multiply_rows(sigma, spec, *matrices, numbers.BLOCK, spec.width, draw, work)
-        == numbers.BLOCK + 5
-    )
-    multiply_panels = body_of(cpu_layers.multiply_panels, body)
-    assert multiply_panels(sigma, spec, *matrices, 0, 2, numbers.BLOCK, draw, work, sums) == 5
+    given = Layers(spec._replace(weights=codes.GIVEN), x, a, g, dtype, keeps=True)
+    for first, row in ((0, 5), (1, numbers.BLOCK + 5)):
+        assert given.panels(cpu_layers.sum_rows, first, 2, w, body) == row
     # Equal samples, centred: no row has any.
-    cpu_rows.factorise(np.ones((3, 3)), spec, work)
-    rows = sigma, spec, layers.xs[0], kept
-    draw_panels = body_of(cpu_layers.draw_panels, body)
-    assert draw_panels(*rows, 1, 2, numbers.BLOCK, draw, work, sums) == numbers.BLOCK
-    fields = (
-        work.block, work.scales, work.partial, work.sums, work.factor, work.regular
-    )  # fmt: skip
-    assert body_of(cpu_rows.draw_rows, body)(*rows, 64, 128, draw, *fields) == 64
+    layers = Layers(spec, x, a, g, dtype, keeps=False)
+    cpu_rows.factorise(np.ones((3, 3)), spec, layers.work)
+    assert layers.panels(cpu_layers.sum_rows, 1, 2, body=body) == numbers.BLOCK
 
 
 @BODIES
@@ -1079,94 +1065,82 @@ def test_update_moments(body):
     np.testing.assert_allclose(squares / 499, values.var(axis=0, ddof=1), rtol=1e-8)
 
 
+def test_rows_are_kept_between_passes_if_they_fit():
+    assert cpu_layers.rows_fit(1000, 10, np.float64)
+    assert not cpu_layers.rows_fit(10**6, 10, np.float32)
+    spec = layer_spec(1000, 3, groups=1)
+    sums = cpu_layers.sums_of(spec, np.float32, keeps_rows=True)
+    assert sums.hidden.shape == (3, 1024)
+    for groups, keeps in ((0, True), (1, False)):
+        sums = cpu_layers.sums_of(spec._replace(groups=groups), np.float32, keeps_rows=keeps)
+        assert sums.hidden.shape == (0, 0)
+
+
 # --- the Python that layers are compiled from
 
 
 @DTYPES
 @pytest.mark.parametrize("skip", [0.0, 0.5])
 @pytest.mark.parametrize("panel", [256, 512])
-def test_python_bodies_of_layers_agree_with_their_machine_code(dtype, skip, panel):
-    spec = layer_spec(300, 3, 1, codes.NORM_CENTRED, skip)
-    x, a, g = start_of(spec, 2, dtype)
-    tolerance = {"rtol": 0, "atol": 200 * np.finfo(dtype).eps}
-    pairs = [Layers(spec, x, a, g, dtype, keeps=False, panel=panel) for _ in range(2)]
-    runs = [
-        pairs[0].run(cpu_layers.conditional_layers, [0, 1]),
-        pairs[1].run(cpu_layers.conditional_layers.py_func, [0, 1]),
-    ]
-    np.testing.assert_allclose(*runs, **tolerance)
-    for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER):
-        pairs = [Layers(spec, x, a, g, dtype, keeps=True, panel=panel) for _ in range(2)]
-        given = (choice, np.zeros((1, 1), dtype))
+def test_layers_in_python_have_the_bits_of_their_machine_code(dtype, skip, panel):
+    for law_of_weights in (None, codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER):
+        keeps = law_of_weights is not None
+        law = law_of_weights if keeps else codes.GAUSSIAN
+        spec = layer_spec(300, 3, 1, codes.NORM_CENTRED, skip, panel=panel, weights=law)
+        x, a, g = start_of(spec, 2, dtype)
         runs = [
-            pairs[0].run(cpu_layers.weighted_layers, [0, 1], weights=given),
-            pairs[1].run(cpu_layers.weighted_layers.py_func, [0, 1], weights=given),
+            Layers(spec, x, a, g, dtype, keeps=keeps).run([0, 1], body=body)
+            for body in ("compiled", "python")
         ]
-        np.testing.assert_allclose(*runs, **tolerance)
+        np.testing.assert_array_equal(*runs)
 
 
 @DTYPES
-def test_python_bodies_of_panels_agree_with_their_machine_code(dtype):
-    spec = layer_spec(300, 3)
+@pytest.mark.parametrize("law_of_weights", [None, codes.GAUSSIAN, codes.GIVEN])
+def test_python_bodies_of_panels_agree_with_their_machine_code(dtype, law_of_weights):
+    keeps = law_of_weights is not None
+    law = law_of_weights if keeps else codes.GAUSSIAN
+    spec = layer_spec(300, 3, panel=256, weights=law)
     x, a, g = start_of(spec, 1, dtype)
-    sigma = activation_of("tanh", dtype)
     w = np.zeros((512, 300), dtype)
     w[:300] = np.random.default_rng(3).standard_normal((300, 300))
-    layers = Layers(spec, x, a, g, dtype, keeps=True)
-    work, kept = layers.work, np.zeros((0, 0), dtype)
+    given = w if law == codes.GIVEN else None
     results = []
     for body in ("compiled", "python"):
-        drawn, multiplied = np.zeros((2, 2, work.sums.size))
-        cpu_rows.factorise(g[0], spec, work)
-        body_of(cpu_layers.draw_panels, body)(
-            sigma, spec, layers.xs[0], kept, 0, 2, 256, draw_of(1, 0, 0), work, drawn
-        )
-        for choice, given in ((codes.GAUSSIAN, w[:1, :1]), (codes.GIVEN, w)):
-            body_of(cpu_layers.multiply_panels, body)(
-                sigma, spec, choice, given, layers.activations[0, 0], layers.xs[0],
-                layers.activations[0, 1], 0, 2, 256, draw_of(1, 0, 0), work, multiplied,
-            )  # fmt: skip
-        for sums in (drawn, multiplied):
-            out = np.zeros((3, 3))
-            assert body_of(cpu_layers.merge_panels, body)(
-                sums, spec.width, np.zeros(sums.shape[1]), out
-            )
-            results.append(out)
-    np.testing.assert_array_equal(results[:2], results[2:])
+        layers = Layers(spec, x, a, g, dtype, keeps=keeps)
+        cpu_rows.factorise(g[0], spec, layers.work)
+        assert layers.panels(cpu_layers.sum_rows, 0, 2, given, body) == -1
+        results.append(layers.merged(body))
+    np.testing.assert_allclose(*results, rtol=0, atol=200 * np.finfo(dtype).eps)
+
+
+@DTYPES
+@pytest.mark.parametrize("order", [codes.NORM_FIRST, codes.ACTIVATION_FIRST])
+def test_python_bodies_of_two_passes_agree_with_their_machine_code(dtype, order):
+    spec = layer_spec(
+        300, 3, norm=codes.NORM_NONE, panel=256, groups=2, centred=True, eps=1e-3, order=order
+    )
+    x, a, g = start_of(spec, 1, dtype)
+    results = []
+    for body in ("compiled", "python"):
+        layers = Layers(spec, x, a, g, dtype, keeps=False)
+        cpu_rows.factorise(g[0], spec, layers.work)
+        assert layers.panels(cpu_layers.sum_moments, 0, 2, body=body) == -1
+        event, place = moments.merge_moments(spec, layers.work.block, layers.sums.moments)
+        assert (event, place) == (codes.RUNNING, -1)
+        assert layers.panels(cpu_layers.sum_rows, 0, 2, body=body) == -1
+        results.append(layers.merged(body))
+    np.testing.assert_allclose(*results, rtol=0, atol=200 * np.finfo(dtype).eps)
 
 
 @FLOAT64
-def test_python_bodies_of_rows_agree_with_their_machine_code(dtype):
-    spec = layer_spec(300, 3)
-    x, a, g = start_of(spec, 1, dtype)
-    sigma = activation_of("tanh", dtype)
-    layers = Layers(spec, x, a, g, dtype, keeps=True)
-    work, kept = layers.work, np.zeros((0, 0), dtype)
-    draw = draw_of(1, 0, 0)
+def test_python_bodies_of_weights_agree_with_their_machine_code(dtype):
     w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
-    sums = []
-    for body in ("compiled", "python"):
-        cpu_rows.factorise(g[0], spec, work)
-        degenerate = body_of(cpu_rows.draw_rows, body)(
-            sigma, spec, layers.xs[0], kept, 0, 300, draw, work.block, work.scales,
-            work.partial, work.sums, work.factor, work.regular,
-        )  # fmt: skip
-        assert degenerate == -1
-        sums.append(work.sums.copy())
-        for choice in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER, codes.GIVEN):
-            given = w if choice == codes.GIVEN else w[:1, :1].copy()
-            degenerate = body_of(cpu_rows.multiply_rows, body)(
-                sigma, spec, choice, given, layers.activations[0, 0], layers.xs[0],
-                layers.activations[0, 1], 0, 300, draw, work,
-            )  # fmt: skip
-            assert degenerate == -1
-            sums.append(work.sums.copy())
-            tile = np.zeros((2, work.tile.size), dtype)
-            numbers.fill_weights(choice, given, tile[0], 5, 7, 256, 64, draw)
-            numbers.fill_weights.py_func(choice, given, tile[1], 5, 7, 256, 64, draw)
-            np.testing.assert_array_equal(tile[0], tile[1])
-    half = len(sums) // 2
-    np.testing.assert_allclose(sums[:half], sums[half:], rtol=0, atol=3e5 * np.finfo(dtype).eps)
+    for law in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER, codes.GIVEN):
+        tile = np.zeros((2, numbers.TILE * numbers.STRIDE), dtype)
+        for body, out in zip(("compiled", "python"), tile, strict=True):
+            body_of(numbers.fill_weights, body)(law, w, out, 5, 7, 256, 64, draw_of(1, 0, 0))
+        np.testing.assert_array_equal(tile[0], tile[1])
 
 
 @pytest.mark.parametrize(
@@ -1188,20 +1162,9 @@ def test_activations_inside_a_layer(name, dtype):
     work = memory.work(4, 1, dtype)
     block, values = blocked(128, 4, dtype, 9)
     work.block[:] = block
+    nothing = np.zeros((0, 0), dtype)
     sigma = activation_of(name, dtype)
-    finishing = np.zeros((0, 0), dtype), work.block, work.scales
-    assert (
-        cpu_rows.finish_block(
-            sigma,
-            spec,
-            spec.norm == codes.NORM_CENTRED,
-            0,
-            128,
-            np.zeros((1, 1), dtype),
-            *finishing,
-        )
-        == -1
-    )
+    assert finish("compiled", sigma, spec, 0, 128, nothing, nothing, work) == -1
     exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
@@ -1215,11 +1178,7 @@ def test_an_activation_by_its_address_is_the_activation(dtype):
     for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
         work = memory.work(4, 1, dtype)
         work.block[:], _ = blocked(128, 4, dtype, 9)
-        finishing = nowhere, nowhere, work.block, work.scales
-        assert (
-            cpu_rows.finish_block(sigma, spec, spec.norm == codes.NORM_CENTRED, 0, 128, *finishing)
-            == -1
-        )
+        assert finish("compiled", sigma, spec, 0, 128, nowhere, nowhere, work) == -1
         blocks.append(work.block)
     np.testing.assert_array_equal(*blocks)
     assert isinstance(sigma, Apart)
@@ -1235,17 +1194,7 @@ def test_what_an_activation_raises_comes_through():
     work.block[:], _ = blocked(128, 4, np.float64, 9)
     sigma = cpu_rows.activation(sigma_of(Activation(picky)), "float64")
     with pytest.raises(ValueError, match="too large"):
-        cpu_rows.finish_block(
-            sigma,
-            spec,
-            spec.norm == codes.NORM_CENTRED,
-            0,
-            128,
-            nowhere,
-            nowhere,
-            work.block,
-            work.scales,
-        )
+        finish("compiled", sigma, spec, 0, 128, nowhere, nowhere, work)
 
 
 def test_loops_are_compiled_for_the_widest_vectors_and_a_stack_of_whole_lines():

@@ -4,12 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from oracle import layer_spec, semidefinite_cholesky
+from oracle import semidefinite_cholesky
 
 from bnmc import Chain, simulate
-from bnmc._kernels.cpu import blocks, factor, layers, memory, numbers
-from bnmc._kernels.scalar import codes
-from bnmc.simulation.engine import conditional, rows
+from bnmc._kernels.cpu import blocks, factor, memory, numbers, sharing
+from bnmc.simulation.engine import threads
 
 EPS = np.finfo(np.float64).eps
 
@@ -120,10 +119,9 @@ def test_a_panel_is_extended_whatever_the_parts(python):
 def test_rows_of_tiles_are_merged_whatever_the_parts(python):
     """Of integers, whose sums are exact; a matrix that is not finite in its last row is told."""
     columns, panels, width = 22, 3, 8
-    spec = layer_spec(width, columns, norm=codes.NORM_NONE)
     rng = np.random.default_rng(5)
     sums = rng.integers(-9, 9, (panels, memory.tile_sums(columns))).astype(np.float64)
-    merge = body_of(layers.merge_tiles, python)
+    merge = body_of(sharing.merge_tiles, python)
     exact = np.full((columns, columns), np.nan)
     position = 0
     for i in range(0, memory.padded(columns), 4):
@@ -133,14 +131,17 @@ def test_rows_of_tiles_are_merged_whatever_the_parts(python):
             for row, column in itertools.product(range(i, i + 4), range(j, j + 4)):
                 if column <= row < columns:
                     exact[row, column] = exact[column, row] = tile[row - i, column - j]
-    total, gram = np.ones(memory.tile_sums(columns)), np.zeros((columns, columns))
-    assert all(merge(sums, spec.width, total, gram, *part) for part in ((2, 6), (0, 1), (1, 2)))
+    gram = np.zeros((columns, columns))
+    parts = (2, 6), (0, 1), (1, 2)
+    assert all(merge(sums, width, gram, *part) for part in parts)
     np.testing.assert_array_equal(gram, exact)
+    # The sums of all panels are in the first one now.
+    sums[1:] = 0.0
     sums[1, -16] = np.inf
-    assert merge(sums, spec.width, total, gram, 0, 5)
-    assert not merge(sums, spec.width, total, gram, 0, 6)
+    assert merge(sums.copy(), width, gram, 0, 5)
+    assert not merge(sums.copy(), width, gram, 0, 6)
     sums[1, -16], sums[2, 0] = 0.0, np.nan
-    assert not merge(sums, spec.width, total, gram, 0, 6)
+    assert not merge(sums, width, gram, 0, 6)
 
 
 def test_least_pivots_of_several_panels():
@@ -188,16 +189,15 @@ def test_products_of_more_columns_than_a_slab(columns):
 
 def test_threads_share_the_factor_and_the_sums_of_one_chain(monkeypatch):
     """A layer of three panels of rows, whose covariance has three panels of columns."""
-    for module in (conditional, rows):
-        monkeypatch.setattr(module, "SHARED_ROWS", 1)
+    monkeypatch.setattr(threads, "SHARED_ROWS", 1)
     generator = np.random.default_rng(0)
     start = generator.standard_normal((1100, 150))
     runs = [
         simulate(
-            Chain(1100, 150, "relu"), 2, initial=start, rng=1, threads=threads,
+            Chain(1100, 150, "relu"), 2, initial=start, rng=1, threads=count,
             sampler="conditional",
         ).gram
-        for threads in (1, 2, 3)
+        for count in (1, 2, 3)
     ]  # fmt: skip
     np.testing.assert_array_equal(runs[1], runs[0])
     np.testing.assert_array_equal(runs[2], runs[0])

@@ -68,12 +68,12 @@ def finished(code, options=(), *, package=PACKAGE, **environment):
 CALLS = """
 import numpy as np
 from bnmc import Activation
-from bnmc._kernels.cpu import layers
+from bnmc._kernels.cpu import sharing
 factor = 1.5
 functions = [lambda x: factor * x, lambda x: x * x * x]
 if {reverse}: functions.reverse()
 gram = np.zeros((2, 2))
-assert layers.merge_panels(np.ones((3, 16)), 8, np.zeros(16), gram)
+assert sharing.merge_tiles(np.ones((3, 16)), 8, gram, 0, 1)
 report(gram.tobytes().hex(), *(float(Activation(one)(2.0)) for one in functions))
 """
 
@@ -85,7 +85,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
     warm = run(CALLS.format(reverse=True), NUMBA_CACHE_DIR=str(tmp_path))
     assert not warm["misses"]
     # A kernel that is found brings all that it calls.
-    assert cold["misses"]["merge_panels"] == warm["hits"]["merge_panels"] == 1
+    assert cold["misses"]["merge_tiles"] == warm["hits"]["merge_tiles"] == 1
     assert cold["misses"]["apply"] == warm["hits"]["apply"] >= 2
     assert [warm["results"][i] for i in (0, 2, 1)] == cold["results"]
 

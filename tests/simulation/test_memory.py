@@ -15,8 +15,8 @@ import pytest
 from slow_cases import some
 
 from bnmc import Chain, FirstLayer, simulate
-from bnmc._kernels.cpu import passes
-from bnmc._kernels.cpu.memory import tile_sums
+from bnmc._kernels.cpu import layers
+from bnmc.chain.compiled import spec_of
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
 from bnmc.simulation.observables import as_observables
@@ -210,10 +210,11 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
 def test_a_thread_that_takes_passes_has_the_bytes_of_its_arrays(groups, panel):
     chain = Chain(60, 4, "tanh", norm=f"group({groups})")
     request = memory.Request(run_through(chain, 2, sampler="conditional"), "gaussian", 1)
-    panels = -(-60 // panel)
-    room = passes.room(60, 4, panels, groups, np.float64, keeps_rows=True)
-    sums = 8 * panels * tile_sums(4)
-    assert request._of_passes(panel) == sum(array.nbytes for array in room) + sums
+    spec = spec_of(chain)._replace(panel=panel)
+    sums = layers.sums_of(spec, np.float64, keeps_rows=True)
+    assert request._of_moments(panel) == sums.hidden.nbytes + sum(
+        array.nbytes for array in sums.moments
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from numpy_network import Networks, grams, normalised
 from oracle import FALSE_ALARM, ks_distance
 
 import bnmc
-from bnmc._kernels.cpu import passes
+from bnmc._kernels.cpu import layers
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.simulation import segment
 
@@ -304,7 +304,7 @@ def test_bits_do_not_depend_on_the_division_of_a_run(monkeypatch, sampler, optio
     shared = bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram
     assert np.array_equal(one[:1], shared)
     # Rows that are not kept are drawn again.
-    monkeypatch.setattr(passes, "KEPT_BYTES", 0)
+    monkeypatch.setattr(layers, "KEPT_BYTES", 0)
     assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=1, **run).gram)
     assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram)
 

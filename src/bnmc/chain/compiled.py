@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from bnmc._kernels.compiling import Sigma
+from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -31,11 +32,13 @@ def spec_of(chain: Chain, inputs: int = 1) -> codes.LayerSpec:
         chain.batch,
         chain.batch * inputs,
         chain.fan_in,
+        memory.panel_rows(chain.width, chain.batch * inputs),
         chain.weight_law.code,
         gain,
         chain.skip,
         math.sqrt(chain.bias_variance) if chain.shows_bias else 0.0,
         chain.weight_law.uniform_bias,
+        chain.bias_variance / chain.gain**2 if chain.shows_bias else 0.0,
         order,
         norm.code,
         0 if norm.acts_on_rows else norm.groups,
@@ -50,11 +53,13 @@ def spec_of(chain: Chain, inputs: int = 1) -> codes.LayerSpec:
 def spec_of_start(spec: codes.LayerSpec) -> codes.LayerSpec:
     """Return the spec of a layer 0 that is drawn given its covariance, as if that were G.
 
-    Layer 0 uses gain 1.  Its skip connection has no effect, as x is zero before it.  If the
-    activation comes before the norm, the input of layer 0 need not be centred.
+    Layer 0 uses gain 1, and has neither a skip connection nor a bias.  If the activation comes
+    before the norm, the input of layer 0 need not be centred.
     """
     hides_common = spec.hides_common and spec.order != codes.ACTIVATION_FIRST
-    return spec._replace(gain=1.0, hides_common=hides_common)
+    return spec._replace(
+        gain=1.0, skip=0.0, bias=0.0, shared_variance=0.0, hides_common=hides_common
+    )
 
 
 def norm_of_factor(spec: codes.LayerSpec) -> int:

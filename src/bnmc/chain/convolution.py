@@ -118,16 +118,33 @@ class Convolution:
 
     def covariance(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return C(G) for Gram matrices, (..., columns, columns)."""
-        from bnmc._kernels.cpu.convolving import average_shifts  # Numba takes long to import
+        from bnmc._kernels.cpu.sources import average_taps  # Numba takes long to import
 
         stack = np.ascontiguousarray(gram, np.float64).reshape(-1, *gram.shape[-2:])
-        # Sum over one axis after the other: the taps are all pairs of a row and a column.
-        for kernel in ((self.kernel[0], 1), (1, self.kernel[1])):
-            if kernel != (1, 1):
-                out = np.empty_like(stack)
-                average_shifts(stack, _neighbours(self.shape, kernel, gram.shape[-1]), out)
-                stack = out
+        for neighbours in self.axes(gram.shape[-1]):
+            if len(neighbours):
+                means = np.empty_like(stack)
+                for matrix, mean in zip(stack, means, strict=True):
+                    average_taps(matrix, neighbours, mean)
+                stack = means
         return stack.reshape(gram.shape)
+
+    def axes(self, columns: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return what the taps along each axis see; no taps along an axis with one.
+
+        The taps are all pairs of a row and a column, so means over them are means over one axis
+        after the other.
+        """
+        down, across = (
+            _neighbours(self.shape, kernel, columns) if kernel != (1, 1) else NO_TAPS
+            for kernel in ((self.kernel[0], 1), (1, self.kernel[1]))
+        )
+        return down, across
+
+
+#: Columns that the taps of an axis see which has one tap.
+NO_TAPS = np.zeros((0, 0), np.int64)
+NO_TAPS.setflags(write=False)
 
 
 def _pair(name: str, value: object) -> tuple[int, int]:

@@ -291,6 +291,6 @@ class Descent:
             )
             haar = None
             if chain.is_orthogonal:
-                haar = backward_matrices.haar(chain.width, self.spec.columns, forward)
+                haar = backward_matrices.haar(self.spec.columns, forward)
             self._buffers[key] = haar, buffers
         return self._buffers[key]

@@ -11,9 +11,10 @@ import numpy as np
 from bnmc._kernels.compiling import Sigma, inlined
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
-from bnmc._kernels.cpu.layers import conditional_layers, weighted_layers
+from bnmc._kernels.cpu.layers import Sums, finish_rows, one_layer
+from bnmc._kernels.cpu.moments import Moments
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
-from bnmc._kernels.cpu.rows import finish_block
+from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
 from bnmc._kernels.processor import LINE_BYTES
 from bnmc._kernels.scalar.codes import (
     GAUSSIAN,
@@ -22,6 +23,9 @@ from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
     NORM_FIRST,
     NORM_NONE,
+    STREAM_ROWS,
+    STREAM_WEIGHTS,
+    Draw,
     LayerSpec,
 )
 from bnmc.kernels.checks import (
@@ -131,31 +135,30 @@ def conditional_layer(
     if not workspace.lay_out(work, law.batch, n):
         return SMALL_WORKSPACE
     s = workspace.carve(work, law.batch, n)
-    xs, kept = s.no_x, s.no_activations
+    representation = before = following = s.work.block[:0].reshape((0, 1))
     if x is not None and x.size > 0:
         if x.shape[0] != n or x.shape[1] < stride:
             return BAD_ARGUMENT
         if layer == 0:
             x[:, :] = 0.0
-        xs = x.reshape((1, n, x.shape[1]))
+        representation = x
     elif law.skip != 0.0:
         return BAD_ARGUMENT
     if activations is not None and activations.size > 0:
         if activations.shape[:2] != (2, whole) or activations.shape[2] < stride:
             return BAD_ARGUMENT
-        kept = activations.reshape((1, 2, whole, activations.shape[2]))
+        before, following = activations[1], activations[0]
     # `out[:, :] = gram` would allocate if the two are one array.
     for i in range(n):
         for j in range(n):
             out[i, j] = gram[i, j]
     gain = 1.0 if layer == 0 else law.gain
-    spec = _layer_spec(law, GAUSSIAN, gain, law.skip)
-    conditional_layers(
-        sigma, spec, out.reshape((1, n, n)), xs, kept, chain, layer, s.slots, s.record,
-        memory.panel_rows(law.width, n), low_word(key), high_word(key), s.total, s.work, s.status,
-        s.no_exponents, s.no_units, 0,
-    )  # fmt: skip
-    return int(s.status[0, 0])
+    panel = memory.panel_rows(law.width, n)
+    spec = _layer_spec(law, GAUSSIAN, panel, gain, law.skip, law.norm == NORM_CENTRED)
+    no_taps = s.work.twin[:0].reshape((0, n))
+    source = Drawn(STREAM_ROWS, no_taps, no_taps, s.work.covariance[:0])
+    matrices = Layer(out, representation, before, following)
+    return _make_layer(source, sigma, spec, matrices, layer, chain, key, s)
 
 
 @compiled
@@ -221,21 +224,18 @@ def weights_layer(
     if not workspace.lay_out(work, law.batch, n):
         return SMALL_WORKSPACE
     s = workspace.carve(work, law.batch, n)
-    xs = s.no_x
+    representation = s.work.block[:0].reshape((0, 1))
     if x is not None and x.size > 0:
         if x.shape[0] != n or x.shape[1] < stride:
             return BAD_ARGUMENT
-        xs = x.reshape((1, n, x.shape[1]))
+        representation = x
     elif law.skip != 0.0:
         return BAD_ARGUMENT
-    spec = _layer_spec(law, weights, law.gain, law.skip)
-    weighted_layers(
-        sigma, spec, weights, s.no_weights, out.reshape((1, n, n)), xs,
-        activations.reshape((1, 2, whole, activations.shape[2])), chain, layer, s.slots, s.record,
-        memory.panel_rows(law.width, max(n, law.width)), low_word(key), high_word(key), s.total,
-        s.work, s.status, s.no_exponents, s.no_units, 0,
-    )  # fmt: skip
-    return int(s.status[0, 0])
+    panel = memory.panel_rows(law.width, max(n, law.width))
+    spec = _layer_spec(law, weights, panel, law.gain, law.skip, False)
+    source = Multiplied(STREAM_WEIGHTS, s.work.block[:0].reshape((0, 1)))
+    matrices = Layer(out, representation, activations[(layer + 1) % 2], activations[layer % 2])
+    return _make_layer(source, sigma, spec, matrices, layer, chain, key, s)
 
 
 @compiled
@@ -284,24 +284,17 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         return SMALL_WORKSPACE
     s = workspace.carve(work, law.batch, law.columns)
     block = s.work.block
-    spec = _layer_spec(law, GAUSSIAN, law.gain, 0.0)
-    nothing = s.no_activations[0, 0]
+    spec = _layer_spec(law, GAUSSIAN, BLOCK, law.gain, 0.0, False)
+    nothing = s.work.block[:0].reshape((0, 1))
+    matrices = Layer(s.work.covariance, nothing, nothing, nothing)
+    none = s.total[:0].reshape((0, 1))
+    moments = Moments(none.reshape((0, 2, 1)), none, none)
     for start in range(0, h.shape[0], BLOCK):
         count = min(BLOCK, h.shape[0] - start)
         _load(h, start, count, law.columns, block)
-        degenerate = finish_block(
-            sigma,
-            spec,
-            law.norm == NORM_CENTRED,
-            start,
-            count,
-            s.no_x[0],
-            nothing,
-            block,
-            s.work.scales,
-        )
+        degenerate = finish_rows(spec, sigma, matrices, start, count, s.work, moments)
         if degenerate >= 0:
-            s.status[0, 0], s.status[0, 2] = ZERO_VARIANCE, degenerate
+            s.status[0], s.status[2] = ZERO_VARIANCE, degenerate
             return ZERO_VARIANCE
         for i in range(law.columns):
             for row in range(count):
@@ -437,11 +430,23 @@ def _load(values, start, count, columns, block):
 
 
 @inlined
-def _layer_spec(law, weights, gain, skip):
+def _layer_spec(law, weights, panel, gain, skip, hides_common):
     """Return what kernels know of a layer of a chain whose parameters are `law`."""
-    has_norm = law.norm != NORM_NONE
+    hides_scale = law.norm != NORM_NONE and law.skip == 0.0 and law.eps == 0.0
     return LayerSpec(
-        law.width, law.batch, law.columns, law.width, weights, gain, skip, 0.0, False,
-        NORM_FIRST, law.norm, 0, False, law.eps, law.norm == NORM_CENTRED,
-        has_norm and skip == 0.0 and law.eps == 0.0,
+        law.width, law.batch, law.columns, law.width, panel, weights, gain, skip, 0.0, False, 0.0,
+        NORM_FIRST, law.norm, 0, False, law.eps, hides_common, hides_scale,
     )  # fmt: skip
+
+
+@inlined
+def _make_layer(source, sigma, spec, layer, number, chain, key, s):
+    """Make a layer, and return its status, which the workspace keeps."""
+    draw = Draw(number, np.uint32(source.stream | np.uint32(chain)), low_word(key), high_word(key))
+    none = s.total[:0].reshape((0, 1))  # norms are over the batch
+    moments = Moments(none.reshape((0, 2, 1)), none, none)
+    sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), moments)
+    event, place = one_layer(None, source, sigma, spec, layer, draw, s.work, sums)
+    if event != OK:
+        s.status[0], s.status[1], s.status[2] = event, number, place
+    return int(event)

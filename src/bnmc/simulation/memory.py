@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.cpu import memory, passes
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.layers import rows_fit
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._support.machine import available_memory
 from bnmc.chain.homogeneity import splits_scale
@@ -170,8 +171,6 @@ class Request:
             room = 8 * chains * layers * run.numbers
             # A reduction over layers orders the values of a block anew.
             evaluated = max(evaluated, room if "layer" in self.reduce else 0)
-        if not run.chain.covariance.is_identity:
-            room += 8 * chains * c * c
         slots = 8 * 6 * min(block, max(1, run.recorded.last - run.start_layer))
         return (
             chains * run.bytes_of_chain + int(frames + room + evaluated) + slots
@@ -209,23 +208,24 @@ class Request:
             each += (8 + np.dtype(run.dtype).itemsize) * panel * chain.width
         if chain.is_orthogonal:
             each += self._of_orthogonal_weights(panel)
-        if not chain.is_row_by_row or chain.shows_bias:
-            each += self._of_passes(panel)
+        each += self._of_moments(panel)
         if chain.convolution is not None and run.path == "weights":
             # The activations that all taps see.
             unfolded = memory.padded(run.columns) * memory.stride(chain.fan_in)
             each += np.dtype(run.dtype).itemsize * unfolded
-        return used * each
+        sums = 8 * -(-chain.width // panel) * memory.tile_sums(run.columns)
+        return used * each + shared * sums
 
-    def _of_passes(self, panel: int) -> int:
-        """Return what a thread needs for layers that are not row by row."""
+    def _of_moments(self, panel: int) -> int:
+        """Return what a thread needs for a norm over the features."""
         run = self.run
         columns, width = run.columns, run.chain.width
         norm, panels = run.chain.normalization, -(-width // panel)
-        groups = 0 if norm.acts_on_rows else norm.groups
+        if norm.acts_on_rows:
+            return 0
+        are_kept = run.path != "weights" and rows_fit(width, columns, run.dtype)
         rows = columns * memory.stride(width) * np.dtype(run.dtype).itemsize
-        kept = rows * (groups > 0 and run.path != "weights" and rows <= passes.KEPT_BYTES)
-        return kept + 8 * (2 * columns * (panels + 2 * groups) + panels * memory.tile_sums(columns))
+        return rows * are_kept + 8 * 2 * columns * (panels + 2 * norm.groups)
 
     def _of_orthogonal_weights(self, panel: int) -> int:
         """Return what a thread needs for an orthogonal matrix, or for rows that one makes."""

@@ -175,7 +175,7 @@ def begin_backward(haar, spec, given, gram_before, x, draw, buffers, products):
     work, rows, sums, panel = buffers.work, buffers.rows, buffers.sums, buffers.panel
     unit = factorise_layer(spec, gram_before, work, buffers.matrices)
     if haar is not None:
-        orthogonal_factor(spec, panel, draw, work, haar.frame)
+        orthogonal_factor(None, spec, draw, work, haar.frame)
     clear_sums(sums)
     top_pass(spec, given, x, panel, draw, work, rows, sums)
     return _unpack_sums(haar, spec, unit, sums, products)
@@ -210,7 +210,7 @@ def backward_layers(haar, sigma, slope, spec, above, layers, draw, gradient, rec
         address = Draw(draw.layer - (steps - 1 - step), draw.stream, draw.key0, draw.key1)
         unit = factorise_layer(spec, layers.grams[step], work, matrices)
         if haar is not None:
-            orthogonal_factor(spec, panel, address, work, haar.frame)
+            orthogonal_factor(None, spec, address, work, haar.frame)
         scale, least = factorise_noise(
             haar, spec, above.ratio, centred, of_readout, products, work, matrices
         )

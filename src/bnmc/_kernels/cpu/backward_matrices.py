@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
 from bnmc._kernels.cpu.factor import cholesky
-from bnmc._kernels.cpu.memory import aligned_zeros, padded, panel_rows
+from bnmc._kernels.cpu.memory import aligned_zeros, padded
 from bnmc._kernels.cpu.orthogonal import Frame, invert_root, limit_rank, multiply_lower
 from bnmc._kernels.cpu.orthogonal import frame as frame_of
 from bnmc._kernels.cpu.rows import prepare_factor
@@ -57,11 +57,11 @@ def matrices(columns: int, dtype: DTypeLike) -> Matrices:
     )
 
 
-def haar(width: int, columns: int, dtype: DTypeLike) -> Haar:
+def haar(columns: int, dtype: DTypeLike) -> Haar:
     """Return the buffers of one thread for orthogonal weights, for rows of a dtype."""
-    whole, panels = padded(columns), -(-width // panel_rows(width, columns))
+    whole = padded(columns)
     return Haar(
-        frame_of(columns, panels, dtype),
+        frame_of(columns, dtype),
         aligned_zeros((whole, whole), np.float64),
         aligned_zeros((columns, columns), np.float64),
         aligned_zeros((columns, columns), np.float64),

@@ -1,173 +1,314 @@
-"""The CPU kernels: layers of an ensemble of chains.
+"""The CPU kernels: one loop over the layers of chains.
 
-Rows of a layer are worked on in blocks of `BLOCK`, kept as (column, row) so that neighbouring
-lanes of a vector are neighbouring rows.  A block of rows is drawn given the Gram matrix
-(`draw_rows`), or multiplied by weights that exist one tile at a time (`multiply_rows`); then it
-is normalised and activated in place, and its Gram matrix is added to that of its panel.  Threads
-share a wide layer by panels, whose sums are merged in order.
+A source makes the rows h of a layer (`sources`).  What follows is the same for all: rows are
+normalized and activated in place, and their Gram matrix is added to that of their panel.  Rows are
+worked on in blocks of `BLOCK`, kept as (column, row) so that neighbouring lanes of a vector are
+neighbouring rows.
+
+A norm over the features takes two passes over the rows: `sum_moments`, then `sum_rows`.  The rows
+of the second pass are kept by the first, or made again from the same counters, with the same bits.
+
+`advance` is plain Python, which `layers` is compiled from.  Threads that share layers run it as
+Python; see `sharing`.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any, NamedTuple, get_type_hints
 
-from bnmc._kernels.compiling import kernel
-from bnmc._kernels.cpu.blocks import add_gram, copy_matrix, unpack_gram, unpack_tiles
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.cpu.blocks import (
+    add_gram,
+    clear_rows,
+    copy_matrix,
+    keep_columns,
+    repeat_first_row,
+    unpack_gram,
+)
+from bnmc._kernels.cpu.memory import aligned_zeros, stride, tile_sums
+from bnmc._kernels.cpu.moments import (
+    Moments,
+    add_moments,
+    merge_moments,
+    moments_of,
+    normalise_samples,
+)
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
-from bnmc._kernels.cpu.rows import draw_rows, factorise, multiply_rows
+from bnmc._kernels.cpu.rows import (
+    activate_block,
+    keep_normalised,
+    load_columns,
+    measure_rows,
+    scale_rows,
+)
 from bnmc._kernels.cpu.scaling import copy_numbers, rescale
+from bnmc._kernels.cpu.sharing import keep_sums, merge, shared
+from bnmc._kernels.cpu.sources import Layer, make_rows, prepare
 from bnmc._kernels.scalar.codes import (
+    ACTIVATION_FIRST,
+    NORM_CENTRED,
+    NORM_FIRST,
     NOT_FINITE,
-    RESOLVED_PIVOT,
-    STREAM_ROWS,
-    STREAM_WEIGHTS,
-    UNRESOLVED,
+    RUNNING,
     ZERO_VARIANCE,
     Draw,
+    LayerSpec,
 )
 
+#: Most bytes of the rows of a layer that are kept from the first pass to the second.  Rows that do
+#: not fit in a cache of the processor are made again.
+KEPT_BYTES = 1 << 21
 
-@kernel
-def conditional_layers(
-    sigma, spec, grams, xs, activations, first_chain, first_layer, slots, record, panel, key0, key1,
-    total, work, status, exponents, units, lift,
-):  # fmt: skip
-    """Take chains through layers, each drawn given the Gram matrix of the one before.
+
+class State(NamedTuple):
+    """The state of chains, brought up to date."""
+
+    grams: np.ndarray  # float64 (chains, columns, columns)
+    xs: np.ndarray  # (chains, columns, >= width), or (chains, 0, 0) if no skip connection adds them
+    activations: np.ndarray  # (chains, 2, padded columns, >= width), or (chains, 2, 0, 0)
+    exponents: np.ndarray  # int64 (chains, columns): units; (chains, 0) if no scale is split off
+
+
+class Course(NamedTuple):
+    """Through which layers chains go, and what is recorded of them."""
+
+    first_chain: int
+    first_layer: int
+    key0: np.uint32
+    key1: np.uint32
+    slots: np.ndarray  # int64 (layers,): index of each layer in `record`, or -1
+    record: np.ndarray  # float64 (chains, slots, columns, columns)
+    units: np.ndarray  # int64 (chains, slots, columns): the exponents of recorded matrices
+    status: np.ndarray  # int64 (chains, 3): what stopped a chain, in which layer, at which row
+    lift: int  # the exponent by which gain and skip of the specs were divided
+
+
+class Sums(NamedTuple):
+    """Sums over all rows of a layer, and the rows between two passes."""
+
+    panels: np.ndarray  # float64 (1, sums), or (panels, sums) if threads share a layer
+    hidden: np.ndarray  # (columns, >= width): the rows h, or (0, 0) if they are not kept here
+    moments: Moments
+
+
+def sums_of(
+    spec: LayerSpec, dtype: DTypeLike, *, keeps_rows: bool = False, shared: bool = False
+) -> Sums:
+    """Return the buffers of one thread.
 
     Parameters
     ----------
-    grams : (chains, columns, columns) float64
-        The state, brought up to date.
-    xs : (chains, columns, >= width), or (1, 1, 1) without a skip connection
-        The representations, brought up to date.
-    activations : (chains, 2, padded columns, >= width), or (1, 2, 0, 0)
-        Receives the activations in [:, 0] if they are needed, as for layer 0 by weights.
-    slots : (layers,) int64
-        Index of each layer in `record`, or -1.
-    record : (chains, slots, columns, columns) float64
-    panel : int
-        Rows of a panel.
-    status : (chains, 3) int64
-        Code of an event, its layer and its row; a chain stops at its first event.  A chain with the
-        code UNRESOLVED stops before the layer: its Gram matrix has pivots that float32 rows would
-        not resolve, so float64 rows must make the layer.
-    exponents : (chains, columns) int64, or (chains, 0) if the scale is not split off
-        The units of the state, brought up to date; see `scalar.scaling`.
-    units : (chains, slots, columns) int64
-        Receives the units of recorded matrices.
-    lift : int
-        The exponent by which `spec` was divided.
+    spec : LayerSpec
+        A layer that has the largest width, and most panels and groups of all layers.
+    dtype : dtype
+        Of rows.
+    keeps_rows : bool
+        Whether rows are kept here between two passes, if they are few enough.
+    shared : bool
+        Whether threads share layers.
     """
-    scaled = exponents.shape[1] > 0
-    block, scales, partial, sums = work.block, work.scales, work.partial, work.sums
-    factor, regular = work.factor, work.regular
-    guarded = work.block.itemsize == 4 and spec.skip == 0.0 and activations.shape[3] == 0
-    for chain in range(grams.shape[0]):
-        gram = grams[chain]
-        x = xs[chain if spec.skip != 0.0 else 0]
-        kept = activations[chain if activations.shape[0] > 1 else 0, 0]
-        stream = np.uint32(STREAM_ROWS | np.uint32(first_chain + chain))
-        for step in range(slots.shape[0]):
-            draw = Draw(first_layer + step, stream, key0, key1)
-            least_pivot = factorise(gram, spec, work)
-            if guarded and least_pivot < RESOLVED_PIVOT:
-                status[chain, 0] = UNRESOLVED
-                status[chain, 1] = first_layer + step
-                break
-            total[:] = 0.0
-            degenerate = -1
-            for first_row in range(0, spec.width, panel):
-                last_row = min(first_row + panel, spec.width)
-                degenerate = draw_rows(
-                    sigma,
-                    spec,
-                    x,
-                    kept,
-                    first_row,
-                    last_row,
-                    draw,
-                    block,
-                    scales,
-                    partial,
-                    sums,
-                    factor,
-                    regular,
-                )
-                if degenerate >= 0:
-                    break
-                for k in range(total.shape[0]):
-                    total[k] += sums[k]
-            finite = unpack_gram(total, spec.width, gram)
-            if scaled and finite:
-                finite = rescale(gram, x, kept, exponents[chain], lift)
-            if not finite or degenerate >= 0:
-                status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
-                status[chain, 1] = first_layer + step
-                status[chain, 2] = degenerate
-                break
-            if slots[step] >= 0:
-                copy_matrix(gram, record[chain, slots[step]])
-                if scaled:
-                    copy_numbers(exponents[chain], units[chain, slots[step]])
+    panels, columns = panels_of(spec), spec.columns
+    kept = keeps_rows and spec.groups > 0 and rows_fit(spec.width, columns, dtype)
+    return Sums(
+        aligned_zeros((panels if shared else 1, tile_sums(columns)), np.float64),
+        aligned_zeros((columns, stride(spec.width)) if kept else (0, 0), dtype),
+        moments_of(columns, panels, spec.groups),
+    )
+
+
+def rows_fit(width: int, columns: int, dtype: DTypeLike) -> bool:
+    """Return whether the rows of a layer are few enough to be kept."""
+    return columns * stride(width) * np.dtype(dtype).itemsize <= KEPT_BYTES
+
+
+#: The fields of a `LayerSpec` in an array of them.
+_RECORD = np.dtype(list(get_type_hints(LayerSpec).items()), align=True)
+
+
+def records(*specs: LayerSpec) -> NDArray[Any]:
+    """Return the specs of consecutive layers for kernels; all later layers have the last one."""
+    return np.array([tuple(spec) for spec in specs], _RECORD).view(np.recarray)
+
+
+@inlined
+def _spec_of(specs, step):
+    at = specs[min(step, specs.shape[0] - 1)]
+    return LayerSpec(
+        at.width, at.batch, at.columns, at.fan_in, at.panel, at.weights, at.gain, at.skip, at.bias,
+        at.uniform_bias, at.shared_variance, at.order, at.norm, at.groups, at.centred, at.eps,
+        at.hides_common, at.hides_scale,
+    )  # fmt: skip
+
+
+@inlined
+def panels_of(spec):
+    """Return the number of panels of a layer."""
+    return (spec.width - 1) // spec.panel + 1
+
+
+# --- blocks of rows
+
+
+@inlined
+def activate_rows(spec, sigma, rows, work):
+    """Apply the activation to rows as they are."""
+    work.scales[:] = 1.0
+    activate_block(sigma, work.block, spec.columns, spec.batch, rows, work.scales)
+
+
+@inlined
+def measure_samples(spec, sigma, number, start, count, work, moments):
+    """Add a block of rows h, which are used up, to the moments of samples."""
+    if spec.order == ACTIVATION_FIRST:
+        activate_rows(spec, sigma, (count + GROUP - 1) // GROUP * GROUP, work)
+    # The sums of the Gram matrix are free until the second pass.
+    add_moments(spec, number, start, count, work.block, work.sums, moments)
+
+
+@inlined
+def finish_rows(spec, sigma, layer, start, count, work, moments):
+    """Turn the rows h of a block into activations; return a row without variance, or -1.
+
+    The block holds `count` rows from `start` on, and arbitrary finite numbers up to the next
+    multiple of `GROUP`, which become zeros: they count for nothing in the Gram matrix.
+    """
+    block, scales, columns = work.block, work.scales, spec.columns
+    rows = (count + GROUP - 1) // GROUP * GROUP
+    keeps_x = layer.x.shape[0] > 0
+    # Padding rows may lack variance, which would end the normalization of the others.
+    repeat_first_row(block, columns, count, rows)
+    if keeps_x and spec.order != NORM_FIRST:
+        keep_columns(block, columns, rows, start, layer.x)
+    if spec.order == ACTIVATION_FIRST:
+        activate_rows(spec, sigma, rows, work)
+    if spec.groups > 0:
+        normalise_samples(spec, start, rows, block, moments)
+    # Rows that were drawn without their means have none to subtract.  With a skip connection
+    # rounding would add up in the mean.
+    have_none = spec.hides_common and spec.order != ACTIVATION_FIRST and not keeps_x
+    degenerate = measure_rows(
+        block, rows, spec, spec.norm == NORM_CENTRED and not have_none, scales
+    )
+    if degenerate >= 0:
+        return start + degenerate
+    if keeps_x and spec.order == NORM_FIRST:
+        keep_normalised(block, spec, rows, scales, start, layer.x)
+    if spec.order == ACTIVATION_FIRST:
+        scale_rows(block, spec, rows, scales)
+    else:
+        activate_block(sigma, block, columns, spec.batch, rows, scales)
+    clear_rows(block, 0, columns, count, rows)
+    if layer.following.shape[0] > 0:
+        keep_columns(block, columns, rows, start, layer.following)
+    return -1
+
+
+# --- panels
 
 
 @kernel
-def weighted_layers(
-    sigma, spec, weights, given, grams, xs, activations, first_chain, first_layer, slots, record,
-    panel, key0, key1, total, work, status, exponents, units, lift,
-):  # fmt: skip
-    """Take chains through layers whose weights are drawn.
+def sum_moments(first_panel, last_panel, work, source, sigma, spec, layer, draw, sums):
+    """Make the rows of panels, and sum the moments of their samples: the first of two passes."""
+    hidden = layer.following if layer.following.shape[0] > 0 else sums.hidden
+    for number in range(first_panel, last_panel):
+        last_row = min((number + 1) * spec.panel, spec.width)
+        for start in range(number * spec.panel, last_row, BLOCK):
+            count = min(BLOCK, last_row - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            make_rows(source, spec, layer, start, rows, draw, work)
+            if hidden.shape[0] > 0:
+                keep_columns(work.block, spec.columns, rows, start, hidden)
+            measure_samples(spec, sigma, number, start, count, work, sums.moments)
+    return -1
 
-    Parameters are those of `conditional_layers`, and
 
-    activations : (chains, 2, padded columns, >= width)
-        The state: activations of even and of odd layers.
-    given : (1, 1) or wider
-        See `multiply_rows`; the weights themselves are drawn.
+@kernel
+def sum_rows(first_panel, last_panel, work, source, sigma, spec, layer, draw, sums):
+    """Make panels of a layer, and sum their Gram matrices; return a row without variance, or -1."""
+    hidden = layer.following if layer.following.shape[0] > 0 else sums.hidden
+    for number in range(first_panel, last_panel):
+        work.sums[:] = 0.0
+        last_row = min((number + 1) * spec.panel, spec.width)
+        for start in range(number * spec.panel, last_row, BLOCK):
+            count = min(BLOCK, last_row - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            if spec.groups > 0 and hidden.shape[0] > 0:
+                load_columns(hidden, spec.columns, rows, start, work.block)
+            else:
+                make_rows(source, spec, layer, start, rows, draw, work)
+            degenerate = finish_rows(spec, sigma, layer, start, count, work, sums.moments)
+            if degenerate >= 0:
+                return degenerate
+            add_gram(work.block, spec.columns, rows, work.partial, work.sums)
+        keep_sums(number, work, sums.panels)
+    return -1
+
+
+_share_moments, _share_rows = shared(sum_moments), shared(sum_rows)
+
+# --- layers
+
+
+@inlined
+def one_layer(threads, source, sigma, spec, layer, draw, work, sums):
+    """Make one layer of one chain; return the code of an event, and its row or its sample."""
+    panels = panels_of(spec)
+    event, place = prepare(source, threads, spec, layer, draw, work), -1
+    if event == RUNNING and spec.groups > 0:
+        _share_moments(threads, panels, work, source, sigma, spec, layer, draw, sums)
+        event, place = merge_moments(spec, work.block, sums.moments)
+    if event == RUNNING:
+        place = _share_rows(threads, panels, work, source, sigma, spec, layer, draw, sums)
+        finite = merge(threads, sums.panels, spec.width, layer.gram)
+        if not finite or place >= 0:
+            event = ZERO_VARIANCE if finite else NOT_FINITE
+    return event, place
+
+
+def advance(threads, source, sigma, specs, state, course, work, sums):
+    """Take chains through layers.
+
+    Parameters
+    ----------
+    threads : None or object
+        See `sharing`.
+    source : Drawn, Haar, Multiplied or Convolved
+    sigma : Sigma or Apart
+    specs : (layers or fewer,) array of `records`
+    state : State
+        A chain stops at its first event.  With the code UNRESOLVED it stops before the layer: its
+        Gram matrix has pivots that float32 rows would not resolve, so float64 rows must make it.
+    course : Course
+    work : Work
+    sums : Sums
     """
-    scaled = exponents.shape[1] > 0
-    for chain in range(activations.shape[0]):
-        gram = grams[chain]
-        x = xs[chain if spec.skip != 0.0 else 0]
-        stream = np.uint32(STREAM_WEIGHTS | np.uint32(first_chain + chain))
-        for step in range(slots.shape[0]):
-            layer = first_layer + step
-            draw = Draw(layer, stream, key0, key1)
-            a = activations[chain, (layer + 1) % 2]
-            following = activations[chain, layer % 2]
-            total[:] = 0.0
-            degenerate = -1
-            for first_row in range(0, spec.width, panel):
-                last_row = min(first_row + panel, spec.width)
-                degenerate = multiply_rows(
-                    sigma,
-                    spec,
-                    weights,
-                    given,
-                    a,
-                    x,
-                    following,
-                    first_row,
-                    last_row,
-                    draw,
-                    work,
-                )
-                if degenerate >= 0:
-                    break
-                for k in range(total.shape[0]):
-                    total[k] += work.sums[k]
-            finite = unpack_gram(total, spec.width, gram)
-            if scaled and finite:
-                finite = rescale(gram, x, following, exponents[chain], lift)
-            if not finite or degenerate >= 0:
-                status[chain, 0] = ZERO_VARIANCE if finite else NOT_FINITE
-                status[chain, 1] = layer
-                status[chain, 2] = degenerate
+    for chain in range(state.grams.shape[0]):
+        gram, x, exponents = state.grams[chain], state.xs[chain], state.exponents[chain]
+        both, status = state.activations[chain], course.status[chain]
+        stream = np.uint32(source.stream | np.uint32(course.first_chain + chain))
+        scaled = exponents.shape[0] > 0
+        for step in range(course.slots.shape[0]):
+            number, slot = course.first_layer + step, course.slots[step]
+            spec = _spec_of(specs, step)
+            layer = Layer(gram, x, both[(number + 1) % 2], both[number % 2])
+            draw = Draw(number, stream, course.key0, course.key1)
+            event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
+            if scaled and event == RUNNING:
+                finite = rescale(gram, x, layer.following, exponents, course.lift)
+                event = RUNNING if finite else NOT_FINITE
+            if event != RUNNING:
+                status[0], status[1], status[2] = event, number, place
                 break
-            if slots[step] >= 0:
-                copy_matrix(gram, record[chain, slots[step]])
+            if slot >= 0:
+                copy_matrix(gram, course.record[chain, slot])
                 if scaled:
-                    copy_numbers(exponents[chain], units[chain, slots[step]])
+                    copy_numbers(exponents, course.units[chain, slot])
+
+
+layers = kernel(advance)
 
 
 @kernel
@@ -186,63 +327,6 @@ def gram_of_rows(a, width, work, gram):
                 values[row] = others[row]
         add_gram(work.block, columns, rows, work.partial, work.sums)
     return unpack_gram(work.sums, width, gram)
-
-
-@kernel
-def draw_panels(sigma, spec, x, kept, first_panel, last_panel, panel, draw, work, panel_sums):
-    """Draw panels of one layer given its factor in `work`; return a row without variance, or -1.
-
-    panel_sums : (panels, sums) float64
-        Receives the sums of each panel.
-    """
-    for number in range(first_panel, last_panel):
-        first_row = number * panel
-        last_row = min(first_row + panel, spec.width)
-        degenerate = draw_rows(
-            sigma, spec, x, kept, first_row, last_row, draw, work.block, work.scales, work.partial,
-            panel_sums[number], work.factor, work.regular,
-        )  # fmt: skip
-        if degenerate >= 0:
-            return degenerate
-    return -1
-
-
-@kernel
-def multiply_panels(
-    sigma, spec, weights, given, a, x, following, first_panel, last_panel, panel, draw, work,
-    panel_sums,
-):  # fmt: skip
-    """Multiply panels of one layer by weights, like `draw_panels`."""
-    for number in range(first_panel, last_panel):
-        first_row = number * panel
-        last_row = min(first_row + panel, spec.width)
-        degenerate = multiply_rows(
-            sigma, spec, weights, given, a, x, following, first_row, last_row, draw, work
-        )
-        if degenerate >= 0:
-            return degenerate
-        copy_numbers(work.sums, panel_sums[number])
-    return -1
-
-
-@kernel
-def merge_panels(panel_sums, width, total, gram):
-    """Add the sums of panels in their order; return whether the Gram matrix is finite."""
-    return merge_tiles(panel_sums, width, total, gram, 0, (gram.shape[0] + 3) // 4)
-
-
-@kernel
-def merge_tiles(panel_sums, width, total, gram, first, last):
-    """Merge rows first:last of tiles, as `merge_panels` does, a row of tiles at a time."""
-    finite = True
-    for row in range(first, last):
-        begin, end = 8 * row * (row + 1), 8 * (row + 1) * (row + 2)
-        total[begin:end] = 0.0
-        for number in range(panel_sums.shape[0]):
-            for k in range(np.uintp(begin), np.uintp(end)):
-                total[k] += panel_sums[number, k]
-        finite = unpack_tiles(total, width, gram, row, row + 1) and finite
-    return finite
 
 
 @kernel

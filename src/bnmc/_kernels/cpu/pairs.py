@@ -21,15 +21,10 @@ from bnmc._kernels.cpu.blocks import (
     multiply_triangular,
     unpack_gram,
 )
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, fill_normals
-from bnmc._kernels.cpu.passes import (
-    Room,
-    add_variance,
-    begin_block,
-    finish_hidden,
-    merge_moments,
-)
-from bnmc._kernels.cpu.rows import factorise, finish_block
+from bnmc._kernels.cpu.layers import finish_rows, measure_samples
+from bnmc._kernels.cpu.moments import Moments, merge_moments
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, Work, fill_normals
+from bnmc._kernels.cpu.sources import Layer, factorise_covariance
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
     NOT_FINITE,
@@ -48,6 +43,38 @@ from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, phil
 AHEAD, BEHIND, BOTH = 1, 2, 3
 
 
+class PairState(NamedTuple):
+    """The state of pairs of chains, brought up to date."""
+
+    grams: np.ndarray  # float64 (pairs, 2, columns, columns): of the chain ahead, and behind
+    #: int64 (pairs,): the layer of the chain ahead at which a pair met; -1 of one that has not.
+    met: np.ndarray
+    #: int64 (pairs, 3): how many maximal couplings were tried, how many of them refused, and for
+    #: how many layers the two Gram matrices have had different ranges.
+    tries: np.ndarray
+    status: np.ndarray  # int64 (pairs, 3): what ended a pair, in which layer, at which row
+
+
+class PairCourse(NamedTuple):
+    """Through which layers pairs go, and what is recorded of them."""
+
+    first_pair: int
+    first_layer: int  # to which the chain ahead goes first
+    layers: int
+    alone: int  # up to this layer, the lag, the chain ahead moves alone
+    until: int  # pairs that have met continue as one chain up to this layer
+    #: A maximal coupling is tried where the logarithm of p'/p has at most this standard deviation.
+    threshold: float
+    key0: np.uint32
+    key1: np.uint32
+    #: float64 (pairs, layers or 0, 2, columns, columns): receives the state after each layer.
+    record: np.ndarray
+    #: float64 (traced pairs, layers, 2): of the first pairs, receives the distance
+    #: |L^-1 S' L^-T - I| before each layer (of the regular part, at the best scale) and the least
+    #: relative pivot of the two.
+    trace: np.ndarray
+
+
 class Pair(NamedTuple):
     """Buffers of one thread for coupling, which belong to neither of the two chains."""
 
@@ -58,245 +85,171 @@ class Pair(NamedTuple):
     sums: np.ndarray  # as `Work.sums`: those of Z^T Z
 
 
-class Over(NamedTuple):
-    """What pairs of chains need whose layers take passes over the rows (`cpu.passes`)."""
+class Side(NamedTuple):
+    """Buffers of one thread for one of the two chains, whose layers have one panel."""
 
-    first: Room  # of the chain ahead, whose layer has one panel
-    second: Room  # of the one behind
+    work: Work
+    moments: Moments
 
 
 @kernel
-def coupled_layers(
-    over, variance, sigma, spec, stream, grams, met, tries, first_replicate, first_layer, layers,
-    alone, until, threshold, record, trace, key0, key1, works, pair, status,
-):  # fmt: skip
+def coupled_layers(source, sigma, spec, state, course, sides, pair):
     """Take pairs of chains through layers, until they meet.
 
     Parameters
     ----------
-    over : Over or None
-        None if the layers are row by row.
-    variance : float64
-        That of the bias over the square of the gain, which is added to Gram matrices.
-    stream : uint32
-        The stream of the rows.
-    grams : (replicates, 2, columns, columns) float64
-        The state: Gram matrices of the chain ahead, and of the one behind.
-    met : (replicates,) int64
-        The layer of the chain ahead at which a pair met; -1 of a pair that has not.
-    tries : (replicates, 3) int64
-        How many maximal couplings were tried, how many of them refused, and for how many layers the
-        two Gram matrices have had different ranges.
-    first_layer, layers : int
-        The chain ahead goes to `first_layer` first, and through so many layers.
-    alone : int
-        Up to this layer, the lag, the chain ahead moves alone.
-    until : int
-        Pairs that have met continue as one chain up to this layer.
-    threshold : float64
-        A maximal coupling is tried where the logarithm of p'/p has at most this standard deviation.
-    record : (replicates, layers or 0, 2, columns, columns) float64
-        Receives the state after each layer, unless it has no layers.
-    trace : (traced replicates, layers, 2) float64
-        Of the first replicates, receives the distance |L^-1 S' L^-T - I| before each layer (of the
-        regular part, at the best scale) and the least relative pivot of the two.
-    works : (Work, Work)
-        Buffers of the chain ahead, and of the one behind.
+    source : Drawn
+    sigma : Sigma or Apart
+    spec : LayerSpec
+    state : PairState
+    course : PairCourse
+    sides : (Side, Side)
+        Of the chain ahead, and of the one behind.
     pair : Pair
-    status : (replicates, 3) int64
-        What ended a pair, in which layer, at which row.
     """
-    first, second = works
+    first, second = sides[0].work, sides[1].work
     nothing = pair.sums[:0]
-    for replicate in range(grams.shape[0]):
-        if status[replicate, 0] != 0:
+    for number in range(state.grams.shape[0]):
+        met, tries, status = state.met[number:], state.tries[number], state.status[number]
+        if status[0] != 0:
             continue
-        number = np.uint32(first_replicate + replicate)
-        ahead, behind = grams[replicate, 0], grams[replicate, 1]
-        for step in range(layers):
-            layer = first_layer + step
-            apart = met[replicate] < 0
-            if not apart and layer > until:
+        trace = course.trace[number : min(number + 1, course.trace.shape[0])]
+        chain = np.uint32(course.first_pair + number)
+        ahead, behind = state.grams[number, 0], state.grams[number, 1]
+        for step in range(course.layers):
+            layer = course.first_layer + step
+            apart = met[0] < 0
+            if not apart and layer > course.until:
                 break
-            sides, squares = AHEAD, nothing
-            for side in range(2 if apart and layer > alone else 1):
-                work = works[side]
-                source = grams[replicate, side]
-                if variance > 0.0:
-                    add_variance(source, variance, work.covariance)
-                    source = work.covariance  # `factorise` may overwrite its argument
-                least = factorise(source, spec, work)
-                if replicate < trace.shape[0]:
-                    trace[replicate, step, 1] = min(least, trace[replicate, step, 1])
-            if apart and layer > alone:
+            drawn, squares = AHEAD, nothing
+            for side in range(2 if apart and layer > course.alone else 1):
+                work = sides[side].work
+                gram = state.grams[number, side]
+                least = factorise_covariance(None, source, spec, gram, work)
+                if trace.shape[0] > 0:
+                    trace[0, step, 1] = min(least, trace[0, step, 1])
+            if apart and layer > course.alone:
                 distance = np.nan
                 if same_range(spec, first, second):
                     distance = relative_factor(spec, first, second, pair.relative)
-                if replicate < trace.shape[0]:
-                    trace[replicate, step, 0] = distance
-                tries[replicate, 2] = 0 if distance >= 0.0 else tries[replicate, 2] + 1
-                if tries[replicate, 2] > PATIENCE:
-                    status[replicate, 0] = DEGENERATE
-                    status[replicate, 1] = layer - PATIENCE
+                if trace.shape[0] > 0:
+                    trace[0, step, 0] = distance
+                tries[2] = 0 if distance >= 0.0 else tries[2] + 1
+                if tries[2] > PATIENCE:
+                    status[0], status[1] = DEGENERATE, layer - PATIENCE
                     break
-                sides = BOTH
-                if np.sqrt(0.5 * spec.width) * distance <= threshold:
-                    sides, squares = AHEAD, pair.sums
-                    tries[replicate, 0] += 1
+                drawn = BOTH
+                if np.sqrt(0.5 * spec.width) * distance <= course.threshold:
+                    drawn, squares = AHEAD, pair.sums
+                    tries[0] += 1
 
-            draw = Draw(layer, np.uint32(stream | number), key0, key1)
+            draw = Draw(layer, np.uint32(source.stream | chain), course.key0, course.key1)
             attempt = 0
             while True:
                 element = element_of_attempt(attempt, spec.columns)
-                key = key_of_attempt(key1, attempt, spec.columns)
-                draw = Draw(layer, draw.stream, key0, key)
+                key = key_of_attempt(course.key1, attempt, spec.columns)
+                draw = Draw(layer, draw.stream, course.key0, key)
                 event, row = draw_sides(
-                    over, sigma, spec, element, draw, sides, works, pair.normals, squares
+                    sigma, spec, element, draw, drawn, sides, pair.normals, squares
                 )
                 finite = True
-                if sides & AHEAD:
+                if drawn & AHEAD:
                     finite = unpack_gram(first.sums, spec.width, ahead)
-                if sides & BEHIND:
+                if drawn & BEHIND:
                     finite = unpack_gram(second.sums, spec.width, behind) and finite
                 if event != RUNNING or not finite or squares.size == 0:
                     break
                 unpack_gram(squares, spec.width, pair.wishart)
-                if sides == AHEAD:
-                    if _is_kept(spec, draw, number, first.regular, pair):
-                        met[replicate] = layer
+                if drawn == AHEAD:
+                    if _is_kept(spec, draw, chain, first.regular, pair):
+                        met[0] = layer
                         break
                     # The residual law, proportional to max(p' - p, 0), is drawn by rejection from
                     # p', with other normals.
-                    tries[replicate, 1] += 1
-                    sides = BEHIND
-                    draw = Draw(layer, np.uint32(STREAM_RESIDUAL | number), key0, key1)
+                    tries[1] += 1
+                    drawn = BEHIND
+                    stream = np.uint32(STREAM_RESIDUAL | chain)
+                    draw = Draw(layer, stream, course.key0, course.key1)
                 else:
                     attempt += 1
-                    if _is_residual(spec, draw, number, attempt, first.regular, pair):
+                    if _is_residual(spec, draw, chain, attempt, first.regular, pair):
                         break
             if event != RUNNING or not finite:
-                status[replicate, 0] = event if finite else NOT_FINITE
-                status[replicate, 1] = layer
-                status[replicate, 2] = row
+                status[0] = event if finite else NOT_FINITE
+                status[1], status[2] = layer, row
                 break
-            if met[replicate] >= 0:
+            if met[0] >= 0:
                 copy_matrix(ahead, behind)
-            if record.shape[1] > 0:
-                copy_matrix(ahead, record[replicate, step, 0])
-                copy_matrix(behind, record[replicate, step, 1])
+            if course.record.shape[1] > 0:
+                copy_matrix(ahead, course.record[number, step, 0])
+                copy_matrix(behind, course.record[number, step, 1])
 
 
 @kernel
-def draw_sides(over, sigma, spec, element, draw, sides, works, normals, squares):
+def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
     """Draw a layer of one chain or both with the same normals, whose elements begin at `element`.
 
-    The sums of each work receive the Gram matrix of the activations, times the width, and
+    The sums of each `Work` receive the Gram matrix of the activations, times the width, and
     `squares`, unless it has no length, that of the normals.  Returns the code of an event, and its
     row or the column of a sample.
     """
-    works[0].sums[:] = 0.0
-    works[1].sums[:] = 0.0
+    nowhere = normals[:0].reshape((0, 1))
+    layer = Layer(sides[0].work.covariance, nowhere, nowhere, nowhere)
+    if spec.groups > 0:
+        for start in range(0, spec.width, BLOCK):
+            count = min(BLOCK, spec.width - start)
+            rows = (count + GROUP - 1) // GROUP * GROUP
+            draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
+            for side in range(2):
+                if drawn & (1 << side):
+                    work = sides[side].work
+                    multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
+                    measure_samples(spec, sigma, 0, start, count, work, sides[side].moments)
+        for side in range(2):
+            if drawn & (1 << side):
+                event, place = merge_moments(spec, sides[side].work.block, sides[side].moments)
+                if event != RUNNING:
+                    return event, place
+    for side in range(2):
+        sides[side].work.sums[:] = 0.0
     squares[:] = 0.0
-    # The compiler leaves out one of the two, by the type of `over`.
-    if over is None:
-        return draw_rows(sigma, spec, element, draw, sides, works, normals, squares)
-    return draw_passes(over, sigma, spec, element, draw, sides, works, normals, squares)
+    for start in range(0, spec.width, BLOCK):
+        count = min(BLOCK, spec.width - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
+        for side in range(2):
+            if not drawn & (1 << side):
+                continue
+            work = sides[side].work
+            multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
+            degenerate = finish_rows(spec, sigma, layer, start, count, work, sides[side].moments)
+            if degenerate >= 0:
+                return ZERO_VARIANCE, degenerate
+            add_gram(work.block, spec.columns, rows, work.partial, work.sums)
+        if squares.size > 0:
+            clear_rows(normals, 0, spec.columns, count, rows)
+            add_gram(normals, spec.columns, rows, sides[0].work.partial, squares)
+    return RUNNING, -1
 
 
 @kernel
-def draw_seen(normals, spec, element, sides, works, start, rows, draw):
+def draw_seen(normals, spec, element, drawn, sides, start, rows, draw):
     """Draw the normals of a block that a factor multiplies; the other columns keep what they have.
 
     A factor has zeros in the columns of samples that others determine, such as the last one of a
     centred batch, and entries of Z^T Z of such samples are not used.
     """
-    first, second = works[0].regular, works[1].regular
+    first, second = sides[0].work.regular, sides[1].work.regular
     k = 0
     while k < spec.columns:
         end = k
         while end < spec.columns and (
-            (sides & AHEAD != 0 and first[end]) or (sides & BEHIND != 0 and second[end])
+            (drawn & AHEAD != 0 and first[end]) or (drawn & BEHIND != 0 and second[end])
         ):
             end += 1
         if end > k:
             fill_normals(normals, k, element + k, end - k, start, rows, draw)
         k = end + 1
-
-
-@kernel
-def add_squares(spec, count, rows, normals, partial, squares):
-    """Add the Gram matrix of a block of normals to `squares`, unless that has no length."""
-    if squares.size > 0:
-        clear_rows(normals, 0, spec.columns, count, rows)
-        add_gram(normals, spec.columns, rows, partial, squares)
-
-
-@kernel
-def draw_rows(sigma, spec, element, draw, sides, works, normals, squares):
-    """Draw a layer row by row, like `draw_sides`."""
-    nowhere = normals[:0].reshape((0, 1))
-    for start in range(0, spec.width, BLOCK):
-        count = min(BLOCK, spec.width - start)
-        rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, spec, element, sides, works, start, rows, draw)
-        for side in range(2):
-            if not sides & (1 << side):
-                continue
-            work = works[side]
-            block = work.block
-            multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
-            degenerate = finish_block(
-                sigma, spec, False, start, count, nowhere, nowhere, block, work.scales
-            )
-            if degenerate >= 0:
-                return ZERO_VARIANCE, degenerate
-            add_gram(block, spec.columns, rows, work.partial, work.sums)
-        add_squares(spec, count, rows, normals, works[0].partial, squares)
-    return RUNNING, -1
-
-
-@kernel
-def draw_passes(over, sigma, spec, element, draw, sides, works, normals, squares):
-    """Draw a layer that is not row by row, like `draw_sides`: see `cpu.passes`."""
-    rooms = over.first, over.second
-    nowhere = normals[:0].reshape((0, 1))
-    if spec.groups > 0:
-        for start in range(0, spec.width, BLOCK):
-            count = min(BLOCK, spec.width - start)
-            rows = (count + GROUP - 1) // GROUP * GROUP
-            draw_seen(normals, spec, element, sides, works, start, rows, draw)
-            for side in range(2):
-                if sides & (1 << side):
-                    work = works[side]
-                    multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
-                    begin_block(
-                        sigma, spec, spec.width, 0, start, count, nowhere, works[side],
-                        rooms[side],
-                    )  # fmt: skip
-        for side in range(2):
-            if sides & (1 << side):
-                event, place = merge_moments(spec, spec.width, works[side].block, rooms[side])
-                if event != RUNNING:
-                    return event, place
-                # The first pass has used them.
-                works[side].sums[:] = 0.0
-    for start in range(0, spec.width, BLOCK):
-        count = min(BLOCK, spec.width - start)
-        rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, spec, element, sides, works, start, rows, draw)
-        for side in range(2):
-            if not sides & (1 << side):
-                continue
-            work = works[side]
-            multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
-            degenerate = finish_hidden(
-                sigma, spec, start, count, nowhere, nowhere, work, rooms[side]
-            )
-            if degenerate >= 0:
-                return ZERO_VARIANCE, degenerate
-            add_gram(work.block, spec.columns, rows, work.partial, work.sums)
-        add_squares(spec, count, rows, normals, works[0].partial, squares)
-    return RUNNING, -1
 
 
 @kernel

@@ -11,18 +11,13 @@ from numba import types
 from bnmc._kernels.compiling import Sigma, activate, calls_apart, compiled_apart, kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import (
-    add_columns,
-    add_gram,
     add_product,
     clear_rows,
     copy_matrix,
-    keep_columns,
-    multiply_triangular,
-    repeat_first_row,
     scale_columns,
 )
 from bnmc._kernels.cpu.factor import cholesky
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, TILE, fill_normals, fill_weights
+from bnmc._kernels.cpu.numbers import STRIDE, TILE, fill_normals, fill_uniforms, fill_weights
 from bnmc._kernels.cpu.vectors import (
     all_greater,
     fill_like,
@@ -33,7 +28,7 @@ from bnmc._kernels.cpu.vectors import (
     zero_strip,
 )
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
-from bnmc._kernels.scalar.codes import NORM_CENTRED, NORM_NONE
+from bnmc._kernels.scalar.codes import NORM_NONE
 
 
 @kernel
@@ -136,33 +131,6 @@ def activation(sigma: Sigma, dtype: str) -> Any:
 
 
 @kernel
-def finish_block(sigma, spec, centred, first_row, count, x, kept, block, scales):
-    """Turn the rows W a of a block into activations; return a row without variance, or -1.
-
-    The block holds `count` rows from `first_row` on, and arbitrary finite numbers up to the next
-    multiple of `GROUP`, which become zeros: they count for nothing in the Gram matrix.  With a
-    skip connection x holds the representation, (columns, >= width), and is brought up to date.
-    The activations are written to `kept`, of the same shape, unless that has no rows.  `centred`
-    tells whether rows still have means to subtract.
-    """
-    rows = (count + GROUP - 1) // GROUP * GROUP
-    if spec.skip != 0.0:
-        add_columns(spec.skip, x, first_row, spec.columns, rows, block)
-    # Padding rows may lack variance, which would end the normalization of the others.
-    repeat_first_row(block, spec.columns, count, rows)
-    degenerate = measure_rows(block, rows, spec, centred, scales)
-    if degenerate >= 0:
-        return first_row + degenerate
-    if spec.skip != 0.0:
-        keep_normalised(block, spec, rows, scales, first_row, x)
-    activate_block(sigma, block, spec.columns, spec.batch, rows, scales)
-    clear_rows(block, 0, spec.columns, count, rows)
-    if kept.shape[0] > 0:
-        keep_columns(block, spec.columns, rows, first_row, kept)
-    return -1
-
-
-@kernel
 def keep_normalised(block, spec, rows, scales, first_row, out):
     """Write the scaled rows of a block to `out`, (>= columns, >= first_row + rows)."""
     for i in range(spec.columns):
@@ -247,77 +215,53 @@ def draw_regular(block, columns, regular, first_row, rows, draw):
 
 
 @kernel
-def draw_rows(
-    sigma, spec, x, kept, first_row, last_row, draw, block, scales, partial, sums, factor, regular,
-):  # fmt: skip
-    """Draw rows of a layer given the factor of its covariance; sum their Gram matrix.
-
-    Returns a row without variance, or -1.  `sums` receives the Gram matrix times width.  The last
-    arguments are fields of a `Work`, one by one: a tuple of arrays would cost a reference count
-    of each at every call, which a small layer feels.
-    """
-    sums[:] = 0.0
-    # Rows with the covariance P G P have mean zero already.  With a skip connection rounding would
-    # add up in the mean, so it is subtracted there.
-    centred = spec.norm == NORM_CENTRED and spec.skip != 0.0
-    for start in range(first_row, last_row, BLOCK):
-        count = min(BLOCK, last_row - start)
-        rows = (count + GROUP - 1) // GROUP * GROUP
-        k = 0
-        while k < spec.columns:
-            end = k + 1
-            while end < spec.columns and regular[end] == regular[k]:
-                end += 1
-            if regular[k]:
-                fill_normals(block, k, k, end - k, start, rows, draw)
-            else:
-                clear_rows(block, k, end, 0, rows)
-            k = end
-        multiply_triangular(factor, spec.columns, block, block, rows)
-        degenerate = finish_block(sigma, spec, centred, start, count, x, kept, block, scales)
-        if degenerate >= 0:
-            return degenerate
-        add_gram(block, spec.columns, rows, partial, sums)
-    return -1
-
-
-@kernel
-def multiply_rows(sigma, spec, weights, given, a, x, following, first_row, last_row, draw, work):
-    """Multiply rows of the weights, a tile at a time, by the activations a; sum the Gram matrix.
-
-    given : (panel, weights of a row)
-        The weights of a panel, if they are not drawn here.
-    a, following : (padded columns, >= weights of a row), (padded columns, >= width)
-        `following` receives the next activations.
-
-    Returns a row without variance, or -1.  `work.sums` receives the Gram matrix times width.
-    """
-    block, tile, scales = work.block, work.tile, work.scales
-    centred = spec.norm == NORM_CENTRED
-    partial, sums = work.partial, work.sums
-    sums[:] = 0.0
-    for start in range(first_row, last_row, BLOCK):
-        count = min(BLOCK, last_row - start)
-        rows = (count + GROUP - 1) // GROUP * GROUP
-        multiply_block(spec, weights, given, a, start, rows, draw, tile, block)
-        degenerate = finish_block(sigma, spec, centred, start, count, x, following, block, scales)
-        if degenerate >= 0:
-            return degenerate
-        add_gram(block, spec.columns, rows, partial, sums)
-    return -1
-
-
-@kernel
-def multiply_block(spec, weights, given, a, start, rows, draw, tile, block):
+def multiply_block(spec, given, a, start, rows, draw, tile, block):
     """Write gain times rows of the weights times the activations a to a block of rows.
 
-    The arrays are those of `multiply_rows`; the rows begin at `start`.
+    The rows begin at `start`.
+
+    given : (panel, fan_in)
+        The weights of a panel, if they are not drawn here.
+    a : (padded columns, >= fan_in)
     """
     clear_rows(block, 0, spec.columns, 0, rows)
     length = spec.fan_in
     for element in range(0, length, TILE):
         depth = min(TILE, length - element)
-        fill_weights(weights, given, tile, element, depth, start, rows, draw)
+        fill_weights(spec.weights, given, tile, element, depth, start, rows, draw)
         add_product(a, element, spec.columns, tile, depth, block, rows)
     scale = block.dtype.type(spec.gain / np.sqrt(length))
     scale_columns(scale, spec.columns, rows, block)
+
+
+@kernel
+def add_bias(spec, start, rows, draw, tile, block):
+    """Add the bias to rows; its numbers are those of one more weight of each row."""
+    if spec.uniform_bias:
+        fill_uniforms(tile, 0, spec.fan_in, 1, start, rows, draw)
+    else:
+        fill_normals(tile, 0, spec.fan_in, 1, start, rows, draw)
+    factor = block.dtype.type(spec.bias)
+    for i in range(spec.columns):
+        for row in range(np.uintp(rows)):
+            block[np.uintp(i * STRIDE) + row] += factor * tile[row]
+
+
+@kernel
+def scale_rows(block, spec, rows, scales):
+    """Multiply the rows of a block by their scale factors."""
+    for i in range(spec.columns):
+        column = np.uintp(i * STRIDE)
+        group = np.uintp(i // spec.batch * STRIDE)
+        for row in range(np.uintp(rows)):
+            block[column + row] *= scales[group + row]
+
+
+@kernel
+def load_columns(hidden, columns, rows, first_row, block):
+    """Write kept rows, from `first_row` on, to the columns of a block."""
+    for i in range(columns):
+        values = block[i * STRIDE : i * STRIDE + rows]
+        kept = hidden[i, first_row : first_row + rows]
+        for row in range(rows):
+            values[row] = kept[row]

@@ -17,7 +17,7 @@ def rescale(gram, x, a, exponents, lift):
     Parameters
     ----------
     gram : (columns, columns) float64
-    x : (columns, >= width), or (1, 1) without a skip connection
+    x : (columns, >= width), or (0, 0) without a skip connection
     a : (>= columns, >= width), or (0, 0) if activations are no part of the state
     exponents : (columns,) int64
         Column i of x and a is in units of 2**exponents[i].
@@ -29,7 +29,7 @@ def rescale(gram, x, a, exponents, lift):
     bool
         Whether x is finite.
     """
-    skipped = x.shape[1] > 1
+    skipped = x.shape[0] > 0
     finite = True
     for i in range(gram.shape[0]):
         exponents[i] += lift

@@ -40,14 +40,7 @@ class Scratch(NamedTuple):
 
     work: Work
     total: np.ndarray  # float64, as work.sums
-    slots: np.ndarray  # int64 (1,), -1: nothing is recorded
-    status: np.ndarray  # int64 (1, 3)
-    record: np.ndarray  # float64 (1, 1, 1, 1)
-    no_x: np.ndarray  # (1, 1, 1)
-    no_activations: np.ndarray  # (1, 2, 0, 0)
-    no_weights: np.ndarray  # (1, 1)
-    no_exponents: np.ndarray  # int64 (1, 0)
-    no_units: np.ndarray  # int64 (1, 0, 0)
+    status: np.ndarray  # int64 (3,)
 
 
 @lower_constant(SigmaType)
@@ -116,10 +109,8 @@ def workspace_bytes(batch, columns, itemsize):
     of_rows += lines(s[10][0] * s[10][1] * itemsize)
     of_sums = 2 * lines(s[4][0] * 8) + lines(s[5][0] * s[5][1] * 8) + lines(s[6][0] * s[6][1] * 8)
     of_sums += lines(s[7][0] * 8) + lines(s[8][0] * s[8][1] * 8)
-    # The header, four small fields, and what aligns the first.
-    return (
-        LINE_BYTES + (1 + 4) * LINE_BYTES + of_rows + of_sums + lines(s[9][0] * 8) + lines(s[11][0])
-    )
+    # What aligns the header, and the header.
+    return 2 * LINE_BYTES + of_rows + of_sums + lines(s[9][0] * 8) + lines(s[11][0])
 
 
 @kernel
@@ -163,11 +154,8 @@ def carve(workspace, batch, columns):
     panel = diagonal + lines(s[7][0] * 8)
     twin = panel + lines(s[8][0] * s[8][1] * 8)
     regular = twin + lines(s[9][0] * 8)
-    small = regular + lines(s[11][0])
-    slots = at(small, (1,), np.int64)
-    slots[0] = -1
-    status = at(header + 8 * STATUS, (1, 3), np.int64)
-    status[0, 0], status[0, 1], status[0, 2] = 0, 0, -1
+    status = at(header + 8 * STATUS, (3,), np.int64)
+    status[0], status[1], status[2] = 0, 0, -1
     return Scratch(
         Work(
             at(block, s[0], rows), at(tile, s[1], rows), at(scales, s[2], rows),
@@ -177,12 +165,5 @@ def carve(workspace, batch, columns):
             at(twin, s[9], np.int64), at(factor, s[10], rows), at(regular, s[11], np.bool_),
         ),
         at(total, s[4], np.float64),
-        slots,
         status,
-        at(small + LINE_BYTES, (1, 1, 1, 1), np.float64),
-        at(small + 2 * LINE_BYTES, (1, 1, 1), rows),
-        at(small + 2 * LINE_BYTES, (1, 2, 0, 0), rows),
-        at(small + 3 * LINE_BYTES, (1, 1), rows),
-        at(small + 2 * LINE_BYTES, (1, 0), np.int64),
-        at(small + 2 * LINE_BYTES, (1, 0, 0), np.int64),
     )  # fmt: skip

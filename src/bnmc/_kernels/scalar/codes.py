@@ -88,11 +88,13 @@ class LayerSpec(NamedTuple):
     batch: int
     columns: int  # batch times inputs
     fan_in: int  # weights of a row of W
+    panel: int  # rows of a panel, which one thread makes
     weights: int  # code of their law
     gain: float
     skip: float
     bias: float  # standard deviation, 0 if the norm subtracts the bias
     uniform_bias: bool  # else it is Gaussian
+    shared_variance: float  # what the bias adds to all entries of the covariance of W a + b / gain
     order: int
     norm: int  # code of the norm over the batch
     groups: int  # of features, of a norm over the features; else 0

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory, pairs, passes, rows
+from bnmc._kernels.cpu import memory, pairs, rows, sources
+from bnmc._kernels.cpu.moments import moments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of, spec_of_start
-from bnmc.chain.covariance import WithBias
+from bnmc.chain.convolution import NO_TAPS
 from bnmc.chain.start import Covariance, Representation, write_gram
 
 __all__ = [
@@ -104,35 +105,24 @@ class Pairs:
         self.met = np.full(count, -1, np.int64)
         self.tries = np.zeros((count, 3), np.int64)
         self.status = np.zeros((count, 3), np.int64)
-        self._spec = spec_of(chain)
+        self._spec = spec_of(chain)._replace(panel=chain.width)
+        self._between = np.zeros((n, n))
         self._sigma = sigma_of(chain.activation)
         self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
-        self._works = memory.work(n, 1, np.float64), memory.work(n, 1, np.float64)
+        ahead, later = (
+            pairs.Side(memory.work(n, 1, np.float64), moments_of(n, 1, self._spec.groups))
+            for _ in range(2)
+        )
+        self._sides = ahead, later
         self._pair = pairs.Pair(
             relative=np.zeros((n, n)),
             inverse=np.zeros((n, n)),
             wishart=np.zeros((n, n)),
-            normals=memory.aligned_zeros(self._works[0].block.shape, np.float64),
-            sums=np.zeros_like(self._works[0].sums),
+            normals=memory.aligned_zeros(ahead.work.block.shape, np.float64),
+            sums=np.zeros_like(ahead.work.sums),
         )
-        self._over = None if chain.is_row_by_row else self._passes()
         self._allocate()
         self._begin(start, start if behind is None else behind)
-
-    def _passes(self) -> pairs.Over:
-        """Return what kernels need to take passes over the rows of a layer."""
-        ahead, behind = (
-            passes.room(
-                self.chain.width,
-                self.chain.batch,
-                1,
-                self._spec.groups,
-                np.float64,
-                keeps_rows=False,
-            )
-            for _ in range(2)
-        )
-        return pairs.Over(ahead, behind)
 
     def _allocate(self) -> None:
         """Make the Gram matrices of all pairs."""
@@ -185,49 +175,16 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        variance = self._constant
-        if variance is not None:
-            self._run(
-                self._spec, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded,
-                variance,
-            )  # fmt: skip
-            self.layer += layers
-        else:
-            self._advance_singly(layers, until, trace, recorded)
+        self._advance(layers, until, trace, recorded)
         self._check()
         return recorded, trace
 
-    @property
-    def _constant(self) -> float | None:
-        """What the kernel adds to Gram matrices; None if they are mapped between its calls."""
-        covariance = self.chain.covariance
-        if isinstance(covariance, WithBias):
-            return covariance.variance
-        return 0.0 if covariance.is_identity else None
-
-    def _advance_singly(
+    def _advance(
         self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
     ) -> None:
-        """Advance layer by layer, as Gram matrices are mapped to covariances between kernels."""
-        for step in range(layers):
-            one = slice(step, step + 1)
-            # The kernel is compiled for contiguous arrays.
-            of_trace, of_record = trace[:, one].copy(), recorded[:, one].copy()
-            self._take_covariances(until)
-            layer = self.layer + 1
-            self._run(self._spec, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
-            trace[:, one], recorded[:, one] = of_trace, of_record
-            self.layer = layer
-
-    def _take_covariances(self, until: int) -> None:
-        """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
-        for side, moved in enumerate(self._moved(until)):
-            self.grams[moved, side] = self.chain.covariance(self.grams[moved, side])
-
-    def _moved(self, until: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which chains ahead, and which behind, go through the next layer."""
-        ahead = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
-        return ahead, ahead & (self.met < 0) & (self.layer + 1 > self.lag)
+        """Take all pairs through layers, and write the trace and the recorded matrices."""
+        self._run(self._spec, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
+        self.layer += layers
 
     def _run(
         self,
@@ -238,13 +195,20 @@ class Pairs:
         until: int,
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
-        variance: float = 0.0,
     ) -> None:
-        pairs.coupled_layers(
-            self._over, variance, rows.activation(self._sigma, "float64"), spec, stream,
-            self.grams, self.met, self.tries, self.first, first_layer, layers, self.lag, until,
-            self.threshold, record, trace, *self._key, self._works, self._pair, self.status,
+        """Take all pairs through layers; layer 0 is given its covariance, not a Gram matrix."""
+        convolution = self.chain.convolution if first_layer > 0 else None
+        down, across = (
+            (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(self.chain.batch)
+        )
+        source = sources.Drawn(stream, down, across, self._between)
+        course = pairs.PairCourse(
+            self.first, first_layer, layers, self.lag, until, self.threshold, *self._key, record,
+            trace,
         )  # fmt: skip
+        state = pairs.PairState(self.grams, self.met, self.tries, self.status)
+        sigma = rows.activation(self._sigma, "float64")
+        pairs.coupled_layers(source, sigma, spec, state, course, self._sides, self._pair)
 
     @property
     def _no_record(self) -> NDArray[np.float64]:

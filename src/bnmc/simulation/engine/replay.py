@@ -7,12 +7,9 @@ and its weights from the key alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from bnmc._kernels.cpu import layers, memory, numbers
-from bnmc._kernels.cpu import rows as rows_kernels
+from bnmc._kernels.cpu import layers, memory, numbers, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -20,12 +17,9 @@ from bnmc.chain.compiled import sigma_of
 from bnmc.chain.needs import ROWS_ALONE, require
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import FloatArray
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.engine.weights import WeightsSampler
-
-__all__ = ["Replay", "biases_of_layer", "unit_weights_of_layer", "weights_of_layer"]
 
 
 class Replay:
@@ -59,64 +53,46 @@ class Replay:
         ZeroVarianceError
             If a row of h has no variance.
         """
-        sampler = self.sampler
-        if isinstance(sampler, WeightsSampler):
-            out = _room(sampler, sampler.dtype)
-            degenerate = self._multiplied(sampler, index, out)
-        else:
-            out, degenerate = _drawn(sampler, index, self.layer, sampler.spec)
+        sampler, dtype = self.sampler, self.sampler.dtype
+        if sampler.wide[index]:
+            dtype = np.dtype(np.float64)
+        out = memory.aligned_zeros((sampler.columns, memory.stride(sampler.spec.width)), dtype)
+        event, degenerate = self._make(index, out)
+        if event == codes.UNRESOLVED:
+            sampler.widen(index)
+            return self.representation(index)
         if degenerate >= 0:
             raise ZeroVarianceError(index, self.layer, degenerate)
-        rows = out[:, : sampler.chain.width]
+        x: FloatArray = out[:, : sampler.spec.width]
         if sampler.is_scaled:
             by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
             with np.errstate(over="ignore"):
-                np.ldexp(rows, by[:, None], out=rows)
-        return rows
+                np.ldexp(x, by[:, None], out=x)
+        return x
 
-    def _multiplied(self, sampler: WeightsSampler, index: int, out: FloatArray) -> int:
-        """Write the representation by weights; return a row without variance, or -1."""
-        a, x = sampler.factors(index, self.layer), sampler.rows_of_x(index).copy()
-        draw = sampler.addressed(self.layer, codes.STREAM_WEIGHTS, index)
-        sums = np.zeros((sampler.panels, sampler.work().sums.size))
-        given_panel = sampler.given_panels(index, self.layer)
-        for panel in range(sampler.panels):
-            degenerate: int = layers.multiply_panels(
-                _identity(sampler.dtype), sampler.spec, sampler.weight_code,
-                given_panel(panel), a, x, out, panel, panel + 1, sampler.panel, draw,
-                sampler.work(), sums,
-            )  # fmt: skip
-            if degenerate >= 0:
-                return degenerate
-        return -1
+    def _make(self, index: int, out: FloatArray) -> tuple[int, int]:
+        """Write the representation; return the code of an event, and a row or -1.
 
-
-def _drawn(
-    sampler: ConditionalSampler, index: int, layer: int, spec: codes.LayerSpec
-) -> tuple[FloatArray, int]:
-    """Return all rows of N(h), normalized as `law` says, and a row without variance or -1.
-
-    The kernels of a run keep the activations of rows.  With the identity as activation these are
-    the rows themselves, with the bits that they had in the run.
-    """
-    dtype, draw, work = sampler.factorised(index, layer)
-    out = _room(sampler, dtype)
-    x = sampler.rows_of_x(index, dtype).copy()
-    sums = np.zeros((sampler.panels, work.sums.size))
-    degenerate: int = layers.draw_panels(
-        _identity(dtype), spec, x, out, 0, sampler.panels, sampler.panel, draw, work, sums
-    )
-    return out, degenerate
-
-
-def _room(sampler: RowSampler, dtype: np.dtype[Any]) -> FloatArray:
-    """Return an array for all rows of one chain, (columns, width up to whole blocks)."""
-    return memory.aligned_zeros((sampler.columns, memory.stride(sampler.chain.width)), dtype)
-
-
-def _identity(dtype: np.dtype[Any]) -> Any:
-    """Return the identity as kernels take an activation."""
-    return rows_kernels.activation(sigma_of(Activation.named("linear")), dtype.name)
+        The kernels of a run keep the activations of rows.  With the identity as activation these
+        are the rows themselves, with the bits that they had in the run.
+        """
+        sampler, dtype = self.sampler, out.dtype
+        source = sampler.source(dtype)
+        layer = sources.Layer(
+            sampler.grams[index].copy(),
+            sampler.xs[index].astype(dtype),
+            sampler.activations[index, (self.layer + 1) % 2].astype(dtype, copy=False),
+            out,
+        )
+        threads = None
+        if isinstance(sampler, WeightsSampler) and sampler.spec.weights == codes.GIVEN:
+            threads = sampler.threads_of(index, self.layer)
+        draw = sampler.addressed(self.layer, source.stream, index)
+        identity = rows.activation(sigma_of(Activation.named("linear")), dtype.name)
+        return layers.one_layer(
+            threads, source, identity, sampler.layer_spec, layer, draw, sampler.work(dtype),
+            sampler.sums(dtype),
+        )  # fmt: skip
 
 
 def weights_of_layer(
@@ -144,14 +120,14 @@ def unit_weights_of_layer(
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
     given_panel = sampler.given_panels(0, layer)
-    for panel, first in enumerate(range(0, width, sampler.panel)):
+    for panel, first in enumerate(range(0, width, sampler.spec.panel)):
         given = given_panel(panel)
-        for row in range(first, min(first + sampler.panel, width), numbers.BLOCK):
+        for row in range(first, min(first + sampler.spec.panel, width), numbers.BLOCK):
             for column in range(0, length, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
                 rows, columns = part.shape
                 numbers.fill_weights(
-                    sampler.weight_code, given, tile, column, columns, row, numbers.BLOCK, draw
+                    sampler.spec.weights, given, tile, column, columns, row, numbers.BLOCK, draw
                 )
                 part[:] = tile.reshape(numbers.TILE, numbers.STRIDE)[:columns, :rows].T
     return weights

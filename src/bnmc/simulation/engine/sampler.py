@@ -9,8 +9,9 @@ samplers have the same law.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from bnmc.simulation.engine.state import Frames, Measure, State
 __all__ = ["FloatArray", "Sampler", "ScaledSampler"]
 
 FloatArray = NDArray[np.floating[Any]]
+
+_Buffer = TypeVar("_Buffer")
 
 
 def _name(dtype: np.dtype[Any]) -> str:
@@ -140,16 +143,21 @@ class Sampler:
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
         name = _name(dtype or self.dtype)
+        return self.buffer(name, lambda: memory.work(self.chain.batch, self.inputs or 1, name))
+
+    def buffer(self, name: str, make: Callable[[], _Buffer]) -> _Buffer:
+        """Return the buffer of a name of the calling thread, made at its first use."""
         if not hasattr(self._buffers, name):
-            setattr(self._buffers, name, memory.work(self.chain.batch, self.inputs or 1, name))
-        buffers: numbers.Work = getattr(self._buffers, name)
-        return buffers
+            setattr(self._buffers, name, make())
+        buffer: _Buffer = getattr(self._buffers, name)
+        return buffer
 
     def widen(self, index: int) -> None:
         """Let a float32 chain continue in float64; drop buffers that no chain needs any more."""
         self.wide[index] = True
-        if self.wide.all() and hasattr(self._buffers, _name(self.dtype)):
-            delattr(self._buffers, _name(self.dtype))
+        if self.wide.all():
+            for name in [name for name in vars(self._buffers) if name.startswith(self.dtype.name)]:
+                delattr(self._buffers, name)
 
     def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
         """Return the activation as the kernels take it, for rows of a dtype."""

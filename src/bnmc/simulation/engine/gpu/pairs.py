@@ -84,10 +84,27 @@ class GpuPairs(Pairs):
                 numba_cuda.to_device(np.ascontiguousarray(matrix)),
             )  # fmt: skip
 
-    @property
-    def _constant(self) -> float | None:
-        """0 if the covariance is the Gram matrix; else None: the kernel `couple` adds nothing."""
-        return 0.0 if self.chain.covariance.is_identity else None
+    def _advance(
+        self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
+    ) -> None:
+        if self.chain.covariance.is_identity:
+            super()._advance(layers, until, trace, recorded)
+            return
+        # Gram matrices are mapped to covariances between the calls of the kernel.
+        for step in range(layers):
+            one = slice(step, step + 1)
+            # The kernel is compiled for contiguous arrays.
+            of_trace, of_record = trace[:, one].copy(), recorded[:, one].copy()
+            self._take_covariances(until)
+            layer = self.layer + 1
+            self._run(self._spec, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
+            trace[:, one], recorded[:, one] = of_trace, of_record
+            self.layer = layer
+
+    def _moved(self, until: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which chains ahead, and which behind, go through the next layer."""
+        ahead = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
+        return ahead, ahead & (self.met < 0) & (self.layer + 1 > self.lag)
 
     def _take_covariances(self, until: int) -> None:
         """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
@@ -118,9 +135,7 @@ class GpuPairs(Pairs):
         until: int,
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
-        variance: float = 0.0,
     ) -> None:
-        assert variance == 0.0, "the kernel `cover` adds the bias"
         kernels, pairs = self._kernels, len(self.met)
         small = [self.met, self.tries, self.status, record, trace]
         with _room(sum(values.nbytes for values in small)):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from oracle import layer_spec
 
-from bnmc._kernels.cpu import memory, numbers, passes
+from bnmc._kernels.cpu import memory, moments, numbers
 from bnmc._kernels.scalar import codes
 
 BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
@@ -31,7 +31,7 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
         (0, 7, 300),
         (4, 0, 512),
     ):
-        body_of(passes.moments_of, body)(block, first * numbers.STRIDE + row, length, out)
+        body_of(moments.moments_of_rows, body)(block, first * numbers.STRIDE + row, length, out)
         values = block.reshape(8, numbers.STRIDE)[first : first + 4, row : row + length]
         values = values.astype(np.float64)
         atol = 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
@@ -46,21 +46,23 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
 def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     """Shift and scale of each group of rows, (width, columns), and the event."""
     width, columns = values.shape
-    spec = layer_spec(width, columns, norm=codes.NORM_NONE, eps=eps, groups=groups, centred=centred)
+    spec = layer_spec(
+        width, columns, norm=codes.NORM_NONE, eps=eps, groups=groups, centred=centred, panel=panel
+    )
     panels = -(-width // panel)
-    room = passes.room(width, columns, panels, groups, dtype, keeps_rows=False)
-    room.moments[:] = np.nan
+    sums = moments.moments_of(columns, panels, groups)
+    sums.segments[:] = np.nan
     block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
     scratch = np.zeros(12)
-    add, merge = (body_of(one, body) for one in (passes.add_moments, passes.merge_moments))
+    add, merge = (body_of(one, body) for one in (moments.add_moments, moments.merge_moments))
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
             rows = values[start : start + numbers.BLOCK]
             block[:] = 1e9  # what is beyond the rows counts for nothing
             block.reshape(-1, numbers.STRIDE)[:columns, : len(rows)] = rows.T
-            add(spec, panel, number, start, len(rows), block, scratch, room.moments)
-    event, column = merge(spec, panel, block, room)
-    return room.shift, room.scale, event, column
+            add(spec, number, start, len(rows), block, scratch, sums)
+    event, column = merge(spec, block, sums)
+    return sums.shift, sums.scale, event, column
 
 
 @BODIES
@@ -96,12 +98,3 @@ def test_equal_features_have_no_variance(dtype):
     assert merged("compiled", values, 512, 3, False, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
     values[700, 1] = np.inf
     assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2:] == (codes.NOT_FINITE, 1)
-
-
-def test_rows_are_kept_if_they_fit():
-    assert passes.rows_fit(1000, 10, np.float64)
-    assert not passes.rows_fit(10**6, 10, np.float32)
-    assert passes.room(1000, 3, 2, 1, np.float32, keeps_rows=True).hidden.shape == (3, 1024)
-    for groups, keeps in ((0, True), (1, False)):
-        room = passes.room(1000, 3, 2, groups, np.float32, keeps_rows=keeps)
-        assert room.hidden.shape == (0, 0)

@@ -1,9 +1,9 @@
-"""The maps of a convolution, against their formulas."""
+"""The maps of convolutions, against their formulas."""
 
 import numpy as np
 import pytest
 
-from bnmc._kernels.cpu import convolving
+from bnmc._kernels.cpu import sources
 
 #: What two taps see from three columns; one of them sees a column twice.
 NEIGHBOURS = np.array([[0, 1, 2], [2, 0, 2]])
@@ -17,19 +17,19 @@ def body_of(kernel, python):
 @BODIES
 def test_entries_are_averaged_over_the_taps(python):
     rows = np.random.default_rng(0).standard_normal((2, 5, 3))
-    grams = np.swapaxes(rows, 1, 2) @ rows
-    out = np.full_like(grams, np.nan)
-    body_of(convolving.average_shifts, python)(grams, NEIGHBOURS, out)
-    expected = np.mean([grams[:, tap][:, :, tap] for tap in NEIGHBOURS], axis=0)
-    np.testing.assert_allclose(out, expected, rtol=1e-15)
-    np.testing.assert_array_equal(out, np.swapaxes(out, 1, 2))
+    for gram in np.swapaxes(rows, 1, 2) @ rows:
+        out = np.full_like(gram, np.nan)
+        body_of(sources.average_taps, python)(gram, NEIGHBOURS, out)
+        expected = np.mean([gram[tap][:, tap] for tap in NEIGHBOURS], axis=0)
+        np.testing.assert_allclose(out, expected, rtol=1e-15)
+        np.testing.assert_array_equal(out, out.T)
 
 
 @BODIES
 def test_a_tap_sees_its_neighbour(python):
     a = np.arange(12.0).reshape(3, 4)
     out = np.full((4, 8), -1.0)
-    body_of(convolving.unfold, python)(a, NEIGHBOURS, 3, out)
+    body_of(sources.unfold, python)(a, NEIGHBOURS, 3, out)
     np.testing.assert_array_equal(out[:3, :3], a[[0, 1, 2], :3])
     np.testing.assert_array_equal(out[:3, 3:6], a[[2, 0, 2], :3])
     assert (out[3] == -1.0).all()

@@ -1,0 +1,85 @@
+"""Whether one thread makes a layer, or several share it by panels.
+
+The loop over layers is plain Python that is compiled, too.  Its argument `threads` is None in
+compiled code: one thread makes whole layers.  In Python it may be an object whose methods divide
+the work of the functions below, with the same bits.  See `simulation.engine.threads`.
+
+A task is a kernel.  Its first arguments are a range of panels and the `Work` of its thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import overload
+
+from bnmc._kernels.compiling import INLINED, inlined, kernel
+from bnmc._kernels.cpu import rows
+from bnmc._kernels.cpu.blocks import unpack_tiles
+
+
+def _alone_or(method, alone):
+    """Return a function of `threads` that calls its method, or `alone` if it is None."""
+
+    def choose(threads, *arguments):
+        return alone(*arguments) if threads is None else getattr(threads, method)(*arguments)
+
+    def implementation(threads, *arguments):
+        return lambda threads, *arguments: alone(*arguments)
+
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    return choose
+
+
+def shared(task):
+    """Return a function that calls a task with ranges of panels that make up all of them.
+
+    Its arguments are threads, the number of panels, a `Work`, and those of the task after it.  It
+    returns the least result that is not negative, or -1.
+    """
+
+    def choose(threads, panels, work, *arguments):
+        if threads is None:
+            return task(0, panels, work, *arguments)
+        return threads.share(task, panels, work, *arguments)
+
+    def implementation(threads, panels, work, *arguments):
+        return lambda threads, panels, work, *arguments: task(0, panels, work, *arguments)
+
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    return choose
+
+
+@inlined
+def keep_sums(number, work, sums):
+    """Add the sums of a panel to `sums`, which has a row for each panel, or one for all of them."""
+    row = sums[number % sums.shape[0]]
+    if number < sums.shape[0]:
+        row[:] = 0.0
+    for k in range(np.uintp(row.shape[0])):
+        row[k] += work.sums[k]
+
+
+@kernel
+def merge_tiles(sums, width, gram, first, last):
+    """Add all rows of `sums` to the first one, in their order, and write it as a Gram matrix.
+
+    For rows first:last of tiles.  Returns whether all of it is finite.
+    """
+    begin, end = 8 * first * (first + 1), 8 * last * (last + 1)
+    total = sums[0]
+    for number in range(1, sums.shape[0]):
+        row = sums[number]
+        for k in range(np.uintp(begin), np.uintp(end)):
+            total[k] += row[k]
+    return unpack_tiles(total, width, gram, first, last)
+
+
+@inlined
+def _merge_all(sums, width, gram):
+    return merge_tiles(sums, width, gram, 0, (gram.shape[0] + 3) // 4)
+
+
+#: factorise(threads, gram, spec, work) is `rows.factorise`.
+factorise = _alone_or("factorise", rows.factorise)
+#: merge(threads, sums, width, gram) is `merge_tiles` for all tiles.
+merge = _alone_or("merge", _merge_all)

@@ -1,0 +1,222 @@
+"""The sources of rows: how the rows h = skip x + gain W a + b of a layer are made.
+
+`Drawn` and `Haar` draw them given the Gram matrix of the layer before.  `Multiplied` and
+`Convolved` multiply by weights, which are made one tile at a time.  A source has two functions,
+which the compiler chooses by its type: `prepare`, once a layer, and `make_rows`, once a block of
+rows.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba.extending import overload
+
+from bnmc._kernels.compiling import INLINED, inlined, kernel
+from bnmc._kernels.cpu.blocks import add_columns, multiply_triangular
+from bnmc._kernels.cpu.orthogonal import Frame, orthogonal_factor
+from bnmc._kernels.cpu.rows import add_bias, draw_regular, multiply_block
+from bnmc._kernels.cpu.sharing import factorise
+from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, RUNNING, UNRESOLVED
+
+
+class Layer(NamedTuple):
+    """The arrays of a layer of one chain."""
+
+    gram: np.ndarray  # float64 (columns, columns): of the layer before, then of this one
+    x: np.ndarray  # (columns, >= width): what a skip connection adds, likewise; (0, 0) if none does
+    a: np.ndarray  # (padded columns, >= fan_in): activations of the layer before, or (0, 0)
+    following: np.ndarray  # receives those of this layer, unless it is (0, 0)
+
+
+class Drawn(NamedTuple):
+    """Rows given the covariance of the rows of W a.
+
+    That is the Gram matrix of a, averaged over the taps of a convolution, first along one axis of
+    the images, then along the other one.
+    """
+
+    stream: np.uint32
+    down: np.ndarray  # int64 (taps, columns): what each tap sees; (0, columns) if it is itself
+    across: np.ndarray  # the same along the other axis
+    between: np.ndarray  # float64 (columns, columns), or (0, 0) if `down` has no taps
+
+
+class Haar(NamedTuple):
+    """Rows given the Gram matrix of a, for orthogonal weights."""
+
+    stream: np.uint32
+    frame: Frame
+
+
+class Multiplied(NamedTuple):
+    """Weights times the activations a."""
+
+    stream: np.uint32
+    given: np.ndarray  # (panel, fan_in): the weights of a panel, if they are not drawn
+
+
+class Convolved(NamedTuple):
+    """Weights times the activations that all taps of a convolution see."""
+
+    stream: np.uint32
+    given: np.ndarray  # as of `Multiplied`
+    neighbours: np.ndarray  # int64 (taps, columns): what each tap sees
+    unfolded: np.ndarray  # (padded columns, >= fan_in): receives it
+
+
+def _by_source(**bodies):
+    """Return a function that is one of `bodies`, by the type of its first argument."""
+
+    def choose(source, *arguments):
+        return bodies[type(source).__name__](source, *arguments)
+
+    def implementation(source, *arguments):
+        body = bodies[source.instance_class.__name__]
+        return lambda source, *arguments: body(source, *arguments)
+
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    return choose
+
+
+# --- once a layer
+
+
+@kernel
+def average_taps(gram, neighbours, out):
+    """Average the entries of a symmetric matrix over the taps of a convolution.
+
+    Writes out[i, j] = mean over taps t of gram[neighbours[t, i], neighbours[t, j]].
+
+    gram, out : (columns, columns) float64
+    neighbours : (taps, columns) int64
+        The column that each tap sees from a column.
+    """
+    taps, columns = neighbours.shape
+    part = 1.0 / taps
+    # Rounding keeps the symmetry.  The other half costs less than its copy, column by column.
+    for i in range(columns):
+        target = out[i]
+        for tap in range(taps):
+            row, places = gram[neighbours[tap, i]], neighbours[tap]
+            for j in range(columns):
+                # Unsigned, so that the compiler adds no test for negative indices.
+                value = row[np.uintp(places[j])]
+                target[j] = value if tap == 0 else target[j] + value
+        for j in range(columns):
+            target[j] *= part
+
+
+@inlined
+def factorise_covariance(threads, source, spec, gram, work):
+    """Write the factor of the covariance of the rows of W a + b / gain; return the least pivot.
+
+    `gram` is the Gram matrix of a.
+    """
+    if source.down.shape[0] > 0:
+        average_taps(gram, source.down, source.between)
+        gram = source.between
+    if source.across.shape[0] > 0:
+        average_taps(gram, source.across, work.covariance)
+        gram = work.covariance
+    if spec.shared_variance > 0.0:
+        add_variance(gram, spec.shared_variance, work.covariance)
+        gram = work.covariance  # `factorise` may overwrite its argument
+    return factorise(threads, gram, spec, work)
+
+
+@kernel
+def add_variance(gram, variance, out):
+    """Write a Gram matrix plus a variance that all samples share."""
+    for i in range(gram.shape[0]):
+        for j in range(gram.shape[1]):
+            out[i, j] = gram[i, j] + variance
+
+
+@kernel
+def unfold(a, neighbours, width, out):
+    """Write the activations that all taps see, one tap after the other.
+
+    a : (>= columns, >= width)
+    neighbours : (taps, columns) int64
+    out : (>= columns, >= taps * width)
+    """
+    taps, columns = neighbours.shape
+    for i in range(columns):
+        for tap in range(taps):
+            row = a[neighbours[tap, i]]
+            for k in range(width):
+                out[i, tap * width + k] = row[k]
+
+
+@inlined
+def _event(least_pivot, layer, work):
+    """Return UNRESOLVED if float64 rows should make the layer, which float32 rows can leave."""
+    may_be_left = work.block.itemsize == 4 and layer.x.shape[0] == 0 and layer.a.shape[0] == 0
+    return UNRESOLVED if may_be_left and least_pivot < RESOLVED_PIVOT else RUNNING
+
+
+@inlined
+def _prepare_drawn(source, threads, spec, layer, draw, work):
+    return _event(factorise_covariance(threads, source, spec, layer.gram, work), layer, work)
+
+
+@inlined
+def _prepare_haar(source, threads, spec, layer, draw, work):
+    event = _event(factorise(threads, layer.gram, spec, work), layer, work)
+    if event == RUNNING:
+        orthogonal_factor(threads, spec, draw, work, source.frame)
+    return event
+
+
+@inlined
+def _prepare_multiplied(source, threads, spec, layer, draw, work):
+    return RUNNING
+
+
+@inlined
+def _prepare_convolved(source, threads, spec, layer, draw, work):
+    unfold(layer.a, source.neighbours, spec.fan_in // source.neighbours.shape[0], source.unfolded)
+    return RUNNING
+
+
+# --- once a block
+
+
+@inlined
+def _draw(source, spec, layer, start, rows, draw, work):
+    draw_regular(work.block, spec.columns, work.regular, start, rows, draw)
+    multiply_triangular(work.factor, spec.columns, work.block, work.block, rows)
+    if spec.skip != 0.0:
+        add_columns(spec.skip, layer.x, start, spec.columns, rows, work.block)
+
+
+@inlined
+def _multiply(source, spec, layer, start, rows, draw, work):
+    _multiply_by(source.given, layer.a, spec, layer, start, rows, draw, work)
+
+
+@inlined
+def _multiply_unfolded(source, spec, layer, start, rows, draw, work):
+    _multiply_by(source.given, source.unfolded, spec, layer, start, rows, draw, work)
+
+
+@inlined
+def _multiply_by(given, a, spec, layer, start, rows, draw, work):
+    multiply_block(spec, given, a, start, rows, draw, work.tile, work.block)
+    if spec.bias > 0.0:
+        add_bias(spec, start, rows, draw, work.tile, work.block)
+    if spec.skip != 0.0:
+        add_columns(spec.skip, layer.x, start, spec.columns, rows, work.block)
+
+
+#: prepare(source, threads, spec, layer, draw, work) returns the code of an event.
+prepare = _by_source(
+    Drawn=_prepare_drawn,
+    Haar=_prepare_haar,
+    Multiplied=_prepare_multiplied,
+    Convolved=_prepare_convolved,
+)
+#: make_rows(source, spec, layer, start, rows, draw, work) writes rows h to the block of `work`.
+make_rows = _by_source(Drawn=_draw, Haar=_draw, Multiplied=_multiply, Convolved=_multiply_unfolded)

@@ -1,0 +1,131 @@
+"""Threads that share each layer of a chain, by panels of rows; see `_kernels.cpu.sharing`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu import factor, memory, numbers, rows, sharing
+from bnmc._kernels.scalar import codes
+from bnmc._support.workers import even_ranges
+
+#: Order of a triangle from which on threads share it: smaller ones take less time than the threads
+#: take to start.
+SHARED_ROWS = 512
+
+
+class Threads:
+    """The calling thread, and those of an executor.
+
+    Parameters
+    ----------
+    executor : Executor or None
+        None if the calling thread does everything.
+    count : int
+        Number of threads, with the calling one.
+    work : callable
+        Returns the `Work` of the thread that calls it, for rows of a dtype.
+    call : callable, optional
+        Called with a task and its arguments in place of the task.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | None,
+        count: int,
+        work: Callable[[np.dtype[Any]], numbers.Work],
+        call: Callable[..., int] | None = None,
+    ) -> None:
+        self._executor, self._count, self._work, self._call = executor, count, work, call
+
+    def share(self, task: Any, panels: int, work: numbers.Work, *arguments: Any) -> int:
+        """Call a task with ranges of panels; return the least result >= 0, or -1."""
+
+        def run(first: int, last: int) -> int:
+            own = self._work(work.block.dtype)._replace(factor=work.factor, regular=work.regular)
+            result: int = (
+                task(first, last, own, *arguments)
+                if self._call is None
+                else self._call(task, first, last, own, *arguments)
+            )
+            return result
+
+        first_part, *others = even_ranges(panels, min(self._count, panels))
+        submit = self._executor.submit if self._executor is not None else None
+        futures = [submit(run, *part) for part in others] if submit is not None else []
+        results = [run(*first_part), *(future.result() for future in futures)]
+        return min((result for result in results if result >= 0), default=-1)
+
+    def _share_large(self, task: Callable[[float, float], int], order: int) -> int:
+        """Call a task with ranges of shares from 0 to 1, if a triangle is large."""
+        if self._executor is None or order < SHARED_ROWS:
+            return task(0.0, 1.0)
+        ends = [number / self._count for number in range(self._count + 1)]
+        futures = [
+            self._executor.submit(task, *ends[number : number + 2])
+            for number in range(1, self._count)
+        ]
+        results = [task(*ends[:2]), *(future.result() for future in futures)]
+        return min((result for result in results if result >= 0), default=-1)
+
+    def merge(self, sums: NDArray[np.float64], width: int, gram: NDArray[np.float64]) -> bool:
+        """Write the Gram matrix of the sums of all panels; return whether it is finite."""
+        tiles = memory.padded(len(gram)) // 4
+
+        def part(begin: float, end: float) -> int:
+            # The rows of tiles of a triangle before which a share of the work lies.
+            first, last = (round(tiles * math.sqrt(share)) for share in (begin, end))
+            return -1 if sharing.merge_tiles(sums, width, gram, first, last) else 0
+
+        return self._share_large(part, len(gram)) < 0
+
+    def factorise(
+        self, gram: NDArray[np.float64], spec: codes.LayerSpec, work: numbers.Work
+    ) -> float:
+        """Write the factor of a covariance to a `Work`, as `rows.factorise` does."""
+        columns = spec.columns
+        scale = rows.prepare_factor(gram, spec, spec.hides_common, work)
+        for first in range(0, columns, memory.PANEL):
+            last = min(first + memory.PANEL, columns)
+
+            def make(left: int, right: int, first: int = first, last: int = last) -> None:
+                factor.make_panel(
+                    work.covariance, work.diagonal, work.twin, scale, work.panel, work.factor,
+                    work.regular, first, last, left, right,
+                )  # fmt: skip
+
+            make(first, last)
+            if last == columns:
+                break
+
+            def extend(begin: float, end: float, start: int = last, make: Any = make) -> int:
+                make(*(start + int((columns - start) * share) for share in (begin, end)))
+                return -1
+
+            def subtract(begin: float, end: float, start: int = last) -> int:
+                row, stop = (_row_of_share(start, columns, share) for share in (begin, end))
+                factor.subtract_products(work.covariance, work.panel, row, stop)
+                return -1
+
+            for task in (extend, subtract):
+                self._share_large(task, columns - last)
+        factor.copy_twins(work.twin, work.factor)
+        least: float = rows.least_pivot(spec, work.twin, work.diagonal)
+        return least
+
+
+def _row_of_share(start: int, stop: int, share: float) -> int:
+    """Return the row of a triangle, from `start` on, before which a share of the work lies.
+
+    Rows are in fours from `start` on, as they are in the product, so that its bits do not depend on
+    the parts.
+    """
+    if share == 1.0:
+        return stop
+    height = (stop - start) * (1.0 - math.sqrt(1.0 - share))
+    return start + int(height) // 4 * 4
