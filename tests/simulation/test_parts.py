@@ -1,6 +1,8 @@
 """Folders of finished parts: one writer, no links, and what was written is on the disk."""
 
 import os
+import signal
+import subprocess
 import sys
 from unittest import mock
 
@@ -136,6 +138,28 @@ def test_an_error_of_the_disk_is_an_error_of_the_store(tmp_path):
     with failing, pytest.raises(StoreError, match="Input/output error"):
         written(tmp_path / "parts")
     written(tmp_path / "parts")
+
+
+KILLED = """
+import os, pathlib, signal, sys, numpy as np
+sys.path.insert(0, sys.argv[2])
+from test_parts import opened, packed
+
+store = opened(pathlib.Path(sys.argv[1]))
+for number in range(3):
+    store.write(number, packed(store, number, np.arange(number)))
+(store.folder.place / "part-0003.partial").write_bytes(b"half")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@posix
+def test_a_killed_writer_leaves_its_parts_and_no_lock(tmp_path):
+    call = [sys.executable, "-c", KILLED, str(tmp_path / "parts"), os.path.dirname(__file__)]
+    assert subprocess.run(call, check=False).returncode == -signal.SIGKILL
+    with opened(tmp_path / "parts") as store:
+        assert [len(store.content(number, unpacked)) for number in range(3)] == [0, 1, 2]
+        assert store.content(3, unpacked) is None
 
 
 def test_gradients_and_experiments_have_one_writer(tmp_path):

@@ -18,7 +18,6 @@ from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import rows_fit
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._support.machine import available_memory
-from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation.engine.state import State
@@ -157,14 +156,12 @@ class Request:
     def _of_chains(self, chains: int, threads: int, most: int, *, reduced: bool) -> int:
         """Return the bytes of some chains: their state, frames, temporary arrays and buffers."""
         run = self.run
-        c, k = run.columns, run.inputs or 1
         block = layers_of_step(run.part(0, chains), threads)
         layers = max(1, min(most, -(-block // run.recorded.every)))
         if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
-        columns = (run.path == "factor") + splits_scale(run.chain)
-        frames = 8 * chains * layers * (c * c + 1 + c * columns)
-        own = 8 * chains * layers * k * run.chain.batch**2
+        frames = chains * layers * sum(field.nbytes for field in run.frame.values())
+        own = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
         evaluated = own * self._temporaries()
         room = 0
         if reduced:
@@ -183,15 +180,14 @@ class Request:
         scaled = run.path == "factor"
         copied = (run.inputs or 1) > 1
         least = 0.0
-        if splits_scale(run.chain) and not scaled:  # see `in_range` of `precision.py`
+        if run.splits_scale:  # see `in_range` of `precision.py`
             least = SCALE_TEMPORARIES
             # Beyond an exponent of 900 matrices are recorded in other units.
             factor = abs(run.chain.skip) + abs(run.chain.gain)
             growth = 1.0 + 2.0 * abs(math.log2(factor))
             scaled = scaled or self.run.recorded.last * growth > 800.0
-        found = [copied + _temporaries(one)[scaled] for one in self.run.observables]
-        is_watched = run.dtype == "float32" and (run.chain.skip != 0.0 or run.path == "weights")
-        return max([least, *found, PIVOT_TEMPORARIES * is_watched])
+        evaluated = [copied + _temporaries(each)[scaled] for each in run.observables]
+        return max([least, *evaluated, PIVOT_TEMPORARIES * ("unresolved" in run.layout)])
 
     def _buffers(self, chains: int, threads: int) -> int:
         """Return the bytes of the buffers of all threads."""

@@ -153,7 +153,20 @@ class Run:
     @cached_property
     def bytes_of_chain(self) -> int:
         """Bytes of the state of one chain."""
-        return sum(math.prod(field.shape) * field.dtype.itemsize for field in self.layout.values())
+        return sum(field.nbytes for field in self.layout.values())
+
+    @cached_property
+    def frame(self) -> dict[str, Field]:
+        """The arrays that record a layer of a chain, by their names in `Frames`."""
+        columns, exact = self.columns, np.dtype(np.float64)
+        if self.measures or self.stays:
+            return {"values": Field((len(self.measures), self.inputs or 1), exact)}
+        return {
+            "gram": Field((columns, columns), exact),
+            "log_scale": Field((), exact),
+            "log_pivots": Field((columns * (self.path == "factor"),), exact),
+            "units": Field((columns * self.splits_scale,), np.dtype(np.int64)),
+        }
 
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
@@ -218,16 +231,12 @@ class Run:
 
     def frames(self, layers: int) -> Frames:
         """Return the arrays in which a sampler records layers of the chains."""
-        columns, measures = self.columns, len(self.measures)
-        if measures or self.stays:
-            none = np.zeros((0, 0))
-            values = np.zeros((self.chains, layers, measures, self.inputs or 1))
-            return Frames(none[:, :, None, None], none, none[:, :, None], values)
+        chains = self.chains
         return Frames(
-            np.zeros((self.chains, layers, columns, columns)),
-            np.zeros((self.chains, layers)),
-            np.zeros((self.chains, layers, columns * (self.path == "factor"))),
-            units=np.zeros((self.chains, layers, columns * self.splits_scale), np.int64),
+            **{
+                name: np.zeros((chains, layers, *shape), dtype)
+                for name, (shape, dtype) in self.frame.items()
+            }
         )
 
     def view(self, frames: Frames, first: int = 0, slot: int = 0) -> View:

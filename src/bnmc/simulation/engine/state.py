@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,10 +16,15 @@ from bnmc.chain.homogeneity import splits_scale
 
 
 class Field(NamedTuple):
-    """An array of a state: the shape of the part of one chain, and the dtype."""
+    """An array of a state or a frame: the shape of the part of one chain, and the dtype."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the part of one chain."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def layout_of(chain: Chain, path: str, inputs: int | None, dtype: str) -> dict[str, Field]:
@@ -64,9 +70,9 @@ class Frames(NamedTuple):
         The units in which samplers record `gram`, until `watch_precision`.
     """
 
-    gram: NDArray[np.float64]
-    log_scale: NDArray[np.float64]
-    log_pivots: NDArray[np.float64]
+    gram: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
+    log_scale: NDArray[np.float64] = np.zeros((0, 0))
+    log_pivots: NDArray[np.float64] = np.zeros((0, 0, 0))
     values: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
     units: NDArray[np.int64] = np.zeros((0, 0, 0), np.int64)
 
