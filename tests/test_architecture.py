@@ -85,6 +85,7 @@ CROSS_CUTTING = {
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
     "simulation/test_convolutions.py": "compares samplers of convolutional chains with PyTorch",
     "simulation/test_law.py": "compares the laws of all samplers",
+    "simulation/test_layers_that_differ.py": "layers of one run that differ from each other",
     "simulation/test_passes.py": "layers that take two passes, or another order, with all samplers",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
 }

@@ -100,7 +100,7 @@ def fill_weights(weights, given, tile, element, columns, first_row, rows, draw):
         fill_signs(tile, 0, element, columns, first_row, rows, draw)
     else:
         origin = first_row % given.shape[0]
-        count = min(rows, given.shape[1] - first_row)
+        count = min(rows, given.shape[0] - origin)
         for k in range(columns):
             tile[k * STRIDE : k * STRIDE + rows] = 0.0
             for row in range(count):
