@@ -170,7 +170,7 @@ def workspace(
     columns = _columns(chain, inputs)
     size = cpu_workspace.workspace_bytes(chain.batch, columns, kind.itemsize)
     # Whole cache lines: two threads never write to the same line.
-    numbers = int(cpu_workspace.lines(size)) // kind.itemsize
+    numbers = int(memory.lines(size)) // kind.itemsize
     if threads is None:
         return memory.aligned_zeros((numbers,), kind)
     return memory.aligned_zeros((integer("threads", threads, low=1), numbers), kind)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bnmc import errors
 from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import choice, draw_key, integer
 from bnmc._support.array_arguments import require_memory
@@ -389,9 +390,9 @@ class CoupledPairs:
         size = int(max(1, min(most, pairs // (4 * workers))))
         n = self.chain.batch
         matrix = 8 * n * n
-        sizes = memory.shapes(n, n)
         # Each chain of a pair has buffers; the pair has three matrices and a second block of rows.
-        buffers = 2 * 8 * sum(map(math.prod, sizes)) + 3 * matrix + 8 * math.prod(sizes[0])
+        block = 8 * memory.padded(n) * STRIDE
+        buffers = 2 * memory.work_bytes(n, 1, "float64") + 3 * matrix + block
         # Two Gram matrices in each layer, and what an observable makes of those of one chain.
         of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
         tasks = -(-pairs // size)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import rows_fit
-from bnmc._kernels.cpu.numbers import Work
 from bnmc._support.machine import available_memory
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
@@ -328,13 +326,9 @@ def _most(size: Callable[[int], int], most: int, available: int) -> int:
     return int(low)
 
 
-@lru_cache(maxsize=64)
 def _work_bytes(batch: int, inputs: int, dtype: str) -> int:
     """Return the bytes of the buffers of one thread, and of its second array of sums."""
-    sizes = [math.prod(shape) for shape in memory.shapes(batch, batch * inputs)]
-    sums = Work._fields.index("sums")
-    of_rows = sum(sizes[:sums]) + sizes[Work._fields.index("factor")]
-    return int(8 * (sum(sizes) + sizes[sums]) - (8 - np.dtype(dtype).itemsize) * of_rows)
+    return memory.work_bytes(batch, inputs, dtype) + 8 * memory.tile_sums(batch * inputs)
 
 
 def _temporaries(one: Observable) -> tuple[int, int]:

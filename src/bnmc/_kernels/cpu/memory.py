@@ -62,43 +62,62 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
-def shapes(batch: int, columns: int) -> tuple[Any, ...]:
-    """Return the shapes of the fields of a `Work`."""
-    inputs, whole = columns // batch, padded(columns)
-    tiles = whole // 4
-    return (
-        (whole * STRIDE,),
-        (TILE * STRIDE,),
-        (inputs * STRIDE,),
-        (16,),
-        (tiles * (tiles + 1) // 2 * 16,),
-        (columns, columns),
-        (inputs, columns),
-        (columns,),
-        panel_shape(columns),
-        (columns,),
-        (whole, whole),
-        (columns,),
-    )
+def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any) -> Any:
+    """Return the buffers of one thread as pieces of a store, and the bytes that they take.
+
+    ``piece(store, place, shape, dtype)`` returns the array from a byte of the store on.  `rows` is
+    the dtype of rows.  Each buffer begins a cache line.
+    """
+    inputs, whole, double = columns // batch, padded(columns), np.float64
+    block, at = cut(piece, store, 0, (whole * STRIDE,), rows)
+    tile, at = cut(piece, store, at, (TILE * STRIDE,), rows)
+    scales, at = cut(piece, store, at, (inputs * STRIDE,), rows)
+    partial, at = cut(piece, store, at, (16,), rows)
+    sums, at = cut(piece, store, at, (tile_sums(columns),), double)
+    covariance, at = cut(piece, store, at, (columns, columns), double)
+    means, at = cut(piece, store, at, (inputs, columns), double)
+    diagonal, at = cut(piece, store, at, (columns,), double)
+    panel, at = cut(piece, store, at, panel_shape(columns), double)
+    twin, at = cut(piece, store, at, (columns,), np.int64)
+    factor, at = cut(piece, store, at, (whole, whole), rows)
+    regular, at = cut(piece, store, at, (columns,), np.bool_)
+    work = Work(
+        block, tile, scales, partial, sums, covariance, means, diagonal, panel, twin, factor,
+        regular,
+    )  # fmt: skip
+    return work, at
+
+
+def cut(piece: Any, store: Any, place: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return a piece of a store, and the first cache line after it."""
+    array = piece(store, place, shape, dtype)
+    return array, place + lines(array.nbytes)
+
+
+def lines(size: int) -> int:
+    """Return a number of bytes rounded up to cache lines."""
+    return (size + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+
+
+@lru_cache(maxsize=64)
+def _bytes_of(batch: int, inputs: int, dtype: np.dtype[Any]) -> int:
+    return int(carve(_unplaced, None, batch, batch * inputs, dtype)[1])
+
+
+def work_bytes(batch: int, inputs: int, dtype: DTypeLike) -> int:
+    """Return the bytes of the buffers of one thread."""
+    return _bytes_of(batch, inputs, np.dtype(dtype))
 
 
 def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
     """Return the buffers of one thread."""
-    size, fields = _layout(batch, batch * inputs, np.dtype(dtype))
-    raw = aligned_zeros((size,), np.uint8)
-    return Work(*(np.ndarray(shape, kind, raw, offset) for shape, kind, offset in fields))
+    raw = aligned_zeros((work_bytes(batch, inputs, dtype),), np.uint8)
+    return carve(_placed, raw, batch, batch * inputs, np.dtype(dtype))[0]
 
 
-@lru_cache(maxsize=64)
-def _layout(
-    batch: int, columns: int, rows: np.dtype[Any]
-) -> tuple[int, tuple[tuple[Any, np.dtype[Any], int], ...]]:
-    """Return the bytes of a `Work`, and shape, dtype and offset of each of its fields."""
-    double = np.float64
-    dtypes: list[Any] = [*[rows] * 4, *[double] * 5, np.int64, rows, np.bool_]
-    size, fields = 0, []
-    for shape, dtype in zip(shapes(batch, columns), dtypes, strict=True):
-        kind: np.dtype[Any] = np.dtype(dtype)
-        fields.append((shape, kind, size))
-        size += -(-prod(shape) * kind.itemsize // LINE_BYTES) * LINE_BYTES
-    return size, tuple(fields)
+def _placed(raw: Any, place: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, raw, place)
+
+
+def _unplaced(raw: Any, place: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    return np.broadcast_to(np.zeros((), dtype), shape)

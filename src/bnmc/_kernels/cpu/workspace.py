@@ -30,9 +30,12 @@ HEADER, STATUS, NEEDED = 8, 4, 7
 
 
 for function in (
-    memory.padded, memory.stride, memory.panel_rows, memory.panel_shape, memory.shapes
+    memory.padded, memory.stride, memory.tile_sums, memory.panel_rows, memory.panel_shape,
+    memory.lines,
 ):  # fmt: skip
     inlined(function)
+for carver in memory.cut, memory.carve:
+    makes_array(carver)
 
 
 class Scratch(NamedTuple):
@@ -88,29 +91,34 @@ overload(at, jit_options=MAKING)(
 )
 
 
-@inlined
-def lines(size):
-    """Return a number of bytes rounded up to cache lines."""
-    return (np.int64(size) + LINE_BYTES - 1) // LINE_BYTES * LINE_BYTES
+@makes_array
+def _piece(address, place, shape, dtype):
+    """Return the array that is so many bytes after an address."""
+    return at(address + place, shape, dtype)
 
 
 @makes_array
 def header_of(workspace):
     """Return the header of a workspace, whose first line may be a part of one."""
-    return at(lines(workspace.ctypes.data), (HEADER,), np.int64)
+    return at(memory.lines(workspace.ctypes.data), (HEADER,), np.int64)
 
 
 @kernel
 def workspace_bytes(batch, columns, itemsize):
     """Return the bytes of a workspace, wherever it begins."""
-    s = memory.shapes(batch, columns)
-    of_rows = lines(s[0][0] * itemsize) + lines(s[1][0] * itemsize)
-    of_rows += lines(s[2][0] * itemsize) + lines(s[3][0] * itemsize)
-    of_rows += lines(s[10][0] * s[10][1] * itemsize)
-    of_sums = 2 * lines(s[4][0] * 8) + lines(s[5][0] * s[5][1] * 8) + lines(s[6][0] * s[6][1] * 8)
-    of_sums += lines(s[7][0] * 8) + lines(s[8][0] * s[8][1] * 8)
-    # What aligns the header, and the header.
-    return 2 * LINE_BYTES + of_rows + of_sums + lines(s[9][0] * 8) + lines(s[11][0])
+    # What aligns the header, and the header.  The address is any one: nothing is read there.
+    rest = 2 * LINE_BYTES
+    if itemsize == 4:
+        return rest + _scratch(LINE_BYTES, batch, columns, np.float32)[2]
+    return rest + _scratch(LINE_BYTES, batch, columns, np.float64)[2]
+
+
+@makes_array
+def _scratch(address, batch, columns, rows):
+    """Return a `Work` and further sums from an address on, and their bytes."""
+    work, size = memory.carve(_piece, address, batch, columns, rows)
+    total, size = memory.cut(_piece, address, size, work.sums.shape, np.float64)
+    return work, total, size
 
 
 @kernel
@@ -138,32 +146,8 @@ def lay_out(workspace, batch, columns):
 @makes_array
 def carve(workspace, batch, columns):
     """Return the fields of a workspace that is laid out."""
-    s = memory.shapes(batch, columns)
-    rows, size = workspace.dtype, workspace.itemsize
-    header = lines(workspace.ctypes.data)
-    block = header + LINE_BYTES
-    tile = block + lines(s[0][0] * size)
-    scales = tile + lines(s[1][0] * size)
-    partial = scales + lines(s[2][0] * size)
-    factor = partial + lines(s[3][0] * size)
-    sums = factor + lines(s[10][0] * s[10][1] * size)
-    total = sums + lines(s[4][0] * 8)
-    covariance = total + lines(s[4][0] * 8)
-    group_means = covariance + lines(s[5][0] * s[5][1] * 8)
-    diagonal = group_means + lines(s[6][0] * s[6][1] * 8)
-    panel = diagonal + lines(s[7][0] * 8)
-    twin = panel + lines(s[8][0] * s[8][1] * 8)
-    regular = twin + lines(s[9][0] * 8)
+    header = memory.lines(workspace.ctypes.data)
+    work, total, _ = _scratch(header + LINE_BYTES, batch, columns, workspace.dtype)
     status = at(header + 8 * STATUS, (3,), np.int64)
     status[0], status[1], status[2] = 0, 0, -1
-    return Scratch(
-        Work(
-            at(block, s[0], rows), at(tile, s[1], rows), at(scales, s[2], rows),
-            at(partial, s[3], rows), at(sums, s[4], np.float64),
-            at(covariance, s[5], np.float64), at(group_means, s[6], np.float64),
-            at(diagonal, s[7], np.float64), at(panel, s[8], np.float64),
-            at(twin, s[9], np.int64), at(factor, s[10], rows), at(regular, s[11], np.bool_),
-        ),
-        at(total, s[4], np.float64),
-        status,
-    )  # fmt: skip
+    return Scratch(work, total, status)
