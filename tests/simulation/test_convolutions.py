@@ -417,7 +417,7 @@ def test_sizes_are_checked_before_any_work(monkeypatch):
     def work(*arguments):
         raise AssertionError
 
-    monkeypatch.setattr(bnmc.simulation.plan.Plan, "run", work)
+    monkeypatch.setattr(bnmc.simulation.run, "started", work)
     chain = bnmc.Chain.conv(16, 5000, "tanh", shape=(64, 64))
     with pytest.raises(ResultTooLargeError):
         bnmc.simulate(chain, 1)

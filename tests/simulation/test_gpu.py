@@ -716,9 +716,9 @@ def test_what_is_missing():
     with mock.patch.object(device, "why_not", return_value="no CUDA device"):
         with pytest.raises(BackendError, match="no CUDA device"):
             simulate(Chain(20, 2), 1, backend="cuda")
-        with mock.patch("bnmc.simulation.execution.WORTH_A_GPU", 0.0):
+        with mock.patch("bnmc.simulation.starting.WORTH_A_GPU", 0.0):
             assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
-    with mock.patch("bnmc.simulation.execution.WORTH_A_GPU", 0.0):
+    with mock.patch("bnmc.simulation.starting.WORTH_A_GPU", 0.0):
         # A simulator never pays.
         assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
         with mock.patch.object(device, "SIMULATED", False):
