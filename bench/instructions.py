@@ -101,25 +101,30 @@ def count() -> tuple[dict[str, int], Counter[str], float, dict[str, Any]]:
 def _memory(gram: Any, layers: int, key: int) -> tuple[Any, int]:
     """Return memory with the arguments of a launch, and where the Gram matrix is in it."""
     from bench.sass.state import GLOBAL_BEGIN, Memory
+    from bnmc import Chain
+    from bnmc.chain.compiled import spec_of
 
+    law = spec_of(Chain(WIDTH, BATCH, "relu"))
     kinds = np.zeros(1, np.int64)
-    arrays = [
-        np.ascontiguousarray(gram[None]), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1, 1)),
-        np.zeros((1, 1, 1, 1)), kinds, np.zeros((1, 1, 1)), np.full(layers, -1),
-        np.full(1, 2**62),
+    # In the order of the kernel's arguments: State, LayerSpec, Target, slots, status, Address, the
+    # layer and the step.  Numba passes the entries of tuples one by one.
+    words = np.array([key], np.uint64).view(np.uint32)
+    values: list[Any] = [
+        np.ascontiguousarray(gram[None]), *law, np.zeros((1, 1, 1, 1)), np.zeros((1, 1, 1, 1)),
+        kinds, np.zeros((1, 1, 1)), np.full(layers, -1), np.full(1, 2**62), 0, *words, 1, 0,
     ]  # fmt: skip
     outside, constants = np.zeros(1 << 16, np.uint8), np.zeros(0x1000, np.uint8)
     at, place = ARGUMENTS, 0
-    for array in arrays:
-        outside[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
-        words = [0, 0, array.size, array.itemsize, GLOBAL_BEGIN + place]
-        words += [*array.shape, *array.strides]
-        constants[at : at + 8 * len(words)] = np.array(words, np.int64).view(np.uint8)
-        at, place = at + 8 * len(words), place + -(-array.nbytes // 256) * 256
-    for value in (WIDTH, 0.0, 1.0, 0.0, 0, 1):  # width, skip, gain, eps, first chain, first layer
-        constants[at : at + 8] = np.array([value]).view(np.uint8)
-        at += 8
-    constants[at : at + 8] = np.array([key], np.uint64).view(np.uint8)
+    for value in values:
+        entries = np.asarray(value)
+        if entries.ndim:
+            outside[place : place + entries.nbytes] = entries.reshape(-1).view(np.uint8)
+            head = [0, 0, entries.size, entries.itemsize, GLOBAL_BEGIN + place]
+            entries = np.array([*head, *entries.shape, *entries.strides], np.int64)
+            place += -(-np.asarray(value).nbytes // 256) * 256
+        at = -(-at // entries.itemsize) * entries.itemsize
+        constants[at : at + entries.nbytes] = entries.reshape(-1).view(np.uint8)
+        at += entries.nbytes
     shared = np.full(1 << 16, 0x7FC0DEAD, np.uint32)  # what nobody wrote is no number
     return Memory(shared, outside.view(np.uint32), constants.view(np.uint32)), 0
 
@@ -127,11 +132,13 @@ def _memory(gram: Any, layers: int, key: int) -> tuple[Any, int]:
 def _listed() -> tuple[str, dict[str, Any], int, str]:
     """Return the listing of the kernel, its resources, its threads and the file of its lines."""
     from bnmc._kernels.gpu.build import kernels_of
+    from bnmc._kernels.gpu.layers import layers
 
     spec = _spec()
     kernels = kernels_of(spec)
-    text = _ptx(kernels.layers)
-    registers = kernels.layers.targetoptions["max_registers"]
+    kernel = kernels.of(layers)
+    text = _ptx(kernel)
+    registers = kernel.targetoptions["max_registers"]
     arch = "sm_{}{}".format(*CAPABILITY)
     with tempfile.TemporaryDirectory() as folder:
         ptx, cubin = Path(folder) / "layers.ptx", Path(folder) / "layers.cubin"
@@ -160,7 +167,7 @@ def _listed() -> tuple[str, dict[str, Any], int, str]:
         "bytes of shared memory": kernels.shape.bytes,
         "instructions of the kernel": len(re.findall(r"^\s*/\*[0-9a-f]{4,}\*/", listing, re.M)),
     }
-    return listing, resources, kernels.shape.threads, kernels.layers.py_func.__code__.co_filename
+    return listing, resources, kernels.shape.threads, kernel.py_func.__code__.co_filename
 
 
 def _spec() -> Any:
@@ -178,19 +185,28 @@ def _ptx(kernel: Any) -> str:
     from unittest import mock
 
     import numba.cuda.dispatcher
-    from numba import types
+    from numba import typeof, types
 
+    from bnmc import Chain
+    from bnmc._kernels.gpu.arguments import Address, State, Target
     from bnmc._kernels.gpu.device import cuda
+    from bnmc._kernels.scalar.codes import LayerSpec
+    from bnmc.chain.compiled import spec_of
 
     double, whole, word = types.float64, types.int64, types.uint32
 
     def array(kind: Any, axes: int) -> Any:
         return types.Array(kind, axes, "C")
 
+    def tuple_of(kind: Any, *entries: Any) -> Any:
+        return types.NamedTuple(entries, kind)
+
+    law = tuple_of(LayerSpec, *(typeof(entry) for entry in spec_of(Chain(WIDTH, BATCH))))
+    nothing = types.Tuple(())
     signature = types.void(
-        array(double, 3), array(types.float32, 3), array(double, 4), array(double, 4),
-        array(whole, 1), array(double, 3), array(whole, 1), array(whole, 1), whole, double, double,
-        double, whole, whole, word, word,
+        tuple_of(State, array(double, 3), nothing, nothing), law,
+        tuple_of(Target, array(double, 4), array(double, 4), array(whole, 1), array(double, 3)),
+        array(whole, 1), array(whole, 1), tuple_of(Address, whole, word, word), whole, whole,
     )  # fmt: skip
     # Device functions ask the current device for its capability.
     device = mock.Mock(compute_capability=CAPABILITY)

@@ -13,16 +13,30 @@ from unittest import mock
 import numba.cuda.dispatcher
 from numba import types
 
-from bnmc._kernels.gpu.build import (
-    backward_kernels_of,
-    backward_orthogonal_of,
-    backward_passes_of,
-    kernels_of,
-    orthogonal_kernels_of,
+from bnmc._kernels.gpu import (
+    backward,
+    layers,
+    orthogonal_layers,
+    pairs,
+    passes,
+    state,
 )
+from bnmc._kernels.gpu.arguments import (
+    Address,
+    Descents,
+    Frames,
+    Layers,
+    Noise,
+    Numbers,
+    Passes,
+    Standards,
+    State,
+    Target,
+    Work,
+)  # fmt: skip
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.pairs import select
-from bnmc._kernels.gpu.passes import cover, unfold
+from bnmc._kernels.gpu.pairs import PairRecord, Pairs, PairSpan, PairWork
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
@@ -30,6 +44,7 @@ from bnmc._kernels.scalar.codes import (
     NORM_FIRST,
     NORM_IN_BRANCH,
     NORM_NONE,
+    LayerSpec,
 )
 from bnmc.chain.activations import Activation
 from bnmc.chain.compiled import sigma_of
@@ -125,151 +140,118 @@ BACKWARD = ("top", "begin", "descend")
 BACKWARD_PASSES = ("mix", "average", "lower")
 #: Those of layers with orthogonal weights.
 ORTHOGONAL = ("frame", "framed")
-#: Those of their backward pass, by their names in `BackwardOrthogonal`.
-BACKWARD_ORTHOGONAL = {
-    "orthogonalise": "orthogonalise",
-    "top_orthogonal": "top",
-    "begin_orthogonal": "begin",
-    "descend_orthogonal": "descend",
+#: Those of their backward pass.
+BACKWARD_ORTHOGONAL = (
+    "orthogonalise", "top_orthogonal", "begin_orthogonal", "descend_orthogonal",
+)  # fmt: skip
+#: Those that are compiled for no shape.
+ALONE = ("cover", "select", "unfold")
+#: All kernels; `rows` ends layers in passes, "finish", and those with orthogonal weights, "framed".
+FUNCTIONS = {
+    name: getattr(module, name)
+    for module, names in (
+        (layers, ("layers", "rows")),
+        (orthogonal_layers, ("frame",)),
+        (passes, ("moments", "cover", "unfold")),
+        (pairs, ("couple", "renew", "select")),
+        (state, ("observe", "rescale")),
+        (backward, (*BACKWARD, "average", "orthogonalise")),
+    )
+    for name in names
 }
+FUNCTIONS |= {"finish": layers.rows, "framed": layers.rows}
+#: The same of layers in passes, and of those with orthogonal weights.
+FUNCTIONS |= {"mix": backward.begin, "lower": backward.descend}
+FUNCTIONS |= {f"{name}_orthogonal": getattr(backward, name) for name in BACKWARD}
 
 
-def signature_of_backward(kernel, dtype):
-    """Types of the arguments of a kernel of the backward pass."""
-    number, whole, word, double = ARRAY[dtype], types.int64, types.uint32, types.float64
-
-    def array(kind, axes):
-        return types.Array(kind, axes, "C")
-
-    grams, state, three = array(double, 4), array(double, 4), array(double, 3)
-    scales, xs, above = array(double, 2), array(number, 4), array(number, 3)
-    # Sums over ranges of tiles, and the blocks that have finished.
-    sums = three, array(types.int32, 1)
-    results = array(double, 5), array(double, 2), array(whole, 1)
-    address = (whole, whole, whole, whole, word, word)
-    of_norm, neighbours = (three, three), array(whole, 2)
-    if kernel == "mix":
-        return types.void(
-            grams, scales, three, xs, *of_norm, state, three, three, *sums, array(whole, 1), whole,
-            double, double, double, whole, *address, neighbours,
-        )  # fmt: skip
-    if kernel == "average":
-        return types.void(
-            grams, scales, xs, *of_norm, above, state, three, array(double, 5), grams, sums[1],
-            array(whole, 1), whole, double, double, double, double, whole, *address, neighbours,
-        )  # fmt: skip
-    if kernel == "lower":
-        return types.void(
-            grams, scales, xs, *of_norm, grams, above, state, three, *sums, *results, whole, double,
-            double, double, double, double, whole, types.boolean, *address, neighbours,
-        )  # fmt: skip
-    if kernel == "top":
-        return types.void(
-            grams, scales, xs, three, above, state, *sums, *results, whole, double, double,
-            types.boolean, *address,
-        )  # fmt: skip
-    if kernel == "begin":
-        return types.void(
-            grams, scales, three, xs, state, three, three, *sums, array(whole, 1), whole, double,
-            double, whole, *address,
-        )  # fmt: skip
-    return types.void(
-        grams, scales, xs, above, state, three, *sums, *results, whole, double, double, double,
-        double, double, whole, types.boolean, *address,
-    )  # fmt: skip
+def tuple_of(kind, *entries):
+    """Return the type of a NamedTuple."""
+    return types.NamedTuple(entries, kind)
 
 
-def signature_of_orthogonal(kernel):
-    """Types of the arguments of a kernel of the backward pass with orthogonal weights."""
-    whole, word, double = types.int64, types.uint32, types.float64
-
-    def array(kind, axes):
-        return types.Array(kind, axes, "C")
-
-    one, two, three, four = (array(double, axes) for axes in (1, 2, 3, 4))
-    sums = three, array(types.int32, 1)
-    results = array(double, 5), two, array(whole, 1)
-    address = (whole, whole, whole, whole, word, word)
-    if kernel == "orthogonalise":
-        return types.void(
-            four, two, four, three, three, four, three, two, one, one, *sums, array(whole, 1),
-            whole, types.boolean, whole, whole, *address,
-        )  # fmt: skip
-    if kernel == "top_orthogonal":
-        return types.void(
-            four, two, four, three, three, four, three, *sums, *results, whole, double, double,
-            types.boolean, *address,
-        )  # fmt: skip
-    if kernel == "begin_orthogonal":
-        return types.void(
-            four, two, three, four, four, three, three, three, four, three, two, one, *sums,
-            array(whole, 1), whole, double, double, whole, *address,
-        )  # fmt: skip
-    return types.void(
-        four, two, four, three, four, three, three, three, two, one, *sums, *results, whole, double,
-        double, double, double, double, whole, types.boolean, *address,
-    )  # fmt: skip
+NOTHING = types.Tuple(())
+WHOLE, WORD, DOUBLE, YES = types.int64, types.uint32, types.float64, types.boolean
 
 
-def signature(kernel, dtype):
+def array(kind, axes):
+    return types.Array(kind, axes, "C")
+
+
+GRAMS, STATUS = array(DOUBLE, 3), array(WHOLE, 1)
+LAW = tuple_of(
+    LayerSpec, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, DOUBLE, DOUBLE, DOUBLE, YES, WHOLE, WHOLE, WHOLE,
+    YES, DOUBLE, YES, YES,
+)  # fmt: skip
+TARGET = tuple_of(Target, array(DOUBLE, 4), array(DOUBLE, 4), STATUS, GRAMS)
+WORK = tuple_of(Work, STATUS, array(types.int32, 1), GRAMS)
+ADDRESS = tuple_of(Address, WHOLE, WORD, WORD)
+STEP = (WHOLE, WHOLE, WHOLE)  # slot, layer, step
+
+
+def signature(kernel, spec):
     """Types of the arguments of a kernel."""
-    number, whole, word, double = ARRAY[dtype], types.int64, types.uint32, types.float64
-
-    def array(kind, axes):
-        return types.Array(kind, axes, "C")
-
-    grams, record = array(double, 3), array(double, 4)
-    status = array(whole, 1)
-    law = (whole, double, double, double)
-    recorded = (record, array(double, 4), array(whole, 1), array(double, 3))
+    number = ARRAY[spec.dtype]
+    state = tuple_of(
+        State,
+        GRAMS,
+        array(number, 3) if spec.skipped else NOTHING,
+        array(number, 4) if spec.keeps_rows else NOTHING,
+    )
     if kernel == "couple":
+        four = array(DOUBLE, 4)
         return types.void(
-            word, array(double, 4), array(double, 4), array(double, 3), array(whole, 3),
-            array(double, 4), status, array(whole, 2), whole, whole, whole, whole, whole, double,
-            array(double, 5), whole, array(double, 3), whole, word, word, array(whole, 2),
-            array(double, 2), whole, double, double,
+            tuple_of(Pairs, four, STATUS, array(WHOLE, 2), array(WHOLE, 2)),
+            tuple_of(PairWork, four, GRAMS, array(WHOLE, 3), four),
+            tuple_of(PairRecord, array(DOUBLE, 5), WHOLE, GRAMS, WHOLE),
+            LAW, ADDRESS, WORD, tuple_of(PairSpan, WHOLE, WHOLE, WHOLE, WHOLE, DOUBLE),
         )  # fmt: skip
     if kernel == "renew":
-        return types.void(array(double, 4), array(double, 2))
+        return types.void(array(DOUBLE, 4), array(DOUBLE, 2))
     if kernel == "observe":
-        return types.void(grams, *recorded)
+        return types.void(GRAMS, TARGET)
     if kernel == "rescale":
-        return types.void(grams, array(number, 3), array(number, 4), status, whole, whole)
+        return types.void(state, STATUS, *STEP)
     if kernel == "cover":
-        return types.void(grams, array(whole, 2), double, grams)
+        return types.void(GRAMS, array(WHOLE, 2), DOUBLE, GRAMS, *STEP)
     if kernel == "select":
-        return types.void(grams, status, grams)
+        return types.void(GRAMS, STATUS, GRAMS)
     if kernel == "unfold":
-        return types.void(array(number, 4), whole, whole, array(whole, 2), array(number, 3))
-    # The Gram matrices or covariances, x, activations, what weights of several taps multiply.
-    rows = (grams, array(number, 3), array(number, 4), array(number, 3))
-    of_passes = (
-        status, whole, whole, double, double, double, double, double, whole, whole, whole, word,
-        word,
-    )  # fmt: skip
-    arrived = array(types.int32, 1)
-    address = (whole, whole, whole, word, word)
-    if kernel == "frame":
-        return types.void(
-            grams, grams, grams, array(double, 1), grams, arrived, status, whole, double, double,
-            whole, whole, *address,
-        )  # fmt: skip
-    if kernel == "framed":
-        return types.void(
-            grams, array(number, 3), grams, grams, arrived, *recorded, whole, status, *law, *address
-        )
-    if kernel == "moments":
-        return types.void(*rows, record, grams, grams, arrived, *of_passes)
-    if kernel == "finish":
-        return types.void(grams, *rows, grams, grams, grams, arrived, *recorded, whole, *of_passes)
+        return types.void(array(number, 4), WHOLE, array(WHOLE, 2), array(number, 3), *STEP)
     if kernel == "layers":
-        slots = array(whole, 1)
-        return types.void(
-            grams, array(number, 3), *recorded, slots, status, *law, whole, whole, word, word
-        )
+        return types.void(state, LAW, TARGET, STATUS, STATUS, ADDRESS, WHOLE, WHOLE)
+    of = array(number, 3) if spec.source == GIVEN else NOTHING
+    if spec.passing is not None:
+        of = tuple_of(Passes, GRAMS, NOTHING, array(DOUBLE, 4), GRAMS, GRAMS)
+    if spec.is_orthogonal:
+        of = tuple_of(Frames, GRAMS, GRAMS, array(DOUBLE, 1))
+    if kernel == "moments":
+        return types.void(state, of, LAW, WORK, ADDRESS, *STEP)
+    if kernel == "frame":
+        return types.void(state, of, WHOLE, WHOLE, LAW, WORK, ADDRESS, *STEP)
+    return types.void(state, of, LAW, TARGET, WORK, ADDRESS, *STEP)
+
+
+def signature_of_backward(kernel, spec):
+    """Types of the arguments of a kernel of the backward pass."""
+    number, four, two = ARRAY[spec.dtype], array(DOUBLE, 4), array(DOUBLE, 2)
+    xs = array(number, 4) if spec.skipped else NOTHING
+    above = array(number, 3) if spec.skipped else NOTHING
+    given = GRAMS if kernel.startswith("top") else NOTHING
+    extra = NOTHING
+    if spec.passing is not None:
+        standard = [NOTHING] * 4
+        if spec.over_features:
+            standard = [GRAMS, GRAMS, four, array(DOUBLE, 5)]
+        taps = array(WHOLE, 2) if spec.is_convolved else NOTHING
+        extra = tuple_of(Standards, *standard, taps, taps)
+    if spec.is_orthogonal:
+        ones = array(DOUBLE, 1)
+        extra = tuple_of(Noise, GRAMS, four, GRAMS, two, ones, ones, WHOLE, YES)
     return types.void(
-        *rows, array(double, 3), arrived, *recorded, whole, status, *law, whole, whole, whole, word,
-        word,
+        tuple_of(Layers, four, two, GRAMS, xs),
+        tuple_of(Descents, given, above, four, GRAMS, GRAMS, array(DOUBLE, 5), two),
+        extra, tuple_of(Numbers, LAW, DOUBLE, DOUBLE, YES), WORK, ADDRESS, WHOLE, *STEP,
     )  # fmt: skip
 
 
@@ -311,30 +293,28 @@ def passes_spec_of(name, columns, dtype):
 
 
 def built(name, kernel, columns, dtype, source):
-    """Return all kernels of a spec, the bytes of shared memory, and types of the arguments."""
-    if kernel in BACKWARD:
-        kernels = backward_kernels_of(backward_spec_of(columns, dtype, "skipped" in name))
-        return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
-    if kernel in BACKWARD_ORTHOGONAL:
-        kernels = backward_orthogonal_of(backward_spec_of(columns, dtype, "skipped" in name))
-        return kernels, kernels.room.bytes, signature_of_orthogonal(kernel)
-    if kernel in BACKWARD_PASSES:
-        kernels = backward_passes_of(passes_spec_of(name, columns, dtype))
-        return kernels, kernels.room.bytes, signature_of_backward(kernel, dtype)
+    """Return the kernels of a spec, the kernel itself, and types of the arguments."""
+    skipped = "skipped" in name
+    if kernel in BACKWARD or kernel in BACKWARD_ORTHOGONAL or kernel in BACKWARD_PASSES:
+        spec = backward_spec_of(columns, dtype, skipped)
+        if kernel in BACKWARD_PASSES:
+            spec = passes_spec_of(name, columns, dtype)
+        spec = spec._replace(is_orthogonal=kernel in BACKWARD_ORTHOGONAL)
+        kernels = kernels_of(spec)
+        return kernels, kernels.of(FUNCTIONS[kernel]), signature_of_backward(kernel, spec)
+    spec = spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
     if kernel in ORTHOGONAL:
-        spec = spec_of(kernel, columns, dtype, source, scaled=False)
-        kernels = orthogonal_kernels_of(spec._replace(skipped="skipped" in name))
-        return kernels, kernels.shape.bytes, signature(kernel, dtype)
-    kernels = kernels_of(
-        spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
-    )
-    return kernels, kernels.shape.bytes, signature(kernel, dtype)
+        spec = spec._replace(skipped=skipped, is_orthogonal=True)
+    kernels, function = kernels_of(spec), FUNCTIONS[kernel]
+    if kernel not in ALONE:
+        function = kernels.of(function)
+    return kernels, function, signature(kernel, spec)
 
 
 def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
     for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
-        compiled, size, arguments = built(name, kernel, columns, dtype, source)
+        kernels, function, arguments = built(name, kernel, columns, dtype, source)
         for capability in capabilities:
             cc = divmod(capability, 10)
             # Device functions ask the current device for its capability.
@@ -342,15 +322,10 @@ def compile_all(folder, wanted):
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                alone = {"cover": cover, "select": select, "unfold": unfold}
-                if kernel in alone:
-                    function = alone[kernel]
-                else:
-                    function = getattr(compiled, BACKWARD_ORTHOGONAL.get(kernel, kernel))
                 ptx, _ = cuda.compile_ptx(function.py_func, arguments, cc=cc)
             registers = function.targetoptions["max_registers"]
-            heading = f"// registers {registers}, threads {compiled.shape.threads}, "
-            heading += f"shared {size}\n"
+            heading = f"// registers {registers}, threads {kernels.shape.threads}, "
+            heading += f"shared {kernels.bytes}\n"
             (Path(folder) / f"{name}.{capability}.ptx").write_text(heading + ptx)
 
 

@@ -20,6 +20,7 @@ from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
 from bnmc.gradients import on_gpu, parts
 from bnmc.gradients.directions import NormalRows
+from bnmc.simulation.engine.gpu import launches
 from bnmc.simulation.runs import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
@@ -138,7 +139,7 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(skip, monkeypatch, t
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
     monkeypatch.setattr(on_gpu, "PART_BYTES", 1)
     # Both tiles in one range: the sums are in the same order.
-    monkeypatch.setattr(on_gpu, "MOST_RANGES", 1)
+    monkeypatch.setattr(launches, "MOST_RANGES", 1)
     assert_same_bits(whole, run())
 
 

@@ -9,6 +9,7 @@ from bnmc import Chain
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError
 from bnmc.gradients import on_gpu, parts
+from bnmc.simulation.engine.gpu import launches
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [
@@ -92,8 +93,8 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
     monkeypatch.delattr(parts, "ConditionalSampler")
     whole = run()
     for module, name in (
-        (parts, "STRETCH_BYTES"), (on_gpu, "PART_BYTES"), (on_gpu, "MOST_RANGES"),
-        (on_gpu, "BLOCKS_OF_PROCESSOR"),
+        (parts, "STRETCH_BYTES"), (on_gpu, "PART_BYTES"), (launches, "MOST_RANGES"),
+        (launches, "BLOCKS_OF_PROCESSOR"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
     assert_same_bits(whole, run())

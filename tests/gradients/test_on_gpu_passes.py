@@ -12,14 +12,14 @@ from gpu_gradients import assert_same_bits, assert_same_to_rounding, on_device
 from oracle import gram, normals, projector, semidefinite_cholesky
 
 from bnmc import Chain, Convolution, GroupNorm
-from bnmc._kernels.gpu import build
 from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
-from bnmc.gradients import on_gpu, on_gpu_passes, parts, products
+from bnmc.gradients import on_gpu, parts, products
 from bnmc.gradients.directions import NormalRows
+from bnmc.simulation.engine.gpu import launches
 from bnmc.simulation.runs import Recorded
 
 # The simulator's threads of Python do not inherit `np.errstate`.
@@ -230,8 +230,8 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
 
     whole = run()
     for module, name in (
-        (parts, "STRETCH_BYTES"), (on_gpu_passes, "PART_BYTES"), (on_gpu, "MOST_RANGES"),
-        (on_gpu, "BLOCKS_OF_PROCESSOR"), (on_gpu_passes, "BLOCKS_OF_PROCESSOR"),
+        (parts, "STRETCH_BYTES"), (on_gpu, "PART_BYTES"), (launches, "MOST_RANGES"),
+        (launches, "BLOCKS_OF_PROCESSOR"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1)
     assert_same_bits(whole, run())
@@ -276,9 +276,7 @@ def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
 
 def test_what_kernels_note_is_raised():
     def launch():
-        one = object.__new__(on_gpu_passes._PassesLaunch)
-        one.launches = 4
-        return one
+        return object.__new__(on_gpu._Way)
 
     with pytest.raises(ZeroVarianceError, match="chain 2, layer 5.*sample 1"):
         launch()._raise(2, 5, STOPPED_FLAT + 1)
@@ -291,24 +289,20 @@ def test_what_kernels_note_is_raised():
 
 def test_the_sums_of_all_taps_are_counted(monkeypatch):
     """A chain has three matrices of 2 √depth + 2 layers, and aᵀZ of each tap and tile."""
-    monkeypatch.setattr(on_gpu_passes, "PART_BYTES", 10**7)
+    monkeypatch.setattr(on_gpu, "PART_BYTES", 10**7)
     chain = Chain(640, 9, "tanh", convolution=Convolution((3, 3), (3, 3)))
-    task = on_gpu_passes.GpuPassesTask(
-        chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1)
-    )
-    tiles = build.backward_passes_of(on_gpu_passes._spec(chain, 1, "float64")).shape.tiles(640)
+    task = on_gpu.GpuTask(chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1))
+    tiles = task.kernels.shape.tiles(640)
     assert 1 < tiles <= MOST_RANGES
     assert task.chains_of_part == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
 
 
 def test_the_moments_of_all_segments_are_counted(monkeypatch):
     """The forward pass has two moments of a sample and segment, the backward pass two pairs."""
-    monkeypatch.setattr(on_gpu_passes, "PART_BYTES", 10**8)
+    monkeypatch.setattr(on_gpu, "PART_BYTES", 10**8)
     chain = Chain(640, 5, "tanh", norm=GroupNorm(20))
-    task = on_gpu_passes.GpuPassesTask(
-        chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1)
-    )
-    shape = build.backward_passes_of(on_gpu_passes._spec(chain, 1, "float64")).shape
+    task = on_gpu.GpuTask(chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1))
+    shape = task.kernels.shape
     tiles, segments = shape.tiles(640), segments_of(shape, 640, 20)
     assert 1 < tiles <= MOST_RANGES
     sums = 8 * tiles * (2 * 25 + shape.entries)

@@ -215,7 +215,7 @@ def test_trajectories_stay_together_where_chains_contract(activation, norm):
     response = np.abs(exact - single.gram).max()
     # It contracts: without it the differences of 10,000 layers would have come to order one.
     assert response < 1e-4
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", 0.5):
+    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", 0.5):
         found = simulate(chain, LAYERS, backend="cuda", **options).gram
     assert np.abs(found - exact[:, : LAYERS + 1]).max() <= 4 * 2.0**-29 * response
 
@@ -354,7 +354,7 @@ def test_a_block_of_a_chain_and_blocks_of_its_rows():
     """Whether the rows of a chain are one block's or those of several."""
     chain = Chain(70, 2, "relu", norm="batch-uncentred")
     alone = simulate(chain, 1, rng=2, backend="cuda")
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", 0.5):
+    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", 0.5):
         among = simulate(chain, 1, rng=2, backend="cuda")
     assert np.array_equal(alone.gram, among.gram)
 
@@ -364,13 +364,13 @@ def test_bits_do_not_depend_on_the_device():
     chain = Chain(130, 1, "tanh", norm="none")
 
     def run(count, processors):
-        with mock.patch("bnmc.simulation.engine.gpu.samplers.processors", return_value=processors):
+        with mock.patch("bnmc.simulation.engine.gpu.launches.processors", return_value=processors):
             return simulate(chain, 1, rng=2, backend="cuda", chains=count)
 
     # Three tiles: of a block each, of two blocks, and of one that is the chain's.
     runs = [run(1, 100), run(1, 1), run(2, 1)]
     assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_RANGES", 2):
+    with mock.patch("bnmc.simulation.engine.gpu.launches.MOST_RANGES", 2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
         # Where shared memory has room for the sums of one of them.
@@ -486,7 +486,7 @@ def test_the_scale_is_split_off(what):
     options = {"rng": 5, "observables": IN_LOGARITHMS, **options}
     blocks = options.pop("blocks", 2)
     a = simulate(chain, depth, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", blocks):
+    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", blocks):
         b = simulate(chain, depth, backend="cuda", **options)
     assert np.abs(a["log_scale"][:, -1]).min() > 600
     assert_equal_in_logarithms(a, b, depth)
@@ -609,7 +609,7 @@ def test_only_numbers_leave_the_device(sampler):
     with mock.patch.object(GpuSampler, "_target", target_of):
         run = simulate(chain, 2, observables=wanted, **options)
     assert seen
-    assert all(one.record.size == 2 for one in seen)
+    assert all(one.record.size == 1 for one in seen)
     # The sums of 4 terms of a few roundings each; the numbers are of order one.
     allowed = 32 * 2.0**-52
     assert run["distance"].shape == (2, 3, 2)
@@ -755,11 +755,11 @@ def test_out_of_memory():
     ):
         simulate(chain, 1, chains=10, backend="cuda")
     failure = mock.patch.object(
-        GpuConditionalSampler, "_by_chain", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+        GpuConditionalSampler, "_launches", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
     )
     with failure, pytest.raises(ResultTooLargeError):
         simulate(Chain(20, 2), 1, backend="cuda")
-    failure = mock.patch.object(GpuConditionalSampler, "_by_chain", side_effect=KeyError("else"))
+    failure = mock.patch.object(GpuConditionalSampler, "_launches", side_effect=KeyError("else"))
     with failure, pytest.raises(KeyError, match="else"):
         simulate(Chain(20, 2), 1, backend="cuda")
     # The process goes on.
@@ -1066,7 +1066,7 @@ def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
 
     def fill(width, layer, stream, k0, k1, out):
         begin()
-        draw_squares(width, 0, layer, stream, k0, k1, out)
+        draw_squares(width, 0, codes.Draw(layer, stream, k0, k1), out)
 
     fill = device.Linker(constants_of(own_shape)).kernel(fill, 255)
 
@@ -1217,20 +1217,24 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
     launched = []
 
     class Compiled:
+        def __init__(self, types):
+            self.overloads = {types: types}
+
         def __getitem__(self, configuration):
             warnings.warn("Grid size 3 will likely result in low occupancy", stacklevel=1)
             return lambda *arguments: launched.append((configuration, arguments))
 
-        typeof_pyval = staticmethod(type)
-        compile = staticmethod(lambda types: types)
+        @staticmethod
+        def specialize(*arguments):
+            return Compiled(tuple(map(type, arguments)))
 
     with (
         mock.patch.object(device, "SIMULATED", False),
         mock.patch.object(device, "_allow_shared") as allowed,
     ):
-        device.launch(Compiled(), 3, 32, 100, 7, 1, 2.0)
+        device.launch(Compiled, 3, 32, 100, 7, 1, 2.0)
         assert not allowed.called
-        device.launch(Compiled(), 3, 32, 50_000, 7, 1, 2.0)
+        device.launch(Compiled, 3, 32, 50_000, 7, 1, 2.0)
     allowed.assert_called_once_with((int, float), 50_000)
     assert launched == [((3, 32, 7, 100), (1, 2.0)), ((3, 32, 7, 50_000), (1, 2.0))]
 

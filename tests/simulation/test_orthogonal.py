@@ -9,7 +9,7 @@ from oracle import gram, normalise, normals, projector, semidefinite_cholesky
 
 from bnmc import Chain, simulate
 from bnmc._kernels.gpu import orthogonal_layers
-from bnmc._kernels.gpu.build import orthogonal_kernels_of
+from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gram import orthogonality_gap
@@ -22,6 +22,7 @@ pytestmark = [
 ]
 X = np.random.default_rng(5).standard_normal((20, 4))
 SAMPLERS = "bnmc.simulation.engine.gpu.samplers"
+LAUNCHES = "bnmc.simulation.engine.gpu.launches"
 
 
 def haar(width, batch, activation="tanh", **options):
@@ -72,16 +73,16 @@ def test_bits_depend_neither_on_blocks_nor_on_chunks_nor_on_other_chains():
 
     def run(chains, processors, most=10):
         with (
-            mock.patch(f"{SAMPLERS}.processors", return_value=processors),
+            mock.patch(f"{LAUNCHES}.processors", return_value=processors),
             mock.patch(f"{SAMPLERS}.MOST_OF_GRID", most),
         ):
             return simulate(chain, 1, rng=2, backend="cuda", chains=chains)
 
     # The first sum of a layer leaves a pivot below this, so each layer makes a second one.
-    orthogonal_kernels_of.cache_clear()
+    kernels_of.cache_clear()
     with mock.patch.object(orthogonal_layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
         runs = [run(2, 100), run(2, 1), run(2, 1, 1), run(1, 100)]
-    orthogonal_kernels_of.cache_clear()
+    kernels_of.cache_clear()
     for other in runs[1:]:
         for own, one in zip(other.gram, runs[0].gram, strict=False):
             assert np.array_equal(own, one)
@@ -93,13 +94,13 @@ def test_blocks_make_further_sums_in_each_layer():
     chain = haar(70, 2, norm="batch-uncentred")
 
     def run(processors):
-        with mock.patch(f"{SAMPLERS}.processors", return_value=processors):
+        with mock.patch(f"{LAUNCHES}.processors", return_value=processors):
             return simulate(chain, 2, rng=2, backend="cuda")
 
-    orthogonal_kernels_of.cache_clear()
+    kernels_of.cache_clear()
     with mock.patch.object(orthogonal_layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
         several, one = run(100), run(1)
-    orthogonal_kernels_of.cache_clear()
+    kernels_of.cache_clear()
     assert_equal_to_rounding(simulate(chain, 2, rng=2), several, 2)
     assert np.array_equal(several.gram, one.gram)
 

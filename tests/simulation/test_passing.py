@@ -14,10 +14,9 @@ from bnmc._kernels.gpu.device import launch
 from bnmc._kernels.gpu.passes import cover, segments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
-from bnmc.chain.compiled import sigma_of
+from bnmc.chain.compiled import sigma_of, spec_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
-from bnmc.simulation.engine.gpu import samplers
-from bnmc.simulation.engine.gpu.passing import GpuPasses
+from bnmc.simulation.engine.gpu import launches, samplers
 from bnmc.simulation.runs import Recorded, run_of
 from bnmc.simulation.starting import choose_backend
 
@@ -120,8 +119,8 @@ def test_the_blocks_of_a_layer_share_no_bits():
     chain = Chain(130, 2, "tanh", norm="group(5)", bias_variance=0.3)
     runs = []
     for number in (1, 2):
-        one = mock.patch("bnmc.simulation.engine.gpu.samplers.processors", return_value=number)
-        with one, mock.patch("bnmc.simulation.engine.gpu.samplers.BLOCKS_OF_PROCESSOR", 1):
+        one = mock.patch("bnmc.simulation.engine.gpu.launches.processors", return_value=number)
+        with one, mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", 1):
             runs.append(simulate(chain, 1, rng=3, sampler="conditional", backend="cuda").gram)
     assert np.array_equal(*runs)
 
@@ -233,17 +232,15 @@ def test_segments_have_places_of_their_own():
     ids=["groups", "layer", "convolution"],
 )  # fmt: skip
 def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
-    chains, columns = 3, chain.batch
-    passes = GpuPasses(chain, columns)
-    spec = samplers._spec_of(chain, columns, codes.NORM_NONE, source, "float64")
-    kernels = mock.Mock(shape=shape.shape_of(spec))
-    arrays = mock.Mock(
-        grams=np.zeros((chains, columns, columns)), kept=np.zeros((chains, chain.width, columns))
-    )
-    work = passes._work(kernels, source, arrays, 1)
-    # An array that no kernel needs has length 1.
-    made = sum(array.size * array.dtype.itemsize for array in work if len(array) == chains)
-    assert made == chains * passes.bytes_of_chain(kernels.shape)
+    law = spec_of(chain)
+    spec = launches.kernel_spec(chain, law, "float64", source)
+    lengths = launches.lengths_of_work(chain, law, spec)
+    needed = {"covariances", "factors", "segments", "shifts", "scales"}
+    needed -= {"covariances"} if source == shape.MULTIPLIED else set()
+    needed -= set() if spec.is_convolved else {"factors"}
+    assert set(lengths) == needed
+    made = sum(np.zeros(own).nbytes for own in lengths.values())
+    assert made == launches.bytes_of_chain(chain, law, spec)
 
 
 @pytest.mark.parametrize(("side", "backend"), [(4, "cuda"), (12, "cpu")])
@@ -267,7 +264,7 @@ def test_the_covariance_that_a_kernel_sees():
     h = np.random.default_rng(2).standard_normal((2, 9, 12))
     grams = h.swapaxes(1, 2) @ h
     out, threads = np.zeros_like(grams), 32
-    launch(cover, 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out)
+    launch(cover, 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out, 0, 0, 0)
     np.testing.assert_allclose(out, convolution.covariance(grams) + 0.3, rtol=1e-12)
 
 

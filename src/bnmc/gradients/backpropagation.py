@@ -307,15 +307,11 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
         raise ArgumentError("executor", pool, "None with backend='cuda'")
     from bnmc._kernels.gpu.device import why_not
     from bnmc.gradients.on_gpu import GpuTask
-    from bnmc.gradients.on_gpu_orthogonal import GpuOrthogonalTask
-    from bnmc.gradients.on_gpu_passes import GpuPassesTask
 
     reason = why_not()
     if reason is not None:
         raise BackendError("cuda", reason)
-    if chain.is_orthogonal:
-        return GpuOrthogonalTask
-    return GpuTask if kind is Task else GpuPassesTask
+    return GpuTask
 
 
 def _require_memory(task: Task, chains: int, workers: int) -> None:

@@ -1,35 +1,50 @@
-"""A backward pass on a GPU: many chains at a time, one launch of two kernels per layer.
+"""A backward pass on a GPU: many chains at a time, a few launches per layer.
 
 The kernels are those of `_kernels.gpu.backward`, the forward pass is that of the sampler on GPUs.
-Random numbers are those of the CPU, so results agree up to rounding.  A chain that float32 does not
-resolve goes on with the kernels of the CPU.  Layers in passes have other kernels and arrays, see
-`on_gpu_passes.py`.
+Plain layers have the dtype of the rows, and a chain that float32 does not resolve goes on with the
+kernels of the CPU.  Layers in passes and layers with orthogonal weights are float64: with dtype
+"float32" the normals of the rows have this precision, as on the CPU.
+
+Random numbers are those of the CPU, so results agree up to rounding, but for the backward pass of
+layers in passes: `ReplayedRows` of `products.py` draws the rows Z in another way, so results of CPU
+and GPU have the same law.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.gpu import backward, passes
+from bnmc._kernels.gpu.arguments import (
+    NOTHING,
+    Address,
+    Descents,
+    Layers,
+    Noise,
+    Numbers,
+    Passes,
+    Standards,
+    State,
+)
 from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
     STEP_BITS,
+    STOPPED_FLAT,
     STOPPED_NOT_FINITE,
     STOPPED_UNRESOLVED,
 )
-from bnmc._kernels.gpu.build import BackwardKernels, backward_kernels_of
+from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
-from bnmc._kernels.gpu.device import processors, ready, shared_memory
-from bnmc._kernels.gpu.shape import MOST_RANGES, Shape, Spec
+from bnmc._kernels.gpu.device import shared_memory
+from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
 from bnmc._kernels.scalar import codes
-from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor, raise_stopped, sigma_of, spec_of
+from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.slopes import slope_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
@@ -38,40 +53,18 @@ from bnmc.gradients.directions import GivenRows, Readout
 from bnmc.gradients.forward import Stretch
 from bnmc.gradients.parts import Part, Pass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
+from bnmc.simulation.engine.gpu.launches import Launches, is_plain, kernel_spec, neighbours
 from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
-
-__all__ = [
-    "BLOCKS_OF_PROCESSOR",
-    "MOST_OF_GRID",
-    "PART_BYTES",
-    "Arrays",
-    "GpuLaunch",
-    "GpuPass",
-    "GpuTask",
-]
 
 #: Bytes that the matrices of a stretch of layers of all chains of a part, or its representations,
 #: may take.
 PART_BYTES = 1 << 28
 
 #: Most chains of a part: they are an axis of the grid.
-MOST_OF_GRID = 65_535
+_MOST_OF_GRID = 65_535
 
-FEWER_CHAINS = "backpropagate fewer chains at a time, or on the CPU"
-
-#: Blocks per multiprocessor among which the rows of few chains are divided.
-BLOCKS_OF_PROCESSOR = 2
-
-
-def _kernels(chain: Chain, inputs: int, dtype: str) -> BackwardKernels:
-    """Return the kernels of a chain."""
-    spec = Spec(
-        chain.batch * inputs, chain.batch, norm_of_factor(spec_of(chain, inputs)),
-        chain.skip != 0.0, False, dtype,
-        sigma_of(chain.activation).digest, slope=slope_of(chain.activation).digest,
-    )  # fmt: skip
-    return backward_kernels_of(spec)
+_FEWER_CHAINS = "backpropagate fewer chains at a time, or on the CPU"
 
 
 class GpuTask(Task):
@@ -81,10 +74,7 @@ class GpuTask(Task):
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        return self._pass()(self, start, first, last, stop or Event(), {}).run()
-
-    def _pass(self) -> type[GpuPass]:
-        return GpuPass
+        return _GpuPass(self, start, first, last, stop or Event(), {}).run()
 
     @property
     def backend(self) -> str:
@@ -98,7 +88,7 @@ class GpuTask(Task):
         ------
         BackendError
         """
-        needed = self._bytes_of_block()
+        needed = self.kernels.bytes
         if needed > shared_memory():
             raise BackendError(
                 "cuda",
@@ -106,34 +96,89 @@ class GpuTask(Task):
                 f"shared memory, the device has {shared_memory()}: backend='cpu'",
             )
 
-    def _bytes_of_block(self) -> int:
-        """Return the bytes of shared memory that a block needs."""
-        return _kernels(self.chain, self.inputs or 1, self.dtype).room.bytes
+    @property
+    def in_passes(self) -> bool:
+        """Whether layers are in passes over their rows."""
+        return not is_plain(self.chain)
+
+    @property
+    def law(self) -> codes.LayerSpec:
+        """The layers of the chain."""
+        return spec_of(self.chain, self.inputs or 1)
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels of the backward pass."""
+        is_double = self.in_passes or self.chain.is_orthogonal
+        spec = kernel_spec(self.chain, self.law, "float64" if is_double else self.dtype)
+        if spec.passing is not None:
+            is_convolved = self.chain.convolution is not None
+            spec = spec._replace(passing=spec.passing._replace(is_convolved=is_convolved))
+        return kernels_of(
+            spec._replace(
+                slope=slope_of(self.chain.activation).digest,
+                narrow=is_double and self.dtype == "float32",
+                is_orthogonal=self.chain.is_orthogonal,
+                scaled=False,
+            )
+        )
+
+    @property
+    def taps(self) -> int:
+        """Taps of the weights."""
+        return 1 if self.chain.convolution is None else self.chain.convolution.taps
+
+    @property
+    def sums(self) -> int:
+        """How many sums over rows a range of tiles has: aᵀZ of each tap, or those of a state."""
+        return max(sums_of(self.kernels.shape), self.taps * self.columns**2)
 
     @property
     def chains_of_part(self) -> int:
         """The largest number of chains of a part."""
-        size = 24 * self.columns**2
-        if self.chain.skip != 0.0:
-            size += np.dtype(self.dtype).itemsize * self.columns * self.chain.width
-        layers = 2 * math.isqrt(self.depth) + 2
-        return max(1, min(MOST_OF_GRID, PART_BYTES // (size * layers)))
+        size, law = 24 * self.columns**2, self.law
+        if law.skip != 0.0:
+            itemsize = 8 if self.in_passes else np.dtype(self.dtype).itemsize
+            size += itemsize * self.columns * law.width
+        size *= 2 * math.isqrt(self.depth) + 2
+        if self.in_passes:
+            shape = self.kernels.shape
+            size += 8 * min(shape.tiles(law.width), MOST_RANGES) * self.sums
+            if law.groups:
+                size += 16 * 3 * self.columns * passes.segments_of(shape, law.width, law.groups)
+        return max(1, min(_MOST_OF_GRID, PART_BYTES // size))
 
 
-class GpuPass(Pass):
+class _NarrowSampler(GpuConditionalSampler):
+    """The forward pass in float64, of float32 normals."""
+
+    narrow = True
+
+
+class _GpuPass(Pass):
     """The work of one task."""
 
+    task: GpuTask
     _bases: NDArray[np.float64] | None = None
     _wide: NDArray[np.bool_]
 
-    def _launch(self) -> type[GpuLaunch]:
-        return GpuLaunch
-
     def _sampler(self) -> ScaledSampler:
-        task = self.task
-        return GpuConditionalSampler(
-            task.chain, self.count, task.inputs, task.dtype, task.key, self.first
-        )
+        task, kind, dtype = self.task, GpuConditionalSampler, self.task.dtype
+        if task.in_passes:
+            kind, dtype = _NarrowSampler if dtype == "float32" else kind, "float64"
+        return kind(task.chain, self.count, task.inputs, dtype, task.key, self.first)
+
+    def _record(
+        self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
+    ) -> None:
+        chain, products = self.task.chain, states[:, :, 2:]
+        in_branch = chain.order_code == codes.NORM_IN_BRANCH
+        if in_branch and chain.normalization.hides_common_part:
+            # hᵀδ without the means of the rows of h, which no later layer sees.
+            by_batch = products.reshape(*products.shape[:3], -1, chain.batch, products.shape[-1])
+            seen = by_batch - by_batch.mean(axis=-2, keepdims=True)
+            products[:] = seen.reshape(products.shape)
+        super()._record(stretch, states, scales)
 
     def _descend(
         self,
@@ -148,9 +193,7 @@ class GpuPass(Pass):
         if last == task.depth:
             # For the whole descent, so that bits do not depend on how it is cut into stretches.
             self._wide = stretch.wide
-        one = self._launch()(
-            task, self.descents, stretch, last, self.first, self._wide, self._bases
-        )
+        one = _Way(task, self.descents, stretch, last, self.first, self._wide, self._bases)
         one.has_top = last == task.depth and not isinstance(task.direction, Readout)
         for index in range(self.count):
             # Kernels of the CPU begin with the rows of chains with which they go on.
@@ -160,30 +203,12 @@ class GpuPass(Pass):
         self._bases = one.bases
 
 
-class Arrays(NamedTuple):
-    """Arrays on the device; see the kernels."""
-
-    grams: Any
-    scales: Any
-    ratios: Any
-    xs: Any
-    above: Any
-    state: Any
-    basis: Any
-    mixing: Any
-    sums: Any
-    arrived: Any
-    record: Any
-    factors: Any
-    status: Any
-
-
-class GpuLaunch:
+class _Way:
     """The way of all chains of a part down through a stretch of layers.
 
     Parameters
     ----------
-    task : Task
+    task : GpuTask
     descents : list of Descent
         Of the chains.
     stretch : Stretch
@@ -196,19 +221,16 @@ class GpuLaunch:
         See the attribute; None for the first stretch.
     """
 
-    #: Steps of a layer, and of the top.
-    launches, of_top = 2, 1
-
     def __init__(
-        self, task: Task, descents: list[Descent], stretch: Stretch, last: int, first_chain: int,
+        self, task: GpuTask, descents: list[Descent], stretch: Stretch, last: int, first_chain: int,
         wide: NDArray[np.bool_], bases: NDArray[np.float64] | None,
     ) -> None:  # fmt: skip
         self.task, self.descents, self.stretch = task, descents, stretch
         self.last, self.layers, self.first_chain = last, last - stretch.first, first_chain
         self.spec, self.lift = descents[0].spec, descents[0].lift
-        #: Precision of the rows.
-        self.dtype = self._dtype()
-        self.kernels = self._kernels()
+        self.kernels = task.kernels
+        #: Launches of a layer, and of the top.
+        self.launches = self.of_top = 1
         #: Chains that the kernels of the CPU take.
         self.wide = wide | np.array([one.backward_dtype != task.dtype for one in descents])
         #: The factors of what the layer above the stretch saw, as the stretch above has left them.
@@ -216,23 +238,18 @@ class GpuLaunch:
         #: Whether layer `last` has its gradient already; else the descents have the state above it.
         self.has_top = False
 
-    def _dtype(self) -> str:
-        return self.task.dtype
-
-    def _kernels(self) -> Any:
-        return _kernels(self.task.chain, self.task.inputs or 1, self.dtype)
-
     def run(
         self, states: NDArray[np.float64], log_scales: NDArray[np.float64], stop: Event
     ) -> None:
         """Write states and log-scales of the layers, in ascending order."""
         size = 8 * states.size + self.stretch.xs.nbytes + self.stretch.grams.nbytes
-        with device_memory("chains", size, FEWER_CHAINS):
+        with device_memory("chains", size, _FEWER_CHAINS):
             arrays = self._arrays(states.shape[2])
-            self._start(arrays, states.shape[2] == 3)
-            record, factors = arrays.record.copy_to_host(), arrays.factors.copy_to_host()
-            status, last_states = arrays.status.copy_to_host(), arrays.state.copy_to_host()
-            above, self.bases = arrays.above.copy_to_host(), arrays.basis.copy_to_host()
+            status = self._start(*arrays, hidden=states.shape[2] == 3)
+            of = arrays[1]
+            record, factors = of.record.copy_to_host(), of.factors.copy_to_host()
+            last_states, self.bases = of.state.copy_to_host(), of.basis.copy_to_host()
+            above = of.above.copy_to_host() if self.task.chain.skip != 0.0 else None
         for index, descent in enumerate(self.descents):
             if stop.is_set():
                 return
@@ -244,7 +261,7 @@ class GpuLaunch:
             else:
                 self._take(descent, factors[index], log_scales[index], done)
                 descent.state = last_states[index]
-                if self.task.chain.skip != 0.0:
+                if above is not None:
                     descent.above = descent.blocks_of(above[index])
             if rest:
                 descent.through(
@@ -268,6 +285,8 @@ class GpuLaunch:
 
     def _raise(self, chain: int, layer: int, reason: int) -> None:
         """Raise the error that a kernel noted."""
+        if reason >= STOPPED_FLAT:
+            raise_stopped(codes.FLAT_SAMPLE, chain, layer, reason - STOPPED_FLAT)
         code = codes.NOT_FINITE if reason == STOPPED_NOT_FINITE else codes.ZERO_VARIANCE
         raise_stopped(code, chain, layer, reason)
 
@@ -288,58 +307,57 @@ class GpuLaunch:
             log_scales[at] = descent.log_scale
             descent.stage = codes.TOP if is_top else codes.INNER
 
-    def _arrays(self, matrices: int) -> Arrays:
+    def _arrays(self, matrices: int) -> tuple[Layers, Descents]:
         """Copy the layers, and the states of the chains, to the device."""
-        law, stretch, layers, dtype = self.spec, self.stretch, self.layers, self.dtype
-        count, n, shape = len(self.descents), law.columns, self.kernels.shape
+        law, stretch, layers, dtype = self.spec, self.stretch, self.layers, self._dtype
+        count, n, send = len(self.descents), law.columns, numba_cuda.to_device
         grams = np.ascontiguousarray(stretch.grams[:, : layers + 1])
         units = stretch.units[:, : layers + 1]
         ratios = np.exp2(units[:, :-1] - units[:, 1:] + float(self.lift))
-        seen = self._seen(grams[:, :-1])
+        seen = self._covariances(grams[:, :-1])
         if self.bases is None:
             # What the layer saw that is above the first one to reach from above.
             above_it = seen[:, -1] if self.has_top else grams[:, -1]
             self.bases = self._bases_of(above_it)
-        above = np.zeros((1, 1, 1), dtype)
-        if self.task.chain.skip != 0.0:
-            above = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
-            for own, descent, wide in zip(above, self.descents, self.wide, strict=True):
+        xs = above = NOTHING
+        if law.skip != 0.0:
+            rows = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
+            for own, descent, wide in zip(rows, self.descents, self.wide, strict=True):
                 if descent.above is not None and not wide:
                     descent.copy_above(own)
-        status = np.where(self.wide, np.int64(-1), np.int64(NOT_STOPPED))
-        tiles = min(shape.tiles(law.width), MOST_RANGES)
-
-        def empty(*lengths: int) -> Any:
-            return numba_cuda.device_array((count, *lengths), np.float64)
-
-        send = numba_cuda.to_device
-        return Arrays(
-            grams=send(np.ascontiguousarray(seen)),
-            scales=send(self._scales(grams[:, :-1])),
-            ratios=send(np.ascontiguousarray(ratios)),
-            xs=send(np.ascontiguousarray(stretch.xs, dtype)),
-            above=send(above),
-            state=send(np.stack([one.state for one in self.descents])),
+            xs, above = send(np.ascontiguousarray(stretch.xs, dtype)), send(rows)
+        state = np.stack([one.state for one in self.descents])
+        scales, ratios = self._scales(grams[:, :-1]), np.ascontiguousarray(ratios)
+        of_layers = Layers(send(np.ascontiguousarray(seen)), send(scales), send(ratios), xs)
+        return of_layers, Descents(
+            given=self._given() if self.has_top else NOTHING,
+            above=above,
+            state=send(state),
             basis=send(self.bases),
-            mixing=empty(n, n),
-            sums=empty(tiles, self._sums_of(shape)),
-            arrived=send(np.zeros(count, np.int32)),
-            record=empty(layers, matrices, n, n),
-            factors=empty(layers),
-            status=send(status),
+            mixing=self._empty(n, n),
+            record=self._empty(layers, matrices, n, n),
+            factors=self._empty(layers),
         )
 
-    def _sums_of(self, shape: Shape) -> int:
-        """Return how many sums over rows a range of tiles has."""
-        return sums_of(shape)
+    def _empty(self, *lengths: int) -> Any:
+        return numba_cuda.device_array((len(self.descents), *lengths), np.float64)
+
+    @property
+    def _dtype(self) -> str:
+        return self.kernels.shape.spec.dtype
 
     def _bases_of(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factors of what a layer of each chain saw."""
-        return np.stack([one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)])
+        bases = [one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)]
+        if self.task.chain.is_orthogonal:
+            # A Gram matrix of `width` rows has no larger rank.
+            for basis in bases:
+                basis[:, np.flatnonzero(np.diagonal(basis))[self.spec.width :]] = 0.0
+        return np.stack(bases)
 
-    def _seen(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _covariances(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
-        return grams
+        return self.task.chain.covariance(grams) if self.task.in_passes else grams
 
     def _scales(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scale of the rows h of each layer, in place of the gain if N ignores it."""
@@ -347,93 +365,110 @@ class GpuLaunch:
         if not law.hides_scale:
             return np.full(grams.shape[:2], law.gain)
         largest = np.diagonal(grams, axis1=-2, axis2=-1).max(axis=-1)
-        scales: NDArray[np.float64] = np.ldexp(1.0, -(np.frexp(largest)[1] // 2))
-        return scales
+        return np.ldexp(1.0, -(np.frexp(largest)[1] // 2))
 
-    def _start(self, arrays: Arrays, hidden: bool) -> None:
-        """Launch the kernels of all layers."""
-        step, stage, at = 0, self.descents[0].stage, self.layers - 1
+    def _start(self, layers: Layers, of: Descents, *, hidden: bool) -> NDArray[np.int64]:
+        """Launch the kernels of all layers; return the notes of why chains stopped."""
+        task, law, kernels, n = self.task, self.spec, self.kernels, self.spec.columns
+        status = np.where(self.wide, np.int64(-1), np.int64(NOT_STOPPED))
+        launches = Launches(kernels.shape, len(self.descents), law.width, task.sums, 0, status)
+        work = launches.work
+        address = Address(
+            self.first_chain, np.uint32(task.key & 0xFFFFFFFF), np.uint32(task.key >> 32)
+        )
+        # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
+        gain = task.chain.gain if task.in_passes else law.gain
+        constant = math.sqrt(law.width) * law.bias / gain if task.in_passes else 0.0
+        numbers, extra = Numbers(law, gain, constant, hidden), NOTHING
+        if task.in_passes:
+            extra = self._standards()
+        if task.chain.is_orthogonal:
+            extra = Noise(
+                self._empty(n, n), self._empty(2, n, n), self._empty(n, n), self._empty(n),
+                self._empty(), self._empty(), 0, False,
+            )  # fmt: skip
+
+        def add(*functions: Any, with_rest: bool) -> None:
+            """Add kernels of a layer, of which the first ones make its normals orthogonal."""
+            for number in range(codes.MOST_PASSES if isinstance(extra, Noise) else 0):
+                noise = extra._replace(number=number, with_rest=with_rest)
+                fixed = layers, of, noise, numbers, work, address
+                launches.add(kernels, backward.orthogonalise, launches.ranges, *fixed, ends=4)
+            for function in functions:
+                fixed = layers, of, extra, numbers, work, address
+                launches.add(kernels, function, launches.ranges, *fixed, ends=4)
+
+        at, stage = self.layers - 1, self.descents[0].stage
         if self.has_top:
-            for task in self._at_top(arrays, hidden):
-                task(codes.TOP, self.last, at, step)
-                step += 1
-            stage, at = codes.TOP, at - 1
-        tasks = self._tasks(arrays, hidden)
-        while at >= 0:
-            for task in tasks:
-                task(stage, self.stretch.first + 1 + at, at, step)
-                step += 1
-            at, stage = at - 1, codes.INNER
+            add(backward.top, with_rest=False)
+            self.of_top = launches.count_of_layer
+            launches.run([(codes.TOP, self.last, at)])
+            launches.clear()
+            at, stage = at - 1, codes.TOP
+        average = (backward.average,) if law.groups else ()
+        if law.groups:
+            self._add_moments(launches, extra, address)
+        add(backward.begin, *average, backward.descend, with_rest=True)
+        self.launches = launches.count_of_layer
+        stages = [stage] + [codes.INNER] * at
+        places = range(at, -1, -1)
+        launches.run(
+            (stage, self.stretch.first + 1 + place, place)
+            for stage, place in zip(stages, places, strict=False)
+        )
+        return work.status.copy_to_host()
 
-    def _at_top(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
-        """Return what launches the kernels of the last layer."""
-        law, results = self.spec, (arrays.record, arrays.factors, arrays.status)
+    def _standards(self) -> Standards:
+        """Return the arrays of layers in passes."""
+        law, chain, n = self.spec, self.task.chain, self.spec.columns
+        taps = one_tap = shifts = inverses = means = segments = NOTHING
+        if chain.convolution is not None:
+            taps = neighbours(chain, n)
+            one_tap = numba_cuda.to_device(np.arange(n, dtype=np.int64)[None])
+        if law.groups:
+            shifts, inverses = self._empty(law.groups, n), self._empty(law.groups, n)
+            places = passes.segments_of(self.kernels.shape, law.width, law.groups)
+            means, segments = self._empty(2, law.groups, n), self._empty(2, places, 2, n)
+        return Standards(shifts, inverses, means, segments, taps, one_tap)
 
-        def top(stage: int, *address: int) -> tuple[Any, ...]:
-            return (
-                arrays.grams, arrays.scales, arrays.xs, self._given(), arrays.above, arrays.state,
-                arrays.sums, arrays.arrived, *results, law.width, self._gain, law.skip,
-                hidden, self.first_chain, *address, *self._keys,
-            )  # fmt: skip
+    def _add_moments(self, launches: Launches, extra: Standards, address: Address) -> None:
+        """Add the kernel of the forward pass that measures the samples."""
+        law, stretch, send = self.spec, self.stretch, numba_cuda.to_device
+        spec: Spec = kernel_spec(self.task.chain, law, "float64")
+        kernels = kernels_of(spec._replace(narrow=self.kernels.shape.spec.narrow))
+        places = passes.segments_of(kernels.shape, law.width, law.groups)
+        segments = self._empty(places, 2, law.columns)
+        seen = self._covariances(stretch.grams[:, : self.layers])
+        work = launches.work._replace(sums=NOTHING)
 
-        return [self._prepared(self.kernels.top, top)]
+        def arguments(at: int) -> tuple[Any, ...]:
+            # This kernel takes the arrays of one layer.
+            xs = NOTHING
+            if law.skip != 0.0:
+                xs = send(np.ascontiguousarray(stretch.xs[:, at], np.float64))
+            covariances = send(np.ascontiguousarray(seen[:, at]))
+            of = Passes(covariances, NOTHING, segments, extra.shifts, extra.inverses)
+            return State(NOTHING, xs, NOTHING), of, law, work, address
 
-    def _tasks(self, arrays: Arrays, hidden: bool) -> list[Callable[[int, int, int, int], None]]:
-        """Return what launches the kernels of a layer, given its stage, number, place and step."""
-        law, of_layers = self.spec, (arrays.grams, arrays.scales)
-        of_sums = arrays.sums, arrays.arrived
-        results = arrays.record, arrays.factors, arrays.status
-
-        def begin(stage: int, *address: int) -> tuple[Any, ...]:
-            return (
-                *of_layers, arrays.ratios, arrays.xs, arrays.state, arrays.basis, arrays.mixing,
-                *of_sums, arrays.status, law.width, law.skip, law.eps, stage, self.first_chain,
-                *address, *self._keys,
-            )  # fmt: skip
-
-        def descend(stage: int, *address: int) -> tuple[Any, ...]:
-            # A readout has no gain and no skip connection.
-            gain, skip = (1.0, 0.0) if stage == codes.READOUT else (law.gain, law.skip)
-            return (
-                *of_layers, arrays.xs, arrays.above, arrays.state, arrays.mixing, *of_sums,
-                *results, law.width, gain, skip, law.gain, law.skip, law.eps, stage, hidden,
-                self.first_chain, *address, *self._keys,
-            )  # fmt: skip
-
-        return [
-            self._prepared(self.kernels.begin, begin),
-            self._prepared(self.kernels.descend, descend),
-        ]
-
-    @property
-    def _gain(self) -> float:
-        """The factor of W in the units of the rows."""
-        return self.spec.gain
-
-    @property
-    def _keys(self) -> tuple[np.uint32, np.uint32]:
-        return np.uint32(self.task.key & 0xFFFFFFFF), np.uint32(self.task.key >> 32)
-
-    def _prepared(
-        self, kernel: Any, arguments: Callable[..., tuple[Any, ...]]
-    ) -> Callable[[int, int, int, int], None]:
-        """Return a function that launches a kernel, given what `arguments` takes."""
-        count, shape = len(self.descents), self.kernels.shape
-        blocks = -(-BLOCKS_OF_PROCESSOR * processors() // count)
-        parts = min(shape.tiles(self.spec.width), MOST_RANGES, blocks)
-        # Prepared once: a layer may be as short as the launch of a kernel by Python.
-        start = ready(
-            kernel, (parts, count), shape.threads, self.kernels.room.bytes, 0,
-            arguments(0, 0, 0, 0),
-        )  # fmt: skip
-        return lambda *own: start(*arguments(*own))
+        start = launches.prepared(
+            kernels, passes.moments, kernels.shape.tiles(law.width), (*arguments(0), 0, 0, 0)
+        )
+        launches.add_function(lambda _, layer, at, step: start(*arguments(at), -1, layer, step))
 
     def _given(self) -> Any:
         """Return δ at the top on the device; an array without columns if it is normal."""
         direction, count = self.task.direction, len(self.descents)
-        rows = np.zeros((1, 0, 1))
-        if isinstance(direction, GivenRows):
-            rows = direction.rows
-            if len(rows) > 1:
-                rows = rows[self.first_chain : self.first_chain + count]
+        if not isinstance(direction, GivenRows):
+            return numba_cuda.to_device(np.zeros((1, 0, 1)))
+        rows = direction.rows
+        if len(rows) > 1:
+            rows = rows[self.first_chain : self.first_chain + count]
+        if self.task.in_passes:
+            # Divided by a power of two, as on the CPU: squares of large numbers leave their range.
+            largest = np.abs(rows).max(axis=(1, 2))
+            exponents = np.where(largest > 0.0, np.frexp(largest)[1], 0)
+            of_chains = np.broadcast_to(exponents, count)
+            for descent, exponent in zip(self.descents, of_chains, strict=True):
+                descent.log_scale = float(exponent)
+            rows = np.ldexp(rows, -exponents[:, None, None])
         return numba_cuda.to_device(np.ascontiguousarray(rows))

@@ -7,195 +7,420 @@ Wᵀδ = a M + Z.  The kernel `descend` makes δ of the layer and its sums.  Eac
 their normals z and the rows Z again from their counters.  So a layer keeps no rows, but for the
 gradient that a skip connection needs.
 
+Layers in passes, of any order, norm and bias, differ between the products with weights; see
+`backward_orders`.  A norm over the features needs the means of gradients over all rows, or over a
+group of rows.  So the kernel `average`, between the other two, sums the gradients with respect to
+N(u), and their products with N(u).  A bias is the weight of one more row of a, all of whose entries
+are `constant`.  So Z has one more row, too.  Convolutions have several taps, see `backward_taps`.
+
+Orthogonal weights need the kernel `orthogonalise` before each layer: it makes the normals z of the
+layer orthogonal.  It sums zᵀz, and its last block writes L⁻¹.  If zᵀz is near singular, further
+launches repeat this with the columns that it made; others return at once.  It also factors the rest
+of δ.  Then rows with orthogonal weights are rows with Gaussian weights, with F L⁻¹ in place of F,
+and Z (E L'⁻¹)ᵀ in place of rows N(0, δᵀδ / width).
+
 As in `layers`, the rows of a chain are divided into ranges of tiles, whose sums the last block of a
-chain adds in their order: results do not depend on the number of blocks.
+chain adds in their order: results do not depend on the number of blocks.  Kernels take `Layers`,
+`Descents`, `Standards` of layers in passes or `Noise` of orthogonal weights, `Numbers`, `Work` and
+`Address`; then the stage of a layer (READOUT, TOP or INNER), its number, its place and the number
+of the launch.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from numba import float64
 
+from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_frame import (
-    Gradient, add_delta, clear_cross, clear_range, close, draw_noise, draw_rows, end_range,
-    finish_state, leave, make_noise, make_rows, make_rows_again, rows_of, sum_rows,
+    Gradient, add_delta, clear_range, close, draw_noise, draw_rows, end_range, finish_state,
+    make_noise, make_rows, make_rows_again, merge_gram, rows_of,
 )  # fmt: skip
 from bnmc._kernels.gpu.backward_matrices import (
-    factorise_delta, factorise_seen, merge, solve, take_basis, take_mixing,
+    factorise_delta, factorise_seen, mix, project, solve, take_basis,
 )  # fmt: skip
-from bnmc._kernels.gpu.backward_rows import activate, differentiate
-from bnmc._kernels.gpu.backward_tiles import add_cross, multiply_onto
-from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_UNRESOLVED, is_last
+from bnmc._kernels.gpu.backward_orders import (
+    activate, apply, differentiate, finish, lead_through, weigh,
+)  # fmt: skip
+from bnmc._kernels.gpu.backward_rows import differentiate_at_once
+from bnmc._kernels.gpu.backward_taps import (
+    add_taps, clear_taps, make_noise_of_taps, merge_taps, take_mixing_of_taps,
+)  # fmt: skip
+from bnmc._kernels.gpu.backward_tiles import add_cross, multiply, multiply_onto
+from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_UNRESOLVED, is_last, thread
 from bnmc._kernels.gpu.block import begin as begin_block
 from bnmc._kernels.gpu.constants import (
-    at_delta, at_diagonal, at_first, at_mixing, at_second, columns, single, skipped, threads,
+    activates_first, at_delta, at_diagonal, at_first, at_mixing, at_root, at_second, columns,
+    in_passes, is_convolved, is_orthogonal, kind, norm_first, over_features, quads, single, skipped,
+    stride, threads, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
+from bnmc._kernels.gpu.gram import store_gram
+from bnmc._kernels.gpu.orthogonal import (
+    factorise_rest, invert_root, limit_seen, multiply_factor, multiply_root, take_lower, turn_cross,
+    write_identity,
+)  # fmt: skip
+from bnmc._kernels.gpu.passes import add_moments, merge_means
 from bnmc._kernels.gpu.rows import clear_padding, load
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.scalar.codes import RESOLVED_PIVOT
+from bnmc._kernels.gpu.sums import add_tile, leave, sum_rows
+from bnmc._kernels.scalar.codes import (
+    INNER, MOST_PASSES, ORTHOGONAL_PIVOT, READOUT, RESOLVED_PIVOT, TOP,
+)  # fmt: skip
 
 
-@inlined
-def _add_noise(row, width, sums, rows):
-    make_rows(row, width, rows)
-    activate(row, width, rows.eps)
-    make_noise(row, rows.draws)
-    add_cross(at_second, at_delta, at_first, sums, 0)
+class _Standard(NamedTuple):
+    """What a norm over the features subtracts, and so on, of one chain."""
+
+    #: Rows of a group of features.
+    size: Any
+    shifts: Any
+    inverses: Any
+    means: Any
+    #: Of the layer above; a readout has one.
+    taps: Any
 
 
-def begin(
-    grams, scales, ratios, xs, state, basis, mixing, sums, arrived, status, width, skip, eps,
-    stage, first_chain, layer, at, step, k0, k1,
-):  # fmt: skip
-    """Sum aᵀZ of a layer, and solve for M.
+# --- the last layer
 
-    grams : (chains, layers, columns, columns) float64
-        Gram matrices; that of the layer before is at place `at`.
-    scales, ratios : (chains, layers) float64, (chains, layers, columns) float64
-        The scale of the rows h of the layer, and the units of its activations in those of the
-        basis.
-    xs : (chains, layers, columns, >= width), or (1, 1, 1, 1)
-        With a skip connection, the representations of the layers before.
-    state : (chains, 2, columns, columns) float64
-        δᵀδ / width and zᵀδ / width of the layer above.
-    basis : (chains, columns, columns) float64
-        The factor of what the layer above saw; replaced by that of what the layer saw.
-    mixing : (chains, columns, columns) float64
-        Receives M.
-    sums : (chains, ranges, >= columns**2) float64
-        Work space.
-    arrived : (chains,) int32
-        Number of blocks that have finished; zeros before and after.
-    status : (chains,) int64
-        Notes of `stops`.
-    stage : int
-        READOUT, TOP or INNER.
-    step : int
-        Number of the launch, from 0 on.
-    """
+
+def top(layers, of, extra, numbers, work, address, stage, layer, at, step):
+    """Make δ of the last layer, and the sums over its rows."""
     chain = cuda.blockIdx.y
-    # As in `rows`, other blocks may write this step's status now.
-    if status[chain] >> STEP_BITS < step:
+    # As in `layers.rows`, other blocks may write this step's status now.
+    if work.status[chain] >> STEP_BITS < step:
         return
     begin_block()
-    scale_of_rows = scales[chain, at]
-    factorise_seen(grams[chain, at], scale_of_rows)
-    scale, least = factorise_delta(state[chain, 0], stage)
-    if single and least < RESOLVED_PIVOT:
-        if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
-            status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
-        return
-    rows = rows_of(xs, skip, eps, first_chain, layer, at, k0, k1)
-    sum_rows(clear_cross, _add_noise, leave, True, sums, status, step, width, rows)
-    if not is_last(arrived, chain, cuda.gridDim.x):
-        return
-    merge(sums[chain], 0, width, mixing[chain])
-    solve(mixing[chain], basis[chain], state[chain, 1], scale, ratios[chain, at], stage)
-    take_basis(basis[chain], scale_of_rows)
-
-
-def descend(
-    grams, scales, xs, above, state, mixing, sums, arrived, record, factors, status, width,
-    gain, skip, own_gain, own_skip, eps, stage, hidden, first_chain, layer, at, step, k0, k1,
-):  # fmt: skip
-    """Make δ of a layer, and the sums over its rows.
-
-    Parameters are those of `begin`, and
-
-    above : (chains, columns, >= width), or (1, 1, 1)
-        With a skip connection, δ of the layer above; replaced by that of the layer.
-    record : (chains, layers, 2 or 3, columns, columns) float64
-        Receives the state, and hᵀδ / width if `hidden`, at place `at`.
-    factors : (chains, layers) float64
-        Receives the power of two by which δ of the layer above was multiplied.
-    gain, skip : float
-        Factors of Wᵀδ and of δ of the layer above, which are 1 and 0 for a readout.
-    own_gain, own_skip : float
-        The gain of the layer, and its factor of x.
-    """
-    chain = cuda.blockIdx.y
-    if status[chain] >> STEP_BITS < step:
-        return
-    begin_block()
-    scale_of_rows = scales[chain, at]
-    factorise_seen(grams[chain, at], scale_of_rows)
-    scale, _ = factorise_delta(state[chain, 0], stage)
-    take_mixing(mixing[chain])
-    unit = scale_of_rows / own_gain
-    rows = rows_of(xs, own_skip, eps, first_chain, layer, at, k0, k1)
-    gradient = Gradient(above[chain if skipped else 0], skip * scale, gain, unit, hidden)
-    layer_of = rows, gradient
-    sum_rows(clear_range, descend_tile, end_range, True, sums, status, step, width, layer_of)
-    if not is_last(arrived, chain, cuda.gridDim.x):
-        return
-    finish_state(
-        sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
-    )  # fmt: skip
-    close(factors, status, at, step, scale)
-
-
-@inlined
-def descend_tile(row, width, sums, layer):
-    """Make δ of the rows of a tile, and add its products."""
-    rows, gradient = layer
-    make_noise(row, rows.draws)
-    make_rows(row, width, rows)
-    activate(row, width, rows.eps)
-    multiply_onto(at_second, at_mixing, at_delta)
-    # The rows h again, which is faster than a further tile.
-    make_rows_again(row, width, rows)
-    differentiate(row, width, gradient.gain, gradient.skip, gradient.unit, rows.eps, gradient.above)
-    add_delta(row, width, sums, rows, gradient)
-
-
-def top(
-    grams, scales, xs, given, above, state, sums, arrived, record, factors, status, width,
-    own_gain, own_skip, hidden, first_chain, layer, at, step, k0, k1,
-):  # fmt: skip
-    """Make δ of the last layer, and the sums over its rows.
-
-    Parameters are those of `descend`, and
-
-    given : (chains or 1, columns, width) float64, or (1, 0, 1)
-        δ, or nothing if its entries are independent standard normals.
-    """
-    chain = cuda.blockIdx.y
-    if status[chain] >> STEP_BITS < step:
-        return
-    begin_block()
-    scale_of_rows = scales[chain, at]
-    factorise_seen(grams[chain, at], scale_of_rows)
-    unit = scale_of_rows / own_gain
-    rows = rows_of(xs, own_skip, 0.0, first_chain, layer, at, k0, k1)
-    gradient = Gradient(above[chain if skipped else 0], 0.0, 1.0, unit, hidden)
-    own = given[chain if given.shape[0] > 1 else 0]
-    begin_top()
-    layer_of = rows, gradient, own
-    sum_rows(clear_range, top_tile, end_range, False, sums, status, step, width, layer_of)
-    if not is_last(arrived, chain, cuda.gridDim.x):
-        return
-    finish_state(
-        sums[chain], width, unit, own_skip, hidden, state[chain], record[chain, at]
-    )  # fmt: skip
-    close(factors, status, at, step, 1.0)
-
-
-@inlined
-def top_tile(row, width, sums, layer):
-    """Make δ of the rows of a tile of the last layer, and add its products."""
-    rows, gradient, given = layer
-    if given.shape[0] > 0:
-        load(at_delta, row, width, given)
-    else:
-        draw_noise(at_delta, row, rows.draws)
-        clear_padding(at_delta, row, width)
-    draw_rows(at_first, row, rows.draws)
-    add_delta(row, width, sums, rows, gradient)
-
-
-@inlined
-def begin_top():
-    """Let all columns of normals be drawn."""
+    law = numbers.law
+    _take_seen(layers, extra, law.width, at)
     doubles = cuda.shared.array(0, float64)
     for k in range(cuda.threadIdx.x, columns, threads):
         doubles[u32(at_diagonal + k)] = 1.0
+    above = of.above[chain] if skipped else NOTHING
+    unit = layers.scales[chain, at] / numbers.gain
+    gradient = Gradient(above, 0.0, 1.0, unit, numbers.hidden)
+    given = of.given[chain if of.given.shape[0] > 1 else 0]
+    inputs = rows_of(layers, law, address, layer, at), gradient, given
+    sum_rows(clear_range, _add_top, end_range, False, work, step, law.width, inputs)
+    if is_last(work.arrived, chain, cuda.gridDim.x):
+        _finish(of, extra, numbers, work, unit, 1.0, at, step)
+
+
+@inlined
+def _add_top(row, width, sums, inputs):
+    rows, gradient, given = inputs
+    if given.shape[0] > 0:
+        load(at_delta, row, width, given)
+    else:
+        draw_noise(at_delta, row, rows)
+        clear_padding(at_delta, row, width)
+    draw_rows(at_first, row, rows)
+    add_delta(row, width, sums, rows, gradient)
+
+
+# --- what the kernels of a layer have in common
+
+
+@inlined
+def _stage_of(stage):
+    """Return the stage whose sums of gradients a layer has.
+
+    Only the gradient through a norm at the state's own place has sums of zero.
+    """
+    if in_passes and not norm_first and stage == INNER:
+        return TOP
+    return stage
+
+
+@inlined
+def _standard_of(extra, law, stage):
+    """Return the `_Standard` of the chain of this block."""
+    chain, taps = cuda.blockIdx.y, NOTHING
+    if is_convolved:
+        taps = extra.one_tap if stage == READOUT else extra.taps
+    if over_features:
+        size, shifts, inverses = law.width // law.groups, extra.shifts[chain], extra.inverses[chain]
+        return _Standard(size, shifts, inverses, extra.means[chain], taps)
+    return _Standard(law.width, NOTHING, NOTHING, NOTHING, taps)
+
+
+@inlined
+def _take_seen(layers, extra, width, at):
+    """Write the factor F of what a layer saw to shared memory, or F L⁻¹."""
+    chain = cuda.blockIdx.y
+    factorise_seen(layers.covariances[chain, at], layers.scales[chain, at])
+    if is_orthogonal:
+        limit_seen(width)
+        multiply_factor(extra.inverse[chain])
+
+
+def _take_regular(regular):
+    """Write which columns of Z are drawn."""
+    doubles = cuda.shared.array(0, float64)
+    for k in range(thread(), columns, threads):
+        doubles[u32(at_diagonal + k)] = regular[k]
+    cuda.syncthreads()
+
+
+@inlined
+def _gradient_of(of, extra, numbers, stage, scale, unit):
+    """Return the `Gradient` of a layer; a readout has no gain and no skip connection."""
+    above = of.above[cuda.blockIdx.y] if skipped else NOTHING
+    taps = extra.taps.shape[0] if is_convolved else 1
+    gain, skip = numbers.gain / taps, numbers.law.skip
+    if stage == READOUT:
+        gain, skip = 1.0, 0.0
+    return Gradient(above, skip * scale, gain, unit, numbers.hidden)
+
+
+@inlined
+def _make_gradient(row, width, rows, gradient, norm):
+    """Write the gradient with respect to N(u) to the tile `delta`, and u to `second`.
+
+    Of layers that are not in passes, write that with respect to h.
+    """
+    make_noise_of_taps(row, rows, norm.taps)
+    make_rows(row, width, rows)
+    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    multiply_onto(at_second, at_mixing, at_delta)
+    # The rows h again, which is faster than a further tile.
+    make_rows_again(row, width, rows)
+    if in_passes:
+        differentiate(
+            row, width, norm.size, gradient.gain, gradient.skip, rows.eps, norm.shifts,
+            norm.inverses, gradient.above,
+        )  # fmt: skip
+        apply(row, width)
+    else:
+        differentiate_at_once(
+            row, width, gradient.gain, gradient.skip, gradient.unit, rows.eps, gradient.above
+        )
+
+
+@inlined
+def _finish(of, extra, numbers, work, unit, scale, at, step):
+    """Merge the sums of all ranges to the state of the layer, and record it."""
+    chain, law = cuda.blockIdx.y, numbers.law
+    state, record = of.state[chain], of.record[chain, at]
+    finish_state(work.sums[chain], law.width, unit, law.skip, numbers.hidden, state, record)
+    if is_orthogonal:
+        cuda.syncthreads()
+        turn_cross(extra.inverse[chain], state[1])
+        turn_cross(extra.inverse[chain], record[1])
+    close(of.factors, work.status, at, step, scale)
+
+
+# --- the first pass over the rows of a layer
+
+
+def begin(layers, of, extra, numbers, work, address, stage, layer, at, step):
+    """Sum aᵀZ of a layer, and solve for M; with orthogonal weights, replace E by E L'⁻¹."""
+    chain = cuda.blockIdx.y
+    if work.status[chain] >> STEP_BITS < step:
+        return
+    begin_block()
+    law, scale_of_rows = numbers.law, layers.scales[chain, at]
+    _take_seen(layers, extra, law.width, at)
+    if is_orthogonal:
+        scale = extra.powers[chain]
+        _take_regular(extra.regular[chain])
+    else:
+        scale, least = factorise_delta(of.state[chain, 0], _stage_of(stage))
+        if single and least < RESOLVED_PIVOT:
+            if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
+                work.status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+            return
+    rows = rows_of(layers, law, address, layer, at)
+    norm = _standard_of(extra, law, stage)
+    inputs = rows, norm
+    sum_rows(clear_taps, _add_noise, _end_noise, True, work, step, law.width, inputs)
+    if not is_last(work.arrived, chain, cuda.gridDim.x):
+        return
+    right, basis, cross = of.mixing[chain], of.basis[chain], of.state[chain, 1]
+    ratio = layers.ratios[chain, at]
+    merge_taps(work.sums[chain], norm.taps, law.width, right)
+    if is_orthogonal:
+        _solve_with_noise(
+            work.sums[chain], law.width, right, basis, cross, scale, ratio, stage,
+            extra.work[chain], extra.root[chain],
+        )  # fmt: skip
+        factorise_seen(layers.covariances[chain, at], scale_of_rows)
+        limit_seen(law.width)
+    else:
+        if in_passes and numbers.constant != 0.0 and stage != READOUT:
+            make_noise(law.width // tile_rows * tile_rows, rows)
+            _add_bias(law.width, numbers.constant, right)
+        solve(right, basis, cross, scale, ratio, _stage_of(stage))
+    take_basis(basis, scale_of_rows)
+
+
+@inlined
+def _add_noise(row, width, sums, inputs):
+    rows, norm = inputs
+    make_rows(row, width, rows)
+    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    if is_orthogonal:
+        draw_noise(at_delta, row, rows)
+        clear_padding(at_delta, row, width)
+        add_cross(at_second, at_delta, at_first, sums, 0)
+        add_tile()
+    else:
+        add_taps(row, rows, norm.taps, sums)
+
+
+@inlined
+def _end_noise(sums):
+    if is_orthogonal:
+        end_range(sums)
+
+
+def _add_bias(width, constant, out):
+    """Add to aᵀZ / width the part of the row after the last one, which is in the tile."""
+    numbers = cuda.shared.array(0, kind)
+    quad = width // 64 * 16 + width % 16 - width // tile_rows * quads
+    at = at_delta + width % 64 // 16 * quads + quad
+    for item in range(thread(), columns * columns, threads):
+        i, j = item // columns, item % columns
+        out[i, j] += constant * float(numbers[u32(at + j * stride)]) / width
+    cuda.syncthreads()
+
+
+def _solve_with_noise(sums, width, right, basis, cross, scale, ratio, stage, work, root):
+    """Turn aᵀZ / width into M; replace E by E L'⁻¹, where L'L'ᵀ = ZᵀZ / width - CᵀC."""
+    project(right, basis, ratio, stage)
+    if stage != READOUT:
+        merge_gram(sums, width)
+        store_gram(work[0])
+        cuda.syncthreads()
+        for item in range(thread(), columns * columns, threads):
+            i, j = item // columns, item % columns
+            for k in range(columns):
+                if basis[k, k] != 0.0:
+                    work[0, i, j] -= right[k, i] * right[k, j]
+        write_identity(work[1])
+        invert_root(work[0], work[1])
+        multiply_root(root, work[1])
+    for i in range(thread(), columns, threads):
+        for back in range(columns):
+            j = columns - 1 - back
+            value = 0.0
+            for k in range(j + 1):
+                value += right[i, k] * root[j, k]
+            right[i, j] = value
+    cuda.syncthreads()
+    mix(right, basis, cross, scale, ratio, stage)
+
+
+# --- the means over the features
+
+
+def average(layers, of, extra, numbers, work, address, stage, layer, at, step):
+    """Sum the gradients with respect to N(u), and their products with N(u), over the features."""
+    part, chain, blocks = cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+    if work.status[chain] >> STEP_BITS < step:
+        return
+    begin_block()
+    law, norm = numbers.law, _standard_of(extra, numbers.law, stage)
+    _take_seen(layers, extra, law.width, at)
+    scale, _ = factorise_delta(of.state[chain, 0], _stage_of(stage))
+    take_mixing_of_taps(of.mixing[chain], norm.taps)
+    rows = rows_of(layers, law, address, layer, at)
+    gradient = _gradient_of(of, extra, numbers, stage, scale, 1.0)
+    for row in range(part * tile_rows, (law.width + 63) // 64 * 64, blocks * tile_rows):
+        _make_gradient(row, law.width, rows, gradient, norm)
+        add_moments(row, law.width, law.groups, extra.segments[chain, 0])
+        weigh(row, law.width, norm.size, norm.shifts, norm.inverses)
+        add_moments(row, law.width, law.groups, extra.segments[chain, 1])
+    if not is_last(work.arrived, chain, blocks):
+        return
+    for which in range(2):
+        merge_means(law.width, law.groups, extra.segments[chain, which], norm.means[which])
+
+
+# --- the last pass over the rows of a layer
+
+
+def descend(layers, of, extra, numbers, work, address, stage, layer, at, step):
+    """Make δ of a layer, and the sums over its rows."""
+    chain = cuda.blockIdx.y
+    if work.status[chain] >> STEP_BITS < step:
+        return
+    begin_block()
+    law, norm = numbers.law, _standard_of(extra, numbers.law, stage)
+    _take_seen(layers, extra, law.width, at)
+    if is_orthogonal:
+        scale = extra.powers[chain]
+        _take_regular(extra.regular[chain])
+        take_lower(extra.root[chain], at_root)
+    else:
+        scale, _ = factorise_delta(of.state[chain, 0], _stage_of(stage))
+    take_mixing_of_taps(of.mixing[chain], norm.taps)
+    unit = layers.scales[chain, at] / numbers.gain
+    gradient = _gradient_of(of, extra, numbers, stage, scale, unit)
+    inputs = rows_of(layers, law, address, layer, at), gradient, norm
+    sum_rows(clear_range, _add_layer, end_range, True, work, step, law.width, inputs)
+    if is_last(work.arrived, chain, cuda.gridDim.x):
+        _finish(of, extra, numbers, work, unit, scale, at, step)
+
+
+@inlined
+def _add_layer(row, width, sums, inputs):
+    rows, gradient, norm = inputs
+    _make_gradient(row, width, rows, gradient, norm)
+    if in_passes:
+        lead_through(
+            row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
+            norm.inverses, norm.means, gradient.above,
+        )  # fmt: skip
+    if activates_first:
+        make_rows_again(row, width, rows)
+        finish(row, width, gradient.skip, gradient.above)
+    add_delta(row, width, sums, rows, gradient)
+
+
+# --- orthogonal weights
+
+
+def orthogonalise(layers, of, extra, numbers, work, address, stage, layer, at, step):
+    """Make the normals of a layer orthogonal, and factor the rest of δ."""
+    chain, number, law = cuda.blockIdx.y, extra.number, numbers.law
+    if work.status[chain] >> STEP_BITS < step:
+        return
+    if number > 0 and extra.leasts[chain] >= ORTHOGONAL_PIVOT:
+        return
+    begin_block()
+    factorise_seen(layers.covariances[chain, at], layers.scales[chain, at])
+    limit_seen(law.width)
+    inverse, matrix = extra.inverse[chain], extra.work[chain, 0]
+    if number > 0:
+        take_lower(inverse, at_mixing)
+    inputs = rows_of(layers, law, address, layer, at), number
+    sum_rows(leave, _add_normals, end_range, False, work, step, law.width, inputs)
+    if not is_last(work.arrived, chain, cuda.gridDim.x):
+        return
+    merge_gram(work.sums[chain], law.width)
+    store_gram(matrix)
+    cuda.syncthreads()
+    if number == 0:
+        write_identity(inverse)
+    least = invert_root(matrix, inverse)
+    if cuda.threadIdx.x == 0:
+        extra.leasts[chain] = least
+    if extra.with_rest and (least >= ORTHOGONAL_PIVOT or number == MOST_PASSES - 1):
+        extra.powers[chain] = factorise_rest(
+            of.state[chain], of.basis[chain], law.width, stage, matrix, extra.root[chain],
+            extra.regular[chain],
+        )  # fmt: skip
+
+
+@inlined
+def _add_normals(row, width, sums, inputs):
+    rows, number = inputs
+    if number > 0:
+        draw_rows(at_first, row, rows)
+        multiply(at_first, at_mixing, at_delta)
+    else:
+        draw_rows(at_delta, row, rows)
+    clear_padding(at_delta, row, width)
+    add_tile()

@@ -12,21 +12,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int64
 
+from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_matrices import merge
 from bnmc._kernels.gpu.backward_rows import add_skip
 from bnmc._kernels.gpu.backward_tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     at_delta, at_diagonal, at_first, at_flags, at_root, at_second, at_seen, at_seen_factor,
-    at_totals, columns, entries, kind, padded, skipped, threads, tile_rows,
+    at_totals, columns, entries, kind, padded, skipped, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
-from bnmc._kernels.gpu.drawing import draw
+from bnmc._kernels.gpu.drawing import draw_normals_of_tile
 from bnmc._kernels.gpu.gram import store_gram
 from bnmc._kernels.gpu.rows import load, store
 from bnmc._kernels.gpu.shape import Shape, u32
-from bnmc._kernels.gpu.sums import add_tile, clear_sums, finish_sums
-from bnmc._kernels.scalar.codes import STREAM_BACKWARD, STREAM_ROWS
+from bnmc._kernels.gpu.sums import add_tile, finish_sums
+from bnmc._kernels.scalar.codes import STREAM_BACKWARD, STREAM_ROWS, Draw
 
 
 def sums_of(shape: Shape) -> int:
@@ -37,17 +38,6 @@ def sums_of(shape: Shape) -> int:
 # --- what device functions take, in the kernels
 
 
-class Draws(NamedTuple):
-    """The counter, the streams and the key of the normals of a layer of a chain."""
-
-    counter: Any
-    #: Of the rows h, and of the rows Z.
-    rows: Any
-    noise: Any
-    k0: Any
-    k1: Any
-
-
 class Rows(NamedTuple):
     """What makes the rows h of a layer, besides the factor in shared memory."""
 
@@ -56,7 +46,9 @@ class Rows(NamedTuple):
     skip: Any
     #: Of the norm.
     eps: Any
-    draws: Any
+    #: Of the normals of the rows h, and of the rows Z.
+    draw: Any
+    noise: Any
 
 
 class Gradient(NamedTuple):
@@ -74,50 +66,13 @@ class Gradient(NamedTuple):
 
 
 @inlined
-def draws_of(first_chain, layer, k0, k1):
-    """Return the `Draws` of a layer of the chain of this block."""
-    own = np.uint32(first_chain + cuda.blockIdx.y)
-    rows, noise = np.uint32(STREAM_ROWS | own), np.uint32(STREAM_BACKWARD | own)
-    return Draws(np.uint32(layer), rows, noise, k0, k1)
-
-
-@inlined
-def rows_of(xs, skip, eps, first_chain, layer, at, k0, k1):
+def rows_of(layers, law, address, layer, at):
     """Return the `Rows` of a layer of the chain of this block."""
-    x = xs[cuda.blockIdx.y if skipped else 0, at if skipped else 0]
-    return Rows(x, skip, eps, draws_of(first_chain, layer, k0, k1))
-
-
-# --- the loop
-
-
-@inlined
-def sum_rows(begin_range, add, end_range, activates, sums, status, step, width, layer):
-    """Sum over those rows of a layer that are this block's.
-
-    begin_range, end_range : device functions
-        Of the sums over a range of tiles.
-    add : device function
-        Of the first row of a tile, the width, the sums over its range, and `layer`.
-    activates : bool
-        Whether tiles are activated, so that a row without variance is noted.
-    """
-    whole = cuda.shared.array(0, int64)
-    t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
-    for index in range(part, sums.shape[1], blocks):
-        clear_sums()
-        begin_range(sums[chain, index])
-        # The rows of a quad are 16 apart, so rows come in whole groups of 64.
-        for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
-            add(row, width, sums[chain, index], layer)
-        end_range(sums[chain, index])
-        if activates and t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-
-
-@inlined
-def leave(sums):
-    """Neither begin nor end a range of tiles."""
+    chain = cuda.blockIdx.y
+    own = np.uint32(address.first_chain + chain)
+    draw = Draw(np.uint32(layer), np.uint32(STREAM_ROWS | own), address.key0, address.key1)
+    noise = Draw(np.uint32(layer), np.uint32(STREAM_BACKWARD | own), address.key0, address.key1)
+    return Rows(layers.xs[chain, at] if skipped else NOTHING, law.skip, law.eps, draw, noise)
 
 
 @inlined
@@ -132,30 +87,28 @@ def clear_cross(sums):
 
 
 @inlined
-def draw_rows(at, row, draws):
+def draw_rows(at, row, rows):
     """Write the normals of the rows h to a tile."""
-    t = thread()
-    draw(t, at, at_seen, row, 0, draws.counter, draws.rows, draws.k0, draws.k1)
+    draw_normals_of_tile(thread(), at, at_seen, row, 0, rows.draw)
 
 
 @inlined
-def draw_noise(at, row, draws):
+def draw_noise(at, row, rows):
     """Write the normals of the rows Z to a tile."""
-    t = thread()
-    draw(t, at, at_diagonal, row, 0, draws.counter, draws.noise, draws.k0, draws.k1)
+    draw_normals_of_tile(thread(), at, at_diagonal, row, 0, rows.noise)
 
 
 @inlined
-def make_noise(row, draws):
+def make_noise(row, rows):
     """Write Z to the tile `delta`."""
-    draw_noise(at_first, row, draws)
+    draw_noise(at_first, row, rows)
     multiply(at_first, at_root, at_delta)
 
 
 @inlined
 def make_rows(row, width, rows):
     """Write the normals of the rows h to the tile `first`, and h to the tile `second`."""
-    draw_rows(at_first, row, rows.draws)
+    draw_rows(at_first, row, rows)
     make_rows_again(row, width, rows)
 
 
@@ -208,7 +161,7 @@ def finish_state(sums, width, unit, skip, hidden, state, record):
     merge(sums, 0, width, state[1])
     if hidden:
         merge(sums, columns * columns, width, record[2])
-        add_drawn(unit, skip, state[1], record[2])
+        _add_drawn(unit, skip, state[1], record[2])
     for item in range(thread(), 2 * columns * columns, threads):
         matrix, i, j = item // (columns * columns), item // columns % columns, item % columns
         record[matrix, i, j] = state[matrix, i, j]
@@ -227,7 +180,7 @@ def merge_gram(sums, width):
     finish_sums(width)
 
 
-def add_drawn(unit, skip, cross, out):
+def _add_drawn(unit, skip, cross, out):
     """Turn xᵀδ into hᵀδ: h is skip x and, of the normals z, gain W a."""
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * columns, threads):

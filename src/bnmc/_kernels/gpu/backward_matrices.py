@@ -22,8 +22,7 @@ def factorise_seen(before, scale):
     doubles = cuda.shared.array(0, float64)
     numbers = cuda.shared.array(0, kind)
     load_gram(before)
-    # With an eps the factor has the scale that it is given.
-    factorise(scale, 1.0)
+    factorise(scale, False)
     for item in range(thread(), columns * padded, threads):
         numbers[u32(at_seen_factor + item)] = numbers[u32(at_factor + item)]
     for k in range(thread(), columns, threads):
@@ -51,7 +50,7 @@ def factorise_delta(delta_gram, stage):
     cuda.syncthreads()
     scale = scale_of((largest,))
     # δ has been led through the norm, so that nothing is left to centre.
-    factorise_plain(scale, 0.0)
+    factorise_plain(scale, False)
     least = 1.0
     for k in range(columns):
         is_last = centred and stage == INNER and (k + 1) % batch == 0

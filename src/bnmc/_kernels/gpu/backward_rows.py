@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    at_delta, at_second, batch, centred, columns, derivative, inputs, kind, norm, number, sigma,
-    skipped, stride, threads, tile_rows,
+    at_delta, at_second, batch, centred, columns, derivative, inputs, kind, norm, number, skipped,
+    stride, threads, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.rows import measure_row, row_of
@@ -15,34 +15,17 @@ from bnmc._kernels.scalar.codes import NORM_NONE
 
 def add_skip(first_row, width, skip, x):
     """Add skip x to the rows of the tile `second`."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows if skipped else 0, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            numbers[u32(at_second + i * stride + place)] += number(skip) * number(x[i, row])
     if skipped:
+        numbers = cuda.shared.array(0, kind)
+        for item in range(thread(), columns * tile_rows, threads):
+            i, place = item // tile_rows, item % tile_rows
+            row = row_of(first_row, place)
+            if row < width:
+                numbers[u32(at_second + i * stride + place)] += number(skip) * number(x[i, row])
         cuda.syncthreads()
 
 
-def activate(first_row, width, eps):
-    """Turn the rows h of the tile `second` into activations, and padding rows into zeros."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), inputs * tile_rows, threads):
-        place = item % tile_rows
-        row = row_of(first_row, place)
-        at = at_second + item // tile_rows * batch * stride + place
-        mean, scale = measure_row(numbers, at, stride, row, width, eps)
-        for i in range(batch):
-            value = number(0.0)
-            if row < width:
-                value = number((numbers[u32(at + i * stride)] - mean) * scale)
-                value = number(sigma(value))
-            numbers[u32(at + i * stride)] = value
-    cuda.syncthreads()
-
-
-def differentiate(first_row, width, gain, skip, unit, eps, above):
+def differentiate_at_once(first_row, width, gain, skip, unit, eps, above):
     """Turn Wᵀδ in the tile `delta` into the gradient with respect to the rows h in `second`.
 
     gain, skip, unit : float

@@ -22,7 +22,7 @@ from bnmc._kernels.gpu.constants import (
     number, padded, stride, threads, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
-from bnmc._kernels.gpu.drawing import draw
+from bnmc._kernels.gpu.drawing import draw_normals_of_tile
 from bnmc._kernels.gpu.shape import u32
 
 
@@ -39,12 +39,12 @@ def clear_taps(sums):
 
 
 @inlined
-def add_taps(row, draws, neighbours, sums):
+def add_taps(row, rows, neighbours, sums):
     """Add aᵀZ, of the activations in the tile `second`."""
     if is_convolved:
-        _add_each(row, draws, neighbours, sums)
+        _add_each(row, rows, neighbours, sums)
     else:
-        make_noise(row, draws)
+        make_noise(row, rows)
         add_cross(at_second, at_delta, at_first, sums, 0)
 
 
@@ -67,36 +67,33 @@ def take_mixing_of_taps(mixing, neighbours):
 
 
 @inlined
-def make_noise_of_taps(row, draws, neighbours):
+def make_noise_of_taps(row, rows, neighbours):
     """Write Σ_t Z_t P_tᵀ to the tile `delta`."""
     if is_convolved:
-        _make_each(row, draws, neighbours)
+        _make_each(row, rows, neighbours)
     else:
-        make_noise(row, draws)
+        make_noise(row, rows)
 
 
-def _make_tap(row, tap, at, draws):
+def _make_tap(row, tap, at, rows):
     """Write Z_t / √taps to a tile; its normals take the tile `first`."""
-    draw(
-        thread(), at_first, at_diagonal, row, tap * columns, draws.counter, draws.noise,
-        draws.k0, draws.k1,
-    )  # fmt: skip
+    draw_normals_of_tile(thread(), at_first, at_diagonal, row, tap * columns, rows.noise)
     multiply(at_first, at_root, at)
 
 
-def _add_each(row, draws, neighbours, sums):
+def _add_each(row, rows, neighbours, sums):
     for tap in range(neighbours.shape[0]):
-        _make_tap(row, tap, at_delta, draws)
+        _make_tap(row, tap, at_delta, rows)
         add_cross(at_second, at_delta, at_first, sums, tap * columns * columns)
 
 
-def _make_each(row, draws, neighbours):
+def _make_each(row, rows, neighbours):
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * tile_rows, threads):
         numbers[u32(at_delta + item // tile_rows * stride + item % tile_rows)] = number(0.0)
     root = number(sqrt(float(neighbours.shape[0])))
     for tap in range(neighbours.shape[0]):
-        _make_tap(row, tap, at_second, draws)
+        _make_tap(row, tap, at_second, rows)
         # No two columns see the same one through a tap.
         for item in range(thread(), columns * tile_rows, threads):
             j, place = item // tile_rows, item % tile_rows

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from bnmc._kernels.gpu import (
-    backward, backward_orthogonal, backward_passes, constants, layers, orthogonal_layers, pairs,
-    passes, state,
-)  # fmt: skip
+from bnmc._kernels.gpu import constants
 from bnmc._kernels.gpu.device import Linker, Placeholder
 from bnmc._kernels.gpu.factor import factorise, steps_of
-from bnmc._kernels.gpu.shape import DRAWN, KEPT, Room, Shape, Spec, room_of, shape_of
+from bnmc._kernels.gpu.layers import layers
+from bnmc._kernels.gpu.orthogonal_layers import frame
+from bnmc._kernels.gpu.shape import Room, Shape, Spec, room_of, shape_of
 from bnmc._kernels.gpu.sums import passes_of
 from bnmc._kernels.scalar.codes import NORM_NONE
 
@@ -35,135 +35,38 @@ def constants_of(shape: Shape, room: Room | None = None) -> dict[str, Any]:
     return {**names, "factorise_plain": without_norm.function(factorise)}
 
 
-class Kernels(NamedTuple):
-    """The kernels of one `Spec`."""
+class Kernels:
+    """The kernels of one `Spec`; Numba compiles each when it is first launched.
 
-    shape: Shape
-    #: None unless rows are drawn and not kept, and no representation needs new units.
-    layers: Any
-    rows: Any
-    #: None unless `layers` exists, rows are float64 and normalised, and a chain has one input and
-    #: no skip connection.
-    couple: Any
-    observe: Any
-    #: None unless the scale is split off.
-    rescale: Any
-    renew: Any
-    #: Kernels of layers in passes over their rows.  If they exist, only `observe` exists besides.
-    moments: Any = None
-    finish: Any = None
+    Attributes
+    ----------
+    shape : Shape
+    room : Room or None
+        Of the backward pass, if the `Spec` has a slope.
+    bytes : int
+        Of shared memory of a block.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        self.shape = shape_of(spec)
+        self.room = room_of(self.shape) if spec.slope else None
+        self.bytes = self.shape.bytes if self.room is None else self.room.bytes
+        self._names = constants_of(self.shape, self.room)
+        self._linked: dict[Callable[..., None], Any] = {}
+
+    def of(self, kernel: Callable[..., None]) -> Any:
+        """Return a kernel, linked with the constants of the shape."""
+        if kernel not in self._linked:
+            names, registers = self._names, (self.room or self.shape).most_registers
+            if kernel is layers:
+                registers = self.shape.registers_of_layers
+            if kernel is frame:
+                names = {**names, "bare": True}
+            self._linked[kernel] = Linker(names).kernel(kernel, registers)
+        return self._linked[kernel]
 
 
 @cache
 def kernels_of(spec: Spec) -> Kernels:
-    """Build the kernels of one `Spec`; Numba compiles each when it is first launched."""
-    shape = shape_of(spec)
-    linker, registers = Linker(constants_of(shape)), shape.most_registers
-
-    def linked(kernel: Any, *, needed: bool = True) -> Any:
-        return linker.kernel(kernel, registers) if needed else None
-
-    observe = linked(state.observe)
-    if spec.passing is not None:
-        moments = linked(passes.moments, needed=spec.over_features and spec.source != KEPT)
-        finish = linked(passes.finish)
-        return Kernels(shape, None, None, None, observe, None, None, moments, finish)
-    is_alone = spec.source == DRAWN and not spec.keeps_rows and not (spec.scaled and spec.skipped)
-    is_coupled = is_alone and not (spec.single or spec.skipped or spec.inputs > 1)
-    return Kernels(
-        shape=shape,
-        layers=linker.kernel(layers.layers, shape.registers_of_layers) if is_alone else None,
-        rows=linked(layers.rows),
-        couple=linked(pairs.couple, needed=is_coupled and spec.norm != NORM_NONE),
-        observe=observe,
-        rescale=linked(state.rescale, needed=spec.scaled),
-        renew=linked(pairs.renew),
-    )
-
-
-class OrthogonalKernels(NamedTuple):
-    """The kernels of layers with orthogonal weights, of one `Spec`."""
-
-    shape: Shape
-    frame: Any
-    framed: Any
-    #: None unless the scale is split off.
-    rescale: Any
-
-
-@cache
-def orthogonal_kernels_of(spec: Spec) -> OrthogonalKernels:
-    """Build the kernels of layers with orthogonal weights, for a `Spec` of drawn rows."""
-    shape = shape_of(spec)
-    names, registers = constants_of(shape), shape.most_registers
-    return OrthogonalKernels(
-        shape,
-        Linker({**names, "bare": True}).kernel(orthogonal_layers.frame, registers),
-        Linker(names).kernel(orthogonal_layers.framed, registers),
-        kernels_of(spec).rescale,
-    )
-
-
-class BackwardKernels(NamedTuple):
-    """The kernels of the backward pass of one `Spec`."""
-
-    shape: Shape
-    room: Room
-    top: Any
-    begin: Any
-    descend: Any
-
-
-@cache
-def backward_kernels_of(spec: Spec) -> BackwardKernels:
-    """Build the kernels of the backward pass, for a `Spec` with a slope."""
-    kernels = (backward.top, backward.begin, backward.descend)
-    return BackwardKernels(*_backward(spec, *kernels))
-
-
-class BackwardPasses(NamedTuple):
-    """The kernels of the backward pass of one `Spec` with a `Passing`."""
-
-    shape: Shape
-    room: Room
-    top: Any
-    mix: Any
-    #: None unless a norm is over the features.
-    average: Any
-    lower: Any
-
-
-@cache
-def backward_passes_of(spec: Spec) -> BackwardPasses:
-    """Build the kernels of the backward pass, for a `Spec` with a slope and a `Passing`."""
-    average = backward_passes.average if spec.over_features else None
-    kernels = (backward.top, backward_passes.mix, average, backward_passes.lower)
-    return BackwardPasses(*_backward(spec, *kernels))
-
-
-class BackwardOrthogonal(NamedTuple):
-    """The kernels of the backward pass of one `Spec` with orthogonal weights."""
-
-    shape: Shape
-    room: Room
-    orthogonalise: Any
-    top: Any
-    begin: Any
-    descend: Any
-
-
-@cache
-def backward_orthogonal_of(spec: Spec) -> BackwardOrthogonal:
-    """Build the kernels of the backward pass of orthogonal weights, for a `Spec` with a slope."""
-    own = backward_orthogonal
-    kernels = (own.orthogonalise, own.top_orthogonal, own.begin_orthogonal, own.descend_orthogonal)
-    return BackwardOrthogonal(*_backward(spec, *kernels))
-
-
-def _backward(spec: Spec, *kernels: Any) -> list[Any]:
-    """Return the shape, the room and the kernels of a backward pass."""
-    shape = shape_of(spec)
-    room = room_of(shape)
-    linker = Linker(constants_of(shape, room))
-    linked = [kernel and linker.kernel(kernel, room.most_registers) for kernel in kernels]
-    return [shape, room, *linked]
+    """Return the kernels of one `Spec`."""
+    return Kernels(spec)

@@ -19,7 +19,9 @@ skipped = keeps_rows = scaled = single = _LATER
 #: Numba's type and NumPy's type of the numbers of rows, and their unit roundoff.
 kind = number = unit = _LATER
 norm = centred = _LATER
-row_norm = subtracts_mean = over_features = is_convolved = activates_first = norm_first = _LATER
+row_norm = subtracts_mean = over_features = is_convolved = in_passes = is_orthogonal = (
+    activates_first
+) = norm_first = _LATER
 norm_in_branch = features_centred = has_bias = _LATER
 
 # --- of a `Shape`

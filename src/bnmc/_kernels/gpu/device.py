@@ -319,12 +319,13 @@ def ready(
     """Return a function that launches a kernel with arguments of the types of `arguments`."""
     if SIMULATED:
         return partial(_simulate, compiled, (grid, threads, stream, size))
+    # For these types alone, because finding the types of tuples would take longer than a launch.
+    special = compiled.specialize(*arguments)
     if size > _MOST_SHARED_BY_DEFAULT:
-        types = tuple(compiled.typeof_pyval(argument) for argument in arguments)
-        _allow_shared(compiled.compile(types), size)
+        _allow_shared(next(iter(special.overloads.values())), size)
     # Numba warns about grids of fewer than 128 blocks, but few chains need no more.
     with _configuring, warnings.catch_warnings(action="ignore"):
-        configured: Callable[..., None] = compiled[grid, threads, stream, size]
+        configured: Callable[..., None] = special[grid, threads, stream, size]
     return configured
 
 

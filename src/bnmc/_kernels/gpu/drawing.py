@@ -1,9 +1,9 @@
-"""Rows W a of a tile, drawn given the factor of their covariance, then activated and summed.
+"""Rows of a tile: drawn given the factor of their covariance, multiplied, or given.
 
-If a thread has all columns, it keeps its rows in registers until their products are summed
-(`_draw_alone`).  Otherwise threads share normals and rows in shared memory (`draw_tile`).  A layer
-calls `prepare`, and after the next barrier of the block `add_drawn` for each tile.  The normals of
-a row are the elements of the counter from `element` on.
+If a thread has all columns of drawn rows, it keeps them in registers until their products are
+summed (`_draw_alone`).  Otherwise threads share normals and rows in shared memory (`make_tile`).  A
+layer calls `prepare`, and after the next barrier of the block `add_made` for each tile.  The
+normals of a row are the elements of the counter from `element` on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from numba import float64, uint32
 
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    accumulators, at_diagonal, at_factor, at_tile, at_words, batch, chunk, columns, draw_normals,
-    element_words, groups, inputs, keeps_rows, kind, number, padded, quads, single, skipped, stride,
-    vector, whole_rows,
+    accumulators, at_diagonal, at_factor, at_tile, at_words, batch, chunk, columns, draw_biases,
+    draw_normals, element_words, groups, has_bias, in_passes, inputs, keeps_rows, kind, number,
+    padded, quads, single, skipped, source, stride, threads, vector, whole_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
-from bnmc._kernels.gpu.rows import finish_row, finish_tile, row_of
-from bnmc._kernels.gpu.shape import u32
+from bnmc._kernels.gpu.multiplying import multiply_tile
+from bnmc._kernels.gpu.rows import copy_tile, finish_row, finish_tile, row_of
+from bnmc._kernels.gpu.shape import DRAWN, KEPT, MULTIPLIED, u32
 from bnmc._kernels.gpu.sums import add_quads, add_tile
 from bnmc._kernels.gpu.words import finish_words, words_of_element, words_of_quad
 from bnmc._kernels.scalar.codes import SECOND_WORD
@@ -28,17 +29,17 @@ from bnmc._kernels.scalar.normal import joined, normals_of
 _normals32_of, _normals64_of = normals_of
 
 
-def prepare(element, layer, stream, k0, k1):
+def prepare(element, draw):
     """Write the words of the elements of a layer; float64 normals take those of two streams."""
     words = cuda.shared.array(0, uint32)
     if whole_rows:
         t, draws = thread(), element_words // 4
         if t < columns * draws:
-            of_stream = stream
+            stream = draw.stream
             if not single and t % 2 == 1:
-                of_stream = np.uint32(stream | SECOND_WORD)
+                stream = np.uint32(stream | SECOND_WORD)
             e0, e1, e2, e3 = words_of_element(
-                np.uint32(element + t // draws), layer, of_stream, k0, k1
+                np.uint32(element + t // draws), draw.layer, stream, draw.key0, draw.key1
             )
             at = at_words + t // draws * element_words + t % draws * 4
             words[u32(at)] = e0
@@ -64,22 +65,64 @@ def _normals_of_words(k, q0, q1, k0, k1):
     return _normals64_of(joined(w0, v0), joined(w1, v1), joined(w2, v2), joined(w3, v3))
 
 
-def add_drawn(first_row, width, element, layer, stream, k0, k1, skip, eps, x, kept):
-    """Draw the tile that begins at `first_row`, and add its Gram matrix to the sums."""
+def add_made(first_row, element, rows):
+    """Make the tile that begins at `first_row`, and add its Gram matrix to the sums."""
     if whole_rows:
-        _draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept)
+        _draw_alone(first_row, rows)
     else:
-        draw_tile(first_row, element, layer, stream, k0, k1)
-        finish_tile(first_row, width, skip, eps, x, kept)
+        make_tile(first_row, element, rows)
+        finish_tile(first_row, rows)
         add_tile()
 
 
-def _draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
+def make_tile(first_row, element, rows):
+    """Write rows W a to the tile or, in layers in passes, h = skip x + gain W a + b."""
+    if source == DRAWN:
+        _draw_tile(first_row, element, rows.draw)
+    elif source == MULTIPLIED:
+        multiply_tile(first_row, rows.fan_in, rows.gain, rows.draw, rows.a)
+    else:
+        copy_tile(first_row, rows.width, rows.given)
+    if in_passes and source != KEPT and (has_bias or skipped):
+        _add_rest(first_row, rows)
+
+
+def _add_rest(first_row, rows):
+    """Add bias and skip connection; the bias is a weight after the last ones."""
+    draw = rows.draw
+    for item in range(thread(), quads, threads):
+        quad = np.uint32(first_row // 4 + item)
+        z0, z1, z2, z3 = number(0.0), number(0.0), number(0.0), number(0.0)
+        if has_bias:
+            z0, z1, z2, z3 = draw_biases(
+                np.uint32(rows.fan_in), quad, draw.layer, draw.stream, draw.key0, draw.key1
+            )
+        _add_to_row(first_row, item, rows.bias * number(z0), rows)
+        _add_to_row(first_row, item + quads, rows.bias * number(z1), rows)
+        _add_to_row(first_row, item + 2 * quads, rows.bias * number(z2), rows)
+        _add_to_row(first_row, item + 3 * quads, rows.bias * number(z3), rows)
+    cuda.syncthreads()
+
+
+def _add_to_row(first_row, place, bias, rows):
+    numbers = cuda.shared.array(0, kind)
+    row = row_of(first_row, place)
+    if row < rows.width:
+        for i in range(columns):
+            at = at_tile + i * stride + place
+            if has_bias:
+                numbers[u32(at)] += bias
+            if skipped:
+                numbers[u32(at)] += rows.skip * rows.x[i, row]
+
+
+def _draw_alone(first_row, rows):
     """Do so in registers."""
+    width, k0, k1 = rows.width, rows.draw.key0, rows.draw.key1
     acc = cuda.local.array(accumulators, kind)
     for c in range(accumulators):
         acc[c] = number(0.0)
-    q0, q1 = words_of_quad(np.uint32(first_row // 4 + thread()), layer, k0)
+    q0, q1 = words_of_quad(np.uint32(first_row // 4 + thread()), rows.draw.layer, k0)
     # The factor is triangular, so the first half of the columns needs only the first half of the
     # normals.  Whole vectors of the factor are read at once.
     half = columns // 2 // vector * vector
@@ -87,10 +130,10 @@ def _draw_alone(first_row, width, layer, stream, k0, k1, skip, eps, x, kept):
     _draw_columns(acc, half, columns, q0, q1, k0, k1)
     row = row_of(first_row, thread())
     # Constant indices keep the rows in registers.
-    _finish_column(acc, 0, row, width, skip, number(eps), x, kept)
-    _finish_column(acc, 1, row + 16, width, skip, number(eps), x, kept)
-    _finish_column(acc, 2, row + 32, width, skip, number(eps), x, kept)
-    _finish_column(acc, 3, row + 48, width, skip, number(eps), x, kept)
+    _finish_column(acc, 0, row, rows)
+    _finish_column(acc, 1, row + 16, rows)
+    _finish_column(acc, 2, row + 32, rows)
+    _finish_column(acc, 3, row + 48, rows)
     if row + 48 >= width:
         clear_padding(acc, 0, row, width)
         clear_padding(acc, 1, row + 16, width)
@@ -125,12 +168,12 @@ def _draw_column(acc, k, first, q0, q1, k0, k1):
         acc[4 * c + 3] += entry * z3
 
 
-def _finish_column(acc, j, row, width, skip, eps, x, kept):
+def _finish_column(acc, j, row, rows):
     """Activate row j of the quad in registers."""
     # Padding rows are activated as well, which is faster, unless there is no place for them.
-    if not (skipped or keeps_rows) or row < width:
+    if not (skipped or keeps_rows) or row < rows.width:
         for h in range(inputs):
-            finish_row(acc, 4 * h * batch + j, 4, h, row, width, skip, eps, x, kept)
+            finish_row(acc, 4 * h * batch + j, 4, h, row, rows)
 
 
 def clear_padding(acc, j, row, width):
@@ -141,7 +184,7 @@ def clear_padding(acc, j, row, width):
 
 
 @inlined
-def draw(t, at_to, at_pivots, first_row, element, layer, stream, k0, k1):
+def draw_normals_of_tile(t, at_to, at_pivots, first_row, element, draw):
     """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
     doubles = cuda.shared.array(0, float64)
     numbers = cuda.shared.array(0, kind)
@@ -150,7 +193,9 @@ def draw(t, at_to, at_pivots, first_row, element, layer, stream, k0, k1):
     for k in range(g, columns, groups):
         at = at_to + k * stride + q
         if doubles[u32(at_pivots + k)] > 0.0:
-            z0, z1, z2, z3 = draw_normals(np.uint32(element + k), quad, layer, stream, k0, k1)
+            z0, z1, z2, z3 = draw_normals(
+                np.uint32(element + k), quad, draw.layer, draw.stream, draw.key0, draw.key1
+            )
             numbers[u32(at)] = z0
             numbers[u32(at + quads)] = z1
             numbers[u32(at + 2 * quads)] = z2
@@ -161,13 +206,13 @@ def draw(t, at_to, at_pivots, first_row, element, layer, stream, k0, k1):
     cuda.syncthreads()
 
 
-def draw_tile(first_row, element, layer, stream, k0, k1):
+def _draw_tile(first_row, element, draw):
     """Write rows W a of the tile."""
     numbers = cuda.shared.array(0, kind)
     acc = cuda.local.array(accumulators, kind)
     t = thread()
     q, g = t % quads, t // quads
-    draw(t, at_tile, at_diagonal, first_row, element, layer, stream, k0, k1)
+    draw_normals_of_tile(t, at_tile, at_diagonal, first_row, element, draw)
     for c in range(accumulators):
         acc[c] = number(0.0)
     for k in range(min(columns, (g + 1) * chunk)):

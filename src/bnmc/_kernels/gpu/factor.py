@@ -28,7 +28,7 @@ from bnmc._kernels.scalar.cholesky import PIVOT_UNITS, scale_of
 from bnmc._kernels.scalar.codes import NORM_NONE
 
 
-def factorise(gain, eps):
+def factorise(gain, hides_scale):
     """Write the factor to shared memory; return the least relative pivot.
 
     See `factorise` of `_kernels.cpu.rows`.
@@ -48,14 +48,14 @@ def factorise(gain, eps):
             elif t < columns:
                 doubles[u32(at_tile64 + t * (columns | 1) + j)] = entry
         if in_registers:
-            _factorise_in_team(row, 0, t, gain, eps)
+            _factorise_in_team(row, 0, t, gain, hides_scale)
         else:
-            _factorise_in_team(doubles, at_tile64 + t * (columns | 1), t, gain, eps)
+            _factorise_in_team(doubles, at_tile64 + t * (columns | 1), t, gain, hides_scale)
     cuda.syncthreads()
     return doubles[u32(at_column)]
 
 
-def _factorise_in_team(row, at, t, gain, eps):
+def _factorise_in_team(row, at, t, gain, hides_scale):
     """Write the factor of the covariance whose rows the threads own, and the least pivot."""
     doubles = cuda.shared.array(0, float64)
     whole = cuda.shared.array(0, int64)
@@ -68,7 +68,7 @@ def _factorise_in_team(row, at, t, gain, eps):
     _meet_team()
     allowed = allow(row, at, t, entry)
     scale = gain
-    if norm != NORM_NONE and not skipped and eps == 0.0:
+    if norm != NORM_NONE and not skipped and hides_scale:
         largest = 0.0
         for i in range(columns):
             entry = doubles[u32(at_column + i)]

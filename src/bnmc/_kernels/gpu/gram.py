@@ -48,21 +48,21 @@ def store_gram(gram):
             gram[columns, i] = doubles[u32(at_units + i)]
 
 
-def record_layer(record, values, kinds, stars, chain, slot):
+def record_layer(target, chain, slot):
     """Record the Gram matrix in shared memory, or numbers of it.
 
-    record, values : (chains, layers, columns, columns), (chains, layers, measures, inputs)
-        Only one of the two is written.  The other may have any lengths.
-    kinds : (measures,) int64
-        Codes of `scalar.measures`.  If the first is NOTHING, the matrix itself is recorded.
-    stars : (measures, batch, batch) float64
-        The matrices to which distances are measured.
+    target : Target
+        `record` is (chains, layers, columns, columns), `values` is (chains, layers, measures,
+        inputs); only one of the two is written, and the other may have any lengths.  `kinds` are
+        codes of `scalar.measures`, one a measure; if the first is NOTHING, the matrix itself is
+        recorded.  `stars` are the (measures, batch, batch) matrices to which distances are
+        measured.
     """
-    if kinds[0] == NOTHING:
-        store_gram(record[chain, slot])
+    if target.kinds[0] == NOTHING:
+        store_gram(target.record[chain, slot])
     else:
-        for m in range(kinds.size):
-            measure(kinds[m], stars[m], values[chain, slot, m])
+        for m in range(target.kinds.size):
+            measure(target.kinds[m], target.stars[m], target.values[chain, slot, m])
 
 
 def measure(code, star, values):

@@ -1,166 +1,171 @@
-"""The kernels of layers: one block per chain for all layers, or several blocks for one layer."""
+"""The kernels of layers: one block per chain for all layers, or several blocks for one layer.
+
+Layers whose rows take several passes, see `passes`, and layers with orthogonal weights, see
+`orthogonal_layers`, end with the kernel `rows` of plain layers.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import float64, int64
+from numba import int64
 
+from bnmc._kernels.gpu.arguments import NOTHING, RowInputs
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED, begin, is_last,
 )  # fmt: skip
 from bnmc._kernels.gpu.constants import (
-    at_flags, at_totals, entries, keeps_rows, scaled, single, skipped, source, threads, tile_rows,
+    at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, number, over_features, scaled,
+    single, skipped, source, tile_rows,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.drawing import add_drawn, prepare
+from bnmc._kernels.gpu.device import cuda, inlined
+from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
 from bnmc._kernels.gpu.gram import load_gram, record_layer, store_gram
-from bnmc._kernels.gpu.multiplying import multiply_tile
-from bnmc._kernels.gpu.rows import copy_tile, finish_tile
-from bnmc._kernels.gpu.shape import DRAWN, MULTIPLIED, u32
+from bnmc._kernels.gpu.orthogonal import limit_seen, multiply_factor
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, u32
 from bnmc._kernels.gpu.state import apply_units, choose_units
-from bnmc._kernels.gpu.sums import add_tile, clear_sums, finish_sums, merge_ranges
-from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS
+from bnmc._kernels.gpu.sums import (
+    clear_sums, finish_sums, leave, merge_ranges, store_sums, sum_rows,
+)  # fmt: skip
+from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS, Draw
 
 
-def layers(
-    grams, xs, record, values, kinds, stars, slots, status, width, skip, gain, eps,
-    first_chain, first_layer, k0, k1,
-):  # fmt: skip
+def layers(state, law, target, slots, status, address, layer, step):
     """Take one chain per block through layers.
 
-    Parameters are those of `cpu.layers.conditional_layers` and of `record_layer`, and
-
+    state, law, target, address : State, LayerSpec, Target, Address
+    slots : (layers,) int64
+        Where each layer is recorded, or -1.
     status : (chains,) int64
-        Notes of `stops`.
+        Notes of `block`.
+    layer, step : int
+        The number of the first layer, and that of the launch, which is 0.
     """
     whole = cuda.shared.array(0, int64)
     chain = cuda.blockIdx.x
-    x = xs[chain if skipped else 0]
-    stream = np.uint32(STREAM_ROWS | (first_chain + chain))
+    x = state.xs[chain] if skipped else NOTHING
+    stream = np.uint32(STREAM_ROWS | (address.first_chain + chain))
     begin()
-    load_gram(grams[chain])
-    # `range` would keep the number of steps left in two more registers.
-    step = 0
-    while step < slots.size:
-        layer = np.uint32(first_layer + step)
-        unresolved = factorise(gain, eps) < RESOLVED_PIVOT
+    load_gram(state.grams[chain])
+    # `range` would keep the number of steps left in two more registers, and so would `step`.
+    done = 0
+    while done < slots.size:
+        unresolved = factorise(law.gain, law.hides_scale) < RESOLVED_PIVOT
         unresolved = unresolved and single and not skipped
         if unresolved:
             if cuda.threadIdx.x == 0:
-                status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+                status[chain] = (done << STEP_BITS) + STOPPED_UNRESOLVED
             break
-        prepare(0, layer, stream, k0, k1)
+        draw = Draw(np.uint32(layer + done), stream, address.key0, address.key1)
+        rows = inputs_of(law, draw, x, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+        prepare(0, draw)
         clear_sums()
         first_row = 0
-        while first_row < width:
-            add_drawn(first_row, width, 0, layer, stream, k0, k1, skip, eps, x, x)
+        while first_row < law.width:
+            add_made(first_row, 0, rows)
             first_row += tile_rows
-        finish_sums(width)
+        finish_sums(law.width)
         if whole[u32(at_flags)] != NOT_STOPPED:
             if cuda.threadIdx.x == 0:
-                status[chain] = (step << STEP_BITS) + whole[u32(at_flags)]
+                status[chain] = (done << STEP_BITS) + whole[u32(at_flags)]
             break
         if scaled:
             choose_units()
             apply_units()
-        if slots[step] >= 0:
-            record_layer(record, values, kinds, stars, chain, slots[step])
-        step += 1
-    store_gram(grams[chain])
+        if slots[done] >= 0:
+            record_layer(target, chain, slots[done])
+        done += 1
+    store_gram(state.grams[chain])
 
 
-def rows(
-    grams, xs, kept, given, sums, arrived, record, values, kinds, stars, slot, status, width,
-    skip, gain, eps, first_chain, layer, step, k0, k1,
-):  # fmt: skip
+def rows(state, of, law, target, work, address, slot, layer, step):
     """Make one layer of a chain by one row of the grid; its last block merges the sums.
 
-    Parameters are those of `layers` for one layer, and
-
-    kept : (chains, 2, >= width, columns), or (1, 2, 1, 1)
-        Activations of even and of odd layers.
-    given : (chains or 1, width, columns)
-        The rows of layer 0, if they are given.
-    sums : (chains, ranges, entries) float64
-        Work space.
-    arrived : (chains,) int32
-        Number of blocks that have finished; zeros before and after.
+    of : (chains or 1, width, columns) array, Passes or Frames
+        The rows of layer 0, if they are given, or what the kernels before have made.
+    slot : int
+        Where the layer is recorded, or -1.
+    step : int
+        The number of the launch, from 0 on.
     """
-    doubles = cuda.shared.array(0, float64)
-    whole = cuda.shared.array(0, int64)
-    t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
-    ranges = sums.shape[1]
-    # Other blocks may write this step's status now, so test earlier steps only: if some
-    # threads of a block returned, the others would wait for them forever.
-    if status[chain] >> STEP_BITS < step:
+    chain = cuda.blockIdx.y
+    # Other blocks may write this step's status now, so test earlier steps only: if some threads of
+    # a block returned, the others would wait for them forever.
+    if work.status[chain] >> STEP_BITS < step:
         return
     begin()
-    x = xs[chain if skipped else 0]
-    a, following = kept[chain if keeps_rows else 0, (layer + 1) % 2], kept[0, 0]
-    if keeps_rows:
-        following = kept[chain, layer % 2]
-    stream = stream_of(first_chain + chain)
-    counter = np.uint32(layer)
-    unresolved = False
-    if source == DRAWN or scaled:
-        load_gram(grams[chain])
-    if source == DRAWN:
-        least = factorise(gain, eps)
-        unresolved = least < RESOLVED_PIVOT and single and not skipped and not keeps_rows
-    if unresolved:
-        if part == 0 and t == 0:
-            status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+    if not has_factor(state, of, law, work.status, step):
         return
+    if is_orthogonal:
+        limit_seen(law.width)
+        multiply_factor(of.inverse[chain])
+    inputs = row_inputs(state, of, law, address, layer)
+    prepare(0, inputs.draw)
+    sum_rows(leave, _add, store_sums, True, work, step, law.width, inputs)
+    if is_last(work.arrived, chain, cuda.gridDim.x):
+        _finish_layer(state, target, work, law.width, slot, step)
+
+
+@inlined
+def _add(first_row, width, sums, inputs):
+    add_made(first_row, 0, inputs)
+
+
+@inlined
+def row_inputs(state, of, law, address, layer):
+    """Return the `RowInputs` of the chain of this block."""
+    chain = cuda.blockIdx.y
+    tag = STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS
+    stream = np.uint32(tag | (address.first_chain + chain))
+    draw = Draw(np.uint32(layer), stream, address.key0, address.key1)
+    x = state.xs[chain] if skipped else NOTHING
+    kept = state.kept[chain, layer % 2] if keeps_rows else NOTHING
+    a = given = shifts = scales = NOTHING
+    if source == MULTIPLIED:
+        a = of.factors[chain] if is_convolved else state.kept[chain, (layer + 1) % 2]
+    if source == KEPT:
+        given = kept
+    if source == GIVEN:
+        given = of[chain if of.shape[0] > 1 else 0]
+    if over_features:
+        shifts, scales = of.shifts[chain], of.scales[chain]
+    return inputs_of(law, draw, x, a, kept, given, shifts, scales)
+
+
+@inlined
+def inputs_of(law, draw, x, a, kept, given, shifts, scales):
+    """Return the `RowInputs` of a layer, given its `Draw` and arrays of one chain."""
+    return RowInputs(
+        law.width, law.fan_in, law.gain, number(law.skip), number(law.bias), number(law.eps), draw,
+        x, a, kept, given, shifts, scales,
+    )  # fmt: skip
+
+
+def has_factor(state, of, law, status, step):
+    """Factor the covariance of the rows if they are drawn given it.
+
+    Returns False if float32 does not resolve the covariance, which stops the chain.
+    """
+    chain = cuda.blockIdx.y
+    if source == DRAWN or scaled:
+        load_gram(of.covariances[chain] if in_passes else state.grams[chain])
     if source == DRAWN:
-        prepare(0, counter, stream, k0, k1)
-    for index in range(part, ranges, blocks):
-        clear_sums()
-        # The rows of a quad are 16 apart, so rows come in whole groups of 64.
-        for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
-            if source == DRAWN:
-                add_drawn(first_row, width, 0, counter, stream, k0, k1, skip, eps, x, following)
-            elif source == MULTIPLIED:
-                multiply_tile(first_row, width, gain, counter, stream, k0, k1, a)
-                finish_tile(first_row, width, skip, eps, x, following)
-                add_tile()
-            else:
-                copy_tile(first_row, width, given[chain if given.shape[0] > 1 else 0])
-                finish_tile(first_row, width, skip, eps, x, following)
-                add_tile()
-        for entry in range(t, entries, threads):
-            sums[chain, index, entry] = doubles[u32(at_totals + entry)]
-        if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-    if is_last(arrived, chain, blocks):
-        finish_layer(
-            grams, sums, record, values, kinds, stars, slot, status, width, chain, step
-        )  # fmt: skip
+        may_stop = single and not skipped and not keeps_rows
+        if factorise(law.gain, law.hides_scale) < RESOLVED_PIVOT and may_stop:
+            if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
+                status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
+            return False
+    return True
 
 
-def stream_of(chain):
-    """Return the stream of the normals or the weights of a chain."""
-    return np.uint32((STREAM_WEIGHTS if source == MULTIPLIED else STREAM_ROWS) | chain)
-
-
-def has_factor(covariance, status, chain, step, gain, eps):
-    """Factor a covariance; return False if float32 does not resolve it, which stops a chain."""
-    load_gram(covariance)
-    may_stop = single and not skipped and not keeps_rows
-    if factorise(gain, eps) >= RESOLVED_PIVOT or not may_stop:
-        return True
-    if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
-        status[chain] = (step << STEP_BITS) + STOPPED_UNRESOLVED
-    return False
-
-
-def finish_layer(grams, sums, record, values, kinds, stars, slot, status, width, chain, step):
+def _finish_layer(state, target, work, width, slot, step):
     """Add the sums of all ranges; store the Gram matrix of the layer, and record it."""
     whole = cuda.shared.array(0, int64)
-    merge_ranges(sums, chain, sums.shape[1])
+    chain = cuda.blockIdx.y
+    merge_ranges(work.sums, chain, work.sums.shape[1])
     finish_sums(width)
-    store_gram(grams[chain])
+    store_gram(state.grams[chain])
     if cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-        cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        cuda.atomic.min(work.status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
     if slot >= 0:
-        record_layer(record, values, kinds, stars, chain, slot)
+        record_layer(target, chain, slot)

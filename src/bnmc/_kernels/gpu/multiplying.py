@@ -21,7 +21,7 @@ from bnmc._kernels.gpu.shape import u32
 
 # `multiply_tile` is long because `acc` must stay in registers: passing it to further device
 # functions changed the compiled instructions.
-def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
+def multiply_tile(first_row, width, gain, draw, a):
     """Write rows W a of the tile."""
     numbers = cuda.shared.array(0, kind)
     acc = cuda.local.array(accumulators, kind)
@@ -31,11 +31,13 @@ def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
     for c in range(accumulators):
         acc[c] = number(0.0)
     if groups == 1:
-        _multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a)
+        _multiply_alone(acc, own, width, quad, draw, a)
     # If there are several groups, a thread of each needs the same weights, so the weights of a
     # few elements are in shared memory.
     for first in range(0, width if groups > 1 else 0, elements):
-        w0, w1, w2, w3 = draw_weights(np.uint32(first + own), quad, layer, stream, k0, k1)
+        w0, w1, w2, w3 = draw_weights(
+            np.uint32(first + own), quad, draw.layer, draw.stream, draw.key0, draw.key1
+        )
         at = at_weights + own * tile_rows + q
         numbers[u32(at)] = w0
         numbers[u32(at + quads)] = w1
@@ -86,10 +88,12 @@ def multiply_tile(first_row, width, gain, layer, stream, k0, k1, a):
         cuda.syncthreads()
 
 
-def _multiply_alone(acc, own, width, quad, layer, stream, k0, k1, a):
+def _multiply_alone(acc, own, width, quad, draw, a):
     """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
     for element in range(own, width, elements):
-        w0, w1, w2, w3 = draw_weights(np.uint32(element), quad, layer, stream, k0, k1)
+        w0, w1, w2, w3 = draw_weights(
+            np.uint32(element), quad, draw.layer, draw.stream, draw.key0, draw.key1
+        )
         for c in range(columns):
             entry = a[u32(element), c]
             acc[4 * c] += entry * w0

@@ -1,10 +1,10 @@
 """Kernels of layers that are not row by row: in two passes over their rows, or in one.
 
 A norm over the features needs the mean and the variance of each sample over all rows, or over a
-group of rows.  So the kernel `moments` sums the moments of the rows h, and the kernel `finish`
+group of rows.  So the kernel `moments` sums the moments of the rows h, and the kernel `layers.rows`
 normalizes, activates and adds the Gram matrix, like the two passes of `_kernels.cpu.passes`.  The
 second pass draws the rows again from the same counters, or reads those that the first has kept,
-since products with weights cost more.  Without a norm over the features `finish` alone makes a
+since products with weights cost more.  Without a norm over the features, `rows` alone makes a
 layer.
 
 Moments are means and sums of squared deviations of *segments*, the rows that a tile and a group of
@@ -23,17 +23,14 @@ from bnmc._kernels.gpu.block import (
     NOT_STOPPED, STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE, begin, is_last, thread,
 )  # fmt: skip
 from bnmc._kernels.gpu.constants import (
-    activates_first, at_flags, at_moments, at_tile, at_totals, batch, columns, draw_biases, entries,
-    features_centred, has_bias, inputs, is_convolved, keeps_rows, kind, norm_first, number,
-    over_features, quads, sigma, skipped, source, stride, threads, tile_rows, unit,
+    activates_first, at_flags, at_moments, at_tile, columns, features_centred, kind, number, quads,
+    sigma, source, stride, threads, tile_rows, unit,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, kernel
-from bnmc._kernels.gpu.drawing import draw_tile
-from bnmc._kernels.gpu.layers import finish_layer, has_factor, stream_of
-from bnmc._kernels.gpu.multiplying import multiply_tile
-from bnmc._kernels.gpu.rows import copy_tile, measure_row, row_of
-from bnmc._kernels.gpu.shape import DRAWN, KEPT, MOST_REGISTERS, MULTIPLIED, Shape, u32
-from bnmc._kernels.gpu.sums import add_tile, clear_sums
+from bnmc._kernels.gpu.drawing import make_tile
+from bnmc._kernels.gpu.layers import has_factor, row_inputs
+from bnmc._kernels.gpu.rows import row_of
+from bnmc._kernels.gpu.shape import MOST_REGISTERS, MULTIPLIED, Shape, u32
 from bnmc._kernels.scalar.moments import is_flat, merged_mean, squares_between, variance_of
 
 #: Rows that 16 quads share.
@@ -44,53 +41,6 @@ def segments_of(shape: Shape, width: int, groups: int) -> int:
     """Return the number of places for the moments of a layer's segments."""
     rows = max(shape.tile_rows, _ROWS_OF_BLOCK)
     return (-(-width // rows) + groups) * (rows // shape.tile_rows)
-
-
-def make_tile(
-    first_row, width, fan_in, skip, gain, bias, layer, stream, k0, k1, x, a, kept
-):  # fmt: skip
-    """Write rows h = skip x + gain W a + b to the tile.
-
-    fan_in : int
-        The number of weights of a row.
-    a, kept : (>= fan_in, columns), (>= width, columns)
-        What the weights multiply, if there are weights, and the rows of an earlier pass.
-    """
-    if source == KEPT:
-        copy_tile(first_row, width, kept)
-    else:
-        if source == DRAWN:
-            draw_tile(first_row, 0, layer, stream, k0, k1)
-        else:
-            multiply_tile(first_row, fan_in, gain, layer, stream, k0, k1, a)
-        _add_rest(first_row, width, fan_in, skip, bias, layer, stream, k0, k1, x)
-
-
-def _add_rest(first_row, width, element, skip, bias, layer, stream, k0, k1, x):
-    """Add bias and skip connection; the bias is a weight after the last `element` ones."""
-    for item in range(thread(), quads if has_bias or skipped else 0, threads):
-        quad = np.uint32(first_row // 4 + item)
-        z0, z1, z2, z3 = number(0.0), number(0.0), number(0.0), number(0.0)
-        if has_bias:
-            z0, z1, z2, z3 = draw_biases(np.uint32(element), quad, layer, stream, k0, k1)
-        _add_to_row(first_row, item, width, number(bias) * number(z0), skip, x)
-        _add_to_row(first_row, item + quads, width, number(bias) * number(z1), skip, x)
-        _add_to_row(first_row, item + 2 * quads, width, number(bias) * number(z2), skip, x)
-        _add_to_row(first_row, item + 3 * quads, width, number(bias) * number(z3), skip, x)
-    if has_bias or skipped:
-        cuda.syncthreads()
-
-
-def _add_to_row(first_row, place, width, bias, skip, x):
-    numbers = cuda.shared.array(0, kind)
-    row = row_of(first_row, place)
-    if row < width:
-        for i in range(columns):
-            at = at_tile + i * stride + place
-            if has_bias:
-                numbers[u32(at)] += bias
-            if skipped:
-                numbers[u32(at)] += number(skip) * x[i, row]
 
 
 # --- moments of samples
@@ -200,7 +150,7 @@ def _place_of(index):
     return within // near * quads + index // (4 * near) * near + within % near
 
 
-def merge_moments(width, groups, eps, segments, shifts, scales):
+def _merge_moments(width, groups, eps, segments, shifts, scales):
     """Turn the moments of segments into the shift and the scale of each group and sample.
 
     shifts, scales : (groups, columns) float64
@@ -253,144 +203,40 @@ def merged(group, i, size, segments):
     return mean, squares
 
 
-def finish_tile(first_row, width, size, eps, x, shifts, scales, kept):
-    """Turn the rows h of the tile into activations; set padding rows to zero.
-
-    size : int
-        Rows of a group.
-    """
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), inputs * tile_rows, threads):
-        h, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        at = at_tile + h * batch * stride + place
-        if row < width:
-            finish_row(numbers, at, h, row, width, size, eps, x, shifts, scales, kept)
-        else:
-            for i in range(batch):
-                numbers[u32(at + i * stride)] = number(0.0)
-    cuda.syncthreads()
+# --- kernels
 
 
-def finish_row(values, at, h, row, width, size, eps, x, shifts, scales, kept):
-    for i in range(batch):
-        value, column = values[u32(at + i * stride)], h * batch + i
-        if skipped and not norm_first:
-            x[column, row] = value
-        if activates_first:
-            value = number(sigma(value))
-        if over_features:
-            shift = number(shifts[row // size, column])
-            value = (value - shift) * number(scales[row // size, column])
-        values[u32(at + i * stride)] = value
-    mean, scale = measure_row(values, at, stride, row, width, eps)
-    for i in range(batch):
-        value = number((values[u32(at + i * stride)] - mean) * scale)
-        if skipped and norm_first:
-            x[h * batch + i, row] = value
-        if not activates_first:
-            value = number(sigma(value))
-        values[u32(at + i * stride)] = value
-        if keeps_rows:
-            kept[row, h * batch + i] = value
-
-
-def moments(
-    covariances, xs, kept, factors, segments, shifts, scales, arrived, status, width, fan_in,
-    skip, gain, bias, eps, own_eps, first_chain, layer, step, k0, k1,
-):  # fmt: skip
+def moments(state, of, law, work, address, slot, layer, step):
     """Make the first pass over the rows of a layer: one chain per row of the grid.
 
-    Parameters are those of `rows`, and
+    Parameters are those of `layers.rows`, and
 
-    covariances : (chains, columns, columns) float64
-        Of the rows of W a, but for the gain.
-    factors : (chains, fan_in, columns)
-        What weights of several taps multiply, if these are multiplied.
-    segments : (chains, places, 2, columns) float64
-        Work space; see `segments_of`.
-    shifts, scales : (chains, groups, columns) float64
-        Receive what the norm subtracts and by what it multiplies.
-    eps, own_eps : float
-        The eps of the law, and that of the norm.
+    of : Passes
     """
     whole = cuda.shared.array(0, int64)
-    t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
+    part, chain, blocks = cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
     # As in `rows`, other blocks may write this step's status now.
-    if status[chain] >> STEP_BITS < step:
+    if work.status[chain] >> STEP_BITS < step:
         return
     begin()
-    x = xs[chain if skipped else 0]
-    following = kept[chain if keeps_rows else 0, layer % 2]
-    a = kept[chain if keeps_rows else 0, (layer + 1) % 2]
-    if is_convolved:
-        a = factors[chain]
-    stream, counter = stream_of(first_chain + chain), np.uint32(layer)
-    if source == DRAWN and not has_factor(covariances[chain], status, chain, step, gain, eps):
+    if not has_factor(state, of, law, work.status, step):
         return
+    rows = row_inputs(state, of, law, address, layer)
+    width, segments = law.width, of.segments[chain]
     # The rows of a quad are 16 apart, so rows come in whole groups of 64.
     for first_row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
-        make_tile(
-            first_row, width, fan_in, skip, gain, bias, counter, stream, k0, k1, x, a, following
-        )
-        _begin_tile(first_row, width, following)
-        add_moments(first_row, width, shifts.shape[1], segments[chain])
-    if not is_last(arrived, chain, blocks):
+        make_tile(first_row, 0, rows)
+        _begin_tile(first_row, width, rows.kept)
+        add_moments(first_row, width, law.groups, segments)
+    if not is_last(work.arrived, chain, blocks):
         return
-    merge_moments(width, shifts.shape[1], own_eps, segments[chain], shifts[chain], scales[chain])
-    if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-        cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-
-
-def finish(
-    grams, covariances, xs, kept, factors, shifts, scales, sums, arrived, record, values,
-    kinds, stars, slot, status, width, fan_in, skip, gain, bias, eps, own_eps, first_chain,
-    layer, step, k0, k1,
-):  # fmt: skip
-    """Make the second pass over the rows of a layer, or the only one.
-
-    Parameters are those of `rows` and of `moments`.
-    """
-    doubles = cuda.shared.array(0, float64)
-    whole = cuda.shared.array(0, int64)
-    t, part, chain, blocks = cuda.threadIdx.x, cuda.blockIdx.x, cuda.blockIdx.y, cuda.gridDim.x
-    ranges = sums.shape[1]
-    # As in `rows`, other blocks may write this step's status now.
-    if status[chain] >> STEP_BITS < step:
-        return
-    begin()
-    x = xs[chain if skipped else 0]
-    following = kept[chain if keeps_rows else 0, layer % 2]
-    a = kept[chain if keeps_rows else 0, (layer + 1) % 2]
-    if is_convolved:
-        a = factors[chain]
-    stream, counter = stream_of(first_chain + chain), np.uint32(layer)
-    if source == DRAWN and not has_factor(covariances[chain], status, chain, step, gain, eps):
-        return
-    for index in range(part, ranges, blocks):
-        clear_sums()
-        for first_row in range(index * tile_rows, (width + 63) // 64 * 64, ranges * tile_rows):
-            make_tile(
-                first_row, width, fan_in, skip, gain, bias, counter, stream, k0, k1, x, a,
-                following,
-            )  # fmt: skip
-            finish_tile(
-                first_row, width, width // shifts.shape[1], own_eps, x, shifts[chain],
-                scales[chain], following,
-            )  # fmt: skip
-            add_tile()
-        for entry in range(t, entries, threads):
-            sums[chain, index, entry] = doubles[u32(at_totals + entry)]
-        if t == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-            cuda.atomic.min(status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
-    if is_last(arrived, chain, blocks):
-        finish_layer(
-            grams, sums, record, values, kinds, stars, slot, status, width, chain, step
-        )  # fmt: skip
+    _merge_moments(width, law.groups, law.eps, segments, of.shifts[chain], of.scales[chain])
+    if cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:
+        cuda.atomic.min(work.status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
 
 
 @kernel(MOST_REGISTERS)
-def cover(grams, neighbours, bias, out):
+def cover(grams, neighbours, bias, out, slot, layer, step):
     """Write the covariance of the rows of W a, given Gram matrices: a chain per block.
 
     neighbours : (taps, columns) int64
@@ -409,7 +255,7 @@ def cover(grams, neighbours, bias, out):
 
 
 @kernel(MOST_REGISTERS)
-def unfold(kept, layer, width, neighbours, out):
+def unfold(kept, width, neighbours, out, slot, layer, step):
     """Write the activations that all taps see: a chain per row of the grid.
 
     kept : (chains, 2, >= width, columns)

@@ -61,10 +61,10 @@ def same_range(pivots, twins):
     return True
 
 
-def relative_factor(factors, pivots, eps, relative):
+def relative_factor(factors, pivots, hides_scale, relative):
     """Write C, and return |C C^T - I|; see `cpu.pairs.relative_factor`."""
     solve(factors[0], pivots[0], factors[1], False, relative)
-    if eps == 0.0:
+    if hides_scale:
         square, size = square_of(relative, 0.0, pivots[0])
         root = sqrt(size / square)
         for item in range(thread(), columns * columns, threads):

@@ -6,8 +6,9 @@ from numba import int64
 
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    at_flags, at_tile, bare, batch, columns, inputs, inverse_root, keeps_rows, kind, number, quads,
-    row_norm, sigma, skipped, stride, subtracts_mean, threads, tile_rows, unit,
+    activates_first, at_flags, at_tile, bare, batch, columns, in_passes, inputs, inverse_root,
+    keeps_rows, kind, norm_first, number, over_features, quads, row_norm, sigma, skipped, stride,
+    subtracts_mean, threads, tile_rows, unit,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.shape import u32
@@ -31,40 +32,62 @@ def copy_tile(first_row, width, given):
     cuda.syncthreads()
 
 
-def finish_tile(first_row, width, skip, eps, x, kept):
-    """Turn the rows W a of the tile into activations; set padding rows to zero."""
+def finish_tile(first_row, rows):
+    """Turn the rows of the tile into activations; set padding rows to zero.
+
+    The rows are h, or W a in layers that are not in passes.
+    """
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), inputs * tile_rows, threads):
         h, place = item // tile_rows, item % tile_rows
         row = row_of(first_row, place)
         at = at_tile + h * batch * stride + place
-        if row < width:
-            finish_row(numbers, at, stride, h, row, width, skip, eps, x, kept)
+        if row < rows.width:
+            finish_row(numbers, at, stride, h, row, rows)
         else:
             for i in range(batch):
                 numbers[u32(at + i * stride)] = number(0.0)
     cuda.syncthreads()
 
 
-def finish_row(values, at, step, h, row, width, skip, eps, x, kept):
-    """Turn a row W a of input h into activations; its entries are `step` apart.
+def finish_row(values, at, step, h, row, rows):
+    """Turn a row of input h into activations; its entries are `step` apart.
 
-    A row from `width` on is padding, which may have no variance.
+    A row from the width on is padding, which may have no variance.
     """
     if bare:
         return
-    if skipped:
+    if skipped and not in_passes:
         for i in range(batch):
-            values[u32(at + i * step)] += number(skip) * x[h * batch + i, row]
-    mean, scale = measure_row(values, at, step, row, width, eps)
+            values[u32(at + i * step)] += rows.skip * rows.x[h * batch + i, row]
+    if in_passes:
+        _begin_row(values, at, step, h, row, rows)
+    mean, scale = measure_row(values, at, step, row, rows.width, rows.eps)
     for i in range(batch):
         value = number((values[u32(at + i * step)] - mean) * scale)
-        if skipped:
-            x[h * batch + i, row] = value
-        value = number(sigma(value))
+        if skipped and norm_first:
+            rows.x[h * batch + i, row] = value
+        if not activates_first:
+            value = number(sigma(value))
         values[u32(at + i * step)] = value
         if keeps_rows:
-            kept[row, h * batch + i] = value
+            rows.kept[row, h * batch + i] = value
+
+
+def _begin_row(values, at, step, h, row, rows):
+    """Do what comes before a norm over the batch, in layers in passes."""
+    for i in range(batch):
+        value, column = values[u32(at + i * step)], h * batch + i
+        if skipped and not norm_first:
+            rows.x[column, row] = value
+        if activates_first:
+            value = number(sigma(value))
+        if over_features:
+            group = row // (rows.width // rows.shifts.shape[0])
+            value = (value - number(rows.shifts[group, column])) * number(
+                rows.scales[group, column]
+            )
+        values[u32(at + i * step)] = value
 
 
 def measure_row(values, at, step, row, width, eps):

@@ -110,6 +110,7 @@ class Spec(NamedTuple):
     scaled: bool = False  # whether the scale of each sample is split off
     passing: Passing | None = None  # for layers in passes over their rows
     slope: str = ""  # digest of the derivative, a key of `Sigma.known`, for a backward pass
+    is_orthogonal: bool = False  # whether the weights are orthogonal
     narrow: bool = False  # whether the normals of float64 rows are those of float32 ones
 
     @property
@@ -126,6 +127,17 @@ class Spec(NamedTuple):
     def centred(self) -> bool:
         """Whether the norm subtracts the mean of a batch."""
         return self.norm == NORM_CENTRED
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether layers are in passes over their rows."""
+        return self.passing is not None
+
+    @property
+    def one_block_suffices(self) -> bool:
+        """Whether a block can take a chain through layers: rows stay on no device array."""
+        is_plain = self.source == DRAWN and not self.is_orthogonal and self.passing is None
+        return is_plain and not self.keeps_rows and not (self.scaled and self.skipped)
 
     @property
     def row_norm(self) -> int:

@@ -17,11 +17,11 @@ from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
 
 
-def observe(grams, record, values, kinds, stars):
+def observe(grams, target):
     """Record the current layer of each chain in slot 0."""
     begin()
     load_gram(grams[cuda.blockIdx.x])
-    record_layer(record, values, kinds, stars, cuda.blockIdx.x, 0)
+    record_layer(target, cuda.blockIdx.x, 0)
 
 
 # The exponents by which units change take the place of copies of samples, which are looked for anew
@@ -55,11 +55,10 @@ def apply_units():
     cuda.syncthreads()
 
 
-def rescale(grams, xs, kept, status, layer, step):
+def rescale(state, status, slot, layer, step):
     """Give new units to samples whose size is far from 1; see `cpu.scaling.rescale`.
 
-    grams, xs, kept : (chains, columns + 1, columns), (chains, ...), (chains, ...)
-        The state.  Arrays that are not part of it are neither read nor written.
+    state : State
     status : (chains,) int64
         Receives a note if x is not finite.
     """
@@ -67,6 +66,7 @@ def rescale(grams, xs, kept, status, layer, step):
     whole = cuda.shared.array(0, int64)
     t, chain = cuda.threadIdx.x, cuda.blockIdx.x
     begin()
+    grams, xs, kept = state
     load_gram(grams[chain])
     choose_units()
     if skipped:

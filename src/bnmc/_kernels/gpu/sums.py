@@ -9,15 +9,59 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
-from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, thread
+from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     add_first_pass, at_flags, at_partial, at_shares, at_tile, at_tile64, at_totals, classes,
     columns, edge, entries, kind, line, number, parts, per_entry, per_square, scratch, splits,
     squares, stride, threads, tile_rows, vector, vector_stride, vectors,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.gram import entry_of
 from bnmc._kernels.gpu.shape import Shape, u32
+
+
+# --- the loop over the rows of a layer
+
+
+@inlined
+def sum_rows(begin_range, add, end_range, activates, work, step, width, layer):
+    """Sum over those rows of a layer that are this block's.
+
+    begin_range, end_range : device functions
+        Of the sums over a range of tiles.
+    add : device function
+        Of the first row of a tile, the width, the sums over its range, and `layer`.
+    activates : bool
+        Whether tiles are activated, so that a row without variance is noted.
+    work : Work
+    """
+    whole = cuda.shared.array(0, int64)
+    chain, sums = cuda.blockIdx.y, work.sums
+    for index in range(cuda.blockIdx.x, sums.shape[1], cuda.gridDim.x):
+        clear_sums()
+        begin_range(sums[chain, index])
+        # The rows of a quad are 16 apart, so rows come in whole groups of 64.
+        for row in range(index * tile_rows, (width + 63) // 64 * 64, sums.shape[1] * tile_rows):
+            add(row, width, sums[chain, index], layer)
+        end_range(sums[chain, index])
+        if activates and cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:
+            cuda.atomic.min(work.status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
+
+
+@inlined
+def leave(sums):
+    """Neither begin nor end a range of tiles."""
+
+
+@inlined
+def store_sums(sums):
+    """Store the sums over a range of tiles."""
+    doubles = cuda.shared.array(0, float64)
+    for entry in range(thread(), entries, threads):
+        sums[entry] = doubles[u32(at_totals + entry)]
+
+
+# --- sums of a tile
 
 
 def clear_sums():

@@ -20,8 +20,6 @@ from bnmc._support.device_arrays import as_device_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 
-__all__ = ["DeviceRows", "device_memory", "device_result"]
-
 
 class DeviceRows:
     """Layer 0 before its normalization, in the memory of a GPU.

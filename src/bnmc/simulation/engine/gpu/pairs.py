@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.gpu import pairs
+from bnmc._kernels.gpu.arguments import Address
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
-from bnmc._kernels.gpu.pairs import select
 from bnmc._kernels.gpu.passes import cover
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
@@ -30,10 +31,8 @@ from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
-__all__ = ["GpuPairs", "meet_on_devices"]
-
 #: Part of the free memory of a device that a range of pairs may take.
-SHARE_OF_MEMORY = 0.5
+_SHARE_OF_MEMORY = 0.5
 
 # Most threads of a block of the kernels `cover` and `select`.
 MOST_THREADS = 256
@@ -49,21 +48,20 @@ class GpuPairs(Pairs):
     """
 
     def _allocate(self) -> None:
-        n, pairs = self.chain.batch, len(self.met)
-        self._kernels = kernels_of(
-            Spec(n, n, norm_of_factor(self._spec), False, False, "float64", self._sigma.digest)
-        )
+        n, count = self.chain.batch, len(self.met)
+        norm, digest = norm_of_factor(self._spec), self._sigma.digest
+        self._kernels = kernels_of(Spec(n, n, norm, False, False, "float64", digest))
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
-                "cuda", f"a batch of {n} needs {self._kernels.shape.bytes} bytes of shared memory"
+                "cuda", f"a batch of {n} needs {self._kernels.bytes} bytes of shared memory"
             )
-        with _room(pairs * bytes_of_pair(n)):
-            self._grams = numba_cuda.device_array((pairs, 2, n, n), np.float64)
-            self._work = (
-                numba_cuda.device_array((pairs, 2, n, n), np.float64),
-                numba_cuda.device_array((pairs, 2, n), np.float64),
-                numba_cuda.device_array((pairs, 2, n), np.int64),
-                numba_cuda.device_array((pairs, 3, n, n), np.float64),
+        with _room(count * bytes_of_pair(n)):
+            self._grams = numba_cuda.device_array((count, 2, n, n), np.float64)
+            self._work = pairs.PairWork(
+                numba_cuda.device_array((count, 2, n, n), np.float64),
+                numba_cuda.device_array((count, 2, n), np.float64),
+                numba_cuda.device_array((count, 2, n), np.int64),
+                numba_cuda.device_array((count, 3, n, n), np.float64),
             )
             self._grams.copy_to_device(np.zeros(self._grams.shape))
 
@@ -80,8 +78,8 @@ class GpuPairs(Pairs):
     def _renew(self, matrix: NDArray[np.float64]) -> None:
         with _room(matrix.nbytes):
             launch(
-                self._kernels.renew, len(self.met), self._kernels.shape.threads, 0, 0, self._grams,
-                numba_cuda.to_device(np.ascontiguousarray(matrix)),
+                self._kernels.of(pairs.renew), len(self.met), self._kernels.shape.threads, 0, 0,
+                self._grams, numba_cuda.to_device(np.ascontiguousarray(matrix)),
             )  # fmt: skip
 
     def _advance(
@@ -120,11 +118,10 @@ class GpuPairs(Pairs):
         with _room(taps.nbytes + moved.nbytes):
             launch(
                 cover, count, threads, 0, 0, grams,
-                numba_cuda.to_device(np.ascontiguousarray(taps, np.int64)), bias, covered,
+                numba_cuda.to_device(np.ascontiguousarray(taps, np.int64)), bias, covered, 0, 0, 0,
             )  # fmt: skip
-            launch(
-                select, count, threads, 0, 0, covered, numba_cuda.to_device(moved), grams
-            )  # fmt: skip
+            moved_there = numba_cuda.to_device(moved)
+            launch(pairs.select, count, threads, 0, 0, covered, moved_there, grams)
 
     def _run(
         self,
@@ -136,7 +133,7 @@ class GpuPairs(Pairs):
         trace: NDArray[np.float64],
         record: NDArray[np.float64],
     ) -> None:
-        kernels, pairs = self._kernels, len(self.met)
+        kernels, count = self._kernels, len(self.met)
         small = [self.met, self.tries, self.status, record, trace]
         with _room(sum(values.nbytes for values in small)):
             # An empty array has no pointer.
@@ -144,13 +141,12 @@ class GpuPairs(Pairs):
                 numba_cuda.to_device(values if values.size else np.zeros((1,) * values.ndim))
                 for values in small
             ]
-            met, tries, status, recorded, traced = there
+            recorded = pairs.PairRecord(there[3], count if record.size else 0, there[4], len(trace))
             launch(
-                kernels.couple, pairs, kernels.shape.threads, kernels.shape.bytes, 0,
-                np.uint32(stream), self._grams, *self._work, met, tries, self.first, first_layer,
-                layers, self.lag, until, self.threshold, recorded, pairs if record.size else 0,
-                traced, len(trace), *self._key, status,
-                numba_cuda.device_array((1, 1), np.float64), law.width, law.gain, law.eps,
+                kernels.of(pairs.couple), count, kernels.shape.threads, kernels.bytes, 0,
+                pairs.Pairs(self._grams, *there[:3]), self._work, recorded, law,
+                Address(self.first, *self._key), np.uint32(stream),
+                pairs.PairSpan(first_layer, layers, self.lag, until, self.threshold),
             )  # fmt: skip
             for values, array in zip(small, there, strict=True):
                 if values.size:
@@ -205,7 +201,7 @@ def _meet_on_device(
 ) -> Meetings:
     """Let pairs meet on a device, of which the pair `traced` leaves a trace."""
     with device:
-        most = int(SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
+        most = int(_SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
         size = max(1, min(most, MOST_OF_RANGE))
         return joined(
             [

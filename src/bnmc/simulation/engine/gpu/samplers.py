@@ -6,14 +6,16 @@ the kernels fill one, the other is copied to the host.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.layers import gram_of_rows
+from bnmc._kernels.gpu.arguments import NOTHING, Address, State, Target
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
     STEP_BITS,
@@ -21,73 +23,43 @@ from bnmc._kernels.gpu.block import (
     STOPPED_NOT_FINITE,
     STOPPED_UNRESOLVED,
 )
-from bnmc._kernels.gpu.build import Kernels, kernels_of, orthogonal_kernels_of
-from bnmc._kernels.gpu.device import (
-    cuda as numba_cuda,
-)
-from bnmc._kernels.gpu.device import (
-    free_memory,
-    launch,
-    processors,
-    ready,
-    shared_memory,
-)
-from bnmc._kernels.gpu.shape import (
-    DRAWN,
-    GIVEN,
-    KEPT,
-    MOST_RANGES,
-    MULTIPLIED,
-    Spec,
-    shape_of,
-)
+from bnmc._kernels.gpu.build import Kernels, kernels_of
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import free_memory, launch, processors, shared_memory
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec, shape_of
+from bnmc._kernels.gpu.state import observe
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor, spec_of, spec_of_start
-from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.compiled import spec_of, spec_of_start
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
-from bnmc.simulation.engine.gpu.orthogonal import bytes_of_chain, start_orthogonal
-from bnmc.simulation.engine.gpu.passing import Address, Arrays, GpuPasses
+from bnmc.simulation.engine.gpu.launches import (
+    Launches,
+    bytes_of_chain,
+    forward,
+    is_plain,
+    kernel_spec,
+)
 from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
-from bnmc.simulation.engine.state import Frames, Measure, State
+from bnmc.simulation.engine.state import Frames, Measure
+from bnmc.simulation.engine.state import State as SavedState
 from bnmc.simulation.engine.weights import WeightsSampler
 
-__all__ = [
-    "GPU_SAMPLERS",
-    "GpuConditionalSampler",
-    "GpuSampler",
-    "GpuWeightsSampler",
-    "fits",
-]
-
 #: Part of the free memory that the frames of a block of layers may take.
-SHARE_OF_MEMORY = 0.25
+_SHARE_OF_MEMORY = 0.25
 
 #: Most chains of one launch: they are an axis of the grid.
 MOST_OF_GRID = 65_535
-
-#: Blocks per multiprocessor among which the layers of few chains are split.
-BLOCKS_OF_PROCESSOR = 2
 
 #: Bytes of a buffer from which frames are copied, and least number of chains per multiprocessor in
 #: a chunk: with fewer chains it would be idle.
 STAGING_BYTES = 1 << 26
 LEAST_OF_PROCESSOR = 12
-FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
-
-
-class _Target(NamedTuple):
-    """The arrays to which kernels record layers; see `gpu.gram.record_function`."""
-
-    record: Any
-    values: Any
-    kinds: Any
-    stars: Any
+_FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
 class GpuSampler(ScaledSampler):
@@ -102,22 +74,18 @@ class GpuSampler(ScaledSampler):
     def _allocate(self) -> None:
         super()._allocate()
         chain, chains = self.chain, self.chains
-        #: The passes over the rows of a layer, unless the layers are plain.
-        self.passes: GpuPasses | None = None
-        if GpuPasses.are_needed(chain):
-            self.passes = GpuPasses(chain, self.columns)
-        self.kernels = self._kernels(self.spec, self.source, self.dtype.name)
+        self.kernels = self._kernels(self._spec_of(self.spec, self.source, self.dtype.name))
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
-        of_x = (chains, self.columns, stride) if self.skipped else (1, 1, 1)
-        of_a = (chains, 2, stride, self.columns) if self.keeps_a else (1, 2, 1, 1)
-        size = 8 * chains * self.columns**2 + itemsize * int(np.prod(of_x) + np.prod(of_a))
-        with device_memory("chains", size, FEWER_CHAINS):
+        of_x = (chains * self.skipped, self.columns, stride)
+        of_a = (chains * self.keeps_a, 2, stride, self.columns)
+        size = 8 * chains * self.columns**2 + itemsize * (math.prod(of_x) + math.prod(of_a))
+        with device_memory("chains", size, _FEWER_CHAINS):
             self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
             # With the units of the samples in a further row, if the scale is split off.
             self.grams = self._zeros((chains, self._rows_of_gram, self.columns), np.float64)
-            self.xs = self._zeros(of_x, self.dtype)
-            self.activations = self._zeros(of_a, self.dtype)
+            self.xs = self._zeros(of_x, self.dtype) if self.skipped else NOTHING
+            self.activations = self._zeros(of_a, self.dtype) if self.keeps_a else NOTHING
         #: What `lift` has added to all units since the units on the device.
         self._lifted = 0
         #: The array on the device in which frames stay, or None.
@@ -136,6 +104,8 @@ class GpuSampler(ScaledSampler):
             if one.star is not None:
                 star[:] = one.star
         self._wanted = numba_cuda.to_device(kinds), numba_cuda.to_device(stars)
+        # Stands for the one of two arrays that kernels do not write.
+        self._nothing = numba_cuda.device_array((1, 1, 1, 1), np.float64)
 
     @property
     def _shape_of_frame(self) -> tuple[int, int]:
@@ -149,11 +119,10 @@ class GpuSampler(ScaledSampler):
         """Rows of a Gram matrix on the device; the last one holds units if there are any."""
         return self.columns + self.is_scaled
 
-    def _target(self, frames: Any) -> _Target:
+    def _target(self, frames: Any) -> Target:
         """Return the arrays in which kernels record, given the array of frames on the device."""
-        if self.measures:
-            return _Target(self._nothing(4, "float64"), frames, *self._wanted)
-        return _Target(frames, self._nothing(4, "float64"), *self._wanted)
+        record, values = (self._nothing, frames) if self.measures else (frames, self._nothing)
+        return Target(record, values, *self._wanted)
 
     def _host(self, frames: Frames) -> NDArray[np.float64]:
         return frames.values if self.measures else frames.gram
@@ -186,7 +155,7 @@ class GpuSampler(ScaledSampler):
             arrays["x"] = self.xs.copy_to_host()
         return arrays
 
-    def take(self, state: State) -> None:
+    def take(self, state: SavedState) -> None:
         self.layer = state.layer
         self._send_grams(state.arrays["gram"], state.arrays.get("exponent", 0))
         if self.keeps_a:
@@ -200,15 +169,15 @@ class GpuSampler(ScaledSampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        if isinstance(start, DeviceRows) and (self.is_scaled or self.passes is not None):
+        if isinstance(start, DeviceRows) and (self.is_scaled or not is_plain(self.chain)):
             # The host splits off their scale, and makes layers 0 that are not plain.
             start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
             law = spec_of_start(self.spec)
-            self._draw(law, 0, self.chains, 0, np.full(1, -1), None, self.keeps_a)
+            self._draw(law, 0, self.chains, 0, np.full(1, -1), None)
         elif isinstance(start, DeviceRows):
-            self._rows(GIVEN, self.spec, 0, self.chains, 0, start.array)
+            self._take_rows(start.array)
         else:
             self._copy_start(start)
         self.record(frames)
@@ -224,8 +193,8 @@ class GpuSampler(ScaledSampler):
         if there is None:
             there = numba_cuda.device_array((self.chains, 1, *self._shape_of_frame), np.float64)
         launch(
-            self.kernels.observe, self.chains, self.kernels.shape.threads,
-            self.kernels.shape.bytes, self.stream, self.grams, *self._target(there),
+            self.kernels.of(observe), self.chains, self.kernels.shape.threads, self.kernels.bytes,
+            self.stream, self.grams, self._target(there),
         )  # fmt: skip
         self.stream.synchronize()
         if self.results is None:
@@ -323,19 +292,22 @@ class GpuSampler(ScaledSampler):
             raise NonFiniteError(chain, 0, f"{self.dtype} representation")
         to.copy_to_device(values)
 
-    def _kernels(
-        self, law: codes.LayerSpec, source: int, dtype: str, kept: bool = False
-    ) -> Kernels:
-        spec = _spec_of(self.chain, self.columns, norm_of_factor(law), source, dtype)
-        kernels = kernels_of(
-            spec._replace(
-                digest=self.sigma.digest, keeps_rows=kept or self.keeps_a, narrow=self.narrow
-            )
+    def _spec_of(self, law: codes.LayerSpec, source: int, dtype: str, layer: int = 1) -> Spec:
+        """Return the properties for which kernels are compiled that begin with a layer."""
+        spec = kernel_spec(self.chain, law, dtype, source)
+        return spec._replace(
+            keeps_rows=self.keeps_a,
+            narrow=self.narrow,
+            # Layer 0 is drawn given its covariance, without weights.
+            is_orthogonal=self.chain.is_orthogonal and layer > 0,
         )
-        if kernels.shape.bytes > shared_memory():
+
+    def _kernels(self, spec: Spec) -> Kernels:
+        kernels = kernels_of(spec)
+        if kernels.bytes > shared_memory():
             raise BackendError(
                 "cuda",
-                f"{self.columns} columns in {dtype} need {kernels.shape.bytes} bytes of shared "
+                f"{self.columns} columns in {spec.dtype} need {kernels.bytes} bytes of shared "
                 f"memory, the device has {shared_memory()}: backend='cpu'",
             )
         return kernels
@@ -353,7 +325,6 @@ class GpuSampler(ScaledSampler):
         layer: int,
         slots: NDArray[np.int64],
         record: NDArray[np.float64] | None,
-        kept: bool = False,
     ) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
@@ -361,25 +332,25 @@ class GpuSampler(ScaledSampler):
         """
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
-            status = self._go(law, a, b, layer, slots, record, self.dtype.name, kept)
+            status = self._advance_chunks(law, a, b, layer, slots, record, self.dtype.name)
             stopped = (status & ((1 << STEP_BITS) - 1)) == STOPPED_UNRESOLVED
             for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
                 done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
                 status[index - a] = NOT_STOPPED
-                self._go_wide(law, index, layer + done, slots[done:], record)
+                self._advance_float64(law, index, layer + done, slots[done:], record)
             self._check(status, a, layer)
         wide = np.setdiff1d(np.arange(first, last), narrow)
         for index in wide.tolist():
-            self._go_wide(law, index, layer, slots, record)
+            self._advance_float64(law, index, layer, slots, record)
 
-    def _go_wide(
+    def _advance_float64(
         self, law: codes.LayerSpec, index: int, layer: int, slots: NDArray[np.int64], record: Any
     ) -> None:
-        status = self._go(law, index, index + 1, layer, slots, record, "float64", False)
+        status = self._advance_chunks(law, index, index + 1, layer, slots, record, "float64")
         self._check(status, index, layer)
 
-    def _go(
+    def _advance_chunks(
         self,
         law: codes.LayerSpec,
         first: int,
@@ -388,7 +359,6 @@ class GpuSampler(ScaledSampler):
         slots: NDArray[np.int64],
         record: NDArray[np.float64] | None,
         dtype: str,
-        kept: bool,
     ) -> NDArray[np.int64]:
         """Take chains through layers in chunks; `record` takes the frames on the host."""
         wanted = np.flatnonzero(slots >= 0)
@@ -402,7 +372,7 @@ class GpuSampler(ScaledSampler):
         own = np.where(slots >= 0, slots if stay else slots - base, -1)
         found = np.full(last - first, NOT_STOPPED)
         pending: list[Callable[[], None] | None] = [None, None]
-        with device_memory("chains", self._size_of_buffers(most * numbers), FEWER_CHAINS):
+        with device_memory("chains", self._size_of_buffers(most * numbers), _FEWER_CHAINS):
             buffers = self._two_buffers(most * numbers)
             for number, a in enumerate(range(first, last, most)):
                 b = min(last, a + most)
@@ -413,23 +383,23 @@ class GpuSampler(ScaledSampler):
                     flat[: (b - a) * numbers].reshape(b - a, *shape) for flat in buffers[number % 2]
                 )
                 target = self._target(self.results[a:b] if stay else there)
-                status, held = self._chunk(law, a, b, layer, own, target, dtype, kept)
+                launches = self._launches(law, a, b, layer, own, target, dtype)
                 noted = self._noted[number % 2][: b - a]
                 computed, copied = numba_cuda.event(), numba_cuda.event()
                 computed.record(self.stream)
                 computed.wait(self.copying)
-                status.copy_to_host(noted, stream=self.copying)
+                launches.work.status.copy_to_host(noted, stream=self.copying)
                 if leave:
                     there.copy_to_host(here, stream=self.copying)
                 copied.record(self.copying)
 
                 def take(
                     a: int = a, b: int = b, here: Any = here, noted: Any = noted,
-                    copied: Any = copied, held: Any = (status, held),
+                    copied: Any = copied, launches: Launches = launches,
                 ) -> None:  # fmt: skip
                     # What the kernels work on is held until they have ended.
                     copied.synchronize()
-                    found[a - first : b - first] = noted
+                    found[a - first : b - first] = launches.of_layers(noted)
                     if leave and record is not None:
                         record[a:b, base : base + wanted.size] = here
 
@@ -439,24 +409,18 @@ class GpuSampler(ScaledSampler):
                     finish()
         return found
 
-    def _most_of_chunk(self, size: int, kernels: Kernels | None = None) -> int:
+    def _most_of_chunk(self, size: int) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
-        kernels = self.kernels if kernels is None else kernels
-        shape = kernels.shape
+        spec = self._spec_of(self.spec, self.source, self.dtype.name)
+        shape = self.kernels.shape
         tiles = shape.tiles(self.chain.width)
-        orthogonal = self.chain.is_orthogonal
-        by_rows = kernels.layers is None or tiles > MOST_RANGES or orthogonal
+        by_rows = not spec.one_block_suffices or tiles > MOST_RANGES
         sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
-        most = min(MOST_OF_GRID, int(SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
+        most = min(MOST_OF_GRID, int(_SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
-        if self.passes is not None:
-            own = self.passes.bytes_of_chain(shape)
-            most = min(most, int(SHARE_OF_MEMORY * free_memory() / own))
-        if orthogonal:
-            own = bytes_of_chain(shape.spec)
-            most = min(most, int(SHARE_OF_MEMORY * free_memory() / own))
-        return max(1, most)
+        work = max(1, bytes_of_chain(self.chain, self.spec, spec))
+        return max(1, min(most, int(_SHARE_OF_MEMORY * free_memory() / work)))
 
     def _size_of_buffers(self, numbers: int) -> int:
         """Return the bytes that two buffers of `numbers` numbers need besides the existing ones."""
@@ -476,124 +440,39 @@ class GpuSampler(ScaledSampler):
             ]
         return self._buffers_of_frames
 
-    def _chunk(
+    def _launches(
         self, law: codes.LayerSpec, first: int, last: int, layer: int, slots: NDArray[np.int64],
-        target: _Target, dtype: str, kept: bool,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels; return their status array, and arrays that must live as long."""
-        source = self.source if not kept else DRAWN
-        if self.passes is not None:
-            return self._by_passes(
-                self.passes, law, first, last, layer, slots, target, source, dtype
-            )
-        kernels = self._kernels(law, source, dtype, kept)
-        # Layer 0 is drawn given its covariance, without weights.
-        if self.chain.is_orthogonal and layer > 0:
-            return self._with_frames(kernels, law, first, last, layer, slots, target, dtype)
-        tiles = kernels.shape.tiles(self.chain.width)
-        parts = min(tiles, -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)))
-        if kernels.layers is None or parts > 1 or tiles > MOST_RANGES:
-            return self._by_rows(kernels, law, first, last, layer, slots, target, parts, dtype)
-        return self._by_chain(kernels, law, first, last, layer, slots, target, dtype)
+        target: Target, dtype: str, given: Any = NOTHING,
+    ) -> Launches:  # fmt: skip
+        """Start the kernels that take chains first:last through layers."""
+        source = self.source if layer > 0 else DRAWN
+        if given is not NOTHING:
+            source = GIVEN
+        spec = self._spec_of(law, source, dtype, layer)
+        self._kernels(spec)
+        state = State(
+            self.grams[first:last],
+            self.xs[first:last] if self.skipped else NOTHING,
+            self.activations[first:last] if self.keeps_a else NOTHING,
+        )
+        address = Address(self.offset + first, *self.key_words)
+        return forward(
+            self.chain, law, spec, state, target, address, layer, slots, self.stream, given
+        )
 
-    def _by_passes(
-        self, passes: GpuPasses, law: codes.LayerSpec, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], target: _Target, source: int, dtype: str,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels of layers that are not plain."""
-        kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
-        arrays = Arrays(self.grams[first:last], self._x(first, last, dtype), kept, target)
-        blocks = -(-BLOCKS_OF_PROCESSOR * processors() // (last - first))
-        return passes.start(
-            lambda source: self._kernels(law, source, dtype), source, arrays, law,
-            Address(self.offset + first, layer, *self.key_words), slots, blocks, self.stream,
-        )  # fmt: skip
-
-    def _with_frames(
-        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], target: _Target, dtype: str,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Start the kernels of layers with orthogonal weights."""
-        grams, x = self.grams[first:last], self._x(first, last, dtype)
-        return start_orthogonal(
-            orthogonal_kernels_of(kernels.shape.spec),
-            Arrays(grams, x, self._nothing(4, dtype), target), law,
-            Address(self.offset + first, layer, *self.key_words), slots,
-            -(-BLOCKS_OF_PROCESSOR * processors() // (last - first)), self.stream,
-        )  # fmt: skip
-
-    def _by_chain(
-        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], target: _Target, dtype: str,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Start a kernel with one block per chain."""
-        status = numba_cuda.to_device(np.full(last - first, NOT_STOPPED), stream=self.stream)
-        steps = numba_cuda.to_device(slots, stream=self.stream)
-        x = self._x(first, last, dtype)
-        launch(
-            kernels.layers, last - first, kernels.shape.threads, kernels.shape.bytes, self.stream,
-            self.grams[first:last], x, *target, steps, status, law.width, law.skip, law.gain,
-            law.eps, self.offset + first, layer, *self.key_words,
-        )  # fmt: skip
-        return status, (steps, x, target)
-
-    def _by_rows(
-        self, kernels: Kernels, law: codes.LayerSpec, first: int, last: int, layer: int,
-        slots: NDArray[np.int64], target: _Target, parts: int, dtype: str, given: Any = None,
-    ) -> tuple[Any, Any]:  # fmt: skip
-        """Start kernels that split the rows of each layer among blocks."""
-        count = last - first
-        status = numba_cuda.to_device(np.full(count, NOT_STOPPED), stream=self.stream)
-        ranges = min(kernels.shape.tiles(law.width), MOST_RANGES)
-        parts = min(parts, ranges)
-        sums = numba_cuda.device_array((count, ranges, kernels.shape.entries), np.float64)
-        arrived = numba_cuda.to_device(np.zeros(count, np.int32), stream=self.stream)
-        kept = self.activations[first:last] if self.keeps_a else self._nothing(4, dtype)
-        given = self._nothing(3, dtype) if given is None else given
-        x = self._x(first, last, dtype)
-        before = self.grams[first:last], x, kept, given, sums, arrived, *target
-        after = status, law.width, law.skip, law.gain, law.eps, self.offset + first
-        # Prepared once: a layer may be as short as the launch of a kernel by Python.
-        start = ready(
-            kernels.rows, (parts, count), kernels.shape.threads, kernels.shape.bytes, self.stream,
-            (*before, 0, *after, layer, 0, *self.key_words),
-        )  # fmt: skip
-        rows = self.grams[first:last], x, kept, status
-        if self.is_scaled:
-            rescale = ready(
-                kernels.rescale, (count, 1), kernels.shape.threads, kernels.shape.bytes,
-                self.stream, (*rows, layer, 0),
-            )  # fmt: skip
-        for step, slot in enumerate(slots.tolist()):
-            start(*before, slot, *after, layer + step, step, *self.key_words)
-            if self.is_scaled:
-                rescale(*rows, layer + step, step)
-        return status, (sums, arrived, kept, given, x, target)
-
-    def _rows(
-        self, source: int, law: codes.LayerSpec, first: int, last: int, layer: int, given: Any
-    ) -> None:
+    def _take_rows(self, given: Any) -> None:
         """Make layer 0 from given rows."""
-        kernels = self._kernels(law, source, self.dtype.name)
-        most = self._most_of_chunk(0, kernels)
-        for a in range(first, last, most):
-            b = min(last, a + most)
-            own = given[a:b] if given.shape[0] > 1 else given
-            with device_memory("chains", 0, FEWER_CHAINS):
-                status, _ = self._by_rows(
-                    kernels, law, a, b, layer, np.full(1, -1),
-                    self._target(self._nothing(4, "float64")), MOST_RANGES, self.dtype.name,
-                    own,
-                )  # fmt: skip
+        most = self._most_of_chunk(0)
+        for a in range(0, self.chains, most):
+            b = min(self.chains, a + most)
+            rows = given[a:b] if given.shape[0] > 1 else given
+            target = self._target(self._nothing)
+            with device_memory("chains", 0, _FEWER_CHAINS):
+                launches = self._launches(
+                    self.spec, a, b, 0, np.full(1, -1), target, self.dtype.name, rows
+                )
                 self.stream.synchronize()
-            self._check(status.copy_to_host(), a, layer)
-
-    def _x(self, first: int, last: int, dtype: str) -> Any:
-        return self.xs[first:last] if self.skipped else self._nothing(3, dtype)
-
-    def _nothing(self, axes: int, dtype: str) -> Any:
-        shape = (1, 2, 1, 1) if axes == 4 else (1, 1, 1)
-        return numba_cuda.device_array(shape, dtype)
+            self._check(launches.of_layers(launches.work.status.copy_to_host()), a, 0)
 
     def _check(self, status: NDArray[np.int64], first: int, layer: int) -> None:
         """Raise the error of the first chain that a kernel stopped."""
@@ -642,7 +521,9 @@ class GpuWeightsSampler(GpuSampler):
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         def advance(own: NDArray[np.int64], record: Any) -> None:
-            status = self._go(self.spec, first, last, layer, own, record, self.dtype.name, False)
+            status = self._advance_chunks(
+                self.spec, first, last, layer, own, record, self.dtype.name
+            )
             self._check(status, first, layer)
 
         self._advanced(advance, slots, frames)
@@ -654,18 +535,9 @@ def fits(chain: Chain, columns: int, path: str, dtype: str) -> bool:
     A float32 chain may continue in float64.
     """
     source = MULTIPLIED if path == WeightsSampler.path else DRAWN
-    norm = norm_of_factor(spec_of(chain, columns // chain.batch))
-    specs = [_spec_of(chain, columns, norm, source, name) for name in {dtype, "float64"}]
+    law = spec_of(chain, columns // chain.batch)
+    specs = [kernel_spec(chain, law, name, source) for name in {dtype, "float64"}]
     return all(shape_of(spec).bytes <= shared_memory() for spec in specs)
-
-
-def _spec_of(chain: Chain, columns: int, norm: int, source: int, dtype: str) -> Spec:
-    """Return the properties for which kernels of a chain are compiled, except the activation."""
-    return Spec(
-        columns, chain.batch, norm, chain.skip != 0.0, source in (MULTIPLIED, KEPT), dtype, "",
-        source, chain.weight_law.code if source == MULTIPLIED else 0, splits_scale(chain),
-        GpuPasses.passing(chain, source) if GpuPasses.are_needed(chain) else None,
-    )  # fmt: skip
 
 
 def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:

@@ -1,0 +1,271 @@
+"""Launches of the kernels that take some chains from layer to layer, forward or back.
+
+A layer takes as many launches as it has parts: the covariance of the rows, or the activations that
+all taps see; the moments, or the sums that make normals orthogonal; the rows; new units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.gpu import layers, orthogonal_layers, passes, state
+from bnmc._kernels.gpu.arguments import NOTHING, Address, Frames, Passes, State, Target, Work
+from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS
+from bnmc._kernels.gpu.build import Kernels, kernels_of
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import processors, ready
+from bnmc._kernels.gpu.shape import (
+    DRAWN,
+    KEPT,
+    MOST_RANGES,
+    MULTIPLIED,
+    NO_BIAS,
+    NORMAL_BIAS,
+    UNIFORM_BIAS,
+    Passing,
+    Shape,
+    Spec,
+)
+from bnmc._kernels.scalar import codes
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import norm_of_factor, sigma_of
+from bnmc.chain.homogeneity import splits_scale
+
+#: Blocks per multiprocessor among which the layers of few chains are split.
+BLOCKS_OF_PROCESSOR = 2
+
+#: Threads of a block of the kernels that do one thing per entry.
+_THREADS = 256
+
+
+def is_plain(chain: Chain) -> bool:
+    """Whether the rows of layers are drawn one by one, given the Gram matrix itself."""
+    return chain.is_row_by_row and chain.covariance.is_identity
+
+
+def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DRAWN) -> Spec:
+    """Return the properties for which kernels of the layers of a chain are compiled."""
+    passing = None
+    if not is_plain(chain):
+        bias = NO_BIAS
+        if source == MULTIPLIED and law.bias > 0.0:
+            bias = UNIFORM_BIAS if law.uniform_bias else NORMAL_BIAS
+        is_convolved = source == MULTIPLIED and chain.convolution is not None
+        passing = Passing(law.order, law.norm, law.groups > 0, law.centred, bias, is_convolved)
+    return Spec(
+        law.columns,
+        law.batch,
+        norm_of_factor(law),
+        law.skip != 0.0,
+        source in (MULTIPLIED, KEPT),
+        dtype,
+        sigma_of(chain.activation).digest,
+        source,
+        law.weights if source == MULTIPLIED else 0,
+        splits_scale(chain),
+        passing,
+    )
+
+
+def neighbours(chain: Chain, columns: int) -> Any:
+    """Return the column that each tap sees from a column, on the device."""
+    taps = np.arange(columns)[None]
+    if chain.convolution is not None:
+        taps = chain.convolution.neighbours(columns)
+    return numba_cuda.to_device(np.ascontiguousarray(taps, np.int64))
+
+
+class Launches:
+    """Kernels that are launched for each of several layers of some chains.
+
+    Parameters
+    ----------
+    shape : Shape
+    count : int
+        Number of chains.
+    width, sums : int
+        Rows of a layer, and numbers that are summed over its rows.
+    stream : stream of the device, or 0
+    status : (chains,) ndarray or None
+        Notes of `block` to begin with.
+
+    Attributes
+    ----------
+    work : Work
+    ranges, blocks : int
+        Ranges of the tiles of a layer, and blocks among which they are divided.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        count: int,
+        width: int,
+        sums: int,
+        stream: Any,
+        status: NDArray[np.int64] | None = None,
+    ) -> None:
+        self.count, self.stream = count, stream
+        self.ranges = min(shape.tiles(width), MOST_RANGES)
+        self.blocks = -(-BLOCKS_OF_PROCESSOR * processors() // count)
+        if status is None:
+            status = np.full(count, NOT_STOPPED)
+        self.work = Work(
+            numba_cuda.to_device(status, stream=stream),
+            numba_cuda.to_device(np.zeros(count, np.int32), stream=stream),
+            numba_cuda.device_array((count, self.ranges, sums), np.float64),
+        )
+        #: Number of the next launch.
+        self.step = 0
+        self._launches: list[Callable[..., None]] = []
+        #: What the kernels work on, which must live until they have ended.
+        self._held: list[Any] = []
+
+    def add(
+        self, kernels: Kernels, kernel: Callable[..., None], blocks: int, *fixed: Any, ends: int = 3
+    ) -> None:
+        """Add a kernel; its arguments end with `ends` integers.
+
+        Each chain has at most `blocks` blocks in a row of the grid.  With 0 it has one, and the
+        grid has one axis.
+        """
+        start = self.prepared(kernels, kernel, blocks, (*fixed, *(0,) * ends))
+        self.add_function(lambda *varying: start(*fixed, *varying))
+        self._held.append(fixed)
+
+    def add_each(self, kernel: Any, grid: Any, *fixed: Any) -> None:
+        """Add a kernel of any shape."""
+        start = ready(kernel, grid, _THREADS, 0, self.stream, (*fixed, 0, 0, 0))
+        self.add_function(lambda *varying: start(*fixed, *varying))
+        self._held.append(fixed)
+
+    def add_function(self, launch: Callable[..., None]) -> None:
+        """Add a function that launches a kernel."""
+        self._launches.append(launch)
+
+    def prepared(
+        self, kernels: Kernels, kernel: Callable[..., None], blocks: int, arguments: Sequence[Any]
+    ) -> Callable[..., None]:
+        """Return a function that launches a kernel; see `add`."""
+        grid = (min(blocks, self.blocks), self.count) if blocks else (self.count, 1)
+        # Prepared once, since a layer may be as short as the launch of a kernel by Python.
+        return ready(
+            kernels.of(kernel), grid, kernels.shape.threads, kernels.bytes, self.stream, arguments
+        )
+
+    @property
+    def count_of_layer(self) -> int:
+        """Number of launches for a layer."""
+        return len(self._launches)
+
+    def run(self, layers: Iterable[tuple[int, ...]]) -> None:
+        """Launch the kernels for each layer, given what varies but for the number of the launch."""
+        for varying in layers:
+            for launch in self._launches:
+                launch(*varying, self.step)
+                self.step += 1
+
+    def clear(self) -> None:
+        """Forget the kernels, not what they work on."""
+        self._launches = []
+
+    def of_layers(self, notes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return notes with the number of the layer in the place of that of the launch."""
+        steps, reasons = notes >> STEP_BITS, notes & ((1 << STEP_BITS) - 1)
+        layers = (steps // self.count_of_layer << STEP_BITS) + reasons
+        return np.where(notes == NOT_STOPPED, notes, layers)
+
+
+def forward(
+    chain: Chain, law: codes.LayerSpec, spec: Spec, state_of: State, target: Target,
+    address: Address, layer: int, slots: NDArray[np.int64], stream: Any, given: Any = NOTHING,
+) -> Launches:  # fmt: skip
+    """Launch the kernels that take some chains through layers, from `layer` on.
+
+    Parameters
+    ----------
+    chain, law, spec : Chain, LayerSpec, Spec
+    state_of, target, address : State, Target, Address
+    layer : int
+    slots : (layers,) int64
+        Where each layer is recorded; -1 for nowhere.
+    stream : stream of the device
+    given : (chains or 1, width, columns) array of the device
+        Layer 0, if it is given.
+    """
+    kernels, count = kernels_of(spec), state_of.grams.shape[0]
+    launches = Launches(kernels.shape, count, law.width, kernels.shape.entries, stream)
+    work, of, ranges = launches.work, given, launches.ranges
+    if spec.one_block_suffices and ranges == kernels.shape.tiles(law.width) and (
+        launches.blocks == 1 or ranges == 1
+    ):  # fmt: skip
+        steps = numba_cuda.to_device(slots, stream=stream)
+        of_all = state_of, law, target, steps, work.status, address
+        launches.add(kernels, layers.layers, 0, *of_all, ends=2)
+        launches.run([(layer,)])
+        return launches
+    arrays = {
+        name: numba_cuda.device_array(
+            (count, *lengths), spec.dtype if name == "factors" else np.float64
+        )
+        for name, lengths in lengths_of_work(chain, law, spec, layer).items()
+    }
+    rows = kernels
+    if spec.passing is not None:
+        of = Passes(*(arrays.get(name, NOTHING) for name in Passes._fields))
+        of = of._replace(covariances=arrays.get("covariances", state_of.grams))
+        grid, taps = (launches.blocks, count), neighbours(chain, spec.columns)
+        if "covariances" in arrays:
+            bias = chain.bias_variance / chain.gain**2 if chain.shows_bias else 0.0
+            launches.add_each(passes.cover, count, state_of.grams, taps, bias, of.covariances)
+        if spec.is_convolved:
+            launches.add_each(passes.unfold, grid, state_of.kept, law.width, taps, of.factors)
+        if spec.over_features:
+            tiles = kernels.shape.tiles(law.width)
+            launches.add(kernels, passes.moments, tiles, state_of, of, law, work, address)
+            if spec.source == MULTIPLIED:
+                rows = kernels_of(kernel_spec(chain, law, spec.dtype, KEPT))
+    if spec.is_orthogonal:
+        of = Frames(**arrays)
+        # One block makes all sums of zᵀz that a layer needs.
+        each = codes.MOST_PASSES if min(launches.blocks, ranges) == 1 else 1
+        for first in range(0, codes.MOST_PASSES, each):
+            of_frame = state_of, of, first, first + each, law, work, address
+            launches.add(kernels, orthogonal_layers.frame, ranges, *of_frame)
+    launches.add(rows, layers.rows, ranges, state_of, of, law, target, work, address)
+    if spec.scaled:
+        launches.add(kernels, state.rescale, 0, state_of, work.status)
+    launches.run((slot, layer + step) for step, slot in enumerate(slots.tolist()))
+    return launches
+
+
+def lengths_of_work(
+    chain: Chain, law: codes.LayerSpec, spec: Spec, layer: int = 1
+) -> dict[str, tuple[int, ...]]:
+    """Return lengths of arrays of one chain, by their names in `Passes` or `Frames`."""
+    n = spec.columns
+    if spec.is_orthogonal:
+        return {"inverse": (n, n), "matrices": (spec.rows_of_gram, n), "leasts": ()}
+    lengths: dict[str, tuple[int, ...]] = {}
+    # Layer 0 is drawn given its covariance itself.
+    if spec.source == DRAWN and layer > 0 and not chain.covariance.is_identity:
+        lengths["covariances"] = (n, n)
+    if spec.is_convolved:
+        lengths["factors"] = (law.fan_in, n)
+    if spec.over_features:
+        places = passes.segments_of(kernels_of(spec).shape, law.width, law.groups)
+        lengths["segments"] = (places, 2, n)
+        lengths["shifts"] = lengths["scales"] = (law.groups, n)
+    return lengths
+
+
+def bytes_of_chain(chain: Chain, law: codes.LayerSpec, spec: Spec) -> int:
+    """Return the bytes of those arrays."""
+    sizes = {"factors": np.dtype(spec.dtype).itemsize}
+    lengths = lengths_of_work(chain, law, spec)
+    return sum(sizes.get(name, 8) * math.prod(own) for name, own in lengths.items())
