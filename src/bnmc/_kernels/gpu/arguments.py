@@ -215,7 +215,6 @@ class RowInputs(NamedTuple):
     width: Any
     fan_in: Any
     gain: Any
-    #: In the precision of rows, as are `bias` and `eps`.
     skip: Any
     bias: Any
     eps: Any

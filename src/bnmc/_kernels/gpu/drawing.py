@@ -97,10 +97,10 @@ def _add_rest(first_row, rows):
             z0, z1, z2, z3 = draw_biases(
                 np.uint32(rows.fan_in), quad, draw.layer, draw.stream, draw.key0, draw.key1
             )
-        _add_to_row(first_row, item, rows.bias * number(z0), rows)
-        _add_to_row(first_row, item + quads, rows.bias * number(z1), rows)
-        _add_to_row(first_row, item + 2 * quads, rows.bias * number(z2), rows)
-        _add_to_row(first_row, item + 3 * quads, rows.bias * number(z3), rows)
+        _add_to_row(first_row, item, number(rows.bias) * number(z0), rows)
+        _add_to_row(first_row, item + quads, number(rows.bias) * number(z1), rows)
+        _add_to_row(first_row, item + 2 * quads, number(rows.bias) * number(z2), rows)
+        _add_to_row(first_row, item + 3 * quads, number(rows.bias) * number(z3), rows)
     cuda.syncthreads()
 
 
@@ -113,7 +113,7 @@ def _add_to_row(first_row, place, bias, rows):
             if has_bias:
                 numbers[u32(at)] += bias
             if skipped:
-                numbers[u32(at)] += rows.skip * rows.x[i, row]
+                numbers[u32(at)] += number(rows.skip) * rows.x[i, row]
 
 
 def _draw_alone(first_row, rows):

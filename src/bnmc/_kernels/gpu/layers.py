@@ -14,7 +14,7 @@ from bnmc._kernels.gpu.block import (
     NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED, begin, is_last,
 )  # fmt: skip
 from bnmc._kernels.gpu.constants import (
-    at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, number, over_features, scaled,
+    at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, over_features, scaled,
     single, skipped, source, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
@@ -50,7 +50,8 @@ def layers(state, law, target, slots, status, address, layer, step):
     # `range` would keep the number of steps left in two more registers, and so would `step`.
     done = 0
     while done < slots.size:
-        unresolved = factorise(law.gain, law.hides_scale) < RESOLVED_PIVOT
+        # Without a skip connection this is `hides_scale`, which would take one more register.
+        unresolved = factorise(law.gain, law.eps == 0.0) < RESOLVED_PIVOT
         unresolved = unresolved and single and not skipped
         if unresolved:
             if cuda.threadIdx.x == 0:
@@ -136,8 +137,8 @@ def row_inputs(state, of, law, address, layer):
 def inputs_of(law, draw, x, a, kept, given, shifts, scales):
     """Return the `RowInputs` of a layer, given its `Draw` and arrays of one chain."""
     return RowInputs(
-        law.width, law.fan_in, law.gain, number(law.skip), number(law.bias), number(law.eps), draw,
-        x, a, kept, given, shifts, scales,
+        law.width, law.fan_in, law.gain, law.skip, law.bias, law.eps, draw, x, a, kept, given,
+        shifts, scales,
     )  # fmt: skip
 
 

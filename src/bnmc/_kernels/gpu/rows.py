@@ -59,10 +59,10 @@ def finish_row(values, at, step, h, row, rows):
         return
     if skipped and not in_passes:
         for i in range(batch):
-            values[u32(at + i * step)] += rows.skip * rows.x[h * batch + i, row]
+            values[u32(at + i * step)] += number(rows.skip) * rows.x[h * batch + i, row]
     if in_passes:
         _begin_row(values, at, step, h, row, rows)
-    mean, scale = measure_row(values, at, step, row, rows.width, rows.eps)
+    mean, scale = measure_row(values, at, step, row, rows.width, number(rows.eps))
     for i in range(batch):
         value = number((values[u32(at + i * step)] - mean) * scale)
         if skipped and norm_first:
