@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import numba.cuda.dispatcher
-from numba import types
+from numba import typeof, types
 
 from bnmc._kernels.gpu import (
     backward,
@@ -47,7 +47,8 @@ from bnmc._kernels.scalar.codes import (
     LayerSpec,
 )
 from bnmc.chain.activations import Activation
-from bnmc.chain.compiled import sigma_of
+from bnmc.chain.chain import Chain
+from bnmc.chain.compiled import sigma_of, spec_of
 from bnmc.chain.slopes import slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
@@ -179,10 +180,7 @@ def array(kind, axes):
 
 
 GRAMS, STATUS = array(DOUBLE, 3), array(WHOLE, 1)
-LAW = tuple_of(
-    LayerSpec, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, DOUBLE, DOUBLE, DOUBLE, YES, WHOLE, WHOLE, WHOLE,
-    YES, DOUBLE, YES, YES,
-)  # fmt: skip
+LAW = tuple_of(LayerSpec, *map(typeof, spec_of(Chain(4, 2))))
 TARGET = tuple_of(Target, array(DOUBLE, 4), array(DOUBLE, 4), STATUS, GRAMS)
 WORK = tuple_of(Work, STATUS, array(types.int32, 1), GRAMS)
 ADDRESS = tuple_of(Address, WHOLE, WORD, WORD)

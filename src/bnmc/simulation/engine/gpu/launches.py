@@ -61,7 +61,7 @@ def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DR
         law.columns,
         law.batch,
         norm_of_factor(law),
-        law.skip != 0.0,
+        chain.skip != 0.0,  # also in layer 0, which writes the representation
         source in (MULTIPLIED, KEPT),
         dtype,
         sigma_of(chain.activation).digest,
