@@ -52,12 +52,14 @@ def measure_rows(block, rows, spec, centred, scales):
     resolved = batch * unit
     rounding = fill_like(zero, number(resolved * resolved))
     eps = fill_like(zero, number(spec.eps))
+    if spec.norm == NORM_NONE:
+        for group in range(spec.columns // batch):
+            for row in range(0, rows, strip):
+                store(scales, group * STRIDE + row, one)
+        return -1
     for group in range(spec.columns // batch):
         first = group * batch
         for row in range(0, rows, strip):
-            if spec.norm == NORM_NONE:
-                store(scales, group * STRIDE + row, one)
-                continue
             mean = zero
             if centred:
                 for i in range(first, first + batch):
