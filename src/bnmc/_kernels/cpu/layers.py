@@ -14,6 +14,7 @@ Python; see `sharing`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
@@ -114,7 +115,7 @@ def sums_of(
     kept = keeps_rows and spec.groups > 0 and rows_fit(spec.width, columns, dtype)
     return Sums(
         aligned_zeros((panels if shared else 1, tile_sums(columns)), np.float64),
-        aligned_zeros((columns, stride(spec.width)) if kept else (0, 0), dtype),
+        aligned_zeros((columns, stride(spec.width)), dtype) if kept else np.zeros((0, 0), dtype),
         moments_of(columns, panels, spec.groups),
     )
 
@@ -128,18 +129,22 @@ def rows_fit(width: int, columns: int, dtype: DTypeLike) -> bool:
 _RECORD = np.dtype(list(get_type_hints(LayerSpec).items()), align=True)
 
 
+@lru_cache(maxsize=64)
 def records(*specs: LayerSpec) -> NDArray[Any]:
-    """Return the specs of consecutive layers for kernels; all later layers have the last one."""
-    return np.array([tuple(spec) for spec in specs], _RECORD).view(np.recarray)
+    """Return the specs of consecutive layers for kernels; all later layers have the last one.
+
+    Nobody writes to the array, which is kept: a short run feels the time to make it.
+    """
+    return np.array(list(specs), _RECORD)
 
 
 @inlined
 def _spec_of(specs, step):
     at = specs[min(step, specs.shape[0] - 1)]
     return LayerSpec(
-        at.width, at.batch, at.columns, at.fan_in, at.panel, at.weights, at.gain, at.skip, at.bias,
-        at.uniform_bias, at.shared_variance, at.order, at.norm, at.groups, at.centred, at.eps,
-        at.hides_common, at.hides_scale,
+        at["width"], at["batch"], at["columns"], at["fan_in"], at["panel"], at["weights"],
+        at["gain"], at["skip"], at["bias"], at["uniform_bias"], at["shared_variance"], at["order"],
+        at["norm"], at["groups"], at["centred"], at["eps"], at["hides_common"], at["hides_scale"],
     )  # fmt: skip
 
 

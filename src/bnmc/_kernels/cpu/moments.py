@@ -38,10 +38,16 @@ class Moments(NamedTuple):
     scale: np.ndarray  # float64 (groups, columns): by what it multiplies
 
 
+#: The buffers of norms over the batch.
+_NOTHING = Moments(np.zeros((0, 2, 0)), np.zeros((0, 0)), np.zeros((0, 0)))
+
+
 def moments_of(columns: int, panels: int, groups: int) -> Moments:
     """Return the buffers for layers with at most so many panels and groups of features."""
+    if groups == 0:
+        return _NOTHING
     return Moments(
-        aligned_zeros((panels + groups if groups else 0, 2, columns), np.float64),
+        aligned_zeros((panels + groups, 2, columns), np.float64),
         aligned_zeros((groups, columns), np.float64),
         aligned_zeros((groups, columns), np.float64),
     )

@@ -16,7 +16,7 @@ from bnmc.chain.convolution import NO_TAPS, Convolution
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import in_range, least_pivots
-from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler, name_of
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
 
@@ -42,11 +42,14 @@ class RowSampler(ScaledSampler):
         stride = memory.stride(chain.width)
         self.grams = np.zeros((chains, columns, columns))
         keeps_x = chain.skip != 0.0
-        of_x = (chains, columns, stride) if keeps_x else (chains, 0, 0)
-        self.xs: FloatArray = memory.aligned_zeros(of_x, self.dtype)
+        self.xs: FloatArray = np.zeros((chains, 0, 0), self.dtype)
+        if keeps_x:
+            self.xs = memory.aligned_zeros((chains, columns, stride), self.dtype)
         #: The activations of two layers.
-        of_a = (chains, 2, *((memory.padded(columns), stride) if self.keeps_a else (0, 0)))
-        self.activations: FloatArray = memory.aligned_zeros(of_a, self.dtype)
+        self.activations: FloatArray = np.zeros((chains, 2, 0, 0), self.dtype)
+        if self.keeps_a:
+            of_a = chains, 2, memory.padded(columns), stride
+            self.activations = memory.aligned_zeros(of_a, self.dtype)
         self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
 
     @property
@@ -214,7 +217,7 @@ class RowSampler(ScaledSampler):
     def sums(self, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
         """Return the sums over the rows of a layer, in buffers of the calling thread."""
         return self.buffer(
-            f"{dtype.name} {'shared ' if shared else ''}sums",
+            f"{name_of(dtype)} {'shared ' if shared else ''}sums",
             lambda: layers.sums_of(self.spec, dtype, keeps_rows=not self.keeps_a, shared=shared),
         )
 

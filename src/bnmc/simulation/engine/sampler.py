@@ -33,7 +33,7 @@ FloatArray = NDArray[np.floating[Any]]
 _Buffer = TypeVar("_Buffer")
 
 
-def _name(dtype: np.dtype[Any]) -> str:
+def name_of(dtype: np.dtype[Any]) -> str:
     """Return the name of the dtype of rows; NumPy needs a microsecond for it."""
     return "float32" if dtype.itemsize == 4 else "float64"
 
@@ -142,7 +142,7 @@ class Sampler:
 
     def work(self, dtype: np.dtype[Any] | None = None) -> numbers.Work:
         """Return the buffers of the calling thread, for rows of a dtype."""
-        name = _name(dtype or self.dtype)
+        name = name_of(dtype or self.dtype)
         return self.buffer(name, lambda: memory.work(self.chain.batch, self.inputs or 1, name))
 
     def buffer(self, name: str, make: Callable[[], _Buffer]) -> _Buffer:
@@ -161,7 +161,7 @@ class Sampler:
 
     def activation(self, dtype: np.dtype[Any] | None = None) -> Any:
         """Return the activation as the kernels take it, for rows of a dtype."""
-        return rows.activation(self.sigma, _name(dtype or self.dtype))
+        return rows.activation(self.sigma, name_of(dtype or self.dtype))
 
     def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
         """Return the address of the random numbers of a layer of a chain."""
