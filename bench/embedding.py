@@ -103,21 +103,28 @@ def add_overheads(report: Report, *, rounds: int) -> None:
 
 def plain_layers() -> Any:
     """For `Candidate.make`: so many layers in one call of the kernel of `simulate`."""
+    import bnmc
     from bnmc._kernels.cpu import layers, memory
+    from bnmc._kernels.cpu.sources import Drawn
+    from bnmc._kernels.scalar.codes import STREAM_ROWS
+    from bnmc.chain.compiled import spec_of
+    from bnmc.chain.convolution import NO_TAPS
 
-    sigma, law, _, gram = pieces()
-    work = memory.work(BATCH, 1, "float64")
-    x, kept = np.zeros((1, 1, 1)), np.zeros((1, 2, 0, 0))
-    status, total = np.zeros((1, 3), np.int64), np.zeros_like(work.sums)
-    panel = memory.panel_rows(WIDTH, BATCH)
+    sigma, _, _, gram = pieces()
+    spec = spec_of(bnmc.Chain(WIDTH, BATCH, "relu"))
+    work, sums = memory.work(BATCH, 1, "float64"), layers.sums_of(spec, "float64")
+    source = Drawn(STREAM_ROWS, NO_TAPS, NO_TAPS, np.zeros((0, 0)))
+    state = layers.State(
+        gram[None], np.zeros((1, 0, 0)), np.zeros((1, 2, 0, 0)), np.zeros((1, 0), np.int64)
+    )
 
     def make(times: int) -> Run:
-        slots = np.full(times, -1)
-        return lambda: layers.conditional_layers(
-            sigma, law, gram[None], x, kept, 0, 1, slots, np.zeros((1, 0, BATCH, BATCH)), panel,
-            np.uint32(7), np.uint32(0), total, work, status, np.zeros((1, 0), np.int64),
-            np.zeros((1, 0, 0), np.int64), 0,
+        course = layers.Course(
+            0, 1, np.uint32(7), np.uint32(0), np.full(times, -1), np.zeros((1, 0, BATCH, BATCH)),
+            np.zeros((1, 0, 0), np.int64), np.zeros((1, 3), np.int64), 0,
         )  # fmt: skip
+        specs = layers.records(spec)
+        return lambda: layers.layers(None, source, sigma, specs, state, course, work, sums)
 
     return make
 
