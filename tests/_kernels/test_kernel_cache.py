@@ -28,8 +28,8 @@ REPORT = """
 import json
 
 def report(*results):
-    from bnmc._kernels.cpu import blocks, elementwise, layers, numbers, rows, wishart
-    modules = blocks, elementwise, layers, numbers, rows, wishart
+    from bnmc._kernels.cpu import blocks, elementwise, layers, numbers, rows, sharing, wishart
+    modules = blocks, elementwise, layers, numbers, rows, sharing, wishart
     kernels = [f for m in modules for f in vars(m).values() if hasattr(f, "stats")]
     stats = {f.py_func.__name__: f.stats for f in kernels}
     hits = {name: sum(s.cache_hits.values()) for name, s in stats.items()}

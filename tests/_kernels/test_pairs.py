@@ -10,6 +10,7 @@ from oracle import FORMULAS, gram, semidefinite_cholesky
 
 import bnmc
 from bnmc._kernels.cpu import pairs as cpu_pairs
+from bnmc._kernels.cpu import rows as cpu_rows
 from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError, ZeroVarianceError
@@ -50,9 +51,15 @@ def covariance(chain, gram):
 def test_a_bias_in_the_kernel_has_the_bits_of_covariances_in_numpy(chain):
     alone, mapped = (pairs_of(chain, 2, lag=2, threshold=ALWAYS) for _ in range(2))
     records, trace = alone.advance(6, until=5, record=True, traced=1)
-    expected, steps = np.full_like(records, np.nan), np.full_like(trace, np.nan)
-    steps[..., 1] = np.inf
-    mapped._advance_singly(6, 5, steps, expected)
+    variance = mapped._spec.shared_variance
+    mapped._spec = mapped._spec._replace(bias=0.0, shared_variance=0.0)
+    layers = []
+    for layer in range(1, 7):
+        ahead = (mapped.met < 0) | (layer <= 5)
+        for side, moves in enumerate((ahead, (mapped.met < 0) & (layer > mapped.lag))):
+            mapped.grams[moves, side] += variance
+        layers.append(mapped.advance(1, until=5, record=True, traced=1))
+    expected, steps = (np.concatenate(arrays, axis=1) for arrays in zip(*layers, strict=True))
     np.testing.assert_array_equal(records, expected)
     np.testing.assert_array_equal(trace, steps)
     np.testing.assert_array_equal(alone.met, mapped.met)
@@ -274,6 +281,8 @@ def plain_python(monkeypatch):
             own = getattr(function, "__module__", "") == cpu_pairs.__name__
             if own and hasattr(function, "py_func"):
                 monkeypatch.setattr(cpu_pairs, name, function.py_func)
+        # Python calls no activation by its address.
+        monkeypatch.setattr(cpu_rows, "activation", lambda sigma, dtype: sigma)
 
     return run_plainly
 

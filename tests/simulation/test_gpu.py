@@ -816,7 +816,8 @@ def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
     fails(ArgumentError, np.asfortranarray(X))
     fails(ArgumentError, X, inputs=1)
     fails(ArgumentTypeError, X.astype(np.int64))
-    assert DeviceRows(X).array is X
+    on_device = cuda.to_device(X)
+    assert DeviceRows(on_device).array is on_device
 
 
 class ByDLPack:

@@ -256,6 +256,20 @@ def calls_apart(function: Any) -> Any:
     return call
 
 
+def by_type(**bodies: Any) -> Any:
+    """Return a function that is one of `bodies`, by the name of the type of its first argument."""
+
+    def choose(first, *arguments):
+        return bodies[type(first).__name__](first, *arguments)
+
+    def implementation(first, *arguments):
+        body = bodies["NoneType" if first is types.none else first.instance_class.__name__]
+        return lambda first, *arguments: body(first, *arguments)
+
+    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    return choose
+
+
 def by_precision(pair: Both) -> Any:
     """Return the function of a pair for the dtype of an array, which is the first argument."""
 

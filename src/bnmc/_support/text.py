@@ -11,10 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
-
-from bnmc.errors import ArgumentTypeError
-
 
 def text_table(
     heads: Sequence[str],
@@ -159,6 +155,8 @@ def plain(value: Any) -> Any:
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
+    import numpy as np  # not above: the help of commands makes tables, and should come at once
+
     if isinstance(value, np.ndarray):
         return plain(value.tolist())
     if isinstance(value, np.generic):
@@ -169,4 +167,6 @@ def plain(value: Any) -> Any:
         return "Infinity" if value > 0 else "-Infinity"
     if value is None or isinstance(value, (str, bool, int, float)):
         return value
+    from bnmc.errors import ArgumentTypeError
+
     raise ArgumentTypeError("value", value, "a string, a number, or lists or dicts of them")

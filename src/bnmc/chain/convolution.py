@@ -133,13 +133,13 @@ class Convolution:
         """Return what the taps along each axis see; no taps along an axis with one.
 
         The taps are all pairs of a row and a column, so means over them are means over one axis
-        after the other.
+        after the other.  If only one axis has several taps, it comes second.
         """
         down, across = (
             _neighbours(self.shape, kernel, columns) if kernel != (1, 1) else NO_TAPS
             for kernel in ((self.kernel[0], 1), (1, self.kernel[1]))
         )
-        return down, across
+        return (down, across) if len(across) else (across, down)
 
 
 #: Columns that the taps of an axis see which has one tap.

@@ -12,7 +12,6 @@ from bnmc._kernels.compiling import Sigma, inlined
 from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import Sums, finish_rows, one_layer
-from bnmc._kernels.cpu.moments import Moments
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
 from bnmc._kernels.processor import LINE_BYTES
@@ -287,12 +286,10 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
     spec = _layer_spec(law, GAUSSIAN, BLOCK, law.gain, 0.0, False)
     nothing = s.work.block[:0].reshape((0, 1))
     matrices = Layer(s.work.covariance, nothing, nothing, nothing)
-    none = s.total[:0].reshape((0, 1))
-    moments = Moments(none.reshape((0, 2, 1)), none, none)
     for start in range(0, h.shape[0], BLOCK):
         count = min(BLOCK, h.shape[0] - start)
         _load(h, start, count, law.columns, block)
-        degenerate = finish_rows(spec, sigma, matrices, start, count, s.work, moments)
+        degenerate = finish_rows(spec, sigma, matrices, start, count, s.work, None)
         if degenerate >= 0:
             s.status[0], s.status[2] = ZERO_VARIANCE, degenerate
             return ZERO_VARIANCE
@@ -443,9 +440,8 @@ def _layer_spec(law, weights, panel, gain, skip, hides_common):
 def _make_layer(source, sigma, spec, layer, number, chain, key, s):
     """Make a layer, and return its status, which the workspace keeps."""
     draw = Draw(number, np.uint32(source.stream | np.uint32(chain)), low_word(key), high_word(key))
-    none = s.total[:0].reshape((0, 1))  # norms are over the batch
-    moments = Moments(none.reshape((0, 2, 1)), none, none)
-    sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), moments)
+    # Norms are over the batch: there are no moments.
+    sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), None)
     event, place = one_layer(None, source, sigma, spec, layer, draw, s.work, sums)
     if event != OK:
         s.status[0], s.status[1], s.status[2] = event, number, place

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.cpu.blocks import (
     add_gram,
     clear_rows,
@@ -92,7 +92,7 @@ class Sums(NamedTuple):
 
     panels: np.ndarray  # float64 (1, sums), or (panels, sums) if threads share a layer
     hidden: np.ndarray  # (columns, >= width): the rows h, or (0, 0) if they are not kept here
-    moments: Moments
+    moments: Moments | None  # None unless the norm is over the features
 
 
 def sums_of(
@@ -189,8 +189,7 @@ def finish_rows(spec, sigma, layer, start, count, work, moments):
         keep_columns(block, columns, rows, start, layer.x)
     if spec.order == ACTIVATION_FIRST:
         activate_rows(spec, sigma, rows, work)
-    if spec.groups > 0:
-        normalise_samples(spec, start, rows, block, moments)
+    normalise_samples(moments, spec, start, rows, block)
     # Rows that were drawn without their means have none to subtract.  With a skip connection
     # rounding would add up in the mean.
     have_none = spec.hides_common and spec.order != ACTIVATION_FIRST and not keeps_x
@@ -258,14 +257,30 @@ _share_moments, _share_rows = shared(sum_moments), shared(sum_rows)
 
 
 @inlined
+def _take_moments(moments, threads, source, sigma, spec, layer, draw, work, sums):
+    _share_moments(threads, panels_of(spec), work, source, sigma, spec, layer, draw, sums)
+    return merge_moments(spec, work.block, moments)
+
+
+@inlined
+def _take_none(moments, threads, source, sigma, spec, layer, draw, work, sums):
+    return RUNNING, -1
+
+
+#: The first of two passes; returns the code of an event, and its sample.
+_first_pass = by_type(Moments=_take_moments, NoneType=_take_none)
+
+
+@inlined
 def one_layer(threads, source, sigma, spec, layer, draw, work, sums):
     """Make one layer of one chain; return the code of an event, and its row or its sample."""
-    panels = panels_of(spec)
     event, place = prepare(source, threads, spec, layer, draw, work), -1
-    if event == RUNNING and spec.groups > 0:
-        _share_moments(threads, panels, work, source, sigma, spec, layer, draw, sums)
-        event, place = merge_moments(spec, work.block, sums.moments)
     if event == RUNNING:
+        event, place = _first_pass(
+            sums.moments, threads, source, sigma, spec, layer, draw, work, sums
+        )
+    if event == RUNNING:
+        panels = panels_of(spec)
         place = _share_rows(threads, panels, work, source, sigma, spec, layer, draw, sums)
         finite = merge(threads, sums.panels, spec.width, layer.gram)
         if not finite or place >= 0:

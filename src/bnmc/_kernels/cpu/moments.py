@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import aligned_zeros
 from bnmc._kernels.cpu.numbers import STRIDE
@@ -38,14 +38,13 @@ class Moments(NamedTuple):
     scale: np.ndarray  # float64 (groups, columns): by what it multiplies
 
 
-#: The buffers of norms over the batch.
-_NOTHING = Moments(np.zeros((0, 2, 0)), np.zeros((0, 0)), np.zeros((0, 0)))
+def moments_of(columns: int, panels: int, groups: int) -> Moments | None:
+    """Return the buffers for layers with at most so many panels and groups of features.
 
-
-def moments_of(columns: int, panels: int, groups: int) -> Moments:
-    """Return the buffers for layers with at most so many panels and groups of features."""
+    They are None for norms over the batch: their layers are compiled without this file.
+    """
     if groups == 0:
-        return _NOTHING
+        return None
     return Moments(
         aligned_zeros((panels + groups, 2, columns), np.float64),
         aligned_zeros((groups, columns), np.float64),
@@ -160,8 +159,7 @@ def merge_moments(spec, block, moments):
 
 
 @kernel
-def normalise_samples(spec, start, rows, block, moments):
-    """Normalize the columns of a block over the features."""
+def _normalise(moments, spec, start, rows, block):
     size = spec.width // spec.groups
     row = 0
     while row < rows:
@@ -174,3 +172,12 @@ def normalise_samples(spec, start, rows, block, moments):
             for at in range(np.uintp(i * STRIDE + row), np.uintp(i * STRIDE + end)):
                 block[at] = (block[at] - shift) * scale
         row = end
+
+
+@inlined
+def _leave(moments, spec, start, rows, block):
+    pass
+
+
+#: normalise_samples(moments, spec, start, rows, block) normalizes columns over the features.
+normalise_samples = by_type(Moments=_normalise, NoneType=_leave)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.cpu.blocks import (
     add_gram,
     clear_rows,
@@ -89,7 +89,7 @@ class Side(NamedTuple):
     """Buffers of one thread for one of the two chains, whose layers have one panel."""
 
     work: Work
-    moments: Moments
+    moments: Moments | None  # as in `Sums`
 
 
 @kernel
@@ -186,6 +186,34 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
 
 
 @kernel
+def _take_moments(moments, sigma, spec, element, draw, drawn, sides, normals):
+    for start in range(0, spec.width, BLOCK):
+        count = min(BLOCK, spec.width - start)
+        rows = (count + GROUP - 1) // GROUP * GROUP
+        draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
+        for side in range(2):
+            if drawn & (1 << side):
+                work = sides[side].work
+                multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
+                measure_samples(spec, sigma, 0, start, count, work, sides[side].moments)
+    for side in range(2):
+        if drawn & (1 << side):
+            event, place = merge_moments(spec, sides[side].work.block, sides[side].moments)
+            if event != RUNNING:
+                return event, place
+    return RUNNING, -1
+
+
+@inlined
+def _take_none(moments, sigma, spec, element, draw, drawn, sides, normals):
+    return RUNNING, -1
+
+
+#: The first of two passes over the rows of both chains, of norms over the features.
+_first_pass = by_type(Moments=_take_moments, NoneType=_take_none)
+
+
+@kernel
 def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
     """Draw a layer of one chain or both with the same normals, whose elements begin at `element`.
 
@@ -195,21 +223,9 @@ def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
     """
     nowhere = normals[:0].reshape((0, 1))
     layer = Layer(sides[0].work.covariance, nowhere, nowhere, nowhere)
-    if spec.groups > 0:
-        for start in range(0, spec.width, BLOCK):
-            count = min(BLOCK, spec.width - start)
-            rows = (count + GROUP - 1) // GROUP * GROUP
-            draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
-            for side in range(2):
-                if drawn & (1 << side):
-                    work = sides[side].work
-                    multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
-                    measure_samples(spec, sigma, 0, start, count, work, sides[side].moments)
-        for side in range(2):
-            if drawn & (1 << side):
-                event, place = merge_moments(spec, sides[side].work.block, sides[side].moments)
-                if event != RUNNING:
-                    return event, place
+    event, place = _first_pass(sides[0].moments, sigma, spec, element, draw, drawn, sides, normals)
+    if event != RUNNING:
+        return event, place
     for side in range(2):
         sides[side].work.sums[:] = 0.0
     squares[:] = 0.0

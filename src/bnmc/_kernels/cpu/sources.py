@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from bnmc._kernels.compiling import INLINED, inlined, kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.cpu.blocks import add_columns, multiply_triangular
 from bnmc._kernels.cpu.orthogonal import Frame, orthogonal_factor
 from bnmc._kernels.cpu.rows import add_bias, draw_regular, multiply_block
@@ -38,9 +37,9 @@ class Drawn(NamedTuple):
     """
 
     stream: np.uint32
-    down: np.ndarray  # int64 (taps, columns): what each tap sees; (0, columns) if it is itself
-    across: np.ndarray  # the same along the other axis
-    between: np.ndarray  # float64 (columns, columns), or (0, 0) if `down` has no taps
+    first: np.ndarray  # int64 (taps, columns): what each tap of an axis sees, or (0, 0)
+    second: np.ndarray  # the same along the other axis, which has taps if any axis has
+    average: np.ndarray  # float64 (columns, columns), or (0, 0) without taps
 
 
 class Haar(NamedTuple):
@@ -64,20 +63,6 @@ class Convolved(NamedTuple):
     given: np.ndarray  # as of `Multiplied`
     neighbours: np.ndarray  # int64 (taps, columns): what each tap sees
     unfolded: np.ndarray  # (padded columns, >= fan_in): receives it
-
-
-def _by_source(**bodies):
-    """Return a function that is one of `bodies`, by the type of its first argument."""
-
-    def choose(source, *arguments):
-        return bodies[type(source).__name__](source, *arguments)
-
-    def implementation(source, *arguments):
-        body = bodies[source.instance_class.__name__]
-        return lambda source, *arguments: body(source, *arguments)
-
-    overload(choose, jit_options=INLINED, strict=False)(implementation)
-    return choose
 
 
 # --- once a layer
@@ -114,15 +99,17 @@ def factorise_covariance(threads, source, spec, gram, work):
 
     `gram` is the Gram matrix of a.
     """
-    if source.down.shape[0] > 0:
-        average_taps(gram, source.down, source.between)
-        gram = source.between
-    if source.across.shape[0] > 0:
-        average_taps(gram, source.across, work.covariance)
+    if source.first.shape[0] > 0:
+        average_taps(gram, source.first, work.covariance)
         gram = work.covariance
+    if source.second.shape[0] > 0:
+        # Not to `work.covariance`: `factorise` compares pivots with the diagonal before centring.
+        average_taps(gram, source.second, source.average)
+        gram = source.average
     if spec.shared_variance > 0.0:
+        # No norm centres rows with a bias that it shows.
         add_variance(gram, spec.shared_variance, work.covariance)
-        gram = work.covariance  # `factorise` may overwrite its argument
+        gram = work.covariance
     return factorise(threads, gram, spec, work)
 
 
@@ -212,11 +199,11 @@ def _multiply_by(given, a, spec, layer, start, rows, draw, work):
 
 
 #: prepare(source, threads, spec, layer, draw, work) returns the code of an event.
-prepare = _by_source(
+prepare = by_type(
     Drawn=_prepare_drawn,
     Haar=_prepare_haar,
     Multiplied=_prepare_multiplied,
     Convolved=_prepare_convolved,
 )
 #: make_rows(source, spec, layer, start, rows, draw, work) writes rows h to the block of `work`.
-make_rows = _by_source(Drawn=_draw, Haar=_draw, Multiplied=_multiply, Convolved=_multiply_unfolded)
+make_rows = by_type(Drawn=_draw, Haar=_draw, Multiplied=_multiply, Convolved=_multiply_unfolded)

@@ -106,7 +106,7 @@ class Pairs:
         self.tries = np.zeros((count, 3), np.int64)
         self.status = np.zeros((count, 3), np.int64)
         self._spec = spec_of(chain)._replace(panel=chain.width)
-        self._between = np.zeros((n, n))
+        self._average = np.zeros((n, n))
         self._sigma = sigma_of(chain.activation)
         self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         ahead, later = (
@@ -198,10 +198,8 @@ class Pairs:
     ) -> None:
         """Take all pairs through layers; layer 0 is given its covariance, not a Gram matrix."""
         convolution = self.chain.convolution if first_layer > 0 else None
-        down, across = (
-            (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(self.chain.batch)
-        )
-        source = sources.Drawn(stream, down, across, self._between)
+        axes = (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(self.chain.batch)
+        source = sources.Drawn(stream, *axes, self._average)
         course = pairs.PairCourse(
             self.first, first_layer, layers, self.lag, until, self.threshold, *self._key, record,
             trace,

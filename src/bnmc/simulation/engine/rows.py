@@ -161,11 +161,10 @@ class RowSampler(ScaledSampler):
     def _drawn(self, convolution: Convolution | None) -> sources.Drawn:
         """Return the source of rows given the Gram matrix."""
         columns = self.columns
-        down, across = (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(columns)
-        between = self.buffer(
-            f"between {len(down)}", lambda: np.zeros((columns, columns) if len(down) else (0, 0))
-        )
-        return sources.Drawn(codes.STREAM_ROWS, down, across, between)
+        axes = (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(columns)
+        order = columns if len(axes[1]) else 0
+        average = self.buffer(f"average of {order}", lambda: np.zeros((order, order)))
+        return sources.Drawn(codes.STREAM_ROWS, *axes, average)
 
     def _run(
         self,
