@@ -9,6 +9,7 @@ from slow_cases import some
 from bnmc import Chain
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, blocks, orthogonal
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
+from bnmc._kernels.cpu.sharing import shared
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import sigma_of, spec_of
 from bnmc.chain.slopes import slope_of
@@ -48,6 +49,8 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
         for own in vars(module).copy().values():
             if hasattr(own, "py_func") and own.__module__ in names:
                 monkeypatch.setattr(module, own.__name__, own.py_func)
+    # Tasks of threads are plain, too.
+    monkeypatch.setattr(orthogonal, "_share_panels", shared(orthogonal.sum_panels))
     # Plain Python takes activations themselves, not the addresses of compiled ones.
     for one in ("activation", "derivative"):
         monkeypatch.setattr(backward_rows, one, lambda function, *dtypes: function)
