@@ -19,6 +19,13 @@ def branches(x):
     return y - x / 2
 
 
+def in_place(x):
+    y = SLOPE * x
+    y += x
+    y /= 4
+    return y
+
+
 HOMOGENEOUS = [
     lambda x: x,
     lambda x: -3 * x,
@@ -34,6 +41,7 @@ HOMOGENEOUS = [
     lambda x: np.sign(x) * x,
     lambda x: x * 0.0,
     branches,
+    in_place,
 ]
 OTHERS = [
     lambda x: x + 1.0,

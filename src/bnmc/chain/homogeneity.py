@@ -8,13 +8,13 @@ return, the function is homogeneous, and rounding commutes with powers of two.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from functools import lru_cache
 from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -68,64 +68,22 @@ class _Undecided(Exception):
     """The result of an operation depends on more than the factor."""
 
 
-def _comparison(compare: Callable[[Any, Any], bool]) -> Any:
-    """Return the method of `_Multiple` that compares factors."""
-
-    def method(number: _Multiple, other: object) -> bool:
-        left, right = number.factor, _factor(other)
-        if abs(left - right) <= _TIE * (abs(left) + abs(right)):
-            raise _Undecided
-        return compare(left, right)
-
-    return method
-
-
-class _Multiple:
-    """c x with x > 0 of any size."""
+class _Multiple(NDArrayOperatorsMixin):
+    """c x with x > 0 of any size.  All operators are ufuncs of NumPy."""
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
 
-    def __neg__(self) -> _Multiple:
-        return _Multiple(-self.factor)
-
-    def __pos__(self) -> _Multiple:
-        return self
-
-    def __abs__(self) -> _Multiple:
-        return _Multiple(abs(self.factor))
-
     def __bool__(self) -> bool:
-        return self != 0.0
-
-    def __add__(self, other: object) -> _Multiple:
-        return _Multiple(self.factor + _factor(other))
-
-    def __sub__(self, other: object) -> _Multiple:
-        return _Multiple(self.factor - _factor(other))
-
-    def __rsub__(self, other: object) -> _Multiple:
-        return _Multiple(_factor(other) - self.factor)
-
-    def __mul__(self, other: object) -> _Multiple:
-        return _Multiple(self.factor * _number(other))
-
-    def __truediv__(self, other: object) -> _Multiple:
-        return _Multiple(self.factor / _number(other))
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = map(
-        _comparison, (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
-    )
-    __hash__ = None  # type: ignore[assignment]
+        return bool(self != 0.0)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        # An operator like += has the option `out`; a name gets the result.
+        if options.get("out") == inputs[:1]:
+            del options["out"]
         if method != "__call__" or options or ufunc not in _UFUNCS:
             raise _Undecided
-        # A scalar of NumPy would call this method again.
-        plain = (number if isinstance(number, _Multiple) else _number(number) for number in inputs)
-        return _UFUNCS[ufunc](*plain)
+        return _UFUNCS[ufunc](*inputs)
 
     def __array_function__(
         self, function: Any, types: Any, inputs: tuple[Any, ...], options: dict[str, Any]
@@ -152,26 +110,38 @@ def _number(value: object) -> float:
     return number
 
 
-def _sign(value: Any) -> float:
-    return 1.0 if value > 0.0 else -1.0
+def _on_factors(ufunc: np.ufunc) -> Callable[..., _Multiple]:
+    """Return what a ufunc that commutes with a change of scale does to multiples."""
+    return lambda *values: _Multiple(float(ufunc(*map(_factor, values))))
 
 
+def _comparison(ufunc: np.ufunc) -> Callable[[object, object], bool]:
+    """Return what a comparison says of multiples."""
+
+    def compare(first: object, second: object) -> bool:
+        left, right = _factor(first), _factor(second)
+        if abs(left - right) <= _TIE * (abs(left) + abs(right)):
+            raise _Undecided
+        return bool(ufunc(left, right))
+
+    return compare
+
+
+def _product(left: object, right: object) -> _Multiple:
+    number, multiple = (left, right) if isinstance(right, _Multiple) else (right, left)
+    return _Multiple(_factor(multiple) * _number(number))
+
+
+_ON_FACTORS = (np.add, np.subtract, np.negative, np.positive, np.absolute, np.fabs)
+_COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
 _UFUNCS: dict[np.ufunc, Callable[..., Any]] = {
-    np.add: operator.add,
-    np.subtract: operator.sub,
-    np.multiply: operator.mul,
-    np.divide: operator.truediv,
-    np.negative: operator.neg,
-    np.positive: operator.pos,
-    np.absolute: abs,
-    np.fabs: abs,
-    np.sign: _sign,
+    **{ufunc: _on_factors(ufunc) for ufunc in _ON_FACTORS},
+    **{ufunc: _comparison(ufunc) for ufunc in _COMPARISONS},
+    np.multiply: _product,
+    np.divide: lambda left, right: _Multiple(_factor(left) / _number(right)),
+    np.sign: lambda value: 1.0 if value > 0.0 else -1.0,
     np.maximum: max,
     np.minimum: min,
     np.fmax: max,
     np.fmin: min,
-    np.less: operator.lt,
-    np.less_equal: operator.le,
-    np.greater: operator.gt,
-    np.greater_equal: operator.ge,
 }
