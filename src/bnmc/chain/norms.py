@@ -117,52 +117,40 @@ class Norm:
     def without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which rows of x, (..., width, batch), have exactly zero variance.
 
-        All False if the norm does not divide by a variance of rows.
+        For a norm over the features: which samples have a group without variance, (..., batch).
+        All False if the norm does not divide by a variance.
         """
-        if self.axis != "batch":
-            return np.zeros(x.shape[:-1], np.bool_)
-        reference = x[..., :1] if self.centred else np.zeros(())
-        return (x == reference).all(axis=-1)
-
-    def samples_without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which samples of x, (..., width, batch), have a group without variance.
-
-        All False, (..., batch), if the norm is not over the features.
-        """
-        if self.axis != "features":
-            return np.zeros((*x.shape[:-2], x.shape[-1]), np.bool_)
-        grouped = self._grouped(x)
-        reference = grouped[..., :1, :] if self.centred else np.zeros(())
-        return (grouped == reference).all(axis=-2).any(axis=-2)
+        parts = self._parts(x)
+        reference = parts[..., :1] if self.centred else np.zeros(())
+        flat = (parts == reference).all(axis=-1) & (not self.is_identity)
+        return np.asarray(flat if self.acts_on_rows else flat.any(axis=-2))
 
     def __call__(self, x: NDArray[np.float64], eps: float = 0.0) -> NDArray[np.float64]:
         """Return N(x) for x of shape (..., width, batch).
 
         Rows, or groups of features of a sample, without variance give NaN if eps is 0;
-        `without_variance` and `samples_without_variance` find them.
+        `without_variance` finds them.
         """
-        if self.axis == "batch":
-            return self._over_last_axis(x, eps)
-        if self.axis == "features":
-            normalised = self._over_last_axis(self._grouped(x).swapaxes(-1, -2), eps)
-            return normalised.swapaxes(-1, -2).reshape(x.shape)
-        return x
-
-    def _grouped(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return x, (..., width, batch), as (..., groups, features of a group, batch)."""
-        *leading, width, batch = x.shape
-        return x.reshape(*leading, self.groups, width // self.groups, batch)
-
-    def _over_last_axis(self, x: NDArray[np.float64], eps: float) -> NDArray[np.float64]:
-        # Squares of very large or small entries would overflow or underflow, so each row is
+        if self.is_identity:
+            return x
+        parts = self._parts(x)
+        # Squares of very large or small entries would overflow or underflow, so each part is
         # measured in units of its largest entry.
-        largest = np.abs(x).max(axis=-1, keepdims=True)
+        largest = np.abs(parts).max(axis=-1, keepdims=True)
         unit = np.where(largest > 0.0, largest, 1.0)
-        x = x / unit
+        parts = parts / unit
         if self.centred:
-            x = x - x.mean(axis=-1, keepdims=True)
-        mean_square = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
+            parts = parts - parts.mean(axis=-1, keepdims=True)
+        mean_square = np.mean(parts * parts, axis=-1, keepdims=True)
+        normalised = parts / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
+        return normalised if self.acts_on_rows else normalised.swapaxes(-1, -2).reshape(x.shape)
+
+    def _parts(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return x with the entries over which moments are taken along the last axis."""
+        if self.acts_on_rows:
+            return x
+        *leading, width, batch = x.shape
+        return x.reshape(*leading, self.groups, width // self.groups, batch).swapaxes(-1, -2)
 
 
 class GroupNorm(Norm):

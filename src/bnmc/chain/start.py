@@ -170,19 +170,13 @@ def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[
     ZeroVarianceError
         If a row, or a sample under a norm over the features, has no variance and eps is 0.
     """
-    if chain.eps == 0.0:
-        norm = chain.normalization
-        layer = 0 if per_chain else None
-        constant = norm.without_variance(x)
-        if constant.any():
-            index, _, row = (int(i) for i in np.argwhere(constant)[0])
-            raise ZeroVarianceError(index if per_chain else None, layer, row)
-        flat = norm.samples_without_variance(x)
-        if flat.any():
-            index, given, sample = (int(i) for i in np.argwhere(flat)[0])
-            column = given * chain.batch + sample
-            raise ZeroVarianceError(index if per_chain else None, layer, None, column)
-    return chain.normalization(x, chain.eps)
+    norm = chain.normalization
+    if norm.hides_scale(chain.eps) and (flat := norm.without_variance(x)).any():
+        index, given, place = (int(i) for i in np.argwhere(flat)[0])
+        row, sample = (place, None) if norm.acts_on_rows else (None, given * chain.batch + place)
+        number, layer = (index, 0) if per_chain else (None, None)
+        raise ZeroVarianceError(number, layer, row, sample)
+    return norm(x, chain.eps)
 
 
 def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
@@ -204,20 +198,21 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
-    exponents = np.zeros((1, 1), np.int64)
-    if chain.normalization.hides_scale(chain.eps) and chain.order_code == NORM_FIRST:
+    hides_scale = chain.normalization.hides_scale(chain.eps) and chain.order_code == NORM_FIRST
+    if hides_scale:
         _require_variance(chain, stacked)
-        stacked = _in_units(stacked, _exponents_of(_largest(stacked, None)))
-    elif splits_scale(chain):
-        exponents = _exponents_of(_largest(stacked, 0))[None]
-        stacked = _in_units(stacked, exponents)
+    units = _no_exponents()
+    if hides_scale or splits_scale(chain):
+        units = _exponents(stacked, axis=None if hides_scale else 0)
+    if units.any():
+        stacked = np.ldexp(stacked, -units)
     covariance = np.zeros((stacked.shape[1], stacked.shape[1]))
     if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
         raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
     if chain.convolution is not None:
         covariance = chain.convolution.covariance(covariance)
-    return Covariance(covariance, exponents)
+    return Covariance(covariance, _no_exponents() if hides_scale else units)
 
 
 def write_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
@@ -268,13 +263,14 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
             hint = "wrap it in bnmc.FirstLayer to take another number of features to the width"
         raise ArgumentError("initial", x.shape, wanted, hint)
     # NumPy adds in an order that depends on the layout in memory.
-    keeps_x = chain.normalization.is_identity or chain.order_code != NORM_FIRST
-    full = x.astype(np.float64, order="C", copy=keeps_x)
+    full = x.astype(np.float64, order="C", copy=False)
     full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
         return _of_any_scale(chain, _side_by_side(full))
     full, activated = apply(chain, full, per_chain)
     rows = _side_by_side(full)
+    if np.may_share_memory(rows, x):
+        rows = rows.copy()  # the caller may write into x later
     del full
     return Representation(rows, _side_by_side(activated))
 
@@ -289,9 +285,7 @@ def apply(
     if chain.order_code == ACTIVATION_FIRST:
         return h, normalise(chain, _activated(chain, h), per_chain)
     x = normalise(chain, h, per_chain)
-    if chain.order_code == NORM_FIRST:
-        h = x  # the argument may be as large as the result
-    return h, _activated(chain, x)
+    return x if chain.order_code == NORM_FIRST else h, _activated(chain, x)
 
 
 def _activated(chain: Chain, x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -334,17 +328,8 @@ def _of_any_scale(chain: Chain, x: NDArray[np.float64]) -> Representation:
 _LEAST = -5000
 
 
-def _largest(x: NDArray[np.float64], axis: int | None) -> NDArray[np.float64]:
-    """Return the largest absolute values, without a copy of x."""
-    return np.asarray(np.maximum(x.max(axis=axis), -x.min(axis=axis)))
-
-
-def _in_units(x: NDArray[np.float64], exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return x / 2**exponents, which is x itself if all exponents are 0."""
-    return np.ldexp(x, -exponents) if exponents.any() else x
-
-
-def _exponents_of(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the exponents (base 2) of sizes that are far from 1, else 0."""
-    exponents = np.where(sizes > 0.0, np.frexp(sizes)[1], 0).astype(np.int64)
+def _exponents(x: NDArray[np.float64], axis: int | None) -> NDArray[np.int64]:
+    """Return the exponents (base 2) of the largest moduli, 0 where they are near 1: (1, ...)."""
+    largest = np.maximum(x.max(axis=axis), -x.min(axis=axis))  # without a copy of x
+    exponents = np.frexp(largest)[1].astype(np.int64).reshape(1, -1)
     return np.where(np.abs(exponents) > LEEWAY, exponents, 0)

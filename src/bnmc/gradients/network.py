@@ -168,14 +168,12 @@ class Network:
     def _require_variance(self, y: Float64Array, layer: int) -> None:
         """Raise if a row or a sample has no variance."""
         norm = self.chain.normalization
-        if norm.axis == "batch":
-            places = np.argwhere(norm.without_variance(self._made.parts(y)))
-        else:
-            places = np.argwhere(norm.samples_without_variance(y))
+        parts = self._made.parts(y) if norm.acts_on_rows else y
+        places = np.argwhere(norm.without_variance(parts))
         if places.size == 0:
             return
         index, place = (int(i) for i in places[0, :2])
-        row, sample = (place, None) if norm.axis == "batch" else (None, place)
+        row, sample = (place, None) if norm.acts_on_rows else (None, place)
         raise ZeroVarianceError(self._first + index, layer, row, sample)
 
     def _require_range(self, layer: int) -> None:
