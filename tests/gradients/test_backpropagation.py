@@ -21,7 +21,7 @@ from bnmc.errors import (
     PartialEstimateError,
     ZeroVarianceError,
 )
-from bnmc.gradients import backpropagation, drawn, parts
+from bnmc.gradients import network_pass, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
@@ -85,8 +85,8 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
         same_bits(whole, run(executor=pool))
     # Five layers to a stretch, and one chain to a part.
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
-    monkeypatch.setattr(drawn, "ROWS_BYTES", 1)
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     same_bits(whole, run(threads=2))
 
 
@@ -439,7 +439,7 @@ def test_names_of_observables_are_attributes():
 
 
 def test_ctrl_c_hands_over_finished_chains(monkeypatch):
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
     def interrupt(done, total):
         if done >= 3:
@@ -456,7 +456,7 @@ def test_ctrl_c_hands_over_finished_chains(monkeypatch):
 
 
 def test_a_timeout_returns_the_first_chains(monkeypatch):
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     begun = time.monotonic()
 
     def loss(outputs):

@@ -10,8 +10,9 @@ import bnmc
 from bnmc import Chain
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.network import Network, first_rows
+from bnmc.gradients.network import Network, start_rows
 from bnmc.gradients.products import DrawnWeights, UnseenWeights
+from bnmc.simulation.runs import Run
 
 CASES = {
     "centred": (Chain(6, 3, "tanh"), None),
@@ -37,9 +38,8 @@ def test_drawn_networks_are_those_of_simulate(name):
     ]
     expected = Networks(chain, 3, 2, None, np.concatenate(initial, axis=1), groups, weights)
     start = prepare(chain, given, 2, inputs)
-    x = first_rows(chain, start, inputs, "float64", run.key, 0, 2)
-    drawn = DrawnWeights(chain, inputs, "float64", run.key, 0, 2)
-    network = Network(chain, groups, x, drawn, 3, 0)
+    of_run = Run(chain, "weights", 2, inputs, "float64", run.key)
+    network = Network(chain, groups, start_rows(of_run, start), DrawnWeights(of_run), 3, 0)
     for layer in range(4):
         np.testing.assert_allclose(network.gram(layer), expected.gram(layer), atol=1e-13)
     delta = rng.standard_normal(expected.h[-1].shape)
@@ -53,7 +53,7 @@ def test_normal_starts_are_those_of_simulate():
     for chain in (Chain(5, 3, "tanh"), Chain(5, 3, "relu", norm="none")):
         run = bnmc.simulate(chain, 1, chains=3, rng=3)
         start = prepare(chain, "gaussian", 3, None)
-        x = first_rows(chain, start, None, "float64", run.key, 1, 3)
+        x = start_rows(Run(chain, "weights", 2, None, "float64", run.key, first=1), start)
         a = chain.activation(x)
         np.testing.assert_allclose(a.swapaxes(1, 2) @ a / 5, run.gram[1:, 0], rtol=1e-13)
 

@@ -21,7 +21,7 @@ from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismat
 from bnmc.gradients import on_gpu, parts
 from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.engine.gpu import launches
-from bnmc.simulation.runs import Recorded
+from bnmc.simulation.runs import Recorded, Run
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [
@@ -116,10 +116,13 @@ def test_a_part_has_the_chains_that_memory_holds_and_at_least_one(monkeypatch):
     for chain, layer in (
         (Chain(70, 3, "tanh"), 24 * 9), (Chain(70, 3, "tanh", skip=0.5), 24 * 9 + 4 * 3 * 70)
     ):  # fmt: skip
-        task = on_gpu.GpuTask(chain, 16, None, "float32", 0, NormalRows(), (), Recorded(1, 1, 1))
+        run = Run(
+            chain, "conditional", 9, None, "float32", backend="cuda", recorded=Recorded(1, 1, 16)
+        )
+        task = on_gpu.GpuTask(run, NormalRows(), ())
         for size, chains in ((50, 5), (10, 1), (9, 1), (0, 1)):
             monkeypatch.setattr(on_gpu, "PART_BYTES", size * layer)
-            assert task.chains_of_part == chains
+            assert task.chains_of_part(None) == chains
 
 
 @pytest.mark.parametrize("skip", some([0.0, 0.5], 0.5))

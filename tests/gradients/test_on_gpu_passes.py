@@ -20,7 +20,7 @@ from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.gradients import on_gpu, parts, products
 from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.engine.gpu import launches
-from bnmc.simulation.runs import Recorded
+from bnmc.simulation.runs import Recorded, Run
 
 # The simulator's threads of Python do not inherit `np.errstate`.
 pytestmark = [
@@ -44,25 +44,21 @@ def same_noise(monkeypatch):
     """Let the CPU take the normals of Z from the counters of the GPU, in float64 or float32."""
 
     class Rows(products.ReplayedRows):
-        def __init__(self, chain, inputs, dtype, *address):
-            super().__init__(chain, inputs, dtype, *address)
-            self.dtype = np.dtype(dtype)
-
         def _noise(self, index, layer, rows, root):
-            stream = codes.STREAM_BACKWARD | np.uint32(self._numbers[index])
-            width, n = self._chain.width, len(root)
+            sampler, width, n = self._sampler, self._chain.width, len(root)
+            stream = codes.STREAM_BACKWARD | np.uint32(sampler.offset + index)
             # Each tap has elements of its own.  The row of a bias has those of the first tap.
             blocks = [
-                drawn(self._key, layer - 1, stream, (width, n), self.dtype, tap * n)
+                drawn(sampler.key, layer - 1, stream, (width, n), sampler.dtype, tap * n)
                 for tap in range(rows // width)
             ]
             if rows % width:
-                first = drawn(self._key, layer - 1, stream, (width + 1, n), self.dtype)
+                first = drawn(sampler.key, layer - 1, stream, (width + 1, n), sampler.dtype)
                 blocks.append(first[width:])
             z = np.concatenate(blocks)
             return z @ semidefinite_cholesky(root @ root.T).T
 
-    monkeypatch.setattr("bnmc.gradients.drawn.ReplayedTask.products", Rows)
+    monkeypatch.setattr("bnmc.gradients.network_pass.ReplayedTask.products", Rows)
 
 
 CASES = {
@@ -287,26 +283,32 @@ def test_what_kernels_note_is_raised():
     assert STEP_BITS == 36
 
 
+def task_of(chain):
+    """Return the task of one layer of any number of chains."""
+    run = Run(chain, "conditional", 1, None, "float64", recorded=Recorded(1, 1, 1), backend="cuda")
+    return on_gpu.GpuTask(run, NormalRows(), ())
+
+
 def test_the_sums_of_all_taps_are_counted(monkeypatch):
     """A chain has three matrices of 2 √depth + 2 layers, and aᵀZ of each tap and tile."""
     monkeypatch.setattr(on_gpu, "PART_BYTES", 10**7)
     chain = Chain(640, 9, "tanh", convolution=Convolution((3, 3), (3, 3)))
-    task = on_gpu.GpuTask(chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1))
+    task = task_of(chain)
     tiles = task.kernels.shape.tiles(640)
     assert 1 < tiles <= MOST_RANGES
-    assert task.chains_of_part == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
+    assert task.most_chains == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
 
 
 def test_the_moments_of_all_segments_are_counted(monkeypatch):
     """The forward pass has two moments of a sample and segment, the backward pass two pairs."""
     monkeypatch.setattr(on_gpu, "PART_BYTES", 10**8)
     chain = Chain(640, 5, "tanh", norm=GroupNorm(20))
-    task = on_gpu.GpuTask(chain, 1, None, "float64", 0, NormalRows(), (), Recorded(1, 1, 1))
+    task = task_of(chain)
     shape = task.kernels.shape
     tiles, segments = shape.tiles(640), segments_of(shape, 640, 20)
     assert 1 < tiles <= MOST_RANGES
     sums = 8 * tiles * (2 * 25 + shape.entries)
-    assert task.chains_of_part == 10**8 // (24 * 25 * 4 + sums + 8 * (2 + 4) * 5 * segments)
+    assert task.most_chains == 10**8 // (24 * 25 * 4 + sums + 8 * (2 + 4) * 5 * segments)
 
 
 def test_too_many_columns():

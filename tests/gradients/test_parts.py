@@ -2,12 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from bnmc import Chain
 from bnmc.gradients import parts
-from bnmc.gradients.parts import STRETCH_BYTES, stretch_layers
+from bnmc.gradients.parts import STRETCH_BYTES, Part, Task
+from bnmc.simulation.runs import Recorded, Run
+
+
+def task_of(chain, depth, chains=1):
+    run = Run(chain, "conditional", chains, None, "float64", recorded=Recorded(1, 1, depth))
+    return Task(run, None, ())
 
 
 @pytest.mark.parametrize(("skip", "depth"), [(0.0, 5000), (0.5, 150)])
@@ -17,16 +22,16 @@ def test_a_stretch_fills_its_memory(skip, depth):
     each = 3 * 8 * columns**2 * chains
     if skip:
         each += 8 * columns * 1024 * chains  # rows of whole blocks of 512
-    found = stretch_layers(Chain(width, columns, skip=skip), columns, chains, 8, depth)
-    assert found == STRETCH_BYTES // each
-    assert math.isqrt(depth) < found < depth
+    layers = task_of(Chain(width, columns, skip=skip), depth).layers_of_stretch(chains)
+    assert layers == STRETCH_BYTES // each
+    assert math.isqrt(depth) < layers < depth
 
 
 def test_a_stretch_is_at_least_a_root_of_the_depth_and_at_most_the_depth():
     chain = Chain(4000, 128, skip=1.0)
-    assert stretch_layers(chain, 128, 50, 8, 400) == 20
-    assert stretch_layers(chain, 128, 50, 8, 1) == 1
-    assert stretch_layers(Chain(10, 3), 3, 1, 8, 7) == 7
+    assert task_of(chain, 400).layers_of_stretch(50) == 20
+    assert task_of(chain, 1).layers_of_stretch(50) == 1
+    assert task_of(Chain(10, 3), 7).layers_of_stretch(1) == 7
 
 
 class Noted:
@@ -34,11 +39,11 @@ class Noted:
 
     seen = ()
 
-    def __init__(self, task, start, first, last, stop, buffers):
-        Noted.seen += ((start, first, last),)
-        self.part = parts.Part(first, np.zeros((last - first, task.depth)), {}, np.zeros(0), [])
+    def __init__(self, task, run, start, stop):
+        Noted.seen += ((start, run.first, run.first + run.chains),)
+        self.part = Part.empty(run, ())
 
-    def run(self):
+    def result(self):
         return self.part
 
 
@@ -55,11 +60,10 @@ def test_chains_with_a_skip_connection_share_the_memory_of_a_stretch(skip, size,
     """Their representations of all layers are kept, so there is room for three chains at a time."""
     chain, depth, first = Chain(1000, 4, skip=skip), 3, 5
     rows = 8 * 4 * 1024  # in whole blocks of 512
-    monkeypatch.setattr(parts, "Pass", Noted)
+    monkeypatch.setattr(parts, "RowPass", Noted)
     monkeypatch.setattr(Noted, "seen", ())
     monkeypatch.setattr(parts, "STRETCH_BYTES", 3 * depth * rows)
-    task = parts.Task(chain, depth, None, "float64", 0, None, (), None)
-    found = task(Start, first, first + 10)
+    part = task_of(chain, depth, chains=20)(Start, first, first + 10)
     expected = [(begin, min(begin + size, 10)) for begin in range(0, 10, size)]
-    assert Noted.seen == tuple((one, first + one[0], first + one[1]) for one in expected)
-    assert (found.first, found.log_norms.shape) == (first, (10, depth))
+    assert Noted.seen == tuple((ends, first + ends[0], first + ends[1]) for ends in expected)
+    assert (part.first, part.log_norms.shape) == (first, (10, depth))

@@ -16,6 +16,7 @@ import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.gradients.products import ReplayedRows
+from bnmc.simulation.runs import Run
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 DEPTH = 3
@@ -246,7 +247,7 @@ def test_products_given_the_rows_have_their_law(name):
     if chain.shows_bias:  # of full rank, or y would tell the bias and W a apart
         a = rng.standard_normal((4, columns))
     each = np.broadcast_to(a, (count, 4, columns))
-    replayed = ReplayedRows(chain, inputs, "float64", 14, 0, count)
+    replayed = ReplayedRows(Run(chain, "conditional", count, inputs, "float64", 14))
     real = rng.standard_normal((count, 4, 4)) / 2
     rows = (
         real @ a
@@ -282,7 +283,7 @@ def test_products_given_the_rows_have_their_law(name):
 def test_a_bias_is_the_weight_of_one_more_row():
     """The rows of W a + b 1ᵀ / gain have the covariance G + bias_variance / gain²."""
     chain, a = PRODUCTS["bias"][0], np.random.default_rng(15).standard_normal((4, 3))
-    seen = ReplayedRows(chain, None, "float64", 16, 0, 1)._operand(a[None])[0]
+    seen = ReplayedRows(Run(chain, "conditional", 1, None, "float64", 16))._operand(a[None])[0]
     expected = a.T @ a / 4 + chain.bias_variance / chain.gain**2
     np.testing.assert_allclose(seen.T @ seen / 4, expected, rtol=1e-13)
 

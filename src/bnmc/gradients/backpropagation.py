@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._kernels.cpu.backward_rows import bytes_of_rows
 from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
-from bnmc._support.arguments import choice, draw_key, integer, precision, real
+from bnmc._support.arguments import choice, draw_key, integer, real
+from bnmc._support.array_arguments import require_memory
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_memory, available_processors
+from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc._support.tasks import Calls, is_finished
 from bnmc._support.workers import Workers, as_executor, ranges
@@ -31,27 +31,16 @@ from bnmc.errors import (
     BackendError,
     Interrupted,
     PartialEstimateError,
-    ResultTooLargeError,
 )
 from bnmc.gradients.directions import direction_of
-from bnmc.gradients.drawn import DrawnTask, NetworkTask, ReplayedTask
-from bnmc.gradients.kept import KeptChains, kept_key
+from bnmc.gradients.network_pass import DrawnTask, ReplayedTask
 from bnmc.gradients.observables import as_gradient_observables
-from bnmc.gradients.parts import STRETCH_BYTES, Part, Task, stretch_layers
+from bnmc.gradients.parts import Part, Task
 from bnmc.gradients.result import Backpropagation
-from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.runs import Recorded, run_of
 from bnmc.simulation.store.parts import as_folder
-
-__all__ = ["backpropagate"]
-
-#: Seconds that a worker should need for a part.
-PART_SECONDS = 0.5
-
-#: Time of a forward and a backward pass, as a multiple of that of a forward pass.
-PASSES = 4.0
 
 
 @explains_keywords
@@ -249,34 +238,36 @@ def backpropagate(
     if isinstance(initial, State):
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
     direction = direction_of(loss, labels, classes, chain, run.chains, run.inputs)
-    # Slots are layers 1 + k * every; the last layer is always one.
-    recorded = Recorded(min(step, depth), step, depth)
-    columns = chain.batch * (run.inputs or 1)
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
-    kind = _kind_of_task(chain, columns, "conditional" if of_gpu else sampler)
+    kind = _kind_of_task(chain, run.columns, "conditional" if of_gpu else sampler)
     if on_gpu:
         kind, workers = _gpu_task(kind, chain, pool), 1
-    task = kind(
-        chain, depth, run.inputs, precision(dtype), 0, direction, recorded_functions, recorded
+    run = replace(
+        run,
+        path="weights" if kind is DrawnTask else "conditional",
+        backend="cuda" if on_gpu else "cpu",
+        # Slots are layers 1 + k * every; the last layer is always one.
+        recorded=Recorded(min(step, depth), step, depth),
     )
-    _require_memory(task, run.chains, workers)
+    task = kind(run, direction, recorded_functions)
+    size = task.chains_of_part(workers if pool is None else None)
+    _require_memory(task, size, workers)
     chain.activation.check()
     require_derivative(chain.activation)
     task.require_device()
     start = prepare(chain, initial, run.chains, run.inputs)
-    stored_key = kept_key(folder) if folder is not None and rng is None else None
-    task = replace(task, key=draw_key(rng) if stored_key is None else stored_key)
-    size = _chains_of_part(task, run.chains, workers if pool is None else None)
-    kept = None
+    key = stored_key(folder) if folder is not None and rng is None else None
+    task = replace(task, run=replace(run, key=draw_key(rng) if key is None else key))
+    store_of_parts = None
     if folder is not None:
-        kept = KeptChains(folder, task, start, run.chains, size)
-        size = kept.size
+        store_of_parts = ChainStore(folder, task, start, size)
+        size = store_of_parts.size
     pieces = ranges(run.chains, size)
-    parts = _run(task, start, pieces, pool, workers, limit, report_to, kept)
+    parts = _run(task, start, pieces, pool, workers, limit, report_to, store_of_parts)
     if not parts:
         raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
-    return _joined(task, parts, run.chains)
+    return _joined(task, parts)
 
 
 def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
@@ -314,40 +305,14 @@ def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Tas
     return GpuTask
 
 
-def _require_memory(task: Task, chains: int, workers: int) -> None:
-    """Raise unless the results and the arrays of all workers fit in memory."""
-    slots = task.recorded.count
-    values = sum(math.prod(one.shape_of(task.columns)) for one in task.observables)
-    size = 8 * chains * (task.depth + slots * (1 + values))
-    size += min(workers, chains) * _bytes_of_pass(task, min(task.chains_of_part or 1, chains))
-    if size > (available := available_memory()):
-        hint = "record fewer layers with every=, or nothing with observables=()"
-        raise ResultTooLargeError("depth, chains", size, available, hint)
-
-
-def _bytes_of_pass(task: Task, chains: int) -> int:
-    """Return the bytes of the arrays of one worker that takes so many chains at a time, about."""
-    if isinstance(task, NetworkTask):
-        return task.bytes_of_network()
-    itemsize = np.dtype(task.dtype).itemsize
-    rows = bytes_of_rows(task.chain.width, task.columns, itemsize, task.chain.skip != 0.0)
-    layers = stretch_layers(task.chain, task.columns, chains, itemsize, task.depth)
-    each = rows + chains * layers * 40 * task.columns**2
-    if task.chain.skip != 0.0:
-        # Representations within a stretch, and of the states between stretches.
-        kept = layers + task.depth // layers
-        each += chains * kept * itemsize * task.columns * task.chain.width
-    return each
-
-
-def _chains_of_part(task: Task, chains: int, threads: int | None) -> int:
-    """Return the number of chains that a task takes."""
-    seconds = PASSES * task.depth
-    sampler = WeightsSampler if isinstance(task, DrawnTask) else ConditionalSampler
-    seconds *= sampler.seconds(task.chain, task.columns, np.dtype(task.dtype))
-    by_memory = STRETCH_BYTES // (24 * task.columns**2 * task.depth)
-    size = min(int(PART_SECONDS / seconds), by_memory, -(-chains // (threads or 1)))
-    return max(1, size)
+def _require_memory(task: Task, size: int, workers: int) -> None:
+    """Raise unless the results, and the passes of all workers, fit in memory."""
+    run = task.run
+    values = sum(math.prod(each.shape_of(run.columns)) for each in task.observables)
+    needed = 8 * run.chains * (run.depth + run.recorded.count * (1 + values))
+    needed += min(workers, run.chains) * task.bytes_of_pass(min(size, task.chains_of_pass))
+    hint = "record fewer layers with every=, or nothing with observables=()"
+    require_memory("depth, chains", needed, hint)
 
 
 def _run(
@@ -358,23 +323,22 @@ def _run(
     workers: int,
     limit: float | None,
     progress: bool | Progress,
-    kept: KeptChains | None,
+    store: ChainStore | None,
 ) -> list[Part]:
     """Make parts for at most `limit` seconds; return those up to the first that is not finished.
 
     Ctrl-C raises with these.  All finished parts are kept.
     """
-    chains = pieces[-1][1]
     # Workers of an executor are not told to stop.
     ended = Event() if pool is None else None
     calls = Calls(
         task,
         [(start.part(first, last), first, last, ended) for first, last in pieces],
         [last - first for first, last in pieces],
-        kept,
+        store,
     )
     with (
-        kept or nullcontext(),
+        store or nullcontext(),
         Reporter(progress, "backpropagate", "chains") as report,
         Workers(pool, min(workers, len(pieces))) as at_work,
     ):
@@ -383,26 +347,26 @@ def _run(
             ended.set()  # on exit the workers are waited for
         parts = [part for part in calls.results if part is not None]
         if not is_whole:
-            raise Interrupted(_joined(task, parts, chains) if parts else None)
+            raise Interrupted(_joined(task, parts) if parts else None)
     return parts
 
 
-def _joined(task: Task, parts: list[Part], chains: int) -> Backpropagation:
-    whole = Part.joined(parts)
+def _joined(task: Task, parts: list[Part]) -> Backpropagation:
+    whole, run = Part.joined(parts), task.run
     return Backpropagation(
-        chain=task.chain,
-        depth=task.depth,
+        chain=run.chain,
+        depth=run.depth,
         loss=task.direction.name,
-        layers=task.recorded.layers(0, task.recorded.count),
+        layers=run.recorded.layers(0, run.recorded.count),
         log_gradient_norm=whole.log_norms,
         log_scale=whole.log_scale,
         observables=whole.values,
-        key=task.key,
-        dtype=task.dtype,
+        key=run.key,
+        dtype=run.dtype,
         cpu=host_cpu(),
-        inputs=task.inputs,
-        sampler=task.sampler,
+        inputs=run.inputs,
+        sampler=run.path,
         widened=tuple(whole.widened),
-        complete=len(whole.log_norms) == chains,
-        backend=task.backend,
+        complete=len(whole.log_norms) == run.chains,
+        backend=run.backend,
     )

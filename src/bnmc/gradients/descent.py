@@ -10,18 +10,15 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, memory, rows
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
-from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
-from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.compiled import raise_stopped, sigma_of
 from bnmc.chain.slopes import slope_of
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.forward import Stretch
-from bnmc.simulation.engine.precision import lifted
-from bnmc.simulation.engine.sampler import FloatArray
+from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 
 #: With the arrays that orthogonal weights need.
-BuffersOfThread = tuple[backward_matrices.Haar | None, backward.Buffers]
+_Buffers = tuple[backward_matrices.Haar | None, backward.Buffers]
 
 #: A readout as the map above the last layer.
 READOUT = backward.Above(1.0, 0.0, 1.0, False, 0.0)
@@ -36,44 +33,26 @@ class Descent:
 
     Parameters
     ----------
-    chain : Chain
-    inputs : int
-    key : int
-    number : int
-        Number of the chain in the ensemble.
-    dtype : str
-        Precision of the rows.
+    sampler : ScaledSampler
+        Of the forward pass; it keeps the buffers of the thread.
+    index : int
+        The place of the chain among those of the sampler.
     hidden : bool
         Whether hᵀδ is wanted too.
-    buffers : dict
-        Buffers of the thread, by the two dtypes; filled as needed.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        inputs: int,
-        key: int,
-        number: int,
-        dtype: str,
-        hidden: bool,
-        buffers: dict[tuple[str, str], BuffersOfThread],
-    ) -> None:
-        self.chain, self.inputs, self.number = chain, inputs, number
-        self.spec, self.lift = spec_of(chain, inputs), 0
-        if splits_scale(chain):
-            self.spec, self.lift = lifted(self.spec)
+    def __init__(self, sampler: ScaledSampler, index: int, hidden: bool) -> None:
+        self._sampler, self._index, self._hidden = sampler, index, hidden
+        self.chain, self.number = sampler.chain, sampler.offset + index
+        self.spec, self.lift = sampler.spec, sampler.lift
+        self._dtype = sampler.dtype.name
         self.stage = codes.TOP
         self.log_scale = 0.0
         self.state = np.zeros((2, self.spec.columns, self.spec.columns))
-        self._hidden = hidden
-        self._dtype = dtype
         #: Precision of δ, which is float64 if the gradients of samples are too alike for float32.
-        self.backward_dtype = dtype
-        self._buffers = buffers
+        self.backward_dtype = self._dtype
         #: With a skip connection, δ of the layer of the state: the buffers serve other chains too.
         self.above: FloatArray | None = None
-        self._key = key
 
     # --- the top
 
@@ -162,6 +141,11 @@ class Descent:
         whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
         return above.reshape(count, columns * STRIDE)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether δ is float64 though rows are float32."""
+        return self.backward_dtype != self._dtype
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
@@ -278,19 +262,19 @@ class Descent:
 
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
         """Return the address of the random numbers of a layer."""
-        key0, key1 = np.uint32(self._key & 0xFFFFFFFF), np.uint32(self._key >> 32)
-        return codes.Draw(layer, np.uint32(stream | np.uint32(self.number)), key0, key1)
+        return self._sampler.addressed(layer, stream, self._index)
 
-    def _pick(self, forward: str) -> BuffersOfThread:
-        """Return the buffers for rows of a dtype."""
-        key = forward, "float64" if forward == "float64" else self.backward_dtype
-        if key not in self._buffers:
-            chain, inputs, hidden = self.chain, self.inputs, self._hidden
-            buffers = backward.buffers(
-                chain.width, chain.batch, inputs, *key, skips=chain.skip != 0.0, hidden=hidden
-            )
-            haar = None
-            if chain.is_orthogonal:
-                haar = backward_matrices.haar(self.spec.columns, forward)
-            self._buffers[key] = haar, buffers
-        return self._buffers[key]
+    def _pick(self, forward: str) -> _Buffers:
+        """Return the buffers of the thread for rows of a dtype."""
+        dtypes = forward, "float64" if forward == "float64" else self.backward_dtype
+        return self._sampler.buffer(" and ".join(dtypes), lambda: self._make_buffers(*dtypes))
+
+    def _make_buffers(self, *dtypes: str) -> _Buffers:
+        spec, keeps_x = self.spec, self.chain.skip != 0.0
+        buffers = backward.buffers(
+            spec.width, spec.batch, spec.columns // spec.batch, *dtypes, skips=keeps_x,
+            hidden=self._hidden,
+        )  # fmt: skip
+        is_orthogonal = self.chain.is_orthogonal
+        haar = backward_matrices.haar(spec.columns, dtypes[0]) if is_orthogonal else None
+        return haar, buffers

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc.chain.start import Covariance, Representation
-from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.runs import Run
 
 #: Number of layers between two checks whether to stop.
-BLOCK_LAYERS = 256
+_BLOCK_LAYERS = 256
 
 
 class Stretch(NamedTuple):
@@ -44,39 +45,37 @@ class Forward:
 
     Parameters
     ----------
+    run : Run
+        These chains.
     start : Covariance or Representation
-        Where these chains start.
-    sampler : ScaledSampler
+        Where they start.
+    sampler : Sampler
         The conditional sampler of these chains, on the CPU or a GPU.
     """
 
-    def __init__(self, start: Covariance | Representation, sampler: ScaledSampler) -> None:
-        self.chain, self.start, self.count = sampler.chain, start, sampler.chains
-        self.sampler = sampler
+    def __init__(self, run: Run, start: Covariance | Representation, sampler: Sampler) -> None:
+        self.run, self.start, self.sampler = run, start, sampler
         self._layer = -1
 
-    def _state(self) -> State:
-        sampler = self.sampler
-        arrays = {name: values.copy() for name, values in sampler.arrays.items()}
-        return State(
-            self.chain, sampler.path, sampler.key, self._layer, sampler.inputs,
-            sampler.dtype.name, arrays,
-        )  # fmt: skip
+    def _state(self, copy: Callable[[NDArray[Any]], NDArray[Any]]) -> State:
+        arrays = {name: copy(values) for name, values in self.sampler.arrays.items()}
+        return self.run.state(self._layer, arrays)
 
     def checkpoints(self, layers: list[int], stopped: Callable[[], bool]) -> list[State]:
         """Go from the start through ascending layers; return the states there.
 
         The list is shorter if `stopped` returns True.
         """
-        self._begin(self._frames(1))
         states: list[State] = []
+        if layers:
+            self._begin(self._frames(1))
         for layer in layers:
             while self._layer < layer:
                 if stopped():
                     return states
-                to = min(layer, self._layer + BLOCK_LAYERS)
+                to = min(layer, self._layer + _BLOCK_LAYERS)
                 self._advance(to, self._frames(to - self._layer), 0)
-            states.append(self._state())
+            states.append(self._state(np.copy))
         return states
 
     def stretch(self, state: State | None, last: int, stopped: Callable[[], bool]) -> Stretch:
@@ -91,63 +90,45 @@ class Forward:
             self.sampler.record(frames)
             self._watch(frames, 0, 1)
         wide_before = self.sampler.wide.copy()
-        keeps_x = self.chain.skip != 0.0
-        xs = [self._kept_x()] if keeps_x else []
+        # With a skip connection every representation is kept, in the units of the Gram matrices.
+        keeps_x = "x" in self.run.layout
+        xs = [self.sampler.arrays["x"].copy()] if keeps_x else []
         while self._layer < last and not stopped():
-            # With a skip connection every representation is kept.
-            step = 1 if keeps_x else BLOCK_LAYERS
+            step = 1 if keeps_x else _BLOCK_LAYERS
             self._advance(min(last, self._layer + step), frames, self._layer + 1 - first)
             if keeps_x and self._layer < last:
-                xs.append(self._kept_x())
-        none = np.zeros((self.count, 1, 1, 1), self.sampler.dtype)
+                xs.append(self.sampler.arrays["x"].copy())
+        none = np.zeros((self.run.chains, 1, 1, 1), self.sampler.dtype)
         of_skip = np.stack(xs, axis=1) if keeps_x else none
-        wide = self.sampler.wide.copy()
-        return Stretch(first, frames.gram, frames.units, of_skip, wide_before, wide)
-
-    def _kept_x(self) -> FloatArray:
-        """Return the representations, in the units of the Gram matrices."""
-        return self.sampler.arrays["x"].copy()
+        return Stretch(
+            first, frames.gram, frames.units, of_skip, wide_before, self.sampler.wide.copy()
+        )
 
     def _frames(self, layers: int) -> Frames:
-        columns, count = self.sampler.columns, self.count
-        return Frames(
-            np.zeros((count, layers, columns, columns)),
-            np.zeros((count, layers)),
-            np.zeros((count, layers, 0)),
-            units=np.zeros((count, layers, columns), np.int64),
-        )
+        units = np.zeros((self.run.chains, layers, self.run.columns), np.int64)
+        return self.run.frames(layers)._replace(units=units)
 
     def _watch(self, frames: Frames, first: int, last: int) -> None:
         """Check the precision of slots first:last of frames, which stay in their units."""
         gram = frames.gram[:, first:last]
         self.sampler.watch_precision(
             frames._replace(
-                gram=gram.copy() if self.sampler.is_scaled else gram,
+                gram=gram.copy() if self.run.splits_scale else gram,
                 log_scale=frames.log_scale[:, first:last],
-                log_pivots=frames.log_pivots[:, first:last],
                 units=frames.units[:, first:last],
             )
         )
 
     def _begin(self, frames: Frames) -> None:
         """Go to layer 0, and write it to the first slot."""
-        self.sampler.take(self._empty)
-        self.sampler.begin(self.start, 0, self.count, frames)
         self._layer = 0
+        self.sampler.take(self._state(np.zeros_like))
+        self.sampler.begin(self.start, 0, self.run.chains, frames)
         self._watch(frames, 0, 1)
-
-    @property
-    def _empty(self) -> State:
-        """A state of zeros, for a sampler that begins again."""
-        sampler = self.sampler
-        arrays = {name: np.zeros_like(values) for name, values in sampler.arrays.items()}
-        return State(
-            self.chain, sampler.path, sampler.key, 0, sampler.inputs, sampler.dtype.name, arrays
-        )
 
     def _advance(self, last: int, frames: Frames, slot: int) -> None:
         """Go to layer `last`, and write the layers on the way to frames, from `slot` on."""
         slots = np.arange(slot, slot + last - self._layer)
-        self.sampler.advance(0, self.count, self._layer + 1, slots, frames)
+        self.sampler.advance(0, self.run.chains, self._layer + 1, slots, frames)
         self._layer = last
         self._watch(frames, slot, slot + len(slots))

@@ -10,49 +10,32 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.chain import Chain
 from bnmc.chain.network import Layer, Layers, Normalised
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.gradients.products import Weights
-from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.runs import Run
 
 Float64Array = NDArray[np.float64]
 
 
-def first_rows(
-    chain: Chain,
-    start: Covariance | Representation,
-    inputs: int | None,
-    dtype: str,
-    key: int,
-    first: int,
-    last: int,
-) -> Float64Array:
-    """Return x of layer 0, which a skip connection keeps, of networks first:last of `simulate`."""
-    # With a skip connection, samplers keep representations; that of layer 0 is the same.
-    sampler = WeightsSampler(_with_skip(chain), last - first, inputs, dtype, key, first)
-    none = np.zeros((last - first, 1, sampler.columns, sampler.columns))
-    units = np.zeros((last - first, 1, sampler.columns), np.int64)
-    unscaled = np.zeros((last - first, 1))
-    frames = Frames(none, unscaled, np.zeros((last - first, 1, 0)), units=units)
-    sampler.begin(start, 0, last - first, frames)
-    x = sampler.xs[:, :, : chain.width].swapaxes(1, 2).astype(np.float64)
-    return np.ascontiguousarray(np.ldexp(x, units.astype(np.int32)))
-
-
-def _with_skip(chain: Chain) -> Chain:
-    if chain.skip != 0.0:
-        return chain
-    # Without a skip connection, the norm inside the branch is that before the state.
-    order = "norm-activation" if chain.order_code == NORM_FIRST else chain.order
-    return Chain(
-        chain.width, chain.batch, chain.activation, norm=chain.normalization, skip=1.0,
-        gain=chain.gain, weights=chain.weights, eps=chain.eps, order=order,
-        bias_variance=chain.bias_variance,
-    )  # fmt: skip
+def start_rows(run: Run, start: Covariance | Representation) -> Float64Array:
+    """Return x of layer 0, which a skip connection keeps, (chains, width, columns)."""
+    chain, width = run.chain, run.chain.width
+    sampler = WeightsSampler(chain, run.chains, run.inputs, run.dtype, run.key, run.first)
+    # Also without a skip connection.
+    shape = run.chains, run.columns, memory.stride(width)
+    sampler.xs = memory.aligned_zeros(shape, sampler.dtype)
+    frames = run.frames(1)
+    sampler.begin(start, 0, run.chains, frames)
+    x = sampler.xs[:, :, :width].swapaxes(1, 2).astype(np.float64)
+    if run.splits_scale:
+        x = np.ldexp(x, frames.units.astype(np.int32))
+    return np.ascontiguousarray(x)
 
 
 class Network:

@@ -51,11 +51,12 @@ from bnmc.errors import BackendError
 from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import GivenRows, Readout
 from bnmc.gradients.forward import Stretch
-from bnmc.gradients.parts import Part, Pass, Task
+from bnmc.gradients.parts import Pass, RowPass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.gpu.launches import Launches, is_plain, kernel_spec, neighbours
 from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
+from bnmc.simulation.runs import Run
 
 #: Bytes that the matrices of a stretch of layers of all chains of a part, or its representations,
 #: may take.
@@ -70,16 +71,9 @@ _FEWER_CHAINS = "backpropagate fewer chains at a time, or on the CPU"
 class GpuTask(Task):
     """A `Task` whose chains are on a GPU."""
 
-    def __call__(
-        self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
-    ) -> Part | None:
-        """Take chains first:last forward and back; return None if told to stop."""
-        return _GpuPass(self, start, first, last, stop or Event(), {}).run()
-
-    @property
-    def backend(self) -> str:
-        """Where the chains are."""
-        return "cuda"
+    def pass_of(self, run: Run, start: Covariance | Representation, stop: Event) -> Pass:
+        """Return the pass of the chains of a run."""
+        return _GpuPass(self, run, start, stop)
 
     def require_device(self) -> None:
         """Raise unless the shared memory of a block suffices.
@@ -92,60 +86,64 @@ class GpuTask(Task):
         if needed > shared_memory():
             raise BackendError(
                 "cuda",
-                f"gradients of {self.columns} columns in {self.dtype} need {needed} bytes of "
-                f"shared memory, the device has {shared_memory()}: backend='cpu'",
+                f"gradients of {self.run.columns} columns in {self.run.dtype} need {needed} bytes "
+                f"of shared memory, the device has {shared_memory()}: backend='cpu'",
             )
 
     @property
     def in_passes(self) -> bool:
         """Whether layers are in passes over their rows."""
-        return not is_plain(self.chain)
+        return not is_plain(self.run.chain)
 
     @property
     def law(self) -> codes.LayerSpec:
         """The layers of the chain."""
-        return spec_of(self.chain, self.inputs or 1)
+        return spec_of(self.run.chain, self.run.inputs or 1)
 
     @property
     def kernels(self) -> Kernels:
         """The kernels of the backward pass."""
-        is_double = self.in_passes or self.chain.is_orthogonal
-        spec = kernel_spec(self.chain, self.law, "float64" if is_double else self.dtype)
+        chain, dtype = self.run.chain, self.run.dtype
+        is_double = self.in_passes or chain.is_orthogonal
+        spec = kernel_spec(chain, self.law, "float64" if is_double else dtype)
         if spec.passing is not None:
-            is_convolved = self.chain.convolution is not None
+            is_convolved = chain.convolution is not None
             spec = spec._replace(passing=spec.passing._replace(is_convolved=is_convolved))
         return kernels_of(
             spec._replace(
-                slope=slope_of(self.chain.activation).digest,
-                narrow=is_double and self.dtype == "float32",
-                is_orthogonal=self.chain.is_orthogonal,
+                slope=slope_of(chain.activation).digest,
+                narrow=is_double and dtype == "float32",
+                is_orthogonal=chain.is_orthogonal,
                 scaled=False,
             )
         )
 
     @property
-    def taps(self) -> int:
-        """Taps of the weights."""
-        return 1 if self.chain.convolution is None else self.chain.convolution.taps
-
-    @property
     def sums(self) -> int:
         """How many sums over rows a range of tiles has: aᵀZ of each tap, or those of a state."""
-        return max(sums_of(self.kernels.shape), self.taps * self.columns**2)
+        convolution = self.run.chain.convolution
+        taps = 1 if convolution is None else convolution.taps
+        return max(sums_of(self.kernels.shape), taps * self.run.columns**2)
 
     @property
-    def chains_of_part(self) -> int:
-        """The largest number of chains of a part."""
-        size, law = 24 * self.columns**2, self.law
+    def chains_of_pass(self) -> int:
+        """The largest number of chains of a pass."""
+        return self.run.chains
+
+    @property
+    def most_chains(self) -> int:
+        """The largest number of chains of a part, by memory."""
+        columns, law = self.run.columns, self.law
+        size = 24 * columns**2
         if law.skip != 0.0:
-            itemsize = 8 if self.in_passes else np.dtype(self.dtype).itemsize
-            size += itemsize * self.columns * law.width
-        size *= 2 * math.isqrt(self.depth) + 2
+            itemsize = 8 if self.in_passes else np.dtype(self.run.dtype).itemsize
+            size += itemsize * columns * law.width
+        size *= 2 * math.isqrt(self.run.depth) + 2
         if self.in_passes:
             shape = self.kernels.shape
             size += 8 * min(shape.tiles(law.width), MOST_RANGES) * self.sums
             if law.groups:
-                size += 16 * 3 * self.columns * passes.segments_of(shape, law.width, law.groups)
+                size += 16 * 3 * columns * passes.segments_of(shape, law.width, law.groups)
         return max(1, min(_MOST_OF_GRID, PART_BYTES // size))
 
 
@@ -155,7 +153,7 @@ class _NarrowSampler(GpuConditionalSampler):
     narrow = True
 
 
-class _GpuPass(Pass):
+class _GpuPass(RowPass):
     """The work of one task."""
 
     task: GpuTask
@@ -163,44 +161,44 @@ class _GpuPass(Pass):
     _wide: NDArray[np.bool_]
 
     def _sampler(self) -> ScaledSampler:
-        task, kind, dtype = self.task, GpuConditionalSampler, self.task.dtype
-        if task.in_passes:
+        run, kind, dtype = self.run, GpuConditionalSampler, self.run.dtype
+        if self.task.in_passes:
             kind, dtype = _NarrowSampler if dtype == "float32" else kind, "float64"
-        return kind(task.chain, self.count, task.inputs, dtype, task.key, self.first)
+        return kind(run.chain, run.chains, run.inputs, dtype, run.key, run.first)
 
     def _record(
-        self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
+        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
     ) -> None:
-        chain, products = self.task.chain, states[:, :, 2:]
+        chain, hidden = self.run.chain, products[:, :, 2:]
         in_branch = chain.order_code == codes.NORM_IN_BRANCH
         if in_branch and chain.normalization.hides_common_part:
             # hᵀδ without the means of the rows of h, which no later layer sees.
-            by_batch = products.reshape(*products.shape[:3], -1, chain.batch, products.shape[-1])
+            by_batch = hidden.reshape(*hidden.shape[:3], -1, chain.batch, hidden.shape[-1])
             seen = by_batch - by_batch.mean(axis=-2, keepdims=True)
-            products[:] = seen.reshape(products.shape)
-        super()._record(stretch, states, scales)
+            hidden[:] = seen.reshape(hidden.shape)
+        super()._record(stretch, products, scales)
 
     def _descend(
         self,
         stretch: Stretch,
         last: int,
-        states: NDArray[np.float64],
+        products: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
         if self.stop.is_set():
             return  # the stretch may lack layers
         task = self.task
-        if last == task.depth:
+        if last == self.run.depth:
             # For the whole descent, so that bits do not depend on how it is cut into stretches.
             self._wide = stretch.wide
-        one = _Way(task, self.descents, stretch, last, self.first, self._wide, self._bases)
-        one.has_top = last == task.depth and not isinstance(task.direction, Readout)
-        for index in range(self.count):
+        way = _Way(task, self.run, self.descents, stretch, last, self._wide, self._bases)
+        way.has_top = last == self.run.depth and not isinstance(task.direction, Readout)
+        for index in range(self.run.chains):
             # Kernels of the CPU begin with the rows of chains with which they go on.
-            if one.wide[index] or not one.has_top:
-                self._begin(stretch, index, last, states[index])
-        one.run(states, scales, self.stop)
-        self._bases = one.bases
+            if way.wide[index] or not way.has_top:
+                self._begin(stretch, index, last, products[index])
+        way.descend(products, scales, self.stop)
+        self._bases = way.bases
 
 
 class _Way:
@@ -209,12 +207,13 @@ class _Way:
     Parameters
     ----------
     task : GpuTask
+    run : Run
+        These chains.
     descents : list of Descent
         Of the chains.
     stretch : Stretch
     last : int
         The layer to reach first.
-    first_chain : int
     wide : (chains,) bool
         The float32 chains whose last layer has float64 rows.
     bases : (chains, columns, columns) ndarray or None
@@ -222,23 +221,23 @@ class _Way:
     """
 
     def __init__(
-        self, task: GpuTask, descents: list[Descent], stretch: Stretch, last: int, first_chain: int,
+        self, task: GpuTask, run: Run, descents: list[Descent], stretch: Stretch, last: int,
         wide: NDArray[np.bool_], bases: NDArray[np.float64] | None,
     ) -> None:  # fmt: skip
-        self.task, self.descents, self.stretch = task, descents, stretch
-        self.last, self.layers, self.first_chain = last, last - stretch.first, first_chain
+        self.task, self.run, self.descents, self.stretch = task, run, descents, stretch
+        self.chain, self.last, self.layers = run.chain, last, last - stretch.first
         self.spec, self.lift = descents[0].spec, descents[0].lift
         self.kernels = task.kernels
         #: Launches of a layer, and of the top.
         self.launches = self.of_top = 1
         #: Chains that the kernels of the CPU take.
-        self.wide = wide | np.array([one.backward_dtype != task.dtype for one in descents])
+        self.wide = wide | np.array([each.is_wide for each in descents])
         #: The factors of what the layer above the stretch saw, as the stretch above has left them.
         self.bases = bases
         #: Whether layer `last` has its gradient already; else the descents have the state above it.
         self.has_top = False
 
-    def run(
+    def descend(
         self, states: NDArray[np.float64], log_scales: NDArray[np.float64], stop: Event
     ) -> None:
         """Write states and log-scales of the layers, in ascending order."""
@@ -249,7 +248,7 @@ class _Way:
             of = arrays[1]
             record, factors = of.record.copy_to_host(), of.factors.copy_to_host()
             last_states, self.bases = of.state.copy_to_host(), of.basis.copy_to_host()
-            above = of.above.copy_to_host() if self.task.chain.skip != 0.0 else None
+            above = of.above.copy_to_host() if self.chain.skip != 0.0 else None
         for index, descent in enumerate(self.descents):
             if stop.is_set():
                 return
@@ -280,7 +279,7 @@ class _Way:
         if reason == STOPPED_UNRESOLVED:
             self.descents[index].backward_dtype = "float64"
             return done
-        self._raise(self.first_chain + index, self.last - done, reason)
+        self._raise(self.run.first + index, self.last - done, reason)
         raise AssertionError
 
     def _raise(self, chain: int, layer: int, reason: int) -> None:
@@ -322,11 +321,11 @@ class _Way:
         xs = above = NOTHING
         if law.skip != 0.0:
             rows = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
-            for own, descent, wide in zip(rows, self.descents, self.wide, strict=True):
+            for rows_of, descent, wide in zip(rows, self.descents, self.wide, strict=True):
                 if descent.above is not None and not wide:
-                    descent.copy_above(own)
+                    descent.copy_above(rows_of)
             xs, above = send(np.ascontiguousarray(stretch.xs, dtype)), send(rows)
-        state = np.stack([one.state for one in self.descents])
+        state = np.stack([each.state for each in self.descents])
         scales, ratios = self._scales(grams[:, :-1]), np.ascontiguousarray(ratios)
         of_layers = Layers(send(np.ascontiguousarray(seen)), send(scales), send(ratios), xs)
         return of_layers, Descents(
@@ -348,8 +347,8 @@ class _Way:
 
     def _bases_of(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factors of what a layer of each chain saw."""
-        bases = [one.basis_of(gram) for one, gram in zip(self.descents, seen, strict=True)]
-        if self.task.chain.is_orthogonal:
+        bases = [of.basis_of(gram) for of, gram in zip(self.descents, seen, strict=True)]
+        if self.chain.is_orthogonal:
             # A Gram matrix of `width` rows has no larger rank.
             for basis in bases:
                 basis[:, np.flatnonzero(np.diagonal(basis))[self.spec.width :]] = 0.0
@@ -357,7 +356,7 @@ class _Way:
 
     def _covariances(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
-        return self.task.chain.covariance(grams) if self.task.in_passes else grams
+        return self.chain.covariance(grams) if self.task.in_passes else grams
 
     def _scales(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scale of the rows h of each layer, in place of the gain if N ignores it."""
@@ -374,15 +373,15 @@ class _Way:
         launches = Launches(kernels.shape, len(self.descents), law.width, task.sums, 0, status)
         work = launches.work
         address = Address(
-            self.first_chain, np.uint32(task.key & 0xFFFFFFFF), np.uint32(task.key >> 32)
+            self.run.first, np.uint32(self.run.key & 0xFFFFFFFF), np.uint32(self.run.key >> 32)
         )
         # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
-        gain = task.chain.gain if task.in_passes else law.gain
+        gain = self.chain.gain if task.in_passes else law.gain
         constant = math.sqrt(law.width) * law.bias / gain if task.in_passes else 0.0
         numbers, extra = Numbers(law, gain, constant, hidden), NOTHING
         if task.in_passes:
             extra = self._standards()
-        if task.chain.is_orthogonal:
+        if self.chain.is_orthogonal:
             extra = Noise(
                 self._empty(n, n), self._empty(2, n, n), self._empty(n, n), self._empty(n),
                 self._empty(), self._empty(), 0, False,
@@ -420,7 +419,7 @@ class _Way:
 
     def _standards(self) -> Standards:
         """Return the arrays of layers in passes."""
-        law, chain, n = self.spec, self.task.chain, self.spec.columns
+        law, chain, n = self.spec, self.chain, self.spec.columns
         taps = one_tap = shifts = inverses = means = segments = NOTHING
         if chain.convolution is not None:
             taps = neighbours(chain, n)
@@ -434,7 +433,7 @@ class _Way:
     def _add_moments(self, launches: Launches, extra: Standards, address: Address) -> None:
         """Add the kernel of the forward pass that measures the samples."""
         law, stretch, send = self.spec, self.stretch, numba_cuda.to_device
-        spec: Spec = kernel_spec(self.task.chain, law, "float64")
+        spec: Spec = kernel_spec(self.chain, law, "float64")
         kernels = kernels_of(spec._replace(narrow=self.kernels.shape.spec.narrow))
         places = passes.segments_of(kernels.shape, law.width, law.groups)
         segments = self._empty(places, 2, law.columns)
@@ -462,7 +461,7 @@ class _Way:
             return numba_cuda.to_device(np.zeros((1, 0, 1)))
         rows = direction.rows
         if len(rows) > 1:
-            rows = rows[self.first_chain : self.first_chain + count]
+            rows = rows[self.run.first : self.run.first + count]
         if self.task.in_passes:
             # Divided by a power of two, as on the CPU: squares of large numbers leave their range.
             largest = np.abs(rows).max(axis=(1, 2))

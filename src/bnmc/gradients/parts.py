@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.backward_rows import bytes_of_rows
 from bnmc._support.workers import ranges
-from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
-from bnmc.gradients.descent import BuffersOfThread, Descent
+from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, GradientView, in_units
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
-from bnmc.simulation.runs import Recorded
+from bnmc.simulation.engine.state import State
+from bnmc.simulation.runs import Run
 
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
 STRETCH_BYTES = 1 << 24
+
+#: Seconds that a worker should need for a part.
+PART_SECONDS = 0.5
+
+#: Time of a forward and a backward pass, as a multiple of that of a forward pass.
+_PASSES = 4.0
 
 
 class Part(NamedTuple):
@@ -44,12 +51,13 @@ class Part(NamedTuple):
     widened: list[int]
 
     @staticmethod
-    def empty(task: Task, first: int, last: int) -> Part:
-        """Return the results of chains first:last, of which nothing is recorded yet."""
-        count, slots = last - first, task.recorded.count
-        shapes = {each.name: each.shape_of(task.columns) for each in task.observables}
-        values = {name: np.zeros((count, slots, *shape)) for name, shape in shapes.items()}
-        return Part(first, np.zeros((count, task.depth)), values, np.zeros((count, slots)), [])
+    def empty(run: Run, observables: Sequence[GradientObservable]) -> Part:
+        """Return the results of the chains of a run, of which nothing is recorded yet."""
+        shape = run.chains, run.recorded.count
+        values = {
+            each.name: np.zeros((*shape, *each.shape_of(run.columns))) for each in observables
+        }
+        return Part(run.first, np.zeros((run.chains, run.depth)), values, np.zeros(shape), [])
 
     @staticmethod
     def joined(parts: Sequence[Part]) -> Part:
@@ -65,51 +73,173 @@ class Part(NamedTuple):
             [number for part in parts for number in part.widened],
         )
 
-    def record(
+
+class Pass(ABC):
+    """The way of some chains to the last layer and back, a stretch of layers at a time.
+
+    The states at the ends of stretches are kept, and each stretch is made again from them.
+
+    Parameters
+    ----------
+    task : Task
+    run : Run
+        These chains.
+    start : Covariance or Representation
+        Where they start.
+    stop : Event
+        Set if the pass should end early.
+    """
+
+    def __init__(
+        self, task: Task, run: Run, start: Covariance | Representation, stop: Event
+    ) -> None:
+        self.task, self.run, self.start, self.stop = task, run, start, stop
+        self.part = Part.empty(run, task.observables)
+
+    def result(self) -> Part | None:
+        """Go forward and back; return None if told to stop."""
+        run, task = self.run, self.task
+        ends = [*range(0, run.depth, task.layers_of_stretch(run.chains)), run.depth]
+        states: list[Any] = [None, *self._checkpoints(ends[1:-1])]
+        while states:
+            if self.stop.is_set():
+                return None
+            first, last = ends[len(states) - 1 : len(states) + 1]
+            stretch = self._stretch(states.pop(), first, last)
+            if last == run.depth:
+                self.part.widened.extend((run.first + np.flatnonzero(stretch.wide)).tolist())
+            shape = run.chains, last - first
+            products = np.zeros((*shape, task.matrices, run.columns, run.columns))
+            scales = np.zeros(shape)
+            self._descend(stretch, last, products, scales)
+            if self.stop.is_set():
+                return None
+            self._record(stretch, products, scales)
+        return self.part
+
+    @abstractmethod
+    def _checkpoints(self, layers: list[int]) -> list[Any]:
+        """Return states of ascending layers; fewer if told to stop."""
+
+    @abstractmethod
+    def _stretch(self, state: Any, first: int, last: int) -> Stretch:
+        """Return layers first, …, last, given the state of the first one, or None for layer 0."""
+
+    @abstractmethod
+    def _descend(
         self,
-        task: Task,
-        first: int,
-        grams: NDArray[np.float64],
-        units: NDArray[np.int64],
-        states: NDArray[np.float64],
+        stretch: Stretch,
+        last: int,
+        products: NDArray[np.float64],
         scales: NDArray[np.float64],
     ) -> None:
-        """Record the gradient norms of a stretch of layers, and the observables that are due.
+        """Write δᵀδ / width and so on of the layers after the first one, and their scales.
+
+        Some are missing if the pass is told to stop.
 
         Parameters
         ----------
-        task : Task
-        first : int
-            The layer before the first one.
-        grams : (chains, layers + 1, columns, columns) ndarray
-            Of layers `first`, ….
-        units : (chains, layers + 1, columns) ndarray
-            Their units; see `Stretch`.
-        states : (chains, layers, 2 or 3, columns, columns) ndarray
-            δᵀδ / width and so on of the layers after `first`.
+        stretch : Stretch
+        last : int
+            Its last layer.
+        products : (chains, layers, 2 or 3, columns, columns) ndarray
+            See `GradientView`.
         scales : (chains, layers) ndarray
             δ is in units of 2**scales.
         """
-        chain, begin, count = task.chain, first + 1, scales.shape[1]
+
+    def _record(
+        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
+    ) -> None:
+        """Record the gradient norms of a stretch of layers, and the observables that are due."""
+        chain, part, recorded = self.run.chain, self.part, self.run.recorded
+        grams, units, first, count = stretch.grams, stretch.units, stretch.first, scales.shape[1]
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
         if chain.convolution is not None:  # weights multiply patches
             seen = chain.convolution.covariance(seen)
-        products = np.einsum("clij,clij->cl", states[:, :, 0], seen)
+        squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
         factor = 2.0 * math.log(abs(chain.gain) * math.sqrt(chain.width * chain.fan_in))
         with np.errstate(divide="ignore"):
-            logs = 0.5 * (np.log(np.maximum(products, 0.0)) + factor)
+            logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + factor)
         logs += math.log(2.0) * (scales + largest[..., 0])
-        self.log_norms[:, first : first + count] = logs
-        slots = task.recorded.slots(begin, begin + count)
+        part.log_norms[:, first : first + count] = logs
+        slots = recorded.slots(first + 1, first + 1 + count)
         due = np.flatnonzero(slots >= 0)
         if due.size == 0:
             return
-        to = slots[due] + task.recorded.before(begin)
-        self.log_scale[:, to] = math.log(2.0) * scales[:, due]
-        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), states[:, due])
-        for each in task.observables:
-            self.values[each.name][:, to] = each.evaluate(view)
+        to = slots[due] + recorded.before(first + 1)
+        part.log_scale[:, to] = math.log(2.0) * scales[:, due]
+        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), products[:, due])
+        for each in self.task.observables:
+            part.values[each.name][:, to] = each.evaluate(view)
+
+
+class RowPass(Pass):
+    """The way of chains whose backward pass makes rows again, from Gram matrices."""
+
+    def __init__(
+        self, task: Task, run: Run, start: Covariance | Representation, stop: Event
+    ) -> None:
+        super().__init__(task, run, start, stop)
+        sampler = self._sampler()
+        self.forward = Forward(run, start, sampler)
+        self.descents = [Descent(sampler, index, task.wants_hidden) for index in range(run.chains)]
+
+    def _sampler(self) -> ScaledSampler:
+        """Return what makes the forward pass."""
+        run = self.run
+        return ConditionalSampler(run.chain, run.chains, run.inputs, run.dtype, run.key, run.first)
+
+    def _checkpoints(self, layers: list[int]) -> list[State]:
+        return self.forward.checkpoints(layers, self.stop.is_set)
+
+    def _stretch(self, state: State | None, first: int, last: int) -> Stretch:
+        return self.forward.stretch(state, last, self.stop.is_set)
+
+    def _descend(
+        self,
+        stretch: Stretch,
+        last: int,
+        products: NDArray[np.float64],
+        scales: NDArray[np.float64],
+    ) -> None:
+        for index, descent in enumerate(self.descents):
+            if self.stop.is_set():
+                return
+            done = self._begin(stretch, index, last, products[index])
+            count = products.shape[1] - done
+            descent.through(
+                stretch, index, last - done, products[index, :count], scales[index, :count]
+            )
+
+    def _begin(self, stretch: Stretch, index: int, last: int, products: NDArray[np.float64]) -> int:
+        """Begin at the top of a chain; return the number of layers whose products are known."""
+        run, direction, descent = self.run, self.task.direction, self.descents[index]
+        number = run.first + index
+        if last < run.depth:
+            return 0
+        if isinstance(direction, Readout):
+            outputs, normals = descent.readout(
+                direction.classes, last, stretch.grams[index, -1], stretch.units[index, -1]
+            )
+            gradient = direction.of_columns(outputs, number, last)
+            descent.begin_with_readout(gradient, normals)
+            return 0
+        # The layer at the top has its gradient already.
+        products[-1] = descent.begin_with_rows(
+            direction.of(number) if isinstance(direction, GivenRows) else None,
+            last, stretch.grams[index, -2], stretch.xs[index, -1], bool(stretch.wide[index]),
+        )  # fmt: skip
+        return 1
+
+    def _record(
+        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
+    ) -> None:
+        # Rows of h have the units of the layer before.
+        by = (stretch.units[:, :-1] + self.descents[0].lift)[:, :, None, :, None]
+        products[:, :, 2:] = np.ldexp(products[:, :, 2:], by.astype(np.int32))
+        super()._record(stretch, products, scales)
 
 
 @dataclass(frozen=True)
@@ -118,75 +248,83 @@ class Task:
 
     Attributes
     ----------
-    chain : Chain
-    depth : int
-    inputs : int or None
-    dtype : str
-    key : int
+    run : Run
+        All chains; it records layers of 1, …, depth.
     direction : Direction
     observables : tuple of GradientObservable
-    recorded : Recorded
-        The layers, of 1, …, depth.
     """
 
-    chain: Chain
-    depth: int
-    inputs: int | None
-    dtype: str
-    key: int
+    run: Run
     direction: Direction
     observables: tuple[GradientObservable, ...]
-    recorded: Recorded
 
     def __call__(
         self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        buffers: dict[tuple[str, str], BuffersOfThread] = {}
-        size = last - first
-        if self.chain.skip != 0.0:
-            # All representations of a stretch are kept: few chains at a time.
-            itemsize = np.dtype(self.dtype).itemsize
-            layers = stretch_layers(self.chain, self.columns, 1, itemsize, self.depth)
-            rows = itemsize * self.columns * memory.stride(self.chain.width)
-            size = max(1, min(size, STRETCH_BYTES // (layers * rows)))
-        done = []
-        for begin, end in ranges(last - first, size):
-            part = Pass(
-                self, start.part(begin, end), first + begin, first + end, stop or Event(), buffers
-            ).run()
+        parts, stop = [], stop or Event()
+        for begin, end in ranges(last - first, min(last - first, self.chains_of_pass)):
+            run = self.run.part(first + begin, first + end)
+            part = self.pass_of(run, start.part(begin, end), stop).result()
             if part is None:
                 return None
-            done.append(part)
-        return Part.joined(done)
+            parts.append(part)
+        return Part.joined(parts)
 
-    @property
-    def chains_of_part(self) -> int | None:
-        """The number of chains of a part; None if it depends on the time that a chain takes."""
-        return None
-
-    @property
-    def backend(self) -> str:
-        """Where the chains are: "cpu" or "cuda"."""
-        return "cpu"
+    def pass_of(self, run: Run, start: Covariance | Representation, stop: Event) -> Pass:
+        """Return the pass of the chains of a run."""
+        return RowPass(self, run, start, stop)
 
     def require_device(self) -> None:
         """Raise unless the device of the backend has room for the chains."""
 
     @property
-    def sampler(self) -> str:
-        """What `backpropagate` calls the sampler."""
-        return "conditional"
-
-    @property
-    def columns(self) -> int:
-        """Number of samples in all input batches."""
-        return self.chain.batch * (self.inputs or 1)
-
-    @property
     def wants_hidden(self) -> bool:
         """Whether an observable needs hᵀδ."""
         return any(each.needs_hidden for each in self.observables)
+
+    @property
+    def matrices(self) -> int:
+        """Number of products of a layer that a pass computes."""
+        return 3 if self.wants_hidden else 2
+
+    @property
+    def bytes_of_x(self) -> int:
+        """Bytes of the representation of a layer of one chain; 0 without a skip connection."""
+        layout = self.run.layout
+        return layout["x"].nbytes if "x" in layout else 0
+
+    def layers_of_stretch(self, chains: int) -> int:
+        """Return the number of layers of a stretch."""
+        size = chains * (24 * self.run.columns**2 + self.bytes_of_x)
+        return layers_of_stretch(self.run.depth, size, STRETCH_BYTES)
+
+    @property
+    def chains_of_pass(self) -> int:
+        """The largest number of chains of a pass."""
+        if not self.bytes_of_x:
+            return self.run.chains
+        # All representations of a stretch are kept.
+        return max(1, STRETCH_BYTES // (self.layers_of_stretch(1) * self.bytes_of_x))
+
+    @property
+    def most_chains(self) -> int:
+        """The largest number of chains of a part, by memory."""
+        return STRETCH_BYTES // (24 * self.run.columns**2 * self.run.depth)
+
+    def chains_of_part(self, threads: int | None) -> int:
+        """Return the number of chains of a part; `threads` share them all."""
+        by_time = int(PART_SECONDS / (_PASSES * self.run.depth * self.run.seconds))
+        return max(1, min(by_time, self.most_chains, -(-self.run.chains // (threads or 1))))
+
+    def bytes_of_pass(self, chains: int) -> int:
+        """Return the bytes of the arrays of a pass, about."""
+        run, layers = self.run, self.layers_of_stretch(chains)
+        itemsize = np.dtype(run.dtype).itemsize
+        size = bytes_of_rows(run.chain.width, run.columns, itemsize, self.bytes_of_x > 0)
+        # Representations within a stretch, and of the states between stretches.
+        each = (layers + run.depth // layers) * self.bytes_of_x
+        return size + chains * (layers * 40 * run.columns**2 + each)
 
 
 def layers_of_stretch(depth: int, size: int, most: int) -> int:
@@ -195,133 +333,3 @@ def layers_of_stretch(depth: int, size: int, most: int) -> int:
     The layers at the ends of stretches are kept, so √depth layers need the least memory.
     """
     return max(1, min(depth, max(most // size, math.isqrt(depth))))
-
-
-def stretch_layers(chain: Chain, columns: int, chains: int, itemsize: int, depth: int) -> int:
-    """Return the layers of a stretch of chains that keep Gram matrices."""
-    size = 24 * columns**2 * chains
-    if chain.skip != 0.0:
-        size += chains * itemsize * columns * memory.stride(chain.width)
-    return layers_of_stretch(depth, size, STRETCH_BYTES)
-
-
-class Pass:
-    """The work of one task."""
-
-    def __init__(
-        self,
-        task: Task,
-        start: Covariance | Representation,
-        first: int,
-        last: int,
-        stop: Event,
-        buffers: dict[tuple[str, str], BuffersOfThread],
-    ) -> None:
-        self.task, self.first, self.count, self.stop = task, first, last - first, stop
-        self.forward = Forward(start, self._sampler())
-        self.descents = [
-            Descent(
-                task.chain,
-                task.inputs or 1,
-                task.key,
-                number,
-                task.dtype,
-                task.wants_hidden,
-                buffers,
-            )
-            for number in range(first, last)
-        ]
-        self.part = Part.empty(task, first, last)
-
-    def _sampler(self) -> ScaledSampler:
-        """Return what makes the forward pass."""
-        task = self.task
-        return ConditionalSampler(
-            task.chain, self.count, task.inputs, task.dtype, task.key, self.first
-        )
-
-    def run(self) -> Part | None:
-        """Go forward to the last layer and back to the first."""
-        task = self.task
-        size = stretch_layers(
-            task.chain, task.columns, self.count, np.dtype(task.dtype).itemsize, task.depth
-        )
-        ends = list(range(0, task.depth, size))[1:]
-        states = self.forward.checkpoints(ends, self.stop.is_set) if ends else []
-        if len(states) < len(ends):
-            return None
-        last = task.depth
-        for state in [*reversed(states), None]:
-            stretch = self.forward.stretch(state, last, self.stop.is_set)
-            if last == task.depth:
-                self.part.widened.extend((self.first + np.flatnonzero(stretch.wide)).tolist())
-            layers = last - stretch.first
-            matrices = 3 if task.wants_hidden else 2
-            products = np.empty((self.count, layers, matrices, task.columns, task.columns))
-            scales = np.zeros((self.count, layers))
-            self._descend(stretch, last, products, scales)
-            if self.stop.is_set():
-                return None
-            self._record(stretch, products, scales)
-            last = stretch.first
-        return self.part
-
-    def _descend(
-        self,
-        stretch: Stretch,
-        last: int,
-        states: NDArray[np.float64],
-        scales: NDArray[np.float64],
-    ) -> None:
-        """Take all chains down through a stretch; write states and log-scales of its layers.
-
-        Some are missing if the task is told to stop.
-        """
-        for index, descent in enumerate(self.descents):
-            if self.stop.is_set():
-                return
-            done = self._begin(stretch, index, last, states[index])
-            count = states.shape[1] - done
-            descent.through(
-                stretch, index, last - done, states[index, :count], scales[index, :count]
-            )
-
-    def _begin(self, stretch: Stretch, index: int, last: int, states: NDArray[np.float64]) -> int:
-        """Begin at the top of a chain; return the number of layers whose states are known."""
-        if last < self.task.depth:
-            return 0
-        if isinstance(self.task.direction, Readout):
-            self._begin_with_readout(stretch, index)
-            return 0
-        # The layer at the top has its gradient already.
-        states[-1] = self._begin_with_rows(stretch, index)
-        return 1
-
-    def _begin_with_rows(self, stretch: Stretch, index: int) -> NDArray[np.float64]:
-        task = self.task
-        direction = task.direction
-        given = direction.of(self.first + index) if isinstance(direction, GivenRows) else None
-        return self.descents[index].begin_with_rows(
-            given, task.depth, stretch.grams[index, -2], stretch.xs[index, -1],
-            bool(stretch.wide[index]),
-        )  # fmt: skip
-
-    def _begin_with_readout(self, stretch: Stretch, index: int) -> None:
-        descent, direction = self.descents[index], self.task.direction
-        assert isinstance(direction, Readout)
-        outputs, normals = descent.readout(
-            direction.classes, self.task.depth, stretch.grams[index, -1],
-            stretch.units[index, -1],
-        )  # fmt: skip
-        gradient = direction.of_columns(outputs, self.first + index, self.task.depth)
-        descent.begin_with_readout(gradient, normals)
-
-    def _record(
-        self, stretch: Stretch, states: NDArray[np.float64], scales: NDArray[np.float64]
-    ) -> None:
-        """Record a stretch of layers, whose states are (chains, layers, 2 or 3, ...)."""
-        if self.task.wants_hidden:
-            # Rows of h have the units of the layer before.
-            by = (stretch.units[:, :-1] + self.descents[0].lift)[:, :, None, :, None]
-            states[:, :, 2:] = np.ldexp(states[:, :, 2:], by.astype(np.int32))
-        self.part.record(self.task, stretch.first, stretch.grams, stretch.units, states, scales)

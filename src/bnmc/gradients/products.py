@@ -24,6 +24,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
+from bnmc.simulation.runs import Run
 
 Float64Array = NDArray[np.float64]
 
@@ -48,20 +49,13 @@ class DrawnWeights:
 
     Parameters
     ----------
-    chain : Chain
-    inputs : int or None
-    dtype : str
-        Precision of the weights.
-    key : int
-    first, last : int
-        Numbers of the networks.
+    run : Run
+        The networks; its dtype is the precision of the weights.
     """
 
-    def __init__(
-        self, chain: Chain, inputs: int | None, dtype: str, key: int, first: int, last: int
-    ) -> None:
-        self._chain, self._inputs, self._dtype, self._key = chain, inputs, dtype, key
-        self._numbers = range(first, last)
+    def __init__(self, run: Run) -> None:
+        self._chain, self._numbers = run.chain, range(run.first, run.first + run.chains)
+        self._of_run = run.chain, run.inputs, run.dtype, run.key
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain."""
@@ -73,8 +67,7 @@ class DrawnWeights:
         return scaled
 
     def _biases(self, layer: int) -> Float64Array:
-        of_run = self._chain, self._inputs, self._dtype, self._key
-        biases = [biases_of_layer(*of_run, number, layer) for number in self._numbers]
+        biases = [biases_of_layer(*self._of_run, number, layer) for number in self._numbers]
         return np.stack(biases).astype(np.float64)
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
@@ -87,9 +80,8 @@ class DrawnWeights:
         self, layer: int, operands: Float64Array
     ) -> Iterator[tuple[Float64Array, Float64Array]]:
         """Yield the weights of each network, with entries of variance 1, and its operand."""
-        of_run = self._chain, self._inputs, self._dtype, self._key
         for number, operand in zip(self._numbers, operands, strict=True):
-            yield unit_weights_of_layer(*of_run, number, layer).astype(np.float64), operand
+            yield unit_weights_of_layer(*self._of_run, number, layer).astype(np.float64), operand
 
 
 class ReplayedRows:
@@ -108,21 +100,15 @@ class ReplayedRows:
 
     Parameters
     ----------
-    chain : Chain
-        With Gaussian weights.
-    inputs : int or None
-    dtype : str
-        Precision of the normals z.
-    key : int
-    first, last : int
-        Numbers of the networks.
+    run : Run
+        Networks with Gaussian weights; its dtype is the precision of the normals z.
     """
 
-    def __init__(
-        self, chain: Chain, inputs: int | None, dtype: str, key: int, first: int, last: int
-    ) -> None:
-        self._chain, self._numbers, self._key = chain, range(first, last), key
-        self._sampler = ConditionalSampler(chain, last - first, inputs, dtype, key, first)
+    def __init__(self, run: Run) -> None:
+        chain = self._chain = run.chain
+        self._sampler = ConditionalSampler(
+            chain, run.chains, run.inputs, run.dtype, run.key, run.first
+        )
         # Gradients depend on the scale of rows.
         self._spec = self._sampler.spec._replace(hides_scale=False)
         self._seen: dict[int, list[_Seen]] = {}
@@ -174,8 +160,8 @@ class ReplayedRows:
 
     def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
         """Return the rows Z, which are those of `root` times normals; one more for a bias."""
-        counter = [0, 1, layer, self._numbers[index]]
-        generator = np.random.Generator(np.random.Philox(key=self._key, counter=counter))
+        counter = [0, 1, layer, self._sampler.offset + index]
+        generator = np.random.Generator(np.random.Philox(key=self._sampler.key, counter=counter))
         return generator.standard_normal((rows, len(root))) @ root.T
 
 

@@ -21,9 +21,9 @@ from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
 from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
-from bnmc.gradients.network import Network, first_rows
+from bnmc.gradients.network import Network, start_rows
 from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
-from bnmc.simulation.runs import run_of
+from bnmc.simulation.runs import Recorded, Run, run_of
 
 __all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
 
@@ -270,7 +270,7 @@ def tangent_kernel(
     run = run_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype="float64"
     )
-    job = _Job(chain, depth, run.inputs, probes, sampler, 0)
+    job = _Job(replace(run, path=sampler, recorded=Recorded(depth, 1, depth)), probes)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
@@ -279,7 +279,7 @@ def tangent_kernel(
     chain.activation.check()
     require_derivative(chain.activation)
     start = prepare(chain, initial, chains, run.inputs)
-    job = replace(job, key=draw_key(rng))
+    job = replace(job, run=replace(job.run, key=draw_key(rng)))
     return _run(job, start, ranges(chains, together), workers, report_to)
 
 
@@ -375,44 +375,35 @@ def _lacks_moment(chain: Chain, order: int) -> bool:
 class _Job:
     """What all networks have in common."""
 
-    chain: Chain
-    depth: int
-    inputs: int | None
+    run: Run
     probes: int | None
-    sampler: str
-    key: int
 
     @property
     def pixels(self) -> int:
         """Number of columns of a sample: the pixels of an image, or 1."""
-        convolution = self.chain.convolution
+        convolution = self.run.chain.convolution
         return 1 if convolution is None else convolution.positions
-
-    @property
-    def columns(self) -> int:
-        """Number of columns of a representation."""
-        return self.chain.batch * (self.inputs or 1)
 
     @property
     def samples(self) -> int:
         """Number of samples in all batches."""
-        return self.columns // self.pixels
+        return self.run.columns // self.pixels
 
     @property
     def group(self) -> int:
         """Number of samples that see each other: those of a batch, or one without its norm."""
-        by_batch = self.chain.normalization.axis == "batch"
-        return self.chain.batch // self.pixels if by_batch else 1
+        chain = self.run.chain
+        return chain.batch // self.pixels if chain.normalization.axis == "batch" else 1
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        width = self.chain.width
-        columns = self.columns * (self.group if self.probes is None else self.probes)
-        layers = 8 * width * (2 * self.columns + (self.inputs or 1)) * (self.depth + 1)
+        run, width = self.run, self.run.chain.width
+        columns = run.columns * (self.group if self.probes is None else self.probes)
+        layers = 8 * width * (2 * run.columns + (run.inputs or 1)) * (run.depth + 1)
         rows = 5 * 8 * width * columns
-        if self.chain.convolution is not None:  # patches, and gradients with respect to them
-            rows += 4 * 8 * self.chain.fan_in * columns
-        square = 3 * 8 * width**2 if self.sampler == "weights" or columns >= width else 0
+        if run.chain.convolution is not None:  # patches, and gradients with respect to them
+            rows += 4 * 8 * run.chain.fan_in * columns
+        square = 3 * 8 * width**2 if run.path == "weights" or columns >= width else 0
         small = 4 * 8 * columns**2
         return layers + rows + square + small
 
@@ -423,17 +414,16 @@ class _Job:
             return self._kernels(start, first, last)
 
     def _kernels(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
-        chain, depth = self.chain, self.depth
+        run = self.run.part(first, last)
+        chain, depth, x = run.chain, run.depth, start_rows(run, start)
         generators = [
-            np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, 0, number]))
+            np.random.Generator(np.random.Philox(key=run.key, counter=[0, 0, 0, number]))
             for number in range(first, last)
         ]
-        of_run = self.inputs, "float64", self.key, first, last
-        x = first_rows(chain, start, *of_run)
         weights: Weights = UnseenWeights(chain, generators)
-        if self.sampler == "weights":
-            weights = DrawnWeights(chain, *of_run)
-        network = Network(chain, self.inputs or 1, x, weights, depth, first)
+        if run.path == "weights":
+            weights = DrawnWeights(run)
+        network = Network(chain, run.inputs or 1, x, weights, depth, first)
         readout = np.stack([each.standard_normal(chain.width) for each in generators])
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
@@ -471,7 +461,7 @@ class _Job:
 
     def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
         """Return the kernel of the weights between activations of a Gram matrix and gradients."""
-        samples, group, columns = self.samples, self.group, self.columns
+        samples, group, columns = self.samples, self.group, self.run.columns
         products = delta.swapaxes(1, 2) @ delta
         if self.probes is not None:
             by_sample = products.reshape(len(delta), self.probes, columns, self.probes, columns)
@@ -485,9 +475,9 @@ class _Job:
 
     def result(self, done: list[Float64Array]) -> TangentKernel:
         """Return the result of finished networks."""
+        run = self.run
         return TangentKernel(
-            self.chain, self.depth, np.concatenate(done), self.probes, self.sampler, self.key,
-            self.inputs,
+            run.chain, run.depth, np.concatenate(done), self.probes, run.path, run.key, run.inputs
         )  # fmt: skip
 
 

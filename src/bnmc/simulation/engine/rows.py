@@ -116,7 +116,7 @@ class RowSampler(ScaledSampler):
         some = slice(1) if shared else slice(first, last)
         copies = []
         with np.errstate(over="ignore"):
-            if self.chain.skip != 0.0:
+            if self.xs.shape[1]:
                 copies.append(self.xs[first:last, :, :width])
                 copies[-1][...] = start.x[some].swapaxes(1, 2)
             if self.keeps_a:

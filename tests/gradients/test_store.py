@@ -23,9 +23,10 @@ from bnmc.errors import (
     StoreError,
     StoreMismatchError,
 )
-from bnmc.gradients import backpropagation
-from bnmc.gradients.drawn import NetworkTask
+from bnmc.gradients import parts
+from bnmc.gradients.network_pass import NetworkTask
 from bnmc.gradients.parts import Task
+from bnmc.gradients.store import ChainStore
 
 TANH = Chain(20, 4, "tanh")
 X = np.random.default_rng(0).standard_normal((20, 4))
@@ -68,7 +69,7 @@ def stopping_after(count):
 
 @pytest.fixture(autouse=True)
 def _one_chain_per_part(monkeypatch):
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
 
 @pytest.fixture
@@ -111,9 +112,9 @@ def test_an_interrupted_run_continues_with_the_same_bits(name, path):
     chain, options = RUNS[name]
     expected = run(chain=chain, **options)
     stopped = interrupted(path, chain, **options)
-    kept = list(path.glob("part-*.npz"))
-    assert 2 <= len(kept) < 5
-    assert stopped.partial.chains == len(kept)
+    files = list(path.glob("part-*.npz"))
+    assert 2 <= len(files) < 5
+    assert stopped.partial.chains == len(files)
     # Another number of threads cuts the chains into other parts; the store keeps its own.
     same(run(path, chain, **{**options, "threads": 3}), expected)
     assert len(list(path.glob("part-*.npz"))) == 5
@@ -136,7 +137,7 @@ def test_finished_parts_are_not_made_again(path):
 def test_a_finished_part_that_ctrl_c_overtakes_is_kept(path, monkeypatch):
     """Ctrl-C arrives before the part enters the store: the run writes it first."""
     presses = iter([signal.SIGINT])
-    put = backpropagation.KeptChains.put
+    put = ChainStore.put
 
     def interrupted(self, number, part):
         for press in presses:
@@ -144,7 +145,7 @@ def test_a_finished_part_that_ctrl_c_overtakes_is_kept(path, monkeypatch):
             time.sleep(0.1)
         put(self, number, part)
 
-    monkeypatch.setattr(backpropagation.KeptChains, "put", interrupted)
+    monkeypatch.setattr(ChainStore, "put", interrupted)
     with pytest.raises(Interrupted) as caught:
         run(path)
     assert caught.value.partial.chains >= 1

@@ -10,7 +10,7 @@ from scipy import special
 import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, Interrupted, NonFiniteError, ResultTooLargeError
-from bnmc.gradients import backpropagation, drawn
+from bnmc.gradients import network_pass, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 
@@ -96,7 +96,7 @@ def test_gradients_are_those_of_the_weights_that_were_drawn(name):
 
 
 def readout_of(key, number, classes, width):
-    """Return the readout of a chain, by the generator that `drawn.py` describes."""
+    """Return the readout of a chain, by the generator that `network_pass.py` describes."""
     generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
     return generator.standard_normal((classes, width)) / np.sqrt(width)
 
@@ -154,7 +154,7 @@ def test_float32_weights_and_bits(monkeypatch):
     double = run()
     single = run(dtype="float32")
     assert 0.0 < np.abs(single - double).max() < 1e-3
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     assert run(threads=2).tobytes() == double.tobytes()
 
 
@@ -179,7 +179,7 @@ def test_scales_beyond_float64_are_split_off():
 )
 def test_memory_grows_as_the_root_of_the_depth(chain, monkeypatch):
     """A layer has rows of 60 x 4 x 8 = 1,920 bytes, of which a stretch keeps three or four."""
-    monkeypatch.setattr(drawn, "ROWS_BYTES", 1)
+    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1)
     bnmc.backpropagate(chain, 2, rng=0, observables=())
     tracemalloc.start()
     bnmc.backpropagate(chain, 400, rng=0, observables=(), threads=1)
@@ -193,22 +193,22 @@ def test_bytes_of_a_layer_are_counted(monkeypatch):
     """Of two samples a layer keeps h, N(σ(h)) and normals, and of each row a mean and a deviation,
     together a fourth array; its other objects are small beside rows of 10,000 × 2 numbers."""
     chain = Chain(10_000, 2, "tanh", skip=0.5, order="activation-norm")
-    monkeypatch.setattr(drawn, "ROWS_BYTES", 1 << 40)
+    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1 << 40)
     made = []
 
     def noted(task, *arguments):
         made.append(task)
         return call(task, *arguments)
 
-    call = drawn.NetworkTask.__call__
-    monkeypatch.setattr(drawn.NetworkTask, "__call__", noted)
+    call = network_pass.NetworkTask.__call__
+    monkeypatch.setattr(network_pass.NetworkTask, "__call__", noted)
     taken, counted = [], []
     for depth in (2, 4, 6):  # the first run makes what stays
         tracemalloc.start()
         bnmc.backpropagate(chain, depth, rng=0, observables=(), threads=1)
         taken.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        counted.append(made[-1].bytes_of_network())
+        counted.append(made[-1].bytes_of_pass(1))
     array = 8 * 10_000 * 2
     per_layer = [round((one[2] - one[1]) / (2 * array)) for one in (taken, counted)]
     assert per_layer == [4, 4]
@@ -225,7 +225,7 @@ def test_what_does_not_work_raises():
 
 
 def test_ctrl_c_hands_over_finished_chains(monkeypatch):
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
     def interrupt(done, total):
         if done >= 2:

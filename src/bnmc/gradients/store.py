@@ -1,4 +1,4 @@
-"""Finished parts of a backward pass, kept in a folder, so that an interrupted run can continue.
+"""Finished parts of a backward pass in a folder, so that an interrupted run can continue.
 
 The folder has a header, which identifies the run, and one archive of arrays per finished part.
 """
@@ -19,7 +19,7 @@ from bnmc._support.text import loads
 from bnmc._support.version import __version__
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError
-from bnmc.gradients.drawn import NetworkTask
+from bnmc.gradients.network_pass import NetworkTask
 from bnmc.gradients.parts import Part, Task
 from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
 from bnmc.simulation.store.parts import PartStore, header_of
@@ -30,7 +30,7 @@ HEADER = "gradients.json"
 _VALUES = "value_"
 
 
-def kept_key(folder: Path) -> int | None:
+def stored_key(folder: Path) -> int | None:
     """Return the key of the run in a folder, or None if there is none.
 
     Raises
@@ -47,7 +47,7 @@ def kept_key(folder: Path) -> int | None:
         raise StoreError(str(folder), f"{HEADER} is damaged") from None
 
 
-class KeptChains(PartStore):
+class ChainStore(PartStore):
     """The folder of a run.
 
     Parameters
@@ -57,7 +57,6 @@ class KeptChains(PartStore):
     task : Task
     start : Covariance or Representation
         Of all chains.
-    chains : int
     size : int
         Chains of a part, for a new folder.
 
@@ -81,15 +80,15 @@ class KeptChains(PartStore):
     """
 
     def __init__(
-        self, folder: Path, task: Task, start: Covariance | Representation, chains: int, size: int
+        self, folder: Path, task: Task, start: Covariance | Representation, size: int
     ) -> None:
-        facts = _facts(task, start, chains)
+        facts = _facts(task, start)
         earlier = "an earlier call of backpropagate"
         super().__init__(folder, HEADER, facts, earlier, {"part": str(size)})
-        self._task, self._chains = task, chains
+        self._task = task
         stored = self.stored.get("part", "")
         self.size = int(stored) if stored.isdecimal() else 0
-        if not 1 <= self.size <= chains:
+        if not 1 <= self.size <= task.run.chains:
             self.opened.close()
             raise StoreError(str(folder), f"{HEADER} is damaged")
 
@@ -129,19 +128,19 @@ class KeptChains(PartStore):
 
     def _part(self, number: int, arrays: dict[str, NDArray[Any]]) -> Part:
         """Return a part, or raise `Damaged` if its arrays are not those of this run."""
-        task, first = self._task, number * self.size
-        count = min(self.size, self._chains - first)
-        slots = task.recorded.count
-        shapes: dict[str, tuple[int, ...]]
-        shapes = {"log_norms": (count, task.depth), "log_scale": (count, slots)}
-        for one in task.observables:
-            shapes[_VALUES + one.name] = (count, slots, *one.shape_of(task.columns))
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape or arrays[name].dtype != np.float64:
+        first = number * self.size
+        run = self._task.run.part(first, min(first + self.size, self._task.run.chains))
+        empty = Part.empty(run, self._task.observables)
+        values = {_VALUES + name: array for name, array in empty.values.items()}
+        for name, array in {
+            "log_norms": empty.log_norms, "log_scale": empty.log_scale, **values
+        }.items():  # fmt: skip
+            if arrays[name].shape != array.shape or arrays[name].dtype != np.float64:
                 raise Damaged(f"{name} has another shape or dtype")
-        values = {one.name: arrays[_VALUES + one.name] for one in task.observables}
-        widened = [int(chain) for chain in arrays["widened"]]
-        return Part(first, arrays["log_norms"], values, arrays["log_scale"], widened)
+        return Part(
+            first, arrays["log_norms"], {name: arrays[_VALUES + name] for name in empty.values},
+            arrays["log_scale"], arrays["widened"].tolist(),
+        )  # fmt: skip
 
 
 def _unpacked(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -153,27 +152,25 @@ def _unpacked(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         raise Damaged(str(error)) from error
 
 
-def _facts(task: Task, start: Covariance | Representation, chains: int) -> dict[str, str]:
+def _facts(task: Task, start: Covariance | Representation) -> dict[str, str]:
     """Return everything that determines the values of a run."""
-    chain = task.chain
+    run, direction, derivative = task.run, task.direction, task.run.chain.activation.derivative
     facts = {
-        "bnmc_version": __version__, "cpu": host_cpu(), "chain": repr(chain), "key": str(task.key),
-        "sampler": task.sampler, "dtype": task.dtype, "chains": str(chains),
-        "inputs": str(task.inputs), "depth": str(task.depth), "every": str(task.recorded.every),
+        "bnmc_version": __version__, "cpu": host_cpu(), "chain": repr(run.chain),
+        "key": str(run.key), "sampler": run.path, "dtype": run.dtype, "chains": str(run.chains),
+        "inputs": str(run.inputs), "depth": str(run.depth), "every": str(run.recorded.every),
     }  # fmt: skip
     if isinstance(task, NetworkTask):
         facts["blas"] = blas_kernel()
-    if task.backend != "cpu":
+    if run.backend != "cpu":
         # An additional fact would not differ from the facts of a folder that lacks it.
-        facts["sampler"] = f"{task.sampler} on {task.backend}"
-    derivative = chain.activation.derivative
-    direction = task.direction
-    return facts | chain_facts(chain) | {
+        facts["sampler"] = f"{run.path} on {run.backend}"
+    return facts | chain_facts(run.chain) | {
         "derivative_digest": "built in" if derivative is None else derivative.digest,
         "start": start_digest(start),
         "loss": f"{direction.name} ({argument_digest('loss', direction.name, direction)[:32]})",
         "observables": ", ".join(
-            f"{one.name} ({argument_digest('observables', one.name, one)[:32]})"
-            for one in task.observables
+            f"{each.name} ({argument_digest('observables', each.name, each)[:32]})"
+            for each in task.observables
         ),
     }  # fmt: skip
