@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bench.startup as startup
 import bnmc
-from bench.reliability.stored_runs import OBSERVABLES, SEED, damaged, journal, many_tiles, run, same
+from bench.reliability.stored_runs import OBSERVABLES, SEED, damaged, many_tiles, run, same
 from bench.report import Cell, Floor, Report, Table
 
 # --- damage ---------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ def add_corruption(report: Report, quick: bool) -> None:
     wanted = 12 if quick else 100
     rng = random.Random(SEED)
     counts: collections.Counter[str] = collections.Counter()
-    kinds = (truncated, flipped, deleted, swapped, torn_journal, damaged_state)
+    kinds = (truncated, flipped, deleted, swapped, torn_tile, damaged_tile)
     expected = run()
     with many_tiles() as folder:
         base = folder / "base.zarr"
@@ -32,8 +32,7 @@ def add_corruption(report: Report, quick: bool) -> None:
             shutil.copytree(base, path)
             kind(path, rng)
             # What nobody repairs is wrong: else there would be nothing to find.
-            whole = len(journal(path)) == len(journal(base))
-            is_seen = kind is damaged_state or not whole or damaged_or_torn(path, expected)
+            is_seen = kind in (torn_tile, damaged_tile) or damaged_or_torn(path, expected)
             counts[f"{kind.__name__}, real"] += is_seen
             counts["real"] += is_seen
             repaired = same(run(path), expected) and not damaged_or_torn(path, expected)
@@ -53,7 +52,7 @@ def add_corruption(report: Report, quick: bool) -> None:
 def damaged_or_torn(path: Path, expected: bnmc.Trajectory) -> bool:
     try:
         return damaged(path, expected) > 0
-    except ValueError:  # what Zarr says of bytes that are no chunk, and JSON of a torn line
+    except ValueError:  # what Zarr says of bytes that are no chunk
         return True
 
 
@@ -92,17 +91,17 @@ def swapped(path: Path, rng: random.Random) -> None:
     other.write_bytes(first)
 
 
-def torn_journal(path: Path, rng: random.Random) -> None:
-    file = path / "progress" / "journal"
+def torn_tile(path: Path, rng: random.Random) -> None:
+    file = rng.choice(sorted((path / "progress").glob("part-*.npz")))
     content = file.read_bytes()
     file.write_bytes(content[: rng.randrange(len(content) - 1)])
 
 
-def damaged_state(path: Path, rng: random.Random) -> None:
-    state = rng.choice(sorted((path / "progress").glob("state-*.npz")))
-    content = bytearray(state.read_bytes())
+def damaged_tile(path: Path, rng: random.Random) -> None:
+    file = rng.choice(sorted((path / "progress").glob("part-*.npz")))
+    content = bytearray(file.read_bytes())
     content[rng.randrange(len(content))] ^= 0xFF
-    state.write_bytes(content)
+    file.write_bytes(content)
 
 
 # --- a full disk ----------------------------------------------------------------------------
@@ -144,7 +143,7 @@ def add_full_disk(report: Report, quick: bool) -> None:
                 if has_disk:  # of what would be 768 kB and more
                     size = rng.randrange(100, 700) << 10
                     subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
-                # A file of the limit's length is the journal or a chunk.
+                # A file of the limit's length is that of a tile or a chunk.
                 limit = 0 if has_disk else rng.randrange(500, 4000)
                 end = startup.child(FULL.format(path=str(path), limit=limit))
                 stopped += end.startswith("StoreError")

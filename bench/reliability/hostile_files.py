@@ -17,7 +17,6 @@ import tempfile
 import time
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,8 @@ from bnmc.errors import BnmcError
 from bnmc.experiments.kept import opened
 from bnmc.simulation import run as simulating
 from bnmc.simulation.runs import Run
-from bnmc.simulation.store import layout
+from bnmc.simulation.store import parts
+from bnmc.simulation.store.parts import with_facts, without_facts
 from bnmc.simulation.store.reading import StoredArrays
 from bnmc.simulation.tiles import Grid
 
@@ -340,8 +340,8 @@ def hostile_archive(rng: random.Random, content: bytes, shown: list[str]) -> byt
 
 
 def forge_store(path: Path, _: Path, rng: random.Random, shown: list[str]) -> None:
-    """Change metadata, the journal or a state, with the checksums that belong to the change."""
-    kind = rng.choice(["chunks", "shape", "dtype", "codecs", "journal", "state"])
+    """Change metadata or the file of a tile, with the checksums that belong to the change."""
+    kind = rng.choice(["chunks", "shape", "dtype", "codecs", "archive", "tile"])
     name = rng.choice(["gram", "eigenvalues", "layer"])
     shown += [kind, name]
     huge = rng.choice([0, 1, 10**3, 10**6, 2**31, 2**50, 2**63, -1, 2.5, "7"])
@@ -363,10 +363,11 @@ def forge_store(path: Path, _: Path, rng: random.Random, shown: list[str]) -> No
         forge_metadata(path, name, change)
     else:
         part, block = rng.randrange(2), rng.randrange(3)
-        state = path / "progress" / f"state-{part}-{block}.npz"
-        if kind == "state" and state.exists():
-            state.write_bytes(hostile_archive(rng, state.read_bytes(), shown))
-        forge_line(path, part, block, state, rng if kind == "journal" else None)
+        file = path / "progress" / f"part-{part}-{block}.npz"
+        if kind == "archive":
+            file.write_bytes(hostile_archive(rng, file.read_bytes(), shown))
+        else:
+            forge_tile(file, rng)
 
 
 def forge_metadata(path: Path, name: str, change: Callable[[dict[str, Any]], None]) -> None:
@@ -379,24 +380,17 @@ def forge_metadata(path: Path, name: str, change: Callable[[dict[str, Any]], Non
     copies = whole["consolidated_metadata"]["metadata"]
     change(copies[name])
     facts = whole["attributes"]
-    facts["arrays"] = layout._digest(copies)
-    facts["checksum"] = layout._checksum(facts, facts["checked"])
+    facts["arrays"] = parts.digest_of_document(copies)
+    facts["identity"] = parts._identity(facts)
     (path / "zarr.json").write_text(json.dumps(whole))
 
 
-def forge_line(path: Path, part: int, block: int, state: Path, rng: random.Random | None) -> None:
-    """Write a line of the journal again: with the sum of a state, or with drawn numbers."""
-    file = path / "progress" / "journal"
-    lines = []
-    for line in file.read_bytes().splitlines(keepends=True):
-        entry = json.loads(line.partition(b" ")[2])
-        if (entry["part"], entry["block"]) == (part, block):
-            if rng is None:
-                entry["state"] = zlib.crc32(state.read_bytes()) if state.exists() else 0
-            else:
-                name = rng.choice(["part", "block", "state", "sums", "run"])
-                drawn = [0, 1, 2, 10**9, 2**80, -1, 1.5, None, "1", [], {}, {"gram": 0}]
-                entry[name] = rng.choice(drawn)
-        text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-        lines.append(b"%08x " % zlib.crc32(text) + text)
-    file.write_bytes(b"".join(lines))
+def forge_tile(file: Path, rng: random.Random) -> None:
+    """Write the file of a tile again, with its digest: with drawn checksums or facts."""
+    arrays, facts = without_facts(file.read_bytes())
+    drawn = [0, 1, 2, 10**9, -1, 1.5, "1", [], [0, 0, 0], [[0]]]
+    if rng.random() < 0.5:
+        arrays["sums"] = np.array(rng.choice(drawn))
+    else:
+        facts[rng.choice(sorted(facts))] = rng.choice(["", "0", "x" * 1000])
+    file.write_bytes(with_facts(arrays, facts))

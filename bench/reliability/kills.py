@@ -18,72 +18,97 @@ import numpy as np
 
 import bnmc
 from bench.reliability.stored_runs import (
+    CLIENTS,
     OBSERVABLES,
     SEED,
-    damaged,
     die_with_parent,
-    journal,
+    finished,
     many_tiles,
     run,
     same,
 )
 from bench.report import Cell, Floor, Report, Table
 
-# --- kill -9 of a process that writes a store -----------------------------------------------
+#: Exit status of a process that Ctrl-C ended, and seconds after which it hangs.
+INTERRUPTED, LONGEST = 5, 20.0
+#: What must not happen, and all that is counted.
+FORBIDDEN = ("lost parts", "other bits", "errors", "processes that hang")
+COUNTED = ("ends", "identical resumes", *FORBIDDEN)
+
+# --- a process that writes a store is killed, or gets Ctrl-C ---------------------------------
 
 
-def write(path: str) -> None:
+def write(client: str, path: str) -> None:
     die_with_parent()
-    run(Path(path))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        CLIENTS[client](Path(path))
+    except KeyboardInterrupt:  # also `Interrupted`
+        os._exit(INTERRUPTED)
 
 
 def add_kills(report: Report, quick: bool) -> None:
-    """Kill a process at any time of its life; resume a copy of what it left, and itself."""
+    """End a process at any time of its life; resume a copy of what it left, and itself."""
     wanted = 10 if quick else 200
-    rng = random.Random(SEED)
-    counts: collections.Counter[str] = collections.Counter()
-    found: list[int] = []
-    expected = run()
+    for how in (signal.SIGKILL, signal.SIGINT):
+        for client in CLIENTS:
+            _add_ends(report, client, how, wanted)
+
+
+def _add_ends(report: Report, client: str, how: signal.Signals, wanted: int) -> None:
+    rng = random.Random(f"{SEED} {client} {how}")
+    counts: collections.Counter[str] = collections.Counter(dict.fromkeys(COUNTED, 0))
+    left: list[int] = []
+    make = CLIENTS[client]
+    expected = make()
     context = multiprocessing.get_context("fork")
     with many_tiles() as folder:
-        run(folder / "zeroth.zarr")  # loads what it needs
+        make(folder / "zeroth.zarr")  # loads what it needs
         begun = time.perf_counter()
-        run(folder / "first.zarr")
+        make(folder / "first.zarr")
         life = time.perf_counter() - begun
-        tiles = len(journal(folder / "first.zarr"))
-        path = folder / "run-0.zarr"
-        while counts["kills"] < wanted:
-            before = journal(path)
-            child = context.Process(target=write, args=(str(path),))
+        parts = len(finished(folder / "first.zarr"))
+        path, stores = folder / "run-0.zarr", 0
+        while counts["ends"] < wanted:
+            before = finished(path)
+            child = context.Process(target=write, args=(client, str(path)))
             child.start()
             child.join(rng.uniform(0.0, 1.1 * life))
+            if child.pid is not None and child.exitcode is None:
+                os.kill(child.pid, how)
+            child.join(LONGEST)
+            counts["processes that hang"] += child.exitcode is None
             child.kill()
             child.join()
             if child.exitcode == 0:  # it was faster
-                counts["runs that ended themselves"] += 1
-                counts["of these, other bits"] += not same(run(path), expected)
-                path = folder / f"run-{counts['runs that ended themselves']}.zarr"
+                stores += 1
+                counts["other bits"] += not _equal(make(path), expected)
+                path = folder / f"run-{stores}.zarr"
                 continue
-            counts["kills"] += 1
-            after = journal(path)
-            found.append(len(after))
-            # Lines are only added, so that what was finished before must still be there.
-            counts["lost blocks"] += before != after[: len(before)]
+            counts["ends"] += 1
+            counts["errors"] += child.exitcode not in (-how, INTERRUPTED)
+            after = finished(path)
+            left.append(len(after))
+            # Files are only added, so that what was finished before must still be there.
+            counts["lost parts"] += not before <= after
             copy = folder / "copy.zarr"
             if path.exists():
                 shutil.copytree(path, copy)
-            counts["lost blocks"] += damaged(copy, expected) if after else 0
-            counts["identical resumes"] += same(run(copy), expected)
+            counts["identical resumes"] += _equal(make(copy), expected)
             shutil.rmtree(copy)
+    what = f"{how.name} of a process: {client}"
     rows: list[list[Cell]] = [[name, count] for name, count in counts.items()]
-    rows.append([f"blocks found after a kill, of {tiles}, median", statistics.median(found)])
-    report.tables.append(Table("kill -9 of a process that writes a store", ["what", "n"], rows))
-    report.samples["blocks found after a kill"] = found
+    rows.append([f"parts that were finished, of {parts}, median", statistics.median(left)])
+    report.tables.append(Table(what, ["what", "n"], rows))
+    report.samples[f"finished parts after {what}"] = left
     report.floors += [
-        Floor("lost blocks", counts["lost blocks"], 0, at_most=True),
-        Floor("identical resumes after a kill -9", counts["identical resumes"], wanted),
-        Floor("runs killed again and again, other bits", counts["of these, other bits"], 0, True),
+        *(Floor(f"{what}: {name}", counts[name], 0, at_most=True) for name in FORBIDDEN),
+        Floor(f"{what}: identical resumes", counts["identical resumes"], wanted),
     ]
+
+
+def _equal(values: list[Any], expected: list[Any]) -> bool:
+    return len(values) == len(expected) and all(map(np.array_equal, values, expected))
 
 
 # --- workers of Dask ------------------------------------------------------------------------

@@ -2,21 +2,19 @@
 
 The names are an absolute path, a path through a link to its folder, and a relative path.  A process
 is killed at a drawn event (a file that is opened, renamed or removed, or the begin or end of a step
-of the store), in a line of the journal, or at a drawn time.
+of the store), in the file of a tile, or at a drawn time.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-import json
 import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,13 @@ from bench.reliability.counting import Counting
 from bench.reliability.stored_runs import (
     damaged,
     die_with_parent,
-    journal,
+    finished,
     many_tiles,
     run,
     same,
 )
 from bench.report import Report
 from bnmc.errors import BnmcError, StoreInUseError
-from bnmc.simulation.store import journal as journal_file
 from bnmc.simulation.store import store
 from bnmc.simulation.store.folder import Folder
 
@@ -44,7 +41,7 @@ LONGEST = 120.0
 OTHER_VALUES, RAISED = 3, 4
 #: Phases of a run, in their order.
 PHASES = [
-    "start", "creation", "opening", "values and state", "journal", "fsync", "check at the end",
+    "start", "opening", "creation", "values", "file of a tile", "fsync", "check at the end",
     "return",
 ]  # fmt: skip
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.truncate"}
@@ -65,12 +62,12 @@ def add_names(report: Report, counting: Counting) -> None:
         while not counting.is_over():
             path = folder / "real" / f"run-{stores}.zarr"
             rng = random.Random(f"{counting.seed} names {counting.next} {stores}")
-            before = journal(path)
+            before = finished(path)
             killed, ended = _round(context, folder, path.name, rng, events, life, counting, resume)
             phases.update(killed)
             counting.next += len(killed)
-            after = journal(path)
-            if before != after[: len(before)] or (after and damaged(path, expected)):
+            after = finished(path)
+            if not before <= after or (after and damaged(path, expected)):
                 counting.findings.append(f"{path.name}: finished tiles are lost or have other bits")
             if ended:
                 stores += 1
@@ -110,10 +107,10 @@ def _round(
     rng.shuffle(spellings)
     children = []
     for spelling in spellings:
-        how = rng.choices(["event", "journal", "time", "never"], [5, 1, 3, 0.4])[0]
+        how = rng.choices(["event", "tile", "time", "never"], [5, 1, 3, 0.4])[0]
         state = context.Array("q", 2, lock=False)
         at = rng.randrange(1, events + events // 20) if how == "event" else 0
-        if how == "journal":
+        if how == "tile":
             at = -rng.randrange(1, 9)
         child = context.Process(target=resume, args=(spelling, state, at, str(folder)))
         child.start()
@@ -142,7 +139,7 @@ def _round(
 
 
 def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: str = ".") -> None:
-    """Resume a store, and die at the event of number `at`, or in line -`at` of the journal.
+    """Resume a store, and die at the event of number `at`, or in the file of tile number -`at`.
 
     0 stands for neither.
     """
@@ -191,25 +188,24 @@ def _count_events(state: Any, at: int) -> None:
 
         return inner
 
-    append = journal_file.Journal.append
-    lines = 0
+    replace = store.RunStore.replace
+    files = 0
 
-    def torn(self: Any, entry: Any) -> None:
-        """Enter a tile, or write a part of its line and die."""
-        nonlocal lines
-        lines += 1
-        if lines == -at:
-            text = json.dumps(entry).encode()
-            self._file.write(b"%08x " % zlib.crc32(text) + text[: lines * 7])
-            self._file.flush()
+    def torn(self: Any, name: str, content: bytes) -> Path:
+        """Write the file of a tile, or a part of it and die."""
+        nonlocal files
+        files += 1
+        if files == -at:
+            partial = (self.folder.place / name).with_suffix(".partial")
+            partial.write_bytes(content[: files * 70])
             os.kill(os.getpid(), signal.SIGKILL)
-        append(self, entry)
+        return replace(self, name, content)
 
     put: Any = setattr  # the methods of the package are replaced in this process only
-    put(store, "create", in_phase("creation", store.create))
     put(store.RunStore, "__init__", in_phase("opening", store.RunStore.__init__))
-    put(store.RunStore, "_write", in_phase("values and state", store.RunStore._write))
-    put(journal_file.Journal, "append", in_phase("journal", torn))
+    put(store.RunStore, "_document", in_phase("creation", store.RunStore._document))
+    put(store.RunStore, "put", in_phase("values", store.RunStore.put))
+    put(store.RunStore, "replace", in_phase("file of a tile", torn))
     put(Folder, "sync", in_phase("fsync", Folder.sync))
-    put(store.RunStore, "finish", in_phase("check at the end", store.RunStore.finish))
+    put(store.RunStore, "check", in_phase("check at the end", store.RunStore.check))
     sys.addaudithook(hook)

@@ -8,13 +8,15 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import bnmc
+from bnmc.experiments.parts import Parts, Sources
+from bnmc.gradients import backpropagation
 from bnmc.simulation import run as simulating
 
 SEED = 2026
@@ -62,28 +64,60 @@ def die_with_parent() -> None:
             os._exit(1)
 
 
-def journal(path: Path) -> list[bytes]:
-    """The finished tiles of a store, without a line that was being written."""
-    file = path / "progress" / "journal"
-    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-    return [line for line in lines if line.endswith(b"\n")]
+def finished(path: Path) -> set[str]:
+    """The files of the finished parts of a store, or of a folder of parts."""
+    return {str(file.relative_to(path)) for file in path.glob("**/part-*.npz")}
 
 
 def damaged(path: Path, expected: bnmc.Trajectory) -> int:
-    """How many blocks of the journal have other data than an uninterrupted run."""
-    import json
-
+    """How many finished tiles have other data than an uninterrupted run."""
     import zarr
 
     group = zarr.open_group(path, mode="r", zarr_format=3)
-    part, block = (int(group.attrs[name]) for name in ("part", "block"))
+    of_part, of_block = (int(group.attrs[name]) for name in ("part", "block"))
     wrong = 0
-    for line in journal(path):
-        entry = json.loads(line.partition(b" ")[2])
-        chains = slice(entry["part"] * part, (entry["part"] + 1) * part)
-        slots = slice(entry["block"] * block, (entry["block"] + 1) * block)
+    for name in finished(path):
+        part, block = map(int, Path(name).stem.split("-")[1:])
+        chains = slice(part * of_part, (part + 1) * of_part)
+        slots = slice(block * of_block, (block + 1) * of_block)
         wrong += not all(
             np.array_equal(group[name][chains, slots], expected[name][chains, slots])
             for name in OBSERVABLES
         )
     return wrong
+
+
+# --- the clients of the store: runs, gradients and figures
+
+
+def gradients(path: Path | None = None) -> list[Any]:
+    """A backward pass in many parts, kept in a folder."""
+    backpropagation.PART_SECONDS = TILE_SECONDS
+    chain = bnmc.Chain(40, 4, "tanh")
+    result = bnmc.backpropagate(chain, 300, chains=60, rng=SEED, threads=1, store=path)
+    return [result.log_gradient_norm]
+
+
+def figure(path: Path | None = None) -> list[Any]:
+    """Twelve parts of an experiment, kept in a folder."""
+    chain = bnmc.Chain(**CHAIN)
+    with Parts(False, "bench", [1.0] * 12, Sources(SEED), store=path) as parts:
+        return [parts.run(_simulated, chain, number).observables["gram"] for number in range(12)]
+
+
+def _simulated(chain: bnmc.Chain, number: int, progress: Any = False) -> bnmc.Trajectory:
+    return bnmc.simulate(
+        chain, 3000, every=10, rng=number, threads=1, progress=progress, observables=["gram"]
+    )
+
+
+def values(path: Path | None = None) -> list[Any]:
+    """The values and the state of the run of these benchmarks."""
+    result = run(path)
+    return [*(result[name] for name in OBSERVABLES), *result.final_state.arrays.values()]
+
+
+#: What writes a store or a folder at a path, and returns all values.
+CLIENTS: dict[str, Callable[..., list[Any]]] = {
+    "simulate": values, "backpropagate": gradients, "figure": figure
+}  # fmt: skip

@@ -266,7 +266,9 @@ def test_a_damaged_header_raises(content, path):
 def test_a_damaged_size_of_parts_raises(size, path):
     run(path)
     header = path / "gradients.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), "part": size}))
+    document = json.loads(header.read_text())
+    document["attributes"]["part"] = size
+    header.write_text(json.dumps(document))
     with pytest.raises(StoreError, match="damaged"):
         run(path)
 

@@ -15,31 +15,27 @@ import bnmc
 from bnmc.errors import StoreError, StoreReplacedError
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store import journal, store
-from bnmc.simulation.store.folder import (
-    Folder,
-    building_folder,
-    read_file,
-    remove_abandoned,
-)
+from bnmc.simulation.store import store
+from bnmc.simulation.store.folder import Folder, read_file
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 posix = pytest.mark.skipif(os.name != "posix", reason="of POSIX")
 
 
 def after(entries, action):
-    """Act once, before a tile is entered in the journal."""
+    """Act once, when so many tiles have their files."""
     count = 0
-    original = journal.Journal.append
+    original = store.RunStore.replace
 
-    def append(self, entry):
+    def replace(self, name, content):
         nonlocal count
-        count += 1
-        original(self, entry)
-        if count == entries:
+        count += "part-" in name
+        file = original(self, name, content)
+        if count == entries and "part-" in name:
             action()
+        return file
 
-    return mock.patch.object(journal.Journal, "append", append)
+    return mock.patch.object(store.RunStore, "replace", replace)
 
 
 # --- a store that is removed and begun again by another process
@@ -182,7 +178,7 @@ def test_another_run_at_the_same_inode_is_noticed(path):
     "name",
     some(
         ["gram/c/0/0/0/0", "gram/c/0", "gram", "layer/c/0", "zarr.json", "progress",
-         "progress/journal", "progress/lock", "progress/state-0-2.npz"],
+         "progress/lock", "progress/part-0-2.npz"],
         "gram/c/0/0/0/0", "gram", "zarr.json", "progress", "progress/lock",
     ),
 )  # fmt: skip
@@ -208,16 +204,15 @@ def test_a_link_to_a_store_is_the_store(path):
 
 
 @posix
-@pytest.mark.parametrize("name", ["progress/journal", "progress/lock"])
-def test_hard_links_of_files_that_are_written_in_place_are_refused(name, path):
+def test_a_hard_link_of_the_lock_is_refused(path):
     run(path)
-    os.link(path / name, path.with_name("elsewhere"))
+    os.link(path / "progress" / "lock", path.with_name("elsewhere"))
     with pytest.raises(StoreError, match="another name elsewhere"):
         run(path)
 
 
 @posix
-@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "zarr.json", "progress/journal"])
+@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "zarr.json", "progress/part-0-1.npz"])
 def test_pipes_in_a_store_are_refused(name, path):
     """To read one would never end."""
     stored = run(path)
@@ -245,7 +240,7 @@ def test_a_file_that_its_writer_removes_is_no_error(tmp_path):
 def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
     """Each is synchronised after it was written, and so are the folders that lead to it."""
     order = []
-    synced, append = folder_module.synced, journal.Journal.append
+    synced, enter = folder_module.synced, store.RunStore._enter
     put = store.RunStore.put
     waiting = []
 
@@ -253,9 +248,9 @@ def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
         order.append(os.path.relpath(os.path.realpath(one), path))
         synced(one)
 
-    def note_append(self, entry):
-        order.append((entry["part"], entry["block"]))
-        append(self, entry)
+    def note_enter(self, part, block, *arguments):
+        order.append((part, block))
+        enter(self, part, block, *arguments)
 
     def note_put(self, *arguments):
         put(self, *arguments)
@@ -263,7 +258,7 @@ def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
 
     with (
         mock.patch.object(folder_module, "synced", note_synced),
-        mock.patch.object(journal.Journal, "append", note_append),
+        mock.patch.object(store.RunStore, "_enter", note_enter),
         mock.patch.object(store.RunStore, "put", note_put),
     ):
         run(path)
@@ -272,7 +267,7 @@ def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
         for block in range(3):
             after_it = order[order.index((part, block)) :]
             chunk = f"gram/c/{part}/{block}/0/0"
-            files = {chunk, f"progress/state-{part}-{block}.npz", "progress/journal"}
+            files = {chunk, f"progress/part-{part}-{block}.npz"}
             folders = {os.path.dirname(chunk), f"gram/c/{part}/{block}", "progress"}
             assert files | folders <= set(after_it)
     assert {"gram/c", "gram", "."} <= set(order)
@@ -295,24 +290,27 @@ def test_an_error_of_the_disk_ends_the_run(path):
     np.testing.assert_array_equal(run(path).gram, run().gram)
 
 
-def test_a_store_gets_its_name_when_it_is_on_the_disk(path):
-    named = []
-    rename, fsync = type(path).rename, os.fsync
+def test_a_store_gets_its_header_when_it_is_on_the_disk(path):
+    order = []
+    synced, replace = folder_module.synced, store.RunStore.replace
 
-    def note(descriptor):
-        named.append("synced")
-        fsync(descriptor)
+    def note(file):
+        order.append(os.path.relpath(os.path.realpath(file), path))
+        synced(file)
 
-    def renamed(self, target):
-        named.append("renamed")
-        return rename(self, target)
+    def replaced(self, name, content):
+        order.append(f"written {name}")
+        return replace(self, name, content)
 
-    with mock.patch.object(os, "fsync", note), mock.patch.object(type(path), "rename", renamed):
+    with (
+        mock.patch.object(folder_module, "synced", note),
+        mock.patch.object(store.RunStore, "replace", replaced),
+    ):
         run(path)
-    at = named.index("renamed")
-    # Metadata of three groups and arrays, layers, journal, lock, and their folders.
-    assert named[:at].count("synced") >= 8
-    assert named[at + 1] == "synced"
+    at = order.index("written zarr.json")
+    before = {"gram/zarr.json", "layer/zarr.json", "layer/c/0", "progress/lock", "gram", "layer/c"}
+    assert before <= set(order[:at])
+    assert "zarr.json" in order[at:]
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path):
@@ -320,53 +318,3 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
         read_file(tmp_path)
     (tmp_path / "a").write_bytes(b"1")
     assert read_file(tmp_path / "a") == b"1"
-
-
-# --- hidden folders of a store that is made
-
-
-def test_a_folder_that_a_dead_process_left_is_removed(path):
-    left = path.with_name(f".{path.stem}.1.2.building")
-    others = [path.with_name(".other.1.2.building"), path.with_name(f".{path.stem}.x.building")]
-    for one in (left, *others):
-        (one / "progress").mkdir(parents=True)
-    run(path)
-    assert not left.exists()
-    assert all(one.exists() for one in others)
-    left.mkdir()
-    run(path)
-    assert not left.exists()
-
-
-@posix
-def test_a_folder_in_which_a_live_process_makes_a_store_stays(path):
-    with building_folder(path) as folder:
-        (folder / "file").touch()
-        remove_abandoned(path)
-        assert (folder / "file").exists()
-    assert not folder.exists()
-
-
-@posix
-def test_a_folder_that_is_removed_before_it_is_held_is_made_again(path):
-    hold, removed = folder_module._hold, []
-
-    def late(folder):
-        if not removed:
-            removed.append(folder)
-            folder.rmdir()
-        return hold(folder)
-
-    def taken(folder):
-        held = hold(folder)
-        if len(removed) == 1:  # another process took it for abandoned just before
-            removed.append(folder)
-            folder.rmdir()
-        return held
-
-    for one in (late, taken):
-        with (
-            mock.patch.object(folder_module, "_hold", one),
-            building_folder(path) as folder,
-        ):
-            assert folder.is_dir()

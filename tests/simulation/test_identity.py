@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import zipfile
-import zlib
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
@@ -17,11 +16,13 @@ import pytest
 from small_stores import run
 
 import bnmc
+from bnmc._support.archives import archived
 from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.observables import SoftRank
-from bnmc.simulation.store import layout, reading
+from bnmc.simulation.store import layout, parts
+from bnmc.simulation.store.parts import with_facts, without_facts
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -42,7 +43,7 @@ def rewrite(path, change):
 PROGRAM = """
 import os, sys, numpy as np, bnmc
 from bnmc.simulation import run as simulating, tiles
-from bnmc.simulation.store import journal
+from bnmc.simulation.store import store
 
 simulating.grid_of = lambda run, *rest: tiles.Grid.of_slots(run.chains, run.recorded, 2, 5)
 
@@ -56,13 +57,13 @@ class Sampler:
 LEVELS = {"low", "high", "middle"}
 def of_set(g): return g[0, 1] * len(LEVELS) * (len(LEVELS) in {1, 2, 3})
 
-append, left = journal.Journal.append, int(sys.argv[2])
-def dies(self, entry):
+put, left = store.RunStore.put, int(sys.argv[2])
+def dies(self, *arguments):
     global left
     if left == 0: os._exit(9)
     left -= 1
-    append(self, entry)
-journal.Journal.append = dies
+    put(self, *arguments)
+store.RunStore.put = dies
 
 sampler = Sampler(1.0)
 def run(store):
@@ -198,17 +199,19 @@ def test_what_cannot_be_compared_is_refused_with_a_store_only(path):
 # --- other stores
 
 
-def test_attributes_and_journal_contain_the_identity(path):
+def test_header_and_tiles_contain_the_identity(path):
     run(path)
-    found = attributes(path)
-    assert len(found["identity"]) == len(found["checksum"]) == 64
-    lines = (path / "progress" / "journal").read_bytes().splitlines()
-    assert len(lines) == 6
-    for line in lines:
-        assert json.loads(line.partition(b" ")[2])["run"].startswith(found["identity"])
+    identity = attributes(path)["identity"]
+    assert len(identity) == 64
+    tiles = sorted((path / "progress").glob("part-*.npz"))
+    assert len(tiles) == 6
+    for tile in tiles:
+        facts = without_facts(tile.read_bytes())[1]
+        assert (facts["identity"], facts["key"]) == (identity, attributes(path)["key"])
+        assert tile.name == f"part-{facts['part']}.npz"
     other = path.with_name("other.zarr")
     run(other, rng=4)
-    assert attributes(other)["identity"] != found["identity"]
+    assert attributes(other)["identity"] != identity
 
 
 def test_a_flipped_bit_in_the_stored_key_is_refused(path):
@@ -250,13 +253,18 @@ def two(path):
     return path, other, run(path), run().gram
 
 
-def test_the_journal_of_another_run_is_refused(two):
+def test_a_tile_of_another_run_or_number_is_refused(two):
     path, other, whole, _ = two
-    shutil.copy(other / "progress" / "journal", path / "progress" / "journal")
-    with pytest.raises(StoreMismatchError, match="run of the journal"):
-        run(path)
-    with pytest.raises(StoreMismatchError, match="run of the journal"):
-        whole["gram"]
+    tile = path / "progress" / "part-0-1.npz"
+    for source, said, read in (
+        (other / "progress" / "part-0-1.npz", "key = ", "identity = "),
+        (path / "progress" / "part-1-1.npz", "part = 1-1", "part = 1-1"),
+    ):
+        shutil.copy(source, tile)
+        with pytest.raises(StoreMismatchError, match=said):
+            run(path)
+        with pytest.raises(StoreMismatchError, match=read):
+            whole["gram"]
 
 
 def test_arrays_of_another_run_are_never_handed_over(two):
@@ -268,14 +276,14 @@ def test_arrays_of_another_run_are_never_handed_over(two):
     np.testing.assert_array_equal(run(path).gram, expected)
 
 
-def test_arrays_and_journal_of_another_run_are_refused(two):
+def test_arrays_and_tiles_of_another_run_are_refused(two):
     path, other, whole, _ = two
     for part in ("gram", "progress"):
         shutil.rmtree(path / part)
         shutil.copytree(other / part, path / part)
-    with pytest.raises(StoreMismatchError, match="run of the journal"):
+    with pytest.raises(StoreMismatchError, match="key = "):
         run(path)
-    with pytest.raises(StoreMismatchError, match="run of the journal"):
+    with pytest.raises(StoreMismatchError, match="identity = "):
         whole["gram"]
 
 
@@ -291,7 +299,7 @@ def test_another_store_at_the_path_is_refused(two):
         run(path)
 
 
-def test_the_journal_of_another_division_is_refused(path, monkeypatch):
+def test_a_tile_of_another_division_is_refused(path, monkeypatch):
     run(path)
 
     def other_grid(run, *rest):
@@ -300,8 +308,8 @@ def test_the_journal_of_another_division_is_refused(path, monkeypatch):
     monkeypatch.setattr(simulating, "grid_of", other_grid)
     other = path.with_name("other.zarr")
     run(other)
-    shutil.copy(other / "progress" / "journal", path / "progress" / "journal")
-    with pytest.raises(StoreMismatchError, match="run of the journal"):
+    shutil.copy(other / "progress" / "part-0-0.npz", path / "progress" / "part-0-0.npz")
+    with pytest.raises(StoreMismatchError, match="identity = "):
         run(path)
 
 
@@ -350,8 +358,8 @@ def forge(path, name, change):
         copies = document["consolidated_metadata"]["metadata"]
         change(copies[name])
         facts = document["attributes"]
-        facts["arrays"] = layout._digest(copies)
-        facts["checksum"] = layout._checksum(facts, facts["checked"])
+        facts["arrays"] = parts.digest_of_document(copies)
+        facts["identity"] = parts._identity(facts)
 
     rewrite(path / "zarr.json", everywhere)
 
@@ -393,24 +401,27 @@ def test_forged_metadata_raise_before_memory_is_taken(what, path):
 def test_only_finished_tiles_are_looked_for(path):
     """Metadata may claim many more chains than there are, and still fit in memory."""
     whole = run(path)
-    journal = path / "progress/journal"
-    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    for tile in (path / "progress").glob("part-*.npz"):
+        if tile.name != "part-0-0.npz":
+            tile.unlink()
     with (
-        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        mock.patch.object(layout, "is_too_long", wraps=layout.is_too_long) as asked,
         pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged from recorded layer 7"),
     ):
         whole["gram"]
     assert asked.call_count == 1
     forge(path, "gram", lambda one: one.update(shape=[10**6, 21, 4, 4]))
     with (
-        mock.patch.object(reading, "is_too_long", wraps=reading.is_too_long) as asked,
+        mock.patch.object(layout, "is_too_long", wraps=layout.is_too_long) as asked,
         pytest.raises(StoreMismatchError),
     ):
         whole["gram"]
     assert asked.call_count == 0
 
 
-@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "layer/c/0", "progress/journal", "zarr.json"])
+@pytest.mark.parametrize(
+    "name", ["gram/c/0/0/0/0", "layer/c/0", "progress/part-0-1.npz", "zarr.json"]
+)
 def test_files_that_are_longer_than_memory_are_not_read(name, path):
     """A sparse file has any length and takes no room on the disk."""
     expected = run().gram
@@ -428,9 +439,9 @@ def test_files_that_are_longer_than_memory_are_not_read(name, path):
 
 
 @pytest.mark.parametrize("content", ["huge", "objects", "no archive", "encrypted"])
-def test_forged_states_are_made_again(content, path):
+def test_forged_tiles_are_made_again(content, path):
     expected = run(path).gram
-    state = path / "progress" / "state-0-2.npz"
+    tile = path / "progress" / "part-0-2.npz"
     header = {"huge": "'<f8', 'fortran_order': False, 'shape': (1099511627776,)",
               "objects": "'|O', 'fortran_order': False, 'shape': (1,)"}  # fmt: skip
     file = io.BytesIO()
@@ -441,17 +452,9 @@ def test_forged_states_are_made_again(content, path):
     forged = bytearray(file.getvalue() if content != "no archive" else b"PK\5\6")
     if content == "encrypted":
         forged[forged.index(b"PK\1\2") + 8] |= 1
-    state.write_bytes(forged)
-    lines = (path / "progress" / "journal").read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        entry = json.loads(line.partition(b" ")[2])
-        if (entry["part"], entry["block"]) == (0, 2):
-            entry["state"] = zlib.crc32(forged)
-            text = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-            lines[number] = b"%08x " % zlib.crc32(text) + text
-    (path / "progress" / "journal").write_bytes(b"".join(lines))
+    tile.write_bytes(forged)
     np.testing.assert_array_equal(run(path).gram, expected)
-    assert state.read_bytes() != forged
+    assert tile.read_bytes() != forged
 
 
 NESTED = "[" * 100_000
@@ -466,13 +469,30 @@ def test_nested_json_is_damage(where, path):
             call()
 
 
-@pytest.mark.parametrize("text", [NESTED, "[]", "{}", '{"run": 1, "part": -1}', "\xff"])
-def test_lines_of_the_journal_that_make_no_sense_are_made_again(text, path):
+@pytest.mark.parametrize("text", [NESTED, "[]", "{}", "\xff"])
+def test_facts_of_a_tile_that_make_no_sense(text, path):
     expected = run().gram
     run(path)
-    line = text.encode("latin-1") + b"\n"
-    journal = path / "progress" / "journal"
-    journal.write_bytes(b"%08x " % zlib.crc32(line) + line + journal.read_bytes())
+    tile = path / "progress" / "part-0-1.npz"
+    arrays = {"facts": np.frombuffer(text.encode("latin-1"), np.uint8)}
+    tile.write_bytes(archived(arrays))
+    if text in ("[]", "{}"):  # no facts
+        with pytest.raises(StoreMismatchError, match="nothing"):
+            run(path)
+    else:
+        np.testing.assert_array_equal(run(path).gram, expected)
+
+
+@pytest.mark.parametrize("sums", [None, [], [1, 2], [[1]], ["x"], [2.5]])
+def test_checksums_of_a_tile_that_make_no_sense_are_made_again(sums, path):
+    expected = run().gram
+    run(path)
+    tile = path / "progress" / "part-0-1.npz"
+    arrays, facts = without_facts(tile.read_bytes())
+    del arrays["sums"]
+    if sums is not None:
+        arrays["sums"] = np.array(sums)
+    tile.write_bytes(with_facts(arrays, facts))
     np.testing.assert_array_equal(run(path).gram, expected)
 
 

@@ -27,8 +27,12 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="open folders stay wh
 FACTS = {"seed": "1", "bnmc_version": "0"}
 
 
+class Store(PartStore):
+    header, what = "header.json", "an earlier test"
+
+
 def opened(path, facts=FACTS, **settings):
-    return PartStore(path, "header.json", facts, "an earlier test", settings)
+    return Store(path, facts, settings)
 
 
 def packed(store, number, values):
@@ -60,7 +64,7 @@ def test_a_folder_keeps_its_own_settings(tmp_path):
     with opened(tmp_path / "parts", size=2):
         pass
     with opened(tmp_path / "parts", size=7) as store:
-        assert store.stored["size"] == "2"
+        assert store.stored["size"] == 2
 
 
 @pytest.mark.parametrize("facts", [{**FACTS, "seed": "2"}, {**FACTS, "further": "x"}])

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -30,7 +29,7 @@ from bnmc.errors import (
 from bnmc.simulation import memory
 from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
-from bnmc.simulation.store import journal, layout, reading, store
+from bnmc.simulation.store import layout, reading, store
 
 RELU = bnmc.Chain(30, 4, "relu")
 #: One run of each sampler's state: Gram matrices, rows as well, activations, Wishart factors.
@@ -70,19 +69,23 @@ class Died(BaseException):
     """Stands for the end of a process."""
 
 
-def dying(after, method="append"):
-    """Let a run die after so many tiles were entered in the journal, or right before one is."""
+def dying(after):
+    """Let a run die right before it writes the file of a tile, after so many of them."""
     count = 0
-    original = getattr(journal.Journal, method)
+    original = store.RunStore.put
+    write = store.RunStore.write
 
-    def dies(self, entry):
+    def counts(self, *arguments):
         nonlocal count
         count += 1
+        original(self, *arguments)
+
+    def dies(self, *arguments):
         if count > after:
             raise Died
-        original(self, entry)
+        write(self, *arguments)
 
-    return mock.patch.object(journal.Journal, method, dies)
+    return mock.patch.multiple(store.RunStore, put=counts, write=dies)
 
 
 def counted():
@@ -262,16 +265,16 @@ DAMAGE = {
     "an empty chunk": lambda path: chunks(path)[1].write_bytes(b""),
     "a lost chunk": lambda path: chunks(path)[1].unlink(),
     "chunks that changed places": lambda path: os.replace(chunks(path)[0], chunks(path)[1]),
-    "a torn line of the journal": lambda path: shorten(path / "progress" / "journal"),
-    "a flipped bit in the journal": lambda path: flip(path / "progress" / "journal"),
-    "lost states": lambda path: [file.unlink() for file in path.glob("progress/state-*-[1-5].npz")],
-    "damaged states": lambda path: [flip(file) for file in path.glob("progress/state-*.npz")],
+    "a torn file of a tile": lambda path: shorten(path / "progress" / "part-0-1.npz"),
+    "an empty file of a tile": lambda path: (path / "progress" / "part-1-1.npz").write_bytes(b""),
+    "lost tiles": lambda path: [file.unlink() for file in path.glob("progress/part-*-[1-5].npz")],
+    "damaged tiles": lambda path: [flip(file) for file in path.glob("progress/part-*.npz")],
 }
 
 
 @pytest.mark.parametrize(
-    "damage", some(DAMAGE, "a flipped bit", "an empty chunk", "a torn line of the journal",
-                   "lost states", "damaged states", "chunks that changed places"),
+    "damage", some(DAMAGE, "a flipped bit", "an empty chunk", "a torn file of a tile",
+                   "lost tiles", "damaged tiles", "chunks that changed places"),
 )  # fmt: skip
 def test_what_is_damaged_is_made_again(damage, path):
     expected = run()
@@ -287,16 +290,6 @@ def test_what_is_damaged_is_made_again(damage, path):
     np.testing.assert_array_equal(xr.open_zarr(path)["gram"], expected.gram)
 
 
-def test_an_entry_of_the_journal_needs_its_end_and_its_checksum(path):
-    run(store=path)
-    (line, *_) = (path / "progress" / "journal").read_bytes().splitlines(keepends=True)
-    assert journal._parsed(line) is not None
-    text = line.partition(b" ")[2]
-    without_end = text.rstrip(b"\n")
-    assert journal._parsed(b"%08x %s" % (zlib.crc32(without_end), without_end)) is None
-    assert journal._parsed(b"%08x %s" % (zlib.crc32(text) ^ 1, text)) is None
-
-
 def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
     expected = run(store=path)
     chunks(path)[0].unlink()
@@ -308,12 +301,11 @@ def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
 def test_what_dead_writers_left_is_removed(path):
     with dying(3), pytest.raises(Died):
         run(store=path)
-    left = [path / "gram" / "c" / "0" / "x.partial", path / "progress" / "state-0-0.partial"]
+    left = [path / "gram" / "c" / "0" / "x.partial", path / "progress" / "part-0-0.partial"]
     for file in left:
         file.write_bytes(b"half")
     run(store=path)
     assert not any(file.exists() for file in left)
-    assert not list(path.parent.glob(".*building"))
 
 
 def test_a_full_disk_loses_nothing(path):
@@ -337,13 +329,44 @@ def test_a_full_disk_loses_nothing(path):
     with counted() as made:
         assert_same(run(store=path), expected)
     assert made.call_count <= 18 - 4
-    # A disk that is full before the store exists leaves nothing behind.
-    with (
-        mock.patch.object(layout, "_describe", side_effect=OSError(28, "No space")),
-        pytest.raises(StoreError, match="No space"),
-    ):
-        run(store=path.with_name("new.zarr"))
-    assert [file.name for file in path.parent.iterdir()] == ["run.zarr"]
+
+
+@pytest.mark.parametrize("name", ["layer", "zarr.json"])
+def test_a_store_that_was_not_completed_is_made_by_the_same_call(name, path):
+    """A disk that is full, or a process that dies, before the store has its header."""
+    replace = store.RunStore.replace
+
+    def full(self, *arguments):
+        raise OSError(28, "No space left on device")
+
+    failing = {
+        "layer": mock.patch.object(layout, "_document", full),
+        "zarr.json": mock.patch.object(store.RunStore, "replace", full),
+    }[name]
+    with failing, pytest.raises(StoreError, match="No space left on device"):
+        run(store=path)
+    assert store.RunStore.replace is replace
+    assert not (path / "zarr.json").exists()
+    assert_same(run(store=path), run())
+
+
+@pytest.mark.parametrize("made", [[], ["progress"]])
+def test_a_folder_whose_writer_died_before_the_lock_is_free(made, path):
+    for folder in ("", *made):
+        (path / folder).mkdir()
+    assert_same(run(store=path), run())
+
+
+def test_a_store_in_an_earlier_format_is_refused(path):
+    """bnmc 0.2.0 wrote no number of the format."""
+    whole = run(store=path)
+    document = json.loads((path / "zarr.json").read_text())
+    del document["attributes"]["format"]
+    document["attributes"]["bnmc_version"] = "0.2.0"
+    (path / "zarr.json").write_text(json.dumps(document))
+    for call in (lambda: run(store=path), lambda: run(store=path, rng=None), lambda: whole["gram"]):
+        with pytest.raises(StoreError, match=r"bnmc 0\.2\.0 made it in another format"):
+            call()
 
 
 def test_a_want_of_files_or_memory_is_no_damage(path):
@@ -406,7 +429,7 @@ def test_a_killed_process_leaves_its_lock_and_its_layers(path):
         finally:
             process.send_signal(signal.SIGKILL)
         process.communicate()
-    entries = len((path / "progress" / "journal").read_bytes().splitlines())
+    entries = len(list((path / "progress").glob("part-*.npz")))
     assert entries > 0
     expected = run(depth=100_000, every=1000)
     with counted() as made:
@@ -430,18 +453,6 @@ def test_a_second_writer_of_one_process_is_refused(path):
     run(depth=20, store=second)
 
 
-def test_who_loses_the_race_to_make_a_store_finds_it(path):
-    create = store.create
-
-    def late(*arguments):
-        create(*arguments)  # another run made it meanwhile
-        create(*arguments)
-
-    with mock.patch.object(store, "create", late):
-        stored = run(store=path)
-    assert_same(stored, run())
-
-
 # --- arguments
 
 
@@ -453,6 +464,7 @@ def test_what_is_no_store(tmp_path):
             run(store=value)
     other = tmp_path / "other.zarr"
     other.mkdir()
+    (other / "mine.txt").touch()
     with pytest.raises(ArgumentError, match="a store that a run made"):
         run(store=other)
     with pytest.raises(ArgumentError, match="reduce"):
@@ -537,8 +549,12 @@ def test_a_damaged_last_tile_is_made_from_the_state_before_it(name, path):
     run(chain, store=path, **options)
     blocks = -(-len(expected.layers) // 7)
     part = 1
-    kept = {file.name for file in (path / "progress").glob(f"state-{part}-*.npz")}
-    assert kept == {f"state-{part}-{block}.npz" for block in (blocks - 2, blocks - 1)}
+    with_state = [
+        block
+        for block in range(blocks)
+        if len(np.load(path / "progress" / f"part-{part}-{block}.npz").files) > 3
+    ]
+    assert with_state == [blocks - 2, blocks - 1]
     (damaged,) = (
         file
         for file in chunks(path)

@@ -27,20 +27,29 @@ class TooLarge(ValueError):
     """The arrays of an archive do not fit in memory."""
 
 
-def packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return arrays as an archive in NumPy's format ``npz``."""
+def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return arrays as an archive in NumPy's format ``npz``, with their digest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc._support.archives import archived, arrays_of
+    >>> arrays_of(archived({"x": np.arange(3)}))
+    {'x': array([0, 1, 2])}
+    """
+    digest = np.frombuffer(_digest_of_arrays(arrays), np.uint8)
     file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
+    np.savez(file, **{**arrays, _DIGEST: digest})  # type: ignore[arg-type]
     return file.getvalue()
 
 
-def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an archive.
+def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive after a check of its size and digest.
 
     Raises
     ------
     Damaged
-        If the bytes are no archive that `packed` returned: the arrays are not compressed, so they
+        If the bytes are no such archive, or changed since.  Its arrays are not compressed, so they
         are not larger than it.
     TooLarge
         If the arrays do not fit in memory.
@@ -63,33 +72,6 @@ def unpacked(content: bytes) -> dict[str, NDArray[Any]]:
         raise TooLarge(str(error)) from error
     except Exception as error:  # a damaged archive raises many errors
         raise Damaged(str(error)) from error
-    return arrays
-
-
-def archived(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return arrays as an archive in NumPy's format ``npz``, with their digest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bnmc._support.archives import archived, arrays_of
-    >>> arrays_of(archived({"x": np.arange(3)}))
-    {'x': array([0, 1, 2])}
-    """
-    return packed({**arrays, _DIGEST: np.frombuffer(_digest_of_arrays(arrays), np.uint8)})
-
-
-def arrays_of(content: bytes) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an archive after a check of its size and digest.
-
-    Raises
-    ------
-    Damaged
-        If the bytes are no such archive, or changed since.
-    TooLarge
-        If the arrays do not fit in memory.
-    """
-    arrays = unpacked(content)
     digest = arrays.pop(_DIGEST, None)
     if digest is None or digest.tobytes() != _digest_of_arrays(arrays):
         raise Damaged("another digest")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from bnmc._kernels.processor import host_cpu
@@ -17,9 +16,6 @@ from bnmc.experiments.part_files import packed, unpacked
 from bnmc.simulation.store.parts import PartStore, as_folder
 
 __all__ = ["KeptParts", "opened"]
-
-#: File that identifies the experiment.
-_HEADER = "experiment.json"
 
 
 def opened(
@@ -82,8 +78,7 @@ class KeptParts(PartStore):
         As for `opened`.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, str]) -> None:
-        super().__init__(folder, _HEADER, facts, "an earlier run of the experiment")
+    header, what = "experiment.json", "an earlier run of the experiment"
 
     def get(self, number: int, activations: Iterable[Activation] = ()) -> Any:
         """Return a finished part, or None if its file is missing or damaged.

@@ -5,7 +5,6 @@ The folder has a header, which identifies the run, and one archive of arrays per
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._support.archives import Damaged, archived, arrays_of
+from bnmc._support.archives import Damaged
 from bnmc._support.machine import blas_kernel
-from bnmc._support.text import loads
 from bnmc._support.version import __version__
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError
 from bnmc.gradients.network_pass import NetworkTask
 from bnmc.gradients.parts import Part, Task
 from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
-from bnmc.simulation.store.parts import PartStore, header_of
+from bnmc.simulation.store.parts import PartStore, header_of, with_facts, without_facts
 
 #: File that identifies the run.
 HEADER = "gradients.json"
@@ -38,11 +36,10 @@ def stored_key(folder: Path) -> int | None:
     StoreError
         If the header is damaged, or cannot be read.
     """
-    header = header_of(folder, HEADER)
-    if header is None:
+    if not (folder / HEADER).exists():
         return None
     try:
-        return int(header["key"])
+        return int(header_of(folder, HEADER)["key"])
     except (KeyError, ValueError):
         raise StoreError(str(folder), f"{HEADER} is damaged") from None
 
@@ -79,18 +76,14 @@ class ChainStore(PartStore):
         If it cannot be read or written.
     """
 
+    header, what = HEADER, "an earlier call of backpropagate"
+
     def __init__(
         self, folder: Path, task: Task, start: Covariance | Representation, size: int
     ) -> None:
-        facts = _facts(task, start)
-        earlier = "an earlier call of backpropagate"
-        super().__init__(folder, HEADER, facts, earlier, {"part": str(size)})
         self._task = task
-        stored = self.stored.get("part", "")
-        self.size = int(stored) if stored.isdecimal() else 0
-        if not 1 <= self.size <= task.run.chains:
-            self.opened.close()
-            raise StoreError(str(folder), f"{HEADER} is damaged")
+        super().__init__(folder, _facts(task, start), {"part": size})
+        self.size = int(self.stored["part"])
 
     def get(self, number: int) -> Part | None:
         """Return a finished part, or None if its file is missing or damaged.
@@ -102,7 +95,7 @@ class ChainStore(PartStore):
         StoreError
             If the file cannot be read, or does not fit in memory.
         """
-        arrays = self.content(number, _unpacked)
+        arrays = self.content(number, without_facts)
         try:
             return None if arrays is None else self._part(number, arrays)
         except (Damaged, KeyError):
@@ -116,15 +109,13 @@ class ChainStore(PartStore):
         StoreError
             If it cannot be written.
         """
-        facts = json.dumps(self.facts_of(number)).encode()
         arrays: dict[str, NDArray[Any]] = {
-            "facts": np.frombuffer(facts, np.uint8),
             "log_norms": part.log_norms,
             "log_scale": part.log_scale,
             "widened": np.asarray(part.widened, np.int64),
         }
         arrays |= {_VALUES + name: values for name, values in part.values.items()}
-        self.write(number, archived(arrays))
+        self.write(number, with_facts(arrays, self.facts_of(number)))
 
     def _part(self, number: int, arrays: dict[str, NDArray[Any]]) -> Part:
         """Return a part, or raise `Damaged` if its arrays are not those of this run."""
@@ -141,15 +132,6 @@ class ChainStore(PartStore):
             first, arrays["log_norms"], {name: arrays[_VALUES + name] for name in empty.values},
             arrays["log_scale"], arrays["widened"].tolist(),
         )  # fmt: skip
-
-
-def _unpacked(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return the arrays of a file, and the facts in it."""
-    arrays = arrays_of(content)
-    try:
-        return arrays, dict(loads(arrays.pop("facts").tobytes()))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(str(error)) from error
 
 
 def _facts(task: Task, start: Covariance | Representation) -> dict[str, str]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
-import shutil
 import stat
 import sys
-import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -62,10 +59,10 @@ class Folder:
     def require_same(self) -> None:
         """Raise `StoreReplacedError` unless the path still leads to this folder."""
         try:
-            found = _inode(os.stat(self.path))
+            there = _inode(os.stat(self.path))
         except FileNotFoundError:
-            found = None
-        if found != self._inode:
+            there = None
+        if there != self._inode:
             raise StoreReplacedError(str(self.path))
 
     def require_plain(self) -> None:
@@ -88,14 +85,17 @@ class Folder:
                     str(self.path), f"{name} is {what}; a store contains files and folders only"
                 )
 
+    def files(self) -> list[Path]:
+        """Return all files in the folder and in the folders in it."""
+        return [Path(entry.path) for entry in _entries(self.place) if entry.is_file()]
+
     def open(self, name: str) -> io.BufferedRandom:
         """Open a file for reading and writing.
 
         Raises
         ------
         StoreError
-            If it is a link or no regular file, has another name elsewhere, or does not fit in
-            memory.
+            If it is a link or no regular file, or has another name elsewhere.
         """
         flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         flags |= getattr(os, "O_BINARY", 0)
@@ -103,14 +103,10 @@ class Folder:
         if place.is_symlink():
             raise StoreError(str(self.path), f"{name} is a link")
         file = os.fdopen(os.open(place, flags), "r+b")
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             file.close()
             reason = f"{name} has another name elsewhere, or is no regular file: copy the store"
-            raise StoreError(str(self.path), reason)
-        if found.st_size > MUCH and found.st_size > available_memory() // COPIES:
-            file.close()
-            reason = f"{name} has {found.st_size} bytes, which do not fit in memory"
             raise StoreError(str(self.path), reason)
         return file
 
@@ -161,11 +157,11 @@ def read_file(path: Path) -> bytes:
         path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     )
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path.name} is no regular file")
-        if found.st_size > MUCH and found.st_size > available_memory() // COPIES:
-            raise OSError(f"{path.name} has {found.st_size} bytes, which do not fit in memory")
+        if status.st_size > MUCH and status.st_size > available_memory() // COPIES:
+            raise OSError(f"{path.name} has {status.st_size} bytes, which do not fit in memory")
         return file.read()
 
 
@@ -180,8 +176,8 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
                     waiting.append(Path(entry.path))
 
 
-def _inode(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _inode(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
@@ -199,80 +195,3 @@ def reported(path: Path) -> Iterator[None]:
         # Zarr raises these for damaged metadata.
         reason = f"it is damaged: {type(error).__name__}: {error}"
         raise StoreError(str(path), reason) from error
-
-
-# --- the hidden folder in which a store is made, before it gets its name
-
-
-@contextlib.contextmanager
-def building_folder(path: Path) -> Iterator[Path]:
-    """Make a hidden folder beside a path, which this process holds and removes in the end.
-
-    Parameters
-    ----------
-    path : Path
-        Path of the store.
-
-    Yields
-    ------
-    Path
-        An empty folder, which may be renamed.
-    """
-    folder = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.building")
-    while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        held = _hold(folder)
-        # Until it was held, another process could take the folder for an abandoned one.
-        if folder.is_dir() and (held is None or _is_at(held, folder)):
-            break
-        if held is not None:
-            os.close(held)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if held is not None:
-            os.close(held)
-
-
-def remove_abandoned(path: Path) -> None:
-    """Remove the hidden folders of processes that died while they made the store of a path."""
-    if sys.platform == "win32":  # there a folder cannot be held
-        return
-    pattern = re.compile(rf"\.{re.escape(path.stem)}\.\d+\.\d+\.building")
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(path.parent):
-            if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                held = _hold(Path(entry.path))
-                if held is not None:
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                    os.close(held)
-
-
-def _hold(folder: Path) -> int | None:
-    """Return a descriptor that holds a folder until it is closed, or None if that is impossible.
-
-    The system drops the hold when the process dies, and its forks with it.
-    """
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:  # removed meanwhile
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # held by its maker, or the file system has no locks
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _is_at(descriptor: int, folder: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(folder, follow_symlinks=False))
-    except FileNotFoundError:
-        return False

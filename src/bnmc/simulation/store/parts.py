@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from bnmc._support.archives import Damaged, TooLarge
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
+from bnmc._support.version import __version__
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.simulation.store.folder import Folder, read_file, reported
+from bnmc.simulation.store.folder import Folder, read_file, reported, synced
 from bnmc.simulation.store.lock import Lock
 
 _T = TypeVar("_T")
@@ -22,47 +27,92 @@ _T = TypeVar("_T")
 #: The file that the process locks that writes a folder of parts.
 _LOCK = "lock"
 
+#: The format of folders; bnmc 0.2.0 wrote others, which have no such number.
+_FORMAT = 1
+
+#: The entry of the archive of a part with its facts.
+_FACTS = "facts"
+
 
 class Foreign(ValueError):
     """The content of a file is nothing that a folder of parts has."""
 
 
-class Guarded:
-    """A folder that this process alone writes.
+class PartStore:
+    """A folder with one file for each finished part, and a header that identifies the computation.
 
-    Before and after each write, the path must still lead to the folder that was opened, and this
-    process must hold the lock of that folder.  The disk writes files (``fsync``) in the background,
-    and has all of them when `settle` returns.
+    This process alone writes it.  Before and after each write, the path must still lead to the
+    folder that was opened, and this process must hold the lock of that folder.  The disk writes
+    files (``fsync``) in the background, and has all of them when `finish` returns.
+
+    A part is finished when its file is there: each file appears complete or not at all.  It repeats
+    the facts of the computation, the identity of the header and the number of its part, so a file
+    from another folder, or under another number, raises.
 
     Parameters
     ----------
     path : Path
-        An existing folder.
-    lock : str
-        File in the folder.
+        Made if it does not exist.
+    facts : mapping of str to str
+        Everything that the parts depend on.
+    settings : mapping, optional
+        What a new folder notes besides; an existing folder keeps its own.
+
+    Attributes
+    ----------
+    header : str
+        Name of the file with the facts: a document of JSON with ``attributes``.
+    what : str
+        What the folder may contain, for messages: "an earlier run of the experiment".
+    inside : str
+        Folder of the lock and of the parts in this one, with a slash, or "".
+    stored : dict
+        The attributes of the header: facts, settings and their digest, the identity.
 
     Raises
     ------
+    ArgumentError
+        If the folder holds other files.
+    StoreMismatchError
+        If it holds another computation; the error names a difference.
     StoreInUseError
         If another process writes the folder.
     StoreLockError
         If the file system has no locks.
     StoreError
-        If the folder cannot be read or written, or contains a link.
+        If the folder cannot be read or written, contains a link, or has another format.
     """
 
-    def __init__(self, path: Path, lock: str) -> None:
+    header: ClassVar[str]
+    what: ClassVar[str]
+    inside: ClassVar[str] = ""
+
+    def __init__(
+        self, path: Path, facts: Mapping[str, str], settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = path
+        self._facts, self._settings = dict(facts), dict(settings or {})
         #: What the disk is writing.
         self._on_the_way: deque[Future[None]] = deque()
+        lock = path / self.inside / _LOCK
         with reported(path), contextlib.ExitStack() as stack:
+            if (path / self.header).exists():
+                header_of(path, self.header, facts)
+            else:
+                self._require_free()
+                lock.parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(lock):
+                lock.touch()
             self.folder = Folder(path)
-            self._lock = Lock(self.folder, lock)
+            self._lock = Lock(self.folder, f"{self.inside}{_LOCK}")
             stack.callback(self._lock.release)
             self._lock.require()
             self.folder.require_plain()
             self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
             stack.callback(self._disk.shutdown)
+            if not (self.folder.place / self.header).exists():
+                self._write_header()
+            self._check()
             #: Closes open files.
             self.opened = stack.pop_all()
 
@@ -71,6 +121,44 @@ class Guarded:
 
     def __exit__(self, *_: object) -> None:
         self.opened.close()
+
+    # --- the header
+
+    def _names(self) -> set[str]:
+        """Return the files and folders that a writer makes before the header."""
+        return {self.inside.rstrip("/") or _LOCK}
+
+    def _require_free(self) -> None:
+        """Raise unless the folder is new or empty, or its writer died before the header."""
+        path = self.path
+        if path.exists() and (
+            not path.is_dir() or {entry.name for entry in path.iterdir()} - self._names()
+        ):
+            allowed = f"a new or empty folder, or what {self.what} left"
+            raise ArgumentError("store", str(path), allowed)
+
+    def _document(self) -> dict[str, Any]:
+        """Make what a new folder contains besides, and return the document of its header."""
+        return {"attributes": {**self._facts, **self._settings}}
+
+    def _write_header(self) -> None:
+        """Make a folder; the header comes last, when the disk has all else."""
+        with self.writing():
+            document = self._document()
+            attributes = {**document["attributes"], "format": _FORMAT}
+            attributes["checked"] = " ".join(sorted([*attributes, "checked"]))
+            attributes["identity"] = _identity(attributes)
+            content = json.dumps({**document, "attributes": attributes}, indent=2) + "\n"
+            self.sync(self.folder.files())
+            self._wait_for_disk(0)
+            self.sync([self.replace(self.header, content.encode())])
+            synced(self.path.parent)
+
+    def _check(self) -> None:
+        """Check the folder that was opened: that its header is that of this computation."""
+        self.stored = header_of(self.path, self.header, self._facts, self.folder.place)
+
+    # --- files
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -106,103 +194,30 @@ class Guarded:
         while len(self._on_the_way) > left:
             self._on_the_way.popleft().result()
 
-
-class PartStore(Guarded):
-    """A folder with one file for each finished part, and a header that identifies the computation.
-
-    Each file repeats the facts of the computation and the number of its part, so a file from
-    another folder, or under another number, raises.
-
-    Parameters
-    ----------
-    path : Path
-        Made if it does not exist.
-    header : str
-        Name of the file with the facts.
-    facts : mapping of str to str
-        Everything that the parts depend on.
-    what : str
-        What the folder may contain, for messages: "an earlier run of the experiment".
-    settings : mapping of str to str, optional
-        What a new folder notes besides; an existing folder keeps its own.
-
-    Attributes
-    ----------
-    stored : dict of str to str
-        Facts and settings.
-
-    Raises
-    ------
-    ArgumentError
-        If the folder holds other files.
-    StoreMismatchError
-        If it holds another computation; the error names a difference.
-    StoreInUseError, StoreLockError, StoreError
-        As for `Guarded`.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        header: str,
-        facts: Mapping[str, str],
-        what: str,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        self._facts = dict(facts)
-        with reported(path):
-            stored = header_of(path, header)
-            if stored is None:
-                _require_empty(path, what)
-                path.mkdir(parents=True, exist_ok=True)
-            else:
-                require_facts(path, stored, facts)
-            (path / _LOCK).touch()
-        super().__init__(path, _LOCK)
-        try:
-            if header_of(path, header) is None:
-                content = json.dumps({**facts, **(settings or {})}, indent=2) + "\n"
-                with self.writing():
-                    self.sync([self.replace(header, content.encode())])
-            self.stored = header_of(path, header) or {}
-            require_facts(path, self.stored, facts)
-        except BaseException:
-            self.opened.close()
-            raise
+    # --- parts
 
     def content(
-        self, number: int, unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]]
+        self, part: int | str, unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]]
     ) -> _T | None:
         """Return the content of a finished part, or None if its file is missing or damaged.
 
         Parameters
         ----------
-        number : int
-            Number of the part.
+        part : int or str
+            Number of the part, or its numbers as text.
         unpacked : callable
-            Takes the bytes of the file and returns their content and the facts in them.  It may
-            raise `Damaged`, `Foreign` or `TooLarge`.
+            As `part_of` takes it.
 
         Raises
         ------
-        StoreMismatchError
-            If the file is that of another computation or part.
-        StoreError
-            If the file cannot be read, contains something else, or does not fit in memory.
+        StoreMismatchError, StoreError
+            As `part_of`.
         """
-        name = _file_of(number)
-        with reported(self.path):
-            try:
-                content, facts = unpacked(read_file(self.folder.place / name))
-            except (FileNotFoundError, Damaged):
-                return None
-            except (Foreign, TooLarge) as error:
-                raise StoreError(str(self.path), f"{name}: {error}") from error
-        require_facts(self.path, facts, self.facts_of(number))
-        return content
+        name = self.inside + file_of(part)
+        return part_of(self.path, self.folder.place, name, self.facts_of(part), unpacked)
 
-    def write(self, number: int, content: bytes) -> None:
-        """Write the file of a part.  It appears complete or not at all.
+    def write(self, part: int | str, content: bytes, files: Iterable[Path] = ()) -> None:
+        """Write the file of a part, which appears complete or not at all, after other files.
 
         Raises
         ------
@@ -210,15 +225,70 @@ class PartStore(Guarded):
             If it cannot be written.
         """
         with self.writing():
-            self.sync([self.replace(_file_of(number), content)])
+            self.sync([*files, self.replace(self.inside + file_of(part), content)])
 
-    def facts_of(self, number: int) -> dict[str, str]:
+    def facts_of(self, part: int | str) -> dict[str, str]:
         """Return the facts that the file of a part contains."""
-        return {**self._facts, "part": str(number)}
+        return {**self._facts, "identity": self.stored["identity"], "part": str(part)}
 
 
-def _file_of(number: int) -> str:
-    return f"part-{number:04d}.npz"
+def file_of(part: int | str) -> str:
+    """Return the name of the file of a part."""
+    return f"part-{part:04d}.npz" if isinstance(part, int) else f"part-{part}.npz"
+
+
+def part_of(
+    path: Path,
+    place: Path,
+    name: str,
+    facts: Mapping[str, str],
+    unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]],
+) -> _T | None:
+    """Return the content of the file of a part, or None if it is missing or damaged.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the folder, for messages.
+    place : Path
+        Where its files are.
+    name : str
+    facts : mapping of str to str
+        What the file must contain.
+    unpacked : callable
+        Takes the bytes of the file and returns their content and the facts in them.  It may raise
+        `Damaged`, `Foreign` or `TooLarge`.
+
+    Raises
+    ------
+    StoreMismatchError
+        If the file is that of another computation or part.
+    StoreError
+        If the file cannot be read, contains something else, or does not fit in memory.
+    """
+    with reported(path):
+        try:
+            content, stored = unpacked(read_file(place / name))
+        except (FileNotFoundError, Damaged):
+            return None
+        except (Foreign, TooLarge) as error:
+            raise StoreError(str(path), f"{name}: {error}") from error
+    require_facts(path, stored, facts)
+    return content
+
+
+def with_facts(arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, str]) -> bytes:
+    """Return arrays and facts as the content of a part."""
+    return archived({**arrays, _FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8)})
+
+
+def without_facts(content: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays of a part and its facts, or raise `Damaged` or `TooLarge`."""
+    arrays = arrays_of(content)
+    try:
+        return arrays, dict(loads(arrays.pop(_FACTS).tobytes()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(str(error)) from error
 
 
 def as_folder(store: object) -> Path | None:
@@ -236,23 +306,56 @@ def as_folder(store: object) -> Path | None:
     return Path(store)
 
 
-def header_of(path: Path, header: str) -> dict[str, str] | None:
-    """Return the facts and settings of a folder, or None if there is no header.
+def header_of(
+    path: Path, header: str, facts: Mapping[str, str] | None = None, place: Path | None = None
+) -> dict[str, Any]:
+    """Return the attributes of the header of a folder.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the folder.
+    header : str
+    facts : mapping of str to str, optional
+        What it must contain.
+    place : Path, optional
+        Where its files are.
 
     Raises
     ------
+    StoreMismatchError
+        If it has other facts; the error names a difference.
     StoreError
-        If the header is damaged, or cannot be read.
+        If the header is missing or damaged, has another format, or cannot be read.
     """
-    file = path / header
     with reported(path):
-        if not file.exists():
-            return None
-        content = read_file(file)
+        content = read_file((place or path) / header)
     try:
-        return {str(name): str(value) for name, value in dict(loads(content)).items()}
+        document = dict(loads(content))
+        attributes = dict(document.get("attributes", document))
     except (ValueError, TypeError) as error:
-        raise StoreError(str(path), f"{header} is damaged") from error
+        raise StoreError(str(path), f"{header} is damaged: {error}") from error
+    version = attributes.get("bnmc_version", attributes.get("version"))
+    if version is None:
+        raise StoreError(str(path), f"{header} is damaged: it names no version")
+    if attributes.get("format") != _FORMAT:
+        reason = f"bnmc {version} made it in another format than bnmc {__version__}: use a new path"
+        raise StoreError(str(path), reason)
+    require_facts(path, attributes, facts or {})
+    if attributes.get("identity") != _identity(attributes):
+        raise StoreError(str(path), "its attributes are damaged: they lack their checksum")
+    return attributes
+
+
+def _identity(attributes: Mapping[str, Any]) -> str:
+    """Return the digest of the attributes of a header; a user may add others."""
+    names = str(attributes.get("checked")).split()
+    return digest_of_document({name: attributes.get(name) for name in names})
+
+
+def digest_of_document(document: object) -> str:
+    """Return the SHA-256 of what JSON can write."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, str]) -> None:
@@ -261,9 +364,3 @@ def require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, 
         have = str(stored.get(name, "nothing"))
         if have != want:
             raise StoreMismatchError(str(path), name, have, want)
-
-
-def _require_empty(path: Path, what: str) -> None:
-    """Raise unless a folder is new or empty, or has a lock only."""
-    if path.exists() and (not path.is_dir() or {entry.name for entry in path.iterdir()} - {_LOCK}):
-        raise ArgumentError("store", str(path), f"a new or empty folder, or what {what} left")

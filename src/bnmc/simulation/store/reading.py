@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import zlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +15,27 @@ from numpy.typing import NDArray
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
-from bnmc.simulation.store.folder import read_file, reported
-from bnmc.simulation.store.journal import Entries, entries_of
-from bnmc.simulation.store.layout import Facts, facts_of, is_too_long
+from bnmc.simulation.store.folder import reported
+from bnmc.simulation.store.layout import require_layout, sound_values, stored_grid
+from bnmc.simulation.store.parts import file_of, header_of, part_of, without_facts
+from bnmc.simulation.tiles import Grid
 
 if TYPE_CHECKING:
     import xarray
+
+#: The header of a store, and the folder of its tiles.
+HEADER, INSIDE = "zarr.json", "progress/"
+
+#: The array of a tile with the checksums of its values, in the order of the observables.
+SUMS = "sums"
 
 
 @dataclass(frozen=True)
 class StoredArrays(Mapping[str, NDArray[np.float64]]):
     """The recorded values of a stored run, each read on access.
 
-    On each access the store must still hold the run, and values must have the checksums of the
-    journal.
+    On each access the store must still hold the run, and the values of each tile must have the
+    checksums that its file has.
 
     Attributes
     ----------
@@ -37,7 +44,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
     layers : int
         Number of layers that all chains have recorded.
     identity : str
-        Digest of the identity of the run.
+        The identity of the store, which its header has.
     """
 
     path: Path
@@ -60,35 +67,40 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         if name not in self.names:
             raise KeyError(name)
         with reported(self.path):
-            facts = self._checked_facts()
+            attributes = self._checked_header()
             group = import_extra("zarr", "xarray").open_group(self.path, mode="r", zarr_format=3)
             array = group[name]
-            size = 8 * int(np.prod((array.shape[0], self.layers, *array.shape[2:])))
+            shape = array.shape[0], self.layers, *array.shape[2:]
+            size = 8 * math.prod(shape)
             if size > (available := available_memory()):
                 hint = "read parts of it through run.to_xarray()"
                 raise ResultTooLargeError(name, size, available, hint)
-            journal = read_file(self.path / "progress" / "journal")
-            entries, _ = entries_of(journal, facts.run, str(self.path))
-            return self._sound_values(name, array, facts.cut, entries)
+            values, grid = np.empty(shape), stored_grid(array, attributes)
+            for part, block in itertools.product(range(grid.parts), range(grid.blocks)):
+                slots = grid.of_block(block)
+                if slots.start < self.layers:
+                    tile = self._tile(name, array, grid, part, block)
+                    values[grid.of_part(part), slots] = tile
+            return values
 
-    def _sound_values(
-        self, name: str, array: Any, cut: tuple[int, int], entries: Entries
+    def _tile(
+        self, name: str, array: Any, grid: Grid, part: int, block: int
     ) -> NDArray[np.float64]:
-        """Return the values of all tiles, or raise if one is missing or damaged."""
-        chains = array.shape[0]
-        parts, blocks = -(-chains // cut[0]), -(-self.layers // cut[1])
-        values = np.empty((chains, self.layers, *array.shape[2:]))
-        for number in itertools.product(range(parts), range(blocks)):
-            where = tuple(
-                slice(at * of_tile, min((at + 1) * of_tile, count))
-                for at, of_tile, count in zip(number, cut, values.shape, strict=False)
+        """Return the values of a tile, or raise if they are missing or damaged."""
+        number = f"{part}-{block}"
+        facts = {"identity": self.identity, "part": number}
+        arrays = part_of(self.path, self.path, INSIDE + file_of(number), facts, without_facts)
+        sums = None if arrays is None else sums_of(arrays, self.names)
+        values = None
+        if sums is not None:
+            values = sound_values(self.path, array, name, grid, part, block, sums[name])
+        if values is None:
+            chains = grid.of_part(part)
+            raise StoreError(
+                str(self.path),
+                f"{name} of chains {chains.start} to {chains.stop - 1} is damaged from recorded "
+                f"layer {grid.of_block(block).start} on; the same call of simulate makes it again",
             )
-            if number not in entries:
-                raise self._damaged(name, chains, cut, number)
-            tile = values_of_tile(self.path, array, name, number, where, entries[number])
-            if tile is None:
-                raise self._damaged(name, chains, cut, number)
-            values[where] = tile
         return values
 
     def __iter__(self) -> Iterator[str]:
@@ -104,74 +116,23 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         """
         xr = import_extra("xarray", "xarray")
         with reported(self.path):
-            self._checked_facts()
+            self._checked_header()
             dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
         return dataset.isel(layer=slice(self.layers))
 
-    def _checked_facts(self) -> Facts:
+    def _checked_header(self) -> dict[str, Any]:
         """Return the attributes of the store, or raise unless it holds the run."""
-        facts = facts_of(self.path, self.path)
-        facts.require_sound()
-        if facts.identity != self.identity:
-            raise StoreMismatchError(str(self.path), "identity", facts.identity, self.identity)
-        facts.require_layout(self.path, (*self.names, "layer"))
-        return facts
-
-    def _damaged(
-        self, name: str, chains: int, cut: tuple[int, int], number: tuple[int, int]
-    ) -> StoreError:
-        first = number[0] * cut[0]
-        last = min(first + cut[0], chains) - 1
-        reason = (
-            f"{name} of chains {first} to {last} is damaged from recorded layer "
-            f"{number[1] * cut[1]} on; the same call of simulate makes it again"
-        )
-        return StoreError(str(self.path), reason)
+        attributes = header_of(self.path, HEADER)
+        if attributes["identity"] != self.identity:
+            have = str(attributes["identity"])
+            raise StoreMismatchError(str(self.path), "identity", have, self.identity)
+        require_layout(self.path, self.path, (*self.names, "layer"), attributes)
+        return attributes
 
 
-def values_of_tile(
-    place: Path,
-    array: Any,
-    name: str,
-    number: tuple[int, int],
-    where: tuple[slice, ...],
-    entry: Mapping[str, Any],
-) -> NDArray[np.float64] | None:
-    """Return the values of a tile, or None unless they have the checksum of the journal.
-
-    Parameters
-    ----------
-    place : Path
-        Where the files of the store are.
-    array : zarr.Array
-        All values of the observable.
-    name : str
-        The observable.
-    number : (int, int)
-        Part and block.
-    where : tuple of slice
-        Chains and slots.
-    entry : mapping
-        The line of the journal.
-    """
-    if is_too_long(place, name, *number, array.chunks):
+def sums_of(arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> dict[str, int] | None:
+    """Return the checksums of the values of a tile by name, or None if its file lacks them."""
+    sums = arrays.get(SUMS)
+    if sums is None or sums.shape != (len(names),):
         return None
-    values = read_values(array, where)
-    return values if values is not None and checksum(values) == entry["sums"].get(name) else None
-
-
-def read_values(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
-    """Return a region of a Zarr array, or None if its bytes are damaged.
-
-    Errors for lack of memory or of open files are raised, as the tile is sound then.
-    """
-    try:
-        values: NDArray[Any] = array[where]
-    except ValueError:
-        return None
-    return values
-
-
-def checksum(values: NDArray[np.float64]) -> int:
-    """Return the checksum of the values of a tile."""
-    return zlib.crc32(np.ascontiguousarray(values).data)
+    return dict(zip(names, sums.tolist(), strict=True))

@@ -1,41 +1,49 @@
 """Runs in a Zarr store: if a run is interrupted at any instant, it can be resumed.
 
-A store is a directory: a group of Zarr format 3 with one array per observable, of axes chain,
-layer, …, and the array ``layer``.  Its folder ``progress`` serves resumption.  It holds a journal,
-with one line for each finished tile and the checksums of its data, and the states of chains.  A
-tile enters the journal after its data are written.  When the store is opened, the data are compared
-with their checksums, and missing or damaged tiles are made again.
+A store is a folder of parts that is a group of Zarr format 3, with one array per observable, of
+axes chain, layer, …, and the array ``layer``.  Its header is the metadata of the group.  A part is
+a tile: its values are chunks of the arrays, and its file, in the folder ``progress``, has their
+checksums and the states of the chains.  The file is written after the values.  When the store is
+opened, the values are compared with their checksums, and missing or damaged tiles are made again.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._support.archives import Damaged, packed, unpacked
 from bnmc._support.extras import import_extra
 from bnmc._support.version import versions
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.identity import digest_of_facts, run_facts
+from bnmc.simulation.identity import run_facts
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
-from bnmc.simulation.store.folder import read_file, remove_abandoned, reported
-from bnmc.simulation.store.journal import Journal
-from bnmc.simulation.store.layout import Facts, chunk_of, create, facts_of
-from bnmc.simulation.store.parts import Guarded
-from bnmc.simulation.store.reading import StoredArrays, checksum, read_values, values_of_tile
+from bnmc.simulation.store.layout import (
+    checksum_of,
+    chunk_of,
+    is_too_long,
+    make_arrays,
+    read_values,
+    require_layout,
+    sound_values,
+)
+from bnmc.simulation.store.parts import PartStore, header_of, with_facts, without_facts
+from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
 SHARE_OF_STATES = 0.25
+
+#: What the names of arrays of a state begin with in the file of a tile.
+_STATE = "state_"
 
 
 def as_store_path(store: object) -> Path:
@@ -51,11 +59,16 @@ def as_store_path(store: object) -> Path:
         raise ArgumentError("store", str(path), "a path that ends with .zarr")
     if not path.parent.is_dir():
         raise ArgumentError("store", str(path), "a path in an existing folder")
-    if exists and not (path / "progress" / "journal").is_file():
+    if exists and not (path / INSIDE / "lock").is_file() and not _is_empty(path):
         raise ArgumentError("store", str(path), "a path that is free, or a store that a run made")
     if not os.access(path if exists else path.parent, os.W_OK):
         raise ArgumentError("store", str(path), "a path that you may write to")
     return path
+
+
+def _is_empty(path: Path) -> bool:
+    """Whether a folder has no more than that of a lock, as if its writer died before the lock."""
+    return path.is_dir() and not any(path.glob("*/*")) and not {*path.iterdir()} - {path / INSIDE}
 
 
 def stored_key(path: Path) -> int | None:
@@ -64,16 +77,12 @@ def stored_key(path: Path) -> int | None:
     Raises
     ------
     StoreError
-        If the attributes of the store are damaged.
+        If the attributes of the store are damaged, or it has another format.
     """
-    if not os.path.lexists(path):
-        return None
-    facts = facts_of(path, path)
-    facts.require_sound()
-    return int(facts.attributes["key"])
+    return int(header_of(path, HEADER)["key"]) if (path / HEADER).exists() else None
 
 
-class RunStore(Guarded):
+class RunStore(PartStore):
     """The store of one run, open for writing by this process alone.
 
     Parameters
@@ -95,7 +104,7 @@ class RunStore(Guarded):
     Raises
     ------
     StoreMismatchError
-        If the store holds another run, or has the journal of another run.
+        If the store holds another run, or has a tile of another run.
     StoreInUseError
         If another run is writing the store.
     StoreLockError
@@ -111,9 +120,11 @@ class RunStore(Guarded):
     -----
     A process that is killed loses the tiles in work, as the system has all others.  The disk
     writes a tile (``fsync``) while the next one is made, and has all tiles before the run returns.
-    So a power failure costs the tiles in work and two more.  The line of a tile may be on the disk
-    without its data: the checksums then show the loss, and the tile is made again.
+    So a power failure costs the tiles in work and two more.  The file of a tile may be on the disk
+    without its values: the checksums then show the loss, and the tile is made again.
     """
+
+    header, inside, what = HEADER, INSIDE, "an earlier run"
 
     def __init__(
         self,
@@ -123,56 +134,61 @@ class RunStore(Guarded):
         grid: Grid,
         attributes: Mapping[str, Any],
     ) -> None:
-        self.run = run
+        self.run, self.grid, self._attributes = run, grid, attributes
         self._zarr = import_extra("zarr", "xarray")
-        self._facts = run_facts(run, start, attributes)
-        #: Tiles that this process wrote.
+        self._observed = tuple(run.shapes)
+        #: The checksums of the values of each finished tile, and the tiles of this process.
+        self._sums: dict[tuple[int, int], dict[str, int]] = {}
         self._written: set[tuple[int, int]] = set()
-        with reported(path):
-            remove_abandoned(path)
-            if not os.path.lexists(path):
-                create(path, run, grid, attributes, self._facts)
-        super().__init__(path, "progress/lock")
-        try:
-            with reported(path):
-                self._begin(grid)
-        except BaseException:
-            self.opened.close()
-            raise
+        super().__init__(path, run_facts(run, start, attributes))
 
-    def _begin(self, grid: Grid) -> None:
+    def _names(self) -> set[str]:
+        return {*super()._names(), *self._observed, "layer"}
+
+    def _document(self) -> dict[str, Any]:
+        attributes = {**self._facts, **self._attributes}
+        return make_arrays(self.folder.place, self.run, self.grid, attributes)
+
+    def _check(self) -> None:
         """Check the metadata and the tiles of the store, and make what is damaged free."""
-        facts = self._checked_facts()
-        self.grid = self._stored_grid(grid, facts)
+        self._check_header()
+        part, block, grid = self.stored["part"], self.stored["block"], self.grid
+        if not (1 <= part <= grid.chains and 1 <= block <= grid.recorded.count):
+            raise StoreError(str(self.path), "its attributes part and block are damaged")
+        self.grid = Grid.of_slots(grid.chains, grid.recorded, part, block)
         self._group = self._zarr.open_group(self.folder.place, mode="r+", zarr_format=3)
         self._require_shapes()
-        self._tiles = Journal(self.folder, "progress/journal", facts.run)
-        self.opened.callback(self._tiles.close)
         self._keep_all = self._states_are_small()
-        self._drop_damaged()
+        files = {entry.name for entry in (self.folder.place / INSIDE).iterdir()}
+        for part in range(self.grid.parts):
+            for block in range(self.grid.blocks):
+                if f"part-{part}-{block}.npz" in files:
+                    self._look_at(part, block)
         self._mend_layers()
+
+    def _check_header(self) -> None:
+        """Raise unless the store has the attributes and the metadata of this run."""
+        super()._check()
+        require_layout(self.path, self.folder.place, (*self._observed, "layer"), self.stored)
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
         for at in range(block, self.grid.blocks):
-            if (part, at) not in self._tiles.entries:
+            if (part, at) not in self._sums:
                 return at
         return None
 
     def state(self, part: int, block: int) -> State | None:
         """Return the state at the end of a tile if it is kept and sound, else None."""
-        entry = self._tiles.entries.get((part, block))
-        if entry is None:
-            return None
-        try:
-            content = read_file(self.folder.place / _state_file(part, block))
-            if zlib.crc32(content) != entry["state"]:
-                return None
-            state = self.run.state(self.grid.end(block), unpacked(content))
-        except (OSError, Damaged):
-            return None
+        arrays = self._arrays_of(part, block) if (part, block) in self._sums else {}
+        arrays = {
+            name.removeprefix(_STATE): array
+            for name, array in arrays.items()
+            if name.startswith(_STATE)
+        }
+        state = self.run.state(self.grid.end(block), arrays)
         chains = self.grid.of_part(part)
-        counts = {len(array) for array in state.arrays.values() if array.ndim}
+        counts = {len(array) for array in arrays.values() if array.ndim}
         if counts != {chains.stop - chains.start} or problem_of(state, self.run.layout) is not None:
             return None
         return state
@@ -184,25 +200,33 @@ class RunStore(Guarded):
         ):  # fmt: skip
             if have != want:
                 raise StoreMismatchError(str(self.path), name, want, have)
-        content = packed(tile.arrays)
-        entry = {
-            "part": part, "block": block, "state": zlib.crc32(content),
-            "sums": {name: checksum(values) for name, values in tile.values.items()},
-        }  # fmt: skip
+        sums = {name: checksum_of(values) for name, values in tile.values.items()}
+        files = []
         with self.writing():
-            files = []
-            if (part, block) not in self._tiles.entries:
+            if (part, block) not in self._sums:
                 where = self.grid.of_part(part), self.grid.of_block(block)
                 for name, values in tile.values.items():
                     self._group[name][where] = values
                     files.append(chunk_of(self.folder.place, name, part, block, values.ndim))
-            files.append(self.replace(_state_file(part, block), content))
-            self._lock.require()
-            self._tiles.append(entry)
-            self._written.add((part, block))
-            self.sync([*files, self.folder.place / "progress" / "journal"])
-            if not self._keep_all:
-                (self.folder.place / _state_file(part, block - 2)).unlink(missing_ok=True)
+        self._enter(part, block, sums, tile.arrays, files)
+        self._written.add((part, block))
+        if not self._keep_all and (part, block - 2) in self._sums:
+            self._enter(part, block - 2, self._sums[part, block - 2])
+
+    def _enter(
+        self,
+        part: int,
+        block: int,
+        sums: dict[str, int],
+        state: Mapping[str, NDArray[Any]] | None = None,
+        files: Iterable[Path] = (),
+    ) -> None:
+        """Write the file of a tile, after its chunks."""
+        number = f"{part}-{block}"
+        arrays = {_STATE + name: array for name, array in (state or {}).items()}
+        arrays[SUMS] = np.array([sums[name] for name in self._observed])
+        self.write(number, with_facts(arrays, self.facts_of(number)), files)
+        self._sums[part, block] = sums
 
     def check(self, *, complete: bool) -> None:
         """Check, before the run is returned, that the store is what this process wrote.
@@ -219,7 +243,7 @@ class RunStore(Guarded):
         """
         self.finish()
         with self.writing():
-            self._checked_facts()
+            self._check_header()
             for part, block in sorted(self._written) if complete else ():
                 if not self._is_sound(part, block):
                     reason = (
@@ -230,67 +254,48 @@ class RunStore(Guarded):
 
     def arrays(self, slots: int) -> StoredArrays:
         """Return the values of so many recorded layers, which are read on access."""
-        return StoredArrays(self.path, tuple(self.run.shapes), slots, digest_of_facts(self._facts))
-
-    def _checked_facts(self) -> Facts:
-        """Return the attributes of the store, or raise unless it holds this run."""
-        facts = facts_of(self.folder.place, self.path)
-        facts.require(self._facts)
-        facts.require_sound()
-        facts.require_layout(self.folder.place, (*self.run.shapes, "layer"))
-        return facts
+        return StoredArrays(self.path, self._observed, slots, self.stored["identity"])
 
     def _require_shapes(self) -> None:
         """Raise `StoreError` unless the arrays have the shapes of the run."""
-        whole = self.grid.chains, self.grid.recorded.count
         for name, shape in self.run.shapes.items():
-            array = self._group[name]
-            if array.shape != (*whole, *shape) or array.dtype != np.float64:
-                found = f"{name} has {array.dtype} of shape {array.shape}"
-                raise StoreError(str(self.path), f"{found}, not float64 of {(*whole, *shape)}")
-
-    def _stored_grid(self, grid: Grid, facts: Facts) -> Grid:
-        """Return the division of the stored run."""
-        part, block = facts.cut
-        if not (1 <= part <= grid.chains and 1 <= block <= grid.recorded.count):
-            raise StoreError(str(self.path), "its attributes part and block are damaged")
-        return Grid.of_slots(grid.chains, grid.recorded, part, block)
+            array, whole = self._group[name], (self.grid.chains, self.grid.recorded.count, *shape)
+            if array.shape != whole or array.dtype != np.float64:
+                stored = f"{name} has {array.dtype} of shape {array.shape}"
+                raise StoreError(str(self.path), f"{stored}, not float64 of {whole}")
 
     def _states_are_small(self) -> bool:
-        run = self.run
-        numbers = sum(math.prod(shape) for shape in run.shapes.values())
-        return run.bytes_of_chain <= SHARE_OF_STATES * 8 * numbers * self.grid.block
+        numbers = sum(math.prod(shape) for shape in self.run.shapes.values())
+        return self.run.bytes_of_chain <= SHARE_OF_STATES * 8 * numbers * self.grid.block
 
-    def _drop_damaged(self) -> None:
-        """Forget the tiles whose data differ from their checksums."""
-        grid = self.grid
-        for part, block in list(self._tiles.entries):
-            inside = part < grid.parts and block < grid.blocks
-            # The last tile needs its state: without it the tile is made again.
-            is_last = block == grid.blocks - 1
-            lost = is_last and self.state(part, block) is None
-            if not inside or lost or not self._is_sound(part, block):
-                del self._tiles.entries[part, block]
+    def _arrays_of(self, part: int, block: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays in the file of a tile, or none if it is damaged."""
+        return self.content(f"{part}-{block}", without_facts) or {}
+
+    def _look_at(self, part: int, block: int) -> None:
+        """Note the checksums of a tile, unless its values or its file are damaged."""
+        sums = sums_of(self._arrays_of(part, block), self._observed)
+        if sums is None:
+            return
+        self._sums[part, block] = sums
+        # The last tile needs its state: without it the tile is made again.
+        lost = block == self.grid.blocks - 1 and self.state(part, block) is None
+        if lost or not self._is_sound(part, block):
+            del self._sums[part, block]
+
+    def _is_sound(self, part: int, block: int) -> bool:
+        place, sums = self.folder.place, self._sums[part, block]
+        return all(
+            sound_values(place, self._group[name], name, self.grid, part, block, sums[name])
+            is not None
+            for name in self._observed
+        )
 
     def _mend_layers(self) -> None:
         """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
         array = self._group["layer"]
-        chunk = self.folder.place / "layer" / "c" / "0"
-        too_long = chunk.is_file() and chunk.stat().st_size > layers.nbytes
+        too_long = is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
         stored = None if too_long else read_values(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
             array[:] = layers
-
-    def _is_sound(self, part: int, block: int) -> bool:
-        entry, where = self._tiles.entries[part, block], (part, block)
-        cut = self.grid.of_part(part), self.grid.of_block(block)
-        return all(
-            values_of_tile(self.folder.place, self._group[name], name, where, cut, entry)
-            is not None
-            for name in self.run.shapes
-        )
-
-
-def _state_file(part: int, block: int) -> str:
-    return f"progress/state-{part}-{block}.npz"
