@@ -116,6 +116,7 @@ def test_what_a_dead_writer_left_is_removed(tmp_path):
 def test_a_writer_that_died_before_the_header_leaves_an_empty_folder(tmp_path):
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "lock").touch()
+    (tmp_path / "parts" / "header.partial").touch()
     written(tmp_path / "parts")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").touch()

@@ -92,10 +92,12 @@ def grid_of(run: Run, parts: int, of_tile: float) -> Grid:
 
 
 def grid_in_process(run: Run, parts: int, threads: int) -> Grid:
-    """Return the grid of parts that stay open: the start is the first block, then come steps."""
-    part = -(-run.chains // parts)
+    """Return the grid of parts that stay open: a block is a step, the first one with the start."""
+    part, last = -(-run.chains // parts), run.recorded.last
     step = layers_of_step(run.part(0, part), threads)
-    return Grid(run.chains, run.recorded, part, Recorded(run.start_layer, step, run.recorded.last))
+    return Grid(
+        run.chains, run.recorded, part, Recorded(min(run.start_layer + step, last), step, last)
+    )
 
 
 class Tile(NamedTuple):
@@ -220,7 +222,6 @@ class Tiles:
                     sampler: Any = segment.sampler
                     sampler.results = self.results
                 segment.begin(self._starts[part], room)
-                return True
             slot = self.grid.of_block(block).start
             return self._segments[part].advance(self.grid.end(block), room, slot)
 

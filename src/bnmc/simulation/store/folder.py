@@ -17,6 +17,9 @@ from bnmc.errors import BnmcError, StoreError, StoreReplacedError
 #: Bytes of a file from which on its size is compared with the memory, and copies that readers make.
 MUCH, COPIES = 1 << 24, 4
 
+#: The suffix of files that are not complete; Zarr has the same.
+PARTIAL = ".partial"
+
 
 class Folder:
     """A folder that is open, so that it stays the same one.
@@ -74,7 +77,7 @@ class Folder:
             If the folder contains anything but files and folders.
         """
         for entry in _entries(self.place):
-            if entry.name.endswith(".partial"):
+            if entry.name.endswith(PARTIAL):
                 Path(entry.path).unlink(missing_ok=True)
             elif not entry.is_dir(follow_symlinks=False) and not entry.is_file(
                 follow_symlinks=False

@@ -19,7 +19,7 @@ from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
 from bnmc._support.version import __version__
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.simulation.store.folder import Folder, read_file, reported, synced
+from bnmc.simulation.store.folder import PARTIAL, Folder, read_file, reported, synced
 from bnmc.simulation.store.lock import Lock
 
 _T = TypeVar("_T")
@@ -125,8 +125,9 @@ class PartStore:
     # --- the header
 
     def _names(self) -> set[str]:
-        """Return the files and folders that a writer makes before the header."""
-        return {self.inside.rstrip("/") or _LOCK}
+        """Return the files and folders that a writer makes first, up to the header."""
+        header = Path(self.header)
+        return {self.inside.rstrip("/") or _LOCK, self.header, str(header.with_suffix(PARTIAL))}
 
     def _require_free(self) -> None:
         """Raise unless the folder is new or empty, or its writer died before the header."""
@@ -175,7 +176,7 @@ class PartStore:
     def replace(self, name: str, content: bytes) -> Path:
         """Write a file, which appears complete or not at all, and return it."""
         file = self.folder.place / name
-        partial = file.with_suffix(".partial")
+        partial = file.with_suffix(PARTIAL)
         partial.write_bytes(content)
         partial.replace(file)
         return file

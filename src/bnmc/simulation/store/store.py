@@ -59,7 +59,8 @@ def as_store_path(store: object) -> Path:
         raise ArgumentError("store", str(path), "a path that ends with .zarr")
     if not path.parent.is_dir():
         raise ArgumentError("store", str(path), "a path in an existing folder")
-    if exists and not (path / INSIDE / "lock").is_file() and not _is_empty(path):
+    # The lock second: another process may make it now.
+    if exists and not (_is_empty(path) or (path / INSIDE / "lock").is_file()):
         raise ArgumentError("store", str(path), "a path that is free, or a store that a run made")
     if not os.access(path if exists else path.parent, os.W_OK):
         raise ArgumentError("store", str(path), "a path that you may write to")
