@@ -16,7 +16,7 @@ import numpy as np
 
 import bnmc
 from bnmc.experiments.parts import Parts, Sources
-from bnmc.gradients import backpropagation
+from bnmc.gradients import parts as backward
 from bnmc.simulation import run as simulating
 
 SEED = 2026
@@ -92,7 +92,7 @@ def damaged(path: Path, expected: bnmc.Trajectory) -> int:
 
 def gradients(path: Path | None = None) -> list[Any]:
     """A backward pass in many parts, kept in a folder."""
-    backpropagation.PART_SECONDS = TILE_SECONDS
+    backward.PART_SECONDS = TILE_SECONDS
     chain = bnmc.Chain(40, 4, "tanh")
     result = bnmc.backpropagate(chain, 300, chains=60, rng=SEED, threads=1, store=path)
     return [result.log_gradient_norm]
