@@ -15,7 +15,6 @@ from bnmc._support.array_arguments import require_memory
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
-from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import FirstLayer
@@ -158,7 +157,6 @@ def sample(
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
-    executor = as_executor(executor)
     generator = np.random.default_rng(draw_key(rng))
     needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / tolerance
     replicates = max(200, math.ceil(SPARE * needed))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width, jackknife
+from bnmc.mean_field.field import MeanField
 from bnmc.mixing import observed
 from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
@@ -178,7 +180,23 @@ def autocorrelation(
         half = half_width(stderr, len(products) - 1, level)
     # The estimated mean lowers every ρ(k), by τ (1 − ρ(k)) / N.
     z += math.log1p(max(2 * window - time, 0.0) / x.size) / 2
-    result = _summary(series, correlation[: window + 1], z, stderr, half, len(products), level)
+    stride, values = series.stride, series.values[:, :, 0]
+    # z = artanh rate = ln(τ) / 2
+    count, low, high = len(products), z - half, z + half
+    time = math.exp(2 * z)
+    ends = stride * math.exp(2 * low), stride * math.exp(2 * high)
+    mean, mean_stderr = float(values.mean()), float(values.std()) * math.sqrt(time / values.size)
+    degrees = values.size / (2 * window + 1)
+    result = Autocorrelation(
+        **vars(rate_from_artanh(z, stderr, (low, high), stride, count, "autocorrelation", level)),
+        time=Estimate(
+            stride * time, 2 * stderr * stride * time, ends, count, "Sokal's window", level
+        ),
+        mean=with_student_interval(mean, mean_stderr, degrees, count, "mean", level),
+        lags=stride * np.arange(window + 1),
+        correlation=correlation[: window + 1],
+        values=values,
+    )
     if reason:
         raise PartialEstimateError(f"{reason}, of {memory:.3g} recorded layers each", result)
     return result
@@ -186,20 +204,15 @@ def autocorrelation(
 
 def _slowest_component(run: Trajectory) -> observed.Function:
     """Return the component of G that decays at the rate of the mean-field fixed point."""
-    from bnmc.mean_field import MeanField
-
-    allowed = "a name in the run or a function of G"
+    refusal = partial(ArgumentError, "observable", None, "a name in the run or a function of G")
     if not run.chain.normalization.hides_common_part or run.inputs is not None:
-        hint = 'the default is for norm "batch" and a run without inputs='
-        raise ArgumentError("observable", None, allowed, hint)
+        raise refusal('the default is for norm "batch" and a run without inputs=')
     try:
         point = MeanField(run.chain).fixed_point()
     except BnmcError as error:
-        raise ArgumentError("observable", None, allowed, f"no mean field: {error}") from None
+        raise refusal(f"no mean field: {error}") from None
     if not point.rate:
-        raise ArgumentError(
-            "observable", None, allowed, "the mean field reaches its fixed point in one layer"
-        )
+        raise refusal("the mean field reaches its fixed point in one layer")
     D = observed.slowest_component(point, run.chain.convolution)
     return lambda G: np.vdot(D, G)
 
@@ -238,37 +251,6 @@ def _sum_ahead(spectrum: NDArray[np.complex128], window: int, layers: int) -> Fl
     weights[window] /= 2.0
     ahead: Float64Array = np.fft.irfft(spectrum * np.fft.rfft(weights).conj(), axis=1)
     return ahead[:, :layers]
-
-
-def _summary(
-    series: observed.Series,
-    correlation: Float64Array,
-    z: float,
-    stderr: float,
-    half: float,
-    stretches: int,
-    level: float,
-) -> Autocorrelation:
-    """Return the result for ``z = artanh rate = ln(τ) / 2`` with half width `half`."""
-    values, stride = series.values[:, :, 0], series.stride
-    window = len(correlation) - 1
-    time = math.exp(2 * z)
-    around = z - half, z + half
-    rate = rate_from_artanh(z, stderr, around, stride, stretches, "autocorrelation", level)
-    ends = (stride * math.exp(2 * (z - half)), stride * math.exp(2 * (z + half)))
-    mean = float(values.mean())
-    mean_stderr = float(values.std()) * math.sqrt(time / values.size)
-    degrees = values.size / (2 * window + 1)
-    return Autocorrelation(
-        **vars(rate),
-        time=Estimate(
-            stride * time, 2 * stderr * stride * time, ends, stretches, "Sokal's window", level
-        ),
-        mean=with_student_interval(mean, mean_stderr, degrees, stretches, "mean", level),
-        lags=stride * np.arange(window + 1),
-        correlation=correlation,
-        values=values,
-    )
 
 
 def _arviz() -> Any:

@@ -210,56 +210,39 @@ def spectral(
     rate = min(strongest ** (1 / steps[0]), 1.0 - _ULP)
     shortest = max(observed.STRETCH_TIMES * (1 + rate) / (1 - rate), _LAGS_IN_A_STRETCH * steps[-1])
     starts = observed.cuts(chains, layers - longest, shortest)
-    try:
-        return _spectrum(x, steps, starts, series.stride, level)
-    except _NoErrorBar as error:
-        pairs = chains * (layers - steps[0])
-        lag, stretches = series.stride * steps[0], chains * len(starts)
-        partial = _without_interval(strongest, pairs, lag, stretches, level)
-        raise PartialEstimateError(str(error), partial) from None
+    stretches = chains * len(starts)
 
+    def without_interval(reason: str) -> PartialEstimateError:
+        """Return the error with the rate of the first lag, and the error of a Gaussian process."""
+        sigma = min(strongest, 1.0 - _ULP)
+        stderr = 1.0 / math.sqrt((1.0 - sigma**2) * chains * (layers - steps[0]))
+        lag = series.stride * steps[0]
+        rate = _rate_at_lag(math.atanh(sigma), stderr, math.inf, lag, stretches, level)
+        return PartialEstimateError(reason, rate)
 
-class _NoErrorBar(Exception):
-    """The run does not determine a standard error; the message gives the reason."""
-
-
-def _spectrum(
-    x: Float64Array, steps: list[int], starts: NDArray[np.intp], stride: int, level: float
-) -> Spectrum:
-    """Estimate all lags from stretches, test them, and choose one.
-
-    Raises
-    ------
-    _NoErrorBar
-        If stretches are too few, or features constant, dependent or perfectly correlated.
-    PartialEstimateError
-        If the Chapman–Kolmogorov test rejects every lag.
-    """
-    stretches = len(x) * len(starts)
-    learnt = stretches // 2 if x.shape[2] > 1 else 0
+    learnt = stretches // 2 if rank > 1 else 0
     if stretches - learnt < observed.LEAST_STRETCHES:
-        raise _NoErrorBar(f"{stretches} stretches of the run are too few for an error")
+        raise without_interval(f"{stretches} stretches of the run are too few for an error")
     sums = {k * h: _lagged_sums(x, k * h, starts) for h in steps for k in (1, *_MULTIPLES)}
     try:
         spectra = [singular_values(_all_and_all_but_one(sums[h])) for h in steps]
         leading = {h: _held_out_correlations(m, learnt) for h, m in sums.items()}
     except np.linalg.LinAlgError:
         reason = "the features are constant or dependent in a part of the run"
-        raise _NoErrorBar(reason) from None
+        raise without_interval(reason) from None
     if max(float(np.abs(leading[h]).max()) for h in steps) >= 1:
-        raise _NoErrorBar(
-            "features have a correlation of 1 over the lag, so they have no timescale"
-        )
+        reason = "features have a correlation of 1 over the lag, so they have no timescale"
+        raise without_interval(reason)
 
     test = _chapman_kolmogorov(leading, steps)
     rates = tuple(
-        _rate(leading[h], spectrum[:, 0], stride * h, level)
+        _rate(leading[h], spectrum[:, 0], series.stride * h, level)
         for h, spectrum in zip(steps, spectra, strict=True)
     )
     chosen = rates[int(np.argmax(test.passed)) if test.passed.any() else -1]
     result = Spectrum(
         **vars(chosen),
-        lags=stride * np.array(steps),
+        lags=series.stride * np.array(steps),
         rates=rates,
         singular_values=np.stack([spectrum[0] for spectrum in spectra]),
         singular_errors=np.stack([jackknife(s[0], s[1:])[1] for s in spectra]),
@@ -271,27 +254,11 @@ def _spectrum(
     return result
 
 
-def _without_interval(
-    strongest: float, pairs: int, lag: int, stretches: int, level: float
-) -> RateEstimate:
-    """Return the rate of the largest singular value, with the error of a Gaussian process."""
-    sigma = min(strongest, 1.0 - _ULP)
-    stderr = 1.0 / math.sqrt((1.0 - sigma**2) * pairs)
-    return _rate_at_lag(math.atanh(sigma), stderr, math.inf, lag, stretches, level)
-
-
 def _rate_at_lag(
     z: float, stderr: float, half: float, lag: int, stretches: int, level: float
 ) -> RateEstimate:
-    return rate_from_artanh(
-        z,
-        stderr,
-        (z - half, z + half),
-        lag,
-        n=stretches,
-        method=f"spectral, lag {lag}",
-        level=level,
-    )
+    ends, method = (z - half, z + half), f"spectral, lag {lag}"
+    return rate_from_artanh(z, stderr, ends, lag, stretches, method, level)
 
 
 def _features(run: object, observables: object, burn_in: int) -> observed.Series:
@@ -302,19 +269,15 @@ def _features(run: object, observables: object, burn_in: int) -> observed.Series
     if not run.chain.normalization.hides_common_part or run.inputs is not None or n < 3:
         hint = 'the default is for norm "batch", a batch of 3 or more and a run without inputs='
         raise ArgumentError("observables", None, "names in the run or functions of G", hint)
-    matrices = np.stack([observed.contrast(n, which) for which in range(min(n - 2, 2))]).reshape(
-        -1, n * n
-    )
-    return observed.read(run, "observables", lambda G: matrices @ G.ravel(), burn_in)
+    components = np.stack([observed.contrast(n, which).ravel() for which in range(min(n - 2, 2))])
+    return observed.read(run, "observables", lambda G: components @ G.ravel(), burn_in)
 
 
 def _steps(lags: int | Iterable[int], series: observed.Series) -> list[int]:
     """Return the lags in recorded layers, ascending."""
-    if isinstance(lags, (int, np.integer)):
-        lags = [int(lags)]
-    wanted = sorted(
-        {integer("lags", lag, low=1) for lag in items("lags", lags, "an integer or integers")}
-    )
+    given = [lags] if isinstance(lags, (int, np.integer)) else lags
+    each = items("lags", given, "an integer or integers")
+    wanted = sorted({integer("lags", lag, low=1) for lag in each})
     if not wanted:
         raise ArgumentError("lags", wanted, "at least one lag")
     last = (len(series.layers) - 1) * series.stride
@@ -330,29 +293,25 @@ def _rate(leading: Float64Array, largest: Float64Array, lag: int, level: float) 
     z, stderr = jackknife(math.atanh(leading[0]), np.arctanh(leading[1:]))
     half = half_width(stderr, len(leading) - 2, level)
     estimate = _rate_at_lag(z, stderr, half, lag, len(leading) - 1, level)
-    if len(largest) > len(leading):
-        z_all = np.arctanh(np.minimum(largest, 1.0 - _ULP))
-        _, stderr_all = jackknife(z_all[0], z_all[1:])
-        highest = z_all[0] + half_width(stderr_all, len(largest) - 2, level)
-        low, high = estimate.ci
-        return replace(estimate, ci=(low, max(high, math.tanh(highest) ** (1.0 / lag))))
-    return estimate
+    if len(largest) == len(leading):
+        return estimate
+    z_all = np.arctanh(np.minimum(largest, 1.0 - _ULP))
+    _, stderr_all = jackknife(z_all[0], z_all[1:])
+    highest = z_all[0] + half_width(stderr_all, len(largest) - 2, level)
+    low, high = estimate.ci
+    return replace(estimate, ci=(low, max(high, math.tanh(highest) ** (1.0 / lag))))
 
 
 def _chapman_kolmogorov(leading: dict[int, Float64Array], steps: list[int]) -> ChapmanKolmogorov:
     """Test each lag; `leading` has, by lag, the correlation of all stretches and all but one."""
-    shape = (len(steps), len(_MULTIPLES))
-    predicted, measured, difference, stderr = (np.empty(shape) for _ in range(4))
-    for row, h in enumerate(steps):
-        for column, k in enumerate(_MULTIPLES):
-            prediction, measurement = leading[h] ** k, leading[k * h]
-            predicted[row, column], measured[row, column] = prediction[0], measurement[0]
-            gap = measurement - prediction
-            difference[row, column], stderr[row, column] = jackknife(gap[0], gap[1:])
-    degrees = len(leading[steps[0]]) - 2
-    allowed = half_width(1.0, degrees, 1.0 - _SIGNIFICANCE / len(_MULTIPLES))
+    # Of all stretches and all but one, (1 + stretches, lags, multiples).
+    predicted = np.array([[leading[h] ** k for k in _MULTIPLES] for h in steps]).transpose(2, 0, 1)
+    measured = np.array([[leading[k * h] for k in _MULTIPLES] for h in steps]).transpose(2, 0, 1)
+    gaps = measured - predicted
+    difference, stderr = jackknife(gaps[0], gaps[1:])
+    allowed = half_width(1.0, len(gaps) - 2, 1.0 - _SIGNIFICANCE / len(_MULTIPLES))
     passed = np.asarray((np.abs(difference) <= allowed * stderr).all(axis=1))
-    return ChapmanKolmogorov(_MULTIPLES, predicted, measured, stderr, passed)
+    return ChapmanKolmogorov(_MULTIPLES, predicted[0], measured[0], stderr, passed)
 
 
 # --- linear algebra of VAMP (Wu and Noé, arXiv 1707.04659)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,13 +14,11 @@ from bnmc._support.arguments import finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.estimate.intervals import half_width
+from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mixing import exponential, observed
 from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
 from bnmc.simulation.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    from bnmc.mean_field import FixedPoint
 
 #: Fewest chains for a standard error.
 _LEAST_CHAINS = 5
@@ -169,20 +168,18 @@ def relaxation(
     if fit is not None:
         return _result(series, limit, fit, level)
     if fits:
-        partial: object = _result(series, limit, fits[-1], level)
+        so_far: object = _result(series, limit, fits[-1], level)
     else:
         deviations = values[:, 0] - (limit.value if limit else values[:, -1])
         method = "deviation at the first layer"
-        partial = Estimate.from_samples(deviations, level=level, method=method)
-    raise PartialEstimateError("no exponential decay stands out from the noise", partial)
+        so_far = Estimate.from_samples(deviations, level=level, method=method)
+    raise PartialEstimateError("no exponential decay stands out from the noise", so_far)
 
 
 def _series_and_limit(
-    run: object, star: object, observable: object
+    run: object, star: object, observable: Any
 ) -> tuple[observed.Series, Estimate | None]:
     """Read the observable and its limit."""
-    from bnmc.mean_field import FixedPoint
-
     if observable is None and isinstance(run, Trajectory):
         centred = run.chain.normalization.hides_common_part
         if not isinstance(star, FixedPoint) or not centred or not star.eigenvalues:
@@ -190,31 +187,27 @@ def _series_and_limit(
             allowed = "a name in the run or a function of G"
             raise ArgumentError("observable", None, allowed, hint)
         _require_size(run, star.gram)
-        D = observed.sector(
-            observed.gram_of(run)[:, 0].mean(axis=0), observed.slowest_sector(star.eigenvalues)
-        )
+        first = observed.gram_of(run)[:, 0].mean(axis=0)
+        D = observed.sector(first, observed.slowest_sector(star.eigenvalues))
         D /= max(float(np.linalg.norm(D)), np.finfo(np.float64).tiny)
-        return observed.read_scalar(run, lambda G: np.vdot(D, G)), _exactly(0.0)
+        star, observable = 0.0, partial(np.vdot, D)
     if isinstance(star, Estimate | None):
         return observed.read_scalar(run, observable), star
     matrix = star.gram if isinstance(star, FixedPoint) else finite_array("star", star, shape=(...,))
-    if matrix.ndim == 0:
-        return observed.read_scalar(run, observable), _exactly(float(matrix))
-    G = finite_array("star", matrix, shape=("n", "n")).astype(np.float64)
-    if not isinstance(run, Trajectory) or not callable(observable):
-        hint = "only a function of G of a Trajectory can be taken at a matrix"
-        raise ArgumentError("star", star, "a number, an Estimate or None", hint)
-    _require_size(run, G)
-    return observed.read_scalar(run, observable), _exactly(real("observable(star)", observable(G)))
+    if matrix.ndim > 0:
+        matrix = finite_array("star", matrix, shape=("n", "n")).astype(np.float64)
+        if not isinstance(run, Trajectory) or not callable(observable):
+            hint = "only a function of G of a Trajectory can be taken at a matrix"
+            raise ArgumentError("star", star, "a number, an Estimate or None", hint)
+        _require_size(run, matrix)
+    series = observed.read_scalar(run, observable)
+    value = real("observable(star)", observable(matrix)) if matrix.ndim else float(matrix)
+    return series, Estimate(value, 0.0, (value, value), 1, "given")
 
 
 def _require_size(run: Trajectory, G: Float64Array) -> None:
     if run.inputs is not None or len(G) != run.chain.batch:
         raise ArgumentError("star", G, f"a Gram matrix of a run of one batch of {len(G)}")
-
-
-def _exactly(value: float) -> Estimate:
-    return Estimate(value, 0.0, (value, value), 1, "given")
 
 
 def _indices(window: object, series: observed.Series) -> tuple[int, int]:

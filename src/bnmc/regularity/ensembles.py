@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +13,6 @@ from bnmc._kernels.cpu import lanes as kernels
 from bnmc._support.array_arguments import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.replay import Replay
-from bnmc.simulation.engine.state import State
 from bnmc.simulation.run import simulate
 
 Float64Array = NDArray[np.float64]
@@ -30,24 +27,6 @@ ROUND_LAYERS = 32
 #: Share of the trace below which a direction is dead, if this holds in all lanes.
 _DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
-
-
-class _MeasuredEnsemble(Protocol):
-    """Independent chains, at some layer."""
-
-    def measured(
-        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
-    ) -> Mapping[str, Float64Array]:
-        """Go through slots * every layers, and measure one layer in `every`.
-
-        Returns sums over the measured layers, (chains,), by name; with `tau` also sums of ranks.
-        """
-        ...
-
-    @property
-    def has_forgotten_start(self) -> bool:
-        """Whether the number of directions at the start has no influence any more."""
-        ...
 
 
 def _is_fused(chain: Chain) -> bool:
@@ -72,8 +51,11 @@ class FusedEnsemble:
 
     def measured(
         self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
-    ) -> Mapping[str, Float64Array]:
-        """Measure the groups, on a pool of threads."""
+    ) -> dict[str, Float64Array]:
+        """Go through slots * every layers on a pool of threads, and measure one layer in `every`.
+
+        Returns sums over the measured layers, (chains,), by name; with `tau` also sums of ranks.
+        """
         parts = list(pool.map(lambda group: group.measured(every, slots, tau), self.groups))
         return {
             name: np.concatenate([part[name] for part in parts])[: self.chains] for name in parts[0]
@@ -126,6 +108,9 @@ class _Group:
 class SimulatedEnsemble:
     """All other chains: `simulate` takes them through layers, and a replay makes their rows."""
 
+    #: These chains start with all directions.
+    has_forgotten_start = True
+
     def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
         self.chain = chain
         self.chains = chains
@@ -142,31 +127,24 @@ class SimulatedEnsemble:
 
     def measured(
         self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
-    ) -> Mapping[str, Float64Array]:
+    ) -> dict[str, Float64Array]:
         """Simulate `every` layers at a time, and measure the last of them."""
         sums: dict[str, Float64Array] = {}
         for _ in range(slots):
-            self.state = self._taken(self.state, every)
+            run = simulate(
+                self.chain, every, initial=self.state, every=every, observables=(),
+                threads=self.threads,
+            )  # fmt: skip
+            self.state = run.final_state
             for name, values in self._moments(pool, tau).items():
                 sums[name] = sums.get(name, 0.0) + values
         return sums
 
-    @property
-    def has_forgotten_start(self) -> bool:
-        """Always, because these chains start with all directions."""
-        return True
-
-    def _taken(self, state: State, layers: int) -> State:
-        run = simulate(
-            state.chain, layers, initial=state, every=layers, observables=(), threads=self.threads
-        )
-        return run.final_state
-
     def _rows(self, pool: ThreadPoolExecutor) -> Float64Array:
         """Return x of a layer of the stationary law, (chains, batch, width)."""
-        if self.chain.skip != 0.0:
+        if "x" in self.state.arrays:  # the state of a chain with a skip connection
             return self.state.arrays["x"][:, :, : self.chain.width]
-        # These states have no rows, so the rows of the next layer are made.
+        # Other states have no rows, so the rows of the next layer are made.
         replay = Replay(self.state)
         rows = np.empty((self.chains, self.chain.batch, self.chain.width))
 
@@ -195,7 +173,9 @@ class SimulatedEnsemble:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def ensemble_of(chain: Chain, chains: int, key: int, threads: int) -> _MeasuredEnsemble:
+def ensemble_of(
+    chain: Chain, chains: int, key: int, threads: int
+) -> FusedEnsemble | SimulatedEnsemble:
     """Return independent chains before their first layer."""
     kind = FusedEnsemble if _is_fused(chain) else SimulatedEnsemble
     return kind(chain, chains, key, threads)
