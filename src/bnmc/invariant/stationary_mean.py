@@ -16,7 +16,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.workers import sendable, shares_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
-from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.assumptions import assumptions
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start
@@ -131,12 +131,11 @@ def expectation(
     unmet = np.flatnonzero(met < 0)
     if unmet.size:
         meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)
-        error = not_mixing(meetings, coupled.max_layers, None)
-        raise NotMixing(
+        context = (
             f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
-            f"them the mean over the others is biased; of the first of these, {error.reason}",
-            None, error.exponent, error.pivot_trend,
-        )  # fmt: skip
+            "them the mean over the others is biased; of the first of these, {}"
+        )
+        raise not_mixing(meetings, coupled.max_layers, None, context)
     events = coupled.absorbing_events(lag, replicates)
     waited = met - lag
     crossed = coupled.cross_starts(replicates, typical_wait(waited), events)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -250,9 +251,18 @@ def compare(
     ]
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
-    return Comparison(
-        chain, (*rows, *_from_runs(chain, chains, memory, seeds[2:], level, progress)), level, key
-    )
+    try:
+        values, approach = _runs(chain, chains, memory, seeds[2:], progress)
+    except BnmcError as error:
+        rows += [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
+    else:
+        estimators = (
+            lambda: autocorrelation(values, level=level),
+            lambda: spectral(values, [1, 2, 4], level=level),
+            lambda: relaxation(approach, 0.0, level=level),
+        )
+        rows += map(_row, _FROM_RUNS, estimators)
+    return Comparison(chain, tuple(rows), level, key)
 
 
 def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
@@ -271,38 +281,28 @@ def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
     return ComparisonRow(name, result.rate_estimate, note)
 
 
-def _from_runs(
-    chain: Chain,
-    chains: int,
-    memory: float,
-    seeds: Sequence[np.random.SeedSequence],
-    level: float,
-    progress: bool | Progress,
-) -> list[ComparisonRow]:
-    """Return the rows of the estimators that read a run; `memory` is the expected timescale."""
-    burn_in = math.ceil(_BURN_IN_TIMES * memory) + 5
+def _runs(
+    chain: Chain, chains: int, memory: float, seeds: Sequence[np.random.SeedSequence], progress: Any
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the component along a stationary run, and along one from a batch where it is large.
+
+    `memory` is the expected timescale.
+    """
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
     layers = max(LEAST_LAYERS, math.ceil(_RUN_TIMES * max(1.0, 2.0 * memory)))
-    try:
-        component = _component(chain)
-        observable = Observable(lambda G: np.vdot(component, G), name="component")
-        values = simulate(
-            chain, burn_in + layers, chains=chains, burn_in=burn_in, observables=[observable],
-            rng=seeds[0], progress=progress,
-        )["component"]  # fmt: skip
-        start = simulate(
-            chain, math.ceil(_RELAXATION_TIMES * memory) + 6, chains=_RELAXATION_CHAINS * chains,
-            initial=_atypical_batch(chain, component, np.random.default_rng(seeds[1])),
-            observables=[observable], rng=seeds[2], progress=progress,
-        )["component"]  # fmt: skip
-    except BnmcError as error:
-        return [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
-    estimators = (
-        lambda: autocorrelation(values, level=level),
-        lambda: spectral(values, [1, 2, 4], level=level),
-        lambda: relaxation(start, 0.0, level=level),
+    burn_in = math.ceil(_BURN_IN_TIMES * memory) + 5
+    component = _component(chain)
+    shared: dict[str, Any] = {
+        "observables": [Observable(partial(np.vdot, component), name="component")],
+        "progress": progress,
+    }
+    stationary = simulate(
+        chain, burn_in + layers, chains=chains, burn_in=burn_in, rng=seeds[0], **shared
     )
-    return [_row(name, estimate) for name, estimate in zip(_FROM_RUNS, estimators, strict=True)]
+    start = _atypical_batch(chain, component, np.random.default_rng(seeds[1]))
+    depth, more = math.ceil(_RELAXATION_TIMES * memory) + 6, _RELAXATION_CHAINS * chains
+    approach = simulate(chain, depth, chains=more, initial=start, rng=seeds[2], **shared)
+    return stationary["component"], approach["component"]
 
 
 def _of_mean_field(chain: Chain) -> RateEstimate:

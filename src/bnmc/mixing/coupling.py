@@ -190,7 +190,9 @@ class CoupledPairs:
         progress: object,
         backend: str = "cpu",
     ) -> None:
-        self.backend = _usable(choice("backend", backend, ("cpu", "cuda")), executor)
+        self.backend = choice("backend", backend, ("cpu", "cuda"))
+        if self.backend == "cuda":
+            _require_device(executor)
         require(chain, COUPLED, OF_A_RUN)
         if self.backend == "cuda" and not chain.is_row_by_row:
             raise errors.BackendError(
@@ -271,38 +273,24 @@ class CoupledPairs:
                     f"coupled with chains from {name}, a chain stopped: {error}", partial,
                     math.nan, math.nan,
                 ) from error  # fmt: skip
-            crossed.append(self._crossed(name, meetings, typical, bool(events), partial))
             first += _CROSSED_REPLICATES
+            met = meetings.layers >= 0
+            # Far starts make known absorbing events likelier.  They are part of the result.
+            absorbed = (meetings.degenerate > 0) & bool(events)
+            lost, times = int(np.count_nonzero(absorbed)), meetings.layers[met] - _CROSSED_LAG
+            reason = ""
+            if not (met | absorbed).all() or 2 * lost > len(met):
+                reason = "{}"
+            elif np.median(times) > _SLOW_FACTOR * typical + _SLOW_LAYERS:
+                reason = (
+                    f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from "
+                    f"the same start need {typical:.0f}: there are wells"
+                )
+            if reason:
+                context = "the law of deep layers depends on the start: with chains from"
+                raise not_mixing(meetings, self.max_layers, partial, f"{context} {name}, {reason}")
+            crossed.append(CrossedStart(name, times, lost))
         return tuple(crossed)
-
-    def _crossed(
-        self,
-        name: str,
-        meetings: Meetings,
-        typical: float,
-        can_be_absorbed: bool,
-        partial: object,
-    ) -> CrossedStart:
-        """Return the pairs from another start, or raise if they do not support the bound."""
-        met = meetings.layers >= 0
-        # Far starts make known absorbing events likelier.  They are part of the result.
-        absorbed = (meetings.degenerate > 0) & can_be_absorbed
-        times = meetings.layers[met] - _CROSSED_LAG
-        error = not_mixing(meetings, self.max_layers, None)
-        reason = ""
-        if not (met | absorbed).all() or 2 * np.count_nonzero(absorbed) > len(met):
-            reason = error.reason
-        elif np.median(times) > _SLOW_FACTOR * typical + _SLOW_LAYERS:
-            reason = (
-                f"pairs need {int(np.median(times))} layers (median) to meet, where pairs from the "
-                f"same start need {typical:.0f}: there are wells"
-            )
-        if reason:
-            raise errors.NotMixing(
-                f"the law of deep layers depends on the start: with chains from {name}, {reason}",
-                partial, error.exponent, error.pivot_trend,
-            )  # fmt: skip
-        return CrossedStart(name, times, int(np.count_nonzero(absorbed)))
 
     def absorbing_events(self, layer: int, replicates: int) -> tuple[AbsorbingEvent, ...]:
         """Return the known absorbing events of the chain, in states near a layer.
@@ -402,14 +390,11 @@ class CoupledPairs:
         return size
 
 
-def _usable(backend: str, executor: object) -> str:
-    """Return the backend, or raise if it cannot run with this executor on this machine."""
-    if backend == "cuda":
-        if executor is not None:
-            raise errors.ArgumentError("executor", executor, "None with backend='cuda'")
-        from bnmc._kernels.gpu.device import why_not
+def _require_device(executor: object) -> None:
+    """Raise if pairs cannot run on a GPU of this machine."""
+    from bnmc._kernels.gpu.device import why_not
 
-        reason = why_not()
-        if reason is not None:
-            raise errors.BackendError("cuda", reason)
-    return backend
+    if executor is not None:
+        raise errors.ArgumentError("executor", executor, "None with backend='cuda'")
+    if reason := why_not():
+        raise errors.BackendError("cuda", reason)

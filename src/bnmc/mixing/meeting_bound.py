@@ -536,13 +536,7 @@ def _require_consistent(
 
 
 def summary(
-    meetings: Meetings,
-    lag: int,
-    depth: int,
-    lags: int,
-    max_layers: int,
-    level: float,
-    key: int,
+    meetings: Meetings, lag: int, depth: int, lags: int, max_layers: int, level: float, key: int
 ) -> TVBound:
     """Return the bound from meetings; a pair that has not met counts with its last layer."""
     met = meetings.layers >= 0

@@ -136,7 +136,9 @@ def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:
     return RateEstimate(rate, stderr, (float(low), float(high)), count, method, level)
 
 
-def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixing:
+def not_mixing(
+    meetings: Meetings, max_layers: int, partial: object, context: str = "{}"
+) -> NotMixing:
     """Return the error for pairs that did not meet, with the trends of distance and pivot.
 
     Parameters
@@ -147,6 +149,8 @@ def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixin
         Layers after which pairs were given up.
     partial : object
         The result as far as it goes, or None.
+    context : str, default "{}"
+        The message, with {} in place of the reason.
     """
     count = len(meetings.layers)
     with np.errstate(divide="ignore"):
@@ -164,7 +168,7 @@ def not_mixing(meetings: Meetings, max_layers: int, partial: object) -> NotMixin
             f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
             f"the same normals they change their distance by e^{exponent:.2g} per layer"
         )
-    return NotMixing(reason, partial, exponent, trend)
+    return NotMixing(context.format(reason), partial, exponent, trend)
 
 
 def _slope(values: FloatArray) -> float:
