@@ -5,6 +5,7 @@ counts as caught only by a margin, see `caught`.
 """
 
 import importlib
+import json
 import math
 
 import numpy as np
@@ -666,3 +667,50 @@ def test_a_skip_connection_breaks_the_symmetry_of_means_over_features():
     for norm, symmetric in (("rms", True), ("layer", False), ("batch", True)):
         chain = bnmc.Chain(20, 3, "tanh", norm=norm, skip=0.5)
         assert _is_symmetric(chain) is symmetric
+
+
+# ---------------------------------------------------------------- the report
+
+
+@pytest.fixture(scope="module")
+def settled_states():
+    rng = np.random.default_rng(23)
+    return settled(RELU, network("relu", rng), 200, rng)
+
+
+def test_a_report_is_a_table(settled_states):
+    report = check(RELU, samples=2 * settled_states, rng=24)
+    lines = str(report).splitlines()
+    assert lines[0] == f"The stationary law of {RELU!r}: 200 samples, given"
+    assert lines[1].split() == [
+        "claim", "statistic", "compared", "with", "stderr", "p", "or", "interval", "adjusted",
+        "verdict",
+    ]  # fmt: skip
+    assert len(lines) == len(report.rows) + 3
+    assert not report.ok
+    assert report.failures
+    assert all(row.verdict == "fails" for row in report.failures)
+    for row, line in zip(report.rows, lines[2:-1], strict=True):
+        assert line.startswith(row.claim)
+        assert line.endswith(row.verdict)
+        assert ("[" in line) == (row.interval is not None)
+        assert ("worst of" in line) == (row.count > 1)
+    held = sum(row.verdict == "holds" for row in report.rows)
+    count = held + len(report.failures)
+    assert lines[-1] == (
+        f"{held} of {count} claims that were tested hold, at alpha = 0.001 (Holm); "
+        f"{len(report.rows) - count} were not tested"
+    )
+
+
+def test_a_report_can_be_stored(settled_states):
+    report = check(RELU, samples=settled_states, rng=25)
+    stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert stored == report.to_dict()
+    assert stored["chain"] == repr(RELU)
+    assert stored["ok"] is True
+    assert [row["claim"] for row in stored["rows"]] == [row.claim for row in report.rows]
+    assert set(stored["rows"][0]) == {
+        "claim", "statistic", "expected", "stderr", "interval", "p_value", "adjusted", "verdict",
+        "count",
+    }  # fmt: skip

@@ -2,15 +2,14 @@
 
 The package may import `mixing`, `_claims` and lower levels.  Read `certified_sample.py` first: a
 sample carries the bound of its distance from the stationary law.  `claim_check.py` tests claims
-about the law, `distances.py` adds rows without a test, and `report.py` shows both.
+about the law and reports them, and `distances.py` adds rows without a test.
 """
 
 from __future__ import annotations
 
 from bnmc._claims.evidence import Claim
 from bnmc.invariant.certified_sample import InvariantSample, sample
-from bnmc.invariant.claim_check import check
-from bnmc.invariant.report import CheckReport
+from bnmc.invariant.claim_check import CheckReport, check
 from bnmc.invariant.stationary_mean import expectation
 
 __all__ = ["CheckReport", "Claim", "InvariantSample", "check", "expectation", "sample"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.array_arguments import require_memory
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.text import plain, text_table
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, FULLY_CONNECTED, STATIONARY, TWO_SAMPLES, Need, require
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.distances import distances
-from bnmc.invariant.report import CheckReport
 
 FloatArray = NDArray[np.float64]
 
@@ -53,6 +54,89 @@ _NEEDS = (
 
 #: Numbers in a block of samples; its arrays fit in the cache of a core.
 BLOCK_NUMBERS = 1 << 17
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Result of `check`; ``print`` shows a table.
+
+    Attributes
+    ----------
+    chain : Chain
+    rows : tuple of Claim
+    alpha : float
+        Upper bound of the probability that any claim fails if all are true, up to the accuracy of
+        the tests.
+    size : int
+        Number of samples.
+    source : str
+        Source of the samples, in words.
+    key : int
+        The 64-bit key of all random numbers.
+    assumes : tuple of str
+        For samples that `bnmc.invariant.sample` drew, the conditions under which their law is near
+        the stationary law; empty for given samples.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=60, batch=4, activation="relu")
+    >>> report = bnmc.invariant.check(chain, size=400, tolerance=0.05, rng=0)
+    >>> report.ok, report.failures, report.size
+    (True, (), 400)
+    """
+
+    chain: Chain
+    rows: tuple[Claim, ...]
+    alpha: float
+    size: int
+    source: str
+    key: int = field(repr=False)
+    assumes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no claim fails."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Claim, ...]:
+        """The rows that fail."""
+        return tuple(row for row in self.rows if row.verdict == "fails")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as strings, numbers, lists and dicts, for `json.dumps`."""
+        return {**plain(self), "ok": self.ok}
+
+    def __str__(self) -> str:
+        of_test = ("stderr", "p or interval", "adjusted", "verdict")
+        heads = ("claim", "statistic", "compared with", *of_test)
+        table = text_table(heads, [_cells(row) for row in self.rows], align="<>>>>><")
+        count = sum(row.p_value is not None for row in self.rows)
+        return "\n".join(
+            [
+                f"The stationary law of {self.chain}: {self.size} samples, {self.source}",
+                table,
+                f"{count - len(self.failures)} of {count} claims that were tested hold, at "
+                f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
+                *self.assumes,
+            ]
+        )
+
+
+def _cells(row: Claim) -> tuple[str, ...]:
+    """Return the cells of a row of the table."""
+    p = "" if row.interval is None else "[{:.4g}, {:.4g}]".format(*row.interval)
+    name = row.claim + (f" (worst of {row.count})" if row.count > 1 else "")
+    return (
+        name,
+        f"{row.statistic:.6g}",
+        "" if row.expected is None else f"{row.expected:.6g}",
+        "" if row.stderr is None else f"{row.stderr:.2g}",
+        p if row.p_value is None else f"{row.p_value:.2g}",
+        "" if row.adjusted is None else f"{row.adjusted:.2g}",
+        row.verdict,
+    )
 
 
 @explains_keywords
@@ -232,9 +316,9 @@ def check(
     key = draw_key(rng)
     generator = np.random.default_rng(key)
 
-    evidence = _EvidenceOfBlocks(
-        chain, step, ahead, generator, rounding_of(0.0 if samples is None else samples)
-    )
+    rounding = rounding_of(0.0 if samples is None else samples)
+    is_of_last = step is not None and samples is None
+    evidence = _EvidenceOfBlocks(chain, step, ahead, generator, rounding, is_of_last)
     source = "given"
     assumes: tuple[str, ...] = ()
     if given is None:
@@ -245,13 +329,14 @@ def check(
                 **initial,
             )  # fmt: skip
 
-        _require_memory(chain, size)
+        # Drawn states, their Gram matrices and a second draw.
+        needed = 8 * size * chain.batch * (chain.width + 5 * chain.batch)
+        require_memory("size", needed, "fewer samples suffice at large width")
         draws = draw()
         given = draws.preactivations()
         law = draws.certificate.law
         source = f"of layer {draws.layer}, within {draws.tolerance:g} of the {law} law"
         assumes = draws.assumes
-        evidence.is_of_last = step is not None
         if step is None:
             other = draw(initial=near_a_line(chain, generator))
             evidence.note(uniqueness(draws.gram, other.gram))
@@ -267,12 +352,6 @@ def check(
     )
 
 
-def _require_memory(chain: Chain, size: int) -> None:
-    """Raise if drawn states, their Gram matrices and a second draw do not fit in memory."""
-    needed = 8 * size * chain.batch * (chain.width + 5 * chain.batch)
-    require_memory("size", needed, "fewer samples suffice at large width")
-
-
 def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:
     """Return the caller's samples, checked."""
     states = as_states("samples", samples, ("N", chain.width, chain.batch), chain)
@@ -281,6 +360,7 @@ def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:
     return states
 
 
+@dataclass
 class _EvidenceOfBlocks:
     """Evidence on all claims, collected from blocks of samples.
 
@@ -294,26 +374,18 @@ class _EvidenceOfBlocks:
     generator : numpy.random.Generator
     rounding : float
         Unit of rounding of the samples.
-
-    Attributes
-    ----------
     is_of_last : bool
         Whether the states to test are those after the steps, rather than before.
     """
 
-    def __init__(
-        self,
-        chain: Chain,
-        step: Step | None,
-        ahead: int,
-        generator: np.random.Generator,
-        rounding: float,
-    ) -> None:
-        self.chain, self.step, self.ahead = chain, step, ahead
-        self.generator, self.rounding = generator, rounding
-        self.is_of_last = False
-        self._evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
-        self._kept: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+    chain: Chain
+    step: Step | None
+    ahead: int
+    generator: np.random.Generator
+    rounding: float
+    is_of_last: bool
+    _evidence: defaultdict[str, list[Evidence]] = field(default_factory=lambda: defaultdict(list))
+    _examined: list[tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=list)
 
     def note(self, by_claim: dict[str, Evidence]) -> None:
         """Add evidence by claim."""
@@ -336,11 +408,13 @@ class _EvidenceOfBlocks:
         self.note(invariance(before, after))
         examined = after if self.is_of_last else before
         self.note(of_state(self.chain, examined))
-        self._kept.append((examined.gram, examined.square, spread))
+        self._examined.append((examined.gram, examined.square, spread))
 
     def claims(self) -> Iterator[Claim]:
         """Yield the claims, with and without tests, before verdicts."""
-        gram, square, spread = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+        gram, square, spread = (
+            np.concatenate(parts) for parts in zip(*self._examined, strict=True)
+        )
         self.note(serial(square))
         for claim, parts in self._evidence.items():
             yield assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))

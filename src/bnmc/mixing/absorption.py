@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,10 +36,7 @@ _EQUAL = 1e-12
 #: Numbers of one temporary array, at most.
 PART = 1_000_000
 
-_DEAD = (
-    "dead sample",
-    "All activations of a sample are 0; they stay 0 in all later layers.",
-)
+_DEAD = ("dead sample", "All activations of a sample are 0; they stay 0 in all later layers.")
 _COINCIDING = (
     "coinciding samples",
     "The activations of two samples are equal in all rows; they stay equal in all later layers.",
@@ -272,8 +270,8 @@ def _events(
     chain: Chain, pieces: FlatPieces, shape: ActivationShape, covariance: Float64Array
 ) -> Iterator[AbsorbingEvent]:
     signs = OrthantRows(covariance, pieces, chain.width) if pieces.depends_on_signs else None
-    sampled = None
-    rows = signs or (sampled := SampledRows(covariance, pieces, chain))
+    sampled = cache(lambda: SampledRows(covariance, pieces, chain))
+    rows = signs or sampled()
     centred = chain.normalization.hides_common_part
     dies = bool((pieces.value == 0.0).any()) and shape.is_zero_at_zero and not centred
     if dies:
@@ -283,8 +281,7 @@ def _events(
         yield _mean(_COINCIDING, rows.equal())
     if centred:
         if shape.is_odd_about_centre:
-            samples = sampled or SampledRows(covariance, pieces, chain)
-            yield _mean(_BALANCED, samples.balanced(shape.is_centred_at_zero))
+            yield _mean(_BALANCED, sampled().balanced(shape.is_centred_at_zero))
         return
     if shape.has_parity and pieces.value.any():
         yield _mean(_OPPOSITE if shape.is_odd else _OPPOSITE_EVEN, rows.opposite())
@@ -293,8 +290,7 @@ def _events(
     if signs and shape.degree and shape.is_one_sided:
         yield _mean(_COLLINEAR, signs.one_active())
     elif shape.preserves_lines and shape.degree is None and (pieces.value == 0.0).any():
-        samples = sampled or SampledRows(covariance, pieces, chain)
-        yield _mean(_RANK_ONE, samples.one_active())
+        yield _mean(_RANK_ONE, sampled().one_active())
 
 
 def _mean(kind: tuple[str, str], sums: Float64Array, is_bound: bool = False) -> AbsorbingEvent:

@@ -95,7 +95,7 @@ def activation_shape(activation: Activation, reach: float) -> ActivationShape:
         return bool((np.abs(a - b) <= size).all())
 
     total = above + below
-    degree, factors = _power(x, above, below, size)
+    degree, factor_above, factor_below = _power(x, above, below, size)
     one_sided = not above.any() or not below.any()
     signed = bool((total >= 0.0).all() or (total <= 0.0).all())
     return ActivationShape(
@@ -105,31 +105,27 @@ def activation_shape(activation: Activation, reach: float) -> ActivationShape:
         is_odd_about_centre=agree(total, float(total[0])),
         is_centred_at_zero=bool(abs(total[0] - 2.0 * zero) <= size),
         degree=degree,
-        above=factors[0],
-        below=factors[1],
+        above=factor_above,
+        below=factor_below,
         is_one_sided=one_sided and signed,
     )
 
 
 def _power(
     x: NDArray[np.float64], above: NDArray[np.float64], below: NDArray[np.float64], size: float
-) -> tuple[float | None, tuple[float, float]]:
+) -> tuple[float | None, float, float]:
     """Return the common degree of both sides and their factors, if both are powers."""
     larger = above if abs(above[-1]) >= abs(below[-1]) else below
     middle = larger[len(x) // 2]
-    if larger[-1] * middle <= 0.0:
-        return None, (0.0, 0.0)
-    degree = math.log(larger[-1] / middle) / math.log(x[-1] / x[len(x) // 2])
-    degree = round(degree, 9) + 0.0
-    powers = x**degree
-    factors = above[-1] / powers[-1], below[-1] / powers[-1]
-    fits = all(
-        (np.abs(side - factor * powers) <= 1e3 * size).all()
-        for side, factor in zip((above, below), factors, strict=True)
-    )
-    return (degree, (float(factors[0]), float(factors[1]))) if fits and degree >= 0.0 else (
-        None, (0.0, 0.0)
-    )  # fmt: skip
+    if larger[-1] * middle > 0.0:
+        degree = math.log(larger[-1] / middle) / math.log(x[-1] / x[len(x) // 2])
+        degree = round(degree, 9) + 0.0
+        powers = x**degree
+        sides = np.stack([above, below])
+        factors = sides[:, -1] / powers[-1]
+        if degree >= 0.0 and (np.abs(sides - factors[:, None] * powers) <= 1e3 * size).all():
+            return degree, float(factors[0]), float(factors[1])
+    return None, 0.0, 0.0
 
 
 @dataclass(frozen=True)
@@ -154,10 +150,9 @@ class FlatPieces:
     @property
     def depends_on_signs(self) -> bool:
         """Whether each piece is a half-line that begins at 0, so that signs decide the piece."""
-        return bool(
-            (((self.low == 0.0) & np.isposinf(self.high))
-             | (np.isneginf(self.low) & (self.high == 0.0))).all()
-        )  # fmt: skip
+        above = (self.low == 0.0) & np.isposinf(self.high)
+        below = np.isneginf(self.low) & (self.high == 0.0)
+        return bool((above | below).all())
 
     @property
     def values(self) -> NDArray[np.float64]:
