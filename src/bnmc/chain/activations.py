@@ -25,11 +25,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache, lru_cache, partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, precision, real
@@ -37,10 +37,6 @@ from bnmc._support.interruption import interruptible
 from bnmc._support.workers import received, sendable
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
-
-if TYPE_CHECKING:
-    from bnmc._kernels.compiling import Sigma
-
 
 # Nearly all entries of normalized hidden states are in this range.
 _CHECKED = np.linspace(-4.0, 4.0, 801)
@@ -255,8 +251,7 @@ class Activation:
         dtype = np.float32 if given.dtype == np.float32 else np.float64
         with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
             result = np.array(given, dtype=dtype, order="C", subok=False)
-        apply, sigma = _compiled(self, result.dtype.name)
-        apply(sigma, result.reshape(-1))
+        _compiled(self, result.dtype.name)(result.reshape(-1))
         return result[()]
 
     def check(self) -> None:
@@ -407,26 +402,22 @@ def _named(name: str) -> Activation:
 # --- compilation
 
 
-class _Apply(Protocol):
-    def __call__(self, sigma: Sigma, values: np.ndarray[Any, Any]) -> None: ...
-
-
 @lru_cache(maxsize=256)
-def _compiled(activation: Activation, dtype: str) -> tuple[_Apply, Sigma]:
-    """Return the kernel that applies an activation, compiled for a dtype, and its argument."""
+def _compiled(activation: Activation, dtype: str) -> Callable[[NDArray[Any]], None]:
+    """Return the kernel that applies an activation to an array, compiled for a dtype."""
     from bnmc._kernels.compiling import Sigma
     from bnmc._kernels.cpu.elementwise import apply
 
-    sigma = Sigma(activation.digest, activation._scalars)
+    kernel = partial(apply, Sigma(activation.digest, activation._scalars))
     try:
-        apply(sigma, np.empty(0, dtype))
+        kernel(np.empty(0, dtype))
     except Warning:  # the kernel cache warns, and a filter made an error of that
         raise
     except Exception as error:  # Numba raises more than its own errors
         allowed = "a function of one real number, to one, that Numba can compile"
         hint = _complaint(activation.scalar(dtype), dtype) or _first_line(error)
         raise ArgumentError("activation", activation.name, allowed, hint) from error
-    return apply, sigma
+    return kernel
 
 
 def _complaint(function: ScalarFunction, dtype: str) -> str:

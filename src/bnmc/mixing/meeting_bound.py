@@ -513,26 +513,18 @@ def tv_bound(
     if cert.unmet:
         raise waiting.not_mixing(meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
-    _require_consistent(tail_probability, waited, cert.horizon, level)
+    if tail_probability is not None:
+        longer = np.count_nonzero(waited > cert.horizon)
+        least = float(clopper_pearson(np.array([float(longer)]), replicates, level)[0, 0])
+        if least > tail_probability:
+            raise ArgumentError(
+                "tail_probability", tail_probability, f"at least {least:.2g}",
+                f"{longer} of {replicates} pairs waited longer than {cert.horizon} layers",
+            )  # fmt: skip
     events = pairs.absorbing_events(lag, replicates)
     cert = replace(cert, absorbing_events=events)
     crossed = pairs.cross_starts(replicates, waiting.typical_wait(waited), events, cert)
     return replace(cert, crossed_starts=crossed, tail_probability=tail_probability)
-
-
-def _require_consistent(
-    tail_probability: float | None, waited: NDArray[np.int64], horizon: int, level: float
-) -> None:
-    """Raise if pairs wait longer than the horizon more often than the caller states."""
-    if tail_probability is None:
-        return
-    longer = np.count_nonzero(waited > horizon)
-    least = float(clopper_pearson(np.array([float(longer)]), len(waited), level)[0, 0])
-    if least > tail_probability:
-        raise ArgumentError(
-            "tail_probability", tail_probability, f"at least {least:.2g}",
-            f"{longer} of {len(waited)} pairs waited longer than {horizon} layers",
-        )  # fmt: skip
 
 
 def summary(
