@@ -101,9 +101,7 @@ def _is_symmetric(chain: Chain) -> bool:
 
 def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
     """E yᵀy/d = E G, plus E (skip/gain)² xᵀx/d with a skip connection."""
-    mean = layer.gram
-    if chain.skip != 0.0:
-        mean = mean + (chain.skip / chain.gain) ** 2 * gm.cross_gram(layer.x, layer.x)
+    mean = layer.gram + (chain.skip / chain.gain) ** 2 * gm.cross_gram(layer.x, layer.x)
     size = _mean_diagonal(layer.square) + _mean_diagonal(mean)
     return {
         f"E hᵀh/d = gain² E G: {name}": Evidence.of(part(layer.square), part(mean), size)
@@ -221,7 +219,7 @@ def of_one_step(
     columns U, uniformly distributed: |z_r|²/d has the law Beta(k/2, (d−k)/2), k the rank of G.
     """
     d = y.shape[1]
-    rest = y - chain.skip / chain.gain * before.x if chain.skip != 0.0 else y
+    rest = y - chain.skip / chain.gain * before.x
     values, vectors = np.linalg.eigh(before.gram)
     null = null_variance(values, rounding)
     regular = values > null[:, None]

@@ -124,39 +124,36 @@ def other_starts(chain: Chain, start: Start) -> dict[str, Start]:
         another order.  Starts with the same law as another one are left out.
     """
     n = chain.batch
-    identity = np.eye(n)
+    identity, number = np.eye(n), np.arange(n)
     places = np.linspace(1.0, 2.0, n)
-    covariances = {
-        "independent samples": identity,
-        "samples near a line": np.outer(places, places) + _SMALL_VARIANCE * identity,
+    starts: dict[str, Start] = {
+        "independent samples": Covariance(identity),
+        "samples near a line": Covariance(np.outer(places, places) + _SMALL_VARIANCE * identity),
     }
     if n >= 3:
-        in_block = (np.arange(n) >= n // 2).astype(np.float64)
-        variances = np.where(in_block == 1.0, _SMALL_VARIANCE, 1.0)
-        covariances["one sample that stands out"] = np.diag(np.where(np.arange(n) == 0, n, 1.0))
-        covariances["a block of samples that nearly coincide"] = np.outer(
-            in_block, in_block
-        ) + np.diag(variances)
-    starts: dict[str, Start] = {SAME_START: start}
-    for name, matrix in covariances.items():
-        if not (isinstance(start, Covariance) and np.array_equal(start.matrix, matrix)):
-            starts[name] = Covariance(matrix)
-    orders = {"the batch in reverse order": np.arange(n)[::-1]}
+        in_block = (number >= n // 2).astype(np.float64)
+        block = np.outer(in_block, in_block) + np.diag(np.where(in_block, _SMALL_VARIANCE, 1.0))
+        stands_out = np.diag(np.where(number == 0, n, 1.0))
+        starts["one sample that stands out"] = Covariance(stands_out)
+        starts["a block of samples that nearly coincide"] = Covariance(block)
+    starts["the batch in reverse order"] = _reordered(start, number[::-1])
     if n >= 3:
-        orders["the batch shifted by one sample"] = np.roll(np.arange(n), 1)
-    for name, order in orders.items():
-        reordered = _reordered(start, order)
-        if reordered is not None:
-            starts[name] = reordered
-    return starts
+        starts["the batch shifted by one sample"] = _reordered(start, np.roll(number, 1))
+    others = {name: other for name, other in starts.items() if not _same_law(start, other)}
+    return {SAME_START: start, **others}
 
 
-def _reordered(start: Start, order: NDArray[np.int64]) -> Start | None:
-    """Return the start with its samples in another order; None if its law is the same."""
+def _reordered(start: Start, order: NDArray[np.int64]) -> Start:
+    """Return the start with its samples in another order."""
     if isinstance(start, Representation):
         return Representation(start.x[..., order], start.a[..., order])
-    matrix = start.matrix[np.ix_(order, order)]
-    return None if np.array_equal(matrix, start.matrix) else Covariance(matrix)
+    return Covariance(start.matrix[np.ix_(order, order)])
+
+
+def _same_law(start: Start, other: Start) -> bool:
+    if not (isinstance(start, Covariance) and isinstance(other, Covariance)):
+        return False
+    return np.array_equal(start.matrix, other.matrix)
 
 
 class CoupledPairs:
