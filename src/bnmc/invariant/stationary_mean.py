@@ -18,8 +18,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.assumptions import assumptions
-from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start
+from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start, assumptions
 from bnmc.mixing.waiting import not_mixing, typical_wait
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables

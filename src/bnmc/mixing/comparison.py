@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -331,25 +332,21 @@ def _component(chain: Chain) -> NDArray[np.float64]:
         If no such component is known.
     """
     n = chain.batch
+    D = np.zeros((n, n))
     if not chain.normalization.acts_on_rows:
         # The map acts on pairs of samples; the next diagonal does not depend on this one.
         if n == 2:
             hint = "the correlation of two samples is no component of mean 0"
             raise ArgumentError("batch", n, f"at least 3 for norm={chain.norm!r}", hint)
-        D = np.zeros((n, n))
-        D[0, 1] = D[1, 0] = 0.5
-        D[0, 2] = D[2, 0] = -0.5
+        D[0, 1:3] = D[1:3, 0] = 0.5, -0.5
         return D
     if chain.normalization.hides_common_part:
-        try:
+        with suppress(BnmcError):
             point = MeanField(chain).fixed_point()
-        except BnmcError:
-            point = None
-        if point is not None and point.rate:
-            return slowest_component(point, chain.convolution)
+            if point.rate:
+                return slowest_component(point, chain.convolution)
         if n > 2:
             return contrast(n, 0)
-    D = np.zeros((n, n))
     D[0, 0], D[1, 1] = 0.5**0.5, -(0.5**0.5)
     return D
 

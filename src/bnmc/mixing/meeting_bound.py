@@ -18,10 +18,9 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
 from bnmc.estimate.intervals import clopper_pearson
-from bnmc.mixing import waiting
+from bnmc.mixing import coupling, waiting
 from bnmc.mixing.absorption import AbsorbingEvent
-from bnmc.mixing.assumptions import absorption_probability, assumptions
-from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, CrossedStart
+from bnmc.mixing.coupling import CoupledPairs, CrossedStart
 from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import Meetings
 
@@ -242,7 +241,7 @@ class TVBound(Drawn, WithRate):
     @property
     def assumes(self) -> tuple[str, ...]:
         """Conditions under which the quasi-stationary law is the stationary law, in sentences."""
-        return assumptions(
+        return coupling.assumptions(
             self.meeting_times - self.lag, self.horizon, self.tail_probability,
             self.crossed_starts, self.absorbing_events,
         )  # fmt: skip
@@ -302,7 +301,9 @@ class TVBound(Drawn, WithRate):
             three standard errors; at most 1.  An upper bound if all events are bounds.  Otherwise
             an estimate: few states may dominate the mean, so the truth can be several times larger.
         """
-        return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
+        return coupling.absorption_probability(
+            self.absorbing_events, integer("layers", layers, low=0)
+        )
 
     def layers_to(self, tolerance: float) -> int | None:
         """Return the first layer whose bound and interval are at most `tolerance`, or None.
@@ -495,10 +496,10 @@ def tv_bound(
     """
     pairs = CoupledPairs(chain, initial, rng, max_layers, executor, progress, backend)
     depth = integer("depth", depth, low=0, high=MOST_DEPTH)
-    replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
+    replicates = integer("replicates", replicates, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if lag is not None:
-        lag = integer("lag", lag, low=1, high=MOST_LAG)
+        lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
     if horizon is not None:
         horizon = integer("horizon", horizon, low=1, high=2**40)
     if tail_probability is not None:

@@ -262,22 +262,18 @@ def slowest_component(point: FixedPoint, convolution: Convolution | None) -> Flo
     mode = max(point.modes, key=lambda candidate: candidate.rate)
     value = max(mode.eigenvalues, key=abs)
     which = int(np.argmin(np.abs(value - mode.factor * np.array(point.eigenvalues))))
-    shape = convolution.shape
-    places = np.arange(n).reshape(-1, *shape)
-    largest = np.zeros((n, n))
-    for column in range(1 + which, n):
-        seed = np.zeros((n, n))
+    places = np.arange(n).reshape(-1, *convolution.shape)
+
+    def averaged(column: int) -> Float64Array:
+        seed, D = np.zeros((2, n, n))
         seed[0, column] = seed[column, 0] = 1.0
-        D = np.zeros((n, n))
-        for shift in np.ndindex(*shape):
+        for shift in np.ndindex(*convolution.shape):
             moved = np.roll(places, shift, axis=(1, 2)).ravel()
-            turns = sum(
-                k * r / size for k, r, size in zip(mode.frequency, shift, shape, strict=True)
-            )
+            turns = (np.array(mode.frequency) * shift / convolution.shape).sum()
             D += np.cos(2.0 * np.pi * turns) * seed[np.ix_(moved, moved)]
-        D = sector(D, which)
-        if np.linalg.norm(D) > np.linalg.norm(largest):
-            largest = D
+        return sector(D, which)
+
+    largest = max(map(averaged, range(1 + which, n)), key=np.linalg.norm)
     return largest / np.linalg.norm(largest)
 
 
