@@ -15,6 +15,7 @@ from bnmc.chain.slopes import slope_of
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.forward import Stretch
+from bnmc.gradients.observables import Gradients
 from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
 
 #: With the arrays that orthogonal weights need.
@@ -153,14 +154,7 @@ class Descent:
 
     # --- the way down
 
-    def through(
-        self,
-        stretch: Stretch,
-        index: int,
-        last: int,
-        states: NDArray[np.float64],
-        log_scales: NDArray[np.float64],
-    ) -> None:
+    def through(self, stretch: Stretch, index: int, gradients: Gradients) -> None:
         """Go down to the layer after the first of a stretch.
 
         Parameters
@@ -168,30 +162,23 @@ class Descent:
         stretch : Stretch
         index : int
             The chain's place in it.
-        last : int
-            The layer to reach first: that of the state, or below it by one.
-        states : (layers, 2 or 3, columns, columns) ndarray
-            Receives the states, and hᵀδ / width if it is wanted, of layers `stretch.first` + 1, …,
-            `last`.
-        log_scales : (layers,) ndarray
-            Receives their scales.
+        gradients : Gradients
+            Receives those of layers `stretch.first` + 1, …; the last one is the layer to reach
+            first: that of the state, or below it by one.
         """
-        first = stretch.first
-        layers = last - first
-        grams = np.ascontiguousarray(stretch.grams[index, : layers + 1])
-        units = stretch.units[index, : layers + 1]
+        done = len(gradients.scales)
+        grams = np.ascontiguousarray(stretch.grams[index, : done + 1])
+        units = stretch.units[index, : done + 1]
         ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
-        xs = stretch.xs[index]
+        xs = stretch.xs[index, :done]
+        layers = backward.ForwardLayers(grams, ratios, xs, float(self.lift))
         turn = self._first_wide(stretch, index, grams)
-        done = layers
         while done > 0:
             is_wide = done - 1 >= turn
-            forward = "float64" if is_wide else self._dtype
             low = turn if is_wide else 0
             reached = self._piece(
-                forward, first + done, grams[low : done + 1], ratios[low:done],
-                xs[low:done] if self.chain.skip != 0.0 else xs,
-                states[low:done], log_scales[low:done],
+                "float64" if is_wide else self._dtype,
+                stretch.first + done, layers.part(low, done), gradients.part(low, done),
             )  # fmt: skip
             done = low + reached
             if reached:
@@ -199,44 +186,36 @@ class Descent:
                 self.backward_dtype = "float64"
 
     def _piece(
-        self,
-        forward: str,
-        layer: int,
-        grams: NDArray[np.float64],
-        ratios: NDArray[np.float64],
-        xs: NDArray[Any],
-        states: NDArray[np.float64],
-        log_scales: NDArray[np.float64],
+        self, forward: str, layer: int, layers: backward.ForwardLayers, gradients: Gradients
     ) -> int:
-        """Go down from `layer` by all layers of `states`; return how many remain."""
+        """Go down from `layer` through layers with rows of a dtype; return how many remain."""
         haar, buffers = self._pick(forward)
         if self.above is not None:
             buffers.rows.above[:] = self.above
-        status = np.zeros(3, np.int64)
+        count, status = len(gradients.scales), np.zeros(3, np.int64)
         dtypes = np.dtype(forward).name, buffers.rows.delta.dtype.name
-        lift, is_readout = float(self.lift), self.stage == codes.READOUT
-        above = READOUT if is_readout else backward.above_of(self.spec, lift)
+        is_readout = self.stage == codes.READOUT
+        above = READOUT if is_readout else backward.above_of(self.spec, layers.lift)
         centred = self.spec.norm == codes.NORM_CENTRED and self.stage == codes.INNER
         backward.backward_layers(
             haar,
             backward_rows.activation(sigma_of(self.chain.activation), *dtypes),
             backward_rows.derivative(slope_of(self.chain.activation), *dtypes),
-            self.spec, above,
-            backward.ForwardLayers(grams, ratios, xs.astype(forward, copy=False), lift),
+            self.spec, above, layers._replace(xs=layers.xs.astype(forward, copy=False)),
             self._draw(layer),
             backward.Gradient(self.state, self.log_scale, centred, is_readout),
-            backward.Record(states, log_scales, status), buffers,
+            backward.Record(*gradients, status), buffers,
         )  # fmt: skip
         if self.chain.skip != 0.0:
             self.above = buffers.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
-            remaining = int(status[1]) - (layer - len(states))
+            remaining = int(status[1]) - (layer - count)
         elif status[0]:
             raise_stopped(int(status[0]), self.number, int(status[1]), int(status[2]))
-        if remaining < len(states):
+        if remaining < count:
             self.stage = codes.INNER
-            self.log_scale = float(log_scales[remaining])
+            self.log_scale = float(gradients.scales[remaining])
         return remaining
 
     def _first_wide(self, stretch: Stretch, index: int, grams: NDArray[np.float64]) -> int:

@@ -20,9 +20,9 @@ _BLOCK_LAYERS = 256
 class Stretch(NamedTuple):
     """Layers first, …, last of some chains.
 
-    grams : (chains, layers, columns, columns) float64
+    grams : (chains, layers + 1, columns, columns) float64
         Entry (i, j) of a Gram matrix is in units of 2**(units[i] + units[j]).
-    units : (chains, layers, columns) int64
+    units : (chains, layers + 1, columns) int64
         Zeros unless the scale is split off.
     xs : (chains, layers, columns, >= width), or (chains, 1, 1, 1) without a skip connection
         The representations of all layers but the last one.
@@ -38,6 +38,11 @@ class Stretch(NamedTuple):
     xs: FloatArray
     wide_before: NDArray[np.bool_]
     wide: NDArray[np.bool_]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers after the first one."""
+        return self.grams.shape[1] - 1
 
 
 class Forward:

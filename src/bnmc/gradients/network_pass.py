@@ -22,6 +22,7 @@ from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import GivenRows, Readout, scaled
 from bnmc.gradients.forward import Stretch
 from bnmc.gradients.network import Network, start_rows
+from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Part, Pass, Task, layers_of_stretch
 from bnmc.gradients.products import DrawnWeights, ReplayedRows
 from bnmc.simulation.runs import Run
@@ -68,22 +69,20 @@ class _NetworkPass(Pass):
         none, narrow = np.zeros((1, 1, 1, 1)), np.zeros(1, np.bool_)
         return Stretch(first, grams, np.zeros(grams.shape[:3], np.int64), none, narrow, narrow)
 
-    def _descend(
-        self, stretch: Stretch, last: int, products: Float64Array, scales: Float64Array
-    ) -> None:
-        network, run = self._network, self.run
+    def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
+        network, run, (products, scales) = self._network, self.run, gradients.chain(0)
         assert network is not None
-        if last == run.depth:
+        if stretch.first + stretch.layers == run.depth:
             self._delta, self._scale = self._top(network)
-        for layer in range(last, stretch.first, -1):
-            delta, index = self._delta, layer - stretch.first - 1
+        for index in reversed(range(stretch.layers)):
+            delta, layer = self._delta, stretch.first + 1 + index
             if not np.isfinite(delta).all():
                 raise NonFiniteError(run.first, layer, "gradient")
-            scales[0, index] = self._scale
+            scales[index] = self._scale
             # Place 1 is for products with normals; no later step reads it.
-            products[0, index, 0] = delta[0].T @ delta[0] / run.chain.width
+            products[index, 0] = delta[0].T @ delta[0] / run.chain.width
             if self.task.wants_hidden:
-                products[0, index, 2] = network.hidden(layer)[0].T @ delta[0] / run.chain.width
+                products[index, 2] = network.hidden(layer)[0].T @ delta[0] / run.chain.width
             if layer > 1:
                 self._delta, more = scaled(network.down(layer, delta))
                 self._scale += more

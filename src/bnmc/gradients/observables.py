@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +14,33 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.observables import observables_of
 
+Float64Array = NDArray[np.float64]
+
 #: Names that `backpropagate` takes as `observables`.
 NAMES = ("delta_gram", "gram", "hidden_delta")
 
 _ALLOWED = f"names among {', '.join(NAMES)}, or functions of (G, δᵀδ, hᵀδ)"
+
+
+class Gradients(NamedTuple):
+    """The gradients δ with respect to h of some layers, of some chains or of one.
+
+    products : ([chains,] layers, 2 or 3, columns, columns) ndarray of float64
+        δᵀδ / width, zᵀδ / width with the normals z of the layer, and, if wanted, hᵀδ / width.
+    scales : ([chains,] layers) ndarray of float64
+        δ is in units of 2**scales.
+    """
+
+    products: Float64Array
+    scales: Float64Array
+
+    def chain(self, index: int) -> Gradients:
+        """Return those of one chain, as a view."""
+        return Gradients(self.products[index], self.scales[index])
+
+    def part(self, first: int, last: int) -> Gradients:
+        """Return layers first:last of one chain, counted from the first one here, as a view."""
+        return Gradients(self.products[first:last], self.scales[first:last])
 
 
 @dataclass(frozen=True)
@@ -28,29 +51,29 @@ class GradientView:
     ----------
     chain : Chain
     gram : (chains, layers, columns, columns) ndarray
-    states : (chains, layers, 2 or 3, columns, columns) ndarray
-        δᵀδ / width, zᵀδ / width and, if wanted, hᵀδ / width.
+    products : (chains, layers, 2 or 3, columns, columns) ndarray
+        See `Gradients`.
     """
 
     chain: Chain
-    gram: NDArray[np.float64]
-    states: NDArray[np.float64]
+    gram: Float64Array
+    products: Float64Array
 
-    def value(self, name: str) -> NDArray[np.float64]:
+    def value(self, name: str) -> Float64Array:
         """Return the matrices (chains, layers, columns, columns) of a name."""
         if name == "gram":
             return self.gram
         place = 0 if name == "delta_gram" else 2
-        return self.states[:, :, place] * self.chain.width
+        return self.products[:, :, place] * self.chain.width
 
 
-def in_units(grams: NDArray[np.float64], units: NDArray[np.int64]) -> NDArray[np.float64]:
+def in_units(grams: Float64Array, units: NDArray[np.int64]) -> Float64Array:
     """Return matrices times 2**(units[i] + units[j]) in entry (i, j)."""
     if not units.any():
         return grams
     by = units[..., :, None] + units[..., None, :]
     with np.errstate(over="ignore", under="ignore"):
-        matrices: NDArray[np.float64] = np.ldexp(grams, np.clip(by, -5000, 5000).astype(np.int32))
+        matrices: Float64Array = np.ldexp(grams, np.clip(by, -5000, 5000).astype(np.int32))
     return matrices
 
 
@@ -80,7 +103,7 @@ class GradientObservable:
         """Return the shape of the value of one layer."""
         return self.shape if self.function is not None else (columns, columns)
 
-    def evaluate(self, view: GradientView) -> NDArray[np.float64]:
+    def evaluate(self, view: GradientView) -> Float64Array:
         """Return the values, (chains, layers, ...)."""
         if self.function is None:
             return view.value(self.name)

@@ -51,12 +51,15 @@ from bnmc.errors import BackendError
 from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import GivenRows, Readout
 from bnmc.gradients.forward import Stretch
+from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Pass, RowPass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.gpu.launches import Launches, is_plain, kernel_spec, neighbours
 from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
 from bnmc.simulation.runs import Run
+
+Float64Array = NDArray[np.float64]
 
 #: Bytes that the matrices of a stretch of layers of all chains of a part, or its representations,
 #: may take.
@@ -157,8 +160,10 @@ class _GpuPass(RowPass):
     """The work of one task."""
 
     task: GpuTask
-    _bases: NDArray[np.float64] | None = None
-    _wide: NDArray[np.bool_]
+    #: The factors of what the layer above a stretch saw, as the stretch above has left them.
+    bases: Float64Array | None = None
+    #: The float32 chains whose last layer has float64 rows.
+    wide: NDArray[np.bool_]
 
     def _sampler(self) -> ScaledSampler:
         run, kind, dtype = self.run, GpuConditionalSampler, self.run.dtype
@@ -166,39 +171,29 @@ class _GpuPass(RowPass):
             kind, dtype = _NarrowSampler if dtype == "float32" else kind, "float64"
         return kind(run.chain, run.chains, run.inputs, dtype, run.key, run.first)
 
-    def _record(
-        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
-    ) -> None:
-        chain, hidden = self.run.chain, products[:, :, 2:]
+    def _record(self, stretch: Stretch, gradients: Gradients) -> None:
+        chain, hidden = self.run.chain, gradients.products[:, :, 2:]
         in_branch = chain.order_code == codes.NORM_IN_BRANCH
         if in_branch and chain.normalization.hides_common_part:
             # hᵀδ without the means of the rows of h, which no later layer sees.
             by_batch = hidden.reshape(*hidden.shape[:3], -1, chain.batch, hidden.shape[-1])
             seen = by_batch - by_batch.mean(axis=-2, keepdims=True)
             hidden[:] = seen.reshape(hidden.shape)
-        super()._record(stretch, products, scales)
+        super()._record(stretch, gradients)
 
-    def _descend(
-        self,
-        stretch: Stretch,
-        last: int,
-        products: NDArray[np.float64],
-        scales: NDArray[np.float64],
-    ) -> None:
+    def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
         if self.stop.is_set():
             return  # the stretch may lack layers
-        task = self.task
-        if last == self.run.depth:
+        is_top = stretch.first + stretch.layers == self.run.depth
+        if is_top:
             # For the whole descent, so that bits do not depend on how it is cut into stretches.
-            self._wide = stretch.wide
-        way = _Way(task, self.run, self.descents, stretch, last, self._wide, self._bases)
-        way.has_top = last == self.run.depth and not isinstance(task.direction, Readout)
+            self.wide = stretch.wide
+        way = _Way(self, stretch, is_top and not isinstance(self.task.direction, Readout))
         for index in range(self.run.chains):
             # Kernels of the CPU begin with the rows of chains with which they go on.
             if way.wide[index] or not way.has_top:
-                self._begin(stretch, index, last, products[index])
-        way.descend(products, scales, self.stop)
-        self._bases = way.bases
+                self._begin(stretch, index, gradients.products[index])
+        way.descend(gradients)
 
 
 class _Way:
@@ -206,67 +201,48 @@ class _Way:
 
     Parameters
     ----------
-    task : GpuTask
-    run : Run
-        These chains.
-    descents : list of Descent
-        Of the chains.
+    of : _GpuPass
     stretch : Stretch
-    last : int
-        The layer to reach first.
-    wide : (chains,) bool
-        The float32 chains whose last layer has float64 rows.
-    bases : (chains, columns, columns) ndarray or None
-        See the attribute; None for the first stretch.
+    has_top : bool
+        Whether its last layer has its gradient already; else the descents have the state above it.
     """
 
-    def __init__(
-        self, task: GpuTask, run: Run, descents: list[Descent], stretch: Stretch, last: int,
-        wide: NDArray[np.bool_], bases: NDArray[np.float64] | None,
-    ) -> None:  # fmt: skip
-        self.task, self.run, self.descents, self.stretch = task, run, descents, stretch
-        self.chain, self.last, self.layers = run.chain, last, last - stretch.first
-        self.spec, self.lift = descents[0].spec, descents[0].lift
-        self.kernels = task.kernels
+    def __init__(self, of: _GpuPass, stretch: Stretch, has_top: bool) -> None:
+        self.of, self.stretch, self.has_top = of, stretch, has_top
+        self.task, self.run, self.chain, self.descents = of.task, of.run, of.run.chain, of.descents
+        self.spec, self.lift = of.descents[0].spec, of.descents[0].lift
+        self.layers, self.last = stretch.layers, stretch.first + stretch.layers
+        self.kernels = of.task.kernels
         #: Launches of a layer, and of the top.
         self.launches = self.of_top = 1
         #: Chains that the kernels of the CPU take.
-        self.wide = wide | np.array([each.is_wide for each in descents])
-        #: The factors of what the layer above the stretch saw, as the stretch above has left them.
-        self.bases = bases
-        #: Whether layer `last` has its gradient already; else the descents have the state above it.
-        self.has_top = False
+        self.wide = of.wide | np.array([each.is_wide for each in of.descents])
 
-    def descend(
-        self, states: NDArray[np.float64], log_scales: NDArray[np.float64], stop: Event
-    ) -> None:
-        """Write states and log-scales of the layers, in ascending order."""
-        size = 8 * states.size + self.stretch.xs.nbytes + self.stretch.grams.nbytes
+    def descend(self, gradients: Gradients) -> None:
+        """Write the gradients of the layers after the first one."""
+        stretch, products = self.stretch, gradients.products
+        size = 8 * products.size + stretch.xs.nbytes + stretch.grams.nbytes
         with device_memory("chains", size, _FEWER_CHAINS):
-            arrays = self._arrays(states.shape[2])
-            status = self._start(*arrays, hidden=states.shape[2] == 3)
-            of = arrays[1]
+            layers, of = self._arrays(products.shape[2])
+            status = self._start(layers, of, hidden=products.shape[2] == 3)
             record, factors = of.record.copy_to_host(), of.factors.copy_to_host()
-            last_states, self.bases = of.state.copy_to_host(), of.basis.copy_to_host()
+            states, self.of.bases = of.state.copy_to_host(), of.basis.copy_to_host()
             above = of.above.copy_to_host() if self.chain.skip != 0.0 else None
         for index, descent in enumerate(self.descents):
-            if stop.is_set():
+            if self.of.stop.is_set():
                 return
-            done = self._finished(index, int(status[index]))
+            done, of_chain = self._finished(index, int(status[index])), gradients.chain(index)
             rest = self.layers - done
-            states[index, rest:] = record[index, rest:]
+            of_chain.products[rest:] = record[index, rest:]
             if self.wide[index]:
                 rest -= self.has_top
             else:
-                self._take(descent, factors[index], log_scales[index], done)
-                descent.state = last_states[index]
+                self._take(descent, factors[index], of_chain.scales, done)
+                descent.state = states[index]
                 if above is not None:
                     descent.above = descent.blocks_of(above[index])
             if rest:
-                descent.through(
-                    self.stretch, index, self.stretch.first + rest, states[index, :rest],
-                    log_scales[index, :rest],
-                )  # fmt: skip
+                descent.through(stretch, index, of_chain.part(0, rest))
 
     def _finished(self, index: int, noted: int) -> int:
         """Return the number of layers that a chain has reached, or raise its error."""
@@ -290,11 +266,7 @@ class _Way:
         raise_stopped(code, chain, layer, reason)
 
     def _take(
-        self,
-        descent: Descent,
-        factors: NDArray[np.float64],
-        log_scales: NDArray[np.float64],
-        done: int,
+        self, descent: Descent, factors: Float64Array, log_scales: Float64Array, done: int
     ) -> None:
         """Write the log-scales of the layers that a chain has reached, and its stage."""
         for step in range(done):
@@ -314,10 +286,10 @@ class _Way:
         units = stretch.units[:, : layers + 1]
         ratios = np.exp2(units[:, :-1] - units[:, 1:] + float(self.lift))
         seen = self._covariances(grams[:, :-1])
-        if self.bases is None:
+        if self.of.bases is None:
             # What the layer saw that is above the first one to reach from above.
             above_it = seen[:, -1] if self.has_top else grams[:, -1]
-            self.bases = self._bases_of(above_it)
+            self.of.bases = self._bases_of(above_it)
         xs = above = NOTHING
         if law.skip != 0.0:
             rows = np.zeros((count, n, stretch.xs.shape[-1]), dtype)
@@ -332,7 +304,7 @@ class _Way:
             given=self._given() if self.has_top else NOTHING,
             above=above,
             state=send(state),
-            basis=send(self.bases),
+            basis=send(self.of.bases),
             mixing=self._empty(n, n),
             record=self._empty(layers, matrices, n, n),
             factors=self._empty(layers),
@@ -345,7 +317,7 @@ class _Way:
     def _dtype(self) -> str:
         return self.kernels.shape.spec.dtype
 
-    def _bases_of(self, seen: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _bases_of(self, seen: Float64Array) -> Float64Array:
         """Return the factors of what a layer of each chain saw."""
         bases = [of.basis_of(gram) for of, gram in zip(self.descents, seen, strict=True)]
         if self.chain.is_orthogonal:
@@ -354,11 +326,11 @@ class _Way:
                 basis[:, np.flatnonzero(np.diagonal(basis))[self.spec.width :]] = 0.0
         return np.stack(bases)
 
-    def _covariances(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _covariances(self, grams: Float64Array) -> Float64Array:
         """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
         return self.chain.covariance(grams) if self.task.in_passes else grams
 
-    def _scales(self, grams: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _scales(self, grams: Float64Array) -> Float64Array:
         """Return the scale of the rows h of each layer, in place of the gain if N ignores it."""
         law = self.spec
         if not law.hides_scale:

@@ -18,7 +18,7 @@ from bnmc.chain.start import Covariance, Representation
 from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
-from bnmc.gradients.observables import GradientObservable, GradientView, in_units
+from bnmc.gradients.observables import GradientObservable, Gradients, GradientView, in_units
 from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.sampler import ScaledSampler
 from bnmc.simulation.engine.state import State
@@ -108,13 +108,13 @@ class Pass(ABC):
             stretch = self._stretch(states.pop(), first, last)
             if last == run.depth:
                 self.part.widened.extend((run.first + np.flatnonzero(stretch.wide)).tolist())
-            shape = run.chains, last - first
-            products = np.zeros((*shape, task.matrices, run.columns, run.columns))
-            scales = np.zeros(shape)
-            self._descend(stretch, last, products, scales)
+            shape, matrices = (run.chains, last - first), 3 if task.wants_hidden else 2
+            products = np.zeros((*shape, matrices, run.columns, run.columns))
+            gradients = Gradients(products, np.zeros(shape))
+            self._descend(stretch, gradients)
             if self.stop.is_set():
                 return None
-            self._record(stretch, products, scales)
+            self._record(stretch, gradients)
         return self.part
 
     @abstractmethod
@@ -126,34 +126,17 @@ class Pass(ABC):
         """Return layers first, …, last, given the state of the first one, or None for layer 0."""
 
     @abstractmethod
-    def _descend(
-        self,
-        stretch: Stretch,
-        last: int,
-        products: NDArray[np.float64],
-        scales: NDArray[np.float64],
-    ) -> None:
-        """Write δᵀδ / width and so on of the layers after the first one, and their scales.
+    def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
+        """Write the gradients of the layers of a stretch, from its last one to its second one.
 
         Some are missing if the pass is told to stop.
-
-        Parameters
-        ----------
-        stretch : Stretch
-        last : int
-            Its last layer.
-        products : (chains, layers, 2 or 3, columns, columns) ndarray
-            See `GradientView`.
-        scales : (chains, layers) ndarray
-            δ is in units of 2**scales.
         """
 
-    def _record(
-        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
-    ) -> None:
+    def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         """Record the gradient norms of a stretch of layers, and the observables that are due."""
+        products, scales = gradients
         chain, part, recorded = self.run.chain, self.part, self.run.recorded
-        grams, units, first, count = stretch.grams, stretch.units, stretch.first, scales.shape[1]
+        grams, units, first, count = stretch.grams, stretch.units, stretch.first, stretch.layers
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
         if chain.convolution is not None:  # weights multiply patches
@@ -197,26 +180,18 @@ class RowPass(Pass):
     def _stretch(self, state: State | None, first: int, last: int) -> Stretch:
         return self.forward.stretch(state, last, self.stop.is_set)
 
-    def _descend(
-        self,
-        stretch: Stretch,
-        last: int,
-        products: NDArray[np.float64],
-        scales: NDArray[np.float64],
-    ) -> None:
+    def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
         for index, descent in enumerate(self.descents):
             if self.stop.is_set():
                 return
-            done = self._begin(stretch, index, last, products[index])
-            count = products.shape[1] - done
-            descent.through(
-                stretch, index, last - done, products[index, :count], scales[index, :count]
-            )
+            of_chain = gradients.chain(index)
+            rest = stretch.layers - self._begin(stretch, index, of_chain.products)
+            descent.through(stretch, index, of_chain.part(0, rest))
 
-    def _begin(self, stretch: Stretch, index: int, last: int, products: NDArray[np.float64]) -> int:
+    def _begin(self, stretch: Stretch, index: int, products: NDArray[np.float64]) -> int:
         """Begin at the top of a chain; return the number of layers whose products are known."""
         run, direction, descent = self.run, self.task.direction, self.descents[index]
-        number = run.first + index
+        number, last = run.first + index, stretch.first + stretch.layers
         if last < run.depth:
             return 0
         if isinstance(direction, Readout):
@@ -233,13 +208,12 @@ class RowPass(Pass):
         )  # fmt: skip
         return 1
 
-    def _record(
-        self, stretch: Stretch, products: NDArray[np.float64], scales: NDArray[np.float64]
-    ) -> None:
+    def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         # Rows of h have the units of the layer before.
         by = (stretch.units[:, :-1] + self.descents[0].lift)[:, :, None, :, None]
-        products[:, :, 2:] = np.ldexp(products[:, :, 2:], by.astype(np.int32))
-        super()._record(stretch, products, scales)
+        hidden = gradients.products[:, :, 2:]
+        hidden[:] = np.ldexp(hidden, by.astype(np.int32))
+        super()._record(stretch, gradients)
 
 
 @dataclass(frozen=True)
@@ -282,11 +256,6 @@ class Task:
     def wants_hidden(self) -> bool:
         """Whether an observable needs hᵀδ."""
         return any(each.needs_hidden for each in self.observables)
-
-    @property
-    def matrices(self) -> int:
-        """Number of products of a layer that a pass computes."""
-        return 3 if self.wants_hidden else 2
 
     @property
     def bytes_of_x(self) -> int:

@@ -23,7 +23,7 @@ from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
 from bnmc.simulation.store.parts import PartStore, header_of, with_facts, without_facts
 
 #: File that identifies the run.
-HEADER = "gradients.json"
+_HEADER = "gradients.json"
 
 _VALUES = "value_"
 
@@ -36,12 +36,12 @@ def stored_key(folder: Path) -> int | None:
     StoreError
         If the header is damaged, or cannot be read.
     """
-    if not (folder / HEADER).exists():
+    if not (folder / _HEADER).exists():
         return None
     try:
-        return int(header_of(folder, HEADER)["key"])
+        return int(header_of(folder, _HEADER)["key"])
     except (KeyError, ValueError):
-        raise StoreError(str(folder), f"{HEADER} is damaged") from None
+        raise StoreError(str(folder), f"{_HEADER} is damaged") from None
 
 
 class ChainStore(PartStore):
@@ -76,7 +76,7 @@ class ChainStore(PartStore):
         If it cannot be read or written.
     """
 
-    header, what = HEADER, "an earlier call of backpropagate"
+    header, what = _HEADER, "an earlier call of backpropagate"
 
     def __init__(
         self, folder: Path, task: Task, start: Covariance | Representation, size: int

@@ -25,8 +25,6 @@ from bnmc.gradients.network import Network, start_rows
 from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
 from bnmc.simulation.runs import Recorded, Run, run_of
 
-__all__ = ["TangentKernel", "probing_variance", "tangent_kernel"]
-
 Float64Array = NDArray[np.float64]
 
 #: Bytes of the arrays of the networks that are computed together.

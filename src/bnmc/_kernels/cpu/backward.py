@@ -122,6 +122,15 @@ class ForwardLayers(NamedTuple):
     #: The exponent by which `spec` was divided.
     lift: float
 
+    def part(self, first: int, last: int) -> ForwardLayers:
+        """Return the layers from the one at `first` to the one at `last`, as a view."""
+        return ForwardLayers(
+            self.grams[first : last + 1],
+            self.ratios[first:last],
+            self.xs[first:last] if len(self.xs) == len(self.ratios) else self.xs,
+            self.lift,
+        )
+
 
 class Above(NamedTuple):
     """The linear map above a layer, which may be a readout."""
