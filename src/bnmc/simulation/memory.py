@@ -272,9 +272,8 @@ class Request:
             # `out` is checked later.
             size = 0 if isinstance(self.out, Mapping) and len(self.out) else size
             return numbers + size, numbers + size
-        # Mean, squares and variance; if layers remain, mean and squares once more.
-        joined = 3 if "layer" in self.reduce else 5
-        return numbers + 2 * size, numbers + joined * size
+        # Mean and squares, and at the end the variance.
+        return numbers + 2 * size, numbers + 3 * size
 
 
 def require_memory(request: Request) -> None:

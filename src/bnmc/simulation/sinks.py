@@ -18,6 +18,9 @@ from bnmc.simulation.trajectory import Moments
 #: Values of observables by name, each of shape (chains, slots, ...).
 Values = dict[str, NDArray[np.float64]]
 
+#: Shapes of the values of a layer by name, with the axis of chains.
+Shapes = dict[str, tuple[int, ...]]
+
 
 class Arrays:
     """Keeps values in arrays (chains, recorded layers, ...), which may belong to the user."""
@@ -40,17 +43,16 @@ class RunningMoments:
     not depend on the division of layers into blocks and of chains into parts.
     """
 
-    def __init__(self, reduce: frozenset[str], shapes: dict[str, tuple[int, ...]]) -> None:
-        self.reduce = reduce
-        self.shapes = shapes
-        #: (count, mean, sum of squares) of each observable, for each layer unless reduced.
-        self.parts: dict[str, list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]] = {
-            name: [] for name in shapes
-        }
-        if "layer" in reduce:
-            for name, shape in shapes.items():
-                remaining = shape[1:] if "chain" in reduce else shape
-                self.parts[name] = [(0, np.zeros(remaining), np.zeros(remaining))]
+    def __init__(self, reduce: frozenset[str], layers: int, shapes: Shapes) -> None:
+        self._reduce, self._shapes = reduce, shapes
+        #: Mean and sum of squares of each observable: for all layers unless these are reduced.
+        self._moments = {}
+        for name, (chains, *shape) in shapes.items():
+            of_layers = [] if "layer" in reduce else [layers]
+            of_chains = [] if "chain" in reduce else [chains]
+            self._moments[name] = np.zeros((2, *of_layers, *of_chains, *shape))
+        #: Number of values in each mean, and of layers that were added.
+        self._count = self._layers = 0
         #: The values of blocks that not all chains have finished, by the first slot.
         self._waiting: dict[int, Values] = {}
 
@@ -59,56 +61,36 @@ class RunningMoments:
         if slots.start not in self._waiting:
             self._waiting[slots.start] = {
                 name: np.zeros((shape[0], slots.stop - slots.start, *shape[1:]))
-                for name, shape in self.shapes.items()
+                for name, shape in self._shapes.items()
             }
         return {name: values[chains] for name, values in self._waiting[slots.start].items()}
 
     def filled(self, slots: slice) -> None:
         """Add the values of slots, of all chains."""
+        before, over_layers = self._count, "layer" in self._reduce
         for name, values in self._waiting.pop(slots.start).items():
-            self.parts[name] = self._updated(self.parts[name], values)
-
-    def _updated(
-        self,
-        parts: list[tuple[int, NDArray[np.float64], NDArray[np.float64]]],
-        values: NDArray[np.float64],
-    ) -> list[tuple[int, NDArray[np.float64], NDArray[np.float64]]]:
-        if "layer" not in self.reduce:
-            zeros = np.zeros(values.shape[1:])
-            return [*parts, _added(values, 0, zeros, zeros.copy())]
-        ordered = values.swapaxes(0, 1)
-        if "chain" in self.reduce:
-            ordered = ordered.reshape(-1, *values.shape[2:])
-        return [_added(ordered, *parts[0])]
+            moments = self._moments[name]
+            if over_layers:
+                values = values.swapaxes(0, 1)
+                if "chain" in self._reduce:
+                    values = values.reshape(-1, *values.shape[2:])
+            else:
+                moments = moments[:, slots]
+            rows = np.ascontiguousarray(values).reshape(len(values), -1)
+            mean, squares = moments.reshape(2, -1)
+            self._count = layers.update_moments(rows, before * over_layers, mean, squares)
+        self._layers = slots.stop
 
     def results(self) -> dict[str, Moments]:
         """Return the moments, with an axis of layers unless they were reduced."""
-        return {name: self._result(name) for name in self.shapes}
-
-    def _result(self, name: str) -> Moments:
-        parts = self.parts[name]
-        if not parts:
-            none = np.zeros((0, *self.shapes[name][1:]))
-            return Moments(0, none, none)
-        count = parts[0][0]
-        if "layer" in self.reduce:
-            _, mean, squares = parts[0]
-        else:
-            mean = np.concatenate([np.atleast_1d(part[1]) for part in parts])
-            squares = np.concatenate([np.atleast_1d(part[2]) for part in parts])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return Moments(count, mean, squares / np.float64(count - 1))
-
-
-def _added(
-    values: NDArray[np.float64],
-    count: int,
-    mean: NDArray[np.float64],
-    squares: NDArray[np.float64],
-) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
-    rows = np.ascontiguousarray(values).reshape(len(values), -1)
-    count = layers.update_moments(rows, count, mean.reshape(-1), squares.reshape(-1))
-    return count, mean, squares
+        results = {}
+        for name, (mean, squares) in self._moments.items():
+            if "layer" not in self._reduce:
+                mean, squares = mean[: self._layers], squares[: self._layers]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                variance = squares / np.float64(self._count - 1)
+            results[name] = Moments(self._count, mean, variance)
+        return results
 
 
 def reduced_axes(reduce: str | Iterable[str]) -> frozenset[str]:
@@ -130,7 +112,7 @@ def sink_of(
         if given:
             raise ArgumentError("out", list(given), "nothing together with reduce=")
         shapes = {name: (run.chains, *shape) for name, shape in run.shapes.items()}
-        return RunningMoments(reduce, shapes)
+        return RunningMoments(reduce, run.recorded.count, shapes)
     arrays: dict[str, Any] = {}
     for name, shape in run.shapes.items():
         whole, array = (run.chains, run.recorded.count, *shape), given.pop(name, None)
