@@ -50,10 +50,6 @@ LAYER_NUMBERS = 32
 #: Bytes that Python objects and small arrays take in every run.
 SMALL = 200_000
 
-#: Numbers of states and values of a run whose memory nobody estimates, which takes a tenth of the
-#: time of such a run.  The interpreter itself has taken many times as much memory.
-FEW_NUMBERS = 20_000
-
 
 @dataclass(frozen=True)
 class Request:
@@ -82,16 +78,6 @@ class Request:
     stored: bool = False
     reduce: frozenset[str] = frozenset()
     out: Any = None
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the run has few numbers, apart from buffers of threads: it needs some MB."""
-        run = self.run
-        if not isinstance(self.initial, State) and not isinstance(self.initial, str):
-            return False  # an array, of any shape
-        rows = run.columns + (run.chain.width if run.path == "weights" else 0)
-        values = run.recorded.count * (run.numbers + run.columns**2)
-        return run.chains * (run.chain.fan_in * rows + values) < FEW_NUMBERS
 
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
@@ -284,8 +270,6 @@ def require_memory(request: Request) -> None:
     ResultTooLargeError
         With the estimated size, the available memory, and chains or layers that would fit.
     """
-    if request.is_small:
-        return
     needed = request.bytes()
     available = available_memory()
     if needed <= available:

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,7 +242,9 @@ def simulate(
     seconds = None if executor is None else TILE_SECONDS
     if path is not None:
         seconds = STORED_TILE_SECONDS
-    require_memory(Request(run, initial, threads, seconds, path is not None, axes, out))
+    is_small = takes_milliseconds(run)
+    if not is_small or not isinstance(initial, (str, State)):
+        require_memory(Request(run, initial, threads, seconds, path is not None, axes, out))
     run, start = started(run, initial, rng, backend, threads, path, axes)
     _require_tiles(run, start, executor, path)
     if path is not None:
@@ -250,17 +252,15 @@ def simulate(
     sink = None if path is not None else sink_of(run, axes, out)
     kind = _kind_of(run, start)
     is_plain = seconds is None and not axes and not callable(progress)
-    is_brief = is_plain and kind in _compiled and _takes_milliseconds(run)
-    with Reporter(progress, "simulate", "layers") as report, ExitStack() as stack:
-        workers = _workers(run, executor, 1 if is_brief else threads, seconds)
-        stack.enter_context(workers)
-        grid, kept = _division(run, workers, seconds), None
-        if path is not None:
-            attributes = trajectory_of(run, axes).attributes()
-            kept = stack.enter_context(RunStore(path, run, start, grid, attributes))
-            grid = kept.grid
+    is_brief = is_plain and is_small and kind in _compiled
+    with (
+        Reporter(progress, "simulate", "layers") as report,
+        _workers(run, executor, 1 if is_brief else threads, seconds) as workers,
+        nullcontext() if path is None else _opened(path, run, start, workers) as stored,
+    ):
+        grid = _division(run, workers, seconds) if stored is None else stored.grid
         stop = Stop(limit)
-        tiles = Tiles(run, start, grid, workers, stop, sink, kept, _results(run, out))
+        tiles = Tiles(run, start, grid, workers, stop, sink, stored, _results(run, out))
         try:
             ended = uninterrupted(
                 lambda: run_work(tiles, workers, stop, report), stop,
@@ -313,6 +313,12 @@ def _division(run: Run, workers: Workers, seconds: float | None) -> Grid:
     return grid_of(run, 2 * workers.count, seconds)
 
 
+def _opened(path: Path, run: Run, start: Any, workers: Workers) -> RunStore:
+    """Return the store of a run."""
+    grid = _division(run, workers, STORED_TILE_SECONDS)
+    return RunStore(path, run, start, grid, trajectory_of(run, frozenset()).attributes())
+
+
 def _results(run: Run, out: Any) -> Any:
     """Return the array on the device in which Gram matrices stay, or None."""
     if not run.stays:
@@ -323,8 +329,8 @@ def _results(run: Run, out: Any) -> Any:
     return device_result(out["gram"], shape)
 
 
-def _takes_milliseconds(run: Run) -> bool:
-    """Whether a run is small, without functions of users.
+def takes_milliseconds(run: Run) -> bool:
+    """Whether a run is small, without functions of users: some megabytes, which nobody estimates.
 
     Threads would take longer to start than such a run takes if its kernels are compiled.
     """

@@ -281,6 +281,8 @@ class Tiles:
         return self._chains("unresolved")
 
     def _chains(self, name: str) -> list[int]:
+        if self.run.dtype == "float64":
+            return []
         if self.together:
             marks = [getattr(self._segments[part].sampler, name) for part in sorted(self._segments)]
         else:
