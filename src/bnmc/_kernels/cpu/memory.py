@@ -100,24 +100,27 @@ def lines(size: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def _bytes_of(batch: int, inputs: int, dtype: np.dtype[Any]) -> int:
-    return int(carve(_unplaced, None, batch, batch * inputs, dtype)[1])
+def _places(
+    batch: int, inputs: int, dtype: np.dtype[Any]
+) -> tuple[list[tuple[tuple[int, ...], Any, int]], int]:
+    """Return shape, dtype and first byte of each buffer of one thread, and the bytes of all."""
+    places: list[tuple[tuple[int, ...], Any, int]] = []
+
+    def note(_: Any, place: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
+        places.append((shape, kind, place))
+        return np.broadcast_to(np.zeros((), kind), shape)
+
+    size = carve(note, None, batch, batch * inputs, dtype)[1]
+    return places, int(size)
 
 
 def work_bytes(batch: int, inputs: int, dtype: DTypeLike) -> int:
     """Return the bytes of the buffers of one thread."""
-    return _bytes_of(batch, inputs, np.dtype(dtype))
+    return _places(batch, inputs, np.dtype(dtype))[1]
 
 
 def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
     """Return the buffers of one thread."""
-    raw = aligned_zeros((work_bytes(batch, inputs, dtype),), np.uint8)
-    return carve(_placed, raw, batch, batch * inputs, np.dtype(dtype))[0]
-
-
-def _placed(raw: Any, place: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    return np.ndarray(shape, dtype, raw, place)
-
-
-def _unplaced(raw: Any, place: int, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    places, size = _places(batch, inputs, np.dtype(dtype))
+    raw = aligned_zeros((size,), np.uint8)
+    return Work(*[np.ndarray(shape, kind, raw, place) for shape, kind, place in places])
