@@ -17,8 +17,6 @@ from bnmc._support.files import as_path, replacing, require_writable
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["OUTPUT_FORMATS", "extras_of", "require_free", "write_run"]
-
 #: Suffixes of the formats.
 OUTPUT_FORMATS = (".npz", ".nc", ".zarr")
 

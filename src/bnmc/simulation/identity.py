@@ -6,8 +6,6 @@ enter by their code and objects by their state, never by an address; see `chain/
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,11 +21,6 @@ from bnmc.simulation.tiles import Origin
 _FROM_ATTRIBUTES = (
     "bnmc_version", "cpu", "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
 )  # fmt: skip
-
-
-def digest_of_facts(facts: Mapping[str, str]) -> str:
-    """Return the SHA-256 of facts."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[str, str]:

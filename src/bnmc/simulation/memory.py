@@ -24,8 +24,6 @@ from bnmc.simulation.runs import Run
 from bnmc.simulation.segment import layers_of_step
 from bnmc.simulation.tiles import grid_of
 
-__all__ = ["Request", "require_memory"]
-
 #: Arrays that the evaluation of an observable takes at its peak, in multiples of the Gram matrices
 #: of a block, without the copy of those of several inputs: (in units of exp(log_scale) 0, in other
 #: units).

@@ -43,7 +43,7 @@ from bnmc.simulation.tiles import TILE_SECONDS, Grid, Tiles, grid_in_process, gr
 from bnmc.simulation.trajectory import Moments, Trajectory
 
 #: Estimated seconds, and recorded numbers, of runs that start no threads.
-BRIEF_SECONDS, BRIEF_NUMBERS = 2e-3, 20_000
+BRIEF_SECONDS, _BRIEF_NUMBERS = 2e-3, 20_000
 
 #: Seconds that a worker should need for a tile of a store; `kill -9` loses as much.
 STORED_TILE_SECONDS = 2.0
@@ -336,7 +336,7 @@ def takes_milliseconds(run: Run) -> bool:
     """
     return (
         run.chains * (run.depth + 1) * run.seconds < BRIEF_SECONDS
-        and run.chains * run.recorded.count * run.columns**2 < BRIEF_NUMBERS
+        and run.chains * run.recorded.count * run.columns**2 < _BRIEF_NUMBERS
         and run.chain.activation.builtin
         and not callable(run.chain.weights)
         and all(OBSERVABLES.get(each.name) is each for each in run.observables)

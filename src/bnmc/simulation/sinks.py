@@ -18,8 +18,8 @@ from bnmc.simulation.trajectory import Moments
 #: Values of observables by name, each of shape (chains, slots, ...).
 Values = dict[str, NDArray[np.float64]]
 
-#: Shapes of the values of a layer by name, with the axis of chains.
-Shapes = dict[str, tuple[int, ...]]
+#: _Shapes of the values of a layer by name, with the axis of chains.
+_Shapes = dict[str, tuple[int, ...]]
 
 
 class Arrays:
@@ -43,7 +43,7 @@ class RunningMoments:
     not depend on the division of layers into blocks and of chains into parts.
     """
 
-    def __init__(self, reduce: frozenset[str], layers: int, shapes: Shapes) -> None:
+    def __init__(self, reduce: frozenset[str], layers: int, shapes: _Shapes) -> None:
         self._reduce, self._shapes = reduce, shapes
         #: Mean and sum of squares of each observable: for all layers unless these are reduced.
         self._moments = {}

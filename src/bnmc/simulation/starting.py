@@ -18,16 +18,16 @@ from bnmc.simulation.store.store import stored_key
 WORTH_A_GPU = 20.0
 
 #: Why no GPU takes linear chains without normalization.
-OF_FACTORS = (
+_OF_FACTORS = (
     "linear chains without normalization multiply Wishart factors, which costs the same at any "
     "width and leaves nothing for a GPU to do: backend='cpu'"
 )
 
 #: Why no GPU takes chains whose weights a function samples.
-OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
+_OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
 
 #: Why no GPU draws orthogonal matrices.
-OF_HAAR = (
+_OF_HAAR = (
     "orthogonal matrices are drawn on the CPU alone: backend='cpu', or sampler='conditional' for a "
     "norm over the batch before the activation, or none, without bias"
 )
@@ -132,7 +132,7 @@ def _fits(run: Run) -> bool:
 def _refusal(run: Run) -> str | None:
     """Return why no GPU takes these chains, or None."""
     if callable(run.chain.weights):
-        return OF_PYTHON
+        return _OF_PYTHON
     if run.chain.is_orthogonal and run.path == "weights":
-        return OF_HAAR
-    return OF_FACTORS if run.path == "factor" else None
+        return _OF_HAAR
+    return _OF_FACTORS if run.path == "factor" else None

@@ -34,7 +34,7 @@ TILE_SECONDS = 0.5
 TILE_BYTES = 1 << 24
 
 #: Blocks that a part may be ahead of the last part.
-AHEAD = 2
+_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Tiles:
         self.stop, self.sink, self.store, self.results = stop, sink, store, results
         self.parts, self.blocks = grid.parts, grid.blocks
         self.together = store is None and workers.are_threads
-        self.ahead = 1 if self.together else AHEAD
+        self.ahead = 1 if self.together else _AHEAD
         self.here = workers.are_threads and self.parts == 1
         #: Threads of each part.
         self.threads = max(1, workers.count // grid.parts) if workers.are_threads else 1
@@ -160,8 +160,8 @@ class Tiles:
         #: The open parts, and the states of the others at the ends of their last blocks.
         self._segments: dict[int, Segment] = {}
         self._states: list[dict[int, State]] = [{} for _ in range(self.parts)]
-        #: Number of blocks that all parts have finished.
-        self._whole = 0
+        #: Number of blocks that all parts have finished, and of recorded layers in them.
+        self._whole = self.slots = 0
         self._cpus: set[str] = set()
         self._common = run if workers.shares_memory else _pickled(run)
 
@@ -247,7 +247,7 @@ class Tiles:
             self.sink.filled(slots)
         for states in self._states:
             states.pop(block - 1, None)
-        self._whole = block + 1
+        self._whole, self.slots = block + 1, slots.stop
 
     def progress(self, following: Sequence[int]) -> tuple[int, int]:
         """Return the layers that are done, in the mean over parts, and all layers."""
@@ -259,11 +259,6 @@ class Tiles:
         """Let the store check what this process wrote."""
         if self.store is not None:
             self.store.check(complete=complete)
-
-    @property
-    def slots(self) -> int:
-        """Number of layers that all chains have recorded."""
-        return self.grid.of_block(self._whole - 1).stop if self._whole else 0
 
     @property
     def cpu(self) -> str:

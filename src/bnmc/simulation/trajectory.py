@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import xarray
 
     from bnmc.simulation.engine.state import State
-
-__all__ = ["Moments", "Trajectory"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,14 +39,6 @@ class Moments:
     def stderr(self) -> NDArray[np.float64]:
         """Standard error of the mean for independent values, such as those of chains."""
         return np.sqrt(self.variance / self.count)
-
-
-@runtime_checkable
-class Stored(Protocol):
-    """Observables in a store."""
-
-    def to_xarray(self) -> xarray.Dataset:
-        """Return the store as a dataset."""
 
 
 class Recordings:
@@ -193,8 +183,10 @@ class Trajectory(Recordings):
         attributes.  Of a run in a store, values are read when they are asked for.
         """
         xr = import_extra("xarray", "xarray")
-        if isinstance(self.observables, Stored):
-            return self.observables.to_xarray().assign_attrs(self.attributes())
+        stored: Any = self.observables
+        if hasattr(stored, "to_xarray"):
+            dataset: xarray.Dataset = stored.to_xarray().assign_attrs(self.attributes())
+            return dataset
         variables: dict[str, Any] = {
             name: (self.dims[name], values) for name, values in self.observables.items()
         }
@@ -207,7 +199,7 @@ class Trajectory(Recordings):
             coordinates["layer"] = self.layers
         if "chain" in used:
             coordinates["chain"] = np.arange(self.chains)
-        dataset: xarray.Dataset = xr.Dataset(variables, coordinates, self.attributes())
+        dataset = xr.Dataset(variables, coordinates, self.attributes())
         return dataset
 
     def to_datatree(self) -> xarray.DataTree:

@@ -15,7 +15,7 @@ from bnmc._support.machine import available_memory
 from bnmc.errors import BnmcError, StoreError, StoreReplacedError
 
 #: Bytes of a file from which on its size is compared with the memory, and copies that readers make.
-MUCH, COPIES = 1 << 24, 4
+_MUCH, _COPIES = 1 << 24, 4
 
 #: The suffix of files that are not complete; Zarr has the same.
 PARTIAL = ".partial"
@@ -163,7 +163,7 @@ def read_file(path: Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path.name} is no regular file")
-        if status.st_size > MUCH and status.st_size > available_memory() // COPIES:
+        if status.st_size > _MUCH and status.st_size > available_memory() // _COPIES:
             raise OSError(f"{path.name} has {status.st_size} bytes, which do not fit in memory")
         return file.read()
 

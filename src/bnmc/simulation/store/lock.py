@@ -45,10 +45,10 @@ class Lock:
         self._folder = folder
         self._name = name
         with self._guard:
-            found = os.stat(folder.place / name, follow_symlinks=False)
+            status = os.stat(folder.place / name, follow_symlinks=False)
             # Two threads of one process would both get a record lock, and the first thread would
             # lose it as the second one closes the file.
-            self._key = (os.getpid(), found.st_dev, found.st_ino)
+            self._key = (os.getpid(), status.st_dev, status.st_ino)
             if self._key in self._held:
                 raise StoreInUseError(str(folder.path))
             self._file = folder.open(name)
@@ -74,10 +74,10 @@ class Lock:
         if self._file.closed:
             raise StoreInUseError(path)
         try:
-            found = os.stat(self._folder.place / self._name, follow_symlinks=False)
+            status = os.stat(self._folder.place / self._name, follow_symlinks=False)
         except FileNotFoundError:
             raise StoreReplacedError(path) from None
-        if (found.st_dev, found.st_ino) != self._key[1:]:
+        if (status.st_dev, status.st_ino) != self._key[1:]:
             raise StoreReplacedError(path)
         self._take()
 

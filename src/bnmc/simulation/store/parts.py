@@ -274,7 +274,7 @@ def part_of(
             return None
         except (Foreign, TooLarge) as error:
             raise StoreError(str(path), f"{name}: {error}") from error
-    require_facts(path, stored, facts)
+    _require_facts(path, stored, facts)
     return content
 
 
@@ -342,7 +342,7 @@ def header_of(
     if attributes.get("format") != _FORMAT:
         reason = f"bnmc {version} made it in another format than bnmc {__version__}: use a new path"
         raise StoreError(str(path), reason)
-    require_facts(path, attributes, facts or {})
+    _require_facts(path, attributes, facts or {})
     if attributes.get("identity") != _identity(attributes):
         raise StoreError(str(path), "its attributes are damaged: they lack their checksum")
     return attributes
@@ -359,7 +359,7 @@ def digest_of_document(document: object) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, str]) -> None:
+def _require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, str]) -> None:
     """Raise `StoreMismatchError` about the first fact that is not stored."""
     for name, want in facts.items():
         have = str(stored.get(name, "nothing"))

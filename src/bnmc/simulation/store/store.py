@@ -40,7 +40,7 @@ from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, su
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
-SHARE_OF_STATES = 0.25
+_SHARE_OF_STATES = 0.25
 
 #: What the names of arrays of a state begin with in the file of a tile.
 _STATE = "state_"
@@ -267,7 +267,7 @@ class RunStore(PartStore):
 
     def _states_are_small(self) -> bool:
         numbers = sum(math.prod(shape) for shape in self.run.shapes.values())
-        return self.run.bytes_of_chain <= SHARE_OF_STATES * 8 * numbers * self.grid.block
+        return self.run.bytes_of_chain <= _SHARE_OF_STATES * 8 * numbers * self.grid.block
 
     def _arrays_of(self, part: int, block: int) -> dict[str, NDArray[Any]]:
         """Return the arrays in the file of a tile, or none if it is damaged."""
