@@ -152,14 +152,13 @@ class Tiles:
         self.here = workers.are_threads and self.parts == 1
         #: Threads of each part.
         self.threads = max(1, workers.count // grid.parts) if workers.are_threads else 1
-        self._starts = [start]
+        #: The starts of parts and blocks: the ends of the blocks before, or those of the run.
+        self._starts: dict[tuple[int, int], Origin] = {(0, 0): start}
         if self.parts > 1:
-            self._starts = [
-                start.part(s.start, s.stop) for s in map(grid.of_part, range(self.parts))
-            ]
-        #: The open parts, and the states of the others at the ends of their last blocks.
+            for part, chains in enumerate(map(grid.of_part, range(self.parts))):
+                self._starts[part, 0] = start.part(chains.start, chains.stop)
+        #: The open parts.
         self._segments: dict[int, Segment] = {}
-        self._states: list[dict[int, State]] = [{} for _ in range(self.parts)]
         #: Number of blocks that all parts have finished, and of recorded layers in them.
         self._whole = self.slots = 0
         self._cpus: set[str] = set()
@@ -175,7 +174,7 @@ class Tiles:
         for at in range(missing, block, -1):
             state = self.store.state(part, at - 1)
             if state is not None:
-                self._states[part][at - 1] = state
+                self._starts[part, at] = state
                 return at
         return block
 
@@ -186,7 +185,7 @@ class Tiles:
             room = self._room(part, block)
         if self.together:
             return self._advance, part, block, room
-        origin = self._states[part][block - 1] if block else self._starts[part]
+        origin = self._starts[part, block]
         # The run holds the rest of the state; its chain may hold functions.
         sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
         stop = self.stop if self.workers.shares_memory else None
@@ -221,7 +220,7 @@ class Tiles:
                 if self.results is not None:
                     sampler: Any = segment.sampler
                     sampler.results = self.results
-                segment.begin(self._starts[part], room)
+                segment.begin(self._starts[part, 0], room)
             slot = self.grid.of_block(block).start
             return self._segments[part].advance(self.grid.end(block), room, slot)
 
@@ -232,7 +231,8 @@ class Tiles:
         if result is None:
             return False
         self._cpus.add(result.cpu)
-        self._states[part][block] = self.run.state(self.grid.end(block), result.arrays)
+        state = self.run.state(self.grid.end(block), result.arrays)
+        self._starts[part, block + 1] = state
         if self.store is not None:
             self.store.put(part, block, result)
         elif not self.workers.shares_memory:
@@ -245,8 +245,8 @@ class Tiles:
         slots = self.grid.of_block(block)
         if self.sink is not None and not self.run.stays and slots.start < slots.stop:
             self.sink.filled(slots)
-        for states in self._states:
-            states.pop(block - 1, None)
+        for part in range(self.parts):
+            self._starts.pop((part, block), None)
         self._whole, self.slots = block + 1, slots.stop
 
     def progress(self, following: Sequence[int]) -> tuple[int, int]:
@@ -306,10 +306,10 @@ class Tiles:
             segment = self._segments[part]
             with _device_of(self.run, part, self.parts):
                 return segment.state if segment.is_between else None
-        state = self._states[part].get(self._whole - 1)
+        state = self._starts.get((part, self._whole))
         if state is None and self.store is not None:
             state = self.store.state(part, self._whole - 1)
-        return state
+        return state if isinstance(state, State) else None
 
 
 def make_tile(
