@@ -86,6 +86,8 @@ CROSS_CUTTING = {
     "gradients/test_networks.py": "tests the NumPy networks by finite differences",
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
     "simulation/test_convolutions.py": "compares samplers of convolutional chains with PyTorch",
+    "simulation/test_identity.py": "compares stores of runs that differ",
+    "simulation/test_lock.py": "tests folder.py for its lock",
     "simulation/test_orthogonal.py": "compares all samplers of chains with orthogonal weights",
     "simulation/test_passing.py": "tests the GPU sampler for layers in passes",
     "simulation/test_law.py": "compares the laws of all samplers",

@@ -10,9 +10,8 @@ import pytest
 
 import bnmc
 from bnmc.errors import StoreError, StoreInUseError, StoreLockError, StoreReplacedError
-from bnmc.simulation.store import lock as lock_module
-from bnmc.simulation.store.folder import Folder
-from bnmc.simulation.store.lock import Lock
+from bnmc.simulation.store import folder as folder_module
+from bnmc.simulation.store.folder import Folder, Lock
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def test_a_file_system_without_locks_is_an_error_of_its_own(code, tmp_path, monk
     def refuse(file):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock_module, "_lock_file", refuse)
+    monkeypatch.setattr(folder_module, "_lock_file", refuse)
     with pytest.raises(StoreLockError, match="cannot lock files") as caught:
         bnmc.simulate(bnmc.Chain(30, 4), 3, rng=0, store=tmp_path / "run.zarr")
     assert isinstance(caught.value, StoreError)
@@ -38,7 +37,7 @@ def test_a_lock_that_another_process_holds(code, folder, monkeypatch):
     def refuse(file):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(lock_module, "_lock_file", refuse)
+    monkeypatch.setattr(folder_module, "_lock_file", refuse)
     with pytest.raises(StoreInUseError):
         Lock(folder, "lock")
 

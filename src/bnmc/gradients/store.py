@@ -19,8 +19,15 @@ from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError
 from bnmc.gradients.network_pass import NetworkTask
 from bnmc.gradients.parts import Part, Task
-from bnmc.simulation.identity import argument_digest, chain_facts, start_digest
-from bnmc.simulation.store.parts import PartStore, header_of, with_facts, without_facts
+from bnmc.simulation.store.parts import (
+    PartStore,
+    argument_digest,
+    chain_facts,
+    header_of,
+    start_digest,
+    with_facts,
+    without_facts,
+)
 
 #: File that identifies the run.
 _HEADER = "gradients.json"

@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
-from bnmc._support.version import __version__
+from bnmc._support.version import __version__, versions
+from bnmc.chain.chain import Chain
+from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
-from bnmc.simulation.store.folder import PARTIAL, Folder, read_file, reported, synced
-from bnmc.simulation.store.lock import Lock
+from bnmc.simulation.engine.state import State
+from bnmc.simulation.store.folder import PARTIAL, Folder, Lock, read_file, reported, synced
+from bnmc.simulation.tiles import Origin
 
 _T = TypeVar("_T")
 
@@ -365,3 +368,45 @@ def _require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str,
         have = str(stored.get(name, "nothing"))
         if have != want:
             raise StoreMismatchError(str(path), name, have, want)
+
+
+# --- facts: functions by their code and objects by their state, never by an address
+
+
+def chain_facts(chain: Chain) -> dict[str, str]:
+    """Return the facts about a chain that its `repr` does not have, and the versions of packages.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a function of the chain refers to something that other processes cannot compare.
+    """
+    return {
+        "versions": versions(),
+        "activation_digest": chain.activation.digest,
+        "weights_digest": argument_digest("weights", chain.weights, chain.weights),
+        "chain_digest": argument_digest(
+            "chain", chain, (type(chain), chain.normalization, chain.covariance)
+        ),
+    }
+
+
+def argument_digest(name: str, argument: object, value: object) -> str:
+    """Return the digest of a value that belongs to an argument, or raise about the argument."""
+    if isinstance(value, str):
+        return value
+    try:
+        return digest_of(value)
+    except TypeError as error:
+        allowed = "what another process can compare, as a store needs"
+        hint = (
+            f"{error}; refer to numbers, arrays and functions, "
+            "or leave other objects out in __getstate__"
+        )
+        raise ArgumentTypeError(name, argument, allowed, hint) from error
+
+
+def start_digest(start: Origin) -> str:
+    """Return the digest of a start."""
+    named = start.arrays if isinstance(start, State) else vars(start)
+    return digest_of((type(start).__name__, sorted(named.items())))

@@ -23,7 +23,6 @@ from bnmc._support.extras import import_extra
 from bnmc._support.version import versions
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.identity import run_facts
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
 from bnmc.simulation.store.layout import (
@@ -35,7 +34,15 @@ from bnmc.simulation.store.layout import (
     require_layout,
     sound_values,
 )
-from bnmc.simulation.store.parts import PartStore, header_of, with_facts, without_facts
+from bnmc.simulation.store.parts import (
+    PartStore,
+    argument_digest,
+    chain_facts,
+    header_of,
+    start_digest,
+    with_facts,
+    without_facts,
+)
 from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
@@ -44,6 +51,12 @@ _SHARE_OF_STATES = 0.25
 
 #: What the names of arrays of a state begin with in the file of a tile.
 _STATE = "state_"
+
+
+#: Facts about a run that its `Trajectory.attributes` contain.
+_FROM_ATTRIBUTES = (
+    "bnmc_version", "cpu", "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
+)  # fmt: skip
 
 
 def as_store_path(store: object) -> Path:
@@ -141,7 +154,7 @@ class RunStore(PartStore):
         #: The checksums of the values of each finished tile, and the tiles of this process.
         self._sums: dict[tuple[int, int], dict[str, int]] = {}
         self._written: set[tuple[int, int]] = set()
-        super().__init__(path, run_facts(run, start, attributes))
+        super().__init__(path, _run_facts(run, start, attributes))
 
     def _names(self) -> set[str]:
         return {*super()._names(), *self._observed, "layer"}
@@ -300,3 +313,34 @@ class RunStore(PartStore):
         stored = None if too_long else read_values(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
             array[:] = layers
+
+
+def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[str, str]:
+    """Return everything that determines the values of a run, each fact by its name.
+
+    Functions and arrays enter by digests.
+
+    Parameters
+    ----------
+    run : Run
+    start : Covariance, Representation or State
+    attributes : mapping
+        `Trajectory.attributes` of the run.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If a function of the user refers to something that other processes cannot compare.
+    """
+    facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
+    return facts | chain_facts(run.chain) | {
+        "start": start_digest(start),
+        "first_layer": str(run.start_layer),
+        "depth": str(run.depth),
+        "burn_in": str(run.recorded.first - run.start_layer),
+        "every": str(run.recorded.every),
+        "observables": ", ".join(
+            f"{each.name} ({argument_digest('observables', each, each.content)[:32]})"
+            for each in run.observables
+        ),
+    }  # fmt: skip
