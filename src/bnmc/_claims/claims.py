@@ -27,20 +27,19 @@ _GROUPS = 64
 
 def uniqueness(gram: FloatArray, other: FloatArray) -> dict[str, Evidence]:
     """Compare the observables of two independent ensembles of Gram matrices."""
-    values = _of_gram(other)
-    return {
-        f"uniqueness: {name}": Evidence.of(values[name], expected)
-        for name, expected in _of_gram(gram).items()
-    }
+    return _compared("uniqueness", _of_gram(other), _of_gram(gram))
 
 
 def invariance(before: Layer, after: Layer) -> dict[str, Evidence]:
     """Compare the observables of states with those of later states."""
-    later = _of_gram(after.gram) | _of_square(after.square)
-    earlier = _of_gram(before.gram) | _of_square(before.square)
-    return {
-        f"invariance: {name}": Evidence.of(later[name], values) for name, values in earlier.items()
-    }
+    later, earlier = (_of_gram(each.gram) | _of_square(each.square) for each in (after, before))
+    return _compared("invariance", later, earlier)
+
+
+def _compared(
+    claim: str, observed: dict[str, FloatArray], expected: dict[str, FloatArray]
+) -> dict[str, Evidence]:
+    return {f"{claim}: {name}": Evidence.of(observed[name], expected[name]) for name in expected}
 
 
 def serial(square: FloatArray) -> dict[str, Evidence]:
@@ -310,9 +309,8 @@ def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
         ordered.argsort(axis=axis, kind="stable").argsort(axis=axis)
         for ordered in (values, np.flip(values, axis))
     )
-    ranks: FloatArray = (forward + np.flip(backward, axis)) / (2 * (count - 1)) - 0.5
-    product: FloatArray = -np.square(ranks).sum(axis=axis) / (count * (count - 1))
-    return ranks, product
+    ranks = (forward + np.flip(backward, axis)) / (2 * (count - 1)) - 0.5
+    return ranks, -np.square(ranks).sum(axis=axis) / (count * (count - 1))
 
 
 def null_variance(eigenvalues: FloatArray, rounding: float) -> FloatArray:
@@ -349,9 +347,7 @@ def _mean_diagonal(matrices: FloatArray) -> FloatArray:
 
 def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
     n = matrices.shape[-1]
-    others: FloatArray = matrices.sum(axis=(1, 2)) - np.trace(matrices, 0, 1, 2)
-    others /= n * (n - 1)
-    return others
+    return (matrices.sum(axis=(1, 2)) - np.trace(matrices, 0, 1, 2)) / (n * (n - 1))
 
 
 def _along_ones(matrices: FloatArray) -> FloatArray:
@@ -361,6 +357,4 @@ def _along_ones(matrices: FloatArray) -> FloatArray:
 
 def _mean_centred(matrices: FloatArray) -> FloatArray:
     """Return Tr(PSP)/(n−1), the eigenvalue orthogonal to 1 of an exchangeable matrix."""
-    rest: FloatArray = np.trace(matrices, 0, 1, 2) - _along_ones(matrices)
-    rest /= matrices.shape[-1] - 1
-    return rest
+    return (np.trace(matrices, 0, 1, 2) - _along_ones(matrices)) / (matrices.shape[-1] - 1)

@@ -140,17 +140,14 @@ class Comparison(Drawn):
         from bnmc.plot.axes import COLOURS
 
         names: list[str] = []
-        for row in self.rows:
-            if row.estimate is None:
-                continue
-            estimate = row.estimate
-            if row.name == "mean field":
+        for name, estimate in ((row.name, row.estimate) for row in self.rows if row.estimate):
+            if name == "mean field":
                 ax.axvline(estimate.rate, color=COLOURS[1], label="mean field")
                 continue
             low, high = estimate.ci
             error = [[estimate.rate - low], [high - estimate.rate]]
             ax.errorbar([estimate.rate], [len(names)], xerr=error, fmt="o", color=COLOURS[0])
-            names.append(row.name)
+            names.append(name)
         ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
         ax.set_xlabel(f"factor per layer, with {100 * self.level:g} % intervals")
@@ -308,19 +305,15 @@ def _runs(
 
 def _of_mean_field(chain: Chain) -> RateEstimate:
     """Return the rate at infinite width, or raise if it is not below 1."""
-    rate = _rate(chain)
+    if chain.normalization.acts_on_rows or chain.skip != 0.0 or chain.convolution is not None:
+        rate = MeanField(chain).fixed_point().rate
+    else:
+        phase = CorrelationMap.of(chain).phase()
+        rate = max(abs(phase.variance_rate), abs(phase.correlation_rate))
     if rate >= 1.0:
         raise NotMixing(f"unstable: deviations grow by a factor of {rate:.4g} per layer", None,
                         math.log(rate), math.nan)  # fmt: skip
     return RateEstimate(rate, 0.0, (rate, rate), 1, "mean field")
-
-
-def _rate(chain: Chain) -> float:
-    """Return the rate at infinite width; at least 1 if there is no stable fixed point."""
-    if chain.normalization.acts_on_rows or chain.skip != 0.0 or chain.convolution is not None:
-        return MeanField(chain).fixed_point().rate
-    phase = CorrelationMap.of(chain).phase()
-    return max(abs(phase.variance_rate), abs(phase.correlation_rate))
 
 
 def _component(chain: Chain) -> NDArray[np.float64]:

@@ -134,7 +134,33 @@ def contraction(
         for part in parts
     ]
     trace = np.concatenate(padded)
-    return _summary(trace[..., 0], trace[..., 1], level)
+    distance, pivot = trace[..., 0], trace[..., 1]
+    nearest = distance < _NEAREST
+    if not nearest.any(axis=1).all():
+        raise _not_mixing(distance, pivot)
+    # Later distances are rounding errors.
+    last = nearest.argmax(axis=1)
+    layers = np.arange(distance.shape[1])
+    distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
+    first = (distance < _NEAR).argmax(axis=1)
+    rows = np.arange(pairs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
+    took = (last - first).astype(np.float64)
+    method = "common normals"
+    if not np.isfinite(fall).all() or took.sum() == 0.0:
+        # Successive layers are independent: the remaining distance is a rounding error.
+        at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), pairs, method, level)
+        return Contraction(at_once, -math.inf, 0.0, distance)
+    exponent = float(fall.sum() / took.sum())
+    stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(pairs) / took.mean())
+    half = half_width(stderr, pairs - 1, level)
+    rate = math.exp(exponent)
+    estimate = RateEstimate(
+        rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
+        pairs, method, level,
+    )  # fmt: skip
+    return Contraction(estimate, exponent, stderr, distance)
 
 
 def _approach(
@@ -156,54 +182,18 @@ def _approach(
     return np.concatenate(traces, axis=1)
 
 
-def _summary(
-    distance: NDArray[np.float64], pivot: NDArray[np.float64], level: float
-) -> Contraction:
-    """Return the ratio estimate of the exponent from the distances of all pairs."""
-    count = len(distance)
-    nearest = distance < _NEAREST
-    if not nearest.any(axis=1).all():
-        raise _not_mixing(distance, pivot)
-    # Later distances are rounding errors.
-    last = nearest.argmax(axis=1)
-    layers = np.arange(distance.shape[1])
-    distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
-    first = (distance < _NEAR).argmax(axis=1)
-    rows = np.arange(count)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
-    took = (last - first).astype(np.float64)
-    method = "common normals"
-    if not np.isfinite(fall).all() or took.sum() == 0.0:
-        # Successive layers are independent: the remaining distance is a rounding error.
-        at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), count, method, level)
-        return Contraction(at_once, -math.inf, 0.0, distance)
-    exponent = float(fall.sum() / took.sum())
-    stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(count) / took.mean())
-    half = half_width(stderr, count - 1, level)
-    rate = math.exp(exponent)
-    estimate = RateEstimate(
-        rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
-        count, method, level,
-    )  # fmt: skip
-    return Contraction(estimate, exponent, stderr, distance)
-
-
 def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
     """Return the error for pairs that do not approach each other."""
-    count = len(distance)
     apart = ~(distance < _NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
         exponent = _mean_slope(np.log(distance[apart]))
         trend = _mean_slope(np.log10(pivot[apart]))
-    return NotMixing(
-        f"{np.count_nonzero(apart)} of {count} pairs do not approach in {distance.shape[1]} "
-        f"layers: their distance changes by a factor of e^{exponent:.2g} per layer, the least "
-        f"pivot of their Gram matrices by 10^{trend:.2g}",
-        distance,
-        exponent,
-        trend,
+    reason = (
+        f"{np.count_nonzero(apart)} of {len(distance)} pairs do not approach in "
+        f"{distance.shape[1]} layers: their distance changes by a factor of e^{exponent:.2g} per "
+        f"layer, the least pivot of their Gram matrices by 10^{trend:.2g}"
     )
+    return NotMixing(reason, distance, exponent, trend)
 
 
 def _mean_slope(values: NDArray[np.float64]) -> float:

@@ -274,11 +274,9 @@ class TVBound(Drawn, WithRate):
             If `layers` is not such a number.
         """
         layers = real("layers", layers, above=0.0, finite=False)
+        if math.isinf(layers) and self.law != "stationary":
+            raise ArgumentError("layers", layers, "a finite number unless the law is stationary")
         if math.isinf(layers):
-            if self.law != "stationary":
-                raise ArgumentError(
-                    "layers", layers, "a finite number unless the law is stationary"
-                )
             return self.ci[:, 1].copy()
         lags, covered = math.ceil(layers / self.lag), self.horizon // self.lag
         if lags > covered and self.tail_probability is not None:

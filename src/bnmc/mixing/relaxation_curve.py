@@ -167,13 +167,12 @@ def relaxation(
         fit = exponential.fit_exponential(values, limit, *_indices(window, series))
     if fit is not None:
         return _result(series, limit, fit, level)
-    if fits:
-        so_far: object = _result(series, limit, fits[-1], level)
-    else:
-        deviations = values[:, 0] - (limit.value if limit else values[:, -1])
-        method = "deviation at the first layer"
-        so_far = Estimate.from_samples(deviations, level=level, method=method)
-    raise PartialEstimateError("no exponential decay stands out from the noise", so_far)
+    deviations = values[:, 0] - (limit.value if limit else values[:, -1])
+    first = Estimate.from_samples(deviations, level=level, method="deviation at the first layer")
+    raise PartialEstimateError(
+        "no exponential decay stands out from the noise",
+        _result(series, limit, fits[-1], level) if fits else first,
+    )
 
 
 def _series_and_limit(

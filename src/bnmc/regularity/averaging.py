@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.workers import thread_count
+from bnmc._support.workers import ranges, thread_count
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -198,9 +198,9 @@ class ErgodicRun:
             ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
         ):
             total = self.burn_in + self._length(self.burn_in)
-            for layers in _rounds(self.burn_in, ensembles.ROUND_LAYERS):
-                self.ensemble.measured(pool, layers, 1, None)
-                self._moved(layers, total, report)
+            for first, last in ranges(self.burn_in, ensembles.ROUND_LAYERS):
+                self.ensemble.measured(pool, last - first, 1, None)
+                self._moved(last - first, total, report)
             # Each try begins at the end of the try before.
             while total <= self.depth:
                 self.layers = self.layer + 1, total
@@ -219,10 +219,11 @@ class ErgodicRun:
         """Go through half of the layers of a try; return the averages of each chain by name."""
         sums: dict[str, Float64Array] = {}
         slots = layers // self.every
-        for part in _rounds(slots, max(1, ensembles.ROUND_LAYERS // self.every)):
-            for name, values in self.ensemble.measured(pool, self.every, part, self.tau).items():
+        for first, last in ranges(slots, max(1, ensembles.ROUND_LAYERS // self.every)):
+            part = self.ensemble.measured(pool, self.every, last - first, self.tau)
+            for name, values in part.items():
                 sums[name] = sums.get(name, 0.0) + values
-            self._moved(part * self.every, total, report)
+            self._moved((last - first) * self.every, total, report)
         return {name: values / slots for name, values in sums.items()}
 
     def _moved(self, layers: int, total: int, report: Progress) -> None:
@@ -258,9 +259,3 @@ def _ratio(numerators: Float64Array, denominators: Float64Array) -> Float64Array
     mean = denominators.mean()
     ratio = numerators.mean() / mean
     return ratio + (numerators - ratio * denominators) / mean
-
-
-def _rounds(total: int, most: int) -> Iterator[int]:
-    """Cut a number into parts of at most so many."""
-    for first in range(0, total, most):
-        yield min(most, total - first)
