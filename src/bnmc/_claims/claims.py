@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.evidence import COARSE, Evidence
+from bnmc._claims.evidence import COARSE, Evidence, FloatArray
 from bnmc._claims.layer import Layer
 from bnmc.chain.chain import Chain
-
-FloatArray = NDArray[np.float64]
 
 #: Mean squares up to this share of 1 are rounding errors.
 _NOTHING = 1e-10
@@ -231,10 +229,20 @@ def of_one_step(
     fourth = np.square(norms).sum(axis=1)
     size = np.sqrt(_mean_diagonal(before.gram))
     between = (squares(square) - fourth) / (d * (d - 1) * rank)
-    between_expected = np.ones(len(rank))
     if chain.is_orthogonal:
         # Σ_rs (z_r·z_s)² = d² k, and E|z_r|⁴ = d k (k + 2) / (d + 2).
         between_expected = d * (d - rank) / ((d + 2) * (d - 1))
+        # This is more than the right variance and covariance.
+        deviation = np.sqrt(squares(residual - before.gram)) / before.gram.shape[-1]
+        unit = _mean_diagonal(gm.cross_gram(y, y)) + _mean_diagonal(before.gram)
+        unit = unit * max(1.0, rounding / COARSE)
+        of_weights = {"one step: weights orthogonal": Evidence.of(deviation, 0.0, unit)}
+    else:
+        between_expected = np.ones(len(rank))
+        of_weights = {
+            "one step: variance, whitened": Evidence.of(norms.sum(axis=1) / (d * rank), 1.0),
+            "one step: covariance": _shares_of(residual, before.gram, null),
+        }
     products = _products(z).observed
     outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10 * null
     evidence = {
@@ -249,18 +257,8 @@ def of_one_step(
     }
     if chain.is_gaussian:
         evidence["one step: rows Gaussian"] = _norms(z)
-    if chain.is_orthogonal:
-        # This is more than the right variance and covariance.
-        deviation = np.sqrt(squares(residual - before.gram)) / before.gram.shape[-1]
-        unit = _mean_diagonal(gm.cross_gram(y, y)) + _mean_diagonal(before.gram)
-        evidence["one step: weights orthogonal"] = Evidence.of(
-            deviation, 0.0, unit * max(1.0, rounding / COARSE)
-        )
-    else:
-        evidence["one step: variance, whitened"] = Evidence.of(norms.sum(axis=1) / (d * rank), 1.0)
-        evidence["one step: covariance"] = _shares_of(residual, before.gram, null)
     spread = squares(square / d) / rank - np.square(np.trace(square, 0, 1, 2) / (d * rank))
-    return evidence, spread * d / rank
+    return evidence | of_weights, spread * d / rank
 
 
 def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Evidence:

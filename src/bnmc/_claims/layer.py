@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
+from bnmc._claims.evidence import FloatArray
 from bnmc._support.arguments import finite_array
 from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.start import apply
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
-
-FloatArray = NDArray[np.float64]
 
 #: Fourth powers of numbers between the inverse of this and this neither overflow nor underflow.
 LARGEST = 1e30

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._claims.claims import invariance, of_one_step, of_state, serial, uniqueness
-from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed, judged
+from bnmc._claims.evidence import COARSE, Claim, Evidence, FloatArray, assessed, judged
 from bnmc._claims.layer import Layer, as_states, near_a_line, next_states, rounding_of
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc._support.array_arguments import require_memory
@@ -24,8 +24,6 @@ from bnmc.chain.needs import COUPLED, FULLY_CONNECTED, STATIONARY, TWO_SAMPLES, 
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.distances import distances
-
-FloatArray = NDArray[np.float64]
 
 #: A function of one state that returns the next.
 Step = Callable[[NDArray[Any]], ArrayLike]

@@ -10,19 +10,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc import gram as gm
 from bnmc import random_matrix
 from bnmc._claims.claims import squares
-from bnmc._claims.evidence import LEVEL, Claim, reported
+from bnmc._claims.evidence import LEVEL, Claim, FloatArray, reported
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
 from bnmc.mean_field import FixedPoint
 from bnmc.mean_field.field import MeanField
-
-FloatArray = NDArray[np.float64]
 
 #: Eigenvalues of G* below this share of the largest are rounding errors of the quadrature.
 _NULL = 1e-9

@@ -125,8 +125,7 @@ def expectation(
         _replicates, 0, replicates, "expectation", lag, first, last, max_layers,
         f if isinstance(f, str) else observable, most=_MOST_PAIRS, layers=BLOCK_LAYERS,
     )  # fmt: skip
-    values = np.concatenate([part[0] for part in parts])
-    met = np.concatenate([part[1] for part in parts])
+    values, met = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     unmet = np.flatnonzero(met < 0)
     if unmet.size:
         meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)

@@ -22,9 +22,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, ROW_BY_ROW, lacking, require
 from bnmc.errors import ArgumentError
 from bnmc.mixing.activation_shape import ActivationShape, FlatPieces, activation_shape, flat_pieces
-from bnmc.mixing.row_patterns import OrthantRows, SampledRows
-
-Float64Array = NDArray[np.float64]
+from bnmc.mixing.row_patterns import Float64Array, OrthantRows, SampledRows
 
 #: Events of a smaller probability per layer are left out.
 _LEAST_PROBABILITY = 1e-30
@@ -189,7 +187,9 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     if len(covariance) < 2:
         raise ArgumentError("grams", covariance.shape, "at least two states")
     if chain.normalization.dimensions(n) == 1 and chain.eps == 0.0:
-        return _of_two_values(chain)
+        # x is (1, −1) or (−1, 1) in every row of a centred batch of two.
+        above, below = chain.activation(np.array([1.0, -1.0]))
+        return (AbsorbingEvent(*_COINCIDING, 1.0, 0.0, True),) if above == below else ()
     reach = math.sqrt(chain.normalization.dimensions(n))
     pieces = flat_pieces(chain.activation, reach)
     if not len(pieces):
@@ -227,14 +227,6 @@ def may_be_absorbed(chain: Chain) -> bool:
         return False
     dimensions = chain.normalization.dimensions(chain.batch)
     return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0
-
-
-def _of_two_values(chain: Chain) -> tuple[AbsorbingEvent, ...]:
-    """Return the events of a centred batch of two: x is (1, −1) or (−1, 1) in every row."""
-    above, below = chain.activation(np.array([1.0, -1.0]))
-    if above != below:
-        return ()
-    return (AbsorbingEvent(*_COINCIDING, 1.0, 0.0, True),)
 
 
 def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) -> NDArray[np.bool_]:

@@ -9,7 +9,8 @@ Methods return, for each state, the sum of these probabilities over samples or p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +125,7 @@ class SampledRows:
 
     def equal(self) -> Float64Array:
         """Both activations of a pair are equal; a sum over pairs."""
-        return self._sum((a == b) & (a >= 0) for a, b in self._pairs())
+        return self._sum(map(_agree, combinations(self.labels, 2)))
 
     def opposite(self) -> Float64Array:
         """Both activations of a pair are opposite; a sum over pairs."""
@@ -133,9 +134,8 @@ class SampledRows:
         for label, value in enumerate(self.values):
             partner[label] = next(iter(np.flatnonzero(self.values == -value)), -2)
         partners = partner[self.labels]
-        return self._sum(
-            partners[i] == self.labels[j] for i, j in zip(*self._indices(), strict=True)
-        )
+        pairs = combinations(range(len(self.labels)), 2)
+        return self._sum(partners[i] == self.labels[j] for i, j in pairs)
 
     def one_active(self) -> Float64Array:
         """All activations of all samples are 0 except in one row."""
@@ -157,38 +157,32 @@ class SampledRows:
         batch = len(self.labels)
         if batch > _MOST_PAIRED or (batch % 2 and not odd_batch):
             return np.zeros(self.labels.shape[1])
-        i, j = (np.append(k, np.arange(batch)) for k in self._indices())  # and with itself
-        sums = dict(zip(zip(i.tolist(), j.tolist(), strict=True), self._sum_labels(i, j),
-                        strict=True))  # fmt: skip
+        table = self._labels_of_sums()
+        sums = {
+            (i, j): table[self.labels[i], self.labels[j]]
+            for i, j in combinations_with_replacement(range(batch), 2)
+        }
         return self._sum(
             _agree([sums[pair] for pair in pairs]) for pairs in _partitions(list(range(batch)))
         )
 
-    def _sum_labels(self, i: NDArray[np.intp], j: NDArray[np.intp]) -> NDArray[np.int16]:
-        """Return labels of the sums of pairs, (pairs, states, rows); −1 where one is not flat."""
+    def _labels_of_sums(self) -> NDArray[np.int16]:
+        """Return the label of the sum of two values by their labels; −1 where one is not flat."""
         sums = self.values[:, None] + self.values
         unit = 1e-12 * float(np.abs(self.values).max()) or 1.0
         label = np.unique(np.round(sums / unit), return_inverse=True)[1]
         table = np.full((len(sums) + 1, len(sums) + 1), -1, np.int16)
         table[:-1, :-1] = label.reshape(sums.shape)
-        return table[self.labels[i], self.labels[j]]
+        return table
 
-    def _indices(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        i, j = np.triu_indices(len(self.labels), 1)
-        return i, j
-
-    def _pairs(self) -> Iterator[tuple[NDArray[np.int16], NDArray[np.int16]]]:
-        for i, j in zip(*self._indices(), strict=True):
-            yield self.labels[i], self.labels[j]
-
-    def _sum(self, patterns: Iterator[_Flags]) -> Float64Array:
+    def _sum(self, patterns: Iterable[_Flags]) -> Float64Array:
         total = np.zeros(self.labels.shape[1])
         for pattern in patterns:
             total += _power(np.count_nonzero(pattern, axis=-1), self.rows, self.width)
         return total
 
 
-def _agree(labels: list[NDArray[np.int16]]) -> _Flags:
+def _agree(labels: Sequence[NDArray[np.int16]]) -> _Flags:
     """Return where all labels are the same and none is −1."""
     holds: _Flags = labels[0] >= 0
     for other in labels[1:]:
