@@ -108,18 +108,15 @@ def bounded_mean_interval(mean: ArrayLike, count: int, level: float) -> NDArray[
     """
     clipped = np.clip(np.asarray(mean, dtype=np.float64), 0.0, 1.0)
     allowed = math.log(2.0 / (1.0 - level)) / count
-    low, high = np.zeros(clipped.shape), np.ones(clipped.shape)
-    inside_low, inside_high = clipped.copy(), clipped.copy()
+    ends = np.stack([np.zeros(clipped.shape), np.ones(clipped.shape)])
+    inside = np.stack([clipped, clipped])
     # The divergence grows monotonically away from m, so 60 bisections find both ends outwards: the
     # ends that are returned are never inside of the solutions.
     for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + inside_low)
+        middle = 0.5 * (ends + inside)
         beyond = _divergence(clipped, middle) > allowed
-        low, inside_low = np.where(beyond, middle, low), np.where(beyond, inside_low, middle)
-        middle = 0.5 * (high + inside_high)
-        beyond = _divergence(clipped, middle) > allowed
-        high, inside_high = np.where(beyond, middle, high), np.where(beyond, inside_high, middle)
-    return np.stack([low, high], axis=-1)
+        ends, inside = np.where(beyond, middle, ends), np.where(beyond, inside, middle)
+    return np.stack([*ends], axis=-1)
 
 
 def _divergence(m: NDArray[np.float64], mu: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -310,7 +310,11 @@ def check(
     alpha = real("alpha", alpha, above=0.0, below=1.0)
     progress = as_progress(progress)
     chain.activation.check()
-    given = None if samples is None else _given(chain, samples)
+    given = None
+    if samples is not None:
+        given = as_states("samples", samples, ("N", chain.width, chain.batch), chain)
+        if len(given) < _LEAST_SAMPLES:
+            raise ArgumentError("samples", given.shape, f"at least {_LEAST_SAMPLES} samples")
     key = draw_key(rng)
     generator = np.random.default_rng(key)
 
@@ -348,14 +352,6 @@ def check(
     return CheckReport(
         chain, judged(evidence.claims(), alpha), alpha, len(given), source, key, assumes
     )
-
-
-def _given(chain: Chain, samples: ArrayLike) -> NDArray[np.floating[Any]]:
-    """Return the caller's samples, checked."""
-    states = as_states("samples", samples, ("N", chain.width, chain.batch), chain)
-    if len(states) < _LEAST_SAMPLES:
-        raise ArgumentError("samples", states.shape, f"at least {_LEAST_SAMPLES} samples")
-    return states
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -121,10 +121,10 @@ def expectation(
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
     lag = integer("lag", lag, low=1, high=MOST_LAG)
+    average = _Average(first, last, lag, max_layers, f if isinstance(f, str) else observable)
     parts = coupled.map(
-        _replicates, 0, replicates, "expectation", lag, first, last, max_layers,
-        f if isinstance(f, str) else observable, most=_MOST_PAIRS, layers=BLOCK_LAYERS,
-    )  # fmt: skip
+        _replicates, 0, replicates, "expectation", average, most=_MOST_PAIRS, layers=BLOCK_LAYERS
+    )
     values, met = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     unmet = np.flatnonzero(met < 0)
     if unmet.size:
@@ -157,55 +157,51 @@ def _as_number(f: object, chain: Chain) -> Observable:
     return observable
 
 
+class _Average(NamedTuple):
+    """The average of one number for each Gram matrix over layers from `first` to `last`."""
+
+    first: int
+    last: int
+    lag: int
+    max_layers: int
+    #: A built-in observable is sent to another process by name.
+    f: str | Observable
+
+    def sum(
+        self, chain: Chain, grams: NDArray[np.float64], weights: NDArray[Any]
+    ) -> NDArray[np.float64]:
+        """Return the sum over layers of weights times values, evaluated at weights other than 0."""
+        observable = OBSERVABLES[self.f] if isinstance(self.f, str) else self.f
+        out, chosen = np.zeros(weights.shape), weights != 0
+        if chosen.any():
+            out[chosen] = weights[chosen] * observable.at(chain, grams[chosen][None])[0]
+        return np.asarray(out.sum(axis=1))
+
+
 def _replicates(
-    chain: Chain,
-    start: Start,
-    key: int,
-    first_pair: int,
-    last_pair: int,
-    lag: int,
-    first: int,
-    last: int,
-    max_layers: int,
-    f: str | Observable,
+    chain: Chain, start: Start, key: int, first_pair: int, last_pair: int, average: _Average
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return one estimate per pair, and the layer of its meeting: -1 of a pair without estimate."""
-    # A built-in observable is sent to another process by name.
-    observable = OBSERVABLES[f] if isinstance(f, str) else f
+    first, last, lag, max_layers, _ = average
     pairs = Pairs(chain, start, lag, first_pair, last_pair, key)
-    count = last_pair - first_pair
-    total = np.zeros(count)
-    if first == 0:
-        total += observable.at(chain, pairs.grams[:, :1, :, :])[:, 0]
-    end = lag + max_layers
-    while (pairs.layer < last or pairs.waiting.any()) and pairs.layer < max(end, last):
+    # Layer 0 is in the average if that begins there.
+    in_average = np.full((last_pair - first_pair, 1), first == 0)
+    total = average.sum(chain, pairs.grams[:, :1], in_average)
+    end = max(lag + max_layers, last)
+    while (pairs.layer < last or pairs.waiting.any()) and pairs.layer < end:
         before = pairs.layer
-        layers = min(BLOCK_LAYERS, max(end, last) - before)
+        layers = min(BLOCK_LAYERS, end - before)
         grams, _ = pairs.advance(layers, until=last, record=True)
         numbers = before + 1 + np.arange(layers)
         regular = pairs.status[:, :1] == 0
         averaged = (numbers >= first) & (numbers <= last) & regular
-        total += _sum(observable, chain, grams[:, :, 0], averaged)
+        total += average.sum(chain, grams[:, :, 0], averaged)
         # Multiplicity of X_t − Y_{t−L} in the estimates of layers first to last.
         weight = np.maximum(
             (numbers - first) // lag - (np.maximum(lag, numbers - last) + lag - 1) // lag + 1, 0
         )
         apart = (pairs.met[:, None] < 0) | (numbers < pairs.met[:, None])
         weights = np.where(apart & regular & (numbers >= lag), weight, 0)
-        total += _sum(observable, chain, grams[:, :, 0], weights)
-        total -= _sum(observable, chain, grams[:, :, 1], weights)
+        total += average.sum(chain, grams[:, :, 0], weights)
+        total -= average.sum(chain, grams[:, :, 1], weights)
     return total / (last - first + 1), pairs.met
-
-
-def _sum(
-    observable: Observable,
-    chain: Chain,
-    grams: NDArray[np.float64],
-    weights: NDArray[Any],
-) -> NDArray[np.float64]:
-    """Return the sum over layers of weights times values, which are evaluated at weights ≠ 0."""
-    out = np.zeros(weights.shape)
-    chosen = weights != 0
-    if chosen.any():
-        out[chosen] = weights[chosen] * observable.at(chain, grams[chosen][None])[0]
-    return np.asarray(out.sum(axis=1))

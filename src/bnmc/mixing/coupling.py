@@ -1,4 +1,4 @@
-"""Runs of coupled pairs of a chain, on threads, processes or a GPU, and what they leave open.
+"""Coupled pairs of a chain on threads, processes or a GPU, and the assumptions that remain.
 
 A chain can have several wells: sets of states that it leaves very rarely.  Pairs of chains that
 start alike fall into the same well and meet.  The starts of `other_starts` are far apart, so chains
@@ -400,7 +400,7 @@ def _require_device(executor: object) -> None:
         raise errors.BackendError("cuda", reason)
 
 
-# --- the conditions that pairs leave open
+# --- the assumptions that remain
 
 
 def assumptions(
