@@ -64,7 +64,6 @@ FEW = {
     "observe-3-float64": ("observe", 3, "float64", DRAWN, (90,)),
     "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
     "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
-    "select-2-float64": ("select", 2, "float64", DRAWN, (90,)),
     "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
     "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
 }
@@ -72,6 +71,7 @@ KERNELS = {
     "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
     "layers-10-float64": ("layers", 10, "float64", DRAWN, (90,)),
     "couple-10-float64": ("couple", 10, "float64", DRAWN, BOTH),
+    "couple-10-float64-covered": ("couple", 10, "float64", DRAWN, (90,)),
     "layers-64-float32": ("layers", 64, "float32", DRAWN, (90,)),
     "observe-10-float32": ("observe", 10, "float32", DRAWN, BOTH),
     "renew-10-float64": ("renew", 10, "float64", DRAWN, BOTH),
@@ -146,7 +146,7 @@ BACKWARD_ORTHOGONAL = (
     "orthogonalise", "top_orthogonal", "begin_orthogonal", "descend_orthogonal",
 )  # fmt: skip
 #: Those that are compiled for no shape.
-ALONE = ("cover", "select", "unfold")
+ALONE = ("cover", "unfold")
 #: All kernels; `rows` ends layers in passes, "finish", and those with orthogonal weights, "framed".
 FUNCTIONS = {
     name: getattr(module, name)
@@ -154,7 +154,7 @@ FUNCTIONS = {
         (layers, ("layers", "rows")),
         (orthogonal_layers, ("frame",)),
         (passes, ("moments", "cover", "unfold")),
-        (pairs, ("couple", "renew", "select")),
+        (pairs, ("couple", "renew")),
         (state, ("observe", "rescale")),
         (backward, (*BACKWARD, "average", "orthogonalise")),
     )
@@ -200,7 +200,7 @@ def signature(kernel, spec):
         four = array(DOUBLE, 4)
         return types.void(
             tuple_of(Pairs, four, STATUS, array(WHOLE, 2), array(WHOLE, 2)),
-            tuple_of(PairWork, four, GRAMS, array(WHOLE, 3), four),
+            tuple_of(PairWork, array(WHOLE, 2), four, GRAMS, array(WHOLE, 3), four),
             tuple_of(PairRecord, array(DOUBLE, 5), WHOLE, GRAMS, WHOLE),
             LAW, ADDRESS, WORD, tuple_of(PairSpan, WHOLE, WHOLE, WHOLE, WHOLE, DOUBLE),
         )  # fmt: skip
@@ -212,8 +212,6 @@ def signature(kernel, spec):
         return types.void(state, STATUS, *STEP)
     if kernel == "cover":
         return types.void(GRAMS, array(WHOLE, 2), DOUBLE, GRAMS, *STEP)
-    if kernel == "select":
-        return types.void(GRAMS, STATUS, GRAMS)
     if kernel == "unfold":
         return types.void(array(number, 4), WHOLE, array(WHOLE, 2), array(number, 3), *STEP)
     if kernel == "layers":
@@ -301,6 +299,7 @@ def built(name, kernel, columns, dtype, source):
         kernels = kernels_of(spec)
         return kernels, kernels.of(FUNCTIONS[kernel]), signature_of_backward(kernel, spec)
     spec = spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
+    spec = spec._replace(covered="covered" in name)
     if kernel in ORTHOGONAL:
         spec = spec._replace(skipped=skipped, is_orthogonal=True)
     kernels, function = kernels_of(spec), FUNCTIONS[kernel]

@@ -28,22 +28,20 @@ of the launch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from numba import float64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_frame import (
-    Gradient, add_delta, clear_range, close, draw_noise, draw_rows, end_range, finish_state,
+    add_delta, clear_range, close, draw_noise, draw_rows, end_range, finish_state,
     make_noise, make_rows, make_rows_again, merge_gram, rows_of,
 )  # fmt: skip
 from bnmc._kernels.gpu.backward_matrices import (
     factorise_delta, factorise_seen, mix, project, solve, take_basis,
 )  # fmt: skip
 from bnmc._kernels.gpu.backward_orders import (
-    activate, apply, differentiate, finish, lead_through, weigh,
+    Gradient, Standard, activate, apply, differentiate, differentiate_at_once, finish,
+    lead_through, weigh,
 )  # fmt: skip
-from bnmc._kernels.gpu.backward_rows import differentiate_at_once
 from bnmc._kernels.gpu.backward_taps import (
     add_taps, clear_taps, make_noise_of_taps, merge_taps, take_mixing_of_taps,
 )  # fmt: skip
@@ -68,18 +66,6 @@ from bnmc._kernels.gpu.sums import add_tile, leave, sum_rows
 from bnmc._kernels.scalar.codes import (
     INNER, MOST_PASSES, ORTHOGONAL_PIVOT, READOUT, RESOLVED_PIVOT, TOP,
 )  # fmt: skip
-
-
-class _Standard(NamedTuple):
-    """What a norm over the features subtracts, and so on, of one chain."""
-
-    #: Rows of a group of features.
-    size: Any
-    shifts: Any
-    inverses: Any
-    means: Any
-    #: Of the layer above; a readout has one.
-    taps: Any
 
 
 # --- the last layer
@@ -135,14 +121,14 @@ def _stage_of(stage):
 
 @inlined
 def _standard_of(extra, law, stage):
-    """Return the `_Standard` of the chain of this block."""
+    """Return the `Standard` of the chain of this block."""
     chain, taps = cuda.blockIdx.y, NOTHING
     if is_convolved:
         taps = extra.one_tap if stage == READOUT else extra.taps
     if over_features:
         size, shifts, inverses = law.width // law.groups, extra.shifts[chain], extra.inverses[chain]
-        return _Standard(size, shifts, inverses, extra.means[chain], taps)
-    return _Standard(law.width, NOTHING, NOTHING, NOTHING, taps)
+        return Standard(law.eps, size, shifts, inverses, extra.means[chain], taps)
+    return Standard(law.eps, law.width, NOTHING, NOTHING, NOTHING, taps)
 
 
 @inlined
@@ -182,20 +168,15 @@ def _make_gradient(row, width, rows, gradient, norm):
     """
     make_noise_of_taps(row, rows, norm.taps)
     make_rows(row, width, rows)
-    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    activate(row, width, norm)
     multiply_onto(at_second, at_mixing, at_delta)
     # The rows h again, which is faster than a further tile.
     make_rows_again(row, width, rows)
     if in_passes:
-        differentiate(
-            row, width, norm.size, gradient.gain, gradient.skip, rows.eps, norm.shifts,
-            norm.inverses, gradient.above,
-        )  # fmt: skip
+        differentiate(row, width, gradient, norm)
         apply(row, width)
     else:
-        differentiate_at_once(
-            row, width, gradient.gain, gradient.skip, gradient.unit, rows.eps, gradient.above
-        )
+        differentiate_at_once(row, width, gradient, norm.eps)
 
 
 @inlined
@@ -259,7 +240,7 @@ def begin(layers, of, extra, numbers, work, address, stage, layer, at, step):
 def _add_noise(row, width, sums, inputs):
     rows, norm = inputs
     make_rows(row, width, rows)
-    activate(row, width, norm.size, rows.eps, norm.shifts, norm.inverses)
+    activate(row, width, norm)
     if is_orthogonal:
         draw_noise(at_delta, row, rows)
         clear_padding(at_delta, row, width)
@@ -330,7 +311,7 @@ def average(layers, of, extra, numbers, work, address, stage, layer, at, step):
     for row in range(part * tile_rows, (law.width + 63) // 64 * 64, blocks * tile_rows):
         _make_gradient(row, law.width, rows, gradient, norm)
         add_moments(row, law.width, law.groups, extra.segments[chain, 0])
-        weigh(row, law.width, norm.size, norm.shifts, norm.inverses)
+        weigh(row, law.width, norm)
         add_moments(row, law.width, law.groups, extra.segments[chain, 1])
     if not is_last(work.arrived, chain, blocks):
         return
@@ -369,13 +350,10 @@ def _add_layer(row, width, sums, inputs):
     rows, gradient, norm = inputs
     _make_gradient(row, width, rows, gradient, norm)
     if in_passes:
-        lead_through(
-            row, width, norm.size, gradient.skip, gradient.unit, rows.eps, norm.shifts,
-            norm.inverses, norm.means, gradient.above,
-        )  # fmt: skip
+        lead_through(row, width, gradient, norm)
     if activates_first:
         make_rows_again(row, width, rows)
-        finish(row, width, gradient.skip, gradient.above)
+        finish(row, width, gradient)
     add_delta(row, width, sums, rows, gradient)
 
 

@@ -14,17 +14,16 @@ from numba import float64, int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_matrices import merge
-from bnmc._kernels.gpu.backward_rows import add_skip
 from bnmc._kernels.gpu.backward_tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     at_delta, at_diagonal, at_first, at_flags, at_root, at_second, at_seen, at_seen_factor,
-    at_totals, columns, entries, kind, padded, skipped, threads,
+    at_totals, columns, entries, kind, number, padded, skipped, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import draw_normals_of_tile
 from bnmc._kernels.gpu.gram import store_gram
-from bnmc._kernels.gpu.rows import load, store
+from bnmc._kernels.gpu.rows import each_entry, load, store
 from bnmc._kernels.gpu.shape import Shape, u32
 from bnmc._kernels.gpu.sums import add_tile, finish_sums
 from bnmc._kernels.scalar.codes import STREAM_BACKWARD, STREAM_ROWS, Draw
@@ -44,35 +43,19 @@ class Rows(NamedTuple):
     #: With a skip connection, the representation of the layer before, and its factor.
     x: Any
     skip: Any
-    #: Of the norm.
-    eps: Any
     #: Of the normals of the rows h, and of the rows Z.
     draw: Any
     noise: Any
-
-
-class Gradient(NamedTuple):
-    """What makes the gradient of a layer, besides the matrices in shared memory."""
-
-    #: With a skip connection, δ of the layer above, and its factor.
-    above: Any
-    skip: Any
-    #: The factor of Wᵀδ.
-    gain: Any
-    #: The rows h are in units of which inverse scales need this factor.
-    unit: Any
-    #: Whether hᵀδ is wanted.
-    hidden: Any
 
 
 @inlined
 def rows_of(layers, law, address, layer, at):
     """Return the `Rows` of a layer of the chain of this block."""
     chain = cuda.blockIdx.y
-    own = np.uint32(address.first_chain + chain)
-    draw = Draw(np.uint32(layer), np.uint32(STREAM_ROWS | own), address.key0, address.key1)
-    noise = Draw(np.uint32(layer), np.uint32(STREAM_BACKWARD | own), address.key0, address.key1)
-    return Rows(layers.xs[chain, at] if skipped else NOTHING, law.skip, law.eps, draw, noise)
+    name = np.uint32(address.first_chain + chain)
+    draw = Draw(np.uint32(layer), np.uint32(STREAM_ROWS | name), address.key0, address.key1)
+    noise = Draw(np.uint32(layer), np.uint32(STREAM_BACKWARD | name), address.key0, address.key1)
+    return Rows(layers.xs[chain, at] if skipped else NOTHING, law.skip, draw, noise)
 
 
 @inlined
@@ -116,7 +99,13 @@ def make_rows(row, width, rows):
 def make_rows_again(row, width, rows):
     """Write h to the tile `second`, given its normals."""
     multiply(at_first, at_seen_factor, at_second)
-    add_skip(row, width, rows.skip, rows.x)
+    if skipped:
+        each_entry(_add_skip, row, width, rows)
+
+
+@inlined
+def _add_skip(numbers, at, i, row, rows):
+    numbers[u32(at_second + at)] += number(rows.skip) * number(rows.x[i, row])
 
 
 # --- the state of a layer

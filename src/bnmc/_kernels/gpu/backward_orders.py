@@ -1,157 +1,180 @@
-"""Rows of a tile in a backward pass of layers in passes: every norm, in every order.
+"""Rows of a tile in a backward pass: activated, differentiated, led through the norm.
 
-With u what the norm N is applied to, h or σ(h), the activations are σ(N(u)), or N(u) itself.  A
-norm over the features has its shifts and inverse scales in global memory, from the kernel
-`moments`, and the means of gradients from the kernel `average`.  A norm over the batch measures
-each row.
+Plain layers have their norm over the batch, or none, before the activation; `differentiate_at_once`
+leads their gradients through both.  Layers in passes have every norm, in every order.  With u what
+the norm N is applied to, h or σ(h), the activations are σ(N(u)), or N(u) itself.  A norm over the
+features has its shifts and inverse scales in global memory, from the kernel `moments`, and the
+means of gradients from the kernel `average`.  A norm over the batch measures each row.
 """
 
 from __future__ import annotations
 
-from bnmc._kernels.gpu.block import thread
+from typing import Any, NamedTuple
+
 from bnmc._kernels.gpu.constants import (
-    activates_first, at_delta, at_second, batch, columns, derivative, features_centred, inputs,
-    kind, norm_first, norm_in_branch, number, over_features, row_norm, sigma, skipped, stride,
-    subtracts_mean, threads, tile_rows,
+    activates_first, at_delta, at_second, batch, centred, derivative, features_centred, norm,
+    norm_first, norm_in_branch, number, over_features, row_norm, sigma, skipped, stride,
+    subtracts_mean,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda
-from bnmc._kernels.gpu.rows import measure_row, row_of
+from bnmc._kernels.gpu.device import inlined
+from bnmc._kernels.gpu.rows import each_entry, each_row, measure_row
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.codes import NORM_NONE
 
 
-def _load_standard(mean, scale, column, row, size, shifts, inverses):
+class Standard(NamedTuple):
+    """What a norm subtracts, and so on, of one chain."""
+
+    eps: Any
+    #: Of a norm over the features: rows of a group, and what `Standards` has.
+    size: Any
+    shifts: Any
+    inverses: Any
+    means: Any
+    #: Of the layer above; a readout has one.
+    taps: Any
+
+
+class Gradient(NamedTuple):
+    """What makes the gradient of a layer, besides the matrices in shared memory."""
+
+    #: With a skip connection, δ of the layer above, and its factor.
+    above: Any
+    skip: Any
+    #: The factor of Wᵀδ.
+    gain: Any
+    #: The rows h are in units of which inverse scales need this factor.
+    unit: Any
+    #: Whether hᵀδ is wanted.
+    hidden: Any
+
+
+@inlined
+def _load_standard(mean, scale, column, row, of):
     """Return those of a row, or those of a sample and of the row's group of features."""
     if over_features:
-        mean = number(shifts[row // size, column])
-        scale = number(inverses[row // size, column])
+        mean = number(of.shifts[row // of.size, column])
+        scale = number(of.inverses[row // of.size, column])
     return mean, scale
 
 
-def activate(first_row, width, size, eps, shifts, inverses):
-    """Turn the rows h into activations, and padding rows into zeros.
-
-    size : int
-        Rows of a group of features.
-    """
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), inputs * tile_rows, threads):
-        h, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        at = at_second + h * batch * stride + place
-        if row < width:
-            _activate_row(numbers, at, h, row, width, size, eps, shifts, inverses)
-        else:
-            for i in range(batch):
-                numbers[u32(at + i * stride)] = number(0.0)
-    cuda.syncthreads()
+# --- plain layers
 
 
-def _activate_row(values, at, h, row, width, size, eps, shifts, inverses):
+def differentiate_at_once(first_row, width, gradient, eps):
+    """Turn Wᵀδ in the tile `delta` into the gradient with respect to the rows h in `second`."""
+    each_row(_differentiate_at_once, at_delta, first_row, width, (gradient, eps))
+
+
+@inlined
+def _differentiate_at_once(values, at, h, row, width, layer):
+    gradient, eps = layer
+    share, at_g, at_h = number(1.0 / batch), at_delta + at, at_second + at
+    mean, scale = measure_row(values, at_h, stride, row, width, eps)
+    total, along = number(0.0), number(0.0)
+    for i in range(batch):
+        x = number((values[u32(at_h + i * stride)] - mean) * scale)
+        g = values[u32(at_g + i * stride)] * (number(gradient.gain) * number(derivative(x)))
+        if skipped:
+            g += number(gradient.skip) * gradient.above[h * batch + i, row]
+        values[u32(at_g + i * stride)] = g
+        if centred:
+            total += g
+        along += g * x
+    if norm != NORM_NONE:
+        total *= share
+        along *= share
+        factor = number(gradient.unit) * scale
+        # N(h) is 1 or -1 in each entry, whatever h.
+        if batch == (2 if centred else 1) and eps == 0.0:
+            factor = number(0.0)
+        for i in range(batch):
+            x = number((values[u32(at_h + i * stride)] - mean) * scale)
+            g = values[u32(at_g + i * stride)] - total
+            values[u32(at_g + i * stride)] = (g - along * x) * factor
+
+
+# --- layers in passes
+
+
+def activate(first_row, width, of):
+    """Turn the rows h into activations, and padding rows into zeros."""
+    each_row(_activate_row, at_second, first_row, width, of)
+
+
+@inlined
+def _activate_row(values, place, h, row, width, of):
+    at = at_second + place
     for i in range(batch if activates_first else 0):
         values[u32(at + i * stride)] = number(sigma(values[u32(at + i * stride)]))
-    mean, scale = measure_row(values, at, stride, row, width, eps)
+    mean, scale = measure_row(values, at, stride, row, width, of.eps)
     for i in range(batch):
-        mean, scale = _load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
+        mean, scale = _load_standard(mean, scale, h * batch + i, row, of)
         value = number((values[u32(at + i * stride)] - mean) * scale)
         if not activates_first:
             value = number(sigma(value))
         values[u32(at + i * stride)] = value
 
 
-def differentiate(first_row, width, size, gain, skip, eps, shifts, inverses, above):
-    """Turn Wᵀδ into the gradient with respect to N(u), given h, and padding rows into zeros.
-
-    above : (columns, >= width)
-        The gradient of the layer above, if there is a skip connection.
-    """
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), inputs * tile_rows, threads):
-        h, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        at = h * batch * stride + place
-        if row < width:
-            _differentiate_row(
-                numbers, at, h, row, width, size, gain, skip, eps, shifts, inverses, above
-            )
-        else:
-            for i in range(batch):
-                numbers[u32(at_delta + at + i * stride)] = number(0.0)
-    cuda.syncthreads()
+def differentiate(first_row, width, gradient, of):
+    """Turn Wᵀδ into the gradient with respect to N(u), given h, and padding rows into zeros."""
+    each_row(_differentiate_row, at_delta, first_row, width, (gradient, of))
 
 
-def _differentiate_row(
-    values, at, h, row, width, size, gain, skip, eps, shifts, inverses, above
-):  # fmt: skip
+@inlined
+def _differentiate_row(values, at, h, row, width, layer):
+    gradient, of = layer
     mean, scale = number(0.0), number(1.0)
     if not activates_first:
-        mean, scale = measure_row(values, at_second + at, stride, row, width, eps)
+        mean, scale = measure_row(values, at_second + at, stride, row, width, of.eps)
     for i in range(batch):
-        factor = number(gain)
+        factor = number(gradient.gain)
         if not activates_first:
-            mean, scale = _load_standard(mean, scale, h * batch + i, row, size, shifts, inverses)
+            mean, scale = _load_standard(mean, scale, h * batch + i, row, of)
             x = number((values[u32(at_second + at + i * stride)] - mean) * scale)
             factor *= number(derivative(x))
         g = values[u32(at_delta + at + i * stride)] * factor
         if skipped and norm_first:
-            g += number(skip) * above[h * batch + i, row]
+            g += number(gradient.skip) * gradient.above[h * batch + i, row]
         values[u32(at_delta + at + i * stride)] = g
 
 
 def apply(first_row, width):
     """Turn the rows h into the argument u of the norm."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows if activates_first else 0, threads):
-        i, place = item // tile_rows, item % tile_rows
-        if row_of(first_row, place) < width:
-            at = at_second + i * stride + place
-            numbers[u32(at)] = number(sigma(numbers[u32(at)]))
     if activates_first:
-        cuda.syncthreads()
+        each_entry(_apply, first_row, width, at_second)
 
 
-def weigh(first_row, width, size, shifts, inverses):
+@inlined
+def _apply(values, place, i, row, at_tile_of_h):
+    at = at_tile_of_h + place
+    values[u32(at)] = number(sigma(values[u32(at)]))
+
+
+def weigh(first_row, width, of):
     """Multiply gradients by N(u), given u, for a norm over the features."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            at = i * stride + place
-            zero, one = number(0.0), number(1.0)
-            mean, scale = _load_standard(zero, one, i, row, size, shifts, inverses)
-            numbers[u32(at_delta + at)] *= number((numbers[u32(at_second + at)] - mean) * scale)
-    cuda.syncthreads()
+    each_entry(_weigh, first_row, width, of)
 
 
-def lead_through(first_row, width, size, skip, unit, eps, shifts, inverses, means, above):
+@inlined
+def _weigh(values, at, i, row, of):
+    mean, scale = _load_standard(number(0.0), number(1.0), i, row, of)
+    values[u32(at_delta + at)] *= number((values[u32(at_second + at)] - mean) * scale)
+
+
+def lead_through(first_row, width, gradient, of):
     """Turn the gradient with respect to N(u) into that with respect to u, given u.
 
     If the norm is inside the branch, then u is h, and the skip connection adds its part.
-
-    unit : float
-        The rows h are in units of which the inverse scales need this factor.
-    means : (2, groups, columns) float64
-        The means of g and of g N(u) over a group of features.
     """
-    numbers = cuda.shared.array(0, kind)
-    for item in range(
-        thread(), inputs * tile_rows if over_features or row_norm != NORM_NONE else 0, threads
-    ):
-        h, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            _lead_row(
-                numbers, h * batch * stride + place, h, row, width, size, skip, unit, eps,
-                shifts, inverses, means, above,
-            )  # fmt: skip
-    cuda.syncthreads()
+    if over_features or row_norm != NORM_NONE:
+        each_row(_lead_row, -1, first_row, width, (gradient, of))
 
 
-def _lead_row(
-    values, at, h, row, width, size, skip, unit, eps, shifts, inverses, means, above
-):  # fmt: skip
-    mean, scale = measure_row(values, at_second + at, stride, row, width, eps)
+@inlined
+def _lead_row(values, at, h, row, width, layer):
+    gradient, of = layer
+    mean, scale = measure_row(values, at_second + at, stride, row, width, of.eps)
     total, along = number(0.0), number(0.0)
     for i in range(batch if not over_features else 0):
         g = values[u32(at_delta + at + i * stride)]
@@ -161,33 +184,32 @@ def _lead_row(
     along *= number(1.0 / batch)
     is_centred = features_centred if over_features else subtracts_mean
     # N(u) is 1 or -1 in each entry, whatever u.
-    is_constant = eps == 0.0 and (size if over_features else batch) == (2 if is_centred else 1)
+    least = 2 if is_centred else 1
+    is_constant = of.eps == 0.0 and (of.size if over_features else batch) == least
     for i in range(batch):
         column = h * batch + i
-        mean, scale = _load_standard(mean, scale, column, row, size, shifts, inverses)
+        mean, scale = _load_standard(mean, scale, column, row, of)
         if over_features:
-            total = number(means[0, row // size, column])
-            along = number(means[1, row // size, column])
+            total = number(of.means[0, row // of.size, column])
+            along = number(of.means[1, row // of.size, column])
         x = number((values[u32(at_second + at + i * stride)] - mean) * scale)
         g = values[u32(at_delta + at + i * stride)] - along * x
         if is_centred:
             g -= total
-        g *= number(0.0) if is_constant else number(unit) * scale
+        g *= number(0.0) if is_constant else number(gradient.unit) * scale
         if skipped and norm_in_branch:
-            g += number(skip) * above[column, row]
+            g += number(gradient.skip) * gradient.above[column, row]
         values[u32(at_delta + at + i * stride)] = g
 
 
-def finish(first_row, width, skip, above):
+def finish(first_row, width, gradient):
     """Turn the gradient with respect to u = σ(h) into that with respect to h, given h."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            at = i * stride + place
-            g = numbers[u32(at_delta + at)] * number(derivative(numbers[u32(at_second + at)]))
-            if skipped:
-                g += number(skip) * above[i, row]
-            numbers[u32(at_delta + at)] = g
-    cuda.syncthreads()
+    each_entry(_finish, first_row, width, gradient)
+
+
+@inlined
+def _finish(values, at, i, row, gradient):
+    g = values[u32(at_delta + at)] * number(derivative(values[u32(at_second + at)]))
+    if skipped:
+        g += number(gradient.skip) * gradient.above[i, row]
+    values[u32(at_delta + at)] = g

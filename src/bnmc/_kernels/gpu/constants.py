@@ -22,7 +22,7 @@ norm = centred = _LATER
 row_norm = subtracts_mean = over_features = is_convolved = in_passes = is_orthogonal = (
     activates_first
 ) = norm_first = _LATER
-norm_in_branch = features_centred = has_bias = _LATER
+norm_in_branch = features_centred = has_bias = covered = _LATER
 
 # --- of a `Shape`
 threads = quads = groups = chunk = accumulators = tile_rows = stride = padded = _LATER

@@ -11,19 +11,20 @@ from numba import int64
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, begin, thread
 from bnmc._kernels.gpu.constants import (
-    accumulators, at_flags, at_tile, columns, draw_normals, groups, kind, number, quads, stride,
-    threads, tile_rows, whole_rows,
+    accumulators, at_flags, at_tile, columns, covered, draw_normals, groups, kind, number, quads,
+    stride, threads, tile_rows, whole_rows,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
 from bnmc._kernels.gpu.gram import load_gram, store_gram
 from bnmc._kernels.gpu.layers import inputs_of
+from bnmc._kernels.gpu.passes import sum_of_taps
 from bnmc._kernels.gpu.relative import (
     half_excess, keep_factor, log_determinant, relative_factor, same_range, solve, take_factor,
 )  # fmt: skip
 from bnmc._kernels.gpu.rows import row_of
-from bnmc._kernels.gpu.shape import MOST_REGISTERS, u32
+from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.gpu.sums import add_quads, add_tile, clear_sums, finish_sums
 from bnmc._kernels.scalar.codes import (
     DEGENERATE, MOST_ELEMENTS, NOT_FINITE, PATIENCE, SECOND_WORD, STREAM_COIN, STREAM_RESIDUAL,
@@ -43,13 +44,16 @@ class Pairs(NamedTuple):
 
 
 class PairWork(NamedTuple):
-    """Work space of pairs.
+    """What taps see, and work space of pairs.
 
+    neighbours : (taps, columns) int64
+        The column that each tap sees from a column.
     factors, pivots, twins : (replicates, 2, columns, columns), (replicates, 2, columns) twice
     matrices : (replicates, 3, columns, columns) float64
         C = L^-1 L', its inverse, and Z^T Z / width.
     """
 
+    neighbours: Any
     factors: Any
     pivots: Any
     twins: Any
@@ -102,7 +106,7 @@ def couple(pairs, of, to, law, address, stream_of_rows, span):
         tried = False
         for side in range(1, -1, -1):
             if side == 0 or together:
-                load_gram(pair[side])
+                _load_covariance(pair[side], of.neighbours, law, factor[side])
                 least = factorise(law.gain, law.hides_scale)
                 keep_factor(factor[side], pivot[side], twin[side])
                 if t == 0 and replicate < to.traced:
@@ -178,6 +182,20 @@ def couple(pairs, of, to, law, address, stream_of_rows, span):
                 to.record[replicate, step, 1, i, j] = pair[1, i, j]
         cuda.syncthreads()
         step = np.uint32(step + 1)
+
+
+@inlined
+def _load_covariance(gram, neighbours, law, out):
+    """Copy the covariance of the rows of the next layer to shared memory; `out` is work space."""
+    if covered:
+        for item in range(thread(), columns * columns, threads):
+            i, j = item // columns, item % columns
+            total = sum_of_taps(gram, neighbours, i, j)
+            out[i, j] = total * (1.0 / neighbours.shape[0]) + law.shared_variance
+        cuda.syncthreads()
+        load_gram(out)
+    else:
+        load_gram(gram)
 
 
 def _draw_side(law, element, draw, gram):
@@ -271,14 +289,3 @@ def renew(grams, matrix):
         i, j = item // columns, item % columns
         pair[1, i, j] = pair[0, i, j]
         pair[0, i, j] = matrix[i, j]
-
-
-@kernel(MOST_REGISTERS)
-def select(source, chosen, out):
-    """Copy the chosen matrices: a matrix per block."""
-    matrix = cuda.blockIdx.x
-    if chosen[matrix] != 0:
-        columns = out.shape[1]
-        for item in range(cuda.threadIdx.x, columns * columns, cuda.blockDim.x):
-            i, j = item // columns, item % columns
-            out[matrix, i, j] = source[matrix, i, j]

@@ -26,7 +26,7 @@ from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_moments, at_tile, columns, features_centred, kind, number, quads,
     sigma, source, stride, threads, tile_rows, unit,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda, kernel
+from bnmc._kernels.gpu.device import cuda, device_function, kernel
 from bnmc._kernels.gpu.drawing import make_tile
 from bnmc._kernels.gpu.layers import has_factor, row_inputs
 from bnmc._kernels.gpu.rows import row_of
@@ -235,6 +235,17 @@ def moments(state, of, law, work, address, slot, layer, step):
         cuda.atomic.min(work.status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
 
 
+def sum_of_taps(gram, neighbours, i, j):
+    """Return the sum over taps of the entries that they see of a Gram matrix from (i, j)."""
+    total = 0.0
+    for tap in range(neighbours.shape[0]):
+        total += gram[neighbours[tap, i], neighbours[tap, j]]
+    return total
+
+
+_sum_of_taps = device_function(sum_of_taps)
+
+
 @kernel(MOST_REGISTERS)
 def cover(grams, neighbours, bias, out, slot, layer, step):
     """Write the covariance of the rows of W a, given Gram matrices: a chain per block.
@@ -248,10 +259,7 @@ def cover(grams, neighbours, bias, out, slot, layer, step):
     gram, share = grams[chain], 1.0 / taps
     for item in range(cuda.threadIdx.x, columns * columns, cuda.blockDim.x):
         i, j = item // columns, item % columns
-        total = 0.0
-        for tap in range(taps):
-            total += gram[neighbours[tap, i], neighbours[tap, j]]
-        out[chain, i, j] = total * share + bias
+        out[chain, i, j] = _sum_of_taps(gram, neighbours, i, j) * share + bias
 
 
 @kernel(MOST_REGISTERS)

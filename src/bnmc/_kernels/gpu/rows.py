@@ -10,7 +10,7 @@ from bnmc._kernels.gpu.constants import (
     keeps_rows, kind, norm_first, number, over_features, quads, row_norm, sigma, skipped, stride,
     subtracts_mean, threads, tile_rows, unit,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.codes import NORM_NONE
 
@@ -21,15 +21,52 @@ def row_of(first_row, place):
     return quad // 16 * 64 + quad % 16 + 16 * j
 
 
-def copy_tile(first_row, width, given):
-    """Write given rows to the tile."""
+@inlined
+def each_entry(act, first_row, width, layer):
+    """Call a function for each entry of the rows of a tile, but for padding rows.
+
+    act : device function
+        Of the numbers of all tiles, the place in a tile, the column, the row, and `layer`.
+    """
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * tile_rows, threads):
         i, place = item // tile_rows, item % tile_rows
         row = row_of(first_row, place)
         if row < width:
-            numbers[u32(at_tile + i * stride + place)] = number(given[row, i])
+            act(numbers, i * stride + place, i, row, layer)
     cuda.syncthreads()
+
+
+@inlined
+def each_row(act, at_cleared, first_row, width, layer):
+    """Call a function for each row of a batch of a tile.
+
+    act : device function
+        Of the numbers of all tiles, the place of the first entry in a tile, the number of the
+        batch, the row, the width, and `layer`.
+    at_cleared : int
+        The tile whose padding rows become zeros, or -1.
+    """
+    numbers = cuda.shared.array(0, kind)
+    for item in range(thread(), inputs * tile_rows, threads):
+        h, place = item // tile_rows, item % tile_rows
+        row, at = row_of(first_row, place), h * batch * stride + place
+        if row < width:
+            act(numbers, at, h, row, width, layer)
+        elif at_cleared >= 0:
+            for i in range(batch):
+                numbers[u32(at_cleared + at + i * stride)] = number(0.0)
+    cuda.syncthreads()
+
+
+def copy_tile(first_row, width, given):
+    """Write given rows to the tile."""
+    each_entry(_copy_entry, first_row, width, given)
+
+
+@inlined
+def _copy_entry(numbers, at, i, row, given):
+    numbers[u32(at_tile + at)] = number(given[row, i])
 
 
 def finish_tile(first_row, rows):
@@ -37,17 +74,12 @@ def finish_tile(first_row, rows):
 
     The rows are h, or W a in layers that are not in passes.
     """
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), inputs * tile_rows, threads):
-        h, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        at = at_tile + h * batch * stride + place
-        if row < rows.width:
-            finish_row(numbers, at, stride, h, row, rows)
-        else:
-            for i in range(batch):
-                numbers[u32(at + i * stride)] = number(0.0)
-    cuda.syncthreads()
+    each_row(_finish_row, at_tile, first_row, rows.width, rows)
+
+
+@inlined
+def _finish_row(numbers, at, h, row, width, rows):
+    finish_row(numbers, at_tile + at, stride, h, row, rows)
 
 
 def finish_row(values, at, step, h, row, rows):
@@ -127,13 +159,13 @@ def load(at, first_row, width, source):
 
 def store(at, first_row, width, out):
     """Copy the rows of the tile at `at` to (columns, >= width)."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            out[i, row] = numbers[u32(at + i * stride + place)]
-    cuda.syncthreads()
+    each_entry(_store_entry, first_row, width, (at, out))
+
+
+@inlined
+def _store_entry(numbers, place, i, row, layer):
+    at, out = layer
+    out[i, row] = numbers[u32(at + place)]
 
 
 def clear_padding(at, first_row, width):

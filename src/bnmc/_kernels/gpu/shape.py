@@ -112,6 +112,7 @@ class Spec(NamedTuple):
     slope: str = ""  # digest of the derivative, a key of `Sigma.known`, for a backward pass
     is_orthogonal: bool = False  # whether the weights are orthogonal
     narrow: bool = False  # whether the normals of float64 rows are those of float32 ones
+    covered: bool = False  # whether the covariance of the rows of pairs is not the Gram matrix
 
     @property
     def rows_of_gram(self) -> int:

@@ -175,16 +175,10 @@ class Pairs:
             recorded = np.full((len(self.met), layers, 2, n, n), np.nan)
         trace = np.full((traced, layers, 2), np.nan)
         trace[..., 1] = np.inf
-        self._advance(layers, until, trace, recorded)
-        self._check()
-        return recorded, trace
-
-    def _advance(
-        self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
-    ) -> None:
-        """Take all pairs through layers, and write the trace and the recorded matrices."""
         self._run(self._spec, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
         self.layer += layers
+        self._check()
+        return recorded, trace
 
     def _run(
         self,

@@ -5,7 +5,6 @@ A device takes the pairs in ranges that fit in its memory.
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -19,23 +18,19 @@ from bnmc._kernels.gpu.arguments import Address
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
-from bnmc._kernels.gpu.passes import cover
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import norm_of_factor
-from bnmc.chain.covariance import OfConvolution, WithBias
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
+from bnmc.simulation.engine.gpu.launches import neighbours
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 #: Part of the free memory of a device that a range of pairs may take.
 _SHARE_OF_MEMORY = 0.5
-
-# Most threads of a block of the kernels `cover` and `select`.
-MOST_THREADS = 256
 
 #: Most pairs of a range, which bounds the memory of the host.
 MOST_OF_RANGE = 1 << 17
@@ -50,7 +45,8 @@ class GpuPairs(Pairs):
     def _allocate(self) -> None:
         n, count = self.chain.batch, len(self.met)
         norm, digest = norm_of_factor(self._spec), self._sigma.digest
-        self._kernels = kernels_of(Spec(n, n, norm, False, False, "float64", digest))
+        spec = Spec(n, n, norm, False, False, "float64", digest)
+        self._kernels = kernels_of(spec._replace(covered=not self.chain.covariance.is_identity))
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda", f"a batch of {n} needs {self._kernels.bytes} bytes of shared memory"
@@ -58,6 +54,7 @@ class GpuPairs(Pairs):
         with _room(count * bytes_of_pair(n)):
             self._grams = numba_cuda.device_array((count, 2, n, n), np.float64)
             self._work = pairs.PairWork(
+                neighbours(self.chain, n),
                 numba_cuda.device_array((count, 2, n, n), np.float64),
                 numba_cuda.device_array((count, 2, n), np.float64),
                 numba_cuda.device_array((count, 2, n), np.int64),
@@ -82,47 +79,6 @@ class GpuPairs(Pairs):
                 self._grams, numba_cuda.to_device(np.ascontiguousarray(matrix)),
             )  # fmt: skip
 
-    def _advance(
-        self, layers: int, until: int, trace: NDArray[np.float64], recorded: NDArray[np.float64]
-    ) -> None:
-        if self.chain.covariance.is_identity:
-            super()._advance(layers, until, trace, recorded)
-            return
-        # Gram matrices are mapped to covariances between the calls of the kernel.
-        for step in range(layers):
-            one = slice(step, step + 1)
-            # The kernel is compiled for contiguous arrays.
-            of_trace, of_record = trace[:, one].copy(), recorded[:, one].copy()
-            self._take_covariances(until)
-            layer = self.layer + 1
-            self._run(self._spec, codes.STREAM_ROWS, layer, 1, until, of_trace, of_record)
-            trace[:, one], recorded[:, one] = of_trace, of_record
-            self.layer = layer
-
-    def _moved(self, until: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which chains ahead, and which behind, go through the next layer."""
-        ahead = (self.status[:, 0] == 0) & ((self.met < 0) | (self.layer < until))
-        return ahead, ahead & (self.met < 0) & (self.layer + 1 > self.lag)
-
-    def _take_covariances(self, until: int) -> None:
-        """Replace the Gram matrices that the next layer starts from by covariances of its rows."""
-        covariance, n, count = self.chain.covariance, self.chain.batch, 2 * len(self.met)
-        if isinstance(covariance, OfConvolution):
-            taps, bias = covariance.convolution.neighbours(n), covariance.bias
-        else:
-            assert isinstance(covariance, WithBias)
-            taps, bias = np.arange(n)[None], covariance.variance
-        moved = np.stack(self._moved(until), axis=1).ravel().astype(np.int64)
-        grams, covered = (one.reshape(count, n, n) for one in (self._grams, self._work[0]))
-        threads = min(MOST_THREADS, 32 * math.ceil(n * n / 32))
-        with _room(taps.nbytes + moved.nbytes):
-            launch(
-                cover, count, threads, 0, 0, grams,
-                numba_cuda.to_device(np.ascontiguousarray(taps, np.int64)), bias, covered, 0, 0, 0,
-            )  # fmt: skip
-            moved_there = numba_cuda.to_device(moved)
-            launch(pairs.select, count, threads, 0, 0, covered, moved_there, grams)
-
     def _run(
         self,
         law: codes.LayerSpec,
@@ -142,9 +98,13 @@ class GpuPairs(Pairs):
                 for values in small
             ]
             recorded = pairs.PairRecord(there[3], count if record.size else 0, there[4], len(trace))
+            work = self._work
+            if first_layer == 0:  # given its covariance
+                itself = numba_cuda.to_device(np.arange(law.columns, dtype=np.int64)[None])
+                work = work._replace(neighbours=itself)
             launch(
                 kernels.of(pairs.couple), count, kernels.shape.threads, kernels.bytes, 0,
-                pairs.Pairs(self._grams, *there[:3]), self._work, recorded, law,
+                pairs.Pairs(self._grams, *there[:3]), work, recorded, law,
                 Address(self.first, *self._key), np.uint32(stream),
                 pairs.PairSpan(first_layer, layers, self.lag, until, self.threshold),
             )  # fmt: skip
