@@ -242,8 +242,7 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
             raise ZeroVarianceError(None, None, None, int(zero.argmax()))
         return
     groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
-    reference = groups[..., :1] if chain.normalization.centred else np.zeros(())
-    if (groups == reference).all(axis=(0, 2)).any():
+    if chain.normalization.without_variance(groups).all(axis=0).any():
         raise ZeroVarianceError(None, None, 0)
 
 
@@ -299,12 +298,7 @@ def _activated(chain: Chain, x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _side_by_side(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Put the batches of each chain side by side: (chains, rows, inputs * batch)."""
     chains, inputs, width, batch = x.shape
-    if inputs == 1:
-        return np.ascontiguousarray(x.reshape(chains, width, batch))
-    joined = np.empty((chains, width, inputs * batch))
-    for batches, rows in zip(x, joined, strict=True):
-        rows.reshape(width, inputs, batch)[...] = batches.swapaxes(0, 1)
-    return joined
+    return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(chains, width, inputs * batch)
 
 
 def _of_any_scale(chain: Chain, x: NDArray[np.float64]) -> Representation:
