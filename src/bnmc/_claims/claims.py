@@ -45,7 +45,7 @@ def serial(square: FloatArray) -> dict[str, Evidence]:
     values = np.column_stack(list(_of_square(square).values()))
     ranks, expected = _ranks(values, axis=0)
     products = ranks[1:] * ranks[:-1]
-    return {"samples: no serial correlation": Evidence.of(products, expected, _ones(products))}
+    return {"samples: no serial correlation": Evidence.of(products, expected, 1.0)}
 
 
 def _of_gram(gram: FloatArray) -> dict[str, FloatArray]:
@@ -132,7 +132,7 @@ def _norms(rows: FloatArray) -> Evidence:
     fourth, total = np.square(norms).sum(axis=1), norms.sum(axis=1)
     pairs = total**2 + 2 * squares(rows.swapaxes(1, 2) @ rows) - 3 * fourth
     unit = np.square(np.where(total > _NOTHING * d, total / d, 1.0))
-    return Evidence.of(fourth / (d * unit), pairs / (d * (d - 1) * unit), np.ones(len(rows)))
+    return Evidence.of(fourth / (d * unit), pairs / (d * (d - 1) * unit), 1.0)
 
 
 def _products(rows: FloatArray) -> Evidence:
@@ -158,7 +158,7 @@ def _signs(rows: FloatArray) -> Evidence:
     entries = rows.mean(axis=1)
     odd = means.mean(axis=1), (means * norms).mean(axis=1)
     others = entries - entries.mean(axis=1, keepdims=True)
-    return Evidence.of(np.column_stack([*odd, others]), 0.0, _ones(rows))
+    return Evidence.of(np.column_stack([*odd, others]), 0.0, 1.0)
 
 
 def _columns(layer: Layer) -> Evidence:
@@ -187,7 +187,7 @@ def _places(rows: FloatArray) -> Evidence:
     return Evidence.of(
         np.column_stack([by_place, neighbours]),
         np.column_stack([np.zeros(by_place.shape), expected]),
-        _ones(rows),
+        1.0,
     )
 
 
@@ -269,7 +269,7 @@ def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Eviden
         varies = variance > null
         shares.append(np.where(varies, part(square) / np.where(varies, variance, 1.0), 1.0))
     columns = np.column_stack([*shares, shares[0] - shares[1]])
-    return Evidence.of(columns, np.array([1.0, 1.0, 0.0]), _ones(square))
+    return Evidence.of(columns, np.array([1.0, 1.0, 0.0]), 1.0)
 
 
 def _pairs_of_calls(
@@ -290,11 +290,6 @@ def _pairs_of_calls(
 
 
 # --- helpers
-
-
-def _ones(rows: FloatArray) -> FloatArray:
-    """Return the magnitude of a statistic without unit."""
-    return np.ones(len(rows))
 
 
 def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:

@@ -86,11 +86,11 @@ class Evidence(NamedTuple):
         cls,
         observed: FloatArray,
         expected: FloatArray | float = 0.0,
-        magnitude: FloatArray | None = None,
+        magnitude: FloatArray | float | None = None,
     ) -> Evidence:
         """Return evidence from vectors or columns; the default magnitude is the sum of moduli."""
         right = np.broadcast_to(expected, observed.shape)
-        size = np.abs(observed) + np.abs(right) if magnitude is None else magnitude
+        size = np.abs(observed) + np.abs(right) if magnitude is None else np.asarray(magnitude)
         left, right, size = (
             array[:, None] if array.ndim == 1 else array for array in (observed, right, size)
         )

@@ -44,9 +44,7 @@ def distances(
     generator : numpy.random.Generator
         For draws from N(0, G*) and N(0, G).
     """
-    star = _fixed_point(chain) if chain.is_gaussian else None
-    if star is not None:
-        yield from _from_star(chain, star, gram, square, generator)
+    yield from _from_star(chain, gram, square, generator)
     yield reported("spectrum, one step: variance over Marchenko–Pastur's n/d", one_step)
     centred = gm.eigenvalues(gm.centre(gram))[:, 1:]
     mean = centred.mean(axis=1)
@@ -83,13 +81,12 @@ def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
 
 
 def _from_star(
-    chain: Chain,
-    star: FixedPoint,
-    gram: FloatArray,
-    square: FloatArray,
-    generator: np.random.Generator,
+    chain: Chain, gram: FloatArray, square: FloatArray, generator: np.random.Generator
 ) -> Iterator[Claim]:
-    """Yield the rows about G*, whitened by G* in its range."""
+    """Yield the rows about G*, whitened by G* in its range, if there is a fixed point."""
+    star = _fixed_point(chain) if chain.is_gaussian else None
+    if star is None:
+        return
     values, vectors = np.linalg.eigh(star.gram)
     regular = values > _NULL * values[-1]
     whiten = vectors[:, regular] / np.sqrt(values[regular])

@@ -153,7 +153,7 @@ class ErgodicRun:
     ) -> None:
         require(chain, _NEEDS, "average an observable of bnmc.simulate")
         self.chain = chain
-        self.tau = tau
+        self.tau = None if tau is None else real("tau", tau, above=0.0)
         self.chains = integer("chains", chains, low=2, high=MOST_CHAINS)
         self.depth = integer("depth", depth, low=4, high=2**32 - 1)
         self.rtol = real("rtol", rtol, above=0.0)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import draw_key, finite_array, integer, items, real
+from bnmc._support.arguments import draw_key, finite_array, integer, items
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, Reporter, as_progress
 from bnmc.chain.chain import Chain
@@ -132,7 +132,6 @@ def averages(
     >>> print(f"{found.rank_bound:.2f}, {found.scaled_norm:.2f}")
     2.24 ± 0.01, 1.29 ± 0.01
     """
-    tau = real("tau", tau, above=0.0)
     return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, threads, progress, tau).averages()
 
 
@@ -182,7 +181,6 @@ def figures(
     >>> bool((found.stderr("alpha") < 0.01 * found.value("alpha")).all())
     True
     """
-    tau = real("tau", tau, above=0.0)
     progress = as_progress(progress)
     generator = np.random.default_rng(draw_key(rng))
     runs = [
