@@ -19,7 +19,7 @@ from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
 from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start, assumptions
-from bnmc.mixing.waiting import not_mixing, typical_wait
+from bnmc.mixing.waiting import not_mixing
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
 from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables
 
@@ -136,7 +136,7 @@ def expectation(
         raise not_mixing(meetings, coupled.max_layers, None, context)
     events = coupled.absorbing_events(lag, replicates)
     waited = met - lag
-    crossed = coupled.cross_starts(replicates, typical_wait(waited), events)
+    crossed = coupled.cross_starts(waited, events)
     assumes = assumptions(waited, max(lag, last), None, crossed, events)
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])

@@ -57,8 +57,9 @@ MOST_LAG = 2**20
 _CROSSED_REPLICATES, _CROSSED_LAG = 32, 1
 
 #: Pairs from another start are slow if half of them wait longer than this multiple of the typical
-#: waiting time, plus this number of layers: far starts add some layers of contraction.
-_SLOW_FACTOR, _SLOW_LAYERS = 10.0, 100
+#: waiting time, a quantile of the replicates', plus this number of layers: far starts add some
+#: layers of contraction.
+_TYPICAL, _SLOW_FACTOR, _SLOW_LAYERS = 0.9, 10.0, 100
 
 #: Number of states in which the probabilities of absorbing events are averaged.
 STATES = 256
@@ -236,20 +237,14 @@ class CoupledPairs:
         return int(self.pilot_waits(first)[_LAG_PAIR])
 
     def cross_starts(
-        self,
-        replicates: int,
-        typical: float,
-        events: tuple[AbsorbingEvent, ...] = (),
-        partial: object = None,
+        self, waited: NDArray[np.int64], events: Sequence[AbsorbingEvent], partial: object = None
     ) -> tuple[CrossedStart, ...]:
         """Let chains from the given start meet chains from other starts.
 
         Parameters
         ----------
-        replicates : int
-            Number of the replicates, whose random numbers are not used again.
-        typical : float
-            A waiting time that most replicates do not exceed, in layers.
+        waited : (replicates,) ndarray of int
+            Waiting times of the replicates, whose random numbers are not used again.
         events : tuple of AbsorbingEvent
             The known absorbing events.
         partial : object
@@ -263,6 +258,7 @@ class CoupledPairs:
             a long time.
         """
         crossed = []
+        replicates, typical = len(waited), float(np.quantile(waited, _TYPICAL))
         first = replicates + PILOT_REPLICATES
         for name, behind in other_starts(self.chain, self.start).items():
             last = first + min(_CROSSED_REPLICATES, replicates)

@@ -522,7 +522,7 @@ def tv_bound(
             )  # fmt: skip
     events = pairs.absorbing_events(lag, replicates)
     cert = replace(cert, absorbing_events=events)
-    crossed = pairs.cross_starts(replicates, waiting.typical_wait(waited), events, cert)
+    crossed = pairs.cross_starts(waited, events, cert)
     return replace(cert, crossed_starts=crossed, tail_probability=tail_probability)
 
 

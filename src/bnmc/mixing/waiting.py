@@ -73,11 +73,6 @@ def capped_intervals(
     return float(lags) * bounded_mean_interval(share, len(waited), level)
 
 
-def typical_wait(waited: NDArray[np.int64]) -> float:
-    """Return the 0.9 quantile of the waiting times, in layers."""
-    return float(np.quantile(waited, 0.9))
-
-
 def survival(
     waited: NDArray[np.int64], depth: int, level: float
 ) -> tuple[FloatArray, FloatArray, float]:

@@ -268,13 +268,10 @@ def one_step_second_moment(H: ArrayLike) -> Float64Array:
     if (largest <= 0).any():
         raise ArgumentError("H", 0.0, "matrices other than zero")
     spectra = np.square(singular / largest)
-    moments: Float64Array = np.empty(spectra.shape[:-1])
-    for index in np.ndindex(*moments.shape):
-        moments[index] = np.square(_shares(spectra[index])).sum()
+    *leading, count = spectra.shape
+    sums = [np.square(_shares(spectrum)).sum() for spectrum in spectra.reshape(-1, count)]
     d = matrices.shape[-2]
-    moments *= d * (d - 1)
-    moments += d
-    return moments
+    return np.asarray(d + d * (d - 1) * np.reshape(sums, leading))
 
 
 def _shares(spectrum: Float64Array) -> Float64Array:
@@ -283,6 +280,5 @@ def _shares(spectrum: Float64Array) -> Float64Array:
     t = np.exp(np.arange(-44.0, 84.0, step))[:, None]
     grown = 1 + 2 * t * spectrum
     product = np.exp(-0.5 * np.log(grown).sum(axis=1, keepdims=True))
-    shares: Float64Array = step * (t * spectrum / grown * product).sum(axis=0)
-    shares /= shares.sum()
-    return shares
+    shares = step * (t * spectrum / grown * product).sum(axis=0)
+    return shares / shares.sum()
