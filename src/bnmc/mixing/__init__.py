@@ -13,13 +13,12 @@ from __future__ import annotations
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
-from bnmc.mixing.contraction_rate import Contraction, contraction
+from bnmc.mixing.contraction_rate import Contraction, TwoInputs, contraction, two_inputs
 from bnmc.mixing.coupling import CrossedStart
 from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
 from bnmc.mixing.meeting_bound import LaggedDistance, TVBound, tv_bound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation, relaxation
-from bnmc.mixing.same_network import TwoInputs, two_inputs
 
 __all__ = [
     "AbsorbingEvent",
