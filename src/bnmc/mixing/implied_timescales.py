@@ -108,11 +108,8 @@ class Spectrum(RateEstimate):
     @property
     def timescales(self) -> Float64Array:
         """Implied timescales ``−lag / ln σ`` in layers, (lags, r); inf for σ >= 1."""
-        implied = [
-            [timescale(min(sigma, 1.0)) * lag for sigma in row]
-            for lag, row in zip(self.lags, self.singular_values, strict=True)
-        ]
-        return np.array(implied)
+        of_a_step = np.vectorize(timescale)(np.minimum(self.singular_values, 1.0))
+        return of_a_step * self.lags[:, None]
 
 
 def spectral(

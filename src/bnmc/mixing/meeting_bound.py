@@ -20,7 +20,7 @@ from bnmc.errors import ArgumentError
 from bnmc.estimate.intervals import clopper_pearson
 from bnmc.mixing import coupling, waiting
 from bnmc.mixing.absorption import AbsorbingEvent
-from bnmc.mixing.coupling import CoupledPairs, CrossedStart
+from bnmc.mixing.coupling import CoupledPairs, CrossedStart, absorption_probability, assumptions
 from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import Meetings
 
@@ -241,7 +241,7 @@ class TVBound(Drawn, WithRate):
     @property
     def assumes(self) -> tuple[str, ...]:
         """Conditions under which the quasi-stationary law is the stationary law, in sentences."""
-        return coupling.assumptions(
+        return assumptions(
             self.meeting_times - self.lag, self.horizon, self.tail_probability,
             self.crossed_starts, self.absorbing_events,
         )  # fmt: skip
@@ -299,9 +299,7 @@ class TVBound(Drawn, WithRate):
             three standard errors; at most 1.  An upper bound if all events are bounds.  Otherwise
             an estimate: few states may dominate the mean, so the truth can be several times larger.
         """
-        return coupling.absorption_probability(
-            self.absorbing_events, integer("layers", layers, low=0)
-        )
+        return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
 
     def layers_to(self, tolerance: float) -> int | None:
         """Return the first layer whose bound and interval are at most `tolerance`, or None.
