@@ -108,12 +108,11 @@ def plain_layers() -> Any:
     from bnmc._kernels.cpu.sources import Drawn
     from bnmc._kernels.scalar.codes import STREAM_ROWS
     from bnmc.chain.compiled import spec_of
-    from bnmc.chain.convolution import NO_TAPS
 
     sigma, _, _, gram = pieces()
     spec = spec_of(bnmc.Chain(WIDTH, BATCH, "relu"))
     work, sums = memory.work(BATCH, 1, "float64"), layers.sums_of(spec, "float64")
-    source = Drawn(STREAM_ROWS, NO_TAPS, NO_TAPS, np.zeros((0, 0)))
+    source = Drawn(STREAM_ROWS)
     state = layers.State(
         gram[None], np.zeros((1, 0, 0)), np.zeros((1, 2, 0, 0)), np.zeros((1, 0), np.int64)
     )

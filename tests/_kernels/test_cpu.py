@@ -204,7 +204,7 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
 
 def sum_tile(first, second, rows, partial):
     """`sum_tile`, which only compiled code calls, as a function."""
-    cpu_blocks.sum_tile(first, 0, second, 0, rows, partial)
+    store_sums(partial, 0, cpu_blocks.sum_tile(first, 0, second, 0, rows))
 
 
 @DTYPES
@@ -577,8 +577,7 @@ class Layers:
         if self.activations.size:
             given = np.zeros((0, 0), self.dtype) if given is None else given
             return Multiplied(codes.STREAM_WEIGHTS, given)
-        no_taps = np.zeros((0, 0), np.int64)
-        return Drawn(codes.STREAM_ROWS, no_taps, no_taps, np.zeros((0, 0)))
+        return Drawn(codes.STREAM_ROWS)
 
     def layer(self, number):
         """The arrays of a layer of the first chain."""

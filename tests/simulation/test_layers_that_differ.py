@@ -13,7 +13,6 @@ from bnmc._kernels.cpu import layers, memory, rows
 from bnmc._kernels.cpu.sources import Drawn, Multiplied
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import sigma_of, spec_of
-from bnmc.chain.convolution import NO_TAPS
 
 KEY = np.uint32(3), np.uint32(5)
 START = np.random.default_rng(0).standard_normal((20, 5))
@@ -47,7 +46,7 @@ def grams_by_kernels(networks, by_weights):
     work, record, width = memory.work(5, 1, np.float64), [], 20
     for number, chain in enumerate(CHAINS, 1):
         spec = spec_of(chain)._replace(fan_in=width)
-        source = Drawn(codes.STREAM_ROWS, NO_TAPS, NO_TAPS, np.zeros((0, 0)))
+        source = Drawn(codes.STREAM_ROWS)
         if by_weights:
             spec = spec._replace(hides_common=False)
             source = Multiplied(codes.STREAM_WEIGHTS, np.zeros((0, 0)))
@@ -119,7 +118,7 @@ def test_one_call_takes_layers_whose_numbers_differ():
         for some, count in calls:
             record, slots = np.zeros((1, count, 5, 5)), np.arange(count)
             layers.layers(
-                None, Drawn(codes.STREAM_ROWS, NO_TAPS, NO_TAPS, np.zeros((0, 0))),
+                None, Drawn(codes.STREAM_ROWS),
                 rows.activation(sigma_of(bnmc.Activation.named("tanh")), "float64"),
                 layers.records(*some), state,
                 layers.Course(

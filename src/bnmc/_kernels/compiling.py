@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 
 from numba import cfunc, njit, types
@@ -26,6 +26,7 @@ from numba.extending import (
 )
 
 from bnmc._kernels.compile_time import watch_compilation
+from bnmc._kernels.emitting import INSTRUCTIONS, chooses, emits
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import usable_folder
 from bnmc._kernels.scalar.precisions import Both, functions_of
@@ -73,13 +74,12 @@ if _INTERNALS is not None:
     }  # fmt: skip
     MAKING = {**INLINED, "_nrt": True}
 
-#: Functions of one expression that are one instruction of a GPU.  Numba inlines them: inlining by
-#: LLVM, as for other functions, costs loops over normals a fifth of their speed.
-_EXPRESSIONS = ("product", "root32", "root64")
 
+def kernel(function: Callable[..., Any], *, inlined: bool = False) -> Any:
+    """Compile a function for the CPU, without the GIL, and keep the result on disk if possible.
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function for the CPU, without the GIL, and keep the result on disk if possible."""
+    With `inlined` it has a copy in each compiled caller, as passing many arrays on takes time.
+    """
     if getattr(config, "DISABLE_JIT", False):
         return function
     if _INTERNALS is None:
@@ -88,7 +88,11 @@ def kernel(function: Callable[..., Any]) -> Any:
         return compiled
     # Functions for C are those of `c_function`; a wrapper that nobody calls costs time to compile.
     options = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, **_FLAGS}
-    return _INTERNALS.Kernel(function, {}, options)
+    return _INTERNALS.Kernel(function, options, inlined)
+
+
+#: `kernel` of a function with many arguments, that one other kernel calls.
+part = partial(kernel, inlined=True)
 
 
 def c_function(signature: Any, function: Callable[..., Any]) -> Any:
@@ -114,8 +118,7 @@ def _kept(compile_with: Callable[[bool], Any]) -> Any:
 
 def inlined(function):
     """Let compiled code call the plain `function`, inlined."""
-    options = {**INLINED, "inline": "always"} if function.__name__ in _EXPRESSIONS else INLINED
-    return register_jitable(**options)(function)
+    return function if function in INSTRUCTIONS else register_jitable(**INLINED)(function)
 
 
 def makes_array(function):
@@ -242,17 +245,16 @@ def calls_apart(function: Any) -> Any:
     Called with an `Apart`, it calls the kernel at that address.  That kernel must return nothing
     and be compiled for the same types; its errors are raised here.
     """
-    call_address = None if _INTERNALS is None else _INTERNALS.caller(SigmaType("any"))
+
+    def call_at(sigma, *arguments):
+        raise NotImplementedError
 
     def call(sigma, *arguments):
         function(sigma, *arguments)
 
-    def implementation(sigma, *arguments):
-        if isinstance(sigma, SigmaType):
-            return lambda sigma, *arguments: function(sigma, *arguments)
-        return lambda sigma, *arguments: call_address(sigma.address, arguments)
-
-    overload(call, jit_options=INLINED, strict=False)(implementation)
+    if _INTERNALS is not None:
+        emits(call_at)(_INTERNALS.caller(SigmaType("any")))
+    chooses(call, lambda sigma, *_: function if isinstance(sigma, SigmaType) else call_at)
     return call
 
 
@@ -262,11 +264,10 @@ def by_type(**bodies: Any) -> Any:
     def choose(first, *arguments):
         return bodies[type(first).__name__](first, *arguments)
 
-    def implementation(first, *arguments):
-        body = bodies["NoneType" if first is types.none else first.instance_class.__name__]
-        return lambda first, *arguments: body(first, *arguments)
+    def body_of(first, *_):
+        return bodies["NoneType" if first is types.none else first.instance_class.__name__]
 
-    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    chooses(choose, body_of)
     return choose
 
 
@@ -276,10 +277,8 @@ def by_precision(pair: Both) -> Any:
     def call(array, *arguments):
         return (pair.single if array.itemsize == 4 else pair.double)(*arguments)
 
-    def implementation(array, *arguments):
-        function = pair.single if array.dtype == types.float32 else pair.double
-        return lambda array, *arguments: function(*arguments)
+    def function_of(array, *_):
+        return pair.single if array.dtype == types.float32 else pair.double
 
-    call.__name__ = call.__qualname__ = pair.single.__name__
-    overload(call, jit_options=INLINED, strict=False)(implementation)
+    chooses(call, function_of, leave_out=1)
     return call

@@ -47,7 +47,6 @@ from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.typed_passes import NativeLowering
-from numba.extending import intrinsic
 
 from bnmc._kernels import kernel_cache
 from bnmc._kernels.processor import LINE_BYTES
@@ -250,14 +249,16 @@ class Kernel(CPUDispatcher):
 
     is_kernel = True
 
-    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None) -> None:
-        super().__init__(py_func, locals, targetoptions, WideCompiler)
+    def __init__(self, py_func: Any, options: dict[str, Any], inlined: bool) -> None:
+        super().__init__(py_func, {}, options, WideCompiler)
         self._cache = KernelCache(py_func)
+        # Without a value, it would be that of the function which happens to be the first caller.
+        self._inner_options = {**options, "no_cpython_wrapper": True, "forceinline": inlined}
 
     @cached_property
     def inner(self) -> Any:
         """The same function as compiled code calls it."""
-        return Inner(self.py_func, {}, {**self.targetoptions, "no_cpython_wrapper": True})
+        return Inner(self.py_func, {}, self._inner_options)
 
     @property
     def _numba_type_(self) -> Any:
@@ -285,31 +286,28 @@ def address_of(kernel: Any, signature: tuple[types.Type, ...]) -> int:
 
 
 def caller(first: types.Type) -> Any:
-    """Return a function for compiled code that calls a kernel: call(address, arguments).
+    """Return what `emits` takes for calls of a kernel by the address in an `Apart`.
 
     The kernel's first argument has the type `first`, which takes no memory.  The kernel must return
     nothing; its errors are raised.
     """
 
-    @intrinsic
-    def call(typing_context, address, arguments):
-        kinds = (first, *arguments.types)
+    def body(apart, *arguments):
+        kinds = (first, *arguments)
 
         def codegen(context, builder, signature, values):
             convention = context.call_conv
-            address, packed = values
             kernel = convention.get_function_type(types.none, kinds).as_pointer()
-            given = [context.get_dummy_value(), *cgutils.unpack_tuple(builder, packed)]
-            status, _ = convention.call_function(
-                builder, builder.inttoptr(address, kernel), types.none, kinds, given
-            )
+            address = builder.inttoptr(builder.extract_value(values[0], 0), kernel)
+            given = [context.get_dummy_value(), *values[1:]]
+            status, _ = convention.call_function(builder, address, types.none, kinds, given)
             with cgutils.if_unlikely(builder, status.is_error):
                 convention.return_status_propagate(builder, status)
             return context.get_dummy_value()
 
-        return types.none(address, arguments), codegen
+        return types.none(apart, *arguments), codegen
 
-    return call
+    return body
 
 
 #: The locks of a compilation, in the order in which it takes them; see `forking`.

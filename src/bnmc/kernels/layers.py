@@ -154,8 +154,7 @@ def conditional_layer(
     gain = 1.0 if layer == 0 else law.gain
     panel = memory.panel_rows(law.width, n)
     spec = _layer_spec(law, GAUSSIAN, panel, gain, law.skip, law.norm == NORM_CENTRED)
-    no_taps = s.work.twin[:0].reshape((0, n))
-    source = Drawn(STREAM_ROWS, no_taps, no_taps, s.work.covariance[:0])
+    source = Drawn(STREAM_ROWS, None)
     matrices = Layer(out, representation, before, following)
     return _make_layer(source, sigma, spec, matrices, layer, chain, key, s)
 

@@ -18,6 +18,7 @@ from bnmc._kernels.cpu.orthogonal import Frame, invert_root, limit_rank, multipl
 from bnmc._kernels.cpu.orthogonal import frame as frame_of
 from bnmc._kernels.cpu.rows import prepare_factor
 from bnmc._kernels.scalar.cholesky import find_twins, scale_of
+from bnmc._kernels.scalar.elementary import smaller
 
 
 class Matrices(NamedTuple):
@@ -193,7 +194,7 @@ def _least_pivot(gram, spec, centred, is_full, work, matrices):
     for k in range(spec.columns):
         is_last = centred and (k + 1) % spec.batch == 0
         if not is_last and gram[k, k] > 0.0 and (matrices.in_root[k] or not is_full):
-            least = min(least, work.diagonal[k])
+            least = smaller(least, work.diagonal[k])
     return least
 
 

@@ -44,6 +44,7 @@ from bnmc._kernels.scalar.codes import (
     STREAM_BACKWARD,
     Draw,
 )
+from bnmc._kernels.scalar.elementary import smaller
 
 for _module in (activations, slopes):
     inline_module(_module)
@@ -154,7 +155,7 @@ def _make_hidden(spec, x, start, rows, draw, work, z, h):
     multiply_triangular(work.factor, spec.columns, z, h, rows)
     if spec.skip != 0.0:
         add_columns(spec.skip, x, start, spec.columns, rows, h)
-    repeat_first_row(h, spec.columns, min(BLOCK, spec.width - start), rows)
+    repeat_first_row(h, spec.columns, smaller(BLOCK, spec.width - start), rows)
 
 
 @kernel
@@ -176,7 +177,7 @@ def first_pass(sigma, spec, x, panel, draw, work, matrices, rows_of, sums):
     centred = spec.norm == NORM_CENTRED and spec.skip != 0.0
     noise = _noise_of(draw)
     for start in range(0, spec.width, BLOCK):
-        count, number = min(BLOCK, spec.width - start), start // BLOCK
+        count, number = smaller(BLOCK, spec.width - start), start // BLOCK
         rows = (count + GROUP - 1) // GROUP * GROUP
         h, delta, scales = rows_of.hidden[number], rows_of.delta[number], rows_of.scales[number]
         _make_hidden(spec, x, start, rows, draw, work, rows_of.normals[number], h)
@@ -296,7 +297,7 @@ def second_pass(sigma, slope, spec, gain, skip, unit, panel, matrices, rows_of, 
     """
     columns, values = spec.columns, rows_of.values
     for start in range(0, spec.width, BLOCK):
-        count, number = min(BLOCK, spec.width - start), start // BLOCK
+        count, number = smaller(BLOCK, spec.width - start), start // BLOCK
         rows = (count + GROUP - 1) // GROUP * GROUP
         h, delta, scales = rows_of.hidden[number], rows_of.delta[number], rows_of.scales[number]
         _activate_rows(sigma, spec, h, scales, count, rows, values)
@@ -324,7 +325,7 @@ def top_pass(spec, given, x, panel, draw, work, rows_of, sums):
     """
     noise = _noise_of(draw)
     for start in range(0, spec.width, BLOCK):
-        count, number = min(BLOCK, spec.width - start), start // BLOCK
+        count, number = smaller(BLOCK, spec.width - start), start // BLOCK
         rows = (count + GROUP - 1) // GROUP * GROUP
         delta = rows_of.delta[number]
         _make_hidden(
@@ -399,7 +400,7 @@ def _through_norm(spec, rows, unit, scales, x, factors, g):
 def sum_noise(spec, panel, rows_of, sums):
     """Sum ZᵀZ over all rows."""
     for start in range(0, spec.width, BLOCK):
-        count = min(BLOCK, spec.width - start)
+        count = smaller(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         delta = rows_of.delta[start // BLOCK]
         clear_rows(delta, 0, spec.columns, count, rows)
@@ -412,7 +413,7 @@ def sum_noise(spec, panel, rows_of, sums):
 def multiply_noise(spec, root, rows_of):
     """Multiply the rows Z by a triangular factor."""
     for start in range(0, spec.width, BLOCK):
-        rows = (min(BLOCK, spec.width - start) + GROUP - 1) // GROUP * GROUP
+        rows = (smaller(BLOCK, spec.width - start) + GROUP - 1) // GROUP * GROUP
         delta = rows_of.delta[start // BLOCK]
         multiply_triangular(root, spec.columns, delta, delta, rows)
 

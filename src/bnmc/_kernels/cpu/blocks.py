@@ -16,13 +16,18 @@ from bnmc._kernels.cpu.vectors import (
     add_scaled,
     add_squares,
     keep_order,
-    load_part,
+    load_column,
+    load_parts,
     load_strip,
+    load_strips,
+    load_two_parts,
     store,
+    store_strips,
     store_sums,
     zero_part,
     zero_strip,
 )
+from bnmc._kernels.scalar.elementary import smaller
 
 #: Columns that a product goes through at once, which stay in the cache of a core.  Bits of batches
 #: with more columns depend on it.
@@ -41,7 +46,7 @@ def multiply_triangular(factor, columns, source, block, rows):
     columns alone, so the last ones come first.
     """
     for first in range((columns - 1) // _SLAB * _SLAB, -1, -_SLAB):
-        last = min(first + _SLAB, columns)
+        last = smaller(first + _SLAB, columns)
         if last < columns:
             _add_slab(factor, last, columns, first, last - first, source, first, block, rows)
         _multiply_slab(factor, first, last, source, block, rows)
@@ -68,22 +73,22 @@ def _multiply_slab(factor, first, last, source, block, rows):
             sums = zero, zero, zero, zero
             for k in range(first, i + 1):
                 lanes = load_strip(source, k * STRIDE + row)
-                sums = add_scaled(_entries(factor, i, k), lanes, sums)
+                sums = add_scaled(load_column(factor, i, k), lanes, sums)
             # The tile at the diagonal is triangular itself.
             lanes = load_strip(source, (i + 1) * STRIDE + row)
-            sums = add_scaled(_entries(factor, i, i + 1)[1:], lanes, sums)
+            sums = add_scaled(load_column(factor, i, i + 1)[1:], lanes, sums)
             lanes = load_strip(source, (i + 2) * STRIDE + row)
-            sums = add_scaled(_entries(factor, i, i + 2)[2:], lanes, sums)
+            sums = add_scaled(load_column(factor, i, i + 2)[2:], lanes, sums)
             lanes = load_strip(source, (i + 3) * STRIDE + row)
-            sums = add_scaled(_entries(factor, i, i + 3)[3:], lanes, sums)
-            _store_four(block, i * STRIDE + row, sums)
+            sums = add_scaled(load_column(factor, i, i + 3)[3:], lanes, sums)
+            store_strips(block, i * STRIDE + row, STRIDE, sums)
 
 
 @kernel
 def add_product(factor, start, columns, tile, depth, block, rows):
     """Add factor[:, start : start + depth] @ tile to the columns of a block."""
     for at in range(0, depth, _SLAB):
-        width = min(_SLAB, depth - at)
+        width = smaller(_SLAB, depth - at)
         _add_slab(factor, 0, columns, start + at, width, tile, at, block, rows)
 
 
@@ -97,40 +102,96 @@ def _add_slab(factor, first, columns, start, depth, tile, at, block, rows):
     tiles = (columns + 3) // 4
     for begin in range(first // 4, tiles, _TILES):
         for row in range(0, rows, strip):
-            for quad in range(begin, min(begin + _TILES, tiles)):
+            for quad in range(begin, smaller(begin + _TILES, tiles)):
                 i = 4 * quad
-                sums = _four(load_strip, block, i * STRIDE + row)
+                sums = load_strips(block, i * STRIDE + row, STRIDE)
                 for k in range(depth):
                     lanes = load_strip(tile, (at + k) * STRIDE + row)
-                    sums = add_scaled(_entries(factor, i, start + k), lanes, sums)
-                _store_four(block, i * STRIDE + row, sums)
+                    sums = add_scaled(load_column(factor, i, start + k), lanes, sums)
+                store_strips(block, i * STRIDE + row, STRIDE, sums)
+
+
+# Sums of products of columns, one a lane: `first` from place i on, and `second` from place j on.
 
 
 @inlined
-def _two(load, block, i):
-    """Load the same rows of two columns of a block."""
-    return load(block, i), load(block, i + STRIDE)
+def sum_whole_tile(first, i, second, j, rows):
+    """Return the products of four columns of `first` and four of `second`, as sums of lanes."""
+    zero = zero_part(first)
+    four = zero, zero, zero, zero
+    sums = four + four + four + four
+    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
+        keep_order()
+        left, right = load_parts(first, i + row, STRIDE), load_parts(second, j + row, STRIDE)
+        sums = add_products(left, right, sums)
+    return sums
+
+
+def _in_parts(sum_part):
+    """Return `sum_part` for all parts of narrow vectors."""
+    if vectors.PART_BYTES == vectors.NARROW_BYTES:
+        return inlined(sum_part)
+
+    @inlined
+    def sum_parts(first, i, second, j, rows):
+        lanes = vectors.PART_BYTES // first.itemsize
+        return add_all(
+            sum_part(first, i, second, j, rows),
+            sum_part(first, i + lanes, second, j + lanes, rows),
+        )
+
+    inlined(sum_part)
+    return sum_parts
+
+
+def sum_half_tile(first, i, second, j, rows):
+    """Return the products of two columns of `first` and four of `second`, as sums of lanes.
+
+    The sums contain one part of every narrow vector of rows.
+    """
+    zero = zero_part(first)
+    four = zero, zero, zero, zero
+    sums = four + four
+    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
+        keep_order()
+        left, right = load_two_parts(first, i + row, STRIDE), load_parts(second, j + row, STRIDE)
+        sums = add_products(left, right, sums)
+    return sums
+
+
+def _sum_triangle(block, i, _, _i, rows):
+    """Return the products of four columns with themselves like `sum_half_tile`, row by row."""
+    zero = zero_part(block)
+    four = zero, zero, zero, zero
+    sums = four + four + (zero, zero)
+    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
+        keep_order()
+        sums = add_squares(load_parts(block, i + row, STRIDE), sums)
+    return sums
+
+
+def _sum_two_squares(block, i, _, _i, rows):
+    """Return the products of two columns with themselves like `sum_half_tile`, row by row."""
+    zero = zero_part(block)
+    sums = (zero, zero, zero)
+    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
+        sums = add_squares(load_two_parts(block, i + row, STRIDE), sums)
+    return sums
+
+
+_sum_half, _sum_last = _in_parts(sum_half_tile), _in_parts(_sum_two_squares)
+_sum_diagonal = _in_parts(_sum_triangle)
 
 
 @inlined
-def _four(load, block, i):
-    """Load the same rows of four columns of a block."""
-    return _two(load, block, i) + _two(load, block, i + 2 * STRIDE)
+def _sum_two_halves(first, i, second, j, rows):
+    upper = _sum_half(first, i, second, j, rows)
+    return upper + _sum_half(first, i + 2 * STRIDE, second, j, rows)
 
 
-@inlined
-def _entries(factor, i, k):
-    """Return four entries of column k of a factor."""
-    return factor[i, k], factor[i + 1, k], factor[i + 2, k], factor[i + 3, k]
-
-
-@inlined
-def _store_four(block, i, columns):
-    """Write the same rows of four columns of a block."""
-    store(block, i, columns[0])
-    store(block, i + STRIDE, columns[1])
-    store(block, i + 2 * STRIDE, columns[2])
-    store(block, i + 3 * STRIDE, columns[3])
+#: All 16 sums at once if there are registers: eight are too few to hide the latency of a
+#: multiply-add.
+sum_tile = sum_whole_tile if vectors.WIDE_REGISTERS else _sum_two_halves
 
 
 @kernel
@@ -146,36 +207,21 @@ def add_gram(block, columns, rows, partial, sums):
             position = 16 * (tile_i * (tile_i + 1) // 2 + first)
             # The last tile of 4 k + 1 or 4 k + 2 columns has two rows.
             half = 4 * tile_i + 2 >= columns
-            place = 4 * tile_i * STRIDE
-            for tile_j in range(first, min(first + _SLAB // 4, tile_i)):
+            i = 4 * tile_i * STRIDE
+            for tile_j in range(first, smaller(first + _SLAB // 4, tile_i)):
+                j = 4 * tile_j * STRIDE
                 if half:
-                    _sum_upper_half(block, place, block, 4 * tile_j * STRIDE, rows, partial)
+                    store_sums(partial, 0, _sum_half(block, i, block, j, rows))
                 else:
-                    sum_tile(block, place, block, 4 * tile_j * STRIDE, rows, partial)
+                    store_sums(partial, 0, sum_tile(block, i, block, j, rows))
                 _add_partial(partial, sums, position)
                 position += 16
             if tile_i < first + _SLAB // 4:
                 if half:
-                    _sum_last_tile(block, place, rows, partial)
+                    store_sums(partial, 0, _sum_last(block, i, block, i, rows))
                 else:
-                    _sum_diagonal_tile(block, place, rows, partial)
+                    store_sums(partial, 0, _sum_diagonal(block, i, block, i, rows))
                 _add_partial(partial, sums, position)
-
-
-@kernel
-def add_cross(first, second, columns, rows, partial, sums):
-    """Add firstᵀ second of two blocks to `sums`, kept as a matrix of order `padded(columns)`.
-
-    Sums are made like those of `add_gram`.
-    """
-    tiles = (columns + 3) // 4
-    for tile_i in range(tiles):
-        for tile_j in range(tiles):
-            sum_tile(first, 4 * tile_i * STRIDE, second, 4 * tile_j * STRIDE, rows, partial)
-            for row in range(4):
-                at = np.uintp(4 * ((4 * tile_i + row) * tiles + tile_j))
-                for k in range(4):
-                    sums[at + np.uintp(k)] += partial[np.uintp(4 * row + k)]
 
 
 @inlined
@@ -187,111 +233,21 @@ def _add_partial(partial, sums, position):
         sums[at + np.uintp(k)] += partial[k]
 
 
-@inlined
-def sum_tile(first, i, second, j, rows, partial):
-    """Write the products of four columns of `first`, from place i on, and four of `second`, from j.
+@kernel
+def add_cross(first, second, columns, rows, partial, sums):
+    """Add firstᵀ second of two blocks to `sums`, kept as a matrix of order `padded(columns)`.
 
-    partial : (16,)
-        Receives the sums over the rows, in the dtype of the blocks.
+    Sums are made like those of `add_gram`.
     """
-    if vectors.WIDE_REGISTERS:
-        # All 16 sums at once: eight are too few to hide the latency of a multiply-add.
-        sums = sum_whole_tile(first, i, second, j, rows)
-    else:
-        upper = _all_parts(sum_half_tile, first, i, second, j, rows)
-        sums = upper + _all_parts(sum_half_tile, first, i + 2 * STRIDE, second, j, rows)
-    store_sums(partial, 0, sums)
-
-
-@inlined
-def _all_parts(sum_tile_of, first, i, second, j, rows):
-    """Return sums of lanes over all parts of narrow vectors."""
-    sums = sum_tile_of(first, i, second, j, rows)
-    if vectors.PART_BYTES < vectors.NARROW_BYTES:
-        lanes = vectors.PART_BYTES // first.itemsize
-        sums = add_all(sums, sum_tile_of(first, i + lanes, second, j + lanes, rows))
-    return sums
-
-
-@inlined
-def _four_zeros(block):
-    zero = zero_part(block)
-    return zero, zero, zero, zero
-
-
-@inlined
-def sum_whole_tile(first, i, second, j, rows):
-    """Return the products of four columns of `first` and four of `second`, as sums of lanes."""
-    four = _four_zeros(first)
-    sums = four + four + four + four
-    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
-        keep_order()
-        left, right = _four(load_part, first, i + row), _four(load_part, second, j + row)
-        sums = add_products(left, right, sums)
-    return sums
-
-
-@inlined
-def sum_half_tile(first, i, second, j, rows):
-    """Return the products of two columns of `first` and four of `second`, as sums of lanes.
-
-    The sums contain one part of every narrow vector of rows.
-    """
-    sums = _four_zeros(first) + _four_zeros(first)
-    for row in range(0, rows, vectors.NARROW_BYTES // first.itemsize):
-        keep_order()
-        left, right = _two(load_part, first, i + row), _four(load_part, second, j + row)
-        sums = add_products(left, right, sums)
-    return sums
-
-
-@inlined
-def _sum_upper_half(first, i, second, j, rows, partial):
-    """Write the products of two columns of `first` and four of `second`, as `sum_tile` does."""
-    four = _four_zeros(first)
-    store_sums(partial, 0, _all_parts(sum_half_tile, first, i, second, j, rows) + four + four)
-
-
-@inlined
-def _sum_diagonal_tile(block, i, rows, partial):
-    """Write the products of four columns with themselves, from place i on, as `sum_tile` does.
-
-    The upper half, the mirror image of the lower one, stays zero.
-    """
-    a, zero = _all_parts(_sum_lower_tile, block, i, block, i, rows), zero_part(block)
-    sums = (
-        a[0], zero, zero, zero, a[1], a[2], zero, zero, a[3], a[4], a[5], zero, a[6], a[7], a[8],
-        a[9],
-    )  # fmt: skip
-    store_sums(partial, 0, sums)
-
-
-@inlined
-def _sum_last_tile(block, i, rows, partial):
-    """Write the products of two columns with themselves, from place i on, as `sum_tile` does."""
-    a, zero = _all_parts(_sum_two_squares, block, i, block, i, rows), zero_part(block)
-    four = _four_zeros(block)
-    store_sums(partial, 0, (a[0], zero, zero, zero, a[1], a[2], zero, zero, *four, *four))
-
-
-@inlined
-def _sum_lower_tile(block, i, _, _i, rows):
-    """Return the products of four columns with themselves like `sum_half_tile`, row by row."""
-    four = _four_zeros(block)
-    sums = four + four + four[:2]
-    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
-        keep_order()
-        sums = add_squares(_four(load_part, block, i + row), sums)
-    return sums
-
-
-@inlined
-def _sum_two_squares(block, i, _, _i, rows):
-    """Return the products of two columns with themselves like `sum_half_tile`, row by row."""
-    sums = _four_zeros(block)[:3]
-    for row in range(0, rows, vectors.NARROW_BYTES // block.itemsize):
-        sums = add_squares(_two(load_part, block, i + row), sums)
-    return sums
+    tiles = (columns + 3) // 4
+    for tile_i in range(tiles):
+        for tile_j in range(tiles):
+            i, j = 4 * tile_i * STRIDE, 4 * tile_j * STRIDE
+            store_sums(partial, 0, sum_tile(first, i, second, j, rows))
+            for row in range(4):
+                at = np.uintp(4 * ((4 * tile_i + row) * tiles + tile_j))
+                for k in range(4):
+                    sums[at + np.uintp(k)] += partial[np.uintp(4 * row + k)]
 
 
 @kernel

@@ -14,8 +14,17 @@ import numpy as np
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.memory import PANEL
-from bnmc._kernels.cpu.vectors import add_scaled, flat, load_strip, store, zero_strip
+from bnmc._kernels.cpu.vectors import (
+    add_scaled,
+    flat,
+    load_strip,
+    load_strips,
+    store_strips,
+    subtract_all,
+    zero_strip,
+)
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+from bnmc._kernels.scalar.elementary import larger, smaller
 
 
 @kernel
@@ -46,7 +55,7 @@ def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
     """
     order = matrix.shape[0]
     for first in range(0, order, PANEL):
-        last = min(first + PANEL, order)
+        last = smaller(first + PANEL, order)
         make_panel(matrix, diagonal, twin, scale, panel, factor, regular, first, last, first, order)
         if last < order:
             subtract_products(matrix, panel, last, order)
@@ -66,11 +75,11 @@ def _factor_piece(
     """
     order = matrix.shape[0]
     for start in range(first, last, 4):
-        end = min(start + 4, last)
-        row0, row1 = matrix[start], matrix[min(start + 1, order - 1)]
-        row2, row3 = matrix[min(start + 2, order - 1)], matrix[min(start + 3, order - 1)]
+        end = smaller(start + 4, last)
+        row0, row1 = matrix[start], matrix[smaller(start + 1, order - 1)]
+        row2, row3 = matrix[smaller(start + 2, order - 1)], matrix[smaller(start + 3, order - 1)]
         for k in range(start, end):
-            row, left = matrix[k], max(k, begin)
+            row, left = matrix[k], larger(k, begin)
             f0 = row0[k] if k > start else 0.0
             f1 = row1[k] if k > start + 1 else 0.0
             f2 = row2[k] if k > start + 2 else 0.0
@@ -90,7 +99,7 @@ def _factor_piece(
         for k in range(end, last):
             row = matrix[k]
             f0, f1, f2, f3 = row0[k], row1[k], row2[k], row3[k]
-            for i in range(np.uintp(max(k, begin)), np.uintp(stop)):
+            for i in range(np.uintp(larger(k, begin)), np.uintp(stop)):
                 row[i] -= (f0 * row0[i] + f1 * row1[i]) + (f2 * row2[i] + f3 * row3[i])
 
 
@@ -105,7 +114,7 @@ def make_panel(
     row has the inverses of the diagonal entries.
     """
     for left in range(begin, stop, PANEL):
-        right = min(left + PANEL, stop)
+        right = smaller(left + PANEL, stop)
         _factor_piece(
             matrix, diagonal, twin, scale, panel[0], factor, regular, first, last, left, right
         )
@@ -139,14 +148,9 @@ def subtract_products(matrix, panel, first, last):
                     products[at + np.uintp(3)],
                 )  # fmt: skip
                 sums = add_scaled(scalars, lanes, sums)
-            at, step = np.uintp(i * order + j), np.uintp(order)
-            store(entries, at, load_strip(entries, at) - sums[0])
-            at += step
-            store(entries, at, load_strip(entries, at) - sums[1])
-            at += step
-            store(entries, at, load_strip(entries, at) - sums[2])
-            at += step
-            store(entries, at, load_strip(entries, at) - sums[3])
+            at = i * order + j
+            rest = subtract_all(load_strips(entries, at, order), sums)
+            store_strips(entries, at, order, rest)
     for i in range(first + whole, last):
         for j in range(i, order):
             total = 0.0
@@ -184,4 +188,4 @@ def least_pivots(matrices, diagonals, twin, panel, regular, least):
         matrix, diagonal = matrices[number], diagonals[number]
         cholesky(matrix, diagonal, twin, 1.0, panel, matrix, regular)
         for k in range(matrix.shape[0]):
-            least[number] = min(least[number], diagonal[k])
+            least[number] = smaller(least[number], diagonal[k])

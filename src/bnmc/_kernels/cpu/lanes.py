@@ -30,6 +30,7 @@ from bnmc._kernels.cpu.vectors import (
     zero_wide,
 )
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
+from bnmc._kernels.scalar.elementary import smaller
 from bnmc._kernels.scalar.normal import normals as scalar_normals
 
 _draw = scalar_normals.double
@@ -88,7 +89,7 @@ def linear_layers(
             _fill_normals(order, quad, group, first_layer + step, key0, key1, normals)
             rows = x[quad * QUAD * row_size : (quad + 1) * QUAD * row_size]
             draw_rows(shape, factor, normals, rows)
-            for row in range(min(QUAD, width - quad * QUAD)):
+            for row in range(smaller(QUAD, width - quad * QUAD)):
                 add_row(rows, row, order, gram)
         _finish_gram(shape, gram)
         if (step + 1) % every == 0:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bnmc._kernels.compiling import by_type, inlined, kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel, part
 from bnmc._kernels.cpu.blocks import (
     add_gram,
     clear_rows,
@@ -58,6 +58,7 @@ from bnmc._kernels.scalar.codes import (
     Draw,
     LayerSpec,
 )
+from bnmc._kernels.scalar.elementary import smaller
 
 #: Most bytes of the rows of a layer that are kept from the first pass to the second.  Rows that do
 #: not fit in a cache of the processor are made again.
@@ -140,7 +141,7 @@ def records(*specs: LayerSpec) -> NDArray[Any]:
 
 @inlined
 def _spec_of(specs, step):
-    at = specs[min(step, specs.shape[0] - 1)]
+    at = specs[smaller(step, specs.shape[0] - 1)]
     return LayerSpec(
         at["width"], at["batch"], at["columns"], at["fan_in"], at["panel"], at["weights"],
         at["gain"], at["skip"], at["bias"], at["uniform_bias"], at["shared_variance"], at["order"],
@@ -213,14 +214,14 @@ def finish_rows(spec, sigma, layer, start, count, work, moments):
 # --- panels
 
 
-@kernel
+@part
 def sum_moments(first_panel, last_panel, work, source, sigma, spec, layer, draw, sums):
     """Make the rows of panels, and sum the moments of their samples: the first of two passes."""
     hidden = layer.following if layer.following.shape[0] > 0 else sums.hidden
     for number in range(first_panel, last_panel):
-        last_row = min((number + 1) * spec.panel, spec.width)
+        last_row = smaller((number + 1) * spec.panel, spec.width)
         for start in range(number * spec.panel, last_row, BLOCK):
-            count = min(BLOCK, last_row - start)
+            count = smaller(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
             make_rows(source, spec, layer, start, rows, draw, work)
             if hidden.shape[0] > 0:
@@ -229,15 +230,15 @@ def sum_moments(first_panel, last_panel, work, source, sigma, spec, layer, draw,
     return -1
 
 
-@kernel
+@part
 def sum_rows(first_panel, last_panel, work, source, sigma, spec, layer, draw, sums):
     """Make panels of a layer, and sum their Gram matrices; return a row without variance, or -1."""
     hidden = layer.following if layer.following.shape[0] > 0 else sums.hidden
     for number in range(first_panel, last_panel):
         work.sums[:] = 0.0
-        last_row = min((number + 1) * spec.panel, spec.width)
+        last_row = smaller((number + 1) * spec.panel, spec.width)
         for start in range(number * spec.panel, last_row, BLOCK):
-            count = min(BLOCK, last_row - start)
+            count = smaller(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
             if spec.groups > 0 and hidden.shape[0] > 0:
                 load_columns(hidden, spec.columns, rows, start, work.block)
@@ -258,7 +259,7 @@ _share_moments, _share_rows = shared(sum_moments), shared(sum_rows)
 
 @inlined
 def _take_moments(moments, threads, source, sigma, spec, layer, draw, work, sums):
-    _share_moments(threads, panels_of(spec), work, source, sigma, spec, layer, draw, sums)
+    _share_moments(threads, 0, panels_of(spec), work, source, sigma, spec, layer, draw, sums)
     return merge_moments(spec, work.block, moments)
 
 
@@ -281,8 +282,9 @@ def one_layer(threads, source, sigma, spec, layer, draw, work, sums):
         )
     if event == RUNNING:
         panels = panels_of(spec)
-        place = _share_rows(threads, panels, work, source, sigma, spec, layer, draw, sums)
-        finite = merge(threads, sums.panels, spec.width, layer.gram)
+        place = _share_rows(threads, 0, panels, work, source, sigma, spec, layer, draw, sums)
+        tiles = (spec.columns + 3) // 4
+        finite = merge(threads, sums.panels, spec.width, layer.gram, 0, tiles)
         if not finite or place >= 0:
             event = ZERO_VARIANCE if finite else NOT_FINITE
     return event, place
@@ -340,7 +342,7 @@ def gram_of_rows(a, width, work, gram):
     work.sums[:] = 0.0
     columns = gram.shape[0]
     for start in range(0, width, BLOCK):
-        rows = (min(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
+        rows = (smaller(BLOCK, width - start) + GROUP - 1) // GROUP * GROUP
         for k in range(columns):
             values, others = work.block[k * STRIDE : k * STRIDE + rows], a[k, start : start + rows]
             for row in range(rows):

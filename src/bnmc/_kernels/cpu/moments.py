@@ -27,6 +27,7 @@ from bnmc._kernels.cpu.vectors import (
     zero_wide,
 )
 from bnmc._kernels.scalar.codes import FLAT_SAMPLE, NOT_FINITE, RUNNING
+from bnmc._kernels.scalar.elementary import larger, smaller
 from bnmc._kernels.scalar.moments import is_flat, merged_mean, squares_between, variance_of
 
 
@@ -97,7 +98,7 @@ def moments_of_rows(block, at, length, out):
     for k in range(4):
         shift = out[8 + k]
         out[k] += shift / length
-        out[4 + k] = max(out[4 + k] - shift * shift / length, 0.0)
+        out[4 + k] = larger(out[4 + k] - shift * shift / length, 0.0)
 
 
 @kernel
@@ -112,8 +113,8 @@ def add_moments(spec, number, start, count, block, scratch, moments):
     row = 0
     while row < count:
         group = (start + row) // size
-        end = min(count, (group + 1) * size - start)
-        before = start + row - max(group * size, number * spec.panel)
+        end = smaller(count, (group + 1) * size - start)
+        before = start + row - larger(group * size, number * spec.panel)
         length = end - row
         segment = moments.segments[number + group]
         for i in range(spec.columns):
@@ -142,7 +143,9 @@ def merge_moments(spec, block, moments):
         for i in range(spec.columns):
             count, mean, squares = 0, 0.0, 0.0
             for number in range(begin // spec.panel, (end - 1) // spec.panel + 1):
-                length = min((number + 1) * spec.panel, end) - max(number * spec.panel, begin)
+                length = smaller((number + 1) * spec.panel, end) - larger(
+                    number * spec.panel, begin
+                )
                 segment = moments.segments[number + group]
                 between = squares_between(mean, count, segment[0, i], length)
                 mean = merged_mean(mean, count, segment[0, i], length)
@@ -163,9 +166,9 @@ def _normalise(moments, spec, start, rows, block):
     size = spec.width // spec.groups
     row = 0
     while row < rows:
-        group = min((start + row) // size, spec.groups - 1)
+        group = smaller((start + row) // size, spec.groups - 1)
         # Padding rows belong to the last group.
-        end = rows if group == spec.groups - 1 else min(rows, (group + 1) * size - start)
+        end = rows if group == spec.groups - 1 else smaller(rows, (group + 1) * size - start)
         for i in range(spec.columns):
             shift = block.dtype.type(moments.shift[group, i])
             scale = block.dtype.type(moments.scale[group, i])

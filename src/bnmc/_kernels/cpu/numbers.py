@@ -12,6 +12,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import by_precision, inlined, kernel
 from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM
+from bnmc._kernels.scalar.elementary import smaller
 from bnmc._kernels.scalar.normal import centred_uniforms, normals, signs
 
 #: Rows of a block, and rows per call of the generator: four words of 16 neighbouring counters.
@@ -100,7 +101,7 @@ def fill_weights(weights, given, tile, element, columns, first_row, rows, draw):
         fill_signs(tile, 0, element, columns, first_row, rows, draw)
     else:
         origin = first_row % given.shape[0]
-        count = min(rows, given.shape[0] - origin)
+        count = smaller(rows, given.shape[0] - origin)
         for k in range(columns):
             tile[k * STRIDE : k * STRIDE + rows] = 0.0
             for row in range(count):

@@ -19,13 +19,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.compiling import inlined, kernel, part
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, multiply_triangular
 from bnmc._kernels.cpu.memory import aligned_zeros, padded, tile_sums
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import draw_regular
 from bnmc._kernels.cpu.sharing import keep_sums, merge, shared
 from bnmc._kernels.scalar.codes import MOST_PASSES, ORTHOGONAL_PIVOT
+from bnmc._kernels.scalar.elementary import larger, smaller
 
 
 class Frame(NamedTuple):
@@ -71,15 +72,15 @@ def begin_frame(frame):
             frame.inverse[i, j] = 1.0 if i == j else 0.0
 
 
-@kernel
+@part
 def sum_panels(first_panel, last_panel, work, spec, is_first, draw, frame):
     """Sum the products of the columns of `frame` over panels of rows."""
     block = work.block
     for number in range(first_panel, last_panel):
         work.sums[:] = 0.0
-        last_row = min((number + 1) * spec.panel, spec.width)
+        last_row = smaller((number + 1) * spec.panel, spec.width)
         for start in range(number * spec.panel, last_row, BLOCK):
-            count = min(BLOCK, last_row - start)
+            count = smaller(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
             draw_regular(block, spec.columns, work.regular, start, rows, draw)
             if not is_first:
@@ -120,8 +121,8 @@ def invert_root(matrix, inverse):
         pivot = diagonal
         for j in range(k):
             pivot -= matrix[k, j] * matrix[k, j]
-        pivot = max(pivot / diagonal, order * 2.0**-52)
-        least = min(least, pivot)
+        pivot = larger(pivot / diagonal, order * 2.0**-52)
+        least = smaller(least, pivot)
         matrix[k, k] = np.sqrt(pivot * diagonal)
         for i in range(k + 1, order):
             value = matrix[i, k]
@@ -156,8 +157,8 @@ def orthogonal_factor(threads, spec, draw, work, frame):
     begin_frame(frame)
     panels = (spec.width - 1) // spec.panel + 1
     for number in range(MOST_PASSES):
-        _share_panels(threads, panels, work, spec, number == 0, draw, frame)
-        merge(threads, frame.sums, spec.width, work.covariance)
+        _share_panels(threads, 0, panels, work, spec, number == 0, draw, frame)
+        merge(threads, frame.sums, spec.width, work.covariance, 0, (spec.columns + 3) // 4)
         if orthogonalise(work.covariance, frame) >= ORTHOGONAL_PIVOT:
             break
     multiply_lower(work.factor, frame.inverse)

@@ -36,6 +36,7 @@ from bnmc._kernels.scalar.codes import (
     ZERO_VARIANCE,
     Draw,
 )
+from bnmc._kernels.scalar.elementary import smaller
 from bnmc._kernels.scalar.normal import uniform64
 from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
 
@@ -113,7 +114,7 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
         met, tries, status = state.met[number:], state.tries[number], state.status[number]
         if status[0] != 0:
             continue
-        trace = course.trace[number : min(number + 1, course.trace.shape[0])]
+        trace = course.trace[number : smaller(number + 1, course.trace.shape[0])]
         chain = np.uint32(course.first_pair + number)
         ahead, behind = state.grams[number, 0], state.grams[number, 1]
         for step in range(course.layers):
@@ -125,9 +126,9 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
             for side in range(2 if apart and layer > course.alone else 1):
                 work = sides[side].work
                 gram = state.grams[number, side]
-                least = factorise_covariance(None, source, spec, gram, work)
+                least = factorise_covariance(source.taps, None, gram, spec, work)
                 if trace.shape[0] > 0:
-                    trace[0, step, 1] = min(least, trace[0, step, 1])
+                    trace[0, step, 1] = smaller(least, trace[0, step, 1])
             if apart and layer > course.alone:
                 distance = np.nan
                 if same_range(spec, first, second):
@@ -188,7 +189,7 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
 @kernel
 def _take_moments(moments, sigma, spec, element, draw, drawn, sides, normals):
     for start in range(0, spec.width, BLOCK):
-        count = min(BLOCK, spec.width - start)
+        count = smaller(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
         for side in range(2):
@@ -230,7 +231,7 @@ def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
         sides[side].work.sums[:] = 0.0
     squares[:] = 0.0
     for start in range(0, spec.width, BLOCK):
-        count = min(BLOCK, spec.width - start)
+        count = smaller(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
         draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
         for side in range(2):

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from bnmc._kernels.compiling import Sigma, activate, calls_apart, compiled_apart, kernel
+from bnmc._kernels.compiling import Sigma, activate, calls_apart, compiled_apart, kernel, part
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import (
     add_product,
     clear_rows,
-    copy_matrix,
     scale_columns,
 )
 from bnmc._kernels.cpu.factor import cholesky
@@ -29,6 +28,7 @@ from bnmc._kernels.cpu.vectors import (
 )
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
 from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc._kernels.scalar.elementary import larger, smaller
 
 
 @kernel
@@ -142,7 +142,7 @@ def keep_normalised(block, spec, rows, scales, first_row, out):
             out[i, first_row + row] = block[column + row] * scales[group + row]
 
 
-@kernel
+@part
 def factorise(gram, spec, work):
     """Write the factor of the covariance of the rows of W a to a `Work`.
 
@@ -157,7 +157,7 @@ def factorise(gram, spec, work):
     return least_pivot(spec, work.twin, work.diagonal)
 
 
-@kernel
+@part
 def prepare_factor(gram, spec, centred, work):
     """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale.
 
@@ -165,24 +165,26 @@ def prepare_factor(gram, spec, centred, work):
     """
     columns, covariance, diagonal = spec.columns, work.covariance, work.diagonal
     if centred:
+        # No norm centres rows with a bias that it shows.
         centre(gram, spec.batch, work.group_means, covariance)
     else:
-        copy_matrix(gram, covariance)
+        for i in range(columns):
+            for j in range(columns):
+                covariance[i, j] = gram[i, j] + spec.shared_variance
     for i in range(columns):
         diagonal[i] = covariance[i, i]
     scale = spec.gain
     if spec.hides_scale:
         scale = scale_of(diagonal)
-    for first in range(0, columns, spec.batch):
-        mean = 0.0
-        for i in range(first, first + spec.batch):
-            diagonal[i] = gram[i, i]
-            mean += gram[i, i]
-        mean /= spec.batch
-        if centred:
+    if centred:
+        for first in range(0, columns, spec.batch):
+            mean = 0.0
+            for i in range(first, first + spec.batch):
+                mean += gram[i, i]
+            mean /= spec.batch
             # Centring rounds to the precision of the means, which may exceed the sample.
             for i in range(first, first + spec.batch):
-                diagonal[i] = max(diagonal[i], mean)
+                diagonal[i] = larger(gram[i, i], mean)
             # The others determine the last sample of a batch, so its pivot is zero.
             diagonal[first + spec.batch - 1] = np.inf
     # After centring, copies differ if they are in batches with different other samples.
@@ -197,7 +199,7 @@ def least_pivot(spec, twin, diagonal):
     least = 1.0
     for k in range(spec.columns):
         if twin[k] == k and not (centred and (k + 1) % spec.batch == 0):
-            least = min(least, diagonal[k])
+            least = smaller(least, diagonal[k])
     return least
 
 
@@ -229,7 +231,7 @@ def multiply_block(spec, given, a, start, rows, draw, tile, block):
     clear_rows(block, 0, spec.columns, 0, rows)
     length = spec.fan_in
     for element in range(0, length, TILE):
-        depth = min(TILE, length - element)
+        depth = smaller(TILE, length - element)
         fill_weights(spec.weights, given, tile, element, depth, start, rows, draw)
         add_product(a, element, spec.columns, tile, depth, block, rows)
     scale = block.dtype.type(spec.gain / np.sqrt(length))

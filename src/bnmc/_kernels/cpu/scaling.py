@@ -7,6 +7,7 @@ from math import ldexp
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
+from bnmc._kernels.scalar.elementary import larger
 from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
 
 
@@ -37,7 +38,7 @@ def rescale(gram, x, a, exponents, lift):
         if skipped:
             largest = 0.0
             for value in x[i]:
-                largest = max(largest, abs(np.float64(value)))
+                largest = larger(largest, abs(np.float64(value)))
             finite = finite and largest < np.inf
             # Without activations the sample lives on in x alone.
             if gram[i, i] == 0.0:

@@ -10,11 +10,11 @@ A task is a kernel.  Its first arguments are a range of panels and the `Work` of
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import overload
 
-from bnmc._kernels.compiling import INLINED, inlined, kernel
+from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu import rows
 from bnmc._kernels.cpu.blocks import unpack_tiles
+from bnmc._kernels.emitting import chooses
 
 
 def _alone_or(method, alone):
@@ -23,29 +23,23 @@ def _alone_or(method, alone):
     def choose(threads, *arguments):
         return alone(*arguments) if threads is None else getattr(threads, method)(*arguments)
 
-    def implementation(threads, *arguments):
-        return lambda threads, *arguments: alone(*arguments)
-
-    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    chooses(choose, lambda *_: alone, leave_out=1)
     return choose
 
 
 def shared(task):
     """Return a function that calls a task with ranges of panels that make up all of them.
 
-    Its arguments are threads, the number of panels, a `Work`, and those of the task after it.  It
-    returns the least result that is not negative, or -1.
+    Its arguments are threads and those of the task for all panels.  It returns the least result
+    that is not negative, or -1.
     """
 
-    def choose(threads, panels, work, *arguments):
+    def choose(threads, first_panel, last_panel, work, *arguments):
         if threads is None:
-            return task(0, panels, work, *arguments)
-        return threads.share(task, panels, work, *arguments)
+            return task(first_panel, last_panel, work, *arguments)
+        return threads.share(task, last_panel, work, *arguments)
 
-    def implementation(threads, panels, work, *arguments):
-        return lambda threads, panels, work, *arguments: task(0, panels, work, *arguments)
-
-    overload(choose, jit_options=INLINED, strict=False)(implementation)
+    chooses(choose, lambda *_: task, leave_out=1)
     return choose
 
 
@@ -74,12 +68,7 @@ def merge_tiles(sums, width, gram, first, last):
     return unpack_tiles(total, width, gram, first, last)
 
 
-@inlined
-def _merge_all(sums, width, gram):
-    return merge_tiles(sums, width, gram, 0, (gram.shape[0] + 3) // 4)
-
-
 #: factorise(threads, gram, spec, work) is `rows.factorise`.
 factorise = _alone_or("factorise", rows.factorise)
-#: merge(threads, sums, width, gram) is `merge_tiles` for all tiles.
-merge = _alone_or("merge", _merge_all)
+#: merge(threads, sums, width, gram, 0, rows of tiles) is `merge_tiles`.
+merge = _alone_or("merge", merge_tiles)

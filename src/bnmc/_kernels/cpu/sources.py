@@ -29,17 +29,19 @@ class Layer(NamedTuple):
     following: np.ndarray  # receives those of this layer, unless it is (0, 0)
 
 
-class Drawn(NamedTuple):
-    """Rows given the covariance of the rows of W a.
+class Taps(NamedTuple):
+    """The taps of a convolution: first those along one axis of the images, then the others."""
 
-    That is the Gram matrix of a, averaged over the taps of a convolution, first along one axis of
-    the images, then along the other one.
-    """
-
-    stream: np.uint32
     first: np.ndarray  # int64 (taps, columns): what each tap of an axis sees, or (0, 0)
     second: np.ndarray  # the same along the other axis, which has taps if any axis has
-    average: np.ndarray  # float64 (columns, columns), or (0, 0) without taps
+    average: np.ndarray  # float64 (columns, columns)
+
+
+class Drawn(NamedTuple):
+    """Rows given the covariance of the rows of W a: the Gram matrix of a, averaged over taps."""
+
+    stream: np.uint32
+    taps: Taps | None = None  # None without a convolution, whose code is not compiled then
 
 
 class Haar(NamedTuple):
@@ -94,31 +96,23 @@ def average_taps(gram, neighbours, out):
 
 
 @inlined
-def factorise_covariance(threads, source, spec, gram, work):
-    """Write the factor of the covariance of the rows of W a + b / gain; return the least pivot.
+def _factorise_average(taps, threads, gram, spec, work):
+    if taps.first.shape[0] > 0:
+        average_taps(gram, taps.first, work.covariance)
+        gram = work.covariance
+    # Not to `work.covariance`: `factorise` compares pivots with the diagonal before centring.
+    average_taps(gram, taps.second, taps.average)
+    return factorise(threads, taps.average, spec, work)
 
-    `gram` is the Gram matrix of a.
-    """
-    if source.first.shape[0] > 0:
-        average_taps(gram, source.first, work.covariance)
-        gram = work.covariance
-    if source.second.shape[0] > 0:
-        # Not to `work.covariance`: `factorise` compares pivots with the diagonal before centring.
-        average_taps(gram, source.second, source.average)
-        gram = source.average
-    if spec.shared_variance > 0.0:
-        # No norm centres rows with a bias that it shows.
-        add_variance(gram, spec.shared_variance, work.covariance)
-        gram = work.covariance
+
+@inlined
+def _factorise_gram(taps, threads, gram, spec, work):
     return factorise(threads, gram, spec, work)
 
 
-@kernel
-def add_variance(gram, variance, out):
-    """Write a Gram matrix plus a variance that all samples share."""
-    for i in range(gram.shape[0]):
-        for j in range(gram.shape[1]):
-            out[i, j] = gram[i, j] + variance
+#: factorise_covariance(taps, threads, gram, spec, work) writes the factor of the covariance of the
+#: rows of W a + b / gain, given the Gram matrix of a, and returns the least pivot.
+factorise_covariance = by_type(Taps=_factorise_average, NoneType=_factorise_gram)
 
 
 @kernel
@@ -146,7 +140,7 @@ def _event(least_pivot, layer, work):
 
 @inlined
 def _prepare_drawn(source, threads, spec, layer, draw, work):
-    return _event(factorise_covariance(threads, source, spec, layer.gram, work), layer, work)
+    return _event(factorise_covariance(source.taps, threads, layer.gram, spec, work), layer, work)
 
 
 @inlined

@@ -6,24 +6,22 @@ there are.  Both are decided here, by hand: a `Vector` is a fixed number of lane
 processor has, and every sum over lanes follows a fixed tree.
 
 A function of this file has two bodies.  The Python body works on NumPy arrays of the lanes'
-length and defines what the function does; the other, `_emits`, emits the same operation for Numba.
+length and defines what the function does; the other, `emits`, emits the same operation for Numba.
 An `overload` would be one more function to compile for each combination of types.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.core.typing.templates import AbstractTemplate, infer_global
-from numba.extending import lower_builtin, register_model
+from numba.extending import register_model
 from numba.np.arrayobj import populate_array
 
+from bnmc._kernels.emitting import emits
 from bnmc._kernels.processor import cpu_features
 
 #: Bytes of a `Vector` whose lanes are added, or that are chains side by side; bits depend on them.
@@ -57,31 +55,6 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(dmm, fe_type, ir.VectorType(element, fe_type.lanes))
 
 
-def _emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
-    """Let compiled code emit what the decorated function returns in place of calls of `function`.
-
-    The decorated function takes the types of the arguments, and returns a signature and the
-    function that emits code, as that of an `intrinsic` does; or None for other types than `kinds`.
-    """
-
-    def register(body: Callable[..., Any]) -> None:
-        class Template(AbstractTemplate):
-            key = function
-
-            def generic(self, args: Any, kws: Any) -> Any:
-                emitted = body(*args)
-                return None if emitted is None else emitted[0]
-
-        infer_global(function, types.Function(Template))
-
-        @lower_builtin(function, *(kinds or (types.VarArg(types.Any),)))
-        def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            codegen = body(*signature.args)[1]
-            return codegen(context, builder, signature, arguments)
-
-    return register
-
-
 def _element_pointer(context, builder, array_type, array, index):
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [index])
@@ -112,18 +85,30 @@ def broadcast(context, builder, vector, scalar):
     return builder.shuffle_vector(single, single, pattern)
 
 
-def _define_load(function, total_bytes):
-    @_emits(function)
-    def emit(array, index):
+def _define_load(function, total_bytes, count=0):
+    """Let `function` load a vector, or a tuple of `count` vectors that are a step apart."""
+
+    @emits(function)
+    def emit(array, *places):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
+        result = types.UniTuple(vector, count) if count else vector
 
         def codegen(context, builder, signature, arguments):
-            pointer = _vector_pointer(context, builder, array, *arguments, vector)
-            value = builder.load(pointer)
-            value.align = _item_bytes(array.dtype)
-            return value
+            whole, index, *step = arguments
+            values = []
+            for k in range(count or 1):
+                at = builder.add(index, builder.mul(step[0], _number(k))) if k else index
+                values.append(
+                    builder.load(_vector_pointer(context, builder, array, whole, at, vector))
+                )
+                values[k].align = _item_bytes(array.dtype)
+            return context.make_tuple(builder, result, values) if count else values[0]
 
-        return vector(array, types.intp), codegen
+        return result(array, *(types.intp for _ in places)), codegen
+
+
+def _number(k):
+    return ir.Constant(ir.IntType(64), k)
 
 
 def load_wide(array, index):
@@ -141,6 +126,26 @@ def load_part(array, index):
     return array[index : index + PART_BYTES // array.itemsize].copy()
 
 
+def load_strips(array, index, step):
+    """Return four vectors as of `load_strip`: from index + k * step on, k = 0 … 3."""
+    return tuple(load_strip(array, index + k * step) for k in range(4))
+
+
+def load_parts(array, index, step):
+    """Return four vectors as of `load_part`: from index + k * step on, k = 0 … 3."""
+    return tuple(load_part(array, index + k * step) for k in range(4))
+
+
+def load_two_parts(array, index, step):
+    """Return the first two of `load_parts`."""
+    return load_part(array, index), load_part(array, index + step)
+
+
+def load_column(matrix, i, k):
+    """Return the entries (i, k) … (i + 3, k) of a matrix."""
+    return tuple(matrix[i : i + 4, k])
+
+
 def flat(array):
     """Return the elements of a C-contiguous array as an array of one axis, without a copy."""
     return array.reshape(-1)
@@ -149,6 +154,12 @@ def flat(array):
 def store(array, index, vector):
     """Write `vector` to the 1-d `array` from element `index` on."""
     array[index : index + len(vector)] = vector
+
+
+def store_strips(array, index, step, vectors):
+    """Write four vectors to the 1-d `array`, from index + k * step on, k = 0 … 3."""
+    for k in range(4):
+        store(array, index + k * step, vectors[k])
 
 
 def zero_wide(array):
@@ -223,14 +234,27 @@ def add_all(first, second):
     return tuple(a + b for a, b in zip(first, second, strict=True))
 
 
-def store_sums(out, index, vectors):
-    """Write the sum of the lanes of each of the 16 `vectors` to out[index : index + 16].
+def subtract_all(first, second):
+    """Return the differences of the vectors of two tuples, one by one."""
+    return tuple(a - b for a, b in zip(first, second, strict=True))
 
-    The lanes of one vector are added in a fixed order: upper half to lower half, until one is
-    left.  Sixteen vectors are folded together, so that no step wastes lanes.
+
+#: Which of the 16 entries of a tile so many sums are: all, the upper half, the lower triangle, or
+#: that of the first two rows.
+_PLACES = {
+    16: tuple(range(16)), 8: tuple(range(8)), 10: (0, 4, 5, 8, 9, 10, 12, 13, 14, 15), 3: (0, 4, 5),
+}  # fmt: skip
+
+
+def store_sums(out, index, vectors):
+    """Write the sum of the lanes of each of `vectors` to the tile out[index : index + 16].
+
+    If they are fewer than 16, the other entries of the tile become zero; see `_PLACES`.  The lanes
+    of one vector are added in a fixed order: upper half to lower half, until one is left.  Sixteen
+    vectors are folded together, so that no step wastes lanes.
     """
-    for k in range(16):
-        lanes = vectors[k]
+    out[index : index + 16] = 0.0
+    for k, lanes in zip(_PLACES[len(vectors)], vectors, strict=True):
         while len(lanes) > 1:
             half = len(lanes) // 2
             lanes = lanes[:half] + lanes[half:]
@@ -243,8 +267,34 @@ _define_load(load_strip, STRIP_BYTES)
 
 _define_load(load_part, PART_BYTES)
 
+_define_load(load_strips, STRIP_BYTES, 4)
 
-@_emits(flat)
+_define_load(load_parts, PART_BYTES, 4)
+
+_define_load(load_two_parts, PART_BYTES, 2)
+
+
+@emits(load_column)
+def _load_column(matrix, i, k):
+    result = types.UniTuple(matrix.dtype, 4)
+
+    def codegen(context, builder, signature, arguments):
+        whole = context.make_array(matrix)(context, builder, arguments[0])
+        entries = [
+            builder.load(
+                cgutils.get_item_pointer(
+                    context, builder, matrix, whole,
+                    [builder.add(arguments[1], _number(row)), arguments[2]],
+                )
+            )
+            for row in range(4)
+        ]  # fmt: skip
+        return context.make_tuple(builder, result, entries)
+
+    return result(matrix, types.intp, types.intp), codegen
+
+
+@emits(flat)
 def _flat(array):
     if array.layout != "C":
         return None
@@ -262,7 +312,7 @@ def _flat(array):
     return whole(array), codegen
 
 
-@_emits(store)
+@emits(store)
 def _store(array, index, vector):
     def codegen(context, builder, signature, arguments):
         pointer = _vector_pointer(context, builder, array, *arguments[:2], vector)
@@ -272,8 +322,25 @@ def _store(array, index, vector):
     return types.void(array, types.intp, vector), codegen
 
 
+@emits(store_strips)
+def _store_strips(array, index, step, vectors):
+    vector = vectors.dtype
+
+    def codegen(context, builder, signature, arguments):
+        whole, index, step, values = arguments
+        for k in range(4):
+            at = builder.add(index, builder.mul(step, _number(k)))
+            pointer = _vector_pointer(context, builder, array, whole, at, vector)
+            builder.store(builder.extract_value(values, k), pointer).align = _item_bytes(
+                array.dtype
+            )
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp, vectors), codegen
+
+
 def _define_zero(function, total_bytes):
-    @_emits(function)
+    @emits(function)
     def emit(array):
         vector = VectorType(array.dtype, total_bytes // _item_bytes(array.dtype))
 
@@ -290,7 +357,7 @@ _define_zero(zero_strip, STRIP_BYTES)
 _define_zero(zero_part, PART_BYTES)
 
 
-@_emits(multiply_add)
+@emits(multiply_add)
 def _multiply_add(a, b, c):
     def codegen(context, builder, signature, arguments):
         return fused(context, builder, c, *arguments)
@@ -298,7 +365,7 @@ def _multiply_add(a, b, c):
     return c(a, b, c), codegen
 
 
-@_emits(add_scaled)
+@emits(add_scaled)
 def _add_scaled(scalars, vector, sums):
     before = sums.count - scalars.count
 
@@ -322,7 +389,7 @@ def _add_pairs(context, builder, sums, pairs, totals):
     return context.make_tuple(builder, sums, added)
 
 
-@_emits(add_products)
+@emits(add_products)
 def _add_products(first, second, sums):
     def codegen(context, builder, signature, arguments):
         left, right = (cgutils.unpack_tuple(builder, value) for value in arguments[:2])
@@ -332,7 +399,7 @@ def _add_products(first, second, sums):
     return sums(first, second, sums), codegen
 
 
-@_emits(add_squares)
+@emits(add_squares)
 def _add_squares(vectors, sums):
     def codegen(context, builder, signature, arguments):
         values = cgutils.unpack_tuple(builder, arguments[0])
@@ -342,7 +409,7 @@ def _add_squares(vectors, sums):
     return sums(vectors, sums), codegen
 
 
-@_emits(load_across)
+@emits(load_across)
 def _load_across(array, index, step):
     vector = VectorType(types.float64, 4)
 
@@ -360,7 +427,7 @@ def _load_across(array, index, step):
     return vector(array, types.intp, types.intp), codegen
 
 
-@_emits(sum_lanes)
+@emits(sum_lanes)
 def _sum_lanes(vector):
     def codegen(context, builder, signature, arguments):
         value, lanes = arguments[0], vector.lanes
@@ -379,19 +446,23 @@ def _sum_lanes(vector):
     return vector.dtype(vector), codegen
 
 
-@_emits(add_all)
-def _add_all(first, second):
-    def codegen(context, builder, signature, arguments):
-        added = [
-            builder.fadd(*(builder.extract_value(vectors, k) for vectors in arguments))
-            for k in range(first.count)
-        ]
-        return context.make_tuple(builder, first, added)
+def _define_all(function, name):
+    @emits(function)
+    def emit(first, second):
+        def codegen(context, builder, signature, arguments):
+            pairs = zip(*(cgutils.unpack_tuple(builder, value) for value in arguments), strict=True)
+            results = [getattr(builder, name)(*pair) for pair in pairs]
+            return context.make_tuple(builder, first, results)
 
-    return first(first, second), codegen
+        return first(first, second), codegen
 
 
-@_emits(store_sums)
+_define_all(add_all, "fadd")
+
+_define_all(subtract_all, "fsub")
+
+
+@emits(store_sums)
 def _store_sums(out, index, vectors):
     vector = vectors.dtype
     lanes = vector.lanes
@@ -409,7 +480,9 @@ def _store_sums(out, index, vectors):
 
     def codegen(context, builder, signature, arguments):
         array, start, values = arguments
-        folded = [builder.extract_value(values, k) for k in range(16)]
+        folded = [ir.Constant(context.get_value_type(vector), None)] * 16
+        for k, place in enumerate(_PLACES[vectors.count]):
+            folded[place] = builder.extract_value(values, k)
         group = lanes
         while group > 1:
             folded = [fold(builder, *folded[k : k + 2], group) for k in range(0, len(folded), 2)]
@@ -431,7 +504,7 @@ def keep_order():
     """
 
 
-@_emits(keep_order)
+@emits(keep_order)
 def _keep_order():
     def codegen(context, builder, signature, arguments):
         builder.fence("acq_rel", "singlethread")
@@ -440,7 +513,7 @@ def _keep_order():
     return types.void(), codegen
 
 
-@_emits(fill_like)
+@emits(fill_like)
 def _fill_like(vector, scalar):
     def codegen(context, builder, signature, arguments):
         return broadcast(context, builder, vector, arguments[1])
@@ -449,7 +522,7 @@ def _fill_like(vector, scalar):
 
 
 def _define_operator(function, name):
-    @_emits(function, VectorType, VectorType)
+    @emits(function, VectorType, VectorType)
     def emit(a, b):
         if not (isinstance(a, VectorType) and isinstance(b, VectorType)):
             return None
@@ -469,7 +542,7 @@ for _function, _name in (
     _define_operator(_function, _name)
 
 
-@_emits(square_root)
+@emits(square_root)
 def _square_root(vector):
     def codegen(context, builder, signature, arguments):
         kind = context.get_value_type(vector)
@@ -482,7 +555,7 @@ def _square_root(vector):
     return vector(vector), codegen
 
 
-@_emits(all_greater)
+@emits(all_greater)
 def _all_greater(a, b):
     def codegen(context, builder, signature, arguments):
         lanes = ir.VectorType(ir.IntType(1), a.lanes)

@@ -9,6 +9,7 @@ from bnmc._kernels.cpu.factor import cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.scalar.cholesky import find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
+from bnmc._kernels.scalar.elementary import larger, smaller
 from bnmc._kernels.scalar.normal import chi
 
 
@@ -41,7 +42,7 @@ def factor_layers(
     """
     columns = factors.shape[1]
     block = work.block
-    rank = min(spec.width, columns)
+    rank = smaller(spec.width, columns)
     for chain in range(factors.shape[0]):
         factor, exponent = factors[chain], exponents[chain]
         stream = np.uint32(STREAM_FACTOR | np.uint32(first_chain + chain))
@@ -53,26 +54,26 @@ def factor_layers(
                 # Row i of T F needs rows k >= i of F alone, so it can take the place of row i.
                 # The row i of T: a chi variable and the normals of the elements k > i.
                 if i % BLOCK == 0:
-                    rows = (min(BLOCK, columns - i) + GROUP - 1) // GROUP * GROUP
+                    rows = (smaller(BLOCK, columns - i) + GROUP - 1) // GROUP * GROUP
                     fill_normals(block, 0, 0, columns, i, rows, draw)
                 row = work.panel[0]
                 row[:] = 0.0
                 largest = -np.inf
                 for k in range(i, columns):
                     if _has_entries(factor[k]):
-                        largest = max(largest, exponent[k])
+                        largest = larger(largest, exponent[k])
                 if i < rank and largest > -np.inf:
                     for k in range(i, columns):
                         if k == i:
                             entry = chi(spec.width - i, i, layer, stream_chi, key0, key1)
                         else:
                             entry = block[k * STRIDE + i % BLOCK]
-                        entry *= 2.0 ** max(exponent[k] - largest, -1100.0)
+                        entry *= 2.0 ** larger(exponent[k] - largest, -1100.0)
                         for j in range(k, columns):
                             row[j] += entry * factor[k, j]
                 size = 0.0
                 for j in range(columns):
-                    size = max(size, abs(row[j]))
+                    size = larger(size, abs(row[j]))
                 shift = np.floor(np.log2(size)) if size > 0.0 else 0.0
                 for j in range(columns):
                     factor[i, j] = row[j] * 2.0**-shift
@@ -110,7 +111,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
     largest = -np.inf
     for k in range(columns):
         if _has_entries(factor[k]):
-            largest = max(largest, exponent[k])
+            largest = larger(largest, exponent[k])
     gram[:, :] = 0.0
     for k in range(columns):
         pivot = abs(factor[k, k])
@@ -118,7 +119,7 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
         if pivot > 0.0:
             log_pivots[slot, k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
         if _has_entries(factor[k]):
-            scale = 2.0 ** max(exponent[k] - largest, -1100.0)
+            scale = 2.0 ** larger(exponent[k] - largest, -1100.0)
             for i in range(k, columns):
                 for j in range(k, columns):
                     gram[i, j] += (scale * factor[k, i]) * (scale * factor[k, j])
@@ -151,7 +152,7 @@ def triangularise(a, factor):
     for k in range(columns):
         if k < rows:
             reflect(a, k)
-        for i in range(min(k + 1, rows)):
+        for i in range(smaller(k + 1, rows)):
             factor[i, k] = a[k, i]
     for i in range(columns):
         if factor[i, i] < 0.0:
@@ -177,7 +178,7 @@ def reflect(a, k):
     columns, rows = a.shape
     size = 0.0
     for i in range(k, rows):
-        size = max(size, abs(a[k, i]))
+        size = larger(size, abs(a[k, i]))
     if size == 0.0:
         return
     square = 0.0

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from bnmc._kernels.scalar.elementary import larger
+
 #: A pivot below this many units of rounding of its diagonal entry, times the order, is zero.
 PIVOT_UNITS = 16.0 * 2.0**-52
 
@@ -71,7 +73,7 @@ def scale_of(diagonal):
     """Return the power of two that brings the largest of `diagonal` to about 1 as a square."""
     largest = 0.0
     for value in diagonal:
-        largest = max(largest, value)
+        largest = larger(largest, value)
     scale = 1.0
     while largest > 2.0:
         largest *= 0.25

@@ -141,6 +141,24 @@ _TAIL_FACTOR = Both(
 _HIGH_HALF = words(0xFFFFF000, 0xFFFFFFFFF8000000)
 
 
+# Instructions of the CPU, for which Numba would compile functions: see `compiling`.
+
+
+def smaller(a, b):
+    """Return the smaller of two numbers."""
+    return min(a, b)
+
+
+def larger(a, b):
+    """Return the larger of two numbers."""
+    return max(a, b)
+
+
+def same_bits(x, kind):
+    """Return the number of another type that has the bits of x."""
+    return x.view(kind)
+
+
 @both
 def polynomial(values, x):
     """Return the polynomial of x with the coefficients `values`."""
@@ -165,9 +183,9 @@ _split_polynomial = Both(_polynomial32, _split_polynomial64)
 
 def log32(x):
     """Return the natural logarithm of a positive normal float32."""
-    bits = f32(x).view(_i32)
+    bits = same_bits(f32(x), _i32)
     exponent = _i32(_i32(bits - SQRT_HALF_BITS_32) >> _i32(23))
-    y = f32(_i32(bits - _i32(exponent << _i32(23))).view(f32) - f32(1.0))
+    y = f32(same_bits(_i32(bits - _i32(exponent << _i32(23))), f32) - f32(1.0))
     z = f32(y * y)
     p = _polynomial32(_LOG_TAIL_32, y)
     return f32(y + f32(f32(y * z) * p + f32(f32(exponent) * _LN2_32 - f32(0.5) * z)))
@@ -175,9 +193,9 @@ def log32(x):
 
 def log64(x):
     """Return the natural logarithm of a positive normal float64."""
-    bits = f64(x).view(_i64)
+    bits = same_bits(f64(x), _i64)
     exponent = _i64(_i64(bits - _SQRT_HALF_BITS_64) >> _i64(52))
-    y = f64(_i64(bits - _i64(exponent << _i64(52))).view(f64) - f64(1.0))
+    y = f64(same_bits(_i64(bits - _i64(exponent << _i64(52))), f64) - f64(1.0))
     s = f64(y / (f64(2.0) + y))
     z = f64(s * s)
     p = _polynomial64(_LOG_TAIL_64, z)
@@ -192,7 +210,7 @@ log = Both(log32, log64)
 @both
 def _with_sign(x, y):
     """Return x >= 0 with the sign of y."""
-    return u(f(x).view(u) | u(f(y).view(u) & _SIGN)).view(f)
+    return same_bits(u(same_bits(f(x), u) | u(same_bits(f(y), u) & _SIGN)), f)
 
 
 @both
@@ -204,7 +222,7 @@ def _reduced_exp(x, correction):
     shifted = f(x * _INVERSE_LN2 + _ROUND)
     n = f(shifted - _ROUND)
     r = f(f(x - f(n * _LN2_HI)) - f(f(n * _LN2_LO) - correction))
-    return shifted.view(u), f(f(r * r) * polynomial(_EXP_TAIL, r) + r)
+    return same_bits(shifted, u), f(f(r * r) * polynomial(_EXP_TAIL, r) + r)
 
 
 @both
@@ -218,8 +236,8 @@ def _exp_pair(x, correction):
     exponents = u(u(word + _TWO_BIASES) & _EXPONENTS)
     first = u(exponents >> u(1))
     second = u(exponents - first)
-    value = f(f(f(1.0) + q) * u(first << _SHIFT).view(f))
-    return value, u(second << _SHIFT).view(f)
+    value = f(f(f(1.0) + q) * same_bits(u(first << _SHIFT), f))
+    return value, same_bits(u(second << _SHIFT), f)
 
 
 @both
@@ -236,7 +254,7 @@ def expm1(x):
     clipped = f(_EXPM1_LOW if x < _EXPM1_LOW else x)
     word, q = _reduced_exp(f(_EXP_HIGH if clipped > _EXP_HIGH else clipped), f(0.0))
     # 2^n (1 + q) - 1, halved because 2^n may be too large for a float.
-    half = u(u(word + _HALF_BIAS) << _SHIFT).view(f)
+    half = same_bits(u(u(word + _HALF_BIAS) << _SHIFT), f)
     y = f(f(f(half * q) + f(half - f(0.5))) * f(2.0))
     # Halving a subnormal number would round it, and -0 + 0 is +0.
     return f(x if f(abs(x)) < _EXPM1_TINY else y)
@@ -282,8 +300,8 @@ def sin(x):
     r = f(f(1.6) if r > f(1.6) else r)
     z = f(r * r)
     s = f(f(f(r * z) * polynomial(_SIN_TAIL, z)) + r)
-    odd = u(shifted.view(u) << _LAST)
-    return u(s.view(u) ^ odd ^ u(f(x).view(u) & _SIGN)).view(f)
+    odd = u(same_bits(shifted, u) << _LAST)
+    return same_bits(u(same_bits(s, u) ^ odd ^ u(same_bits(f(x), u) & _SIGN)), f)
 
 
 @both
@@ -305,7 +323,7 @@ def normal_tail_pair(y):
     """
     # The square in two parts, of which the first is exact, because the exponential multiplies
     # the absolute error of its argument into a relative one.
-    high = u(f(y).view(u) & _HIGH_HALF).view(f)
+    high = same_bits(u(same_bits(f(y), u) & _HIGH_HALF), f)
     low = f(f(y - high) * f(y + high))
     value, power = _exp_pair(f(f(f(-0.5) * high) * high), f(f(-0.5) * low))
     q = f(f(1.0) / f(y + f(4.0)))

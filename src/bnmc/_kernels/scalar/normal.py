@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from bnmc._kernels.scalar.codes import SECOND_WORD, SQRT3
-from bnmc._kernels.scalar.elementary import log, polynomial
+from bnmc._kernels.scalar.elementary import log, polynomial, same_bits, smaller
 from bnmc._kernels.scalar.philox import philox4x32
 from bnmc._kernels.scalar.precisions import Both, both, coefficients, double, f, floats, i, u, words
 
@@ -66,7 +66,7 @@ words_of = Both(philox4x32, _words64)
 @both
 def uniform(word):
     """Return a number in the open interval (0, 1): (word + 1/2) / 2^32 (2^64), rounded."""
-    return f(min(f(f(word) + f(0.5)), _LAST) * _UNIT)
+    return f(smaller(f(f(word) + f(0.5)), _LAST) * _UNIT)
 
 
 def root32(x):
@@ -118,7 +118,8 @@ def sincos(word):
     cosine = f(s if swap else c)
     sign_of_sine = u((quadrant & u(2)) << _SHIFT)
     sign_of_cosine = u(((quadrant ^ u(quadrant << u(1))) & u(2)) << _SHIFT)
-    return u(sine.view(u) ^ sign_of_sine).view(f), u(cosine.view(u) ^ sign_of_cosine).view(f)
+    sine = same_bits(u(same_bits(sine, u) ^ sign_of_sine), f)
+    return sine, same_bits(u(same_bits(cosine, u) ^ sign_of_cosine), f)
 
 
 @both

@@ -13,7 +13,6 @@ from bnmc._kernels.cpu.moments import moments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of, spec_of_start
-from bnmc.chain.convolution import NO_TAPS
 from bnmc.chain.start import Covariance, Representation, write_gram
 
 __all__ = [
@@ -191,9 +190,10 @@ class Pairs:
         record: NDArray[np.float64],
     ) -> None:
         """Take all pairs through layers; layer 0 is given its covariance, not a Gram matrix."""
-        convolution = self.chain.convolution if first_layer > 0 else None
-        axes = (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(self.chain.batch)
-        source = sources.Drawn(stream, *axes, self._average)
+        convolution, taps = self.chain.convolution, None
+        if first_layer > 0 and convolution is not None and convolution.taps > 1:
+            taps = sources.Taps(*convolution.axes(self.chain.batch), self._average)
+        source = sources.Drawn(stream, taps)
         course = pairs.PairCourse(
             self.first, first_layer, layers, self.lag, until, self.threshold, *self._key, record,
             trace,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import layers, memory, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import spec_of_start
-from bnmc.chain.convolution import NO_TAPS, Convolution
+from bnmc.chain.convolution import Convolution
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import in_range, least_pivots
@@ -161,10 +161,11 @@ class RowSampler(ScaledSampler):
     def _drawn(self, convolution: Convolution | None) -> sources.Drawn:
         """Return the source of rows given the Gram matrix."""
         columns = self.columns
-        axes = (NO_TAPS, NO_TAPS) if convolution is None else convolution.axes(columns)
-        order = columns if len(axes[1]) else 0
-        average = self.buffer(f"average of {order}", lambda: np.zeros((order, order)))
-        return sources.Drawn(codes.STREAM_ROWS, *axes, average)
+        if convolution is None or convolution.taps == 1:
+            return sources.Drawn(codes.STREAM_ROWS)
+        average = self.buffer("average", lambda: np.zeros((columns, columns)))
+        taps = sources.Taps(*convolution.axes(columns), average)
+        return sources.Drawn(codes.STREAM_ROWS, taps)
 
     def _run(
         self,

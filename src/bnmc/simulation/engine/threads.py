@@ -73,9 +73,15 @@ class Threads:
         results = [task(*ends[:2]), *(future.result() for future in futures)]
         return min((result for result in results if result >= 0), default=-1)
 
-    def merge(self, sums: NDArray[np.float64], width: int, gram: NDArray[np.float64]) -> bool:
+    def merge(
+        self,
+        sums: NDArray[np.float64],
+        width: int,
+        gram: NDArray[np.float64],
+        start: int,
+        tiles: int,
+    ) -> bool:
         """Write the Gram matrix of the sums of all panels; return whether it is finite."""
-        tiles = memory.padded(len(gram)) // 4
 
         def part(begin: float, end: float) -> int:
             # The rows of tiles of a triangle before which a share of the work lies.
