@@ -143,7 +143,9 @@ class ReplayedRows:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
         sampler = self._sampler
         work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
-        rows.factorise(self._chain.covariance(a.T @ a / len(a)), self._spec, work)
+        # The covariance of the chain has the variance of the bias already.
+        spec = self._spec._replace(shared_variance=0.0)
+        rows.factorise(self._chain.covariance(a.T @ a / len(a)), spec, work)
         draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
         normals = normals_of(self._chain.width, work.regular, draw, sampler.work().block)
         # The spec has gain 1 if the norm does not see the scale of rows.

@@ -161,6 +161,8 @@ def factorise(gram, spec, work):
 def prepare_factor(gram, spec, centred, work):
     """Write what `cholesky` takes for the covariance of the rows of W a, and return the scale.
 
+    `gram` is that covariance without what the bias adds, the `shared_variance` of `spec`.
+
     If `centred`, the rows are drawn without their means over each batch.
     """
     columns, covariance, diagonal = spec.columns, work.covariance, work.diagonal
