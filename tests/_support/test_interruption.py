@@ -166,17 +166,17 @@ def test_ctrl_c_of_the_users_function_is_ctrl_c():
 
 def test_ctrl_c_while_the_thread_starts():
     """The thread is at work before `Thread.start` returns, so Ctrl-C comes to a run, too."""
-    steps, stop, start = [], Stop(None), interruption._started
+    steps, stop, start = [], Stop(None), interruption._start
 
     def work():
         while not stop():
             steps.append(time.sleep(0.001))
 
-    def started(function):
-        start(function)
+    def started(function, future):
+        start(function, future)
         raise KeyboardInterrupt
 
-    with mock.patch.object(interruption, "_started", started):
+    with mock.patch.object(interruption, "_start", started):
         assert not uninterrupted(work, stop)
     done = len(steps)
     time.sleep(0.02)

@@ -12,7 +12,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from concurrent.futures import thread as pools
 from typing import Any, TypeVar
 
@@ -89,31 +89,21 @@ def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) 
         except KeyboardInterrupt:
             return False
         return True
-    failed: list[BaseException] = []
-    ended = threading.Event()  # after an interrupted join, the thread would count as ended
-
-    def attempt() -> None:
-        try:
-            work()
-        except BaseException as error:  # raised in the waiting thread
-            failed.append(error)
-        finally:
-            ended.set()
-
+    future: Future[None] = Future()
     try:
-        thread = _started(attempt)  # may be at work before this line ends
-        while not ended.wait(0.5):
+        _start(work, future)  # may be at work before this line ends
+        while not wait((future,), 0.5).done:
             pass
-        thread.join()
     except KeyboardInterrupt:
         stop.set()
-        if not ended.wait(GRACE):
+        if not wait((future,), GRACE).done:
             raise StillAtWork from None
         return False
-    if failed and isinstance(failed[0], KeyboardInterrupt):  # of a worker or a function of the user
+    error = future.exception()
+    if isinstance(error, KeyboardInterrupt):  # of a worker or a function of the user
         return False
-    if failed:
-        raise failed[0]
+    if error is not None:
+        raise error
     return True
 
 
@@ -137,21 +127,11 @@ def interruptible(function: Callable[[], T]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            results.append(function())
-        except BaseException as error:  # raised in the waiting thread
-            errors.append(error)
-
-    thread = _started(attempt)
-    while thread.is_alive():
-        thread.join(0.5)
-    if errors:
-        raise errors[0]
-    return results[0]
+    future: Future[T] = Future()
+    _start(function, future)
+    while not wait((future,), 0.5).done:
+        pass
+    return future.result()
 
 
 def abandon(executor: ThreadPoolExecutor) -> None:
@@ -165,8 +145,15 @@ def abandon(executor: ThreadPoolExecutor) -> None:
         waited_for.pop(thread, None)
 
 
-def _started(function: Callable[[], None]) -> threading.Thread:
+def _start(function: Callable[[], T], future: Future[T]) -> None:
+    """Call a function in a thread that the end of the process does not wait for."""
+
+    def attempt() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # raised in the waiting thread
+            future.set_exception(error)
+
     context = contextvars.copy_context()  # for one, the error state of NumPy
-    thread = threading.Thread(target=context.run, args=(function,), name="bnmc-run", daemon=True)
+    thread = threading.Thread(target=context.run, args=(attempt,), name="bnmc-run", daemon=True)
     thread.start()
-    return thread
