@@ -82,7 +82,7 @@ def write_run(
     require_free("output", path, force=force)
     require_extras(extras_of(path))
     facts = {**run.attributes(), **(attributes or {})}
-    write = {".npz": _write_npz, ".nc": _write_netcdf, ".zarr": _write_zarr}[path.suffix.lower()]
+    write = _write_npz if path.suffix.lower() == ".npz" else _write_dataset
     try:
         with replacing(path, exclusive=not force) as temporary:
             write(run, temporary, facts, star)
@@ -149,18 +149,13 @@ def _write_npz(
         np.savez(file, **arrays)
 
 
-def _write_netcdf(
+def _write_dataset(
     run: Trajectory, path: Path, facts: dict[str, Any], star: NDArray[np.float64] | None
 ) -> None:
-    _dataset(run, facts, star).to_netcdf(path, engine="h5netcdf")
-
-
-def _write_zarr(
-    run: Trajectory, path: Path, facts: dict[str, Any], star: NDArray[np.float64] | None
-) -> None:
-    _dataset(run, facts, star).to_zarr(path, mode="w-", consolidated=False)
-
-
-def _dataset(run: Trajectory, facts: dict[str, Any], star: NDArray[np.float64] | None) -> Any:
     dataset = run.to_xarray().assign_attrs(facts)
-    return dataset if star is None else dataset.assign(star=(("sample_i", "sample_j"), star))
+    if star is not None:
+        dataset = dataset.assign(star=(("sample_i", "sample_j"), star))
+    if path.suffix.lower() == ".nc":
+        dataset.to_netcdf(path, engine="h5netcdf")
+    else:
+        dataset.to_zarr(path, mode="w-", consolidated=False)

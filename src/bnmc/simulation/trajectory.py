@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from bnmc.simulation.engine.state import State
 
+#: What `Trajectory.attributes` contains as it is.
+_OF_CHAIN = ("width", "batch", "norm", "skip", "gain", "eps", "order", "bias_variance")
+_OF_RUN = ("sampler", "dtype", "backend", "cpu", "chains")
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:
@@ -216,22 +220,11 @@ class Trajectory(Recordings):
         return {
             "bnmc_version": __version__,
             "chain": repr(chain),
-            "width": chain.width,
-            "batch": chain.batch,
             "activation": chain.activation.name,
-            "norm": chain.norm,
-            "skip": chain.skip,
-            "gain": chain.gain,
             "weights": chain.weights if isinstance(chain.weights, str) else "user",
-            "eps": chain.eps,
-            "order": chain.order,
-            "bias_variance": chain.bias_variance,
             "convolution": repr(chain.convolution),
+            **{name: getattr(chain, name) for name in _OF_CHAIN},
             "key": str(self.key),
-            "sampler": self.sampler,
-            "dtype": self.dtype,
-            "backend": self.backend,
-            "cpu": self.cpu,
-            "chains": self.chains,
             "inputs": 0 if self.inputs is None else self.inputs,
+            **{name: getattr(self, name) for name in _OF_RUN},
         }
