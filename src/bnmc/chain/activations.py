@@ -279,9 +279,8 @@ class Activation:
         try:
             values = interruptible(lambda: self(_CHECKED))
         except Exception as error:  # the user's function may raise anything
-            raise ArgumentError(
-                "activation", self.name, allowed, f"it raises {type(error).__name__}: {error}"
-            ) from error
+            hint = f"it raises {type(error).__name__}: {error}"
+            raise ArgumentError("activation", self.name, allowed, hint) from error
         wrong = ~np.isfinite(values)
         if wrong.any():
             hint = f"it is {values[wrong][0]} at {_CHECKED[wrong][0]:.6g}"

@@ -132,9 +132,8 @@ def code_digest(function: FunctionType, name: str) -> str:
         digest.add_function(function)
     except Exception as error:  # reading a foreign value may raise anything
         allowed = "a function of numbers, arrays and functions that Numba knows"
-        raise ArgumentError(
-            "activation", name, allowed, f"{type(error).__name__}: {error}"
-        ) from error
+        hint = f"{type(error).__name__}: {error}"
+        raise ArgumentError("activation", name, allowed, hint) from error
     return digest.hexdigest()
 
 

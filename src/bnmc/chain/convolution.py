@@ -160,14 +160,12 @@ def _pair(name: str, value: object) -> tuple[int, int]:
 
 @lru_cache(maxsize=32)
 def _neighbours(shape: tuple[int, int], kernel: tuple[int, int], columns: int) -> NDArray[np.int64]:
-    height, width = shape
-    places = np.arange(columns).reshape(-1, height, width)
+    places = np.arange(columns).reshape(-1, *shape)
     before = [(size - 1) // 2 for size in kernel]
     # The pixel p sees p + δ, so the image moves by -δ.
     moved = [
         np.roll(places, (before[0] - i, before[1] - j), axis=(1, 2)).ravel()
-        for i in range(kernel[0])
-        for j in range(kernel[1])
+        for i, j in np.ndindex(*kernel)
     ]
     table = np.array(moved, np.int64)
     table.setflags(write=False)
