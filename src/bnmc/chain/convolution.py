@@ -136,15 +136,15 @@ class Convolution:
         after the other.  If only one axis has several taps, it comes second.
         """
         down, across = (
-            _neighbours(self.shape, kernel, columns) if kernel != (1, 1) else NO_TAPS
+            _neighbours(self.shape, kernel, columns) if kernel != (1, 1) else _NO_TAPS
             for kernel in ((self.kernel[0], 1), (1, self.kernel[1]))
         )
         return (down, across) if len(across) else (across, down)
 
 
 #: Columns that the taps of an axis see which has one tap.
-NO_TAPS = np.zeros((0, 0), np.int64)
-NO_TAPS.setflags(write=False)
+_NO_TAPS = np.zeros((0, 0), np.int64)
+_NO_TAPS.setflags(write=False)
 
 
 def _pair(name: str, value: object) -> tuple[int, int]:
