@@ -8,6 +8,7 @@ from slow_cases import some
 
 from bnmc import Chain
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, blocks, orthogonal
+from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.cpu.sharing import shared
 from bnmc._kernels.scalar import codes
@@ -46,9 +47,9 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
     compiled = run()
     names = {module.__name__ for module in MODULES}
     for module in MODULES:
-        for own in vars(module).copy().values():
-            if hasattr(own, "py_func") and own.__module__ in names:
-                monkeypatch.setattr(module, own.__name__, own.py_func)
+        for function in vars(module).copy().values():
+            if hasattr(function, "py_func") and function.__module__ in names:
+                monkeypatch.setattr(module, function.__name__, function.py_func)
     # Tasks of threads are plain, too.
     monkeypatch.setattr(orthogonal, "_share_panels", shared(orthogonal.sum_panels))
     # Plain Python takes activations themselves, not the addresses of compiled ones.
@@ -114,45 +115,38 @@ def rows_of(blocks, spec):
     return columns.transpose(0, 2, 1).reshape(-1, spec.columns)[: spec.width]
 
 
-def pass_of_one_network(chains, specs, own, number, a):
-    """δᵀδ, hᵀδ and G of all layers from 1 on, by kernels that know one layer at a time."""
-    key = np.uint32(5), np.uint32(6)
+def pass_of_one_network(chains, specs, buffers, number, a):
+    """δᵀδ, hᵀδ and G of all layers from 1 on, of which one call takes all but the last one."""
+    key, last = (np.uint32(5), np.uint32(6)), len(chains) - 1
     draws = [codes.Draw(layer, np.uint32(number), *key) for layer in range(len(chains))]
     products = np.zeros((len(chains), 3, 3, 3))
-    nothing, no_x = np.zeros((0, 1)), np.zeros((3, 1))
-    grams, states = [gram_of(a)], [no_x]
-    for spec, chain, mine, draw, of_layer in list(
-        zip(specs, chains, own, draws, products, strict=True)
-    )[1:]:
+    nothing, xs = np.zeros((0, 1)), np.zeros((len(chains), 3, BLOCK))
+    grams = [gram_of(a)]
+    for layer in range(1, len(chains)):
+        spec, chain = specs[layer], chains[layer]
         # Also the direction at the top, which counts for the last layer only.
-        backward.begin_backward(None, spec, nothing, grams[-1], states[-1], draw, mine, of_layer)
-        states.append(normalised(rows_of(mine.rows.hidden, spec), chain.norm, chain.eps))
-        grams.append(gram_of(np.tanh(states[-1])))
-        states[-1] = np.ascontiguousarray(np.pad(states[-1].T, ((0, 0), (0, BLOCK))))
+        backward.begin_backward(
+            None, spec, nothing, grams[-1], xs[layer - 1], draws[layer], buffers, products[layer]
+        )
+        x = normalised(rows_of(buffers.rows.hidden, spec), chain.norm, chain.eps)
+        xs[layer, :, : spec.width] = x.T
+        grams.append(gram_of(np.tanh(x)))
     sigma, slope = sigma_of(chains[0].activation), slope_of(chains[0].activation)
-    functions = (
+    buffers.rows.above[:] = buffers.rows.delta
+    record = backward.Record(products[1:last], np.zeros(last - 1), np.zeros(3, np.int64))
+    backward.backward_layers(
+        None,
         backward_rows.activation(sigma, "float64", "float64"),
         backward_rows.derivative(slope, "float64", "float64"),
-    )
-    state, unit = products[-1, :2].copy(), 1.0
-    for layer in range(len(chains) - 2, 0, -1):
-        is_top = layer == len(chains) - 2
-        above, below = specs[layer + 1], specs[layer]
-        if above.skip:
-            own[layer].rows.above[:] = unit * own[layer + 1].rows.delta
-        layers = backward.ForwardLayers(
-            np.stack(grams[layer - 1 : layer + 1]), np.ones((1, 3)), states[layer - 1][None], 0.0
-        )
-        centred = above.norm == codes.NORM_CENTRED and not is_top
-        record = backward.Record(products[layer][None], np.zeros(1), np.zeros(3, np.int64))
-        backward.backward_layers(
-            None, *functions, below, backward.above_of(above, 0.0), layers, draws[layer],
-            backward.Gradient(state, 0.0, centred, False), record, own[layer],
-        )  # fmt: skip
-        assert not record.status.any()
-        unit = np.exp2(record.log_scales[0])
-        products[layer] *= np.array([unit**2, unit, unit])[:, None, None]
-        state = products[layer, :2].copy()
+        backward.ForwardLayers(
+            records(*specs[1:last]), np.stack(grams[:-1]), np.ones((last - 1, 3)), xs, 0.0
+        ),
+        backward.above_of(specs[last], 0.0), draws[last - 1],
+        backward.Gradient(products[last, :2].copy(), 0.0, False, False), record, buffers,
+    )  # fmt: skip
+    assert not record.status.any()
+    unit = np.exp2(record.log_scales)
+    products[1:last] *= np.stack([unit**2, unit, unit], axis=1)[..., None, None]
     widths = np.array([chain.width for chain in chains])[:, None, None, None]
     return np.stack(grams), products * widths
 
@@ -160,23 +154,20 @@ def pass_of_one_network(chains, specs, own, number, a):
 @pytest.mark.untraced
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_layers_need_not_be_equal(name):
-    """Kernels of single layers, each given the map above it, against networks in NumPy."""
+    """One call of a kernel, with a spec for each layer, against networks in NumPy."""
     chains = UNEQUAL[name]
     widths = [chain.width for chain in chains]
     specs = [
         spec_of(chain)._replace(fan_in=fan_in)
         for chain, fan_in in zip(chains, [widths[0], *widths[:-1]], strict=True)
     ]
-    own = [
-        backward.buffers(width, 3, 1, "float64", "float64", skips=True, hidden=True)
-        for width in widths
-    ]
+    buffers = backward.buffers(max(widths), 3, 1, "float64", "float64", skips=True, hidden=True)
     rng = np.random.default_rng(8)
     start = rng.standard_normal((widths[0], 3))
     networks = Networks(chains, len(chains) - 1, COUNT, rng, start)
     deltas, _ = networks.backward(rng.standard_normal(networks.h[-1].shape))
     a = networks.activations(0)[0]
-    passes = [pass_of_one_network(chains, specs, own, number, a) for number in range(COUNT)]
+    passes = [pass_of_one_network(chains, specs, buffers, number, a) for number in range(COUNT)]
     grams, products = (np.stack(each, axis=1) for each in zip(*passes, strict=True))
     worst = 0.0
     for layer in range(1, len(chains)):

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, memory, rows
+from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import raise_stopped, sigma_of
@@ -171,7 +172,8 @@ class Descent:
         units = stretch.units[index, : done + 1]
         ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
         xs = stretch.xs[index, :done]
-        layers = backward.ForwardLayers(grams, ratios, xs, float(self.lift))
+        specs = records(self.spec)
+        layers = backward.ForwardLayers(specs, grams, ratios, xs, float(self.lift))
         turn = self._first_wide(stretch, index, grams)
         while done > 0:
             is_wide = done - 1 >= turn
@@ -201,8 +203,7 @@ class Descent:
             haar,
             backward_rows.activation(sigma_of(self.chain.activation), *dtypes),
             backward_rows.derivative(slope_of(self.chain.activation), *dtypes),
-            self.spec, above, layers._replace(xs=layers.xs.astype(forward, copy=False)),
-            self._draw(layer),
+            layers._replace(xs=layers.xs.astype(forward, copy=False)), above, self._draw(layer),
             backward.Gradient(self.state, self.log_scale, centred, is_readout),
             backward.Record(*gradients, status), buffers,
         )  # fmt: skip

@@ -63,6 +63,7 @@ from bnmc._kernels.cpu.backward_rows import (
     top_pass,
 )
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
+from bnmc._kernels.cpu.layers import spec_at
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._kernels.cpu.orthogonal import orthogonal_factor
 from bnmc._kernels.scalar.codes import (
@@ -74,6 +75,7 @@ from bnmc._kernels.scalar.codes import (
     ZERO_VARIANCE,
     Draw,
 )
+from bnmc._kernels.scalar.elementary import smaller
 
 
 class Buffers(NamedTuple):
@@ -83,7 +85,6 @@ class Buffers(NamedTuple):
     matrices: Matrices
     rows: Rows
     sums: Sums
-    panel: int  # rows of a panel
 
 
 def buffers(
@@ -98,7 +99,8 @@ def buffers(
 ) -> Buffers:
     """Return the buffers of one thread, for rows of one dtype forward and one dtype backward.
 
-    `skips` if the layers have a skip connection, `hidden` if hᵀδ is wanted.
+    `width` is that of the widest layer, `skips` if a layer has a skip connection, `hidden` if hᵀδ
+    is wanted.
     """
     columns = batch * inputs
     return Buffers(
@@ -106,25 +108,27 @@ def buffers(
         backward_matrices.matrices(columns, backward),
         backward_rows.rows(width, batch, inputs, forward, backward, skips),
         backward_rows.sums(columns, hidden),
-        memory.panel_rows(width, columns),
     )
 
 
 class ForwardLayers(NamedTuple):
     """The layers first, …, last of one chain, as the forward pass kept them."""
 
+    #: Of layers first + 1, …; see `layers.records`.
+    specs: np.ndarray
     #: (layers + 1, columns, columns) float64
     grams: np.ndarray
     #: (layers, columns) float64, of layers first, …, last - 1; see `project_noise`.
     ratios: np.ndarray
-    #: (layers, columns, >= width): the representations of these, with a skip connection.
+    #: (layers or 1, columns, >= width): the representations of these, with skip connections.
     xs: np.ndarray
-    #: The exponent by which `spec` was divided.
+    #: The exponent by which gain and skip of `specs` were divided.
     lift: float
 
     def part(self, first: int, last: int) -> ForwardLayers:
         """Return the layers from the one at `first` to the one at `last`, as a view."""
         return ForwardLayers(
+            self.specs[min(first, len(self.specs) - 1) :],
             self.grams[first : last + 1],
             self.ratios[first:last],
             self.xs[first:last] if len(self.xs) == len(self.ratios) else self.xs,
@@ -181,26 +185,26 @@ def begin_backward(haar, spec, given, gram_before, x, draw, buffers, products):
     products : (2 or 3, columns, columns) float64
         Receives those of a `Record`.
     """
-    work, rows, sums, panel = buffers.work, buffers.rows, buffers.sums, buffers.panel
+    work, rows, sums = buffers.work, buffers.rows, buffers.sums
     unit = factorise_layer(spec, gram_before, work, buffers.matrices)
     if haar is not None:
         orthogonal_factor(None, spec, draw, work, haar.frame)
     clear_sums(sums)
-    top_pass(spec, given, x, panel, draw, work, rows, sums)
+    top_pass(spec, given, x, draw, work, rows, sums)
     return _unpack_sums(haar, spec, unit, sums, products)
 
 
 @kernel
-def backward_layers(haar, sigma, slope, spec, above, layers, draw, gradient, record, buffers):
+def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, buffers):
     """Take δ of one chain down through layers.
 
     Parameters
     ----------
     haar : Haar or None
         None if the weights are not orthogonal.
+    layers : ForwardLayers
     above : Above
         The map above the first layer to reach.
-    layers : ForwardLayers
     draw : Draw
         The address of the normals of the first layer to reach.
     gradient : Gradient
@@ -208,14 +212,16 @@ def backward_layers(haar, sigma, slope, spec, above, layers, draw, gradient, rec
     buffers : Buffers
     """
     work, matrices, rows = buffers.work, buffers.matrices, buffers.rows
-    sums, panel, products = buffers.sums, buffers.panel, gradient.products
+    sums, products = buffers.sums, gradient.products
     guarded = rows.delta.itemsize == 4
     steps, log_scale = record.products.shape[0], gradient.log_scale
     centred, of_readout = gradient.centred, gradient.of_readout
+    spec = spec_at(layers.specs, steps - 1)
     factorise_seen(
         layers.grams[steps], above.centred, spec, work, matrices.basis, matrices.in_basis
     )
     for step in range(steps - 1, -1, -1):
+        spec = spec_at(layers.specs, step)
         address = Draw(draw.layer - (steps - 1 - step), draw.stream, draw.key0, draw.key1)
         unit = factorise_layer(spec, layers.grams[step], work, matrices)
         if haar is not None:
@@ -227,15 +233,15 @@ def backward_layers(haar, sigma, slope, spec, above, layers, draw, gradient, rec
             _stop(record, UNRESOLVED, address, -1)
             return
         clear_sums(sums)
-        x = layers.xs[step if spec.skip != 0.0 else 0]
-        degenerate = first_pass(sigma, spec, x, panel, address, work, matrices, rows, sums)
+        x = layers.xs[smaller(step, layers.xs.shape[0] - 1)]
+        degenerate = first_pass(sigma, spec, x, address, work, matrices, rows, sums)
         if degenerate >= 0:
             _stop(record, ZERO_VARIANCE, address, degenerate)
             return
         ratios = layers.ratios[step]
         project_noise(sums.cross[1], spec, above.centred, ratios, work, matrices)
         if haar is not None and not of_readout:
-            least = _orthogonalise(haar, spec, panel, matrices, rows, sums)
+            least = _orthogonalise(haar, spec, matrices, rows, sums)
             if guarded and least < ORTHOGONAL_PIVOT:
                 _stop(record, UNRESOLVED, address, -1)
                 return
@@ -246,7 +252,7 @@ def backward_layers(haar, sigma, slope, spec, above, layers, draw, gradient, rec
         mix(spec, above.centred, ratios, products[1], work, matrices)
         clear_sums(sums)
         gain, skip = above.gain, above.skip * scale
-        second_pass(sigma, slope, spec, gain, skip, unit, panel, matrices, rows, sums)
+        second_pass(sigma, slope, spec, gain, skip, unit, matrices, rows, sums)
         finite = _unpack_sums(haar, spec, unit, sums, record.products[step])
         if not finite:
             _stop(record, NOT_FINITE, address, -1)
@@ -275,9 +281,9 @@ def _stop(record, code, address, row):
 
 
 @kernel
-def _orthogonalise(haar, spec, panel, matrices, rows, sums):
+def _orthogonalise(haar, spec, matrices, rows, sums):
     """Replace Z by Z (E L'⁻¹)ᵀ, after `project_noise`; return the least pivot."""
-    sum_noise(spec, panel, rows, sums)
+    sum_noise(spec, rows, sums)
     least = orthogonalise_noise(sums.gram[1], spec, matrices, haar)
     multiply_noise(spec, matrices.root, rows)
     return least

@@ -139,9 +139,9 @@ def _end_panel(sums):
 
 
 @kernel
-def _is_last(start, panel, width):
+def _is_last(start, spec):
     """Return whether the block of rows from `start` on is the last one of a panel."""
-    return (start + BLOCK) % panel == 0 or start + BLOCK >= width
+    return (start + BLOCK) % spec.panel == 0 or start + BLOCK >= spec.width
 
 
 @kernel
@@ -159,15 +159,13 @@ def _make_hidden(spec, x, start, rows, draw, work, z, h):
 
 
 @kernel
-def first_pass(sigma, spec, x, panel, draw, work, matrices, rows_of, sums):
+def first_pass(sigma, spec, x, draw, work, matrices, rows_of, sums):
     """Make the rows of a layer again, and Z; sum aᵀ Z.  Returns a row without variance, or -1.
 
     Parameters
     ----------
     x : (columns, >= width)
         The representation of the layer before, if there is a skip connection.
-    panel : int
-        Rows of a panel.
     draw : Draw
         The address of the normals of the rows.
     work : Work
@@ -188,7 +186,7 @@ def first_pass(sigma, spec, x, panel, draw, work, matrices, rows_of, sums):
         draw_regular(delta, spec.columns, matrices.in_root, start, rows, noise)
         multiply_triangular(matrices.root, spec.columns, delta, delta, rows)
         add_cross(rows_of.values, delta, spec.columns, rows, rows_of.partial, sums.cross[0])
-        if _is_last(start, panel, spec.width):
+        if _is_last(start, spec):
             _end_panel(sums.cross)
     return -1
 
@@ -285,7 +283,7 @@ def _cast(source, out, columns, rows):
 
 
 @kernel
-def second_pass(sigma, slope, spec, gain, skip, unit, panel, matrices, rows_of, sums):
+def second_pass(sigma, slope, spec, gain, skip, unit, matrices, rows_of, sums):
     """Turn Z into δ of the layer, and sum δᵀδ, zᵀδ and hᵀδ.
 
     Parameters
@@ -311,11 +309,11 @@ def second_pass(sigma, slope, spec, gain, skip, unit, panel, matrices, rows_of, 
         if spec.norm != NORM_NONE:
             _through_norm(spec, rows, unit, scales, values, rows_of.factors, delta)
         clear_rows(delta, 0, columns, count, rows)
-        _sum_block(spec, start, rows, panel, rows_of, sums)
+        _sum_block(spec, start, rows, rows_of, sums)
 
 
 @kernel
-def top_pass(spec, given, x, panel, draw, work, rows_of, sums):
+def top_pass(spec, given, x, draw, work, rows_of, sums):
     """Make δ and h of the last layer, and sum δᵀδ, zᵀδ and hᵀδ.
 
     Parameters
@@ -338,11 +336,11 @@ def top_pass(spec, given, x, panel, draw, work, rows_of, sums):
         else:
             fill_normals(delta, 0, 0, spec.columns, start, rows, noise)
         clear_rows(delta, 0, spec.columns, count, rows)
-        _sum_block(spec, start, rows, panel, rows_of, sums)
+        _sum_block(spec, start, rows, rows_of, sums)
 
 
 @kernel
-def _sum_block(spec, start, rows, panel, rows_of, sums):
+def _sum_block(spec, start, rows, rows_of, sums):
     """Add δᵀδ, zᵀδ and, if there is room for it, hᵀδ of the block of rows from `start` on."""
     number, columns, partial = start // BLOCK, spec.columns, rows_of.partial
     delta = rows_of.delta[number]
@@ -352,7 +350,7 @@ def _sum_block(spec, start, rows, panel, rows_of, sums):
     if sums.hidden.shape[1] > 0:
         of_h = _as_dtype_of(rows_of.hidden[number], rows_of.values, columns, rows)
         add_cross(of_h, delta, columns, rows, partial, sums.hidden[0])
-    if _is_last(start, panel, spec.width):
+    if _is_last(start, spec):
         _end_panel(sums.gram)
         _end_panel(sums.cross)
         _end_panel(sums.hidden)
@@ -397,7 +395,7 @@ def _through_norm(spec, rows, unit, scales, x, factors, g):
 
 
 @kernel
-def sum_noise(spec, panel, rows_of, sums):
+def sum_noise(spec, rows_of, sums):
     """Sum ZᵀZ over all rows."""
     for start in range(0, spec.width, BLOCK):
         count = smaller(BLOCK, spec.width - start)
@@ -405,7 +403,7 @@ def sum_noise(spec, panel, rows_of, sums):
         delta = rows_of.delta[start // BLOCK]
         clear_rows(delta, 0, spec.columns, count, rows)
         add_gram(delta, spec.columns, rows, rows_of.partial, sums.gram[0])
-        if _is_last(start, panel, spec.width):
+        if _is_last(start, spec):
             _end_panel(sums.gram)
 
 

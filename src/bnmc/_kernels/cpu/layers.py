@@ -140,7 +140,8 @@ def records(*specs: LayerSpec) -> NDArray[Any]:
 
 
 @inlined
-def _spec_of(specs, step):
+def spec_at(specs, step):
+    """Return the spec of a layer, given an array of `records`."""
     at = specs[smaller(step, specs.shape[0] - 1)]
     return LayerSpec(
         at["width"], at["batch"], at["columns"], at["fan_in"], at["panel"], at["weights"],
@@ -314,7 +315,7 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
         scaled = exponents.shape[0] > 0
         for step in range(course.slots.shape[0]):
             number, slot = course.first_layer + step, course.slots[step]
-            spec = _spec_of(specs, step)
+            spec = spec_at(specs, step)
             layer = Layer(gram, x, both[(number + 1) % 2], both[number % 2])
             draw = Draw(number, stream, course.key0, course.key1)
             event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
