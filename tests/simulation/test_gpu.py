@@ -1249,7 +1249,7 @@ def test_a_launch_warns_of_nothing_and_asks_for_shared_memory():
 @pytest.mark.parametrize("source", [shape.DRAWN, shape.MULTIPLIED])
 def test_buffers_do_not_overlap(threads, dtype, source):
     sigma = sigma_of(Activation.named("relu"))
-    patches = mock.patch.multiple(shape, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    patches = mock.patch.multiple(shape, MOST_THREADS=threads, _MOST_THREADS_OF_WEIGHTS=threads)
     for columns in range(1, 65):
         spec = shape.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
         with patches:

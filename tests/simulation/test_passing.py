@@ -178,7 +178,7 @@ def test_weights_without_kernels_name_their_alternative():
 def test_buffers_do_not_overlap(threads, source):
     sigma = sigma_of(Activation.named("relu"))
     passing = shape.Passing(codes.NORM_FIRST, codes.NORM_NONE, True, True)
-    patches = mock.patch.multiple(shape, MOST_THREADS=threads, MOST_THREADS_OF_WEIGHTS=threads)
+    patches = mock.patch.multiple(shape, MOST_THREADS=threads, _MOST_THREADS_OF_WEIGHTS=threads)
     for columns in range(1, 65):
         spec = shape.Spec(
             columns, columns, codes.NORM_NONE, False, False, "float64", sigma.digest, source,

@@ -19,13 +19,13 @@ class State(NamedTuple):
     grams : (chains, rows of a Gram matrix, columns) float64
     xs : (chains, columns, >= width)
         With a skip connection, the representations.
-    kept : (chains, 2, >= width, columns)
+    activations : (chains, 2, >= width, columns)
         If weights are multiplied, the activations of even and of odd layers.
     """
 
     grams: Any
     xs: Any
-    kept: Any
+    activations: Any
 
 
 class Target(NamedTuple):
@@ -224,7 +224,7 @@ class RowInputs(NamedTuple):
     #: What weights multiply.
     a: Any
     #: Where activations are kept, or what an earlier pass has kept.
-    kept: Any
+    stored: Any
     #: The rows of layer 0, if they are given.
     given: Any
     #: Of a norm over the features; see `Passes`.

@@ -187,16 +187,16 @@ def _instruction(text: str, returned: str, taken: str, arguments: int = 1) -> An
     from llvmlite import ir
     from numba.cuda.extending import intrinsic
 
-    known: dict[str, tuple[Any, Any, str]] = {
+    forms: dict[str, tuple[Any, Any, str]] = {
         "float32": (types.float32, ir.FloatType(), "f"),
         "uint32": (types.uint32, ir.IntType(32), "r"),
         "uint64": (types.uint64, ir.IntType(64), "l"),
     }
-    (kind, of_result, letter), (argument, of_argument, own) = known[returned], known[taken]
+    (kind, of_result, letter), (argument, of_argument, other) = forms[returned], forms[taken]
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         called = ir.FunctionType(of_result, [of_argument] * arguments)
-        constraints = ",".join([f"={letter}"] + [own] * arguments)
+        constraints = ",".join([f"={letter}"] + [other] * arguments)
         return builder.call(ir.InlineAsm(called, text, constraints, False), values)
 
     def one(context: Any, x: Any) -> Any:

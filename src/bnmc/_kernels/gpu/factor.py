@@ -75,11 +75,11 @@ def _factorise_in_team(row, at, t, gain, hides_scale):
             largest = entry if entry > largest else largest
         scale = scale_of((largest,))
     _meet_team()
-    own = eliminate_first(row, t, scale, 0.0) if in_registers else _eliminate(row, at, t, scale)
+    of_row = eliminate_first(row, t, scale, 0.0) if in_registers else _eliminate(row, at, t, scale)
     # Copy rows of the factor for copies of samples, so that copies stay copies at every depth.
     _meet_team()
     if t < columns:
-        relative = own / allowed if own > 0.0 else 0.0
+        relative = of_row / allowed if of_row > 0.0 else 0.0
         doubles[u32(at_diagonal + t)] = relative
         twin = np.uint32(whole[u32(at_twin + t)])
         # Neither a copy nor the last sample of a centred batch has a pivot.
@@ -102,7 +102,7 @@ def _factorise_in_team(row, at, t, gain, hides_scale):
 
 def _eliminate(row, at, t, scale):
     """Write the factor; return the pivot of the thread's row, or 0 if it is singular."""
-    own = 0.0
+    of_row = 0.0
     doubles = cuda.shared.array(0, float64)
     numbers = cuda.shared.array(0, kind)
     for k in range(columns):
@@ -118,7 +118,7 @@ def _eliminate(row, at, t, scale):
         pivot = doubles[u32(at_step + k)]
         regular = pivot > doubles[u32(at_diagonal + k)]
         inverse = inverse_root64(pivot) if regular else 0.0
-        own = pivot if t == k and regular else own
+        of_row = pivot if t == k and regular else of_row
         if t < padded:
             numbers[u32(at_factor + k * padded + t)] = number(scale * (entry * inverse))
         if t < team // columns * columns:
@@ -130,7 +130,7 @@ def _eliminate(row, at, t, scale):
             other *= inverse
             for j in range(k + 1 + t // columns, i + 1, team // columns):
                 row[u32(at_row + j)] -= other * doubles[u32(at_step + j)]
-    return own
+    return of_row
 
 
 @cache
@@ -146,16 +146,16 @@ def steps_of(order: int) -> Callable[..., float]:
     return _eliminate
 
 
-def _leave(row, t, scale, own):
+def _leave(row, t, scale, of_row):
     """Return the pivot that the steps before have found."""
-    return own
+    return of_row
 
 
 def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float]:
     following = k + 1
 
-    def _eliminate(row, t, scale, own):
-        """Write the factor; return the pivot of the thread's row, or `own` if it is singular."""
+    def _eliminate(row, t, scale, of_row):
+        """Write the factor; return the pivot of the thread's row, or `of_row` if it is singular."""
         doubles = cuda.shared.array(0, float64)
         numbers = cuda.shared.array(0, kind)
         # As in `_eliminate`, steps use two places in turns.
@@ -166,7 +166,7 @@ def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float
         _meet_team()
         pivot = doubles[u32(at_step + k)]
         regular = pivot > doubles[u32(at_diagonal + k)]
-        own = pivot if t == k and regular else own
+        of_row = pivot if t == k and regular else of_row
         inverse = inverse_root64(pivot) if regular else 0.0
         entry *= inverse
         if t < padded:
@@ -174,7 +174,7 @@ def _step(k: int, eliminate_others: Callable[..., float]) -> Callable[..., float
         entry *= inverse
         for j in range(following, columns):
             row[j] -= entry * doubles[u32(at_step + j)]
-        return eliminate_others(row, t, scale, own)
+        return eliminate_others(row, t, scale, of_row)
 
     return _eliminate
 
@@ -216,11 +216,11 @@ def centre(row, at, t):
         grand = doubles[u32(at_grand + g * inputs + g)]
         entry = (doubles[u32(at_diagonal + t)] - (mean + mean)) + grand
         for h in range(inputs):
-            own = doubles[u32(at_means + h * columns + t)]
+            mean_of_t = doubles[u32(at_means + h * columns + t)]
             grand = doubles[u32(at_grand + g * inputs + h)]
             for j in range(h * batch, (h + 1) * batch):
                 # Add the two means first, so that the result is symmetric to the bit.
-                means = own + doubles[u32(at_means + g * columns + j)]
+                means = mean_of_t + doubles[u32(at_means + g * columns + j)]
                 row[u32(at + j)] = (row[u32(at + j)] - means) + grand
     return entry
 

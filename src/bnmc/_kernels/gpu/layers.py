@@ -120,24 +120,24 @@ def row_inputs(state, of, law, address, layer):
     stream = np.uint32(tag | (address.first_chain + chain))
     draw = Draw(np.uint32(layer), stream, address.key0, address.key1)
     x = state.xs[chain] if skipped else NOTHING
-    kept = state.kept[chain, layer % 2] if keeps_rows else NOTHING
+    stored = state.activations[chain, layer % 2] if keeps_rows else NOTHING
     a = given = shifts = scales = NOTHING
     if source == MULTIPLIED:
-        a = of.factors[chain] if is_convolved else state.kept[chain, (layer + 1) % 2]
+        a = of.factors[chain] if is_convolved else state.activations[chain, (layer + 1) % 2]
     if source == KEPT:
-        given = kept
+        given = stored
     if source == GIVEN:
         given = of[chain if of.shape[0] > 1 else 0]
     if over_features:
         shifts, scales = of.shifts[chain], of.scales[chain]
-    return inputs_of(law, draw, x, a, kept, given, shifts, scales)
+    return inputs_of(law, draw, x, a, stored, given, shifts, scales)
 
 
 @inlined
-def inputs_of(law, draw, x, a, kept, given, shifts, scales):
+def inputs_of(law, draw, x, a, stored, given, shifts, scales):
     """Return the `RowInputs` of a layer, given its `Draw` and arrays of one chain."""
     return RowInputs(
-        law.width, law.fan_in, law.gain, law.skip, law.bias, law.eps, draw, x, a, kept, given,
+        law.width, law.fan_in, law.gain, law.skip, law.bias, law.eps, draw, x, a, stored, given,
         shifts, scales,
     )  # fmt: skip
 

@@ -27,18 +27,18 @@ def multiply_tile(first_row, width, gain, draw, a):
     acc = cuda.local.array(accumulators, kind)
     t = thread()
     q, g, s = t % quads, t // quads % groups, t // (quads * groups)
-    quad, own = np.uint32(first_row // 4 + q), t // quads
+    quad, lane = np.uint32(first_row // 4 + q), t // quads
     for c in range(accumulators):
         acc[c] = number(0.0)
     if groups == 1:
-        _multiply_alone(acc, own, width, quad, draw, a)
+        _multiply_alone(acc, lane, width, quad, draw, a)
     # If there are several groups, a thread of each needs the same weights, so the weights of a
     # few elements are in shared memory.
     for first in range(0, width if groups > 1 else 0, elements):
         w0, w1, w2, w3 = draw_weights(
-            np.uint32(first + own), quad, draw.layer, draw.stream, draw.key0, draw.key1
+            np.uint32(first + lane), quad, draw.layer, draw.stream, draw.key0, draw.key1
         )
-        at = at_weights + own * tile_rows + q
+        at = at_weights + lane * tile_rows + q
         numbers[u32(at)] = w0
         numbers[u32(at + quads)] = w1
         numbers[u32(at + 2 * quads)] = w2
@@ -88,9 +88,9 @@ def multiply_tile(first_row, width, gain, draw, a):
         cuda.syncthreads()
 
 
-def _multiply_alone(acc, own, width, quad, draw, a):
-    """Add the products of elements `own`, `own + elements`, ...; a thread has all columns."""
-    for element in range(own, width, elements):
+def _multiply_alone(acc, lane, width, quad, draw, a):
+    """Add the products of elements `lane`, `lane + elements`, ...; a thread has all columns."""
+    for element in range(lane, width, elements):
         w0, w1, w2, w3 = draw_weights(
             np.uint32(element), quad, draw.layer, draw.stream, draw.key0, draw.key1
         )

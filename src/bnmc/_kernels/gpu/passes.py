@@ -53,11 +53,11 @@ def _count_before(first_row, row):
     numbers 16 m + k with k < `near`, counted from the first row of the tile.
     """
     near = min(quads, 16)
-    own = min(max(row - first_row // 64 * 64, 0), 64 * (quads // near))
-    return own // 16 * near + min(max(own % 16 - first_row // 4 % 16, 0), near)
+    past = min(max(row - first_row // 64 * 64, 0), 64 * (quads // near))
+    return past // 16 * near + min(max(past % 16 - first_row // 4 % 16, 0), near)
 
 
-def _begin_tile(first_row, width, kept):
+def _begin_tile(first_row, width, out):
     """Store the rows of a tile, and activate them if the activation comes before the norm."""
     stored = source == MULTIPLIED
     needed = activates_first or stored
@@ -68,7 +68,7 @@ def _begin_tile(first_row, width, kept):
         if row < width:
             at = at_tile + i * stride + place
             if stored:
-                kept[row, i] = numbers[u32(at)]
+                out[row, i] = numbers[u32(at)]
             if activates_first:
                 numbers[u32(at)] = number(sigma(numbers[u32(at)]))
     if needed:
@@ -96,23 +96,23 @@ def add_moments(first_row, width, groups, segments):
         shares = max(1, threads // (some * columns))
         rounds = some * columns * shares
         for item in range(t, rounds, threads):
-            own, share = group + item // shares // columns, item % shares
+            g, share = group + item // shares // columns, item % shares
             i = item // shares % columns
-            first = _count_before(first_row, own * size)
-            last = _count_before(first_row, (own + 1) * size)
+            first = _count_before(first_row, g * size)
+            last = _count_before(first_row, (g + 1) * size)
             mean, squares = moments_of(i, first + share, last, shares)
             if shares > 1:
                 doubles[u32(at_moments + 2 * item)] = mean
                 doubles[u32(at_moments + 2 * item + 1)] = squares
             elif last > first:
-                place = (tile // tiles_of_block + own) * tiles_of_block + tile % tiles_of_block
+                place = (tile // tiles_of_block + g) * tiles_of_block + tile % tiles_of_block
                 segments[place, 0, i] = mean
                 segments[place, 1, i] = squares
         cuda.syncthreads()
         for item in range(t, some * columns if shares > 1 else 0, threads):
-            own, i = group + item // columns, item % columns
-            first = _count_before(first_row, own * size)
-            length = _count_before(first_row, (own + 1) * size) - first
+            g, i = group + item // columns, item % columns
+            first = _count_before(first_row, g * size)
+            length = _count_before(first_row, (g + 1) * size) - first
             count, mean, squares = 0, 0.0, 0.0
             for share in range(min(shares, length)):
                 at = at_moments + 2 * (item * shares + share)
@@ -122,7 +122,7 @@ def add_moments(first_row, width, groups, segments):
                 squares += doubles[u32(at + 1)] + between
                 count += part
             if length > 0:
-                place = (tile // tiles_of_block + own) * tiles_of_block + tile % tiles_of_block
+                place = (tile // tiles_of_block + g) * tiles_of_block + tile % tiles_of_block
                 segments[place, 0, i] = mean
                 segments[place, 1, i] = squares
         cuda.syncthreads()
@@ -226,7 +226,7 @@ def moments(state, of, law, work, address, slot, layer, step):
     # The rows of a quad are 16 apart, so rows come in whole groups of 64.
     for first_row in range(part * tile_rows, (width + 63) // 64 * 64, blocks * tile_rows):
         make_tile(first_row, 0, rows)
-        _begin_tile(first_row, width, rows.kept)
+        _begin_tile(first_row, width, rows.stored)
         add_moments(first_row, width, law.groups, segments)
     if not is_last(work.arrived, chain, blocks):
         return
@@ -263,10 +263,10 @@ def cover(grams, neighbours, bias, out, slot, layer, step):
 
 
 @kernel(MOST_REGISTERS)
-def unfold(kept, width, neighbours, out, slot, layer, step):
+def unfold(activations, width, neighbours, out, slot, layer, step):
     """Write the activations that all taps see: a chain per row of the grid.
 
-    kept : (chains, 2, >= width, columns)
+    activations : (chains, 2, >= width, columns)
         Activations of even and of odd layers; those of the layer before `layer` are read.
     out : (chains, taps * width, columns)
     """
@@ -276,4 +276,4 @@ def unfold(kept, width, neighbours, out, slot, layer, step):
     for item in range(first, neighbours.shape[0] * width * columns, step):
         element, i = item // columns, item % columns
         tap, row = element // width, element % width
-        out[chain, element, i] = kept[chain, (layer + 1) % 2, row, neighbours[tap, i]]
+        out[chain, element, i] = activations[chain, (layer + 1) % 2, row, neighbours[tap, i]]

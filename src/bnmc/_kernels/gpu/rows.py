@@ -103,7 +103,7 @@ def finish_row(values, at, step, h, row, rows):
             value = number(sigma(value))
         values[u32(at + i * step)] = value
         if keeps_rows:
-            rows.kept[row, h * batch + i] = value
+            rows.stored[row, h * batch + i] = value
 
 
 def _begin_row(values, at, step, h, row, rows):

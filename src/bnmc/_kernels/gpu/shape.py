@@ -47,7 +47,7 @@ MOST_THREADS = 16 if SIMULATED else 256
 #: The same in a backward pass, whose blocks have three tiles.
 MOST_THREADS_BACKWARD = 16 if SIMULATED else 128
 #: The same if weights are multiplied, and then the quads of a tile.
-MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
+_MOST_THREADS_OF_WEIGHTS = 16 if SIMULATED else 448
 _QUADS_OF_WEIGHTS = 8
 #: Threads of a warp.
 _WARP = 32
@@ -458,7 +458,7 @@ def shape_of(spec: Spec) -> Shape:
     chunk = -(-n // groups)
     if spec.source == MULTIPLIED:
         quads = _QUADS_OF_WEIGHTS
-        wanted = MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
+        wanted = _MOST_THREADS_OF_WEIGHTS if groups == 1 else MOST_THREADS
         threads = max(1, wanted // (quads * groups)) * quads * groups
     else:
         most = MOST_THREADS_BACKWARD if spec.slope else MOST_THREADS

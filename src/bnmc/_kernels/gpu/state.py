@@ -66,7 +66,7 @@ def rescale(state, status, slot, layer, step):
     whole = cuda.shared.array(0, int64)
     t, chain = cuda.threadIdx.x, cuda.blockIdx.x
     begin()
-    grams, xs, kept = state
+    grams, xs, activations = state
     load_gram(grams[chain])
     choose_units()
     if skipped:
@@ -86,12 +86,12 @@ def rescale(state, status, slot, layer, step):
                 xs[chain, i, row] = number(_times_power(np.float64(xs[chain, i, row]), -shift))
     if keeps_rows:
         side = layer % 2
-        for item in range(t, kept.shape[2] * columns, threads):
+        for item in range(t, activations.shape[2] * columns, threads):
             row, i = item // columns, item % columns
             shift = whole[u32(at_twin + i)]
             if shift != 0:
-                value = number(_times_power(np.float64(kept[chain, side, row, i]), -shift))
-                kept[chain, side, row, i] = value
+                value = number(_times_power(np.float64(activations[chain, side, row, i]), -shift))
+                activations[chain, side, row, i] = value
     apply_units()
     store_gram(grams[chain])
 

@@ -224,7 +224,9 @@ def forward(
             bias = chain.bias_variance / chain.gain**2 if chain.shows_bias else 0.0
             launches.add_each(passes.cover, count, state_of.grams, taps, bias, of.covariances)
         if spec.is_convolved:
-            launches.add_each(passes.unfold, grid, state_of.kept, law.width, taps, of.factors)
+            launches.add_each(
+                passes.unfold, grid, state_of.activations, law.width, taps, of.factors
+            )
         if spec.over_features:
             tiles = kernels.shape.tiles(law.width)
             launches.add(kernels, passes.moments, tiles, state_of, of, law, work, address)
