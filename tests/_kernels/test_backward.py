@@ -7,7 +7,15 @@ from oracle import ks_distance, two_sample_threshold
 from slow_cases import some
 
 from bnmc import Chain
-from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, blocks, orthogonal
+from bnmc._kernels.cpu import (
+    backward,
+    backward_matrices,
+    backward_rows,
+    blocks,
+    factor,
+    orthogonal,
+    rows,
+)
 from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.cpu.sharing import shared
@@ -28,7 +36,8 @@ CHAINS = {
     "haar, width below batch, skip": Chain(3, 4, "tanh", norm="none", weights="haar", skip=0.5),
 }
 
-MODULES = (backward, backward_matrices, backward_rows, blocks, orthogonal)
+#: Functions of others, which draw numbers, stay compiled: they are slow as plain Python.
+MODULES = (backward, backward_matrices, backward_rows, blocks, factor, orthogonal, rows)
 
 
 @pytest.mark.parametrize("loss", ["gaussian", "squared"])
