@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
-from bnmc._support.version import __version__, versions
+from bnmc._support.version import versions
 from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
@@ -343,8 +343,8 @@ def header_of(
     if version is None:
         raise StoreError(str(path), f"{header} is damaged: it names no version")
     if attributes.get("format") != _FORMAT:
-        reason = f"bnmc {version} made it in another format than bnmc {__version__}: use a new path"
-        raise StoreError(str(path), reason)
+        reason = f"bnmc {version} made it, in a format that this version does not read"
+        raise StoreError(str(path), f"{reason}: use a new path")
     _require_facts(path, attributes, facts or {})
     if attributes.get("identity") != _identity(attributes):
         raise StoreError(str(path), "its attributes are damaged: they lack their checksum")
