@@ -32,8 +32,9 @@ from bench.roofline import layer_flops, layer_normals
 from bnmc._kernels.gpu.device import SIMULATED, cuda, device_function, processors, why_not
 from bnmc._kernels.scalar import normal
 from bnmc.chain.start import Covariance
-from bnmc.simulation.engine.gpu.samplers import GPU_SAMPLERS
+from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.runs import Run
 
 #: The peers that do not draw weights either.
 SAME_SAMPLER = ("torch, given G", "jax, given G")
@@ -303,7 +304,9 @@ def _timed(run: Callable[[], object], stream: Any = 0) -> float:
 def _ours(shape: Shape) -> Callable[[], float]:
     """Layers that the library's sampler makes, without recording them."""
     chain = bnmc.Chain(shape.width, shape.batch, "relu")
-    sampler = GPU_SAMPLERS[shape.sampler](chain, shape.chains, None, shape.dtype, 1)
+    sampler = GpuSampler(
+        Run(chain, shape.sampler, shape.chains, None, shape.dtype, 1, backend="cuda")
+    )
     none = np.zeros((shape.chains, 1, 1, 1))
     frames = Frames(np.zeros((shape.chains, 1, shape.batch, shape.batch)), none, none)
     sampler.begin(Covariance(np.eye(shape.batch)), 0, shape.chains, frames)

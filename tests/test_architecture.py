@@ -92,6 +92,7 @@ CROSS_CUTTING = {
     "simulation/test_passing.py": "tests the GPU sampler for layers in passes",
     "simulation/test_law.py": "compares the laws of all samplers",
     "simulation/test_layers_that_differ.py": "layers of one run that differ from each other",
+    "simulation/test_state_gram.py": "compares the Gram matrices of h of all samplers with NumPy",
     "simulation/test_passes.py": "layers that take two passes, or another order, with all samplers",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
 }

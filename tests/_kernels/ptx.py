@@ -48,8 +48,8 @@ from bnmc._kernels.scalar.codes import (
 )
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import sigma_of, spec_of
-from bnmc.chain.slopes import slope_of
+from bnmc.chain.compiled import spec_of
+from bnmc.chain.slopes import sigma_of, slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)

@@ -19,8 +19,9 @@ from bnmc import Chain
 from bnmc._kernels.cpu import orthogonal
 from bnmc._kernels.scalar import codes
 from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
-from bnmc.simulation.engine.conditional import ConditionalSampler
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.runs import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 
@@ -280,7 +281,7 @@ def test_bits_do_not_depend_on_threads_and_parts(dtype, skip):
     state = bnmc.simulate(chain, 2, chains=2, threads=2, **options).final_state
     rest = bnmc.simulate(chain, 2, initial=state, threads=2)
     np.testing.assert_array_equal(rest.gram[:, -1], one.gram[:, -1])
-    sampler = ConditionalSampler(chain, 2, None, dtype, one.key)
+    sampler = RowSampler(Run(chain, "conditional", 2, None, dtype, one.key))
     sampler.take(bnmc.simulate(chain, 3, chains=2, threads=1, **options).final_state)
     frames = Frames(np.zeros((2, 1, 5, 5)), np.zeros((2, 1)), np.zeros((2, 1, 0)))
     with ThreadPoolExecutor(2) as executor:

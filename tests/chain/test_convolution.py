@@ -8,7 +8,7 @@ from numpy_network import convolved, covariance
 
 import bnmc
 from bnmc.chain.chain import MOST_WIDTH
-from bnmc.chain.covariance import OfConvolution
+from bnmc.chain.layers import CovarianceMap
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 # Heights, widths and kernels of even and odd sizes, and a kernel as large as the image.
@@ -24,7 +24,7 @@ def test_the_covariance_is_that_of_loops(shape, kernel):
     expected = [covariance(one, shape, kernel) for one in grams]
     np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
     np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
-    with_bias = OfConvolution(bnmc.Convolution(shape, kernel), 0.5)
+    with_bias = CovarianceMap(bnmc.Convolution(shape, kernel), 0.5)
     np.testing.assert_allclose(with_bias(grams), found + 0.5, rtol=1e-15)
 
 

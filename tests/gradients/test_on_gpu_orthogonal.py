@@ -90,7 +90,7 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(monkeypatch):
         return on_device(chain, 3, chains=2)
 
     # The forward pass is made on the GPU, too.
-    monkeypatch.delattr(parts, "ConditionalSampler")
+    monkeypatch.delattr(parts, "RowSampler")
     whole = run()
     for module, name in (
         (parts, "STRETCH_BYTES"), (on_gpu, "PART_BYTES"), (launches, "MOST_RANGES"),

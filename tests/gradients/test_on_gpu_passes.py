@@ -49,11 +49,11 @@ def same_noise(monkeypatch):
             stream = codes.STREAM_BACKWARD | np.uint32(sampler.offset + index)
             # Each tap has elements of its own.  The row of a bias has those of the first tap.
             blocks = [
-                drawn(sampler.key, layer - 1, stream, (width, n), sampler.dtype, tap * n)
+                drawn(sampler.run.key, layer - 1, stream, (width, n), sampler.dtype, tap * n)
                 for tap in range(rows // width)
             ]
             if rows % width:
-                first = drawn(sampler.key, layer - 1, stream, (width + 1, n), sampler.dtype)
+                first = drawn(sampler.run.key, layer - 1, stream, (width + 1, n), sampler.dtype)
                 blocks.append(first[width:])
             z = np.concatenate(blocks)
             return z @ semidefinite_cholesky(root @ root.T).T

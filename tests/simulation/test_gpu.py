@@ -31,7 +31,7 @@ from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
 from bnmc._support.device_arrays import as_device_array, is_device_array
-from bnmc.chain.compiled import sigma_of
+from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance
 from bnmc.errors import (
     ArgumentError,
@@ -42,14 +42,12 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.mixing import tv_bound
+from bnmc.simulation.engine.choice import seconds_of
 from bnmc.simulation.engine.gpu.arrays import DeviceRows
 from bnmc.simulation.engine.gpu.pairs import GpuPairs, bytes_of_pair
-from bnmc.simulation.engine.gpu.samplers import (
-    GpuConditionalSampler,
-    GpuSampler,
-    GpuWeightsSampler,
-)
+from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
+from bnmc.simulation.runs import Run
 
 # On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
 pytestmark = [
@@ -176,15 +174,12 @@ def test_times_of_as_many_numbers_are_equal(width):
     of float64 take twice as long."""
     chain = Chain(width, 3, "relu")
     single, double = (
-        [
-            kind.seconds(chain, width, np.dtype(dtype))
-            for kind in (GpuConditionalSampler, GpuWeightsSampler)
-        ]
+        [seconds_of(path, chain, width, dtype, "cuda") for path in ("conditional", "weights")]
         for dtype in ("float32", "float64")
     )
     assert single[0] == pytest.approx(single[1], rel=1e-12, abs=0.0)
     assert double[0] == pytest.approx(double[1], rel=1e-12, abs=0.0)
-    launched = GpuConditionalSampler.seconds(chain, 0, np.dtype("float32"))
+    launched = seconds_of("conditional", chain, 0, "float32", "cuda")
     growth = 2.0 * (single[0] - launched)
     assert double[0] - launched == pytest.approx(growth, rel=1e-6, abs=0.0)
 
@@ -401,7 +396,7 @@ def test_chunks_of_chains():
         mock.patch("bnmc.simulation.engine.gpu.samplers.STAGING_BYTES", 1),
         mock.patch("bnmc.simulation.engine.gpu.samplers.LEAST_OF_PROCESSOR", 1),
     ):
-        sampler = GpuConditionalSampler(chain, 3, None, "float64", 0)
+        sampler = GpuSampler(Run(chain, "conditional", 3, None, "float64", backend="cuda"))
         assert sampler._most_of_chunk(32) == device.processors()
         assert sampler._most_of_chunk(0) > 3
 
@@ -755,11 +750,11 @@ def test_out_of_memory():
     ):
         simulate(chain, 1, chains=10, backend="cuda")
     failure = mock.patch.object(
-        GpuConditionalSampler, "_launches", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+        GpuSampler, "_launches", side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
     )
     with failure, pytest.raises(ResultTooLargeError):
         simulate(Chain(20, 2), 1, backend="cuda")
-    failure = mock.patch.object(GpuConditionalSampler, "_launches", side_effect=KeyError("else"))
+    failure = mock.patch.object(GpuSampler, "_launches", side_effect=KeyError("else"))
     with failure, pytest.raises(KeyError, match="else"):
         simulate(Chain(20, 2), 1, backend="cuda")
     # The process goes on.

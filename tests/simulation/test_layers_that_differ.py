@@ -1,28 +1,32 @@
-"""Layers that differ in width, activation and norm, one kernel call each, against plain NumPy.
+"""Runs whose layers differ in width, activation and norm, against plain NumPy.
 
 Drawn weights are made again from their counters, so layers by weights agree to rounding.  Rows that
 are drawn given the Gram matrix have the law of networks with real weights.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from oracle import FORMULAS, gram, ks_distance, normals, two_sample_threshold
 
 import bnmc
-from bnmc._kernels.cpu import layers, memory, rows
-from bnmc._kernels.cpu.sources import Drawn, Multiplied
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import sigma_of, spec_of
+from bnmc.chain.start import Representation, prepare
+from bnmc.simulation.observables import OBSERVABLES
+from bnmc.simulation.runs import Recorded, Run
+from bnmc.simulation.segment import Segment
 
-KEY = np.uint32(3), np.uint32(5)
-START = np.random.default_rng(0).standard_normal((20, 5))
+KEY, START = 3 + (5 << 32), np.random.default_rng(0).standard_normal((20, 5))
 #: An activation without norm before a batch norm, a hidden common part before a visible one, a
 #: scale that is hidden before one that is not, and widths that grow and fall.
 CHAINS = [
-    bnmc.Chain(24, 5, "gelu", norm="none", gain=1.3, bias_variance=0.3),
+    bnmc.Chain(20, 5, norm="none"),  # the input
+    bnmc.Chain(24, 5, "tanh", norm="none", gain=1.3, bias_variance=0.3),
     bnmc.Chain(40, 5, "tanh"),
     bnmc.Chain(12, 5, "relu", norm="layer", eps=0.01),
     bnmc.Chain(30, 5, "tanh", norm="batch-uncentred", eps=0.1, bias_variance=0.2),
+    bnmc.Chain(30, 5, "relu", skip=0.8, bias_variance=0.1),
 ]
 NORMS = {
     "none": lambda h, eps: h,
@@ -34,99 +38,108 @@ NORMS = {
 }
 
 
-def grams_by_kernels(networks, by_weights):
-    """The Gram matrices of all layers, (layers, networks, 5, 5)."""
-    kept = (8, memory.stride(40)) if by_weights else (0, 0)
-    state = layers.State(
-        np.tile(gram(START), (networks, 1, 1)), np.zeros((networks, 0, 0)),
-        np.zeros((networks, 2, *kept)), np.zeros((networks, 0), np.int64),
+def segment_of(networks, path, names=("gram",), chains=CHAINS):
+    """The chains of a run with these layers, each with the width of the one before as fan-in."""
+    layers = [chain.layers[1] for chain in chains]
+    fan_ins = [chains[0].width, *(chain.width for chain in chains)]
+    network = tuple(
+        layer._replace(linear=replace(layer.linear, fan_in=fan_in))
+        for layer, fan_in in zip(layers, fan_ins, strict=False)
+    )
+    observables = tuple(OBSERVABLES[name] for name in names)
+    recorded = Recorded(1, 1, len(chains) - 1)
+    return Segment(
+        Run(
+            chains[0], path, networks, None, "float64", KEY, observables=observables,
+            recorded=recorded, network=network,
+        ),
+        1,
     )  # fmt: skip
-    if by_weights:
-        state.activations[:, 0, :5, :20] = START.T
-    work, record, width = memory.work(5, 1, np.float64), [], 20
-    for number, chain in enumerate(CHAINS, 1):
-        spec = spec_of(chain)._replace(fan_in=width)
-        source = Drawn(codes.STREAM_ROWS)
-        if by_weights:
-            spec = spec._replace(hides_common=False)
-            source = Multiplied(codes.STREAM_WEIGHTS, np.zeros((0, 0)))
-        record.append(np.zeros((networks, 1, 5, 5)))
-        course = layers.Course(
-            0, number, *KEY, np.zeros(1, np.int64), record[-1], np.zeros((networks, 1, 0), int),
-            np.zeros((networks, 3), np.int64), 0,
-        )  # fmt: skip
-        sigma = rows.activation(sigma_of(chain.activation), "float64")
-        sums = layers.sums_of(spec, np.float64)
-        layers.layers(None, source, sigma, layers.records(spec), state, course, work, sums)
-        assert not course.status.any()
-        width = chain.width
-    return np.stack(record)[:, :, 0]
 
 
-def grams_by_numpy(networks, normals_of):
-    """The same; `normals_of` returns those of a layer, for weights and one bias of each row."""
-    a, record = np.tile(START, (networks, 1, 1)), []
-    for number, chain in enumerate(CHAINS, 1):
-        fan_in = a.shape[-2]
-        z = normals_of(number, chain.width, fan_in + 1)
-        h = chain.gain * z[..., :fan_in] @ a / np.sqrt(fan_in)
-        h += np.sqrt(chain.bias_variance) * z[..., fan_in:]
-        a = FORMULAS[chain.activation.name](NORMS[chain.norm](h, chain.eps))
-        record.append(gram(a))
-    return np.stack(record)
+def simulated(segment, start=START):
+    """The observables of all layers after the input, each (networks, layers, 5, 5)."""
+    run = segment.run
+    values = {each.name: np.zeros((run.chains, run.depth, 5, 5)) for each in run.observables}
+    segment.begin(Representation(start[None], start[None]), values)
+    segment.advance(run.depth, values, 0)
+    return list(values.values())
+
+
+def by_numpy(networks, normals_of, chains=CHAINS):
+    """Gram matrices of a and of h; `normals_of` returns weights, and one bias of each row."""
+    x = a = np.tile(START, (networks, 1, 1))
+    record = []
+    for number, chain in enumerate(chains[1:], 1):
+        z = normals_of(number, chain.width, a.shape[-2] + 1)
+        h = chain.gain * z[..., :-1] @ a / np.sqrt(a.shape[-2])
+        h += np.sqrt(chain.bias_variance) * z[..., -1:]
+        h += chain.skip * x if chain.skip else 0.0
+        x = NORMS[chain.norm](h, chain.eps)
+        a = FORMULAS[chain.activation.name](x)
+        record.append((gram(a), gram(h)))
+    return [np.stack(grams, axis=1) for grams in zip(*record, strict=True)]
 
 
 def test_layers_by_weights_are_those_of_numpy():
     def normals_of(number, width, length):
-        draws = [codes.Draw(number, codes.STREAM_WEIGHTS | np.uint32(k), *KEY) for k in range(2)]
+        key = np.uint32(3), np.uint32(5)
+        draws = [codes.Draw(number, codes.STREAM_WEIGHTS | np.uint32(k), *key) for k in range(2)]
         every = np.arange(length), np.arange(width)
         return np.stack([normals(*every, draw, np.float64).T for draw in draws]).astype(float)
 
-    expected = grams_by_numpy(2, normals_of)
-    np.testing.assert_allclose(grams_by_kernels(2, by_weights=True), expected, atol=1e-12)
+    simulated_states = simulated(segment_of(2, "weights", ["gram", "state_gram"]))
+    for mine, expected in zip(simulated_states, by_numpy(2, normals_of), strict=True):
+        np.testing.assert_allclose(mine, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("by_weights", [False, True])
-def test_layers_have_the_law_of_networks(by_weights):
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("conditional", ["gram"]),
+        ("conditional", ["gram", "state_gram"]),
+        ("weights", ["gram", "state_gram"]),
+    ],
+)
+def test_layers_have_the_law_of_networks(path, names):
     networks, generator = 4000, np.random.default_rng(1)
-    pair = [
-        grams_by_kernels(networks, by_weights),
-        grams_by_numpy(
-            networks, lambda number, *shape: generator.standard_normal((networks, *shape))
-        ),
-    ]
+    expected = by_numpy(networks, lambda _, *shape: generator.standard_normal((networks, *shape)))
     entries = [(0, 0), (0, 1), (3, 4)]
-    limit = two_sample_threshold(networks, len(CHAINS) * len(entries))
-    for mine, other in zip(*pair, strict=True):
-        for entry in entries:
-            assert ks_distance(mine[:, *entry], other[:, *entry]) < limit
+    limit = two_sample_threshold(networks, len(names) * (len(CHAINS) - 1) * len(entries))
+    for mine, others in zip(simulated(segment_of(networks, path, names)), expected, strict=False):
+        for layer in range(len(CHAINS) - 1):
+            for entry in entries:
+                assert ks_distance(mine[:, layer, *entry], others[:, layer, *entry]) < limit
 
 
-def test_one_call_takes_layers_whose_numbers_differ():
-    """Gain, skip and eps of each layer are those of its own spec; the last one is repeated."""
-    specs = [
-        spec_of(bnmc.Chain(30, 5, "tanh", skip=skip, gain=gain, eps=eps))
-        for skip, gain, eps in ((0.5, 1.0, 0.1), (0.0, 0.7, 0.2), (0.9, 1.3, 0.0))
+@pytest.mark.parametrize("path", ["conditional", "weights"])
+def test_layers_have_the_same_bits_in_one_call_and_in_several(path):
+    """Gain, skip and eps of each layer are those of its own spec."""
+    chains = [
+        bnmc.Chain(30, 5, "tanh", skip=skip, gain=gain, eps=eps)
+        for skip, gain, eps in ((0.0, 1.0, 0.0), (0.5, 1.0, 0.1), (0.0, 0.7, 0.2), (0.9, 1.3, 0.0))
     ]
-    records = []
-    for calls in ([(specs, 4)], [([spec], 1) for spec in (*specs, specs[-1])]):
-        state = layers.State(
-            gram(START)[None], np.zeros((1, 5, memory.stride(30))), np.zeros((1, 2, 0, 0)),
-            np.zeros((1, 0), np.int64),
-        )  # fmt: skip
-        number = 1
-        for some, count in calls:
-            record, slots = np.zeros((1, count, 5, 5)), np.arange(count)
-            layers.layers(
-                None, Drawn(codes.STREAM_ROWS),
-                rows.activation(sigma_of(bnmc.Activation.named("tanh")), "float64"),
-                layers.records(*some), state,
-                layers.Course(
-                    0, number, *KEY, slots, record, np.zeros((1, count, 0), int),
-                    np.zeros((1, 3), np.int64), 0,
-                ),
-                memory.work(5, 1, np.float64), layers.sums_of(specs[0], np.float64),
-            )  # fmt: skip
-            number += count
-            records.append(record[0])
-    np.testing.assert_array_equal(records[0], np.concatenate(records[1:]))
+    start = np.random.default_rng(2).standard_normal((30, 5))
+    whole, cut = (segment_of(2, path, chains=chains) for _ in range(2))
+    first, rest = whole.sampler._stages
+    cut.sampler._stages = [first] + [
+        rest._replace(first=layer, end=layer + 1, specs=rest.specs[layer - 1 : layer])
+        for layer in (1, 2, 3)
+    ]
+    np.testing.assert_array_equal(simulated(whole, start), simulated(cut, start))
+    other = [chains[0], chains[2], *chains[2:]]
+    assert (
+        simulated(segment_of(2, path, chains=other), start)[0] != simulated(cut, start)[0]
+    ).any()
+
+
+def test_equal_layers_have_the_bits_of_a_chain():
+    chain = bnmc.Chain(30, 5, "tanh")
+    run = bnmc.simulate(chain, 3, initial=START[:5, :].repeat(6, 0) ** 2, chains=2, rng=0)
+    segment = segment_of(2, "conditional", chains=[chain] * 4)
+    segment.run = replace(segment.run, key=run.key)
+    segment = Segment(segment.run, 1)
+    values = {"gram": np.zeros((2, 3, 5, 5))}
+    segment.begin(prepare(chain, START[:5, :].repeat(6, 0) ** 2, 2, None), values)
+    segment.advance(3, values, 0)
+    np.testing.assert_array_equal(values["gram"], run.gram[:, 1:])

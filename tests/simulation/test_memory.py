@@ -213,7 +213,7 @@ def test_a_thread_that_takes_passes_has_the_bytes_of_its_arrays(groups, panel):
     chain = Chain(60, 4, "tanh", norm=f"group({groups})")
     request = memory.Request(run_through(chain, 2, sampler="conditional"), "gaussian", 1)
     spec = spec_of(chain)._replace(panel=panel)
-    sums = layers.sums_of(spec, np.float64, keeps_rows=True)
+    sums = layers.sums_of([spec], np.float64, keeps_rows=True)
     assert request._of_moments(panel) == sums.hidden.nbytes + sum(
         array.nbytes for array in sums.moments
     )
@@ -245,7 +245,7 @@ def test_a_layer_more_is_estimated_as_the_frames_that_it_has(chain, path, spare,
     simulate(chain, 2, chains=chains, rng=0, threads=1, observables="scaled_gram")
     layers = sum(one.log_scale.shape[1] for one in frames)
     assert layers == 3
-    found = sum(array.nbytes for one in frames for array in one)
+    found = sum(array.nbytes for one in frames for array in one[:5])
     run = run_through(chain, 2, "scaled_gram", chains=chains)
     assert run.path == path
     request = memory.Request(run, "gaussian", 1)

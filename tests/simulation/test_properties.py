@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from bnmc import Chain, simulate
 from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
-from bnmc.simulation.engine import choice
 from bnmc.simulation.engine.choice import choose_sampler
+from bnmc.simulation.engine.rows import RowSampler
 
 SIGMA = "leaky_relu"
 #: Examples of each property; `make fuzz` draws more.
@@ -118,7 +118,7 @@ def assert_same_state(one, other):
 def test_the_paths_are_what_their_names_say():
     for options, sampler, path in PATHS.values():
         chain = Chain(20, 3, **options)
-        assert choose_sampler(chain, None, sampler, "float64").path == path
+        assert choose_sampler(chain, None, sampler, "float64") == path
 
 
 # --- the same bits --------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
         with (
             chunks(0.0, True),
             mock.patch.object(
-                choice.SAMPLERS["weights" if sampler == "weights" else "conditional"],
+                RowSampler,
                 "advance",
                 side_effect=AssertionError("not shared"),
             ),

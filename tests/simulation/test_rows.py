@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.simulation.engine import choice
+from bnmc.simulation.engine.choice import choose_sampler
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.runs import Run
 
 
 def correlated(pivot):
@@ -23,9 +25,9 @@ def test_rows_of_float32_are_reported_where_rounding_is_a_two_thousandth_of_a_di
     """Rounding by 2⁻²⁴ of a sample is 2⁻¹¹ of its distance 2⁻¹³ from the span of the others."""
     limit = (2.0**-24 / 2.0**-11) ** 2
     chain = bnmc.Chain(50, 2, "linear", norm="batch-uncentred", skip=skip, weights=weights)
-    kind = choice.choose_sampler(chain, None, "auto", "float32")
+    path = choose_sampler(chain, None, "auto", "float32")
     for dtype in ("float32", "float64"):
-        sampler = kind(chain, 3, None, dtype, 0)
+        sampler = RowSampler(Run(chain, path, 3, None, dtype))
         # Of the two recorded layers of a chain, either one may show it.
         pivots = [[1.001, 1.001], [0.999, 0.5e9 * limit], [1.001, 0.999]]
         grams = np.array([[correlated(limit * pivot) for pivot in one] for one in pivots])
@@ -40,9 +42,7 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
     chain = bnmc.Chain(40, 2, "relu", norm="batch-uncentred")
     for pivot, is_wide in ((1.001 * 2.0**-13, False), (0.999 * 2.0**-13, True)):
         for threads in (1, 3):  # the kernel decides for whole chains, the sampler for shared layers
-            sampler = choice.choose_sampler(chain, None, "conditional", "float32")(
-                chain, 1, None, "float32", 0
-            )
+            sampler = RowSampler(Run(chain, "conditional", 1, None, "float32"))
             sampler.grams[0] = correlated(pivot)
             frames = Frames(np.zeros((1, 1, 2, 2)), np.zeros((1, 1)), np.zeros((1, 1, 0)))
             if threads == 1:
@@ -52,5 +52,5 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
                     sampler.advance_together(pool, threads, 1, np.zeros(1, np.int64), frames)
             assert sampler.wide.tolist() == [is_wide]
             # The buffers of float32 rows, as large as the others, are free again.
-            assert hasattr(sampler._buffers, "float32") == (not is_wide)
-            assert hasattr(sampler._buffers, "float64") == is_wide
+            dtypes = {key[1] for key in sampler._buffers.made if key[0] == "work"}
+            assert dtypes == {"d" if is_wide else "f"}

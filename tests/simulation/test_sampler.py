@@ -5,15 +5,14 @@ import pytest
 
 import bnmc
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine import choice
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.runs import Run
 
 
 def test_gram_matrices_below_the_range_with_full_precision_are_errors():
     """Entries of 2⁻⁹⁶² and more have products with units of rounding in the normal range."""
     chain = bnmc.Chain(6, 2, "tanh", norm="none")
-    sampler = choice.choose_sampler(chain, None, "conditional", "float64")(
-        chain, 3, None, "float64", 0, 40
-    )
+    sampler = RowSampler(Run(chain, "conditional", 3, None, "float64", first=40))
     # The exponent of 2⁻⁹⁶¹ is -960, that of the next smaller number -961.
     least = 2.0**-961
     fits = np.array([least * np.eye(2), np.eye(2), np.diag([1.0, 0.0])])

@@ -15,7 +15,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.convolution import Convolution
-from bnmc.chain.covariance import IDENTITY, CovarianceMap, OfConvolution, WithBias
+from bnmc.chain.layers import CovarianceMap, Layer, Linear, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError
@@ -217,22 +217,30 @@ class Chain:
         return f"Chain({', '.join(shown)})"
 
     @cached_property
+    def layers(self) -> tuple[Layer, Layer]:
+        """Layer 0, and the layer that repeats."""
+        linear = Linear(
+            self.width, self.fan_in, self.weight_law, self.gain, self.bias_variance,
+            self.convolution,
+        )  # fmt: skip
+        rows = RowMap(
+            self.activation, self.normalization, self.order_code, self.batch, self.eps, self.skip
+        )
+        layer = Layer(linear, rows)
+        return start_of(layer), layer
+
+    @cached_property
     def covariance(self) -> CovarianceMap:
         """The map from the Gram matrix of a layer to the covariance of the rows of W a.
 
         With a bias it is that of the rows of W a + b 1ᵀ / gain, unless the norm subtracts it.
         """
-        return self.covariance_of_states if self.shows_bias else self._covariance(0.0)
+        return self.layers[1].linear.covariance(shows_bias=self.shows_bias)
 
     @cached_property
     def covariance_of_states(self) -> CovarianceMap:
         """The same map with a bias that the norm subtracts: that of the rows before the norm."""
-        return self._covariance(self.bias_variance / self.gain**2)
-
-    def _covariance(self, bias: float) -> CovarianceMap:
-        if self.convolution is not None:
-            return OfConvolution(self.convolution, bias)
-        return WithBias(bias) if bias > 0.0 else IDENTITY
+        return self.layers[1].linear.covariance()
 
     @cached_property
     def order_code(self) -> int:
@@ -245,8 +253,7 @@ class Chain:
     @cached_property
     def shows_bias(self) -> bool:
         """Whether the law of the activations depends on a bias."""
-        hidden = self.normalization.hides_common_part and self.order_code != ACTIVATION_FIRST
-        return self.bias_variance > 0.0 and not hidden
+        return self.bias_variance > 0.0 and not self.layers[1].rows.hides_common_part()
 
     @property
     def fan_in(self) -> int:
@@ -259,7 +266,7 @@ class Chain:
 
         If so, kernels draw, normalize and activate rows one by one.
         """
-        return self.normalization.acts_on_rows and self.order_code == NORM_FIRST
+        return self.layers[1].is_row_by_row
 
     @property
     def is_gaussian(self) -> bool:

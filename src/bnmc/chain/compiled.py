@@ -3,63 +3,78 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar import codes
-from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.layers import Layer
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 
-def sigma_of(activation: Activation) -> Sigma:
-    """Return the activation as an argument of kernels."""
-    sigma = Sigma.known.get(activation.digest)
-    if sigma is None:
-        functions = {name: activation.scalar(name) for name in ("float32", "float64")}
-        sigma = Sigma(activation.digest, functions)
-    return sigma
+def specs_of(
+    layers: Sequence[Layer], inputs: int = 1, *, shows_state: bool = False
+) -> tuple[codes.LayerSpec, ...]:
+    """Return what kernels know of layers 0, 1, …, of which the last one repeats.
+
+    Kernels need not draw a part of the rows h that neither this layer nor a later one sees.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+    inputs : int, default 1
+        Number of input batches, side by side.
+    shows_state : bool, default False
+        Whether the rows h themselves are seen, because their Gram matrices are recorded.
+    """
+    specs: list[codes.LayerSpec] = []
+    hides, following = True, layers[-1]
+    for number in reversed(range(len(layers))):
+        layer = layers[number]
+        hides = layer.hides_common_part(hides, following.rows.skip) and not shows_state
+        previous = layers[number - 1] if number else None
+        if previous is not None and number == len(layers) - 1 and not layer.is_centred(layer):
+            previous = None  # the last layer comes after itself, too
+        specs.append(_spec_of(layer, inputs, hides, layer.is_centred(previous), shows_state))
+        following = layer
+    return tuple(reversed(specs))
 
 
-def spec_of(chain: Chain, inputs: int = 1) -> codes.LayerSpec:
-    """Return what kernels know of a layer of a chain, with `inputs` batches side by side."""
-    norm, order = chain.normalization, chain.order_code
-    hides_scale, gain = norm.hides_scale(chain.eps) and chain.skip == 0.0, chain.gain
-    if hides_scale and not norm.acts_on_rows and order == codes.NORM_FIRST and not chain.shows_bias:
+def _spec_of(
+    layer: Layer, inputs: int, hides_common: bool, is_centred: bool, shows_state: bool
+) -> codes.LayerSpec:
+    linear, rows = layer
+    norm, columns = rows.norm, rows.batch * inputs
+    bias_variance = 0.0 if hides_common else linear.bias_variance
+    hides_scale, gain = rows.hides_scale() and not shows_state, linear.gain
+    is_first, without_bias = rows.order == codes.NORM_FIRST, bias_variance == 0.0
+    if hides_scale and norm.axis == "features" and is_first and without_bias:
         gain = 1.0  # squares of large and small numbers leave the range of float32
     return codes.LayerSpec(
-        chain.width,
-        chain.batch,
-        chain.batch * inputs,
-        chain.fan_in,
-        memory.panel_rows(chain.width, chain.batch * inputs),
-        chain.weight_law.code,
+        linear.width,
+        rows.batch,
+        columns,
+        linear.fan_in,
+        memory.panel_rows(linear.width, columns),
+        linear.law.code,
         gain,
-        chain.skip,
-        math.sqrt(chain.bias_variance) if chain.shows_bias else 0.0,
-        chain.weight_law.uniform_bias,
-        chain.bias_variance / chain.gain**2 if chain.shows_bias else 0.0,
-        order,
+        rows.skip,
+        math.sqrt(bias_variance),
+        linear.law.uniform_bias,
+        linear.covariance(shows_bias=not hides_common).variance,
+        rows.order,
         norm.code,
-        0 if norm.acts_on_rows else norm.groups,
+        norm.groups if norm.axis == "features" else 0,
         norm.centred,
-        chain.eps,
-        # After an activation, rows of W a are centred if those of a are, but not rows of W a + b.
-        norm.hides_common_part and not (order == codes.ACTIVATION_FIRST and chain.shows_bias),
-        hides_scale and chain.is_row_by_row,
+        rows.eps,
+        hides_common or is_centred,
+        hides_scale and layer.is_row_by_row,
     )
 
 
-def spec_of_start(spec: codes.LayerSpec) -> codes.LayerSpec:
-    """Return the spec of a layer 0 that is drawn given its covariance, as if that were G.
-
-    Layer 0 uses gain 1, and has neither a skip connection nor a bias.  If the activation comes
-    before the norm, the input of layer 0 need not be centred.
-    """
-    hides_common = spec.hides_common and spec.order != codes.ACTIVATION_FIRST
-    return spec._replace(
-        gain=1.0, skip=0.0, bias=0.0, shared_variance=0.0, hides_common=hides_common
-    )
+def spec_of(chain: Chain, inputs: int = 1, layer: int = 1) -> codes.LayerSpec:
+    """Return what kernels know of layer 0, or of a later one, of a chain."""
+    return specs_of(chain.layers, inputs)[min(layer, 1)]
 
 
 def norm_of_factor(spec: codes.LayerSpec) -> int:

@@ -18,6 +18,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.layers import Layer
 
 _NAMED = frozenset({"abs", "leaky_relu", "linear", "relu"})
 
@@ -30,8 +31,13 @@ def splits_scale(chain: Chain) -> bool:
 
     That is, if a sample is multiplied by c > 0, then so is its representation in every layer.
     """
-    without_norm = chain.normalization.is_identity and chain.covariance.is_identity
-    return without_norm and is_homogeneous(chain.activation)
+    return keeps_scale(chain.layers[1])
+
+
+def keeps_scale(layer: Layer) -> bool:
+    """Return whether a layer multiplies a sample by c > 0 if the layer before does so."""
+    without_norm = layer.rows.norm.is_identity and layer.linear.covariance().is_identity
+    return without_norm and is_homogeneous(layer.rows.activation)
 
 
 @lru_cache(maxsize=256)

@@ -1,4 +1,4 @@
-"""The derivative of an activation, as an argument of kernels."""
+"""An activation and its derivative, as arguments of kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu.elementwise import apply
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc.chain.activations import Activation
-from bnmc.chain.compiled import sigma_of
 from bnmc.errors import ArgumentError
+
+
+def sigma_of(activation: Activation) -> Sigma:
+    """Return the activation as an argument of kernels."""
+    sigma = Sigma.known.get(activation.digest)
+    if sigma is None:
+        functions = {name: activation.scalar(name) for name in ("float32", "float64")}
+        sigma = Sigma(activation.digest, functions)
+    return sigma
 
 
 def require_derivative(activation: Activation) -> None:

@@ -111,25 +111,36 @@ class Representation:
     """Layer 0 is known: what its skip connection keeps, x_0 or h_0, and its activations.
 
     Both are (chains or 1, width, columns).  Column i of both is in units of 2**exponents[:, i];
-    `exponents` is (chains or 1, columns or 1).
+    `exponents` is (chains or 1, columns or 1).  `state` is h_0 if x is not, and it is needed.
     """
 
     x: NDArray[np.float64]
     a: NDArray[np.float64]
     exponents: NDArray[np.int64] = field(default_factory=_no_exponents)
+    state: NDArray[np.float64] | None = None
+
+    @property
+    def h(self) -> NDArray[np.float64]:
+        """The rows before the norm."""
+        return self.x if self.state is None else self.state
 
     def part(self, first: int, last: int) -> Representation:
         """Return the start of some chains."""
         if len(self.x) == 1:
             return self
         of_chains = slice(first, last) if len(self.exponents) > 1 else slice(1)
-        return Representation(self.x[first:last], self.a[first:last], self.exponents[of_chains])
+        state = None if self.state is None else self.state[first:last]
+        exponents = self.exponents[of_chains]
+        return Representation(self.x[first:last], self.a[first:last], exponents, state)
 
 
 def prepare(
-    chain: Chain, initial: object, chains: int, inputs: int | None
+    chain: Chain, initial: object, chains: int, inputs: int | None, *, keeps_h: bool = False
 ) -> Covariance | Representation:
-    """Return the start that an argument `initial` means, or raise a typed error."""
+    """Return the start that an argument `initial` means, or raise a typed error.
+
+    `keeps_h` tells whether the rows before the norm are needed.
+    """
     columns = chain.batch * (inputs or 1)
     initial = as_columns(chain, initial)
     if isinstance(initial, str):
@@ -143,7 +154,7 @@ def prepare(
         raise ArgumentTypeError(
             "initial", initial, f"an array, a FirstLayer, or one of {', '.join(_INITIAL_LAWS)}"
         )
-    return _from_array(chain, initial, chains, inputs)
+    return _from_array(chain, initial, chains, inputs, keeps_h)
 
 
 def as_columns(chain: Chain, initial: Any) -> Any:
@@ -246,8 +257,10 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
         raise ZeroVarianceError(None, None, 0)
 
 
-def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> Representation:
-    _require_memory("initial", shape_of(initial), 2.4)
+def _from_array(
+    chain: Chain, initial: Any, chains: int, inputs: int | None, keeps_h: bool
+) -> Representation:
+    _require_memory("initial", shape_of(initial), 2.4 + keeps_h)
     axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
     lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     x = finite_array("initial", initial, shape=(..., *axes))
@@ -266,12 +279,14 @@ def _from_array(chain: Chain, initial: Any, chains: int, inputs: int | None) -> 
     full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
     if splits_scale(chain):
         return _of_any_scale(chain, _side_by_side(full))
+    # `_side_by_side` may return a view, of an array of the caller.
+    state = _side_by_side(full).copy() if keeps_h else None
     full, activated = apply(chain, full, per_chain)
     rows = _side_by_side(full)
     if np.may_share_memory(rows, x):
         rows = rows.copy()  # the caller may write into x later
     del full
-    return Representation(rows, _side_by_side(activated))
+    return Representation(rows, _side_by_side(activated), state=state)
 
 
 def apply(

@@ -77,11 +77,9 @@ class Forecast(NamedTuple):
 
 def forecast(chain: Chain) -> Forecast | None:
     """Return what the mean field predicts, or None if it knows no fixed point of the chain."""
-    import numpy as np
-
     from bnmc.errors import BnmcError
     from bnmc.mean_field.field import MeanField
-    from bnmc.simulation.engine.conditional import ConditionalSampler
+    from bnmc.simulation.engine.choice import seconds_of
 
     try:
         rate = float(MeanField(chain).fixed_point().rate)
@@ -92,7 +90,7 @@ def forecast(chain: Chain) -> Forecast | None:
         # Chains meet once their distance is below the fluctuations of width times batch numbers.
         timescale = 0.0 if rate <= 0.0 else -1.0 / math.log(rate)
         wait = 1.0 + timescale * 0.5 * math.log(chain.width * chain.batch)
-    seconds = ConditionalSampler.seconds(chain, chain.batch, np.dtype(np.float64))
+    seconds = seconds_of("conditional", chain, chain.batch, "float64")
     return Forecast(rate, wait, seconds)
 
 

@@ -11,13 +11,14 @@ from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, memory
 from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import raise_stopped, sigma_of
-from bnmc.chain.slopes import slope_of
+from bnmc.chain.compiled import raise_stopped
+from bnmc.chain.slopes import sigma_of, slope_of
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.forward import Stretch
 from bnmc.gradients.observables import Gradients
-from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import FloatArray
 
 #: With the arrays that orthogonal weights need.
 _Buffers = tuple[backward_matrices.Haar | None, backward.Buffers]
@@ -35,7 +36,7 @@ class Descent:
 
     Parameters
     ----------
-    sampler : ScaledSampler
+    sampler : Sampler
         Of the forward pass; it keeps the buffers of the thread.
     index : int
         The place of the chain among those of the sampler.
@@ -43,7 +44,7 @@ class Descent:
         Whether hᵀδ is wanted too.
     """
 
-    def __init__(self, sampler: ScaledSampler, index: int, hidden: bool) -> None:
+    def __init__(self, sampler: Sampler, index: int, hidden: bool) -> None:
         self._sampler, self._index, self._hidden = sampler, index, hidden
         self.chain, self.number = sampler.chain, sampler.offset + index
         self.spec, self.lift = sampler.spec, sampler.lift
@@ -247,7 +248,8 @@ class Descent:
     def _pick(self, forward: str) -> _Buffers:
         """Return the buffers of the thread for rows of a dtype."""
         dtypes = forward, "float64" if forward == "float64" else self.backward_dtype
-        return self._sampler.buffer(" and ".join(dtypes), lambda: self._make_buffers(*dtypes))
+        key = np.dtype(dtypes[0]).char, *dtypes
+        return self._sampler.buffer(key, lambda: self._make_buffers(*dtypes))
 
     def _make_buffers(self, *dtypes: str) -> _Buffers:
         spec, keeps_x = self.spec, self.chain.skip != 0.0

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc.chain.start import Covariance, Representation
-from bnmc.simulation.engine.sampler import FloatArray, Sampler
-from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import FloatArray, Frames, State
 from bnmc.simulation.runs import Run
 
 #: Number of layers between two checks whether to stop.

@@ -7,17 +7,19 @@ the shape (networks, width, columns) and the dtype float64.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.chain import Chain
-from bnmc.chain.network import Layer, Layers, Normalised
+from bnmc.chain.layers import Normalised, RowMap, Rows
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.gradients.products import Weights
-from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.runs import Run
 
 Float64Array = NDArray[np.float64]
@@ -25,8 +27,8 @@ Float64Array = NDArray[np.float64]
 
 def start_rows(run: Run, start: Covariance | Representation) -> Float64Array:
     """Return x of layer 0, which a skip connection keeps, (chains, width, columns)."""
-    chain, width = run.chain, run.chain.width
-    sampler = WeightsSampler(chain, run.chains, run.inputs, run.dtype, run.key, run.first)
+    run, width = replace(run, path="weights"), run.chain.width
+    sampler = RowSampler(run)
     # Also without a skip connection.
     shape = run.chains, run.columns, memory.stride(width)
     sampler.xs = memory.aligned_zeros(shape, sampler.dtype)
@@ -45,7 +47,7 @@ class Network:
     ----------
     chain : Chain
     inputs : int
-    start : (networks, width, columns) ndarray or Layer
+    start : (networks, width, columns) ndarray or Rows
         Layer 0: what a skip connection keeps; or layer `begin` of such a network.
     weights : Weights
     last : int
@@ -60,7 +62,7 @@ class Network:
         self,
         chain: Chain,
         inputs: int,
-        start: Float64Array | Layer,
+        start: Float64Array | Rows,
         weights: Weights,
         last: int,
         first: int,
@@ -68,22 +70,22 @@ class Network:
     ) -> None:
         self.chain, self.inputs, self.weights = chain, inputs, weights
         self._first = first
-        self._made = Layers(
+        self._made = RowMap(
             chain.activation, chain.normalization, chain.order_code, chain.batch, chain.eps
         )
-        if not isinstance(start, Layer):
+        if not isinstance(start, Rows):
             # A norm before the state has been applied to that of layer 0.
             is_first = chain.order_code == NORM_FIRST
             normed = Normalised(start, None, None) if is_first else self._normalised(start, 0)
-            start = Layer(self._made, start, normed)
+            start = self._made.rows(start, normed)
         self._layers = {begin: start}
         for layer in range(begin + 1, last + 1):
             h = chain.skip * self.x_of(layer - 1)
             h += chain.gain * weights.times(layer, self.activations(layer - 1))
-            self._layers[layer] = Layer(self._made, h, self._normalised(h, layer))
+            self._layers[layer] = self._made.rows(h, self._normalised(h, layer))
             self._require_range(layer)
 
-    def layer(self, number: int) -> Layer:
+    def layer(self, number: int) -> Rows:
         """Return a layer, with which another network may start."""
         return self._layers[number]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.machine import one_blas_thread
-from bnmc.chain.network import Layer
+from bnmc.chain.layers import Rows
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import GivenRows, Readout, scaled
@@ -47,22 +47,22 @@ class _NetworkPass(Pass):
     _delta: Float64Array
     _scale: int
 
-    def _checkpoints(self, layers: list[int]) -> list[Layer]:
-        states: list[Layer] = []
+    def _checkpoints(self, layers: list[int]) -> list[Rows]:
+        states: list[Rows] = []
         for first, last in zip([0, *layers], layers, strict=False):
             if not self.stop.is_set():
                 state = states[-1] if states else None
                 states.append(self._layers(state, first, last).layer(last))
         return states
 
-    def _layers(self, state: Layer | None, first: int, last: int) -> Network:
+    def _layers(self, state: Rows | None, first: int, last: int) -> Network:
         """Return the rows of layers."""
         run = self.run
         rows = start_rows(run, self.start) if state is None else state
         weights = self.task.products(run)
         return Network(run.chain, run.inputs or 1, rows, weights, last, run.first, first)
 
-    def _stretch(self, state: Layer | None, first: int, last: int) -> Stretch:
+    def _stretch(self, state: Rows | None, first: int, last: int) -> Stretch:
         self._network = None  # before the rows of the next stretch are made
         network = self._network = self._layers(state, first, last)
         grams = np.stack([network.gram(layer) for layer in range(first, last + 1)], axis=1)

@@ -13,6 +13,7 @@ and GPU have the same law.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from threading import Event
 from typing import Any
 
@@ -55,8 +56,7 @@ from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Pass, RowPass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
 from bnmc.simulation.engine.gpu.launches import Launches, is_plain, kernel_spec, neighbours
-from bnmc.simulation.engine.gpu.samplers import GpuConditionalSampler
-from bnmc.simulation.engine.sampler import ScaledSampler
+from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.runs import Run
 
 Float64Array = NDArray[np.float64]
@@ -150,7 +150,7 @@ class GpuTask(Task):
         return max(1, min(_MOST_OF_GRID, PART_BYTES // size))
 
 
-class _NarrowSampler(GpuConditionalSampler):
+class _NarrowSampler(GpuSampler):
     """The forward pass in float64, of float32 normals."""
 
     narrow = True
@@ -165,11 +165,11 @@ class _GpuPass(RowPass):
     #: The float32 chains whose last layer has float64 rows.
     wide: NDArray[np.bool_]
 
-    def _sampler(self) -> ScaledSampler:
-        run, kind, dtype = self.run, GpuConditionalSampler, self.run.dtype
+    def _sampler(self) -> GpuSampler:
+        kind, dtype = GpuSampler, self.run.dtype
         if self.task.in_passes:
             kind, dtype = _NarrowSampler if dtype == "float32" else kind, "float64"
-        return kind(run.chain, run.chains, run.inputs, dtype, run.key, run.first)
+        return kind(replace(self.run, path="conditional", backend="cuda", dtype=dtype))
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         chain, hidden = self.run.chain, gradients.products[:, :, 2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ from bnmc.gradients.descent import Descent
 from bnmc.gradients.directions import Direction, GivenRows, Readout
 from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, Gradients, GradientView, in_units
-from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.sampler import ScaledSampler
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 
@@ -169,10 +169,9 @@ class RowPass(Pass):
         self.forward = Forward(run, start, sampler)
         self.descents = [Descent(sampler, index, task.wants_hidden) for index in range(run.chains)]
 
-    def _sampler(self) -> ScaledSampler:
+    def _sampler(self) -> Sampler:
         """Return what makes the forward pass."""
-        run = self.run
-        return ConditionalSampler(run.chain, run.chains, run.inputs, run.dtype, run.key, run.first)
+        return RowSampler(replace(self.run, path="conditional"))
 
     def _checkpoints(self, layers: list[int]) -> list[State]:
         return self.forward.checkpoints(layers, self.stop.is_set)

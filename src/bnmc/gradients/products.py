@@ -13,6 +13,7 @@ Gaussian matrices given all products before, and makes none; its rows are those 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -22,8 +23,8 @@ from bnmc._kernels.cpu import rows
 from bnmc._kernels.cpu.backward_rows import normals_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.runs import Run
 
 Float64Array = NDArray[np.float64]
@@ -105,10 +106,8 @@ class ReplayedRows:
     """
 
     def __init__(self, run: Run) -> None:
-        chain = self._chain = run.chain
-        self._sampler = ConditionalSampler(
-            chain, run.chains, run.inputs, run.dtype, run.key, run.first
-        )
+        self._chain = run.chain
+        self._sampler = RowSampler(replace(run, path="conditional"))
         # Gradients depend on the scale of rows.
         self._spec = self._sampler.spec._replace(hides_scale=False)
         self._seen: dict[int, list[_Seen]] = {}
@@ -163,7 +162,9 @@ class ReplayedRows:
     def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
         """Return the rows Z, which are those of `root` times normals; one more for a bias."""
         counter = [0, 1, layer, self._sampler.offset + index]
-        generator = np.random.Generator(np.random.Philox(key=self._sampler.key, counter=counter))
+        generator = np.random.Generator(
+            np.random.Philox(key=self._sampler.run.key, counter=counter)
+        )
         return generator.standard_normal((rows, len(root))) @ root.T
 
 

@@ -20,10 +20,9 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.gradients.backpropagation import backpropagate
-from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.state import Frames
-from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.run import simulate
+from bnmc.simulation.runs import Run
 
 #: Width and batch of the small chains, which have a single panel of rows.
 _NARROW, _BATCH = 4, 2
@@ -162,13 +161,12 @@ def _several(name: str, value: Any) -> list[Any]:
 
 
 def _warm_rows(
-    kind: type[ConditionalSampler | WeightsSampler],
+    name: str,
     activation: Activation,
     dtype: str,
     weights: str = "gaussian",
 ) -> None:
     """Run every kernel of a sampler: from an array and from a law, on one thread and on several."""
-    name = kind.name
     # Batch normalization needs rows with a variance; other chains need small numbers.
     squares = np.arange(1.0, 1.0 + _NARROW * _BATCH).reshape(_NARROW, _BATCH) ** 2
     for norm, array in (("batch", squares), ("none", np.eye(_NARROW, _BATCH))):
@@ -181,14 +179,11 @@ def _warm_rows(
                     backend="cpu", reduce="layer",
                 )  # fmt: skip
     wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none", weights=weights)
-    sampler = kind(wide, 1, None, dtype, 0)
+    run = Run(wide, name, 1, None, dtype)
+    sampler = RowSampler(run)
     sampler.grams[0] = np.eye(_BATCH)
-    frames = Frames(
-        np.zeros((1, 1, _BATCH, _BATCH)), np.zeros((1, 1)), np.zeros((1, 1, 0)),
-        units=np.zeros((1, 1, _BATCH), np.int64),
-    )  # fmt: skip
     with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):
-        sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), frames)
+        sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), run.frames(1))
 
 
 def _warm_backward(activation: Activation, dtype: str, weights: str) -> None:
@@ -215,11 +210,11 @@ def _warm_c(activation: Activation, dtype: str) -> None:
 #: Programs by name: samplers of `simulate`; "c", the functions for C; orthogonal weights; and the
 #: backward passes without weights of Gaussian and of orthogonal weights.
 _WARM: dict[str, Callable[[Activation, str], None]] = {
-    "conditional": lambda activation, dtype: _warm_rows(ConditionalSampler, activation, dtype),
-    "weights": lambda activation, dtype: _warm_rows(WeightsSampler, activation, dtype),
+    "conditional": lambda activation, dtype: _warm_rows("conditional", activation, dtype),
+    "weights": lambda activation, dtype: _warm_rows("weights", activation, dtype),
     "factor": _warm_factor,
     "c": _warm_c,
-    "haar": lambda activation, dtype: _warm_rows(ConditionalSampler, activation, dtype, "haar"),
+    "haar": lambda activation, dtype: _warm_rows("conditional", activation, dtype, "haar"),
     "backward": lambda activation, dtype: _warm_backward(activation, dtype, "gaussian"),
     "haar-backward": lambda activation, dtype: _warm_backward(activation, dtype, "haar"),
 }

@@ -18,7 +18,7 @@ from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, Reporter
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import ORDERS
-from bnmc.chain.network import Layer, Layers
+from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
 from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
@@ -195,7 +195,7 @@ class FiniteNetwork:
                     total[first, second] += moved
         return total
 
-    def _down(self, layer: _Layer, part: Layer, delta: FloatArray, is_last: bool) -> FloatArray:
+    def _down(self, layer: _Layer, part: Rows, delta: FloatArray, is_last: bool) -> FloatArray:
         """Return the gradient with respect to h of a layer, given that of the next layer."""
         through: FloatArray = np.tensordot(layer.weights, delta, axes=(0, 0))
         stream = self.skip * delta
@@ -205,18 +205,18 @@ class FiniteNetwork:
             stream[:1] = self.skip * delta
         return part.down(through, stream)
 
-    def _layers(self) -> Layers:
+    def _layers(self) -> RowMap:
         """Return what all layers have in common; each batch is a part of its own."""
-        return Layers(self.activation, as_norm(self.norm), ORDERS[self.order], 0)
+        return RowMap(self.activation, as_norm(self.norm), ORDERS[self.order], 0)
 
-    def _layer(self, made: Layers, h: FloatArray) -> Layer:
+    def _layer(self, made: RowMap, h: FloatArray) -> Rows:
         """Return a layer of some columns, or raise."""
         made = made._replace(batch=h.shape[1])
         normed = made.normalise(made.argument(h))
         if normed.spread is not None and not (normed.spread > 0.0).all():
             allowed = f'samples that norm="{self.norm}" can divide by their deviation'
             raise ArgumentError("x", "a row or a sample without variance", allowed)
-        return made.of(h, normed)
+        return made.rows(h, normed)
 
     def _product(
         self, rng: np.random.Generator, a: FloatArray, outputs: int
@@ -236,7 +236,7 @@ class _Layer(NamedTuple):
 
     Attributes
     ----------
-    parts : list of Layer
+    parts : list of Rows
         Of the columns of each batch, or of all columns.
     gram : ndarray
         The products of gradients with respect to the parameters before h, for unit gradients of h.
@@ -244,7 +244,7 @@ class _Layer(NamedTuple):
         The next weights.
     """
 
-    parts: list[Layer]
+    parts: list[Rows]
     gram: FloatArray
     weights: FloatArray
 

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
-from bnmc.chain.network import Layer, Layers
+from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
 from bnmc.chain.slopes import slope_at
 from bnmc.errors import ArgumentError
@@ -148,10 +148,9 @@ class RowPaths(BatchNetwork):
                 "gives those of single networks",
             )  # fmt: skip
 
-    def _layer(self, h: FloatArray) -> Layer:
+    def _layer(self, h: FloatArray) -> Rows:
         """Return the layer of some rows of a batch."""
-        made = Layers(self.activation, as_norm("batch"), NORM_FIRST, h.shape[1])
-        return made.of(h, made.normalise(h))
+        return RowMap(self.activation, as_norm("batch"), NORM_FIRST, h.shape[1]).rows(h)
 
     def _split(self, rows: FloatArray) -> list[FloatArray]:
         """Return the rows of each batch."""
@@ -163,7 +162,7 @@ class RowPaths(BatchNetwork):
         return {(i, j): self._split(bands[i])[j].copy() for i, j in self.own_and_pairs}
 
 
-def _through_norms(left: Layer, right: Layer, tangent: FloatArray) -> FloatArray:
+def _through_norms(left: Rows, right: Rows, tangent: FloatArray) -> FloatArray:
     """Return D Θ D′ᵀ, with the derivatives of the norms of two batches, (points, n, n′)."""
     return left.through_norm(right.through_norm(tangent).swapaxes(1, 2)).swapaxes(1, 2)
 

@@ -440,7 +440,7 @@ def _make_layer(source, sigma, spec, layer, number, chain, key, s):
     """Make a layer, and return its status, which the workspace keeps."""
     draw = Draw(number, np.uint32(source.stream | np.uint32(chain)), low_word(key), high_word(key))
     # Norms are over the batch: there are no moments.
-    sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), None)
+    sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), None, None)
     event, place = one_layer(None, source, sigma, spec, layer, draw, s.work, sums)
     if event != OK:
         s.status[0], s.status[1], s.status[2] = event, number, place

@@ -15,8 +15,9 @@ from bnmc._kernels.scalar.codes import GIVEN
 from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of
+from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
+from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,

@@ -30,7 +30,7 @@ from bnmc.simulation.tiles import grid_of
 TEMPORARIES = {
     "gram": (0, 1), "scaled_gram": (0, 0), "cross_gram": (0, 0), "log_scale": (0, 0),
     "log_pivots": (0, 0), "eigenvalues": (2, 2), "rank_bound": (2, 2), "soft_rank": (2, 3),
-    "orthogonality_gap": (4, 4), "distance": (3, 4),
+    "orthogonality_gap": (4, 4), "state_gram": (0, 1), "distance": (3, 4),
 }  # fmt: skip
 
 #: The same for functions of the user.
@@ -142,7 +142,7 @@ class Request:
         layers = max(1, min(most, -(-block // run.recorded.every)))
         if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
-        frames = chains * layers * sum(field.nbytes for field in run.frame.values())
+        frames = chains * layers * run.bytes_of_frame
         own = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
         evaluated = own * self._temporaries()
         room = 0

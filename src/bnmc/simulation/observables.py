@@ -17,8 +17,6 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.trajectory import Trajectory
 
-__all__ = ["OBSERVABLES", "Distance", "Observable", "SoftRank", "View", "as_observables"]
-
 
 @dataclass(frozen=True)
 class View:
@@ -33,6 +31,8 @@ class View:
         The same, for each pair of input batches.
     log_scale : (chains, layers) ndarray of float64
     log_pivots : (chains, layers, n) ndarray of float64
+    states : View or None
+        Of the Gram matrices of h, if they are recorded.
     first_chain : int
         Number of the first chain, for messages.
     layer_of : callable
@@ -44,6 +44,7 @@ class View:
     cross: NDArray[np.float64]
     log_scale: NDArray[np.float64]
     log_pivots: NDArray[np.float64]
+    states: View | None = None
     first_chain: int = 0
     layer_of: Callable[[int], int] = int
 
@@ -65,9 +66,12 @@ class View:
             blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
             cross = blocks.swapaxes(3, 4)
             scaled = cross[:, :, same, same]
+        states = None
+        if frames.states is not None:
+            states = cls.of(chain, inputs, frames.states, first_chain, layer_of)
         return cls(
-            chain, scaled, cross, frames.log_scale, frames.log_pivots, first_chain, layer_of
-        )  # fmt: skip
+            chain, scaled, cross, frames.log_scale, frames.log_pivots, states, first_chain, layer_of
+        )
 
     def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return values times exp(log_scale), or raise if that overflows.
@@ -145,6 +149,8 @@ class Observable:
     measure: Measure | None = None
     #: Whether BLAS computes it, whose kernel and threads decide on the last bits.
     uses_blas = False
+    #: Whether it is a function of the Gram matrix of h.
+    uses_state = False
 
     def __init__(
         self,
@@ -202,8 +208,8 @@ class Observable:
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         """Return the names of the axes after chain and layer."""
-        own = tuple(f"{self.name}_{axis}" for axis in range(len(self.shape)))
-        return (("input",) if has_inputs else ()) + own
+        axes = tuple(f"{self.name}_{axis}" for axis in range(len(self.shape)))
+        return (("input",) if has_inputs else ()) + axes
 
 
 class _Builtin(Observable):
@@ -220,6 +226,7 @@ class _Builtin(Observable):
         self.name = name
         self.measure = measure
         self.uses_blas = name == "eigenvalues"
+        self.uses_state = name == "state_gram"
         self.compute = compute
         self.axes = axes
         self.per_input = per_input
@@ -233,8 +240,8 @@ class _Builtin(Observable):
     def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
         # A spectrum of a large batch takes seconds, and matrices are the default; other observables
         # are evaluated.
-        own = {("mode",): (batch,), ("sample_i", "sample_j"): (batch, batch)}.get(self.axes)
-        return own if own is None or inputs is None else (inputs, *own)
+        shape = {("mode",): (batch,), ("sample_i", "sample_j"): (batch, batch)}.get(self.axes)
+        return shape if shape is None or inputs is None else (inputs, *shape)
 
     def dims(self, has_inputs: bool) -> tuple[str, ...]:
         return (("input",) if has_inputs and self.per_input else ()) + self.axes
@@ -312,6 +319,13 @@ def _log_pivots(view: View) -> NDArray[np.float64]:
     return view.log_pivots
 
 
+def _state_gram(view: View) -> NDArray[np.float64]:
+    if view.states is None:
+        allowed = "functions of the Gram matrix alone, as bnmc.simulate records it"
+        raise ArgumentError("observables", "state_gram", allowed)
+    return view.states.gram
+
+
 OBSERVABLES: dict[str, Observable] = {
     observable.name: observable
     for observable in (
@@ -339,6 +353,7 @@ OBSERVABLES: dict[str, Observable] = {
             measure=Measure(measures.RANK_BOUND),
         ),
         SoftRank(),
+        _Builtin("state_gram", _state_gram, ("sample_i", "sample_j")),
     )
 }
 

@@ -28,13 +28,12 @@ from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
-from bnmc.simulation.engine.choice import SAMPLERS
+from bnmc.simulation.engine.choice import NAMES
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.engine.weights import WeightsSampler
 from bnmc.simulation.export import extras_of
 from bnmc.simulation.memory import Request, require_memory
-from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables
+from bnmc.simulation.observables import OBSERVABLES, Observable
 from bnmc.simulation.runs import Run, recorded_of, run_of
 from bnmc.simulation.sinks import Arrays, RunningMoments, reduced_axes, require_storable, sink_of
 from bnmc.simulation.starting import is_on_host, started
@@ -116,9 +115,10 @@ def simulate(
         Precision of rows and weights.  Gram matrices are summed and kept in float64.
     observables : names, Observables or functions of G, default ("gram",)
         Recorded functions of the Gram matrix: names among "gram", "scaled_gram", "cross_gram",
-        "eigenvalues", "log_scale", "log_pivots", "orthogonality_gap", "rank_bound" and
-        "soft_rank", and `Observable` objects.  If all are among "orthogonality_gap", "rank_bound"
-        and `Distance`, a GPU writes only the numbers.
+        "eigenvalues", "log_scale", "log_pivots", "orthogonality_gap", "rank_bound", "soft_rank"
+        and "state_gram", and `Observable` objects.  "state_gram" is hᵀh/width of the rows h before
+        the norm, for which kernels draw the parts of h, too, that the norm does not see.  If all
+        are among "orthogonality_gap", "rank_bound" and `Distance`, a GPU writes only the numbers.
     every, burn_in : int, default 1 and 0
         The run records layers burn_in, burn_in + every, … and always the last one.
     reduce : {"chain", "layer"} or several of them, default ()
@@ -230,12 +230,12 @@ def simulate(
     limit = None if timeout is None else real("timeout", timeout, above=0.0)
     progress = as_progress(progress)
     run = run_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
-    )
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype,
+        observables=observables,
+    )  # fmt: skip
     axes = reduced_axes(reduce)
     run = replace(
         run,
-        observables=as_observables(observables, run.inputs is not None),
         recorded=recorded_of(run, depth, every, burn_in),
         stays=isinstance(out, Mapping) and any(map(is_device_array, out.values())),
     )
@@ -376,7 +376,7 @@ def trajectory_of(
         moments=moments,
         dims={name: (*leading, *axes) for name, axes in run.axes.items()},
         key=run.key,
-        sampler=SAMPLERS[run.path].name,
+        sampler=NAMES[run.path],
         dtype=run.dtype,
         backend=run.backend,
         cpu=host_cpu() if tiles is None else tiles.cpu,
@@ -469,7 +469,7 @@ def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[int, int]:
     """Return layer and chain whose random numbers are wanted, or raise."""
     if not isinstance(run, Trajectory):
         raise ArgumentTypeError("run", run, "a Trajectory")
-    if run.sampler != WeightsSampler.name:
+    if run.sampler != "weights":
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
     last, most = int(run.layers[-1]), run.chains - 1
     return integer("layer", layer, low=1, high=last), integer("chain", chain, low=0, high=most)

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_ELEMENTS, MOST_LAYERS, MOST_ROWS
+from bnmc._kernels.cpu import memory
+from bnmc._kernels.scalar.codes import (
+    MOST_CHAINS,
+    MOST_ELEMENTS,
+    MOST_LAYERS,
+    MOST_ROWS,
+    NORM_FIRST,
+    LayerSpec,
+)
 from bnmc._support.arguments import choice, integer, precision
 from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
-from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.compiled import specs_of
+from bnmc.chain.homogeneity import keeps_scale
+from bnmc.chain.layers import Layer
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ArgumentError
-from bnmc.simulation.engine.choice import SAMPLERS, choose_sampler
-from bnmc.simulation.engine.sampler import Sampler
-from bnmc.simulation.engine.state import Field, Frames, Measure, State, layout_of
-from bnmc.simulation.observables import Observable, View
+from bnmc.simulation.engine.choice import NAMES, choose_sampler, seconds_of
+from bnmc.simulation.engine.state import Field, Frames, Measure, State
+from bnmc.simulation.observables import Observable, View, as_observables
 from bnmc.simulation.state_check import require_sound
 
 #: What `simulate` takes as `sampler`.
@@ -73,7 +82,7 @@ class Run:
     ----------
     chain : Chain
     path : str
-        Key of the sampler in `SAMPLERS`.
+        Key of the sampler in `NAMES`.
     chains : int
         Number of chains.
     inputs : int or None
@@ -92,6 +101,8 @@ class Run:
         Number of the first chain.
     stays : bool
         Whether recorded Gram matrices stay on the GPU.
+    network : tuple of Layer
+        The layers 0, 1, … if they differ; the last one repeats.  If empty, those of the chain.
     """
 
     chain: Chain
@@ -106,6 +117,50 @@ class Run:
     recorded: Recorded = Recorded(0, 1, 0)
     first: int = 0
     stays: bool = False
+    network: tuple[Layer, ...] = ()
+
+    @staticmethod
+    def of_state(state: State) -> Run:
+        """Return the run that continues a state."""
+        return Run(
+            state.chain, state.path, state.chains, state.inputs, state.dtype, state.key, state.layer
+        )
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers 0, 1, …, of which the last one repeats."""
+        return self.network or self.chain.layers
+
+    def layer(self, number: int) -> Layer:
+        """Return a layer."""
+        return self.layers[min(number, len(self.layers) - 1)]
+
+    @cached_property
+    def specs(self) -> tuple[LayerSpec, ...]:
+        """What kernels know of `layers`."""
+        path = "conditional" if self.backend == "cuda" else self.path
+        if self.network:
+            return _specs_of(self.network, path, self.inputs or 1, self.shows_state)
+        return _specs_of_chain(self.chain, path, self.inputs or 1, self.shows_state)
+
+    def spec(self, number: int) -> LayerSpec:
+        """Return what kernels know of a layer."""
+        return self.specs[min(number, len(self.specs) - 1)]
+
+    @property
+    def keeps_x(self) -> bool:
+        """Whether the representation, which skip connections add, is part of the state."""
+        return any(layer.rows.skip != 0.0 for layer in self.layers[1:])
+
+    @cached_property
+    def shows_state(self) -> bool:
+        """Whether the Gram matrices of h are recorded."""
+        return any(each.uses_state for each in self.observables)
+
+    @cached_property
+    def key_words(self) -> tuple[np.uint32, np.uint32]:
+        """The halves of the key, as kernels take it."""
+        return np.uint32(self.key & 0xFFFFFFFF), np.uint32(self.key >> 32)
 
     @property
     def columns(self) -> int:
@@ -120,16 +175,7 @@ class Run:
     @cached_property
     def splits_scale(self) -> bool:
         """Whether the scale of each sample is split off, in `Frames.units`."""
-        return self.path != "factor" and splits_scale(self.chain)
-
-    @property
-    def kind(self) -> type[Sampler]:
-        """The class of the sampler."""
-        if self.backend == "cpu":
-            return SAMPLERS[self.path]
-        from bnmc.simulation.engine.gpu.samplers import GPU_SAMPLERS
-
-        return GPU_SAMPLERS[self.path]
+        return self.path != "factor" and all(map(keeps_scale, self.layers[1:]))
 
     @cached_property
     def devices(self) -> int:
@@ -143,12 +189,31 @@ class Run:
     @cached_property
     def seconds(self) -> float:
         """Estimated time of one layer of one chain on one thread, or on one GPU."""
-        return self.kind.seconds(self.chain, self.columns, np.dtype(self.dtype))
+        return seconds_of(self.path, self.chain, self.columns, self.dtype, self.backend)
 
     @cached_property
     def layout(self) -> dict[str, Field]:
         """The arrays of the state of a chain: the table from which buffers and checks follow."""
-        return layout_of(self.chain, self.path, self.inputs, self.dtype)
+        columns, stride = self.columns, max(memory.stride(spec.width) for spec in self.specs)
+        rows, exact, flag = (np.dtype(name) for name in (self.dtype, np.float64, np.bool_))
+        if self.path == "factor":
+            return {
+                "factor": Field((columns, columns), exact),
+                "exponent": Field((columns,), exact),
+                "log_start": Field((), exact),
+            }
+        layout = {"gram": Field((columns, columns), exact)}
+        if self.path == "weights":
+            layout["activations"] = Field((2, memory.padded(columns), stride), rows)
+        else:
+            layout["wide"] = Field((), flag)
+        if self.splits_scale:
+            layout["exponent"] = Field((columns,), np.dtype(np.int64))
+        if rows == np.float32 and (self.path == "weights" or self.keeps_x):
+            layout["unresolved"] = Field((), flag)
+        if self.keeps_x:
+            layout["x"] = Field((columns, stride), rows)
+        return layout
 
     @cached_property
     def bytes_of_chain(self) -> int:
@@ -167,6 +232,11 @@ class Run:
             "log_pivots": Field((columns * (self.path == "factor"),), exact),
             "units": Field((columns * self.splits_scale,), np.dtype(np.int64)),
         }
+
+    @property
+    def bytes_of_frame(self) -> int:
+        """Bytes of the arrays that record a layer of a chain."""
+        return (1 + self.shows_state) * sum(field.nbytes for field in self.frame.values())
 
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
@@ -203,6 +273,7 @@ class Run:
         n, k = self.chain.batch, self.inputs or 1
         builtin = {
             "gram": (k, n, n),
+            "state_gram": (k, n, n),
             "scaled_gram": (k, n, n),
             "cross_gram": (k, k, n, n),
             "eigenvalues": (k, n),
@@ -219,25 +290,25 @@ class Run:
             return self
         return replace(self, chains=last - first, first=self.first + first)
 
-    def sampler(self) -> Sampler:
-        """Return the sampler of the chains."""
-        sampler = self.kind(self.chain, self.chains, self.inputs, self.dtype, self.key, self.first)
-        sampler.record_only(self.measures)
-        return sampler
-
     def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
         """Return the state of the chains at a layer."""
         return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
 
     def frames(self, layers: int) -> Frames:
         """Return the arrays in which a sampler records layers of the chains."""
-        chains = self.chains
-        return Frames(
-            **{
-                name: np.zeros((chains, layers, *shape), dtype)
-                for name, (shape, dtype) in self.frame.items()
-            }
-        )
+        frames = self._frames(layers)
+        if not self.shows_state:
+            return frames
+        # Without activation and norm, a is h.
+        states = frames if self.path == "factor" else self._frames(layers)
+        return frames._replace(states=states)
+
+    def _frames(self, layers: int) -> Frames:
+        arrays: dict[str, Any] = {
+            name: np.zeros((self.chains, layers, *shape), dtype)
+            for name, (shape, dtype) in self.frame.items()
+        }
+        return Frames(**arrays)
 
     def view(self, frames: Frames, first: int = 0, slot: int = 0) -> View:
         """Return frames as observables take them.
@@ -269,6 +340,29 @@ class Run:
         return cpu
 
 
+def _specs_of(
+    layers: tuple[Layer, ...], path: str, inputs: int, shows_state: bool
+) -> tuple[LayerSpec, ...]:
+    """Return what kernels know of layers 0, 1, …, of a sampler."""
+    specs = specs_of(layers, inputs, shows_state=shows_state)
+    if path != "weights":
+        return specs
+    panels = [memory.panel_rows(spec.width, max(spec.columns, spec.width)) for spec in specs]
+    return tuple(
+        # Products with weights have all parts of the rows.
+        spec._replace(panel=panel, hides_common=spec.hides_common and number == 0)
+        for number, (spec, panel) in enumerate(zip(specs, panels, strict=True))
+    )
+
+
+@lru_cache(maxsize=64)
+def _specs_of_chain(
+    chain: Chain, path: str, inputs: int, shows_state: bool
+) -> tuple[LayerSpec, ...]:
+    # A short run feels the time to make them.
+    return _specs_of(chain.layers, path, inputs, shows_state)
+
+
 def run_of(
     chain: Chain,
     initial: Any,
@@ -278,6 +372,7 @@ def run_of(
     rng: Any,
     sampler: str,
     dtype: Any,
+    observables: Any = (),
 ) -> Run:
     """Return the chains that the arguments of `simulate` mean, or raise.
 
@@ -286,7 +381,8 @@ def run_of(
     choice("sampler", sampler, _SAMPLER_NAMES)
     dtype = precision(dtype)
     if isinstance(initial, State):
-        return _continued(chain, initial, chains, inputs, rng, sampler, dtype)
+        run = _continued(chain, initial, chains, inputs, rng, sampler, dtype)
+        return replace(run, observables=as_observables(observables, run.inputs is not None))
     if inputs is not None:
         inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
     if chains is None:
@@ -294,12 +390,14 @@ def run_of(
         shape = () if isinstance(initial, (str, FirstLayer)) else shape_of(initial)
         chains = shape[0] if len(shape) == axes + 1 else 1
     chains = integer("chains", chains, low=1, high=MOST_CHAINS)
-    path = choose_sampler(chain, inputs, sampler, dtype).path
+    chosen = as_observables(observables, inputs is not None)
+    shows_state = any(each.uses_state for each in chosen)
+    path = choose_sampler(chain, inputs, sampler, dtype, shows_state=shows_state)
     most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
     length = chain.fan_in if path == "weights" else chain.width
     if length > most:
         raise ArgumentError("width", chain.width, f"at most {most} for this chain")
-    return Run(chain, path, chains, inputs, dtype)
+    return Run(chain, path, chains, inputs, dtype, observables=chosen)
 
 
 def _continued(
@@ -312,7 +410,7 @@ def _continued(
     dtype: str,
 ) -> Run:
     """Take everything from a state; arguments that are given as well must agree with it."""
-    require_sound(state)
+    require_sound(state, lambda sound: Run.of_state(sound).layout)
     if state.chain != chain:
         raise ArgumentError("initial", state.chain, f"a state of {chain}")
     for name, given, of_state in (
@@ -324,9 +422,9 @@ def _continued(
             raise ArgumentError(name, given, f"{of_state}, that of the state")
     if rng is not None:
         raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
-    if sampler not in ("auto", SAMPLERS[state.path].name):
-        raise ArgumentError("sampler", sampler, SAMPLERS[state.path].name)
-    return Run(chain, state.path, state.chains, state.inputs, state.dtype, state.key, state.layer)
+    if sampler not in ("auto", NAMES[state.path]):
+        raise ArgumentError("sampler", sampler, NAMES[state.path])
+    return replace(Run.of_state(state), chain=chain)
 
 
 def recorded_of(run: Run, depth: int, every: int, burn_in: int) -> Recorded:
@@ -338,3 +436,13 @@ def recorded_of(run: Run, depth: int, every: int, burn_in: int) -> Recorded:
         allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
         raise ArgumentError("depth", depth, f"{allowed} of {run.start_layer}")
     return Recorded(first, step, run.start_layer + depth)
+
+
+def require_states(run: Run, initial: object) -> None:
+    """Raise if the Gram matrix of h is due in the first layer, and a state has no h."""
+    rows = run.layers[-1].rows
+    keeps_h = run.keeps_x and (rows.order != NORM_FIRST or rows.norm.is_identity)
+    is_due = run.shows_state and run.recorded.first == run.start_layer
+    if isinstance(initial, State) and is_due and not keeps_h and run.path != "factor":
+        hint = "the state keeps no rows h of its own layer, whose Gram matrix was recorded before"
+        raise ArgumentError("burn_in", 0, 'at least 1 with "state_gram" and a state', hint)

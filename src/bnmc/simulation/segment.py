@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from bnmc._support.workers import Workers, even_ranges
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import ArgumentError
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.engine.wishart import FactorSampler
 from bnmc.simulation.runs import Run
 from bnmc.simulation.sinks import Values
 
@@ -19,6 +22,9 @@ TASK_SECONDS = 0.2
 
 #: Bytes that the frames of a block of layers may take.
 FRAME_BYTES = 1 << 25
+
+#: How many times as many bytes they may take on a GPU.
+_GPU_FRAMES = 16
 
 #: Seconds of a layer above which threads share it.
 SHARED_LAYER_SECONDS = 3e-4
@@ -37,7 +43,7 @@ class Segment:
 
     def __init__(self, run: Run, threads: int, workers: Workers | None = None) -> None:
         self.run = run
-        self.sampler = run.sampler()
+        self.sampler = sampler_of(run)
         self.threads = threads
         self.workers = workers
         self.layer = run.start_layer
@@ -150,10 +156,20 @@ class Segment:
             room[each.name][...] = measured if self.run.inputs is not None else measured[:, :, 0]
 
 
+def sampler_of(run: Run) -> Sampler:
+    """Return the sampler of the chains of a run."""
+    if run.backend == "cuda":
+        from bnmc.simulation.engine.gpu.samplers import GpuSampler
+
+        return GpuSampler(run)
+    return FactorSampler(run) if run.path == "factor" else RowSampler(run)
+
+
 def layers_of_step(run: Run, threads: int) -> int:
     """Return the layers between two looks at Ctrl-C, which are evaluated together."""
-    busy = threads if run.kind.divisible else 1
+    is_on_cpu = run.backend == "cpu"
+    busy = threads if is_on_cpu else 1
     numbers = len(run.measures) * (run.inputs or 1) or run.columns**2
     by_time = TASK_SECONDS / (-(-run.chains // busy) * run.seconds)
-    by_memory = FRAME_BYTES / (8 * run.chains * numbers) * run.kind.frame_factor
+    by_memory = FRAME_BYTES / (8 * run.chains * numbers) * (1 if is_on_cpu else _GPU_FRAMES)
     return max(1, int(min(by_time, by_memory, 100_000)))

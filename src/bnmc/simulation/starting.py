@@ -11,7 +11,7 @@ from bnmc._support.device_arrays import is_device_array
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.runs import Run
+from bnmc.simulation.runs import Run, require_states
 from bnmc.simulation.store.store import stored_key
 
 #: Estimated seconds of a run on the CPU above which a GPU is worth compiling its kernels.
@@ -25,6 +25,9 @@ _OF_FACTORS = (
 
 #: Why no GPU takes chains whose weights a function samples.
 _OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
+
+#: Why no GPU records "state_gram".
+OF_STATES = "kernels of the CPU alone record 'state_gram': backend='cpu'"
 
 #: Why no GPU draws orthogonal matrices.
 _OF_HAAR = (
@@ -67,6 +70,7 @@ def started(
             allowed = "arrays of the host unless 'gram' alone is recorded, of one input, unreduced"
             raise ArgumentError("out", "an array of a device", allowed)
         backend = _on_device(backend, run, threads, "out", "an out array of a device")
+    require_states(run, initial)
     key = run.key
     if not isinstance(initial, State):
         run.chain.activation.check()
@@ -77,7 +81,7 @@ def started(
 
             initial = DeviceRows.of(initial, run.chain, run.chains, run.inputs)
         else:
-            initial = prepare(run.chain, initial, run.chains, run.inputs)
+            initial = prepare(run.chain, initial, run.chains, run.inputs, keeps_h=run.shows_state)
         stored = stored_key(store) if store is not None and rng is None else None
         key = draw_key(rng) if stored is None else stored
     return replace(run, key=key, backend=choose_backend(backend, run, threads)), initial
@@ -126,11 +130,13 @@ def _fits(run: Run) -> bool:
     """Return whether a GPU has room for the Gram matrices of these chains."""
     from bnmc.simulation.engine.gpu.samplers import fits
 
-    return fits(run.chain, run.columns, run.path, run.dtype)
+    return fits(run)
 
 
 def _refusal(run: Run) -> str | None:
     """Return why no GPU takes these chains, or None."""
+    if run.shows_state:
+        return OF_STATES
     if callable(run.chain.weights):
         return _OF_PYTHON
     if run.chain.is_orthogonal and run.path == "weights":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation.engine.choice import choose_sampler
-from bnmc.simulation.engine.state import Field, State, layout_of
+from bnmc.simulation.engine.state import Field, State
 
 #: Arrays that the state of a GPU lacks.
 _OPTIONAL = {"unresolved"}
@@ -21,11 +21,12 @@ _OPTIONAL = {"unresolved"}
 _MOST_EXPONENT = 2**52
 
 
-def require_sound(state: State) -> None:
-    """Raise `ArgumentError` about `initial` unless a state is one that a run may continue."""
-    problem = _problem_of_fields(state)
-    if problem is None:
-        problem = problem_of(state, layout_of(state.chain, state.path, state.inputs, state.dtype))
+def require_sound(state: State, layout: Callable[[State], Mapping[str, Field]]) -> None:
+    """Raise `ArgumentError` about `initial` unless a state is one that a run may continue.
+
+    `layout` returns the arrays that a state of a sampler has, if its other fields are sound.
+    """
+    problem = _problem_of_fields(state) or problem_of(state, layout(state))
     if problem is not None:
         raise ArgumentError("initial", "a state", "the final_state of a run", problem)
 
@@ -84,7 +85,7 @@ def _paths(chain: Chain, inputs: int | None, dtype: str) -> set[str]:
     found = set()
     for wanted in ("auto", "conditional", "weights"):
         try:
-            found.add(choose_sampler(chain, inputs, wanted, dtype).path)
+            found.add(choose_sampler(chain, inputs, wanted, dtype))
         except BnmcError:
             continue
     return found

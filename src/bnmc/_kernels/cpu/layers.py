@@ -14,6 +14,7 @@ Python; see `sharing`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -88,36 +89,56 @@ class Course(NamedTuple):
     lift: int  # the exponent by which gain and skip of the specs were divided
 
 
+class States(NamedTuple):
+    """What is recorded of the rows h, in the slots of the record of a course."""
+
+    panels: np.ndarray  # float64: sums, as `Sums.panels`
+    record: np.ndarray  # float64 (chains, slots, columns, columns): Gram matrices
+    units: np.ndarray  # int64 (chains, slots, columns): exponents, without the lift of their layer
+
+
 class Sums(NamedTuple):
     """Sums over all rows of a layer, and the rows between two passes."""
 
     panels: np.ndarray  # float64 (1, sums), or (panels, sums) if threads share a layer
     hidden: np.ndarray  # (columns, >= width): the rows h, or (0, 0) if they are not kept here
     moments: Moments | None  # None unless the norm is over the features
+    states: States | None = None  # None unless Gram matrices of h are recorded
 
 
 def sums_of(
-    spec: LayerSpec, dtype: DTypeLike, *, keeps_rows: bool = False, shared: bool = False
+    specs: Sequence[LayerSpec],
+    dtype: DTypeLike,
+    *,
+    keeps_rows: bool = False,
+    shared: bool = False,
+    with_states: bool = False,
 ) -> Sums:
     """Return the buffers of one thread.
 
     Parameters
     ----------
-    spec : LayerSpec
-        A layer that has the largest width, and most panels and groups of all layers.
+    specs : sequence of LayerSpec
+        Of the layers that are made with these buffers.
     dtype : dtype
         Of rows.
     keeps_rows : bool
         Whether rows are kept here between two passes, if they are few enough.
     shared : bool
         Whether threads share layers.
+    with_states : bool
+        Whether there are sums over h, too.
     """
-    panels, columns = panels_of(spec), spec.columns
-    kept = keeps_rows and spec.groups > 0 and rows_fit(spec.width, columns, dtype)
+    columns, panels = specs[0].columns, max(map(panels_of, specs))
+    width, groups = max(spec.width for spec in specs), max(spec.groups for spec in specs)
+    kept = keeps_rows and groups > 0 and rows_fit(width, columns, dtype)
+    sums = panels if shared else 1, tile_sums(columns)
+    nothing = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0), np.int64)
     return Sums(
-        aligned_zeros((panels if shared else 1, tile_sums(columns)), np.float64),
-        aligned_zeros((columns, stride(spec.width)), dtype) if kept else np.zeros((0, 0), dtype),
-        moments_of(columns, panels, spec.groups),
+        aligned_zeros(sums, np.float64),
+        aligned_zeros((columns, stride(width)), dtype) if kept else np.zeros((0, 0), dtype),
+        moments_of(columns, panels, groups),
+        States(aligned_zeros(sums, np.float64), *nothing) if with_states else None,
     )
 
 
@@ -212,6 +233,51 @@ def finish_rows(spec, sigma, layer, start, count, work, moments):
     return -1
 
 
+# --- Gram matrices of h
+
+
+@inlined
+def _add_to_states(states, spec, count, rows, work):
+    clear_rows(work.block, 0, spec.columns, count, rows)
+    sums = work.sums[work.sums.shape[0] // 2 :]
+    add_gram(work.block, spec.columns, rows, work.partial, sums)
+
+
+@inlined
+def _keep_states(states, number, work):
+    keep_sums(number, work.sums[work.sums.shape[0] // 2 :], states.panels)
+
+
+@inlined
+def _record_states(states, threads, spec, chain, slot, exponents):
+    copy_numbers(exponents, states.units[chain, slot])
+    gram, tiles = states.record[chain, slot], (spec.columns + 3) // 4
+    return merge(threads, states.panels, spec.width, gram, 0, tiles)
+
+
+@inlined
+def _add_nothing(states, spec, count, rows, work):
+    pass
+
+
+@inlined
+def _keep_nothing(states, number, work):
+    pass
+
+
+@inlined
+def _record_nothing(states, threads, spec, chain, slot, exponents):
+    return True
+
+
+#: Adds the rows h of a block to their Gram matrix.
+_add_states = by_type(States=_add_to_states, NoneType=_add_nothing)
+#: Keeps that of a panel.
+_keep = by_type(States=_keep_states, NoneType=_keep_nothing)
+#: Writes that of a layer to a slot; returns whether it is finite.
+_record = by_type(States=_record_states, NoneType=_record_nothing)
+
+
 # --- panels
 
 
@@ -245,11 +311,13 @@ def sum_rows(first_panel, last_panel, work, source, sigma, spec, layer, draw, su
                 load_columns(hidden, spec.columns, rows, start, work.block)
             else:
                 make_rows(source, spec, layer, start, rows, draw, work)
+            _add_states(sums.states, spec, count, rows, work)
             degenerate = finish_rows(spec, sigma, layer, start, count, work, sums.moments)
             if degenerate >= 0:
                 return degenerate
             add_gram(work.block, spec.columns, rows, work.partial, work.sums)
-        keep_sums(number, work, sums.panels)
+        keep_sums(number, work.sums, sums.panels)
+        _keep(sums.states, number, work)
     return -1
 
 
@@ -319,6 +387,9 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
             layer = Layer(gram, x, both[(number + 1) % 2], both[number % 2])
             draw = Draw(number, stream, course.key0, course.key1)
             event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
+            if slot >= 0 and event == RUNNING:
+                finite = _record(sums.states, threads, spec, chain, slot, exponents)
+                event = RUNNING if finite else NOT_FINITE
             if scaled and event == RUNNING:
                 finite = rescale(gram, x, layer.following, exponents, course.lift)
                 event = RUNNING if finite else NOT_FINITE

@@ -87,7 +87,7 @@ def sum_panels(first_panel, last_panel, work, spec, is_first, draw, frame):
                 multiply_triangular(frame.mixing, spec.columns, block, block, rows)
             clear_rows(block, 0, spec.columns, count, rows)
             add_gram(block, spec.columns, rows, work.partial, work.sums)
-        keep_sums(number, work, frame.sums)
+        keep_sums(number, work.sums, frame.sums)
     return -1
 
 

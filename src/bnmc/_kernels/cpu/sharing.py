@@ -44,13 +44,16 @@ def shared(task):
 
 
 @inlined
-def keep_sums(number, work, sums):
-    """Add the sums of a panel to `sums`, which has a row for each panel, or one for all of them."""
+def keep_sums(number, values, sums):
+    """Add `values` of a panel to `sums`, which has a row for each panel, or one for all of them.
+
+    There may be more values, after those.
+    """
     row = sums[number % sums.shape[0]]
     if number < sums.shape[0]:
         row[:] = 0.0
     for k in range(np.uintp(row.shape[0])):
-        row[k] += work.sums[k]
+        row[k] += values[k]
 
 
 @kernel

@@ -244,7 +244,7 @@ def layer_of(chain: Chain) -> PairLayer:
     """
     chain = as_chain(chain)
     # A bias adds its variance to all covariances; every other map mixes samples or positions.
-    if not (chain.covariance.is_identity or hasattr(chain.covariance, "variance")):
+    if chain.covariance.convolution is not None:
         hint = (
             "its map acts on the Gram matrix of samples and positions: bnmc.MeanField(chain).step; "
             "fixed points are those of the chain without convolution"

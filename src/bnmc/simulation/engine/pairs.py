@@ -12,19 +12,9 @@ from bnmc._kernels.cpu import memory, pairs, rows, sources
 from bnmc._kernels.cpu.moments import moments_of
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import raise_stopped, sigma_of, spec_of, spec_of_start
+from bnmc.chain.compiled import raise_stopped, spec_of
+from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation, write_gram
-
-__all__ = [
-    "APART",
-    "BLOCK_LAYERS",
-    "THRESHOLD",
-    "Meetings",
-    "Pairs",
-    "joined",
-    "meet",
-]
-
 
 #: A maximal coupling is tried if the logarithm of the ratio of the two densities has at most this
 #: standard deviation s; it is refused with probability 0.4 s.  A refusal costs the layers of a
@@ -131,7 +121,7 @@ class Pairs:
         self, ahead: Covariance | Representation, behind: Covariance | Representation
     ) -> None:
         """Draw layer 0 of the chains behind, then that of the chains ahead."""
-        spec = spec_of_start(self._spec)
+        spec = spec_of(self.chain, layer=0)._replace(panel=self.chain.width)
         for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
             if isinstance(start, Representation):
                 matrix = np.zeros(self.grams.shape[2:])

@@ -11,14 +11,6 @@ from bnmc._kernels.cpu import factor, memory
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.scaling import shift_of
 
-__all__ = [
-    "exponents_of",
-    "in_range",
-    "least_pivots",
-    "lifted",
-]
-
-
 #: Matrices with an exponent (base 2) of at most 900 are recorded unscaled.
 _MOST_EXPONENT = 900
 #: Beyond all differences of exponents of float64.

@@ -13,13 +13,13 @@ from bnmc._kernels.cpu import layers, memory, numbers, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import sigma_of
 from bnmc.chain.needs import ROWS_ALONE, require
+from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ZeroVarianceError
-from bnmc.simulation.engine.conditional import ConditionalSampler
-from bnmc.simulation.engine.sampler import FloatArray
-from bnmc.simulation.engine.state import State
-from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.engine import given_weights
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.state import FloatArray, State
+from bnmc.simulation.runs import Run
 
 
 class Replay:
@@ -38,8 +38,7 @@ class Replay:
 
     def __init__(self, state: State) -> None:
         require(state.chain, ROWS_ALONE, "the rows of other layers are not made again")
-        kind = WeightsSampler if state.path == WeightsSampler.path else ConditionalSampler
-        self.sampler = kind(state.chain, state.chains, state.inputs, state.dtype, state.key)
+        self.sampler = RowSampler(Run.of_state(state))
         self.sampler.take(state)
         self.layer = state.layer + 1
 
@@ -64,7 +63,7 @@ class Replay:
         if degenerate >= 0:
             raise ZeroVarianceError(index, self.layer, degenerate)
         x: FloatArray = out[:, : sampler.spec.width]
-        if sampler.is_scaled:
+        if sampler.run.splits_scale:
             by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
             with np.errstate(over="ignore"):
                 np.ldexp(x, by[:, None], out=x)
@@ -77,21 +76,19 @@ class Replay:
         are the rows themselves, with the bits that they had in the run.
         """
         sampler, dtype = self.sampler, out.dtype
-        source = sampler.source(dtype)
+        stage = sampler.stage_of(self.layer)
+        source = sampler.source(stage, dtype)
         layer = sources.Layer(
             sampler.grams[index].copy(),
             sampler.xs[index].astype(dtype),
             sampler.activations[index, (self.layer + 1) % 2].astype(dtype, copy=False),
             out,
         )
-        threads = None
-        if isinstance(sampler, WeightsSampler) and sampler.spec.weights == codes.GIVEN:
-            threads = sampler.threads_of(index, self.layer)
         draw = sampler.addressed(self.layer, source.stream, index)
         identity = rows.activation(sigma_of(Activation.named("linear")), dtype.name)
         return layers.one_layer(
-            threads, source, identity, sampler.layer_spec, layer, draw, sampler.work(dtype),
-            sampler.sums(dtype),
+            sampler.threads_of(index, self.layer), source, identity, sampler.spec, layer, draw,
+            sampler.work(dtype), sampler.sums(stage, dtype),
         )  # fmt: skip
 
 
@@ -114,14 +111,16 @@ def unit_weights_of_layer(
     chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
 ) -> FloatArray:
     """Return the weights W with entries of variance 1, (width, weights of a row)."""
-    sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
+    sampler = RowSampler(Run(chain, "weights", 1, inputs, dtype, key, first=index))
     width, length = chain.width, chain.fan_in
     weights = np.zeros((width, length), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
-    given_panel = sampler.given_panels(0, layer)
+    panel_of, given = None, np.zeros((0, 0), sampler.dtype)
+    if sampler.spec.weights == codes.GIVEN:
+        panel_of = given_weights.panels_of(sampler.run, 0, layer)
     for panel, first in enumerate(range(0, width, sampler.spec.panel)):
-        given = given_panel(panel)
+        given = given if panel_of is None else panel_of(panel)
         for row in range(first, min(first + sampler.spec.panel, width), numbers.BLOCK):
             for column in range(0, length, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
@@ -137,7 +136,7 @@ def biases_of_layer(
     chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
 ) -> FloatArray:
     """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
-    sampler = WeightsSampler(chain, 1, inputs, dtype, key, index)
+    sampler = RowSampler(Run(chain, "weights", 1, inputs, dtype, key, first=index))
     width, tile = chain.width, sampler.work().tile
     unit = np.zeros(memory.stride(width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)

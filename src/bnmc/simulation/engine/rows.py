@@ -1,22 +1,29 @@
-"""The sampler that makes layers row by row, on the CPU."""
+"""The sampler that makes layers row by row, on the CPU, with or without weights.
+
+Without weights it draws each layer given the Gram matrix of the one before.  With weights it draws
+a tile of them at a time, and multiplies: the reference, for every law of weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import cached_property, lru_cache
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, memory, sources
+from bnmc._kernels.cpu import layers, memory, orthogonal, rows, sources
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import spec_of_start
-from bnmc.chain.convolution import Convolution
+from bnmc.chain.chain import Chain
+from bnmc.chain.layers import Layer
+from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.precision import in_range, least_pivots
-from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler, name_of
+from bnmc.simulation.engine import given_weights
+from bnmc.simulation.engine.precision import in_range, least_pivots, lifted
+from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
 
@@ -26,100 +33,108 @@ from bnmc.simulation.engine.threads import Threads
 _LOST_PIVOT = 2.0**-26
 
 
-class RowSampler(ScaledSampler):
+class _Stage(NamedTuple):
+    """Consecutive layers of one kind: one call of a kernel makes any number of them.
+
+    first : int
+        The first layer.
+    end : int
+        The layer after the last one.
+    layer : Layer
+        One of them.  The others may differ in the numbers of their specs.
+    specs : (layers or fewer,) array of `layers.records`
+        The last one repeats.
+    lift : int
+        The exponent by which gain and skip of the specs were divided.
+    buffers : (int, bool)
+        On which the form of the sums depends: panels, and whether the norm is over the features.
+    """
+
+    first: int
+    end: int
+    layer: Layer
+    specs: NDArray[Any]
+    lift: int
+    buffers: tuple[int, bool]
+
+
+class RowSampler(Sampler):
     """A sampler that makes each layer row by row, from a source of rows.
 
     The state of a chain is its Gram matrix, its representation x if there is a skip connection, and
     the activations of all rows if weights multiply them.
     """
 
-    #: Whether weights multiply the activations of all rows, which then are part of the state.
-    keeps_a = False
-
     def _allocate(self) -> None:
         super()._allocate()
-        chain, chains, columns = self.chain, self.chains, self.columns
-        stride = memory.stride(chain.width)
-        self.grams = np.zeros((chains, columns, columns))
-        keeps_x = chain.skip != 0.0
-        self.xs: FloatArray = np.zeros((chains, 0, 0), self.dtype)
-        if keeps_x:
-            self.xs = memory.aligned_zeros((chains, columns, stride), self.dtype)
+        chains = self.chains
+        self.grams = self._arrays["gram"]
+        self.xs: FloatArray = self._arrays.get("x", np.zeros((chains, 0, 0), self.dtype))
         #: The activations of two layers.
-        self.activations: FloatArray = np.zeros((chains, 2, 0, 0), self.dtype)
-        if self.keeps_a:
-            of_a = chains, 2, memory.padded(columns), stride
-            self.activations = memory.aligned_zeros(of_a, self.dtype)
-        self.is_watched = self.dtype == np.float32 and (keeps_x or self.keeps_a)
+        none = np.zeros((chains, 2, 0, 0), self.dtype)
+        self.activations: FloatArray = self._arrays.get("activations", none)
+        #: Columns of the state are in units of 2**exponents; there are none without a split.
+        self.exponents = self._arrays.get("exponent", np.zeros((chains, 0), np.int64))
 
-    @property
-    def precision_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays of the state that describe its precision."""
-        arrays: dict[str, NDArray[Any]] = {}
-        if self.is_scaled:
-            arrays["exponent"] = self.exponents
-        if self.is_watched:
-            arrays["unresolved"] = self.unresolved
-        return arrays
+    # --- the state
 
     def watch_precision(self, frames: Frames) -> None:
-        if self.is_watched:
-            n, centred = self.chain.batch, self.chain.normalization.hides_common_part
+        run, n = self.run, self.chain.batch
+        if "unresolved" in self._arrays:
+            centred = all(layer.rows.norm.hides_common_part for layer in run.layers[1:])
+            width = min(layer.linear.width for layer in run.layers)
             for first in range(0, self.columns, n):
                 gram = frames.gram[..., first : first + n, first : first + n]
-                least = least_pivots(gram, centred, self.chain.width)
+                least = least_pivots(gram, centred, width)
                 self.unresolved |= (least < _LOST_PIVOT).any(axis=1)
-        if self.is_scaled:
-            in_range(frames.gram, frames.log_scale, frames.units)
-        elif self.chain.normalization.is_identity:
+        if run.splits_scale:
+            for recorded in (frames, frames.states):
+                if recorded is not None:
+                    in_range(recorded.gram, recorded.log_scale, recorded.units)
+        elif any(layer.rows.norm.is_identity for layer in run.layers[1:]):
             self.require_scale(self.grams)
-
-    @property
-    def panels(self) -> int:
-        return layers.panels_of(self.spec)
 
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        if self.is_scaled:
+        if self.run.splits_scale:
             part = slice(first, last) if len(start.exponents) > 1 else slice(1)
             self.exponents[first:last] = start.exponents[part]
         if isinstance(start, Covariance):
             # Layer 0 given its covariance, as if that were the Gram matrix of a layer -1.
             self.grams[first:last] = start.matrix
-            specs = layers.records(spec_of_start(self.spec))
-            stage = _Stage(lambda dtype: self._drawn(None), specs)
-            self._run(stage, first, last, 0, np.zeros(1, np.int64), frames)
+            self._run(self._stages[0], first, last, 0, np.zeros(1, np.int64), frames)
             return
         self._copy_start(start, first, last)
-        frames.gram[first:last, 0] = self.grams[first:last]
-        if self.is_scaled:
-            frames.units[first:last, 0] = self.exponents[first:last]
+        self._record(frames, first, last)
+        if frames.states is not None:
+            self._sum(start.h, first, last, frames.states.gram[first:last, 0])
 
     def record(self, frames: Frames) -> None:
-        frames.gram[:, 0] = self.grams
-        if self.is_scaled:
-            frames.units[:, 0] = self.exponents
+        self._record(frames, 0, self.chains)
+        if frames.states is not None and self.run.keeps_x:
+            # `require_states` has checked that x is h if this layer is due.
+            width = self.run.layers[-1].linear.width
+            states = self.xs[:, :, :width].swapaxes(1, 2)
+            self._sum(states, 0, self.chains, frames.states.gram[:, 0])
+
+    def _record(self, frames: Frames, first: int, last: int) -> None:
+        frames.gram[first:last, 0] = self.grams[first:last]
+        if self.run.splits_scale:
+            for recorded in (frames, frames.states):
+                if recorded is not None:
+                    recorded.units[first:last, 0] = self.exponents[first:last]
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
-        width, shared = self.chain.width, len(start.x) == 1
-        work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
-        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
-        for index in range(first, first + 1 if shared else last):
-            rows[:, :width] = start.a[0 if shared else index].T
-            if not layers.gram_of_rows(rows, width, work, self.grams[index]):
-                chain = None if shared else self.offset + index
-                raise NonFiniteError(chain, 0, "Gram matrix")
-        if shared:
-            self.grams[first + 1 : last] = self.grams[first]
-
+        shared = len(start.x) == 1
+        self._sum(start.a, first, last, self.grams[first:last])
         some = slice(1) if shared else slice(first, last)
-        copies = []
+        width, copies = start.x.shape[1], []
         with np.errstate(over="ignore"):
             if self.xs.shape[1]:
                 copies.append(self.xs[first:last, :, :width])
                 copies[-1][...] = start.x[some].swapaxes(1, 2)
-            if self.keeps_a:
+            if "activations" in self._arrays:
                 copies.append(self.activations[first:last, 0, : self.columns, :width])
                 copies[-1][...] = start.a[some].swapaxes(1, 2)
         for values in copies:
@@ -128,10 +143,40 @@ class RowSampler(ScaledSampler):
                 chain = None if shared else self.offset + first + int(finite.argmin())
                 raise NonFiniteError(chain, 0, f"{self.dtype} representation")
 
+    def _sum(self, values: FloatArray, first: int, last: int, out: NDArray[np.float64]) -> None:
+        """Write Gram matrices of values (chains or 1, width, columns) of chains first:last."""
+        shared, width = len(values) == 1 and self.chains > 1, values.shape[1]
+        work = memory.work(self.chain.batch, self.run.inputs or 1, np.dtype(np.float64))
+        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
+        for index in range(first, first + 1 if shared else last):
+            rows[:, :width] = values[0 if shared or len(values) == 1 else index].T
+            if not layers.gram_of_rows(rows, width, work, out[index - first]):
+                chain = None if len(values) == 1 else self.offset + index
+                raise NonFiniteError(chain, 0, "Gram matrix")
+        if shared:
+            out[1:] = out[0]
+
+    # --- layers
+
+    @cached_property
+    def _stages(self) -> list[_Stage]:
+        run = self.run
+        if run.network:
+            return _stages_of(run.network, run.specs, run.splits_scale)
+        return _stages_of_chain(run.chain, run.specs, run.splits_scale)
+
+    def stage_of(self, layer: int) -> _Stage:
+        """Return the stage of a layer."""
+        return next(stage for stage in self._stages if layer < stage.end)
+
+    @property
+    def panels(self) -> int:
+        return max(layers.panels_of(spec) for spec in self.run.specs[1:])
+
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._run(self._stage, first, last, layer, slots, frames)
+        self._advance(first, last, layer, slots, frames)
 
     def advance_together(
         self,
@@ -142,30 +187,34 @@ class RowSampler(ScaledSampler):
         frames: Frames,
     ) -> None:
         shared = Threads(executor, threads, self.work)
-        self._run(self._stage, 0, self.chains, layer, slots, frames, shared)
+        self._advance(0, self.chains, layer, slots, frames, shared)
 
-    @property
-    def _stage(self) -> _Stage:
-        """The layers after layer 0."""
-        return _Stage(self.source, layers.records(self.layer_spec), self.lift)
-
-    @property
-    def layer_spec(self) -> codes.LayerSpec:
-        """What kernels know of a layer after layer 0."""
-        return self.spec
-
-    def source(self, dtype: np.dtype[Any]) -> Any:
-        """Return the source of rows of a dtype, with buffers of the calling thread."""
-        raise NotImplementedError
-
-    def _drawn(self, convolution: Convolution | None) -> sources.Drawn:
-        """Return the source of rows given the Gram matrix."""
-        columns = self.columns
-        if convolution is None or convolution.taps == 1:
-            return sources.Drawn(codes.STREAM_ROWS)
-        average = self.buffer("average", lambda: np.zeros((columns, columns)))
-        taps = sources.Taps(*convolution.axes(columns), average)
-        return sources.Drawn(codes.STREAM_ROWS, taps)
+    def _advance(
+        self,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+        threads: Threads | None = None,
+    ) -> None:
+        """Take chains first:last through layers, stage by stage."""
+        while slots.size:
+            stage = self.stage_of(layer)
+            some, slots = slots[: stage.end - layer], slots[stage.end - layer :]
+            if self._is_given(stage):
+                # No kernel draws the weights, which are those of one layer of one chain.
+                for index in range(first, last):
+                    for step in range(len(some)):
+                        giving = self.threads_of(index, layer + step, threads)
+                        at = some[step : step + 1]
+                        self._run(stage, index, index + 1, layer + step, at, frames, giving)
+            else:
+                self._run(stage, first, last, layer, some, frames, threads)
+            if frames.states is not None and stage.lift:
+                # The law of the layer was divided, and so is h.
+                frames.states.units[first:last, some[some >= 0]] += stage.lift
+            layer += len(some)
 
     def _run(
         self,
@@ -177,7 +226,7 @@ class RowSampler(ScaledSampler):
         frames: Frames,
         threads: Threads | None = None,
     ) -> None:
-        """Take chains first:last through layers, by one thread or by several together.
+        """Take chains first:last through layers of a stage, by one thread or by several together.
 
         If float32 rows do not resolve the Gram matrix of a float32 chain, the chain continues in
         float64, in all later layers.  Rounding then neither loses nor creates small eigenvalues.
@@ -196,12 +245,18 @@ class RowSampler(ScaledSampler):
             self.exponents[first:last],
         )
         course = layers.Course(
-            self.offset + first, layer, *self.key_words, slots, frames.gram[first:last],
+            self.offset + first, layer, *self.run.key_words, slots, frames.gram[first:last],
             frames.units[first:last], status, stage.lift,
         )  # fmt: skip
+        sums = self.sums(stage, dtype, shared=threads is not None)
+        if frames.states is not None and sums.states is not None:
+            states = frames.states.part(first, last)
+            recorded = sums.states._replace(record=states.gram, units=states.units)
+            sums = sums._replace(states=recorded)
+        specs = stage.specs[min(layer - stage.first, len(stage.specs) - 1) :]
         (layers.layers if threads is None else layers.advance)(
-            threads, stage.source(dtype), self.activation(dtype), stage.specs, state, course, work,
-            self.sums(dtype, shared=threads is not None),
+            threads, self.source(stage, dtype), self.activation(stage, dtype), specs, state, course,
+            work, sums,
         )  # fmt: skip
         del work
         if not np.count_nonzero(status[:, 0]):
@@ -210,25 +265,103 @@ class RowSampler(ScaledSampler):
             self.widen(index)
             done = int(status[index - first, 1]) - layer
             status[index - first] = 0
-            rest = stage.after(done)
-            self._run(rest, index, index + 1, layer + done, slots[done:], frames, threads)
+            self._run(stage, index, index + 1, layer + done, slots[done:], frames, threads)
         self.check(status, first)
 
-    def sums(self, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
-        """Return the sums over the rows of a layer, in buffers of the calling thread."""
-        return self.buffer(
-            f"{name_of(dtype)} {'shared ' if shared else ''}sums",
-            lambda: layers.sums_of(self.spec, dtype, keeps_rows=not self.keeps_a, shared=shared),
+    # --- what kernels take
+
+    def activation(self, stage: _Stage, dtype: np.dtype[Any]) -> Any:
+        """Return the activation of a stage as kernels take it."""
+        name = "float32" if dtype.itemsize == 4 else "float64"  # `dtype.name` takes a microsecond
+        return rows.activation(sigma_of(stage.layer.rows.activation), name)
+
+    def source(self, stage: _Stage, dtype: np.dtype[Any]) -> Any:
+        """Return the source of the rows of a stage, with buffers of the calling thread."""
+        linear, columns, convolution = (
+            stage.layer.linear,
+            self.columns,
+            stage.layer.linear.convolution,
         )
+        if stage.first == 0 or (self.run.path != "weights" and not linear.law.is_orthogonal):
+            if convolution is None or convolution.taps == 1:
+                return sources.Drawn(codes.STREAM_ROWS)
+            average = self.buffer(("average",), lambda: np.zeros((columns, columns)))
+            taps = sources.Taps(*convolution.axes(columns), average)
+            return sources.Drawn(codes.STREAM_ROWS, taps)
+        if self.run.path != "weights":
+            frame = self.buffer(
+                ("frame", dtype.char, stage.buffers),
+                lambda: orthogonal.frame(columns, dtype, stage.buffers[0]),
+            )
+            return sources.Haar(codes.STREAM_ROWS, frame)
+        given = np.zeros((0, 0), dtype)
+        if convolution is None:
+            return sources.Multiplied(codes.STREAM_WEIGHTS, given)
+        shape = memory.padded(columns), memory.stride(linear.fan_in)
+        unfolded = self.buffer(
+            ("unfolded", dtype.char, shape), lambda: memory.aligned_zeros(shape, dtype)
+        )
+        neighbours = convolution.neighbours(columns)
+        return sources.Convolved(codes.STREAM_WEIGHTS, given, neighbours, unfolded)
+
+    def sums(self, stage: _Stage, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
+        """Return the sums over the rows of a layer, in buffers of the calling thread."""
+        alike = [spec for spec in self.run.specs if _buffers_of(spec) == stage.buffers]
+        return self.buffer(
+            ("sums", dtype.char, shared, *stage.buffers),
+            lambda: layers.sums_of(
+                alike, dtype, keeps_rows=self.run.path != "weights", shared=shared,
+                with_states=self.run.shows_state,
+            ),
+        )  # fmt: skip
+
+    def _is_given(self, stage: _Stage) -> bool:
+        """Whether no kernel draws the weights of a stage."""
+        return self.run.path == "weights" and stage.layer.linear.law.code == codes.GIVEN
+
+    def threads_of(self, index: int, layer: int, threads: Threads | None = None) -> Threads | None:
+        """Return threads that give kernels the weights of a layer that no kernel draws, if any."""
+        stage = self.stage_of(layer)
+        if not self._is_given(stage):
+            return threads
+        panels = given_weights.panels_of(self.run, index, layer)
+        return (threads or Threads(None, 1, self.work)).giving(panels)
 
 
-class _Stage(NamedTuple):
-    """Layers that one call of a kernel makes."""
+def _stages_of(
+    layers_of_run: tuple[Layer, ...], specs: tuple[codes.LayerSpec, ...], splits_scale: bool
+) -> list[_Stage]:
+    """Return the stages of all layers, from layer 0 on; the last one has no end."""
+    # The scale of layer 0 is that of its covariance.
+    pairs = [
+        lifted(spec) if number and splits_scale else (spec, 0) for number, spec in enumerate(specs)
+    ]
 
-    source: Callable[[np.dtype[Any]], Any]
-    specs: NDArray[Any]
-    lift: int = 0
+    def kind(number: int) -> tuple[object, ...]:
+        linear, rows = layers_of_run[number]
+        spec, lift = pairs[number]
+        return (
+            number > 0, rows.activation, linear.law, linear.convolution, lift, _buffers_of(spec),
+        )  # fmt: skip
 
-    def after(self, layers: int) -> _Stage:
-        """Return the stage without its first layers."""
-        return self._replace(specs=self.specs[min(layers, len(self.specs) - 1) :])
+    stages = []
+    for _, group in groupby(range(len(specs)), kind):
+        first, *others = group
+        last = others[-1] if others else first
+        end = last + 1 if last < len(specs) - 1 else codes.MOST_LAYERS
+        records = layers.records(*(spec for spec, _ in pairs[first : last + 1]))
+        spec, lift = pairs[first]
+        stages.append(_Stage(first, end, layers_of_run[first], records, lift, _buffers_of(spec)))
+    return stages
+
+
+def _buffers_of(spec: codes.LayerSpec) -> tuple[int, bool]:
+    return layers.panels_of(spec), spec.groups > 0
+
+
+@lru_cache(maxsize=64)
+def _stages_of_chain(
+    chain: Chain, specs: tuple[codes.LayerSpec, ...], splits_scale: bool
+) -> list[_Stage]:
+    # A short run feels the time to make them.
+    return _stages_of(chain.layers, specs, splits_scale)

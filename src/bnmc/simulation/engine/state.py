@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory
 from bnmc.chain.chain import Chain
-from bnmc.chain.homogeneity import splits_scale
+
+FloatArray = NDArray[np.floating[Any]]
 
 
 class Field(NamedTuple):
@@ -25,30 +25,6 @@ class Field(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the part of one chain."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-def layout_of(chain: Chain, path: str, inputs: int | None, dtype: str) -> dict[str, Field]:
-    """Return the arrays of the states of a sampler by name."""
-    columns, stride = chain.batch * (inputs or 1), memory.stride(chain.width)
-    rows, exact, flag = (np.dtype(name) for name in (dtype, np.float64, np.bool_))
-    if path == "factor":
-        return {
-            "factor": Field((columns, columns), exact),
-            "exponent": Field((columns,), exact),
-            "log_start": Field((), exact),
-        }
-    layout = {"gram": Field((columns, columns), exact)}
-    if path == "weights":
-        layout["activations"] = Field((2, memory.padded(columns), stride), rows)
-    else:
-        layout["wide"] = Field((), flag)
-    if splits_scale(chain):
-        layout["exponent"] = Field((columns,), np.dtype(np.int64))
-    if rows == np.float32 and (path == "weights" or chain.skip != 0.0):
-        layout["unresolved"] = Field((), flag)
-    if chain.skip != 0.0:
-        layout["x"] = Field((columns, stride), rows)
-    return layout
 
 
 class Measure(NamedTuple):
@@ -68,6 +44,8 @@ class Frames(NamedTuple):
         Replaces all others if the sampler records numbers only.
     units : (chains, layers, columns) int64, or no columns if the scale is not split off
         The units in which samplers record `gram`, until `watch_precision`.
+    states : Frames, optional
+        The Gram matrices of h, if they are recorded: `gram`, `log_scale` and `units`.
     """
 
     gram: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
@@ -75,15 +53,16 @@ class Frames(NamedTuple):
     log_pivots: NDArray[np.float64] = np.zeros((0, 0, 0))
     values: NDArray[np.float64] = np.zeros((0, 0, 0, 0))
     units: NDArray[np.int64] = np.zeros((0, 0, 0), np.int64)
+    states: Frames | None = None
 
     def part(self, first: int, last: int) -> Frames:
         """Return the frames of some chains, as a view."""
         if last - first == len(self.log_scale):
             return self
-        own = slice(first, last)
+        part = slice(first, last)
         return Frames(
-            self.gram[own], self.log_scale[own], self.log_pivots[own], self.values[own],
-            self.units[own],
+            self.gram[part], self.log_scale[part], self.log_pivots[part], self.values[part],
+            self.units[part], None if self.states is None else self.states.part(first, last),
         )  # fmt: skip
 
 
@@ -131,12 +110,12 @@ class State:
 
         An array that a part lacks is one of the optional arrays, which a GPU does not make: zeros.
         """
-        kinds = {name: array for one in parts for name, array in one.arrays.items()}
+        forms = {name: array[:0] for part in parts for name, array in part.arrays.items()}
 
-        def array_of(one: State, name: str) -> NDArray[Any]:
-            found = one.arrays.get(name)
-            kind = kinds[name]
-            return np.zeros((one.chains, *kind.shape[1:]), kind.dtype) if found is None else found
+        def array_of(part: State, name: str) -> NDArray[Any]:
+            form = forms[name]
+            zeros = np.zeros((part.chains, *form.shape[1:]), form.dtype)
+            return part.arrays.get(name, zeros)
 
-        arrays = {name: np.concatenate([array_of(one, name) for one in parts]) for name in kinds}
+        arrays = {name: np.concatenate([array_of(part, name) for part in parts]) for name in forms}
         return replace(parts[0], arrays=arrays)

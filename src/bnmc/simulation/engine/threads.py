@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,15 +44,20 @@ class Threads:
     ) -> None:
         self._executor, self._count, self._work, self._call = executor, count, work, call
 
+    def giving(self, panels: Callable[[int], NDArray[Any]]) -> Threads:
+        """Return threads that give kernels the weights of each panel of a layer."""
+        return Threads(self._executor, self._count, self._work, partial(_with_weights, panels))
+
     def share(self, task: Any, panels: int, work: numbers.Work, *arguments: Any) -> int:
         """Call a task with ranges of panels; return the least result >= 0, or -1."""
 
         def run(first: int, last: int) -> int:
-            own = self._work(work.block.dtype)._replace(factor=work.factor, regular=work.regular)
+            buffers = self._work(work.block.dtype)
+            buffers = buffers._replace(factor=work.factor, regular=work.regular)
             result: int = (
-                task(first, last, own, *arguments)
+                task(first, last, buffers, *arguments)
                 if self._call is None
-                else self._call(task, first, last, own, *arguments)
+                else self._call(task, first, last, buffers, *arguments)
             )
             return result
 
@@ -123,6 +129,24 @@ class Threads:
         factor.copy_twins(work.twin, work.factor)
         least: float = rows.least_pivot(spec, work.twin, work.diagonal)
         return least
+
+
+def _with_weights(
+    panel_of: Callable[[int], NDArray[Any]],
+    task: Any,
+    first: int,
+    last: int,
+    work: numbers.Work,
+    source: Any,
+    *arguments: Any,
+) -> int:
+    """Call a task panel by panel, with the weights of each."""
+    for panel in range(first, last):
+        given = source._replace(given=panel_of(panel))
+        result: int = task(panel, panel + 1, work, given, *arguments)
+        if result >= 0:
+            return result
+    return -1
 
 
 def _row_of_share(start: int, stop: int, share: float) -> int:

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, wishart
-from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
-from bnmc.simulation.engine.sampler import FloatArray, Sampler
-from bnmc.simulation.engine.state import Frames
-
-__all__ = ["FactorSampler"]
+from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.state import FloatArray, Frames
 
 
 class FactorSampler(Sampler):
     """Multiplies triangular Wishart factors, for linear chains without normalization."""
 
-    name, path = "conditional", "factor"
-
     def _allocate(self) -> None:
+        super()._allocate()
         # Matrices are small, so they are float64 for every dtype.
         self.dtype = np.dtype(np.float64)
-        self.factors = np.zeros((self.chains, self.columns, self.columns))
-        self.exponents = np.zeros((self.chains, self.columns))
-        self.log_starts = np.zeros(self.chains)
-
-    @property
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        return {
-            "factor": self.factors,
-            "exponent": self.exponents,
-            "log_start": self.log_starts,
-        }
-
-    @staticmethod
-    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        return 1e-6 + 1e-7 * columns**2 + 1e-9 * columns**3
+        self.factors, self.exponents = self._arrays["factor"], self._arrays["exponent"]
+        self.log_starts = self._arrays["log_start"]
 
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
@@ -47,16 +28,16 @@ class FactorSampler(Sampler):
         # All samples share one unit here, the largest.
         largest = units.max(axis=1, keepdims=True)
         shares = np.ldexp(1.0, np.maximum(units - largest, -2000).astype(np.int32))
-        own = slice(first, last) if len(largest) > 1 else slice(1)
-        self.log_starts[first:last] = 2.0 * np.log(2.0) * largest[own, 0]
+        part = slice(first, last) if len(largest) > 1 else slice(1)
+        self.log_starts[first:last] = 2.0 * np.log(2.0) * largest[part, 0]
         if isinstance(start, Representation):
             for index in range(first, last):
                 at = 0 if len(start.a) == 1 else index
                 a = start.a[at] * shares[0 if len(shares) == 1 else index]
-                self.factors[index] = triangular_factor(a / np.sqrt(self.chain.width))
+                self.factors[index] = _triangular_factor(a / np.sqrt(self.chain.width))
             slots = np.zeros(0, np.int64)
         else:
-            self.factors[first:last] = root_of(start.matrix) * shares[0]
+            self.factors[first:last] = _root_of(start.matrix) * shares[0]
             # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
             # gain 1.
             self.log_starts[first:last] -= np.log(self.chain.width)
@@ -86,19 +67,19 @@ class FactorSampler(Sampler):
         wishart.factor_layers(
             self.spec, self.factors[first:last], self.exponents[first:last],
             self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
-            frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
+            frames.log_scale[first:last], frames.log_pivots[first:last], *self.run.key_words,
             self.work(),
         )  # fmt: skip
 
 
-def triangular_factor(a: FloatArray) -> NDArray[np.float64]:
+def _triangular_factor(a: FloatArray) -> NDArray[np.float64]:
     """Return the square upper triangular R with RᵀR = aᵀa and a diagonal that is not negative."""
     factor = np.zeros((a.shape[1], a.shape[1]))
     wishart.triangularise(np.array(a.T, dtype=np.float64, order="C"), factor)
     return factor
 
 
-def root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def _root_of(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the upper triangular R with RᵀR = S for a positive semidefinite matrix S."""
     order = len(matrix)
     lower, panel = np.zeros_like(matrix), np.zeros(memory.panel_shape(order))

@@ -33,8 +33,9 @@ from bnmc._kernels.gpu.shape import (
 )
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor, sigma_of
+from bnmc.chain.compiled import norm_of_factor
 from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.slopes import sigma_of
 
 #: Blocks per multiprocessor among which the layers of few chains are split.
 BLOCKS_OF_PROCESSOR = 2
@@ -270,4 +271,4 @@ def bytes_of_chain(chain: Chain, law: codes.LayerSpec, spec: Spec) -> int:
     """Return the bytes of those arrays."""
     sizes = {"factors": np.dtype(spec.dtype).itemsize}
     lengths = lengths_of_work(chain, law, spec)
-    return sum(sizes.get(name, 8) * math.prod(own) for name, own in lengths.items())
+    return sum(sizes.get(name, 8) * math.prod(shape) for name, shape in lengths.items())

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.layers import gram_of_rows
 from bnmc._kernels.gpu.arguments import NOTHING, Address, State, Target
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
@@ -30,11 +30,9 @@ from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec,
 from bnmc._kernels.gpu.state import observe
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
-from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import spec_of, spec_of_start
+from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
-from bnmc.simulation.engine.conditional import ConditionalSampler
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
 from bnmc.simulation.engine.gpu.launches import (
     Launches,
@@ -44,10 +42,11 @@ from bnmc.simulation.engine.gpu.launches import (
     kernel_spec,
 )
 from bnmc.simulation.engine.precision import in_range
-from bnmc.simulation.engine.sampler import FloatArray, ScaledSampler
+from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.engine.state import State as SavedState
-from bnmc.simulation.engine.weights import WeightsSampler
+from bnmc.simulation.runs import Run
 
 #: Part of the free memory that the frames of a block of layers may take.
 _SHARE_OF_MEMORY = 0.25
@@ -62,29 +61,27 @@ LEAST_OF_PROCESSOR = 12
 _FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
-class GpuSampler(ScaledSampler):
-    """Base class of the samplers on one GPU."""
+class GpuSampler(Sampler):
+    """The sampler of some chains on one GPU, with or without weights."""
 
     divisible = False
-    frame_factor = 16
-    source = DRAWN
     #: Whether the normals of float64 rows are those of float32 ones.
     narrow = False
 
     def _allocate(self) -> None:
-        super()._allocate()
         chain, chains = self.chain, self.chains
+        self.source = _source_of(self.run)
         self.kernels = self._kernels(self._spec_of(self.spec, self.source, self.dtype.name))
         stride = memory.stride(chain.width)
         itemsize = self.dtype.itemsize
-        of_x = (chains * self.skipped, self.columns, stride)
+        of_x = (chains * self.run.keeps_x, self.columns, stride)
         of_a = (chains * self.keeps_a, 2, stride, self.columns)
         size = 8 * chains * self.columns**2 + itemsize * (math.prod(of_x) + math.prod(of_a))
         with device_memory("chains", size, _FEWER_CHAINS):
             self.stream, self.copying = numba_cuda.stream(), numba_cuda.stream()
             # With the units of the samples in a further row, if the scale is split off.
             self.grams = self._zeros((chains, self._rows_of_gram, self.columns), np.float64)
-            self.xs = self._zeros(of_x, self.dtype) if self.skipped else NOTHING
+            self.xs = self._zeros(of_x, self.dtype) if self.run.keeps_x else NOTHING
             self.activations = self._zeros(of_a, self.dtype) if self.keeps_a else NOTHING
         #: What `lift` has added to all units since the units on the device.
         self._lifted = 0
@@ -93,16 +90,16 @@ class GpuSampler(ScaledSampler):
         # Made once: the driver waits for kernels before it pins or frees memory.
         self._noted = [numba_cuda.pinned_array(chains, np.int64) for _ in range(2)]
         self._buffers_of_frames: list[tuple[Any, Any]] = []
-        self.record_only(())
+        self._record_only(self.run.measures)
 
-    def record_only(self, wanted: tuple[Measure, ...]) -> None:
-        super().record_only(wanted)
+    def _record_only(self, measures: tuple[Measure, ...]) -> None:
+        """Record numbers in place of Gram matrices, unless there are none."""
         n = self.chain.batch
-        kinds = np.array([one.kind for one in wanted] or [numbers_of.NOTHING])
+        kinds = np.array([measure.kind for measure in measures] or [numbers_of.NOTHING])
         stars = np.zeros((len(kinds), n, n))
-        for star, one in zip(stars, wanted, strict=False):
-            if one.star is not None:
-                star[:] = one.star
+        for star, measure in zip(stars, measures, strict=False):
+            if measure.star is not None:
+                star[:] = measure.star
         self._wanted = numba_cuda.to_device(kinds), numba_cuda.to_device(stars)
         # Stands for the one of two arrays that kernels do not write.
         self._nothing = numba_cuda.device_array((1, 1, 1, 1), np.float64)
@@ -110,27 +107,22 @@ class GpuSampler(ScaledSampler):
     @property
     def _shape_of_frame(self) -> tuple[int, int]:
         """Shape of the recorded values of one layer of one chain."""
-        if self.measures:
-            return len(self.measures), self.inputs or 1
+        if self.run.measures:
+            return len(self.run.measures), self.run.inputs or 1
         return self._rows_of_gram, self.columns
 
     @property
     def _rows_of_gram(self) -> int:
         """Rows of a Gram matrix on the device; the last one holds units if there are any."""
-        return self.columns + self.is_scaled
+        return self.columns + self.run.splits_scale
 
     def _target(self, frames: Any) -> Target:
         """Return the arrays in which kernels record, given the array of frames on the device."""
-        record, values = (self._nothing, frames) if self.measures else (frames, self._nothing)
+        record, values = (self._nothing, frames) if self.run.measures else (frames, self._nothing)
         return Target(record, values, *self._wanted)
 
     def _host(self, frames: Frames) -> NDArray[np.float64]:
-        return frames.values if self.measures else frames.gram
-
-    @property
-    def skipped(self) -> bool:
-        """Whether the representation is part of the state."""
-        return self.chain.skip != 0.0
+        return frames.values if self.run.measures else frames.gram
 
     @property
     def keeps_a(self) -> bool:
@@ -149,9 +141,9 @@ class GpuSampler(ScaledSampler):
             arrays["activations"][:, :, : self.columns] = rows
         else:
             arrays["wide"] = self.wide
-        if self.is_scaled:
+        if self.run.splits_scale:
             arrays["exponent"] = exponents
-        if self.skipped:
+        if self.run.keeps_x:
             arrays["x"] = self.xs.copy_to_host()
         return arrays
 
@@ -163,30 +155,31 @@ class GpuSampler(ScaledSampler):
             self.activations.copy_to_device(np.ascontiguousarray(rows.transpose(0, 1, 3, 2)))
         else:
             self.wide[:] = state.arrays["wide"]
-        if self.skipped:
+        if self.run.keeps_x:
             self.xs.copy_to_device(np.ascontiguousarray(state.arrays["x"]))
 
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        if isinstance(start, DeviceRows) and (self.is_scaled or not is_plain(self.chain)):
+        if isinstance(start, DeviceRows) and (self.run.splits_scale or not is_plain(self.chain)):
             # The host splits off their scale, and makes layers 0 that are not plain.
             start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
-            law = spec_of_start(self.spec)
-            self._draw(law, 0, self.chains, 0, np.full(1, -1), None)
+            self._draw(self.run.specs[0], 0, self.chains, 0, np.full(1, -1), None)
         elif isinstance(start, DeviceRows):
             self._take_rows(start.array)
         else:
-            self._copy_start(start)
+            rows = RowSampler(replace(self.run, backend="cpu"))
+            rows.begin(start, 0, self.chains, self.run.frames(1))
+            self.take(self.run.state(0, rows.arrays))
         self.record(frames)
 
     def record(self, frames: Frames) -> None:
-        if self.is_scaled:
+        if self.run.splits_scale:
             self._deliver(self.grams.copy_to_host()[:, None], np.zeros(1, np.int64), 0, frames)
             return
-        if self.results is None and not self.measures:
+        if self.results is None and not self.run.measures:
             frames.gram[:, 0] = self.grams.copy_to_host()
             return
         there = self.results
@@ -201,7 +194,7 @@ class GpuSampler(ScaledSampler):
             frames.values[:, :1] = there.copy_to_host()
 
     def watch_precision(self, frames: Frames) -> None:
-        if self.is_scaled:
+        if self.run.splits_scale:
             if frames.gram.size:
                 in_range(frames.gram, frames.log_scale, frames.units)
         elif self.chain.normalization.is_identity:
@@ -211,7 +204,8 @@ class GpuSampler(ScaledSampler):
         """Copy Gram matrices and the units of their samples to the device."""
         rows = np.zeros(self.grams.shape)
         rows[:, : self.columns] = grams
-        rows[:, self.columns :] = np.asarray(exponents)[..., None, :] if self.is_scaled else 0.0
+        if self.run.splits_scale:
+            rows[:, self.columns :] = np.asarray(exponents)[..., None, :]
         self.grams.copy_to_device(rows)
         self._lifted = 0
 
@@ -229,14 +223,14 @@ class GpuSampler(ScaledSampler):
         frames: Frames,
     ) -> None:  # fmt: skip
         """Advance by a function of slots and of the array for frames on the host."""
-        if not self.is_scaled:
+        if not self.run.splits_scale:
             advance(slots, self._host(frames))
             return
         due = np.flatnonzero(slots >= 0)
         rows = np.zeros((self.chains, due.size, self._rows_of_gram, self.columns))
-        own = np.full(slots.shape, -1)
-        own[due] = np.arange(due.size)
-        advance(own, rows)
+        places = np.full(slots.shape, -1)
+        places[due] = np.arange(due.size)
+        advance(places, rows)
         first = int(slots[due[0]]) if due.size else 0
         self._deliver(rows, due + 1, first, frames)
         self._lifted += self.lift * slots.size
@@ -260,37 +254,6 @@ class GpuSampler(ScaledSampler):
         for chain in range(self.chains if len(steps) else 0):
             there = self.results[chain, first : first + len(steps)]
             there.copy_to_device(np.ascontiguousarray(grams[chain]))
-
-    def _copy_start(self, start: Representation) -> None:
-        """Copy a known layer 0 to the device."""
-        width, shared = self.chain.width, len(start.x) == 1
-        work = memory.work(self.chain.batch, self.inputs or 1, np.dtype(np.float64))
-        rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
-        grams = np.zeros((self.chains, self.columns, self.columns))
-        for index in range(1 if shared else self.chains):
-            rows[:, :width] = start.a[index].T
-            if not gram_of_rows(rows, width, work, grams[index]):
-                raise NonFiniteError(None if shared else self.offset + index, 0, "Gram matrix")
-        if shared:
-            grams[1:] = grams[0]
-        self._send_grams(grams, start.exponents)
-        with np.errstate(over="ignore"):
-            if self.skipped:
-                xs = np.zeros(self.xs.shape, self.dtype)
-                xs[:, :, :width] = start.x.transpose(0, 2, 1)
-                self._send(xs, self.xs, shared)
-            if self.keeps_a:
-                activations = np.zeros(self.activations.shape, self.dtype)
-                activations[:, 0, :width] = start.a
-                self._send(activations, self.activations, shared)
-
-    def _send(self, values: FloatArray, to: Any, shared: bool) -> None:
-        finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-        if not finite.all():
-            index = int(np.flatnonzero(~finite)[0])
-            chain = None if shared else self.offset + index
-            raise NonFiniteError(chain, 0, f"{self.dtype} representation")
-        to.copy_to_device(values)
 
     def _spec_of(self, law: codes.LayerSpec, source: int, dtype: str, layer: int = 1) -> Spec:
         """Return the properties for which kernels are compiled that begin with a layer."""
@@ -364,13 +327,13 @@ class GpuSampler(ScaledSampler):
         wanted = np.flatnonzero(slots >= 0)
         # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
-        stay = self.results is not None and not self.is_scaled
+        stay = self.results is not None and not self.run.splits_scale
         leave = record is not None and wanted.size > 0 and not stay
         shape = (wanted.size, *self._shape_of_frame) if leave else (1, 1, 1)
         numbers = int(np.prod(shape))
         most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
-        own = np.where(slots >= 0, slots if stay else slots - base, -1)
-        found = np.full(last - first, NOT_STOPPED)
+        places = np.where(slots >= 0, slots if stay else slots - base, -1)
+        notes = np.full(last - first, NOT_STOPPED)
         pending: list[Callable[[], None] | None] = [None, None]
         with device_memory("chains", self._size_of_buffers(most * numbers), _FEWER_CHAINS):
             buffers = self._two_buffers(most * numbers)
@@ -383,7 +346,7 @@ class GpuSampler(ScaledSampler):
                     flat[: (b - a) * numbers].reshape(b - a, *shape) for flat in buffers[number % 2]
                 )
                 target = self._target(self.results[a:b] if stay else there)
-                launches = self._launches(law, a, b, layer, own, target, dtype)
+                launches = self._launches(law, a, b, layer, places, target, dtype)
                 noted = self._noted[number % 2][: b - a]
                 computed, copied = numba_cuda.event(), numba_cuda.event()
                 computed.record(self.stream)
@@ -399,7 +362,7 @@ class GpuSampler(ScaledSampler):
                 ) -> None:  # fmt: skip
                     # What the kernels work on is held until they have ended.
                     copied.synchronize()
-                    found[a - first : b - first] = launches.of_layers(noted)
+                    notes[a - first : b - first] = launches.of_layers(noted)
                     if leave and record is not None:
                         record[a:b, base : base + wanted.size] = here
 
@@ -407,7 +370,7 @@ class GpuSampler(ScaledSampler):
             for finish in pending:
                 if finish is not None:
                     finish()
-        return found
+        return notes
 
     def _most_of_chunk(self, size: int) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
@@ -452,10 +415,10 @@ class GpuSampler(ScaledSampler):
         self._kernels(spec)
         state = State(
             self.grams[first:last],
-            self.xs[first:last] if self.skipped else NOTHING,
+            self.xs[first:last] if self.run.keeps_x else NOTHING,
             self.activations[first:last] if self.keeps_a else NOTHING,
         )
-        address = Address(self.offset + first, *self.key_words)
+        address = Address(self.offset + first, *self.run.key_words)
         return forward(
             self.chain, law, spec, state, target, address, layer, slots, self.stream, given
         )
@@ -487,56 +450,33 @@ class GpuSampler(ScaledSampler):
                 raise ZeroVarianceError(chain, at, None, row - STOPPED_FLAT)
             raise ZeroVarianceError(chain, at, row)
 
-
-class GpuConditionalSampler(GpuSampler):
-    """`ConditionalSampler` on a GPU."""
-
-    name = path = ConditionalSampler.path
-
-    @staticmethod
-    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        return 1e-9 + chain.width * columns * (2 + 0.05 * columns) * 1e-12 * dtype.itemsize / 4
-
     def advance(
         self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
-        self._advanced(
-            lambda own, record: self._draw(self.spec, first, last, layer, own, record),
-            slots,
-            frames,
-        )
-
-
-class GpuWeightsSampler(GpuSampler):
-    """`WeightsSampler` on a GPU."""
-
-    name = path = WeightsSampler.path
-    source = MULTIPLIED
-
-    @staticmethod
-    def seconds(chain: Chain, columns: int, dtype: np.dtype[Any]) -> float:
-        return 1e-9 + chain.width**2 * (2 + 0.05 * columns) * 1e-12 * dtype.itemsize / 4
-
-    def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
-    ) -> None:
-        def advance(own: NDArray[np.int64], record: Any) -> None:
+        def advance(places: NDArray[np.int64], record: Any) -> None:
+            if self.source == DRAWN:
+                self._draw(self.spec, first, last, layer, places, record)
+                return
             status = self._advance_chunks(
-                self.spec, first, last, layer, own, record, self.dtype.name
+                self.spec, first, last, layer, places, record, self.dtype.name
             )
             self._check(status, first, layer)
 
         self._advanced(advance, slots, frames)
 
 
-def fits(chain: Chain, columns: int, path: str, dtype: str) -> bool:
-    """Return whether the shared memory of the device suffices for the kernels of a chain.
+def _source_of(run: Run) -> int:
+    """Return how kernels make the rows of a run."""
+    return MULTIPLIED if run.path == "weights" else DRAWN
+
+
+def fits(run: Run) -> bool:
+    """Return whether the shared memory of the device suffices for the kernels of a run.
 
     A float32 chain may continue in float64.
     """
-    source = MULTIPLIED if path == WeightsSampler.path else DRAWN
-    law = spec_of(chain, columns // chain.batch)
-    specs = [kernel_spec(chain, law, name, source) for name in {dtype, "float64"}]
+    law = spec_of(run.chain, run.inputs or 1)
+    specs = [kernel_spec(run.chain, law, name, _source_of(run)) for name in {run.dtype, "float64"}]
     return all(shape_of(spec).bytes <= shared_memory() for spec in specs)
 
 
@@ -544,9 +484,3 @@ def _ranges(numbers: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Return increasing numbers as ranges of consecutive numbers."""
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     return [(int(part[0]), int(part[-1]) + 1) for part in np.split(numbers, breaks) if part.size]
-
-
-#: The samplers of one GPU, by path.
-GPU_SAMPLERS: dict[str, type[GpuSampler]] = {
-    sampler.path: sampler for sampler in (GpuConditionalSampler, GpuWeightsSampler)
-}

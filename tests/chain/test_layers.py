@@ -5,7 +5,7 @@ import pytest
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.activations import Activation
-from bnmc.chain.network import Layers
+from bnmc.chain.layers import RowMap
 from bnmc.chain.norms import as_norm
 
 TANH = Activation.named("tanh")
@@ -17,12 +17,12 @@ TANH = Activation.named("tanh")
 def test_gradients_are_those_of_finite_differences(norm, order, eps):
     """Two networks of width 6, with two batches of 4 samples, and 3 functions of a and x."""
     rng = np.random.default_rng(2)
-    layers = Layers(TANH, as_norm(norm), order, 4, eps)
+    row_map = RowMap(TANH, as_norm(norm), order, 4, eps)
     h = rng.standard_normal((2, 6, 8))
     of_a, of_x = rng.standard_normal((2, 2, 6, 3, 8))
 
     def made(h):
-        return layers.of(h, layers.normalise(layers.argument(h)))
+        return row_map.rows(h)
 
     def functions(h):
         layer = made(h)
@@ -39,7 +39,7 @@ def test_gradients_are_those_of_finite_differences(norm, order, eps):
 
 def test_two_samples_of_a_centred_norm_have_no_gradient():
     """N(y) is 1 and -1, whatever y: rounding errors of 1/spread leave no gradient."""
-    layers = Layers(TANH, as_norm("batch"), NORM_FIRST, 2)
+    row_map = RowMap(TANH, as_norm("batch"), NORM_FIRST, 2)
     h = np.random.default_rng(0).standard_normal((5, 2)) * 1e-12
-    made = layers.of(h, layers.normalise(h))
+    made = row_map.rows(h)
     assert not made.down(np.ones((5, 1, 2)), 1.0).any()
