@@ -21,6 +21,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
@@ -285,7 +286,8 @@ def test_bits_do_not_depend_on_threads_and_parts(dtype, skip):
     sampler.take(bnmc.simulate(chain, 3, chains=2, threads=1, **options).final_state)
     frames = Frames(np.zeros((2, 1, 5, 5)), np.zeros((2, 1)), np.zeros((2, 1, 0)))
     with ThreadPoolExecutor(2) as executor:
-        sampler.advance_together(executor, 3, 4, np.zeros(1, np.int64), frames)
+        shared = Threads(executor, 3, sampler.work)
+        sampler.advance(0, sampler.chains, 4, np.zeros(1, np.int64), frames, shared)
     np.testing.assert_array_equal(frames.gram[:, 0], one.gram[:, -1])
 
 

@@ -19,6 +19,7 @@ from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
 from bnmc.simulation.engine.choice import choose_sampler
 from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.threads import Threads
 
 SIGMA = "leaky_relu"
 #: Examples of each property; `make fuzz` draws more.
@@ -151,14 +152,17 @@ def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
     chain = Chain(width, batch, **options)
     arguments = {"chains": 2, "sampler": sampler, "dtype": dtype, "rng": 5, "initial": "collinear"}
     alone = simulate(chain, 3, threads=1, **arguments)
+    advance = RowSampler.advance
+
+    def by_threads(*arguments):
+        *_, threads_of_layer = arguments
+        assert isinstance(threads_of_layer, Threads)
+        advance(*arguments)
+
     for threads in (3, 4):
         with (
             chunks(0.0, True),
-            mock.patch.object(
-                RowSampler,
-                "advance",
-                side_effect=AssertionError("not shared"),
-            ),
+            mock.patch.object(RowSampler, "advance", by_threads),
         ):
             shared = simulate(chain, 3, threads=threads, **arguments)
         assert_same_bits(alone, shared)

@@ -10,6 +10,7 @@ import bnmc
 from bnmc.simulation.engine.choice import choose_sampler
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
 
@@ -49,7 +50,8 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
                 sampler.advance(0, 1, 1, np.zeros(1, np.int64), frames)
             else:
                 with ThreadPoolExecutor(1) as pool:
-                    sampler.advance_together(pool, threads, 1, np.zeros(1, np.int64), frames)
+                    shared = Threads(pool, threads, sampler.work)
+                    sampler.advance(0, sampler.chains, 1, np.zeros(1, np.int64), frames, shared)
             assert sampler.wide.tolist() == [is_wide]
             # The buffers of float32 rows, as large as the others, are free again.
             dtypes = {key[1] for key in sampler._buffers.made if key[0] == "work"}

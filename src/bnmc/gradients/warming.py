@@ -21,6 +21,7 @@ from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.gradients.backpropagation import backpropagate
 from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.run import simulate
 from bnmc.simulation.runs import Run
 
@@ -183,7 +184,8 @@ def _warm_rows(
     sampler = RowSampler(run)
     sampler.grams[0] = np.eye(_BATCH)
     with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):
-        sampler.advance_together(executor, 2, 1, np.zeros(1, np.int64), run.frames(1))
+        shared = Threads(executor, 2, sampler.work)
+        sampler.advance(0, sampler.chains, 1, np.zeros(1, np.int64), run.frames(1), shared)
 
 
 def _warm_backward(activation: Activation, dtype: str, weights: str) -> None:

@@ -13,6 +13,7 @@ from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.engine.wishart import FactorSampler
 from bnmc.simulation.runs import Run
 from bnmc.simulation.sinks import Values
@@ -114,7 +115,8 @@ class Segment:
         few = self.run.chains < self.threads and self.sampler.panels > 1
         if few and self.workers is not None and self.run.seconds > SHARED_LAYER_SECONDS:
             executor = self.workers.executor
-            self.sampler.advance_together(executor, self.threads, layer, slots, frames)
+            threads = Threads(executor, self.threads, self.sampler.work)
+            self.sampler.advance(0, self.run.chains, layer, slots, frames, threads)
             return
         self._spread(
             lambda a, b: self.sampler.advance(a, b, layer, slots, frames), self.sampler.divisible

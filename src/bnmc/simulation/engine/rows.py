@@ -6,7 +6,6 @@ a tile of them at a time, and multiplies: the reference, for every law of weight
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -145,13 +144,13 @@ class RowSampler(Sampler):
 
     def _sum(self, values: FloatArray, first: int, last: int, out: NDArray[np.float64]) -> None:
         """Write Gram matrices of values (chains or 1, width, columns) of chains first:last."""
-        shared, width = len(values) == 1 and self.chains > 1, values.shape[1]
+        shared, width = len(values) == 1, values.shape[1]
         work = memory.work(self.chain.batch, self.run.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
         for index in range(first, first + 1 if shared else last):
-            rows[:, :width] = values[0 if shared or len(values) == 1 else index].T
+            rows[:, :width] = values[0 if shared else index].T
             if not layers.gram_of_rows(rows, width, work, out[index - first]):
-                chain = None if len(values) == 1 else self.offset + index
+                chain = None if shared else self.offset + index
                 raise NonFiniteError(chain, 0, "Gram matrix")
         if shared:
             out[1:] = out[0]
@@ -174,22 +173,6 @@ class RowSampler(Sampler):
         return max(layers.panels_of(spec) for spec in self.run.specs[1:])
 
     def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
-    ) -> None:
-        self._advance(first, last, layer, slots, frames)
-
-    def advance_together(
-        self,
-        executor: Executor,
-        threads: int,
-        layer: int,
-        slots: NDArray[np.int64],
-        frames: Frames,
-    ) -> None:
-        shared = Threads(executor, threads, self.work)
-        self._advance(0, self.chains, layer, slots, frames, shared)
-
-    def _advance(
         self,
         first: int,
         last: int,
@@ -198,7 +181,6 @@ class RowSampler(Sampler):
         frames: Frames,
         threads: Threads | None = None,
     ) -> None:
-        """Take chains first:last through layers, stage by stage."""
         while slots.size:
             stage = self.stage_of(layer)
             some, slots = slots[: stage.end - layer], slots[stage.end - layer :]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.precision import exponents_of, lifted
 from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
 FloatArray = NDArray[np.floating[Any]]
@@ -101,20 +101,18 @@ class Sampler:
         raise NotImplementedError
 
     def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
-    ) -> None:
-        """Take chains first:last from `layer` - 1 through len(slots) layers."""
-        raise NotImplementedError
-
-    def advance_together(
         self,
-        executor: Executor,
-        threads: int,
+        first: int,
+        last: int,
         layer: int,
         slots: NDArray[np.int64],
         frames: Frames,
+        threads: Threads | None = None,
     ) -> None:
-        """Take all chains through layers, with all threads on each layer."""
+        """Take chains first:last from `layer` - 1 through len(slots) layers.
+
+        If threads are given, they share each layer, of which the sampler has several panels.
+        """
         raise NotImplementedError
 
     def watch_precision(self, frames: Frames) -> None:

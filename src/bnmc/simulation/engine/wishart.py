@@ -9,6 +9,7 @@ from bnmc._kernels.cpu import memory, wishart
 from bnmc.chain.start import Covariance, Representation
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames
+from bnmc.simulation.engine.threads import Threads
 
 
 class FactorSampler(Sampler):
@@ -57,7 +58,13 @@ class FactorSampler(Sampler):
             )  # fmt: skip
 
     def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+        self,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+        threads: Threads | None = None,
     ) -> None:
         self._run(first, last, layer, slots, frames)
 

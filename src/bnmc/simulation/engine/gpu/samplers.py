@@ -46,6 +46,7 @@ from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.engine.state import State as SavedState
+from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
 #: Part of the free memory that the frames of a block of layers may take.
@@ -451,7 +452,13 @@ class GpuSampler(Sampler):
             raise ZeroVarianceError(chain, at, row)
 
     def advance(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
+        self,
+        first: int,
+        last: int,
+        layer: int,
+        slots: NDArray[np.int64],
+        frames: Frames,
+        threads: Threads | None = None,
     ) -> None:
         def advance(places: NDArray[np.int64], record: Any) -> None:
             if self.source == DRAWN:
