@@ -36,7 +36,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite.binding import ffi
 from numba import _dynfunc, types, version_info  # type: ignore[attr-defined]
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
@@ -73,6 +73,20 @@ class _WideLower(Lower):
         self.function.attributes.alignstack = LINE_BYTES
 
 
+class _OuterLibrary(JITCodeLibrary):
+    """Machine code of a function with all that it calls, by the passes of LLVM's level 2.
+
+    Level 3 copies loops, for each value of a condition that does not change in them.  A first run
+    would take half a second more, and the kernels would be no faster.
+    """
+
+    def _optimize_final_module(self) -> None:
+        codegen, level = self._codegen, min(config.OPT, 2)
+        for options in ({"loop_vectorize": False, "opt": 0, "cost": "cheap"}, {"opt": level}):
+            passes, builder = codegen._module_pass_manager(**options)
+            passes.run(self._final_module, builder)
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _WideLowering(NativeLowering):
     _name = "wide_lowering"
@@ -80,6 +94,12 @@ class _WideLowering(NativeLowering):
     @property
     def lowering_class(self):
         return _WideLower
+
+    def run_pass(self, state):
+        if state.library is None:
+            state.library = _OuterLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+            state.library.enable_object_caching()
+        return super().run_pass(state)
 
 
 class InnerLibrary(JITCodeLibrary):
