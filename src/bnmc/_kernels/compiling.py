@@ -151,12 +151,12 @@ class Sigma:
     True
     """
 
-    known: ClassVar[dict[str, Sigma]] = {}
+    by_digest: ClassVar[dict[str, Sigma]] = {}
 
     def __init__(self, digest: str, functions: dict[str, Callable[[Any], Any]]) -> None:
         self.digest = digest
         self.functions = functions
-        Sigma.known[digest] = self
+        Sigma.by_digest[digest] = self
 
 
 class SigmaType(types.Opaque):
@@ -213,7 +213,7 @@ def activate(sigma, x):
 
 @overload(activate, jit_options=INLINED)
 def _activate(sigma, x):
-    function = Sigma.known[sigma.digest].functions[str(x)]
+    function = Sigma.by_digest[sigma.digest].functions[str(x)]
     compiled = njit(**MAKING)(function)
     cast = types.float32 if x == types.float32 else types.float64
     return lambda sigma, x: cast(compiled(x))

@@ -81,7 +81,7 @@ class _OuterLibrary(JITCodeLibrary):
     """
 
     def _optimize_final_module(self) -> None:
-        codegen, level = self._codegen, min(config.OPT, 2)
+        codegen, level = self._codegen, min(getattr(config, "OPT", 2), 2)
         for options in ({"loop_vectorize": False, "opt": 0, "cost": "cheap"}, {"opt": level}):
             passes, builder = codegen._module_pass_manager(**options)
             passes.run(self._final_module, builder)

@@ -14,7 +14,7 @@ from bnmc.errors import ArgumentError
 
 def sigma_of(activation: Activation) -> Sigma:
     """Return the activation as an argument of kernels."""
-    sigma = Sigma.known.get(activation.digest)
+    sigma = Sigma.by_digest.get(activation.digest)
     if sigma is None:
         functions = {name: activation.scalar(name) for name in ("float32", "float64")}
         sigma = Sigma(activation.digest, functions)
@@ -45,10 +45,10 @@ def slope_of(activation: Activation) -> Sigma:
         return sigma_of(activation.derivative)
     # No function of Python has this digest, as digests of functions are hexadecimal.
     digest = f"slope of {activation.name}"
-    if digest not in Sigma.known:
+    if digest not in Sigma.by_digest:
         single, double = SLOPES[activation.name]
         Sigma(digest, {"float32": single, "float64": double})
-    return Sigma.known[digest]
+    return Sigma.by_digest[digest]
 
 
 def slope_at(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -55,16 +55,20 @@ True
 """
 
 from bnmc._kernels.compiling import Sigma, activate
-from bnmc._kernels.scalar.codes import GAUSSIAN, RADEMACHER, UNIFORM
+from bnmc._kernels.scalar.codes import (
+    GAUSSIAN,
+    NOT_FINITE,
+    RADEMACHER,
+    UNIFORM,
+    UNRESOLVED,
+    ZERO_VARIANCE,
+)
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
-    NOT_FINITE,
     OK,
     ROWS,
     SMALL_WORKSPACE,
-    UNRESOLVED,
     WEIGHTS,
-    ZERO_VARIANCE,
     Law,
 )
 from bnmc.kernels.layers import (

@@ -13,32 +13,10 @@ from bnmc._kernels.scalar.codes import (
     MOST_CHAINS,
     MOST_LAYERS,
     MOST_ROWS,
-    NOT_FINITE,
     RUNNING,
     STREAM_ROWS,
     STREAM_WEIGHTS,
-    UNRESOLVED,
-    ZERO_VARIANCE,
 )
-
-__all__ = [
-    "BAD_ARGUMENT",
-    "NOT_FINITE",
-    "OK",
-    "ROWS",
-    "SMALL_WORKSPACE",
-    "UNRESOLVED",
-    "WEIGHTS",
-    "ZERO_VARIANCE",
-    "Float64Array",
-    "Law",
-    "Rows",
-    "compiled",
-    "high_word",
-    "is_address",
-    "is_valid",
-    "low_word",
-]
 
 #: Statuses beside those of a chain, which are in `bnmc._kernels.scalar.codes`.
 OK, BAD_ARGUMENT, SMALL_WORKSPACE = RUNNING, 4, 5

@@ -33,12 +33,13 @@ from numpy.typing import DTypeLike
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import device_function
 from bnmc._kernels.scalar import normal
+from bnmc._kernels.scalar.codes import ZERO_VARIANCE
 from bnmc._kernels.scalar.philox import philox4x32
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import ROW_NORMS, as_norm
 from bnmc.kernels import values
-from bnmc.kernels.checks import OK, ZERO_VARIANCE
+from bnmc.kernels.checks import OK
 
 __all__ = ["activation", "normalise_activate_row", "normals", "philox", "uniforms"]
 

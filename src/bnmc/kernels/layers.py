@@ -22,17 +22,17 @@ from bnmc._kernels.scalar.codes import (
     NORM_CENTRED,
     NORM_FIRST,
     NORM_NONE,
+    NOT_FINITE,
     STREAM_ROWS,
     STREAM_WEIGHTS,
+    ZERO_VARIANCE,
     Draw,
     LayerSpec,
 )
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
-    NOT_FINITE,
     OK,
     SMALL_WORKSPACE,
-    ZERO_VARIANCE,
     Float64Array,
     Law,
     Rows,
@@ -41,15 +41,6 @@ from bnmc.kernels.checks import (
     is_valid,
     low_word,
 )
-
-__all__ = [
-    "conditional_layer",
-    "failed_row",
-    "gram",
-    "normalise_activate",
-    "normalise_activate_row",
-    "weights_layer",
-]
 
 
 @compiled
@@ -333,8 +324,8 @@ def normalise_activate_row(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Row
     >>> out
     array([0., 1.])
     """
-    one = (1, h.shape[0])
-    return normalise_activate(sigma, law, h.reshape(one), out.reshape((1, out.shape[0])), work)
+    row = h.reshape((1, h.shape[0]))
+    return normalise_activate(sigma, law, row, out.reshape((1, out.shape[0])), work)
 
 
 @compiled

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
-from bnmc._kernels.scalar.codes import GIVEN
+from bnmc._kernels.scalar.codes import GIVEN, NOT_FINITE, UNRESOLVED, ZERO_VARIANCE
 from bnmc._support.arguments import integer, precision
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain, as_chain
@@ -21,11 +21,8 @@ from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
-    NOT_FINITE,
     OK,
     SMALL_WORKSPACE,
-    UNRESOLVED,
-    ZERO_VARIANCE,
     Law,
     Rows,
 )

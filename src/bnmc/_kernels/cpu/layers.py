@@ -131,12 +131,12 @@ def sums_of(
     """
     columns, panels = specs[0].columns, max(map(panels_of, specs))
     width, groups = max(spec.width for spec in specs), max(spec.groups for spec in specs)
-    kept = keeps_rows and groups > 0 and rows_fit(width, columns, dtype)
+    keeps = keeps_rows and groups > 0 and rows_fit(width, columns, dtype)
     sums = panels if shared else 1, tile_sums(columns)
     nothing = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0), np.int64)
     return Sums(
         aligned_zeros(sums, np.float64),
-        aligned_zeros((columns, stride(width)), dtype) if kept else np.zeros((0, 0), dtype),
+        aligned_zeros((columns, stride(width)), dtype) if keeps else np.zeros((0, 0), dtype),
         moments_of(columns, panels, groups),
         States(aligned_zeros(sums, np.float64), *nothing) if with_states else None,
     )
@@ -181,7 +181,7 @@ def panels_of(spec):
 
 
 @inlined
-def activate_rows(spec, sigma, rows, work):
+def _activate_rows(spec, sigma, rows, work):
     """Apply the activation to rows as they are."""
     work.scales[:] = 1.0
     activate_block(sigma, work.block, spec.columns, spec.batch, rows, work.scales)
@@ -191,7 +191,7 @@ def activate_rows(spec, sigma, rows, work):
 def measure_samples(spec, sigma, number, start, count, work, moments):
     """Add a block of rows h, which are used up, to the moments of samples."""
     if spec.order == ACTIVATION_FIRST:
-        activate_rows(spec, sigma, (count + GROUP - 1) // GROUP * GROUP, work)
+        _activate_rows(spec, sigma, (count + GROUP - 1) // GROUP * GROUP, work)
     # The sums of the Gram matrix are free until the second pass.
     add_moments(spec, number, start, count, work.block, work.sums, moments)
 
@@ -211,7 +211,7 @@ def finish_rows(spec, sigma, layer, start, count, work, moments):
     if keeps_x and spec.order != NORM_FIRST:
         keep_columns(block, columns, rows, start, layer.x)
     if spec.order == ACTIVATION_FIRST:
-        activate_rows(spec, sigma, rows, work)
+        _activate_rows(spec, sigma, rows, work)
     normalise_samples(moments, spec, start, rows, block)
     # Rows that were drawn without their means have none to subtract.  With a skip connection
     # rounding would add up in the mean.

@@ -65,7 +65,7 @@ def limit_rank(most, regular, factor):
 
 
 @kernel
-def begin_frame(frame):
+def _begin_frame(frame):
     """Let the columns be the normals themselves."""
     for i in range(frame.inverse.shape[0]):
         for j in range(frame.inverse.shape[1]):
@@ -154,7 +154,7 @@ def multiply_lower(factor, inverse):
 def orthogonal_factor(threads, spec, draw, work, frame):
     """Replace the factor F in `work` by F L⁻¹."""
     limit_rank(spec.width, work.regular, work.factor)
-    begin_frame(frame)
+    _begin_frame(frame)
     panels = (spec.width - 1) // spec.panel + 1
     for number in range(MOST_PASSES):
         _share_panels(threads, 0, panels, work, spec, number == 0, draw, frame)

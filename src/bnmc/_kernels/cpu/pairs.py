@@ -41,7 +41,7 @@ from bnmc._kernels.scalar.normal import uniform64
 from bnmc._kernels.scalar.philox import element_of_attempt, key_of_attempt, philox4x32
 
 # The side of a pair whose rows are drawn.
-AHEAD, BEHIND, BOTH = 1, 2, 3
+_AHEAD, _BEHIND, _BOTH = 1, 2, 3
 
 
 class PairState(NamedTuple):
@@ -122,7 +122,7 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
             apart = met[0] < 0
             if not apart and layer > course.until:
                 break
-            drawn, squares = AHEAD, nothing
+            which, squares = _AHEAD, nothing
             for side in range(2 if apart and layer > course.alone else 1):
                 work = sides[side].work
                 gram = state.grams[number, side]
@@ -139,9 +139,9 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
                 if tries[2] > PATIENCE:
                     status[0], status[1] = DEGENERATE, layer - PATIENCE
                     break
-                drawn = BOTH
+                which = _BOTH
                 if np.sqrt(0.5 * spec.width) * distance <= course.threshold:
-                    drawn, squares = AHEAD, pair.sums
+                    which, squares = _AHEAD, pair.sums
                     tries[0] += 1
 
             draw = Draw(layer, np.uint32(source.stream | chain), course.key0, course.key1)
@@ -150,25 +150,25 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
                 element = element_of_attempt(attempt, spec.columns)
                 key = key_of_attempt(course.key1, attempt, spec.columns)
                 draw = Draw(layer, draw.stream, course.key0, key)
-                event, row = draw_sides(
-                    sigma, spec, element, draw, drawn, sides, pair.normals, squares
+                event, row = _draw_sides(
+                    sigma, spec, element, draw, which, sides, pair.normals, squares
                 )
                 finite = True
-                if drawn & AHEAD:
+                if which & _AHEAD:
                     finite = unpack_gram(first.sums, spec.width, ahead)
-                if drawn & BEHIND:
+                if which & _BEHIND:
                     finite = unpack_gram(second.sums, spec.width, behind) and finite
                 if event != RUNNING or not finite or squares.size == 0:
                     break
                 unpack_gram(squares, spec.width, pair.wishart)
-                if drawn == AHEAD:
+                if which == _AHEAD:
                     if _is_kept(spec, draw, chain, first.regular, pair):
                         met[0] = layer
                         break
                     # The residual law, proportional to max(p' - p, 0), is drawn by rejection from
                     # p', with other normals.
                     tries[1] += 1
-                    drawn = BEHIND
+                    which = _BEHIND
                     stream = np.uint32(STREAM_RESIDUAL | chain)
                     draw = Draw(layer, stream, course.key0, course.key1)
                 else:
@@ -187,18 +187,18 @@ def coupled_layers(source, sigma, spec, state, course, sides, pair):
 
 
 @kernel
-def _take_moments(moments, sigma, spec, element, draw, drawn, sides, normals):
+def _take_moments(moments, sigma, spec, element, draw, which, sides, normals):
     for start in range(0, spec.width, BLOCK):
         count = smaller(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
+        _draw_seen(normals, spec, element, which, sides, start, rows, draw)
         for side in range(2):
-            if drawn & (1 << side):
+            if which & (1 << side):
                 work = sides[side].work
                 multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
                 measure_samples(spec, sigma, 0, start, count, work, sides[side].moments)
     for side in range(2):
-        if drawn & (1 << side):
+        if which & (1 << side):
             event, place = merge_moments(spec, sides[side].work.block, sides[side].moments)
             if event != RUNNING:
                 return event, place
@@ -206,7 +206,7 @@ def _take_moments(moments, sigma, spec, element, draw, drawn, sides, normals):
 
 
 @inlined
-def _take_none(moments, sigma, spec, element, draw, drawn, sides, normals):
+def _take_none(moments, sigma, spec, element, draw, which, sides, normals):
     return RUNNING, -1
 
 
@@ -215,7 +215,7 @@ _first_pass = by_type(Moments=_take_moments, NoneType=_take_none)
 
 
 @kernel
-def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
+def _draw_sides(sigma, spec, element, draw, which, sides, normals, squares):
     """Draw a layer of one chain or both with the same normals, whose elements begin at `element`.
 
     The sums of each `Work` receive the Gram matrix of the activations, times the width, and
@@ -224,7 +224,7 @@ def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
     """
     nowhere = normals[:0].reshape((0, 1))
     layer = Layer(sides[0].work.covariance, nowhere, nowhere, nowhere)
-    event, place = _first_pass(sides[0].moments, sigma, spec, element, draw, drawn, sides, normals)
+    event, place = _first_pass(sides[0].moments, sigma, spec, element, draw, which, sides, normals)
     if event != RUNNING:
         return event, place
     for side in range(2):
@@ -233,9 +233,9 @@ def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
     for start in range(0, spec.width, BLOCK):
         count = smaller(BLOCK, spec.width - start)
         rows = (count + GROUP - 1) // GROUP * GROUP
-        draw_seen(normals, spec, element, drawn, sides, start, rows, draw)
+        _draw_seen(normals, spec, element, which, sides, start, rows, draw)
         for side in range(2):
-            if not drawn & (1 << side):
+            if not which & (1 << side):
                 continue
             work = sides[side].work
             multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
@@ -250,7 +250,7 @@ def draw_sides(sigma, spec, element, draw, drawn, sides, normals, squares):
 
 
 @kernel
-def draw_seen(normals, spec, element, drawn, sides, start, rows, draw):
+def _draw_seen(normals, spec, element, which, sides, start, rows, draw):
     """Draw the normals of a block that a factor multiplies; the other columns keep what they have.
 
     A factor has zeros in the columns of samples that others determine, such as the last one of a
@@ -261,7 +261,7 @@ def draw_seen(normals, spec, element, drawn, sides, start, rows, draw):
     while k < spec.columns:
         end = k
         while end < spec.columns and (
-            (drawn & AHEAD != 0 and first[end]) or (drawn & BEHIND != 0 and second[end])
+            (which & _AHEAD != 0 and first[end]) or (which & _BEHIND != 0 and second[end])
         ):
             end += 1
         if end > k:

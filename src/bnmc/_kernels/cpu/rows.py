@@ -47,7 +47,7 @@ def measure_rows(block, rows, spec, centred, scales):
     unit = 2.0**-23 if block.itemsize == 4 else 2.0**-52
     strip = vectors.STRIP_BYTES // block.itemsize
     zero = zero_strip(block)
-    one = fill_like(zero, number(1.0))
+    ones = fill_like(zero, number(1.0))
     ratio = fill_like(zero, number(1.0 / batch))
     resolved = batch * unit
     rounding = fill_like(zero, number(resolved * resolved))
@@ -55,7 +55,7 @@ def measure_rows(block, rows, spec, centred, scales):
     if spec.norm == NORM_NONE:
         for group in range(spec.columns // batch):
             for row in range(0, rows, strip):
-                store(scales, group * STRIDE + row, one)
+                store(scales, group * STRIDE + row, ones)
         return -1
     for group in range(spec.columns // batch):
         first = group * batch
@@ -78,7 +78,7 @@ def measure_rows(block, rows, spec, centred, scales):
                     at = i * STRIDE + row
                     store(block, at, load_strip(block, at) + mean)
                 return row_without_variance(block, first, row, rows, spec, centred)
-            store(scales, group * STRIDE + row, one / square_root(variance + eps))
+            store(scales, group * STRIDE + row, ones / square_root(variance + eps))
     return -1
 
 
@@ -89,7 +89,7 @@ def row_without_variance(block, first, start, rows, spec, centred):
     `first` is the first column of the batch.  Called where a strip of rows has one whose variance
     is zero to rounding, or not a number.
     """
-    found, least = start, np.inf
+    flattest, least = start, np.inf
     for row in range(start, rows):
         mean = 0.0
         if centred:
@@ -101,8 +101,8 @@ def row_without_variance(block, first, start, rows, spec, centred):
             variance += deviation * deviation / spec.batch
         relative = variance / (mean * mean) if mean != 0.0 else variance
         if least == least and not relative >= least:
-            found, least = row, relative
-    return found
+            flattest, least = row, relative
+    return flattest
 
 
 @kernel
@@ -268,6 +268,6 @@ def load_columns(hidden, columns, rows, first_row, block):
     """Write kept rows, from `first_row` on, to the columns of a block."""
     for i in range(columns):
         values = block[i * STRIDE : i * STRIDE + rows]
-        kept = hidden[i, first_row : first_row + rows]
+        others = hidden[i, first_row : first_row + rows]
         for row in range(rows):
-            values[row] = kept[row]
+            values[row] = others[row]

@@ -26,7 +26,7 @@ MAGIC = 0x626E6D632D303031
 
 #: Numbers of the header, and where in it the status is (what, in which layer, to which row), and
 #: the bytes that the workspace needs.
-HEADER, STATUS, NEEDED = 8, 4, 7
+HEADER, STATUS, _NEEDED = 8, 4, 7
 
 
 for function in (
@@ -38,7 +38,7 @@ for carver in memory.cut, memory.carve:
     makes_array(carver)
 
 
-class Scratch(NamedTuple):
+class _Scratch(NamedTuple):
     """A `Work`, and what kernels take beside it for one layer of one chain."""
 
     work: Work
@@ -133,13 +133,13 @@ def lay_out(workspace, batch, columns):
         and header[2] == columns
         and header[3] == workspace.itemsize
     ):
-        return workspace.nbytes >= header[NEEDED]
+        return workspace.nbytes >= header[_NEEDED]
     needed = workspace_bytes(batch, columns, workspace.itemsize)
     if workspace.nbytes < needed:
         return False
     workspace[:] = 0.0
     header[0], header[1], header[2], header[3] = MAGIC, batch, columns, workspace.itemsize
-    header[NEEDED] = needed
+    header[_NEEDED] = needed
     return True
 
 
@@ -150,4 +150,4 @@ def carve(workspace, batch, columns):
     work, total, _ = _scratch(header + LINE_BYTES, batch, columns, workspace.dtype)
     status = at(header + 8 * STATUS, (3,), np.int64)
     status[0], status[1], status[2] = 0, 0, -1
-    return Scratch(work, total, status)
+    return _Scratch(work, total, status)

@@ -23,7 +23,7 @@ _EXPONENT_OF_2_32 = _i32(32 << 23)
 _EXPONENTS = _i32(-(1 << 23))
 # -2 log 2 times the unit of the exponent in the bits of a float32.
 _LOG = f32(-2.0 * math.log(2.0) * 2.0**-23)
-# -2 times the polynomial of `elementary.log32`; doubling is exact.
+# -2 times the polynomial of `elementary.log`; doubling is exact.
 _P8, _P7, _P6 = f32(-2 * 7.0376836292e-2), f32(2 * 1.1514610310e-1), f32(-2 * 1.1676998740e-1)
 _P5, _P4, _P3 = f32(2 * 1.2420140846e-1), f32(-2 * 1.4249322787e-1), f32(2 * 1.6668057665e-1)
 _P2, _P1, _P0 = f32(-2 * 2.0000714765e-1), f32(2 * 2.4999993993e-1), f32(-2 * 3.3333331174e-1)

@@ -104,12 +104,12 @@ class Spec(NamedTuple):
     skipped: bool  # whether there is a skip connection
     keeps_rows: bool  # whether activations are written to global memory
     dtype: str  # of rows
-    digest: str  # of the activation, a key of `Sigma.known`
+    digest: str  # of the activation, a key of `Sigma.by_digest`
     source: int = DRAWN
     weights: int = GAUSSIAN
     scaled: bool = False  # whether the scale of each sample is split off
     passing: Passing | None = None  # for layers in passes over their rows
-    slope: str = ""  # digest of the derivative, a key of `Sigma.known`, for a backward pass
+    slope: str = ""  # digest of the derivative, a key of `Sigma.by_digest`, for a backward pass
     is_orthogonal: bool = False  # whether the weights are orthogonal
     narrow: bool = False  # whether the normals of float64 rows are those of float32 ones
     covered: bool = False  # whether the covariance of the rows of pairs is not the Gram matrix
@@ -219,12 +219,12 @@ class Spec(NamedTuple):
     @property
     def sigma(self) -> Any:
         """The activation."""
-        return Sigma.known[self.digest].functions[self.dtype]
+        return Sigma.by_digest[self.digest].functions[self.dtype]
 
     @property
     def derivative(self) -> Any:
         """The derivative of the activation, or None."""
-        return Sigma.known[self.slope].functions[self.dtype] if self.slope else None
+        return Sigma.by_digest[self.slope].functions[self.dtype] if self.slope else None
 
     @property
     def inverse_root(self) -> Any:

@@ -181,7 +181,7 @@ def _split_polynomial64(parts, x):
 _split_polynomial = Both(_polynomial32, _split_polynomial64)
 
 
-def log32(x):
+def _log32(x):
     """Return the natural logarithm of a positive normal float32."""
     bits = same_bits(f32(x), _i32)
     exponent = _i32(_i32(bits - SQRT_HALF_BITS_32) >> _i32(23))
@@ -191,7 +191,7 @@ def log32(x):
     return f32(y + f32(f32(y * z) * p + f32(f32(exponent) * _LN2_32 - f32(0.5) * z)))
 
 
-def log64(x):
+def _log64(x):
     """Return the natural logarithm of a positive normal float64."""
     bits = same_bits(f64(x), _i64)
     exponent = _i64(_i64(bits - _SQRT_HALF_BITS_64) >> _i64(52))
@@ -204,7 +204,7 @@ def log64(x):
     return f64(e * _LN2_HI_64 - ((half_square - (s * (half_square + p * z) + e * _LN2_LO_64)) - y))
 
 
-log = Both(log32, log64)
+log = Both(_log32, _log64)
 
 
 @both

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 #: A standard deviation below so many units in the last place of the mean is zero: that is the
 #: rounding error of the sum of a block.
-ROUNDING_UNITS = 64.0
+_ROUNDING_UNITS = 64.0
 
 
 def merged_mean(mean, count, other, length):
@@ -34,4 +34,4 @@ def variance_of(mean, squares, size, centred):
 
 def is_flat(variance, mean, unit):
     """Whether a variance is zero up to the rounding of numbers with this unit."""
-    return not variance > (ROUNDING_UNITS * unit * mean) ** 2
+    return not variance > (_ROUNDING_UNITS * unit * mean) ** 2

@@ -16,7 +16,7 @@ MULTIPLIER_1 = np.uint32(0xCD9E8D57)
 WEYL_0 = np.uint64(0x9E3779B9)
 WEYL_1 = np.uint64(0xBB67AE85)
 #: Number of values of a word.
-WORDS = 1 << 32
+_WORDS = 1 << 32
 
 
 def product(factor, multiplier):
@@ -46,9 +46,9 @@ def element_of_attempt(attempt, columns):
     The word of elements holds those of the first attempts.  `key_of_attempt` carries further ones
     into the key, so no attempt repeats the numbers of another one.
     """
-    return attempt % (WORDS // columns) * columns
+    return attempt % (_WORDS // columns) * columns
 
 
 def key_of_attempt(k1, attempt, columns):
     """Return the second word of the key for an attempt; see `element_of_attempt`."""
-    return np.uint32((np.uint64(k1) + np.uint64(attempt // (WORDS // columns))) & LOW)
+    return np.uint32((np.uint64(k1) + np.uint64(attempt // (_WORDS // columns))) & LOW)
