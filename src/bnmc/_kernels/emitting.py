@@ -74,10 +74,9 @@ def _define_choice(function: Any, comparison: str) -> None:
     @emits(function)
     def emit(a: Any, b: Any) -> Any:
         kinds = {types.unliteral(kind) for kind in (a, b)}
-        if len(kinds) == 1:
-            (kind,) = kinds
-        else:
-            kind = types.int64 if all(kind.signed for kind in kinds) else None
+        if len(kinds) > 1 and not all(getattr(kind, "signed", False) for kind in kinds):
+            return None
+        kind = types.int64 if len(kinds) > 1 else kinds.pop()
 
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             first, second = values
