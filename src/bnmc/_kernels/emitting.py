@@ -76,7 +76,7 @@ def _define_choice(function: Any, comparison: str) -> None:
         kinds = {types.unliteral(kind) for kind in (a, b)}
         if len(kinds) > 1 and not all(getattr(kind, "signed", False) for kind in kinds):
             return None
-        kind = types.int64 if len(kinds) > 1 else kinds.pop()
+        kind: Any = types.int64 if len(kinds) > 1 else kinds.pop()
 
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             first, second = values
