@@ -15,10 +15,9 @@ import pytest
 from slow_cases import some
 
 from bnmc import Chain, FirstLayer, simulate
-from bnmc._kernels.cpu import layers
-from bnmc.chain.compiled import spec_of
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation import memory
+from bnmc.simulation.engine.rows import RowSampler, bytes_of_thread
 from bnmc.simulation.observables import as_observables
 from bnmc.simulation.run import takes_milliseconds
 from bnmc.simulation.runs import Recorded, Run, run_of
@@ -207,16 +206,34 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
         simulate(chain, 30, rng=0, **options)
 
 
-@pytest.mark.parametrize("groups", [1, 10, 30])
-@pytest.mark.parametrize("panel", [16, 60])
-def test_a_thread_that_takes_passes_has_the_bytes_of_its_arrays(groups, panel):
-    chain = Chain(60, 4, "tanh", norm=f"group({groups})")
-    request = memory.Request(run_through(chain, 2, sampler="conditional"), "gaussian", 1)
-    spec = spec_of(chain)._replace(panel=panel)
-    sums = layers.sums_of([spec], np.float64, keeps_rows=True)
-    assert request._of_moments(panel) == sums.hidden.nbytes + sum(
-        array.nbytes for array in sums.moments
-    )
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        Chain(60, 4, "tanh"), Chain(60, 4, "tanh", norm="group(10)"), Chain(60, 4, weights="haar"),
+        Chain.conv(8, 2, "tanh", shape=(3, 3), kernel=(2, 2)), Chain(300, 4, "relu", norm="layer"),
+    ],
+    ids=["batch", "groups", "haar", "convolution", "layer"],
+)  # fmt: skip
+def test_a_thread_has_the_bytes_of_its_arrays(chain, dtype, sampler):
+    run = run_through(chain, 2, sampler=sampler, dtype=dtype)
+    made = RowSampler(run)
+    stage = made._stages[-1]
+    buffers = [made.source(stage, made.dtype), made.sums(stage, made.dtype), made.work()]
+    found = sum(array.nbytes for array in arrays_in(list(made.buffers().values())))
+    assert buffers
+    # The buffers of `Work` begin cache lines.
+    assert found <= bytes_of_thread(run) <= found + 64 * 13
+
+
+def arrays_in(value):
+    """Yield the arrays in tuples of arrays and tuples."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif value is not None:
+        for each in value:
+            yield from arrays_in(each)
 
 
 @pytest.mark.parametrize(

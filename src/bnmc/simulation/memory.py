@@ -14,39 +14,26 @@ from typing import Any
 import numpy as np
 
 from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.layers import rows_fit
+from bnmc._kernels.cpu.layers import panels_of
 from bnmc._support.machine import available_memory
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
+from bnmc.simulation.engine.given_weights import bytes_of_layer
+from bnmc.simulation.engine.rows import bytes_of_thread
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.observables import Observable
 from bnmc.simulation.runs import Run
 from bnmc.simulation.segment import layers_of_step
 from bnmc.simulation.tiles import grid_of
 
-#: Arrays that the evaluation of an observable takes at its peak, in multiples of the Gram matrices
-#: of a block, without the copy of those of several inputs: (in units of exp(log_scale) 0, in other
-#: units).
-TEMPORARIES = {
-    "gram": (0, 1), "scaled_gram": (0, 0), "cross_gram": (0, 0), "log_scale": (0, 0),
-    "log_pivots": (0, 0), "eigenvalues": (2, 2), "rank_bound": (2, 2), "soft_rank": (2, 3),
-    "orthogonality_gap": (4, 4), "state_gram": (0, 1), "distance": (3, 4),
-}  # fmt: skip
-
-#: The same for functions of the user.
-OWN_TEMPORARIES = (1, 2)
-
-#: The same for the pivots that tell whether float32 rows resolve a Gram matrix.
-PIVOT_TEMPORARIES = 3
-
-#: The same for the exponents of entries, whose scale was split off.
-SCALE_TEMPORARIES = 2.5
+#: Arrays for the pivots that tell whether float32 rows resolve a Gram matrix, and for the exponents
+#: of entries whose scale was split off, in multiples of the Gram matrices of a block.
+_PIVOT_TEMPORARIES, SCALE_TEMPORARIES = 3, 2.5
 
 #: Bytes per recorded layer for the numbers of layers: the result and temporary arrays.
 LAYER_NUMBERS = 32
 
 #: Bytes that Python objects and small arrays take in every run.
-SMALL = 200_000
+_SMALL = 200_000
 
 
 @dataclass(frozen=True)
@@ -79,12 +66,12 @@ class Request:
 
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
-        starting, kept = self._start()
+        starting, start = self._start()
         during = self._in_process() if self.tile_seconds is None else self._tiles(self.tile_seconds)
-        if kept > 8 * self.run.columns**2:
+        if start > 8 * self.run.columns**2:
             during = max(during, self._copying())
         values, joining = self._values()
-        return SMALL + max(starting, kept + values + during, kept + self._state() + joining)
+        return _SMALL + max(starting, start + values + during, start + self._state() + joining)
 
     # --- start
 
@@ -103,8 +90,8 @@ class Request:
             return 3 * matrix, matrix
         shape = shape_of(self.initial)
         axes = 2 if run.inputs is None else 3
-        own = run.chains if len(shape) > axes else 1
-        rows = 8 * own * run.chain.width * run.columns
+        arrays = run.chains if len(shape) > axes else 1
+        rows = 8 * arrays * run.chain.width * run.columns
         norm = run.chain.normalization
         copies = 2.4 if run.inputs is None else 3.1
         if not norm.acts_on_rows or getattr(self.initial, "dtype", None) != np.float64:
@@ -143,8 +130,8 @@ class Request:
         if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
         frames = chains * layers * run.bytes_of_frame
-        own = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
-        evaluated = own * self._temporaries()
+        grams = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
+        evaluated = grams * self._temporaries()
         room = 0
         if reduced:
             room = 8 * chains * layers * run.numbers
@@ -157,62 +144,28 @@ class Request:
         )  # fmt: skip
 
     def _temporaries(self) -> float:
-        """Return the temporary arrays of the greediest observable; see `TEMPORARIES`."""
+        """Return the temporary arrays of the greediest observable, or of the checks."""
         run = self.run
-        scaled = run.path == "factor"
-        copied = (run.inputs or 1) > 1
-        least = 0.0
+        in_units = run.path == "factor"
+        least: float = _PIVOT_TEMPORARIES * ("unresolved" in run.layout)
         if run.splits_scale:  # see `in_range` of `precision.py`
-            least = SCALE_TEMPORARIES
+            least = max(least, SCALE_TEMPORARIES)
             # Beyond an exponent of 900 matrices are recorded in other units.
             factor = abs(run.chain.skip) + abs(run.chain.gain)
             growth = 1.0 + 2.0 * abs(math.log2(factor))
-            scaled = scaled or self.run.recorded.last * growth > 800.0
-        evaluated = [copied + _temporaries(each)[scaled] for each in run.observables]
-        return max([least, *evaluated, PIVOT_TEMPORARIES * ("unresolved" in run.layout)])
+            in_units = in_units or run.recorded.last * growth > 800.0
+        copied = (run.inputs or 1) > 1
+        return max([least, *(copied + each.temporaries[in_units] for each in run.observables)])
 
     def _buffers(self, chains: int, threads: int) -> int:
         """Return the bytes of the buffers of all threads."""
         run = self.run
-        chain, k = run.chain, run.inputs or 1
-        worth = max(run.columns, chain.width if run.path == "weights" else 0)
-        panel = memory.panel_rows(chain.width, worth)
+        panels = panels_of(run.specs[-1])
         # Threads share the panels of a layer if there are fewer chains than threads.
-        shared = chains < threads and chain.width > panel
+        shared = chains < threads and panels > 1
         used = threads if shared else min(threads, chains)
-        each = _work_bytes(chain.batch, k, run.dtype)
-        if callable(chain.weights):
-            # The user's array, and the panel in the precision of the rows.
-            each += (8 + np.dtype(run.dtype).itemsize) * panel * chain.width
-        if chain.is_orthogonal:
-            each += self._of_orthogonal_weights(panel)
-        each += self._of_moments(panel)
-        if chain.convolution is not None and run.path == "weights":
-            # The activations that all taps see.
-            unfolded = memory.padded(run.columns) * memory.stride(chain.fan_in)
-            each += np.dtype(run.dtype).itemsize * unfolded
-        sums = 8 * -(-chain.width // panel) * memory.tile_sums(run.columns)
-        return used * each + shared * sums
-
-    def _of_moments(self, panel: int) -> int:
-        """Return what a thread needs for a norm over the features."""
-        run = self.run
-        columns, width = run.columns, run.chain.width
-        norm, panels = run.chain.normalization, -(-width // panel)
-        if norm.acts_on_rows:
-            return 0
-        are_kept = run.path != "weights" and rows_fit(width, columns, run.dtype)
-        rows = columns * memory.stride(width) * np.dtype(run.dtype).itemsize
-        return rows * are_kept + 8 * 2 * columns * (panels + 2 * norm.groups)
-
-    def _of_orthogonal_weights(self, panel: int) -> int:
-        """Return what a thread needs for an orthogonal matrix, or for rows that one makes."""
-        run = self.run
-        width, columns = run.chain.width, run.columns
-        if run.path == "weights":
-            # Normals, the factorization with its work space, and the matrix.
-            return 8 * 5 * width * (width + panel)
-        return 8 * 3 * memory.padded(columns) ** 2 * (1 + -(-width // panel))
+        sums = 8 * panels * memory.tile_sums(run.columns)
+        return used * (bytes_of_thread(run) + bytes_of_layer(run)) + shared * sums
 
     # --- tiles
 
@@ -222,17 +175,17 @@ class Request:
         # About the division that `simulate` makes for as many workers as threads.
         grid = grid_of(run, 2 * self.threads, seconds)
         busy = min(grid.parts, self.threads)
-        own = max(1, self.threads // grid.parts)
+        threads = max(1, self.threads // grid.parts)
         values = 8 * grid.part * grid.block * run.numbers
-        tile = self._of_chains(grid.part, own, grid.block, reduced=False) + values
+        tile = self._of_chains(grid.part, threads, grid.block, reduced=False) + values
         # States of this block and of the one before.
         states = 2 * run.chains * run.bytes_of_chain
         several = grid.blocks > 1
         if self.stored:
             # The store packs the state of a tile.  Later tiles are made while it writes.
             packed = 2 * grid.part * run.bytes_of_chain
-            kept = (busy + 1) * values if grid.parts * grid.blocks > busy else 0
-            return busy * tile + states + packed + kept
+            written = (busy + 1) * values if grid.parts * grid.blocks > busy else 0
+            return busy * tile + states + packed + written
         # Finished tiles wait for those of other parts, and then enter the moments together.
         total = 8 * run.chains * run.recorded.count * run.numbers
         whole = min(grid.parts * values, total)
@@ -249,9 +202,9 @@ class Request:
         numbers = LAYER_NUMBERS * layers
         if run.stays or self.stored:
             return numbers, numbers
-        kept = 1 if "layer" in self.reduce else layers
-        kept *= 1 if "chain" in self.reduce else chains
-        size = 8 * kept * run.numbers
+        size = 8 * run.numbers
+        size *= 1 if "layer" in self.reduce else layers
+        size *= 1 if "chain" in self.reduce else chains
         if not self.reduce:
             # `out` is checked later.
             size = 0 if isinstance(self.out, Mapping) and len(self.out) else size
@@ -305,13 +258,3 @@ def _most(size: Callable[[int], int], most: int, available: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if size(middle) <= available else (low, middle)
     return int(low)
-
-
-def _work_bytes(batch: int, inputs: int, dtype: str) -> int:
-    """Return the bytes of the buffers of one thread, and of its second array of sums."""
-    return memory.work_bytes(batch, inputs, dtype) + 8 * memory.tile_sums(batch * inputs)
-
-
-def _temporaries(one: Observable) -> tuple[int, int]:
-    name = "distance" if type(one).__name__ == "Distance" else one.name
-    return TEMPORARIES.get(name, OWN_TEMPORARIES)

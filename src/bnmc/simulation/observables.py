@@ -151,6 +151,9 @@ class Observable:
     uses_blas = False
     #: Whether it is a function of the Gram matrix of h.
     uses_state = False
+    #: Arrays that its evaluation takes at its peak, in multiples of the Gram matrices of a block,
+    #: without the copy of those of several inputs: in units of exp(log_scale) 0, in other units.
+    temporaries = (1, 2)
 
     def __init__(
         self,
@@ -222,9 +225,11 @@ class _Builtin(Observable):
         axes: tuple[str, ...] = (),
         per_input: bool = True,
         measure: Measure | None = None,
+        temporaries: tuple[int, int] = (0, 0),
     ) -> None:
         self.name = name
         self.measure = measure
+        self.temporaries = temporaries
         self.uses_blas = name == "eigenvalues"
         self.uses_state = name == "state_gram"
         self.compute = compute
@@ -271,6 +276,7 @@ class SoftRank(_Builtin):
         super().__init__(
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
+            temporaries=(2, 3),
         )
         self.uses_blas = True
 
@@ -302,6 +308,7 @@ class Distance(_Builtin):
             _name(name),
             lambda view: grams.distance(view.gram, fixed),
             measure=Measure(measures.DISTANCE, fixed),
+            temporaries=(3, 4),
         )
 
 
@@ -329,7 +336,7 @@ def _state_gram(view: View) -> NDArray[np.float64]:
 OBSERVABLES: dict[str, Observable] = {
     observable.name: observable
     for observable in (
-        _Builtin("gram", lambda view: view.gram, ("sample_i", "sample_j")),
+        _Builtin("gram", lambda view: view.gram, ("sample_i", "sample_j"), temporaries=(0, 1)),
         _Builtin("scaled_gram", lambda view: view.scaled, ("sample_i", "sample_j")),
         _Builtin(
             "cross_gram",
@@ -338,7 +345,10 @@ OBSERVABLES: dict[str, Observable] = {
             per_input=False,
         ),
         _Builtin(
-            "eigenvalues", lambda view: view.rescaled(grams.eigenvalues(view.scaled)), ("mode",)
+            "eigenvalues",
+            lambda view: view.rescaled(grams.eigenvalues(view.scaled)),
+            ("mode",),
+            temporaries=(2, 2),
         ),
         _Builtin("log_scale", _log_scale, per_input=False),
         _Builtin("log_pivots", _log_pivots, ("column",), per_input=False),
@@ -346,14 +356,16 @@ OBSERVABLES: dict[str, Observable] = {
             "orthogonality_gap",
             lambda view: grams.orthogonality_gap(view.scaled),
             measure=Measure(measures.GAP),
+            temporaries=(4, 4),
         ),
         _Builtin(
             "rank_bound",
             lambda view: grams.rank_bound(view.scaled),
             measure=Measure(measures.RANK_BOUND),
+            temporaries=(2, 2),
         ),
         SoftRank(),
-        _Builtin("state_gram", _state_gram, ("sample_i", "sample_j")),
+        _Builtin("state_gram", _state_gram, ("sample_i", "sample_j"), temporaries=(0, 1)),
     )
 }
 

@@ -30,7 +30,7 @@ from bnmc._kernels.cpu.blocks import (
     repeat_first_row,
     unpack_gram,
 )
-from bnmc._kernels.cpu.memory import aligned_zeros, stride, tile_sums
+from bnmc._kernels.cpu.memory import Zeros, aligned_zeros, stride, tile_sums
 from bnmc._kernels.cpu.moments import (
     Moments,
     add_moments,
@@ -113,6 +113,7 @@ def sums_of(
     keeps_rows: bool = False,
     shared: bool = False,
     with_states: bool = False,
+    zeros: Zeros = aligned_zeros,
 ) -> Sums:
     """Return the buffers of one thread.
 
@@ -128,6 +129,8 @@ def sums_of(
         Whether threads share layers.
     with_states : bool
         Whether there are sums over h, too.
+    zeros : callable
+        Makes the arrays.
     """
     columns, panels = specs[0].columns, max(map(panels_of, specs))
     width, groups = max(spec.width for spec in specs), max(spec.groups for spec in specs)
@@ -135,10 +138,10 @@ def sums_of(
     sums = panels if shared else 1, tile_sums(columns)
     nothing = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0), np.int64)
     return Sums(
-        aligned_zeros(sums, np.float64),
-        aligned_zeros((columns, stride(width)), dtype) if keeps else np.zeros((0, 0), dtype),
-        moments_of(columns, panels, groups),
-        States(aligned_zeros(sums, np.float64), *nothing) if with_states else None,
+        zeros(sums, np.float64),
+        zeros((columns, stride(width)), dtype) if keeps else np.zeros((0, 0), dtype),
+        moments_of(columns, panels, groups, zeros),
+        States(zeros(sums, np.float64), *nothing) if with_states else None,
     )
 
 

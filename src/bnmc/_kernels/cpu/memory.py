@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -11,6 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE, TILE, Work
 from bnmc._kernels.processor import LINE_BYTES
+
+#: A function of shape and dtype that makes the arrays of a buffer: `aligned_zeros` or `unplaced`.
+Zeros = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
 
 #: Columns of a factor that are made before the ones on their right are brought up to date.
 PANEL = 64
@@ -62,6 +66,11 @@ def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return raw[offset : offset + size].view(dtype).reshape(shape)
 
 
+def unplaced(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array that takes no memory, whose bytes count as those of zeros."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
 def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any) -> Any:
     """Return the buffers of one thread as pieces of a store, and the bytes that they take.
 
@@ -108,7 +117,7 @@ def _places(
 
     def note(_: Any, place: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
         places.append((shape, kind, place))
-        return np.broadcast_to(np.zeros((), kind), shape)
+        return unplaced(shape, kind)
 
     size = carve(note, None, batch, batch * inputs, dtype)[1]
     return places, int(size)

@@ -15,7 +15,7 @@ import numpy as np
 
 from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.cpu import vectors
-from bnmc._kernels.cpu.memory import aligned_zeros
+from bnmc._kernels.cpu.memory import Zeros, aligned_zeros
 from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.cpu.vectors import (
     fill_like,
@@ -39,7 +39,9 @@ class Moments(NamedTuple):
     scale: np.ndarray  # float64 (groups, columns): by what it multiplies
 
 
-def moments_of(columns: int, panels: int, groups: int) -> Moments | None:
+def moments_of(
+    columns: int, panels: int, groups: int, zeros: Zeros = aligned_zeros
+) -> Moments | None:
     """Return the buffers for layers with at most so many panels and groups of features.
 
     They are None for norms over the batch: their layers are compiled without this file.
@@ -47,9 +49,9 @@ def moments_of(columns: int, panels: int, groups: int) -> Moments | None:
     if groups == 0:
         return None
     return Moments(
-        aligned_zeros((panels + groups, 2, columns), np.float64),
-        aligned_zeros((groups, columns), np.float64),
-        aligned_zeros((groups, columns), np.float64),
+        zeros((panels + groups, 2, columns), np.float64),
+        zeros((groups, columns), np.float64),
+        zeros((groups, columns), np.float64),
     )
 
 

@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike
 
 from bnmc._kernels.compiling import inlined, kernel, part
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, multiply_triangular
-from bnmc._kernels.cpu.memory import aligned_zeros, padded, tile_sums
+from bnmc._kernels.cpu.memory import Zeros, aligned_zeros, padded, tile_sums
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP
 from bnmc._kernels.cpu.rows import draw_regular
 from bnmc._kernels.cpu.sharing import keep_sums, merge, shared
@@ -37,13 +37,13 @@ class Frame(NamedTuple):
     sums: np.ndarray  # float64 (1, sums), or (panels, sums) if threads share a layer
 
 
-def frame(columns: int, dtype: DTypeLike, panels: int = 1) -> Frame:
+def frame(columns: int, dtype: DTypeLike, panels: int = 1, zeros: Zeros = aligned_zeros) -> Frame:
     """Return the buffers of one thread, for rows of a dtype, or of threads that share panels."""
     whole = padded(columns)
     return Frame(
-        aligned_zeros((columns, columns), np.float64),
-        aligned_zeros((whole, whole), dtype),
-        aligned_zeros((panels, tile_sums(columns)), np.float64),
+        zeros((columns, columns), np.float64),
+        zeros((whole, whole), dtype),
+        zeros((panels, tile_sums(columns)), np.float64),
     )
 
 

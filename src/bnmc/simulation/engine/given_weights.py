@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bnmc._kernels.cpu.layers import panels_of as panels_of_layer
+from bnmc._kernels.scalar.codes import GIVEN
 from bnmc._support.arguments import host_array
 from bnmc.chain.layers import Linear
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -40,6 +41,18 @@ def panels_of(run: Run, index: int, layer: int) -> Callable[[int], FloatArray]:
         return weights
 
     return given
+
+
+def bytes_of_layer(run: Run) -> int:
+    """Return the bytes that a thread takes for the weights of a layer that no kernel draws."""
+    linear, spec = run.layers[-1].linear, run.specs[-1]
+    if run.path != "weights" or linear.law.code != GIVEN:
+        return 0
+    if linear.law.is_orthogonal:
+        # Normals, the factorization with its work space, and the matrix.
+        return 8 * 5 * linear.width * (linear.width + spec.panel)
+    # The user's array, and the panel in the precision of the rows.
+    return (8 + np.dtype(run.dtype).itemsize) * spec.panel * linear.fan_in
 
 
 def _by_user(linear: Linear, generator: np.random.Generator, rows: int) -> FloatArray:

@@ -25,6 +25,7 @@ from bnmc.simulation.engine.precision import in_range, least_pivots, lifted
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
+from bnmc.simulation.runs import Run
 
 #: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
 #: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
@@ -267,22 +268,22 @@ class RowSampler(Sampler):
         if stage.first == 0 or (self.run.path != "weights" and not linear.law.is_orthogonal):
             if convolution is None or convolution.taps == 1:
                 return sources.Drawn(codes.STREAM_ROWS)
-            average = self.buffer(("average",), lambda: np.zeros((columns, columns)))
+            average = self.buffer(
+                ("average",), lambda: self.zeros((columns, columns), np.float64)
+            )
             taps = sources.Taps(*convolution.axes(columns), average)
             return sources.Drawn(codes.STREAM_ROWS, taps)
         if self.run.path != "weights":
             frame = self.buffer(
                 ("frame", dtype.char, stage.buffers),
-                lambda: orthogonal.frame(columns, dtype, stage.buffers[0]),
+                lambda: orthogonal.frame(columns, dtype, stage.buffers[0], self.zeros),
             )
             return sources.Haar(codes.STREAM_ROWS, frame)
         given = np.zeros((0, 0), dtype)
         if convolution is None:
             return sources.Multiplied(codes.STREAM_WEIGHTS, given)
         shape = memory.padded(columns), memory.stride(linear.fan_in)
-        unfolded = self.buffer(
-            ("unfolded", dtype.char, shape), lambda: memory.aligned_zeros(shape, dtype)
-        )
+        unfolded = self.buffer(("unfolded", dtype.char, shape), lambda: self.zeros(shape, dtype))
         neighbours = convolution.neighbours(columns)
         return sources.Convolved(codes.STREAM_WEIGHTS, given, neighbours, unfolded)
 
@@ -293,7 +294,7 @@ class RowSampler(Sampler):
             ("sums", dtype.char, shared, *stage.buffers),
             lambda: layers.sums_of(
                 alike, dtype, keeps_rows=self.run.path != "weights", shared=shared,
-                with_states=self.run.shows_state,
+                with_states=self.run.shows_state, zeros=self.zeros,
             ),
         )  # fmt: skip
 
@@ -308,6 +309,25 @@ class RowSampler(Sampler):
             return threads
         panels = given_weights.panels_of(self.run, index, layer)
         return (threads or Threads(None, 1, self.work)).giving(panels)
+
+
+def bytes_of_thread(run: Run) -> int:
+    """Return the bytes of the buffers with which a thread makes layers."""
+    size = memory.work_bytes(run.chain.batch, run.inputs or 1, run.dtype)
+    if run.path == "factor":
+        return size
+    sampler = RowSampler(run.part(0, 0), memory.unplaced)
+    if run.shows_state:
+        size += 16 * memory.tile_sums(run.columns)
+    for stage in sampler._stages[1:]:
+        sampler.source(stage, sampler.dtype)
+        sampler.sums(stage, sampler.dtype)
+    return size + sum(map(_nbytes, sampler.buffers().values()))
+
+
+def _nbytes(buffer: Any) -> int:
+    """Return the bytes of the arrays in a tuple of arrays, of tuples or of None."""
+    return buffer.nbytes if isinstance(buffer, np.ndarray) else sum(map(_nbytes, buffer or ()))
 
 
 def _stages_of(

@@ -36,6 +36,8 @@ class Sampler:
     Parameters
     ----------
     run : Run
+    zeros : callable
+        Makes buffers; `memory.unplaced` for a run without chains, whose buffers are counted.
 
     Attributes
     ----------
@@ -54,7 +56,8 @@ class Sampler:
     #: Whether threads may each advance a part of the chains.
     divisible = True
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, zeros: memory.Zeros = memory.aligned_zeros) -> None:
+        self.zeros = zeros
         self.run, self.chain, self.chains, self.offset = run, run.chain, run.chains, run.first
         self.columns, self.dtype = run.columns, np.dtype(run.dtype)
         self.spec, self.lift = lifted(run.specs[-1]) if run.splits_scale else (run.specs[-1], 0)
@@ -69,7 +72,7 @@ class Sampler:
         """Make the arrays of all chains; the last step of `__init__`."""
         for name, (shape, dtype) in self.run.layout.items():
             # Rows begin a cache line; NumPy's own zeros take less time.
-            zeros = memory.aligned_zeros if name in ("x", "activations") else np.zeros
+            zeros = self.zeros if name in ("x", "activations") else np.zeros
             self._arrays[name] = zeros((self.chains, *shape), dtype)
         self.wide = self._arrays.get("wide", self.wide)
         self.unresolved = self._arrays.get("unresolved", self.unresolved)
@@ -135,16 +138,21 @@ class Sampler:
 
         The key of rows has the character of their dtype, whose hash takes less time.
         """
-        buffers: dict[tuple[Any, ...], _Buffer] = vars(self._buffers).setdefault("made", {})
+        buffers = self.buffers()
         if key not in buffers:
             buffers[key] = make()
         return buffers[key]
+
+    def buffers(self) -> dict[tuple[Any, ...], Any]:
+        """Return the buffers that the calling thread has made."""
+        made: dict[tuple[Any, ...], Any] = vars(self._buffers).setdefault("made", {})
+        return made
 
     def widen(self, index: int) -> None:
         """Let a float32 chain continue in float64; drop buffers that no chain needs any more."""
         self.wide[index] = True
         if self.wide.all():
-            buffers = vars(self._buffers).get("made", {})
+            buffers = self.buffers()
             for key in [key for key in buffers if self.dtype.char in key]:
                 del buffers[key]
 
