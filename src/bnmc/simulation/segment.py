@@ -44,7 +44,7 @@ class Segment:
 
     def __init__(self, run: Run, threads: int, workers: Workers | None = None) -> None:
         self.run = run
-        self.sampler = sampler_of(run)
+        self.sampler = _sampler_of(run)
         self.threads = threads
         self.workers = workers
         self.layer = run.start_layer
@@ -158,7 +158,7 @@ class Segment:
             room[each.name][...] = measured if self.run.inputs is not None else measured[:, :, 0]
 
 
-def sampler_of(run: Run) -> Sampler:
+def _sampler_of(run: Run) -> Sampler:
     """Return the sampler of the chains of a run."""
     if run.backend == "cuda":
         from bnmc.simulation.engine.gpu.samplers import GpuSampler

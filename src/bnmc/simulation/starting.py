@@ -27,7 +27,7 @@ _OF_FACTORS = (
 _OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
 
 #: Why no GPU records "state_gram".
-OF_STATES = "kernels of the CPU alone record 'state_gram': backend='cpu'"
+_OF_STATES = "kernels of the CPU alone record 'state_gram': backend='cpu'"
 
 #: Why no GPU draws orthogonal matrices.
 _OF_HAAR = (
@@ -136,7 +136,7 @@ def _fits(run: Run) -> bool:
 def _refusal(run: Run) -> str | None:
     """Return why no GPU takes these chains, or None."""
     if run.shows_state:
-        return OF_STATES
+        return _OF_STATES
     if callable(run.chain.weights):
         return _OF_PYTHON
     if run.chain.is_orthogonal and run.path == "weights":

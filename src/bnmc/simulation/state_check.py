@@ -82,10 +82,10 @@ def _problem_of_fields(state: State) -> str | None:
 
 def _paths(chain: Chain, inputs: int | None, dtype: str) -> set[str]:
     """Return the samplers that take a chain."""
-    found = set()
+    paths = set()
     for wanted in ("auto", "conditional", "weights"):
         try:
-            found.add(choose_sampler(chain, inputs, wanted, dtype))
+            paths.add(choose_sampler(chain, inputs, wanted, dtype))
         except BnmcError:
             continue
-    return found
+    return paths
