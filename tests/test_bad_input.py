@@ -51,10 +51,12 @@ def constant_row(row, x=X, value=2.5):
 
 @pytest.fixture
 def nothing_runs(monkeypatch):
-    """Fail if a sampler is made: invalid arguments raise before any work."""
+    """Fail if a sampler of chains is made: invalid arguments raise before any work."""
+    make = Sampler.__init__
 
-    def refuse(*arguments):
-        raise AssertionError("work began")
+    def refuse(sampler, run, *arguments):
+        assert run.chains == 0, "work began"
+        make(sampler, run, *arguments)  # its buffers are counted and take no memory
 
     monkeypatch.setattr(Sampler, "__init__", refuse)
 

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from bnmc.simulation.engine.state import State
 from bnmc.simulation.export import extras_of
 from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.observables import OBSERVABLES, Observable
-from bnmc.simulation.runs import Run, recorded_of, run_of
+from bnmc.simulation.runs import Run, run_of
 from bnmc.simulation.sinks import Arrays, RunningMoments, reduced_axes, require_storable, sink_of
 from bnmc.simulation.starting import is_on_host, started
 from bnmc.simulation.store.store import RunStore, as_store_path
@@ -231,14 +230,10 @@ def simulate(
     progress = as_progress(progress)
     run = run_of(
         chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype,
-        observables=observables,
+        observables=observables, depth=depth, every=every, burn_in=burn_in,
+        stays=isinstance(out, Mapping) and any(map(is_device_array, out.values())),
     )  # fmt: skip
     axes = reduced_axes(reduce)
-    run = replace(
-        run,
-        recorded=recorded_of(run, depth, every, burn_in),
-        stays=isinstance(out, Mapping) and any(map(is_device_array, out.values())),
-    )
     seconds = None if executor is None else TILE_SECONDS
     if path is not None:
         seconds = STORED_TILE_SECONDS

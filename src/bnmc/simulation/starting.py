@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,7 @@ def started(
             initial = prepare(run.chain, initial, run.chains, run.inputs, keeps_h=run.shows_state)
         stored = stored_key(store) if store is not None and rng is None else None
         key = draw_key(rng) if stored is None else stored
-    return replace(run, key=key, backend=choose_backend(backend, run, threads)), initial
+    return run.changed(key=key, backend=choose_backend(backend, run, threads)), initial
 
 
 def is_on_host(start: object) -> bool:
