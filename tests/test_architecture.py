@@ -37,13 +37,13 @@ PUBLIC_MODULES = ("errors.py", "gram.py", "kernels/c.py", "kernels/cuda.py")
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
 LISTING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
-    *("bounds", "random_matrix", "simulation"),
+    *("bounds", "random_matrix"),
 )
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 SPEAKING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
-    *("random_matrix", "simulation"),
+    "random_matrix",
     "errors",  # `UnknownNameError.known` is public
 )
 MOST_NAMES = 25
