@@ -117,7 +117,7 @@ class Request:
         """Return the bytes of state and frames if all chains go through the layers together."""
         chains = self.run.chains
         recorded = self.run.recorded
-        # Layer 0 has a block of its own.
+        # The start has frames of its own.
         layers = -(-(recorded.last - self.run.start_layer) // recorded.every)
         reduced = bool(self.reduce)
         return self._of_chains(chains, self.threads, layers, reduced=reduced)
