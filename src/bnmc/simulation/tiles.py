@@ -191,17 +191,8 @@ class Tiles:
         stop = self.stop if self.workers.shares_memory else None
         workers = self.workers if self.workers.are_threads else None
         return (
-            make_tile,
-            self._common,
-            self.grid,
-            part,
-            block,
-            sent,
-            self.threads,
-            workers,
-            stop,
-            room,
-        )
+            make_tile, self._common, self.grid, part, block, sent, self.threads, workers, stop, room
+        )  # fmt: skip
 
     def _room(self, part: int, block: int) -> Values:
         """Return the arrays for the values of a tile."""
