@@ -268,9 +268,7 @@ class RowSampler(Sampler):
         if stage.first == 0 or (self.run.path != "weights" and not linear.law.is_orthogonal):
             if convolution is None or convolution.taps == 1:
                 return sources.Drawn(codes.STREAM_ROWS)
-            average = self.buffer(
-                ("average",), lambda: self.zeros((columns, columns), np.float64)
-            )
+            average = self.buffer(("average",), lambda: self.zeros((columns, columns), np.float64))
             taps = sources.Taps(*convolution.axes(columns), average)
             return sources.Drawn(codes.STREAM_ROWS, taps)
         if self.run.path != "weights":
