@@ -16,7 +16,6 @@ from numba import typeof, types
 from bnmc._kernels.gpu import (
     backward,
     layers,
-    orthogonal_layers,
     pairs,
     passes,
     state,
@@ -151,8 +150,7 @@ ALONE = ("cover", "unfold")
 FUNCTIONS = {
     name: getattr(module, name)
     for module, names in (
-        (layers, ("layers", "rows")),
-        (orthogonal_layers, ("frame",)),
+        (layers, ("layers", "rows", "frame")),
         (passes, ("moments", "cover", "unfold")),
         (pairs, ("couple", "renew")),
         (state, ("observe", "rescale")),

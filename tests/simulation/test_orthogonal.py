@@ -8,7 +8,7 @@ from gpu_runs import assert_equal_to_rounding, both
 from oracle import gram, normalise, normals, projector, semidefinite_cholesky
 
 from bnmc import Chain, simulate
-from bnmc._kernels.gpu import orthogonal_layers
+from bnmc._kernels.gpu import layers
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
@@ -80,7 +80,7 @@ def test_bits_depend_neither_on_blocks_nor_on_chunks_nor_on_other_chains():
 
     # The first sum of a layer leaves a pivot below this, so each layer makes a second one.
     kernels_of.cache_clear()
-    with mock.patch.object(orthogonal_layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
+    with mock.patch.object(layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
         runs = [run(2, 100), run(2, 1), run(2, 1, 1), run(1, 100)]
     kernels_of.cache_clear()
     for other in runs[1:]:
@@ -98,7 +98,7 @@ def test_blocks_make_further_sums_in_each_layer():
             return simulate(chain, 2, rng=2, backend="cuda")
 
     kernels_of.cache_clear()
-    with mock.patch.object(orthogonal_layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
+    with mock.patch.object(layers, "ORTHOGONAL_PIVOT", 1.0 - 1e-9):
         several, one = run(100), run(1)
     kernels_of.cache_clear()
     assert_equal_to_rounding(simulate(chain, 2, rng=2), several, 2)

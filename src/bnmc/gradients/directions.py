@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import choice, finite_array, integer
-from bnmc._support.machine import available_memory
+from bnmc._support.array_arguments import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import as_columns
-from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ResultTooLargeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 
 Gradient = Callable[[NDArray[np.float64]], ArrayLike]
 
@@ -104,11 +104,10 @@ def direction_of(
             targets = _targets(loss, labels, classes, samples)
             gradient = _Squared(targets) if loss == "squared" else _CrossEntropy(targets)
             return Readout(targets.shape[1], gradient, loss, pixels)
-        _require_none("labels", labels, loss)
-        _require_none("classes", classes, loss)
+        _require_none(loss, labels=labels, classes=classes)
         return NormalRows()
     if callable(loss):
-        _require_none("labels", labels, "a function")
+        _require_none("a function", labels=labels)
         if classes is None:
             raise ArgumentError(
                 "classes", None, "the number of outputs of which loss is a function"
@@ -118,8 +117,7 @@ def direction_of(
         return Readout(count, loss, "function", pixels)
     if loss is None:
         raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)}, an array or a function")
-    _require_none("labels", labels, "an array")
-    _require_none("classes", classes, "an array")
+    _require_none("an array", labels=labels, classes=classes)
     return GivenRows(_rows(loss, chain, chains, inputs))
 
 
@@ -137,14 +135,13 @@ def scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
 
 def _require_memory(classes: int, samples: int) -> None:
     """Raise unless outputs, their gradient, their normals and targets fit in memory."""
-    size = 8 * 5 * classes * samples
-    if size > (available := available_memory()):
-        raise ResultTooLargeError("classes", size, available, "take fewer classes")
+    require_memory("classes", 8 * 5 * classes * samples, "take fewer classes")
 
 
-def _require_none(name: str, value: object, loss: str) -> None:
-    if value is not None:
-        raise ArgumentError(name, value, f"None with loss={loss!r}")
+def _require_none(loss: str, **arguments: object) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise ArgumentError(name, value, f"None with loss={loss!r}")
 
 
 def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[np.float64]:

@@ -9,8 +9,7 @@ from typing import Any
 from bnmc._kernels.gpu import constants
 from bnmc._kernels.gpu.device import Linker, Placeholder
 from bnmc._kernels.gpu.factor import factorise, steps_of
-from bnmc._kernels.gpu.layers import layers
-from bnmc._kernels.gpu.orthogonal_layers import frame
+from bnmc._kernels.gpu.layers import frame, layers
 from bnmc._kernels.gpu.shape import Room, Shape, Spec, room_of, shape_of
 from bnmc._kernels.gpu.sums import passes_of
 from bnmc._kernels.scalar.codes import NORM_NONE

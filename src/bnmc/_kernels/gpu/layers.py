@@ -1,7 +1,7 @@
 """The kernels of layers: one block per chain for all layers, or several blocks for one layer.
 
-Layers whose rows take several passes, see `passes`, and layers with orthogonal weights, see
-`orthogonal_layers`, end with the kernel `rows` of plain layers.
+Layers whose rows take several passes, see `passes`, and layers with orthogonal weights, which begin
+with the kernel `frame`, end with the kernel `rows` of plain layers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from bnmc._kernels.gpu.block import (
     NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED, begin, is_last,
 )  # fmt: skip
 from bnmc._kernels.gpu.constants import (
-    at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, over_features, scaled,
+    at_factor, at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, over_features, scaled,
     single, skipped, source, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
 from bnmc._kernels.gpu.gram import load_gram, record_layer, store_gram
-from bnmc._kernels.gpu.orthogonal import limit_seen, multiply_factor
+from bnmc._kernels.gpu.orthogonal import (
+    invert_root, limit_seen, multiply_factor, take_lower, write_identity,
+)  # fmt: skip
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, u32
 from bnmc._kernels.gpu.state import apply_units, choose_units
 from bnmc._kernels.gpu.sums import (
     clear_sums, finish_sums, leave, merge_ranges, store_sums, sum_rows,
 )  # fmt: skip
-from bnmc._kernels.scalar.codes import RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS, Draw
+from bnmc._kernels.scalar.codes import (
+    ORTHOGONAL_PIVOT, RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS, Draw,
+)  # fmt: skip
 
 
 def layers(state, law, target, slots, status, address, layer, step):
@@ -110,6 +114,53 @@ def rows(state, of, law, target, work, address, slot, layer, step):
 @inlined
 def _add(first_row, width, sums, inputs):
     add_made(first_row, 0, inputs)
+
+
+def frame(state, of, first, last, law, work, address, slot, layer, step):
+    """Make the normals z of a layer orthogonal; `rows` draws with F L⁻¹ in place of the factor F.
+
+    Sums zᵀz; the last block of a chain writes L⁻¹.  If zᵀz is near singular, this is repeated with
+    the columns that it made; see `cpu.orthogonal`.  One block repeats it in one launch.  Several
+    blocks need a launch for each sum, because each sum needs the matrix that the last block made.
+    Launches after the last sum return at once.
+
+    Parameters are those of `rows`, and
+
+    of : Frames
+    first, last : int
+        The numbers of the sums to make, from 0 on.  With several blocks these are one.
+    """
+    chain = cuda.blockIdx.y
+    # As in `rows`, other blocks may write this step's status now.
+    if work.status[chain] >> STEP_BITS < step:
+        return
+    least = of.leasts[chain] if first > 0 else 0.0
+    if least >= ORTHOGONAL_PIVOT:
+        return
+    begin()
+    if not has_factor(state, of, law, work.status, step):
+        return
+    limit_seen(law.width)
+    inputs = row_inputs(state, of, law, address, layer)
+    prepare(0, inputs.draw)
+    inverse, matrix = of.inverse[chain], of.matrices[chain]
+    if first == 0:
+        # Each block writes the same numbers, for itself.
+        write_identity(inverse)
+    count = first
+    while count < last and least < ORTHOGONAL_PIVOT:
+        take_lower(inverse, at_factor)
+        sum_rows(leave, _add, store_sums, False, work, step, law.width, inputs)
+        if not is_last(work.arrived, chain, cuda.gridDim.x):
+            return
+        merge_ranges(work.sums, chain, work.sums.shape[1])
+        finish_sums(law.width)
+        store_gram(matrix)
+        cuda.syncthreads()
+        least = invert_root(matrix, inverse)
+        count += 1
+    if cuda.threadIdx.x == 0:
+        of.leasts[chain] = least
 
 
 @inlined

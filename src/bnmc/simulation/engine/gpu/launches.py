@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu import layers, orthogonal_layers, passes, state
+from bnmc._kernels.gpu import layers, passes, state
 from bnmc._kernels.gpu.arguments import NOTHING, Address, Frames, Passes, State, Target, Work
 from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS
 from bnmc._kernels.gpu.build import Kernels, kernels_of
@@ -239,7 +239,7 @@ def forward(
         each = codes.MOST_PASSES if min(launches.blocks, ranges) == 1 else 1
         for first in range(0, codes.MOST_PASSES, each):
             of_frame = state_of, of, first, first + each, law, work, address
-            launches.add(kernels, orthogonal_layers.frame, ranges, *of_frame)
+            launches.add(kernels, layers.frame, ranges, *of_frame)
     launches.add(rows, layers.rows, ranges, state_of, of, law, target, work, address)
     if spec.scaled:
         launches.add(kernels, state.rescale, 0, state_of, work.status)
