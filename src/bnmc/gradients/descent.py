@@ -238,7 +238,9 @@ class Descent:
         """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
         buffers, columns = self._pick("float64")[1], self.spec.columns
         basis, is_regular = buffers.matrices.basis, buffers.matrices.in_basis
-        backward_matrices.factorise_seen(gram, centred, self.spec, buffers.work, basis, is_regular)
+        # What a bias adds to the covariance is there already, and a readout has none.
+        spec = self.spec._replace(shared_variance=0.0)
+        backward_matrices.factorise_seen(gram, centred, spec, buffers.work, basis, is_regular)
         return np.tril(basis[:columns, :columns]) * is_regular, is_regular
 
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
