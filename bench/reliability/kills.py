@@ -72,7 +72,10 @@ def _add_ends(report: Report, client: str, how: signal.Signals, wanted: int) -> 
         while counts["ends"] < wanted:
             before = finished(path)
             child = context.Process(target=write, args=(client, str(path)))
+            # Python in the child is not ready for Ctrl-C until `write` begins.
+            former = signal.signal(signal.SIGINT, signal.SIG_IGN)
             child.start()
+            signal.signal(signal.SIGINT, former)
             child.join(rng.uniform(0.0, 1.1 * life))
             if child.pid is not None and child.exitcode is None:
                 os.kill(child.pid, how)
