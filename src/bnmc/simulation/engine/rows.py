@@ -287,14 +287,15 @@ class RowSampler(Sampler):
 
     def sums(self, stage: _Stage, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
         """Return the sums over the rows of a layer, in buffers of the calling thread."""
-        alike = [spec for spec in self.run.specs if _buffers_of(spec) == stage.buffers]
-        return self.buffer(
-            ("sums", dtype.char, shared, *stage.buffers),
-            lambda: layers.sums_of(
+
+        def make() -> layers.Sums:
+            alike = [spec for spec in self.run.specs if _buffers_of(spec) == stage.buffers]
+            return layers.sums_of(
                 alike, dtype, keeps_rows=self.run.path != "weights", shared=shared,
                 with_states=self.run.shows_state, zeros=self.zeros,
-            ),
-        )  # fmt: skip
+            )  # fmt: skip
+
+        return self.buffer(("sums", dtype.char, shared, *stage.buffers), make)
 
     def _is_given(self, stage: _Stage) -> bool:
         """Whether no kernel draws the weights of a stage."""
