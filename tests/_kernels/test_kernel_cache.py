@@ -78,11 +78,15 @@ report(gram.tobytes().hex(), *(float(Activation(one)(2.0)) for one in functions)
 """
 
 
-def test_a_second_process_compiles_nothing(tmp_path):
-    """Nor does it mistake two lambdas of one line for each other, whichever comes first."""
-    cold = run(CALLS.format(reverse=False), NUMBA_CACHE_DIR=str(tmp_path))
+def test_a_second_process_compiles_nothing(copied, tmp_path):
+    """Nor does it mistake two lambdas of one line for each other, whichever comes first.
+
+    Beside the sources of a copy there are no kernels, which other tests may have made.
+    """
+    options = {"package": copied, "NUMBA_CACHE_DIR": str(tmp_path)}
+    cold = run(CALLS.format(reverse=False), **options)
     assert len(set(cold["results"])) == 3
-    warm = run(CALLS.format(reverse=True), NUMBA_CACHE_DIR=str(tmp_path))
+    warm = run(CALLS.format(reverse=True), **options)
     assert not warm["misses"]
     # A kernel that is found brings all that it calls.
     assert cold["misses"]["merge_tiles"] == warm["hits"]["merge_tiles"] == 1

@@ -8,7 +8,7 @@ from slow_cases import some
 import bnmc
 from bnmc._support.text import dumps
 from bnmc.cli import statuses
-from bnmc.gradients import backpropagation
+from bnmc.gradients import parts
 
 SMALL = (
     "backprop",
@@ -86,7 +86,7 @@ def test_bad_input(run, options, said):
 
 
 def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
     def interrupting(wanted, unit):
         def report(done, total):
@@ -104,7 +104,7 @@ def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
 
 def test_a_store_continues_an_interrupted_command(run, document_of, monkeypatch, tmp_path):
     expected = document_of(*SMALL)
-    monkeypatch.setattr(backpropagation, "PART_SECONDS", 1e-9)
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     with monkeypatch.context() as patched:
         patched.setattr(
             "bnmc.cli.commands.backprop.progress_report",
