@@ -48,6 +48,8 @@ class Descent:
         self._sampler, self._index, self._hidden = sampler, index, hidden
         self.chain, self.number = sampler.chain, sampler.offset + index
         self.spec, self.lift = sampler.spec, sampler.lift
+        #: For covariances that have what a bias adds already; a readout has none.
+        self._unshared = self.spec._replace(shared_variance=0.0)
         self._dtype = sampler.dtype.name
         self.stage = codes.TOP
         self.log_scale = 0.0
@@ -238,9 +240,9 @@ class Descent:
         """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
         buffers, columns = self._pick("float64")[1], self.spec.columns
         basis, is_regular = buffers.matrices.basis, buffers.matrices.in_basis
-        # What a bias adds to the covariance is there already, and a readout has none.
-        spec = self.spec._replace(shared_variance=0.0)
-        backward_matrices.factorise_seen(gram, centred, spec, buffers.work, basis, is_regular)
+        backward_matrices.factorise_seen(
+            gram, centred, self._unshared, buffers.work, basis, is_regular
+        )
         return np.tril(basis[:columns, :columns]) * is_regular, is_regular
 
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:

@@ -108,8 +108,9 @@ class ReplayedRows:
     def __init__(self, run: Run) -> None:
         self._chain = run.chain
         self._sampler = RowSampler(replace(run, path="conditional"))
-        # Gradients depend on the scale of rows.
-        self._spec = self._sampler.spec._replace(hides_scale=False)
+        # Gradients depend on the scale of rows, and the covariance of the chain has the variance of
+        # the bias already.
+        self._spec = self._sampler.spec._replace(hides_scale=False, shared_variance=0.0)
         self._seen: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -142,9 +143,7 @@ class ReplayedRows:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
         sampler = self._sampler
         work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
-        # The covariance of the chain has the variance of the bias already.
-        spec = self._spec._replace(shared_variance=0.0)
-        rows.factorise(self._chain.covariance(a.T @ a / len(a)), spec, work)
+        rows.factorise(self._chain.covariance(a.T @ a / len(a)), self._spec, work)
         draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
         normals = normals_of(self._chain.width, work.regular, draw, sampler.work().block)
         # The spec has gain 1 if the norm does not see the scale of rows.
