@@ -19,15 +19,7 @@ from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import StoreError
 from bnmc.gradients.network_pass import NetworkTask
 from bnmc.gradients.parts import Part, Task
-from bnmc.simulation.store.parts import (
-    PartStore,
-    argument_digest,
-    chain_facts,
-    header_of,
-    start_digest,
-    with_facts,
-    without_facts,
-)
+from bnmc.simulation.store import parts
 
 #: File that identifies the run.
 _HEADER = "gradients.json"
@@ -46,12 +38,12 @@ def stored_key(folder: Path) -> int | None:
     if not (folder / _HEADER).exists():
         return None
     try:
-        return int(header_of(folder, _HEADER)["key"])
+        return int(parts.header_of(folder, _HEADER)["key"])
     except (KeyError, ValueError):
         raise StoreError(str(folder), f"{_HEADER} is damaged") from None
 
 
-class ChainStore(PartStore):
+class ChainStore(parts.PartStore):
     """The folder of a run.
 
     Parameters
@@ -102,7 +94,7 @@ class ChainStore(PartStore):
         StoreError
             If the file cannot be read, or does not fit in memory.
         """
-        arrays = self.content(number, without_facts)
+        arrays = self.content(number, parts.without_facts)
         try:
             return None if arrays is None else self._part(number, arrays)
         except (Damaged, KeyError):
@@ -122,7 +114,7 @@ class ChainStore(PartStore):
             "widened": np.asarray(part.widened, np.int64),
         }
         arrays |= {_VALUES + name: values for name, values in part.values.items()}
-        self.write(number, with_facts(arrays, self.facts_of(number)))
+        self.write(number, parts.with_facts(arrays, self.facts_of(number)))
 
     def _part(self, number: int, arrays: dict[str, NDArray[Any]]) -> Part:
         """Return a part, or raise `Damaged` if its arrays are not those of this run."""
@@ -154,12 +146,13 @@ def _facts(task: Task, start: Covariance | Representation) -> dict[str, str]:
     if run.backend != "cpu":
         # An additional fact would not differ from the facts of a folder that lacks it.
         facts["sampler"] = f"{run.path} on {run.backend}"
-    return facts | chain_facts(run.chain) | {
+    digest = parts.argument_digest
+    return facts | parts.chain_facts(run.chain) | {
         "derivative_digest": "built in" if derivative is None else derivative.digest,
-        "start": start_digest(start),
-        "loss": f"{direction.name} ({argument_digest('loss', direction.name, direction)[:32]})",
+        "start": parts.start_digest(start),
+        "loss": f"{direction.name} ({digest('loss', direction.name, direction)[:32]})",
         "observables": ", ".join(
-            f"{each.name} ({argument_digest('observables', each.name, each)[:32]})"
+            f"{each.name} ({digest('observables', each.name, each)[:32]})"
             for each in task.observables
         ),
     }  # fmt: skip

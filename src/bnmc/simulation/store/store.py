@@ -25,6 +25,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMisma
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
+from bnmc.simulation.store import parts
 from bnmc.simulation.store.layout import (
     checksum_of,
     chunk_of,
@@ -33,15 +34,6 @@ from bnmc.simulation.store.layout import (
     read_values,
     require_layout,
     sound_values,
-)
-from bnmc.simulation.store.parts import (
-    PartStore,
-    argument_digest,
-    chain_facts,
-    header_of,
-    start_digest,
-    with_facts,
-    without_facts,
 )
 from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
 from bnmc.simulation.tiles import Grid, Origin, Tile
@@ -93,10 +85,10 @@ def stored_key(path: Path) -> int | None:
     StoreError
         If the attributes of the store are damaged, or it has another format.
     """
-    return int(header_of(path, HEADER)["key"]) if (path / HEADER).exists() else None
+    return int(parts.header_of(path, HEADER)["key"]) if (path / HEADER).exists() else None
 
 
-class RunStore(PartStore):
+class RunStore(parts.PartStore):
     """The store of one run, open for writing by this process alone.
 
     Parameters
@@ -239,7 +231,7 @@ class RunStore(PartStore):
         number = f"{part}-{block}"
         arrays = {_STATE + name: array for name, array in (state or {}).items()}
         arrays[SUMS] = np.array([sums[name] for name in self._observed])
-        self.write(number, with_facts(arrays, self.facts_of(number)), files)
+        self.write(number, parts.with_facts(arrays, self.facts_of(number)), files)
         self._sums[part, block] = sums
 
     def check(self, *, complete: bool) -> None:
@@ -284,7 +276,7 @@ class RunStore(PartStore):
 
     def _arrays_of(self, part: int, block: int) -> dict[str, NDArray[Any]]:
         """Return the arrays in the file of a tile, or none if it is damaged."""
-        return self.content(f"{part}-{block}", without_facts) or {}
+        return self.content(f"{part}-{block}", parts.without_facts) or {}
 
     def _look_at(self, part: int, block: int) -> None:
         """Note the checksums of a tile, unless its values or its file are damaged."""
@@ -333,14 +325,14 @@ def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[s
         If a function of the user refers to something that other processes cannot compare.
     """
     facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
-    return facts | chain_facts(run.chain) | {
-        "start": start_digest(start),
+    return facts | parts.chain_facts(run.chain) | {
+        "start": parts.start_digest(start),
         "first_layer": str(run.start_layer),
         "depth": str(run.depth),
         "burn_in": str(run.recorded.first - run.start_layer),
         "every": str(run.recorded.every),
         "observables": ", ".join(
-            f"{each.name} ({argument_digest('observables', each, each.content)[:32]})"
+            f"{each.name} ({parts.argument_digest('observables', each, each.content)[:32]})"
             for each in run.observables
         ),
     }  # fmt: skip
