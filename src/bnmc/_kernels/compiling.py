@@ -247,7 +247,8 @@ def calls_apart(function: Any) -> Any:
     """
 
     def call_at(sigma, *arguments):
-        raise NotImplementedError
+        """Call the kernel at the address in `sigma`.  Compiled code alone can: see `caller`."""
+        raise NotImplementedError("only compiled code calls a kernel by its address")
 
     def call(sigma, *arguments):
         function(sigma, *arguments)

@@ -15,6 +15,7 @@ and the results are the same.
 - `codegen.JITCodeLibrary` with `_optimize_final_module`, `_finalize_final_module`, `_final_module`,
   `_shared_module`, `_get_module_for_linking`; `flags.no_compile`; `_dynfunc.make_function`;
   `targetctx.insert_user_function`: inner code, which has no machine code and is kept as bitcode.
+- `codegen._module_pass_manager`: the passes of LLVM of the function that Python calls.
 - `registry.CPUDispatcher` with `get_call_template` and `_numba_type_`: the one function that Python
   calls and the other one that compiled code calls.
 - `_cache` of dispatchers and of `ccallback.CFunc`, `caching.NullCache`, `codegen.magic_tuple`,
@@ -25,7 +26,9 @@ and the results are the same.
 - `global_compiler_lock` and `ffi.lib._lock` of llvmlite: forks, see `forking`.
 
 The interface for extensions (`numba.extending`, `cgutils`, typing templates, data models), which is
-documented in part, is used where vectors and activations are defined.
+documented in part, is used where vectors and activations are defined, and in `emitting`.  Of that,
+`chooses` also takes `resolve_value_type`, `get_call_type` and `get_function` of contexts, with or
+without this file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The sampler that makes layers row by row, on the CPU, with or without weights.
 
-Without weights it draws each layer given the Gram matrix of the one before.  With weights it draws
-a tile of them at a time, and multiplies: the reference, for every law of weights.
+Without weights, it draws the rows of a layer given the Gram matrix of the layer before.  With
+weights, it draws the weight matrix tile by tile and multiplies.  That works for every law of
+weights, and is the reference for the sampler without weights.
 """
 
 from __future__ import annotations
