@@ -42,10 +42,10 @@ def test_sums_of_quads(dtype, columns, passes, threads):
         own = shape.shape_of(spec)
     assert own.passes == passes
     assert own.parts > 1 or threads == 16
-    kind = spec.kind
+    kind, numbers = spec.kind, 4 * columns
 
     def add(rows, out):
-        quad = cuda.local.array(4 * columns, kind)
+        quad = cuda.local.array(numbers, kind)
         begin()
         clear_sums()
         for tile in range(rows.shape[0]):

@@ -356,7 +356,7 @@ def test_a_block_of_a_chain_and_blocks_of_its_rows():
 
 def test_bits_do_not_depend_on_the_device():
     """Neither on its multiprocessors nor on what other chains there are."""
-    chain = Chain(130, 1, "tanh", norm="none")
+    chain = Chain(130, 2, "tanh", norm="none")
 
     def run(count, processors):
         with mock.patch("bnmc.simulation.engine.gpu.launches.processors", return_value=processors):
@@ -715,7 +715,8 @@ def test_what_is_missing():
             assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
     with mock.patch("bnmc.simulation.starting.WORTH_A_GPU", 0.0):
         # A simulator never pays.
-        assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
+        with mock.patch.object(device, "SIMULATED", True):
+            assert simulate(Chain(20, 2), 1, rng=0).backend == "cpu"
         with mock.patch.object(device, "SIMULATED", False):
             with mock.patch.object(device, "find_spec", return_value=None):
                 assert "bnmc[cuda13]" in device.why_not()
