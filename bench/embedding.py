@@ -111,7 +111,7 @@ def plain_layers() -> Any:
 
     sigma, _, _, gram = pieces()
     spec = spec_of(bnmc.Chain(WIDTH, BATCH, "relu"))
-    work, sums = memory.work(BATCH, 1, "float64"), layers.sums_of([spec], "float64")
+    work, sums = memory.work(BATCH, 1, "float64"), layers.sums_of(spec, "float64")
     source = Drawn(STREAM_ROWS)
     state = layers.State(
         gram[None], np.zeros((1, 0, 0)), np.zeros((1, 2, 0, 0)), np.zeros((1, 0), np.int64)

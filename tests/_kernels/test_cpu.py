@@ -569,7 +569,7 @@ class Layers:
             self.activations[:, 0, : spec.columns, : spec.width] = a.swapaxes(1, 2)
             self.spec = spec._replace(hides_common=False)
         self.work = memory.work(spec.batch, spec.columns // spec.batch, dtype)
-        self.sums = cpu_layers.sums_of([spec], dtype, shared=True)
+        self.sums = cpu_layers.sums_of(spec, dtype, shared=True)
         self.status = np.zeros((chains, 3), np.int64)
 
     def source(self, given=None):
@@ -1068,10 +1068,10 @@ def test_rows_are_kept_between_passes_if_they_fit():
     assert cpu_layers.rows_fit(1000, 10, np.float64)
     assert not cpu_layers.rows_fit(10**6, 10, np.float32)
     spec = layer_spec(1000, 3, groups=1)
-    sums = cpu_layers.sums_of([spec], np.float32, keeps_rows=True)
+    sums = cpu_layers.sums_of(spec, np.float32, keeps_rows=True)
     assert sums.hidden.shape == (3, 1024)
     for groups, keeps in ((0, True), (1, False)):
-        sums = cpu_layers.sums_of([spec._replace(groups=groups)], np.float32, keeps_rows=keeps)
+        sums = cpu_layers.sums_of(spec._replace(groups=groups), np.float32, keeps_rows=keeps)
         assert sums.hidden.shape == (0, 0)
 
 

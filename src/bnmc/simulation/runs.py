@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -28,6 +29,7 @@ from bnmc.chain.layers import Layer
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.choice import NAMES, choose_sampler, seconds_of
+from bnmc.simulation.engine.stages import Stage, stages_of
 from bnmc.simulation.engine.state import Field, Frames, Measure, State
 from bnmc.simulation.observables import Observable, View, as_observables
 from bnmc.simulation.state_check import require_sound
@@ -74,8 +76,44 @@ class Recorded:
         return slots
 
 
+class _Derived:
+    """What follows from the fields of a `Run`, and is the same for all runs of its kind.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        The layers 0, 1, …, of which the last one repeats.
+    specs : tuple of LayerSpec
+        What kernels know of `layers`.
+    stages : list of Stage
+        The layers that a kernel makes in one call.
+    columns : int
+        Number of samples in all input batches.
+    shows_state : bool
+        Whether the Gram matrices of h are recorded.
+    keeps_x : bool
+        Whether the representation, which skip connections add, is part of the state.
+    splits_scale : bool
+        Whether the scale of each sample is split off, in `Frames.units`.
+    seconds : float
+        Estimated time of one layer of one chain on one thread, or on one GPU.
+    layout : dict of Field
+        The arrays of the state of a chain: the table from which buffers and checks follow.
+    """
+
+    layers: tuple[Layer, ...]
+    specs: tuple[LayerSpec, ...]
+    stages: list[Stage]
+    columns: int
+    shows_state: bool
+    keeps_x: bool
+    splits_scale: bool
+    seconds: float
+    layout: dict[str, Field]
+
+
 @dataclass(frozen=True)
-class Run:
+class Run(_Derived):
     """Independent chains of one kind, and what is recorded of them.
 
     Attributes
@@ -119,6 +157,13 @@ class Run:
     stays: bool = False
     network: tuple[Layer, ...] = ()
 
+    def __post_init__(self) -> None:
+        shows_state = any(each.uses_state for each in self.observables)
+        derived = _derived(
+            self.chain, self.network, self.path, self.inputs, self.dtype, self.backend, shows_state
+        )
+        vars(self).update(derived)
+
     @staticmethod
     def of_state(state: State) -> Run:
         """Return the run that continues a state."""
@@ -126,58 +171,25 @@ class Run:
             state.chain, state.path, state.chains, state.inputs, state.dtype, state.key, state.layer
         )
 
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """The layers 0, 1, …, of which the last one repeats."""
-        return self.network or self.chain.layers
-
     def layer(self, number: int) -> Layer:
         """Return a layer."""
         return self.layers[min(number, len(self.layers) - 1)]
-
-    @cached_property
-    def specs(self) -> tuple[LayerSpec, ...]:
-        """What kernels know of `layers`."""
-        path = "conditional" if self.backend == "cuda" else self.path
-        if self.network:
-            return _specs_of(self.network, path, self.inputs or 1, self.shows_state)
-        return _specs_of_chain(self.chain, path, self.inputs or 1, self.shows_state)
 
     def spec(self, number: int) -> LayerSpec:
         """Return what kernels know of a layer."""
         return self.specs[min(number, len(self.specs) - 1)]
 
     @property
-    def keeps_x(self) -> bool:
-        """Whether the representation, which skip connections add, is part of the state."""
-        return any(layer.rows.skip != 0.0 for layer in self.layers[1:])
-
-    @cached_property
-    def shows_state(self) -> bool:
-        """Whether the Gram matrices of h are recorded."""
-        return any(each.uses_state for each in self.observables)
-
-    @cached_property
     def key_words(self) -> tuple[np.uint32, np.uint32]:
         """The halves of the key, as kernels take it."""
         return np.uint32(self.key & 0xFFFFFFFF), np.uint32(self.key >> 32)
-
-    @property
-    def columns(self) -> int:
-        """Number of samples in all input batches."""
-        return self.chain.batch * (self.inputs or 1)
 
     @property
     def depth(self) -> int:
         """Number of layers after that of the start."""
         return self.recorded.last - self.start_layer
 
-    @cached_property
-    def splits_scale(self) -> bool:
-        """Whether the scale of each sample is split off, in `Frames.units`."""
-        return self.path != "factor" and all(map(keeps_scale, self.layers[1:]))
-
-    @cached_property
+    @property
     def devices(self) -> int:
         """Number of GPUs among which the chains are divided; 1 on the CPU."""
         if self.backend == "cpu" or self.stays:
@@ -186,36 +198,7 @@ class Run:
 
         return min(len(devices()), self.chains)
 
-    @cached_property
-    def seconds(self) -> float:
-        """Estimated time of one layer of one chain on one thread, or on one GPU."""
-        return seconds_of(self.path, self.chain, self.columns, self.dtype, self.backend)
-
-    @cached_property
-    def layout(self) -> dict[str, Field]:
-        """The arrays of the state of a chain: the table from which buffers and checks follow."""
-        columns, stride = self.columns, max(memory.stride(spec.width) for spec in self.specs)
-        rows, exact, flag = (np.dtype(name) for name in (self.dtype, np.float64, np.bool_))
-        if self.path == "factor":
-            return {
-                "factor": Field((columns, columns), exact),
-                "exponent": Field((columns,), exact),
-                "log_start": Field((), exact),
-            }
-        layout = {"gram": Field((columns, columns), exact)}
-        if self.path == "weights":
-            layout["activations"] = Field((2, memory.padded(columns), stride), rows)
-        else:
-            layout["wide"] = Field((), flag)
-        if self.splits_scale:
-            layout["exponent"] = Field((columns,), np.dtype(np.int64))
-        if rows == np.float32 and (self.path == "weights" or self.keeps_x):
-            layout["unresolved"] = Field((), flag)
-        if self.keeps_x:
-            layout["x"] = Field((columns, stride), rows)
-        return layout
-
-    @cached_property
+    @property
     def bytes_of_chain(self) -> int:
         """Bytes of the state of one chain."""
         return sum(field.nbytes for field in self.layout.values())
@@ -238,13 +221,14 @@ class Run:
         """Bytes of the arrays that record a layer of a chain."""
         return (1 + self.shows_state) * sum(field.nbytes for field in self.frame.values())
 
-    @cached_property
+    @property
     def measures(self) -> tuple[Measure, ...]:
         """The numbers that kernels of a GPU record in place of Gram matrices, if they are all."""
-        measures = tuple(each.measure for each in self.observables if each.measure is not None)
         # The numbers of kernels are those of a matrix whose samples have one unit.
-        together = self.backend == "cuda" and not self.splits_scale
-        return measures if together and len(measures) == len(self.observables) else ()
+        if self.backend == "cpu" or self.splits_scale:
+            return ()
+        measures = tuple(each.measure for each in self.observables if each.measure is not None)
+        return measures if len(measures) == len(self.observables) else ()
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -262,12 +246,12 @@ class Run:
         frames.gram[:] = np.eye(self.columns)
         return self.values(observable, self.view(frames)).shape[2:]
 
-    @cached_property
+    @property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Names of the axes of each observable after chain and layer."""
         return {each.name: each.dims(self.inputs is not None) for each in self.observables}
 
-    @cached_property
+    @property
     def numbers(self) -> int:
         """Recorded numbers of one layer of one chain; does not call functions of the user."""
         n, k = self.chain.batch, self.inputs or 1
@@ -345,27 +329,65 @@ class Run:
         return cpu
 
 
-def _specs_of(
-    layers: tuple[Layer, ...], path: str, inputs: int, shows_state: bool
-) -> tuple[LayerSpec, ...]:
-    """Return what kernels know of layers 0, 1, …, of a sampler."""
-    specs = specs_of(layers, inputs, shows_state=shows_state)
-    if path != "weights":
-        return specs
-    panels = [memory.panel_rows(spec.width, max(spec.columns, spec.width)) for spec in specs]
-    return tuple(
-        # Products with weights have all parts of the rows.
-        spec._replace(panel=panel, hides_common=spec.hides_common and number == 0)
-        for number, (spec, panel) in enumerate(zip(specs, panels, strict=True))
-    )
-
-
 @lru_cache(maxsize=64)
-def _specs_of_chain(
-    chain: Chain, path: str, inputs: int, shows_state: bool
-) -> tuple[LayerSpec, ...]:
-    # A short run feels the time to make them.
-    return _specs_of(chain.layers, path, inputs, shows_state)
+def _derived(
+    chain: Chain,
+    network: tuple[Layer, ...],
+    path: str,
+    inputs: int | None,
+    dtype: str,
+    backend: str,
+    shows_state: bool,
+) -> dict[str, Any]:
+    """Return `_Derived` by name: a short run feels the time to make it."""
+    layers, columns = network or chain.layers, chain.batch * (inputs or 1)
+    specs = specs_of(layers, inputs or 1, shows_state=shows_state)
+    if path == "weights" and backend == "cpu":
+        specs = tuple(map(_spec_of_weights, itertools.count(), specs))
+    keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
+    splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
+    return {
+        "layers": layers, "specs": specs, "stages": stages_of(layers, specs, splits_scale),
+        "columns": columns, "shows_state": shows_state, "keeps_x": keeps_x,
+        "splits_scale": splits_scale, "seconds": seconds_of(path, chain, columns, dtype, backend),
+        "layout": _layout_of(path, dtype, columns, specs, keeps_x, splits_scale),
+    }  # fmt: skip
+
+
+def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:
+    """Return the spec of a layer whose rows are products with weights: they have all parts."""
+    panel = memory.panel_rows(spec.width, max(spec.columns, spec.width))
+    return spec._replace(panel=panel, hides_common=spec.hides_common and number == 0)
+
+
+def _layout_of(
+    path: str,
+    dtype: str,
+    columns: int,
+    specs: tuple[LayerSpec, ...],
+    keeps_x: bool,
+    splits_scale: bool,
+) -> dict[str, Field]:
+    stride = max(memory.stride(spec.width) for spec in specs)
+    rows, exact, flag = (np.dtype(name) for name in (dtype, np.float64, np.bool_))
+    if path == "factor":
+        return {
+            "factor": Field((columns, columns), exact),
+            "exponent": Field((columns,), exact),
+            "log_start": Field((), exact),
+        }
+    layout = {"gram": Field((columns, columns), exact)}
+    if path == "weights":
+        layout["activations"] = Field((2, memory.padded(columns), stride), rows)
+    else:
+        layout["wide"] = Field((), flag)
+    if splits_scale:
+        layout["exponent"] = Field((columns,), np.dtype(np.int64))
+    if rows == np.float32 and (path == "weights" or keeps_x):
+        layout["unresolved"] = Field((), flag)
+    if keeps_x:
+        layout["x"] = Field((columns, stride), rows)
+    return layout
 
 
 def run_of(

@@ -14,7 +14,6 @@ Python; see `sharing`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -107,7 +106,7 @@ class Sums(NamedTuple):
 
 
 def sums_of(
-    specs: Sequence[LayerSpec],
+    spec: LayerSpec,
     dtype: DTypeLike,
     *,
     keeps_rows: bool = False,
@@ -119,8 +118,8 @@ def sums_of(
 
     Parameters
     ----------
-    specs : sequence of LayerSpec
-        Of the layers that are made with these buffers.
+    spec : LayerSpec
+        Of the largest of the layers that are made with these buffers.
     dtype : dtype
         Of rows.
     keeps_rows : bool
@@ -132,15 +131,14 @@ def sums_of(
     zeros : callable
         Makes the arrays.
     """
-    columns, panels = specs[0].columns, max(map(panels_of, specs))
-    width, groups = max(spec.width for spec in specs), max(spec.groups for spec in specs)
-    keeps = keeps_rows and groups > 0 and rows_fit(width, columns, dtype)
+    columns, panels = spec.columns, panels_of(spec)
+    keeps = keeps_rows and spec.groups > 0 and rows_fit(spec.width, columns, dtype)
     sums = panels if shared else 1, tile_sums(columns)
     nothing = np.zeros((0, 0, 0, 0)), np.zeros((0, 0, 0), np.int64)
     return Sums(
         zeros(sums, np.float64),
-        zeros((columns, stride(width)), dtype) if keeps else np.zeros((0, 0), dtype),
-        moments_of(columns, panels, groups, zeros),
+        zeros((columns, stride(spec.width)), dtype) if keeps else np.zeros((0, 0), dtype),
+        moments_of(columns, panels, spec.groups, zeros),
         States(zeros(sums, np.float64), *nothing) if with_states else None,
     )
 

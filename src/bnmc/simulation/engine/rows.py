@@ -7,23 +7,20 @@ weights, and is the reference for the sampler without weights.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers, memory, orthogonal, rows, sources
 from bnmc._kernels.scalar import codes
-from bnmc.chain.chain import Chain
-from bnmc.chain.layers import Layer
 from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine import given_weights
-from bnmc.simulation.engine.precision import in_range, least_pivots, lifted
+from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
+from bnmc.simulation.engine.stages import Stage
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
@@ -32,31 +29,6 @@ from bnmc.simulation.runs import Run
 #: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
 #: distance from the span of the others.
 _LOST_PIVOT = 2.0**-26
-
-
-class _Stage(NamedTuple):
-    """Consecutive layers of one kind: one call of a kernel makes any number of them.
-
-    first : int
-        The first layer.
-    end : int
-        The layer after the last one.
-    layer : Layer
-        One of them.  The others may differ in the numbers of their specs.
-    specs : (layers or fewer,) array of `layers.records`
-        The last one repeats.
-    lift : int
-        The exponent by which gain and skip of the specs were divided.
-    buffers : (int, bool)
-        On which the form of the sums depends: panels, and whether the norm is over the features.
-    """
-
-    first: int
-    end: int
-    layer: Layer
-    specs: NDArray[Any]
-    lift: int
-    buffers: tuple[int, bool]
 
 
 class RowSampler(Sampler):
@@ -68,7 +40,7 @@ class RowSampler(Sampler):
 
     def _allocate(self) -> None:
         super()._allocate()
-        chains = self.chains
+        chains, self._stages = self.chains, self.run.stages
         self.grams = self._arrays["gram"]
         self.xs: FloatArray = self._arrays.get("x", np.zeros((chains, 0, 0), self.dtype))
         #: The activations of two layers.
@@ -159,14 +131,7 @@ class RowSampler(Sampler):
 
     # --- layers
 
-    @cached_property
-    def _stages(self) -> list[_Stage]:
-        run = self.run
-        if run.network:
-            return _stages_of(run.network, run.specs, run.splits_scale)
-        return _stages_of_chain(run.chain, run.specs, run.splits_scale)
-
-    def stage_of(self, layer: int) -> _Stage:
+    def stage_of(self, layer: int) -> Stage:
         """Return the stage of a layer."""
         return next(stage for stage in self._stages if layer < stage.end)
 
@@ -202,7 +167,7 @@ class RowSampler(Sampler):
 
     def _run(
         self,
-        stage: _Stage,
+        stage: Stage,
         first: int,
         last: int,
         layer: int,
@@ -254,12 +219,12 @@ class RowSampler(Sampler):
 
     # --- what kernels take
 
-    def activation(self, stage: _Stage, dtype: np.dtype[Any]) -> Any:
+    def activation(self, stage: Stage, dtype: np.dtype[Any]) -> Any:
         """Return the activation of a stage as kernels take it."""
         name = "float32" if dtype.itemsize == 4 else "float64"  # `dtype.name` takes a microsecond
         return rows.activation(sigma_of(stage.layer.rows.activation), name)
 
-    def source(self, stage: _Stage, dtype: np.dtype[Any]) -> Any:
+    def source(self, stage: Stage, dtype: np.dtype[Any]) -> Any:
         """Return the source of the rows of a stage, with buffers of the calling thread."""
         linear, columns, convolution = (
             stage.layer.linear,
@@ -286,19 +251,18 @@ class RowSampler(Sampler):
         neighbours = convolution.neighbours(columns)
         return sources.Convolved(codes.STREAM_WEIGHTS, given, neighbours, unfolded)
 
-    def sums(self, stage: _Stage, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
+    def sums(self, stage: Stage, dtype: np.dtype[Any], *, shared: bool = False) -> layers.Sums:
         """Return the sums over the rows of a layer, in buffers of the calling thread."""
 
         def make() -> layers.Sums:
-            alike = [spec for spec in self.run.specs if _buffers_of(spec) == stage.buffers]
             return layers.sums_of(
-                alike, dtype, keeps_rows=self.run.path != "weights", shared=shared,
+                stage.largest, dtype, keeps_rows=self.run.path != "weights", shared=shared,
                 with_states=self.run.shows_state, zeros=self.zeros,
             )  # fmt: skip
 
         return self.buffer(("sums", dtype.char, shared, *stage.buffers), make)
 
-    def _is_given(self, stage: _Stage) -> bool:
+    def _is_given(self, stage: Stage) -> bool:
         """Whether no kernel draws the weights of a stage."""
         return self.run.path == "weights" and stage.layer.linear.law.code == codes.GIVEN
 
@@ -328,42 +292,3 @@ def bytes_of_thread(run: Run) -> int:
 def _nbytes(buffer: Any) -> int:
     """Return the bytes of the arrays in a tuple of arrays, of tuples or of None."""
     return buffer.nbytes if isinstance(buffer, np.ndarray) else sum(map(_nbytes, buffer or ()))
-
-
-def _stages_of(
-    layers_of_run: tuple[Layer, ...], specs: tuple[codes.LayerSpec, ...], splits_scale: bool
-) -> list[_Stage]:
-    """Return the stages of all layers, from layer 0 on; the last one has no end."""
-    # The scale of layer 0 is that of its covariance.
-    pairs = [
-        lifted(spec) if number and splits_scale else (spec, 0) for number, spec in enumerate(specs)
-    ]
-
-    def kind(number: int) -> tuple[object, ...]:
-        linear, rows = layers_of_run[number]
-        spec, lift = pairs[number]
-        return (
-            number > 0, rows.activation, linear.law, linear.convolution, lift, _buffers_of(spec),
-        )  # fmt: skip
-
-    stages = []
-    for _, group in groupby(range(len(specs)), kind):
-        first, *others = group
-        last = others[-1] if others else first
-        end = last + 1 if last < len(specs) - 1 else codes.MOST_LAYERS
-        records = layers.records(*(spec for spec, _ in pairs[first : last + 1]))
-        spec, lift = pairs[first]
-        stages.append(_Stage(first, end, layers_of_run[first], records, lift, _buffers_of(spec)))
-    return stages
-
-
-def _buffers_of(spec: codes.LayerSpec) -> tuple[int, bool]:
-    return layers.panels_of(spec), spec.groups > 0
-
-
-@lru_cache(maxsize=64)
-def _stages_of_chain(
-    chain: Chain, specs: tuple[codes.LayerSpec, ...], splits_scale: bool
-) -> list[_Stage]:
-    # A short run feels the time to make them.
-    return _stages_of(chain.layers, specs, splits_scale)
