@@ -42,12 +42,11 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.mixing import tv_bound
-from bnmc.simulation.engine.choice import seconds_of
 from bnmc.simulation.engine.gpu.arrays import DeviceRows
 from bnmc.simulation.engine.gpu.pairs import GpuPairs, bytes_of_pair
 from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
-from bnmc.simulation.runs import Run
+from bnmc.simulation.runs import Run, seconds_of
 
 # On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
 pytestmark = [

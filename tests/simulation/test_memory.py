@@ -20,7 +20,8 @@ from bnmc.simulation import memory
 from bnmc.simulation.engine.rows import RowSampler, bytes_of_thread
 from bnmc.simulation.observables import as_observables
 from bnmc.simulation.run import takes_milliseconds
-from bnmc.simulation.runs import Recorded, Run, run_of
+from bnmc.simulation.runs import Recorded, Run
+from bnmc.simulation.starting import run_of
 
 
 def normals(*shape):

@@ -18,8 +18,8 @@ from bnmc.chain.compiled import spec_of
 from bnmc.chain.slopes import sigma_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.gpu import launches, samplers
-from bnmc.simulation.runs import Recorded, run_of
-from bnmc.simulation.starting import choose_backend
+from bnmc.simulation.runs import Recorded
+from bnmc.simulation.starting import choose_backend, run_of
 
 pytestmark = [
     pytest.mark.usefixtures("simulator"),

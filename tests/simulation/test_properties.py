@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from bnmc import Chain, simulate
 from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
-from bnmc.simulation.engine.choice import choose_sampler
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.threads import Threads
+from bnmc.simulation.runs import choose_sampler
 
 SIGMA = "leaky_relu"
 #: Examples of each property; `make fuzz` draws more.

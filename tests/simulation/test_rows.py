@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.simulation.engine.choice import choose_sampler
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
-from bnmc.simulation.runs import Run
+from bnmc.simulation.runs import Run, choose_sampler
 
 
 def correlated(pivot):

@@ -7,7 +7,8 @@ import pytest
 
 import bnmc
 from bnmc.simulation.observables import as_observables
-from bnmc.simulation.runs import Recorded, run_of
+from bnmc.simulation.runs import Recorded
+from bnmc.simulation.starting import run_of
 
 CHAIN = bnmc.Chain(12, 3, "relu")
 

@@ -15,7 +15,6 @@ from bnmc.errors import ArgumentError
 from bnmc.simulation import state_check
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import require_sound
 from bnmc.simulation.store.parts import with_facts, without_facts
 
@@ -28,10 +27,6 @@ RUNS = {
     "factor": (bnmc.Chain.vanilla(30, 3), {}),
     "without a norm": (bnmc.Chain(24, 3, "relu", norm="none"), {"dtype": "float32"}),
 }
-
-
-def layout(state):
-    return Run.of_state(state).layout
 
 
 def final_state(name):
@@ -122,20 +117,20 @@ def test_states_are_of_a_layer_that_has_a_number(states):
     state = states["conditional"]
     for layer in (0, MOST_LAYERS - 1):
         there = replace(state, layer=layer)
-        require_sound(there, layout)
+        require_sound(there)
         assert continued(there, 0).final_state.layer == layer
     with pytest.raises(ArgumentError, match=f"its layer is no integer from 0 to {MOST_LAYERS - 1}"):
-        require_sound(replace(state, layer=MOST_LAYERS), layout)
+        require_sound(replace(state, layer=MOST_LAYERS))
 
 
 def test_a_state_has_at_most_as_many_chains_as_there_are_numbers_for(states, monkeypatch):
     state = states["conditional"]
     assert state.chains == 2
     monkeypatch.setattr(state_check, "MOST_CHAINS", 2)
-    require_sound(state, layout)
+    require_sound(state)
     monkeypatch.setattr(state_check, "MOST_CHAINS", 1)
     with pytest.raises(ArgumentError, match="differ in the number of chains, or have none"):
-        require_sound(state, layout)
+        require_sound(state)
 
 
 def test_chains_that_do_not_fit_are_refused(states):

@@ -13,7 +13,10 @@ import importlib.metadata
 import random
 import sys
 import types
+from collections.abc import Callable, Sequence
+from enum import Enum, EnumType
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +43,70 @@ _DESCRIPTORS = (
     types.GetSetDescriptorType, types.MemberDescriptorType,
 )  # fmt: skip
 
+#: Numba knows the functions of these packages by name and does not compile their Python source.
+KNOWN_BY_NAME = frozenset(sys.stdlib_module_names | {"numba", "numpy", "scipy"}) - {"__main__"}
 
-def parts_of(value: Any) -> tuple[str, tuple[Any, ...]]:
+
+def content_of(value: Any) -> tuple[str, Sequence[Any]] | None:
+    """Return the kind of a container, an array or a code and what is in it, else None.
+
+    These are the same if their contents are: whether two of them are one object does not matter.
+    """
+    if isinstance(value, Enum):
+        return "member", (full_name(type(value)), value.name, value.value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return "named tuple", (value._fields, type(value), *value)
+    if type(value) in (tuple, list):
+        return type(value).__name__, value
+    if type(value) is dict:
+        return "dict", [*value.items()]
+    if isinstance(value, np.dtype):
+        return "dtype", (repr(value),)
+    if isinstance(value, types.CodeType):
+        counts = value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount
+        names = value.co_flags, value.co_names, value.co_consts
+        return "code", (value.co_code, value.co_exceptiontable, counts, *names)
+    # Other classes of arrays have more than their items: a masked array has a mask.
+    if type(value) in (np.ndarray, np.recarray) or isinstance(value, np.generic):
+        if value.dtype.names is not None:  # without the padding between fields
+            fields = [np.asarray(value[name]) for name in value.dtype.names]
+            return "record", (value.dtype, value.shape, *fields)
+        if not value.dtype.hasobject:
+            return "array", (value.dtype, value.shape, value.tobytes())
+    return None
+
+
+#: The parts of objects of exactly these types.
+_OF_TYPE: dict[type, Callable[[Any], Any]] = {
+    np.vectorize: attrgetter("pyfunc", "otypes", "signature", "excluded"),  # not kept results
+    np.ma.MaskedArray: lambda array: (array.data, np.ma.getmaskarray(array), array.fill_value),
+    np.ndarray: lambda array: (array.shape, array.ravel().tolist()),  # of Python objects
+}
+
+#: The parts of objects of these types and of those derived from them; the last match counts.
+_OF_KIND: dict[Any, Callable[[Any], Any]] = {
+    type: lambda kind: _of_class(kind),
+    EnumType: lambda kind: (full_name(kind), [*kind.__members__.items()]),
+    types.MethodType: lambda method: (_function_of(method), method.__self__),
+    (types.BuiltinFunctionType, types.MethodWrapperType): lambda function: (
+        function.__qualname__, getattr(function, "__module__", None), function.__self__,
+    ),
+    _DESCRIPTORS: attrgetter("__name__", "__objclass__"),
+    (staticmethod, classmethod): attrgetter("__func__"),
+    property: attrgetter("fget", "fset", "fdel"),
+    functools.cached_property: attrgetter("func"),
+    functools._lru_cache_wrapper: attrgetter("__wrapped__"),
+    types.MappingProxyType: dict,
+}  # fmt: skip
+
+
+def parts_of(value: Any) -> tuple[str, Sequence[Any]]:
     """Return the kind of an object and its parts, which are objects again.
 
     Parameters
     ----------
     value : object
-        Anything but plain values, containers, Python functions and modules.
-
-    Returns
-    -------
-    kind : str
-    parts : tuple
+        Anything but plain values, `content_of` values, Python functions and modules.
 
     Raises
     ------
@@ -62,38 +116,39 @@ def parts_of(value: Any) -> tuple[str, tuple[Any, ...]]:
     """
     if any(value is shared for shared in _GLOBAL_GENERATORS):
         return "global generator", (type(value),)
-    if isinstance(value, type):
-        return "class", _of_class(value)
-    if isinstance(value, types.MethodType):
-        return "method", (_of_method(value), value.__self__)
-    if isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
-        owner = value.__self__
-        if owner is None or isinstance(owner, types.ModuleType):
-            return "function of C", (value.__qualname__, str(value.__module__))
-        return "method of C", (value.__name__, owner)
-    if isinstance(value, _DESCRIPTORS):
-        return "descriptor", (value.__name__, value.__objclass__)
-    if isinstance(value, staticmethod | classmethod):
-        return type(value).__name__, (value.__func__,)
-    if isinstance(value, property):
-        return "property", (value.fget, value.fset, value.fdel)
-    if isinstance(value, functools.cached_property):
-        return "cached property", (value.func,)
-    if isinstance(value, functools._lru_cache_wrapper):
-        return "cached function", (value.__wrapped__,)
-    if isinstance(value, types.MappingProxyType):
-        return "mapping", (dict(value),)
-    if type(value) is np.vectorize:  # it keeps results of its calls in its state
-        told: Any = value
-        return "vectorize", (told.pyfunc, told.otypes, told.signature, told.excluded)
-    if type(value) is np.ma.MaskedArray:
-        return "masked array", (value.data, np.ma.getmaskarray(value), value.fill_value)
-    if isinstance(value, np.ndarray) and type(value) is np.ndarray:  # of Python objects
-        return "array of objects", (value.shape, value.ravel().tolist())
-    return "object", _of_instance(value)
+    if (parts := _of_numba(value)) is not None:
+        return f"numba {type(value).__name__}", parts
+    getter = _OF_TYPE.get(type(value), _of_instance)
+    for kinds, of_kind in _OF_KIND.items():
+        if isinstance(value, kinds):
+            getter = of_kind
+    return f"object {type(value).__name__}", (getter(value),)
 
 
-def _of_method(method: types.MethodType) -> Any:
+def _of_numba(value: Any) -> tuple[Any, ...] | None:
+    """Return the parts of an object of Numba's that compiles functions, else None."""
+    module = type(value).__module__
+    if hasattr(value, "py_func"):  # jit
+        options = sorted(value.targetoptions.items()), sorted(getattr(value, "locals", {}).items())
+        # Given signatures convert arguments.
+        is_open = getattr(value, "_can_compile", True)
+        return *options, [] if is_open else list(map(str, value.signatures)), value.py_func
+    if module.startswith("numba.np.ufunc.") and hasattr(value, "_dispatcher"):  # vectorize
+        return value.signature, value.types if value._frozen else [], value._dispatcher
+    if module.startswith("numba.np.ufunc.") and hasattr(value, "gufunc_builder"):  # guvectorize
+        return value.signature, value.gufunc_builder.py_func
+    if module == "numba.core.ccallback":  # cfunc
+        return str(value._sig), value._pyfunc
+    if module == "numba.core.extending" and hasattr(value, "_defn"):  # intrinsic
+        return (value._defn,)
+    if hasattr(value, "class_type") and hasattr(value.class_type, "jit_methods"):  # jitclass
+        return [*value.class_type.struct.items()], sorted(value.class_type.jit_methods.items())
+    if module.startswith("numba.core.types"):  # a type, to convert to
+        return (str(value),)
+    return None
+
+
+def _function_of(method: types.MethodType) -> Any:
     """Return the name by which the class has the function of a method, or else the function.
 
     A method that was pickled may have a copy of the function of its class.
@@ -135,7 +190,24 @@ def _of_class(kind: type) -> tuple[Any, ...]:
     return kind.__name__, type(kind), kind.__bases__, attributes
 
 
-# --- functions and classes of installed packages
+# --- names
+
+
+def full_name(value: Any) -> str:
+    """Return the name by which an imported module has a function or a class."""
+    return f"{type(value).__name__} {getattr(value, '__module__', '')}.{value.__name__}"
+
+
+def is_known(value: Any) -> bool:
+    """Return whether Numba, NumPy, SciPy or Python has a value by its name."""
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None)
+    is_ufunc = module is None and isinstance(value, np.ufunc)
+    places = ("numpy", "scipy.special") if is_ufunc else (str(module),)
+    return isinstance(name, str) and any(
+        place.partition(".")[0] in KNOWN_BY_NAME and attribute_of(place, name) is value
+        for place in places
+    )
 
 
 def installed_name(value: Any) -> str | None:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import GAUSSIAN, GIVEN, RADEMACHER, UNIFORM
-from bnmc._support.arguments import choice
+from bnmc._support.arguments import choice, host_array
+from bnmc.errors import ArgumentError, ArgumentTypeError
 
 #: A law of weights: called with a generator and a shape, it returns numbers of mean 0 and variance
 #: 1, which are i.i.d. unless the law is orthogonal.
@@ -66,6 +67,23 @@ class WeightLaw:
         """The samplers that can make it, by the names that `simulate` takes."""
         without_weights = self.rows_given_gram or self.is_orthogonal
         return ("conditional", "weights") if without_weights else ("weights",)
+
+    def checked(
+        self, generator: np.random.Generator, shape: tuple[int, int]
+    ) -> NDArray[np.floating[Any]]:
+        """Return entries as the user's sampler draws them, or raise unless they are sound."""
+        returned = self.entries(generator, shape)
+        allowed = f"a sampler of real numbers of shape {shape}"
+        try:
+            entries: NDArray[Any] = host_array("weights", returned, allowed)
+        except ArgumentTypeError as error:  # ragged, or masked
+            raise ArgumentError("weights", returned, allowed, str(error)) from None
+        if entries.shape != shape or entries.dtype.kind not in "fiu":
+            got = f"{entries.dtype} of shape {entries.shape}"
+            raise ArgumentError("weights", got, f"real numbers of shape {shape}")
+        if not np.isfinite(entries).all():
+            raise ArgumentError("weights", "a sample that is not finite", "finite real numbers")
+        return entries
 
 
 def _gaussian(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -79,7 +79,7 @@ def forecast(chain: Chain) -> Forecast | None:
     """Return what the mean field predicts, or None if it knows no fixed point of the chain."""
     from bnmc.errors import BnmcError
     from bnmc.mean_field.field import MeanField
-    from bnmc.simulation.engine.choice import seconds_of
+    from bnmc.simulation.runs import seconds_of
 
     try:
         rate = float(MeanField(chain).fixed_point().rate)

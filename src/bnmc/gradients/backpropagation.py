@@ -39,7 +39,8 @@ from bnmc.gradients.parts import Part, Task
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.runs import Recorded, run_of
+from bnmc.simulation.runs import Recorded
+from bnmc.simulation.starting import run_of
 from bnmc.simulation.store.parts import as_folder
 
 

@@ -23,7 +23,8 @@ from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import Network, start_rows
 from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
-from bnmc.simulation.runs import Recorded, Run, run_of
+from bnmc.simulation.runs import Recorded, Run
+from bnmc.simulation.starting import run_of
 
 Float64Array = NDArray[np.float64]
 

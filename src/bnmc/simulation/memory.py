@@ -18,8 +18,7 @@ from bnmc._kernels.cpu.layers import panels_of
 from bnmc._support.machine import available_memory
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
-from bnmc.simulation.engine.given_weights import bytes_of_layer
-from bnmc.simulation.engine.rows import bytes_of_thread
+from bnmc.simulation.engine.rows import bytes_of_given_weights, bytes_of_thread
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.segment import layers_of_step
@@ -165,7 +164,7 @@ class Request:
         shared = chains < threads and panels > 1
         used = threads if shared else min(threads, chains)
         sums = 8 * panels * memory.tile_sums(run.columns)
-        return used * (bytes_of_thread(run) + bytes_of_layer(run)) + shared * sums
+        return used * (bytes_of_thread(run) + bytes_of_given_weights(run)) + shared * sums
 
     # --- tiles
 

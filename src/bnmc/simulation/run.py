@@ -27,15 +27,14 @@ from bnmc._support.workers import Workers, as_executor
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
-from bnmc.simulation.engine.choice import NAMES
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.export import extras_of
 from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.observables import OBSERVABLES, Observable
-from bnmc.simulation.runs import Run, run_of
+from bnmc.simulation.runs import NAMES, Run
 from bnmc.simulation.sinks import Arrays, RunningMoments, reduced_axes, require_storable, sink_of
-from bnmc.simulation.starting import is_on_host, started
+from bnmc.simulation.starting import is_on_host, run_of, started
 from bnmc.simulation.store.store import RunStore, as_store_path
 from bnmc.simulation.tiles import TILE_SECONDS, Grid, Tiles, grid_in_process, grid_of
 from bnmc.simulation.trajectory import Moments, Trajectory

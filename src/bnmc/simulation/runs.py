@@ -13,29 +13,21 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar.codes import (
-    MOST_CHAINS,
-    MOST_ELEMENTS,
-    MOST_LAYERS,
-    MOST_ROWS,
-    NORM_FIRST,
     LayerSpec,
 )
-from bnmc._support.arguments import choice, integer, precision
 from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import specs_of
 from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import Layer
-from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ArgumentError
-from bnmc.simulation.engine.choice import NAMES, choose_sampler, seconds_of
 from bnmc.simulation.engine.stages import Stage, stages_of
 from bnmc.simulation.engine.state import Field, Frames, Measure, State
-from bnmc.simulation.observables import Observable, View, as_observables
-from bnmc.simulation.state_check import require_sound
+from bnmc.simulation.observables import Observable, View
 
-#: What `simulate` takes as `sampler`.
-_SAMPLER_NAMES = ("auto", "conditional", "weights")
+#: The samplers, by the names that `simulate` takes.  "factor" is the form of the conditional
+#: sampler for linear chains without normalization.
+NAMES = {"conditional": "conditional", "weights": "weights", "factor": "conditional"}
 
 
 @dataclass(frozen=True)
@@ -390,95 +382,55 @@ def _layout_of(
     return layout
 
 
-def run_of(
-    chain: Chain,
-    initial: Any,
-    *,
-    chains: int | None,
-    inputs: int | None,
-    rng: Any,
-    sampler: str,
-    dtype: Any,
-    observables: Any = (),
-    depth: int = 0,
-    every: Any = 1,
-    burn_in: Any = 0,
-    stays: bool = False,
-) -> Run:
-    """Return the run that the arguments of `simulate` mean, or raise.
+def choose_sampler(
+    chain: Chain, inputs: int | None, wanted: str, dtype: str, *, shows_state: bool = False
+) -> str:
+    """Return the cheapest valid sampler, or the wanted one; raise if that is not valid.
 
-    The run has a key only if it continues a state.
+    `shows_state` tells whether the Gram matrices of h are recorded, which then have their biases.
     """
-    choice("sampler", sampler, _SAMPLER_NAMES)
-    dtype = precision(dtype)
-    if isinstance(initial, State):
-        run = _continued(chain, initial, chains, inputs, rng, sampler, dtype)
-        recorded = _recorded_of(run.start_layer, depth, every, burn_in)
-        chosen = as_observables(observables, run.inputs is not None)
-        return replace(run, observables=chosen, recorded=recorded, stays=stays)
-    if inputs is not None:
-        inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
-    if chains is None:
-        axes = 2 if inputs is None else 3
-        shape = () if isinstance(initial, (str, FirstLayer)) else shape_of(initial)
-        chains = shape[0] if len(shape) == axes + 1 else 1
-    chains = integer("chains", chains, low=1, high=MOST_CHAINS)
-    chosen = as_observables(observables, inputs is not None)
-    shows_state = any(each.uses_state for each in chosen)
-    path = choose_sampler(chain, inputs, sampler, dtype, shows_state=shows_state)
-    most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
-    length = chain.fan_in if path == "weights" else chain.width
-    if length > most:
-        raise ArgumentError("width", chain.width, f"at most {most} for this chain")
-    recorded = _recorded_of(0, depth, every, burn_in)
-    return Run(
-        chain, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
-    )
+    if wanted == "weights":
+        return "weights"
+    shows_bias = chain.shows_bias or (shows_state and chain.bias_variance > 0.0)
+    if chain.is_orthogonal and chain.is_row_by_row and not shows_bias:
+        return "conditional"
+    if not chain.is_gaussian:
+        if wanted == "conditional":
+            raise ArgumentError(
+                "sampler",
+                wanted,
+                "'weights' or 'auto' unless the weights are Gaussian or Haar",
+                "Haar: for norms over the batch before the activation, without bias"
+                if chain.is_orthogonal
+                else "",
+            )
+        return "weights"
+    if chain.is_vanilla_linear:
+        return "factor"
+    if wanted == "conditional":
+        return "conditional"
+    columns = chain.batch * (inputs or 1)
+    return min("conditional", "weights", key=lambda path: seconds_of(path, chain, columns, dtype))
 
 
-def _continued(
-    chain: Chain,
-    state: State,
-    chains: int | None,
-    inputs: int | None,
-    rng: Any,
-    sampler: str,
-    dtype: str,
-) -> Run:
-    """Take everything from a state; arguments that are given as well must agree with it."""
-    require_sound(state, lambda sound: Run.of_state(sound).layout)
-    if state.chain != chain:
-        raise ArgumentError("initial", state.chain, f"a state of {chain}")
-    for name, given, of_state in (
-        ("chains", chains, state.chains),
-        ("inputs", inputs, state.inputs),
-        ("dtype", dtype if dtype != "float64" else None, state.dtype),
-    ):
-        if given is not None and given != of_state:
-            raise ArgumentError(name, given, f"{of_state}, that of the state")
-    if rng is not None:
-        raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
-    if sampler not in ("auto", NAMES[state.path]):
-        raise ArgumentError("sampler", sampler, NAMES[state.path])
-    return replace(Run.of_state(state), chain=chain)
+def seconds_of(path: str, chain: Chain, columns: int, dtype: str, backend: str = "cpu") -> float:
+    """Return the estimated time of one layer of one chain, in seconds.
 
-
-def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
-    """Return the layers that the arguments of `simulate` ask to record, or raise."""
-    step = min(integer("every", every, low=1), MOST_LAYERS)
-    first = start + integer("burn_in", burn_in, low=0, high=depth)
-    if start + depth >= MOST_LAYERS:
-        most = MOST_LAYERS - 1 - start
-        allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
-        raise ArgumentError("depth", depth, f"{allowed} of {start}")
-    return Recorded(first, step, start + depth)
-
-
-def require_states(run: Run, initial: object) -> None:
-    """Raise if the Gram matrix of h is due in the first layer, and a state has no h."""
-    rows = run.layers[-1].rows
-    keeps_h = run.keeps_x and (rows.order != NORM_FIRST or rows.norm.is_identity)
-    is_due = run.shows_state and run.recorded.first == run.start_layer
-    if isinstance(initial, State) and is_due and not keeps_h and run.path != "factor":
-        hint = "the state keeps no rows h of its own layer, whose Gram matrix was recorded before"
-        raise ArgumentError("burn_in", 0, 'at least 1 with "state_gram" and a state', hint)
+    That is the time of one thread, or of one GPU.
+    """
+    scale = np.dtype(dtype).itemsize / 4
+    entries = chain.width * (chain.fan_in if path == "weights" else columns)
+    if backend == "cuda":
+        return 1e-9 + entries * (2 + 0.05 * columns) * 1e-12 * scale
+    if path == "factor":
+        return 1e-6 + 1e-7 * columns**2 + 1e-9 * columns**3
+    if path == "weights":
+        # An orthogonal matrix takes a factorization.
+        of_entry = 5e-10 * chain.width if chain.is_orthogonal else 0.5e-9
+        return 1e-6 + entries * (of_entry + 6e-11 * columns) * scale
+    # Orthogonal weights, and norms over the features, take a second pass over the rows.
+    passes = 1.7 if chain.is_orthogonal or not chain.normalization.acts_on_rows else 1.0
+    of_matrix = 4e-10 + 2e-11 * columns
+    if chain.convolution is not None:  # the averages over taps
+        of_matrix += 0.6e-9 * sum(chain.convolution.kernel)
+    return 1e-6 + entries * (0.6e-9 + 4e-11 * columns) * passes * scale + columns**2 * of_matrix

@@ -1,16 +1,30 @@
-"""Where the chains of a run start: the backend, layer 0 and the key of the random numbers."""
+"""The arguments of `simulate` as a run and its start, or a typed error.
+
+The run has a sampler, a backend and the key of its random numbers; the start is layer 0 or a state.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bnmc._support.arguments import draw_key
+from bnmc._kernels.scalar.codes import (
+    MOST_CHAINS,
+    MOST_ELEMENTS,
+    MOST_LAYERS,
+    MOST_ROWS,
+    NORM_FIRST,
+)
+from bnmc._support.arguments import choice, draw_key, integer, precision
 from bnmc._support.device_arrays import is_device_array
-from bnmc.chain.start import Covariance, Representation, prepare
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.runs import Run, require_states
+from bnmc.simulation.observables import as_observables
+from bnmc.simulation.runs import NAMES, Recorded, Run, choose_sampler
+from bnmc.simulation.state_check import require_sound
 from bnmc.simulation.store.store import stored_key
 
 #: Estimated seconds of a run on the CPU above which a GPU is worth compiling its kernels.
@@ -33,6 +47,100 @@ _OF_HAAR = (
     "orthogonal matrices are drawn on the CPU alone: backend='cpu', or sampler='conditional' for a "
     "norm over the batch before the activation, or none, without bias"
 )
+
+
+def run_of(
+    chain: Chain,
+    initial: Any,
+    *,
+    chains: int | None,
+    inputs: int | None,
+    rng: Any,
+    sampler: str,
+    dtype: Any,
+    observables: Any = (),
+    depth: int = 0,
+    every: Any = 1,
+    burn_in: Any = 0,
+    stays: bool = False,
+) -> Run:
+    """Return the run that the arguments of `simulate` mean, or raise.
+
+    The run has a key only if it continues a state.
+    """
+    choice("sampler", sampler, ("auto", "conditional", "weights"))
+    dtype = precision(dtype)
+    if isinstance(initial, State):
+        run = _continued(chain, initial, chains, inputs, rng, sampler, dtype)
+        recorded = _recorded_of(run.start_layer, depth, every, burn_in)
+        chosen = as_observables(observables, run.inputs is not None)
+        return replace(run, observables=chosen, recorded=recorded, stays=stays)
+    if inputs is not None:
+        inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
+    if chains is None:
+        axes = 2 if inputs is None else 3
+        shape = () if isinstance(initial, (str, FirstLayer)) else shape_of(initial)
+        chains = shape[0] if len(shape) == axes + 1 else 1
+    chains = integer("chains", chains, low=1, high=MOST_CHAINS)
+    chosen = as_observables(observables, inputs is not None)
+    shows_state = any(each.uses_state for each in chosen)
+    path = choose_sampler(chain, inputs, sampler, dtype, shows_state=shows_state)
+    most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
+    length = chain.fan_in if path == "weights" else chain.width
+    if length > most:
+        raise ArgumentError("width", chain.width, f"at most {most} for this chain")
+    recorded = _recorded_of(0, depth, every, burn_in)
+    return Run(
+        chain, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
+    )
+
+
+def _continued(
+    chain: Chain,
+    state: State,
+    chains: int | None,
+    inputs: int | None,
+    rng: Any,
+    sampler: str,
+    dtype: str,
+) -> Run:
+    """Take everything from a state; arguments that are given as well must agree with it."""
+    require_sound(state)
+    if state.chain != chain:
+        raise ArgumentError("initial", state.chain, f"a state of {chain}")
+    for name, given, of_state in (
+        ("chains", chains, state.chains),
+        ("inputs", inputs, state.inputs),
+        ("dtype", dtype if dtype != "float64" else None, state.dtype),
+    ):
+        if given is not None and given != of_state:
+            raise ArgumentError(name, given, f"{of_state}, that of the state")
+    if rng is not None:
+        raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
+    if sampler not in ("auto", NAMES[state.path]):
+        raise ArgumentError("sampler", sampler, NAMES[state.path])
+    return replace(Run.of_state(state), chain=chain)
+
+
+def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
+    """Return the layers that the arguments of `simulate` ask to record, or raise."""
+    step = min(integer("every", every, low=1), MOST_LAYERS)
+    first = start + integer("burn_in", burn_in, low=0, high=depth)
+    if start + depth >= MOST_LAYERS:
+        most = MOST_LAYERS - 1 - start
+        allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
+        raise ArgumentError("depth", depth, f"{allowed} of {start}")
+    return Recorded(first, step, start + depth)
+
+
+def _require_states(run: Run, initial: object) -> None:
+    """Raise if the Gram matrix of h is due in the first layer, and a state has no h."""
+    rows = run.layers[-1].rows
+    keeps_h = run.keeps_x and (rows.order != NORM_FIRST or rows.norm.is_identity)
+    is_due = run.shows_state and run.recorded.first == run.start_layer
+    if isinstance(initial, State) and is_due and not keeps_h and run.path != "factor":
+        hint = "the state keeps no rows h of its own layer, whose Gram matrix was recorded before"
+        raise ArgumentError("burn_in", 0, 'at least 1 with "state_gram" and a state', hint)
 
 
 def started(
@@ -69,7 +177,7 @@ def started(
             allowed = "arrays of the host unless 'gram' alone is recorded, of one input, unreduced"
             raise ArgumentError("out", "an array of a device", allowed)
         backend = _on_device(backend, run, threads, "out", "an out array of a device")
-    require_states(run, initial)
+    _require_states(run, initial)
     key = run.key
     if not isinstance(initial, State):
         run.chain.activation.check()

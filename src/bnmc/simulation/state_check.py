@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
-from bnmc.simulation.engine.choice import choose_sampler
 from bnmc.simulation.engine.state import Field, State
+from bnmc.simulation.runs import Run, choose_sampler
 
 #: Arrays that the state of a GPU lacks.
 _OPTIONAL = {"unresolved"}
@@ -21,12 +21,9 @@ _OPTIONAL = {"unresolved"}
 _MOST_EXPONENT = 2**52
 
 
-def require_sound(state: State, layout: Callable[[State], Mapping[str, Field]]) -> None:
-    """Raise `ArgumentError` about `initial` unless a state is one that a run may continue.
-
-    `layout` returns the arrays that a state of a sampler has, if its other fields are sound.
-    """
-    problem = _problem_of_fields(state) or problem_of(state, layout(state))
+def require_sound(state: State) -> None:
+    """Raise `ArgumentError` about `initial` unless a state is one that a run may continue."""
+    problem = _problem_of_fields(state) or problem_of(state, Run.of_state(state).layout)
     if problem is not None:
         raise ArgumentError("initial", "a state", "the final_state of a run", problem)
 

@@ -16,8 +16,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import ROWS_ALONE, require
 from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ZeroVarianceError
-from bnmc.simulation.engine import given_weights
-from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.rows import RowSampler, given_panels
 from bnmc.simulation.engine.state import FloatArray, State
 from bnmc.simulation.runs import Run
 
@@ -118,7 +117,7 @@ def unit_weights_of_layer(
     tile = sampler.work().tile
     panel_of, given = None, np.zeros((0, 0), sampler.dtype)
     if sampler.spec.weights == codes.GIVEN:
-        panel_of = given_weights.panels_of(sampler.run, 0, layer)
+        panel_of = given_panels(sampler.run, 0, layer)
     for panel, first in enumerate(range(0, width, sampler.spec.panel)):
         given = given if panel_of is None else panel_of(panel)
         for row in range(first, min(first + sampler.spec.panel, width), numbers.BLOCK):

@@ -7,6 +7,7 @@ weights, and is the reference for the sampler without weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,6 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine import given_weights
 from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.stages import Stage
@@ -86,7 +86,7 @@ class RowSampler(Sampler):
     def record(self, frames: Frames) -> None:
         self._record(frames, 0, self.chains)
         if frames.states is not None and self.run.keeps_x:
-            # `require_states` has checked that x is h if this layer is due.
+            # `starting` has checked that x is h if this layer is due.
             width = self.run.layers[-1].linear.width
             states = self.xs[:, :, :width].swapaxes(1, 2)
             self._sum(states, 0, self.chains, frames.states.gram[:, 0])
@@ -271,8 +271,37 @@ class RowSampler(Sampler):
         stage = self.stage_of(layer)
         if not self._is_given(stage):
             return threads
-        panels = given_weights.panels_of(self.run, index, layer)
-        return (threads or Threads(None, 1, self.work)).giving(panels)
+        giving = threads or Threads(None, 1, self.work)
+        return giving.giving(given_panels(self.run, index, layer))
+
+
+def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray]:
+    """Return a function of a panel that returns weights that no kernel draws, (panel, fan_in).
+
+    The weights are those of the user's sampler, or of an orthogonal matrix, with variance 1.  The
+    generators depend on key, chain, layer and panel alone.
+    """
+    linear, spec = run.layer(layer).linear, run.spec(layer)
+
+    def generator(panel: int) -> np.random.Generator:
+        counter = [0, panel, layer, run.first + index]
+        return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
+
+    if linear.law.is_orthogonal:
+        # The rows of a matrix depend on each other.
+        shape, count = (linear.width, linear.fan_in), layers.panels_of(spec)
+        matrix = np.zeros((count * spec.panel, linear.fan_in), run.dtype)
+        matrix[: linear.width] = linear.law.entries(generator(0), shape)
+        panels = matrix.reshape(count, spec.panel, linear.fan_in)
+        return lambda panel: panels[panel]
+
+    def given(panel: int) -> FloatArray:
+        weights = np.zeros((spec.panel, linear.fan_in), run.dtype)
+        count = min(spec.panel, linear.width - panel * spec.panel)
+        weights[:count] = linear.law.checked(generator(panel), (count, linear.fan_in))
+        return weights
+
+    return given
 
 
 def bytes_of_thread(run: Run) -> int:
@@ -287,6 +316,18 @@ def bytes_of_thread(run: Run) -> int:
         sampler.source(stage, sampler.dtype)
         sampler.sums(stage, sampler.dtype)
     return size + sum(map(_nbytes, sampler.buffers().values()))
+
+
+def bytes_of_given_weights(run: Run) -> int:
+    """Return the bytes that a thread takes for the weights of a layer that no kernel draws."""
+    linear, spec = run.layers[-1].linear, run.specs[-1]
+    if run.path != "weights" or linear.law.code != codes.GIVEN:
+        return 0
+    if linear.law.is_orthogonal:
+        # Normals, the factorization with its work space, and the matrix.
+        return 8 * 5 * linear.width * (linear.width + spec.panel)
+    # The user's array, and the panel in the precision of the rows.
+    return (8 + np.dtype(run.dtype).itemsize) * spec.panel * linear.fan_in
 
 
 def _nbytes(buffer: Any) -> int:
