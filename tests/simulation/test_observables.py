@@ -234,7 +234,7 @@ def test_values_beyond_the_range_of_float64_are_errors_and_never_infinite(name):
                             (709.7, False), (709.8, False), (715.0, False)):  # fmt: skip
         scale = np.array([[0.0], [log_scale]])
         frames = Frames(np.ones((chains, 1, n, n)), scale, np.zeros((chains, 1, 0)))
-        view = View.of(CHAIN, 1, frames, 7, lambda index: 40 + index)
+        view = View(CHAIN, frames, 1, 7, lambda index: 40 + index)
         if fits:
             values = OBSERVABLES[name].evaluate(view)
             factor = n if name == "eigenvalues" else 1.0

@@ -86,7 +86,7 @@ _OF_TYPE: dict[type, Callable[[Any], Any]] = {
 #: The parts of objects of these types and of those derived from them; the last match counts.
 _OF_KIND: dict[Any, Callable[[Any], Any]] = {
     type: lambda kind: _of_class(kind),
-    EnumType: lambda kind: (full_name(kind), [*kind.__members__.items()]),
+    EnumType: lambda kind: (full_name(kind), dict(kind.__members__)),
     types.MethodType: lambda method: (_function_of(method), method.__self__),
     (types.BuiltinFunctionType, types.MethodWrapperType): lambda function: (
         function.__qualname__, getattr(function, "__module__", None), function.__self__,
@@ -118,7 +118,7 @@ def parts_of(value: Any) -> tuple[str, Sequence[Any]]:
         return "global generator", (type(value),)
     if (parts := _of_numba(value)) is not None:
         return f"numba {type(value).__name__}", parts
-    getter = _OF_TYPE.get(type(value), _of_instance)
+    getter: Callable[[Any], Any] = _OF_TYPE.get(type(value), _of_instance)
     for kinds, of_kind in _OF_KIND.items():
         if isinstance(value, kinds):
             getter = of_kind

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,14 +25,9 @@ class View:
     Attributes
     ----------
     chain : Chain
-    scaled : (chains, layers, inputs, n, n) ndarray of float64
-        Gram matrices times exp(-log_scale), one for each input batch.
-    cross : (chains, layers, inputs, inputs, n, n) ndarray of float64
-        The same, for each pair of input batches.
-    log_scale : (chains, layers) ndarray of float64
-    log_pivots : (chains, layers, n) ndarray of float64
-    states : View or None
-        Of the Gram matrices of h, if they are recorded.
+    frames : Frames
+    inputs : int
+        Number of input batches, side by side in the columns of the frames.
     first_chain : int
         Number of the first chain, for messages.
     layer_of : callable
@@ -40,47 +35,34 @@ class View:
     """
 
     chain: Chain
-    scaled: NDArray[np.float64]
-    cross: NDArray[np.float64]
-    log_scale: NDArray[np.float64]
-    log_pivots: NDArray[np.float64]
-    states: View | None = None
+    frames: Frames
+    inputs: int = 1
     first_chain: int = 0
     layer_of: Callable[[int], int] = int
 
-    @classmethod
-    def of(
-        cls,
-        chain: Chain,
-        inputs: int,
-        frames: Frames,
-        first_chain: int = 0,
-        layer_of: Callable[[int], int] = int,
-    ) -> View:
-        """Return the view of frames whose columns are `inputs` batches side by side."""
-        if inputs == 1:
-            scaled = frames.gram[:, :, None]
-            cross = scaled[:, :, None]
-        else:
-            n, same = chain.batch, np.arange(inputs)
-            blocks = frames.gram.reshape(*frames.gram.shape[:2], inputs, n, inputs, n)
-            cross = blocks.swapaxes(3, 4)
-            scaled = cross[:, :, same, same]
-        states = None
-        if frames.states is not None:
-            states = cls.of(chain, inputs, frames.states, first_chain, layer_of)
-        return cls(
-            chain, scaled, cross, frames.log_scale, frames.log_pivots, states, first_chain, layer_of
-        )
+    @property
+    def cross(self) -> NDArray[np.float64]:
+        """Gram matrices times exp(-log_scale) of pairs of inputs, (…, inputs, inputs, n, n)."""
+        gram, n = self.frames.gram, self.chain.batch
+        return gram.reshape(*gram.shape[:2], self.inputs, n, self.inputs, n).swapaxes(3, 4)
+
+    @property
+    def scaled(self) -> NDArray[np.float64]:
+        """The same for each input batch, (chains, layers, inputs, n, n)."""
+        if self.inputs == 1:
+            return self.frames.gram[:, :, None]
+        same = np.arange(self.inputs)
+        return self.cross[:, :, same, same]
 
     def rescaled(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return values times exp(log_scale), or raise if that overflows.
 
         Values below the range of float64 become zero.
         """
-        if not np.count_nonzero(self.log_scale):
+        log_scale = self.frames.log_scale
+        if not np.count_nonzero(log_scale):
             return values
-        extreme = np.argwhere(self.log_scale > 690.0)
+        extreme = np.argwhere(log_scale > 690.0)
         if extreme.size:
             chain, layer = extreme[0]
             raise NonFiniteError(
@@ -88,8 +70,8 @@ class View:
                 self.layer_of(int(layer)),
                 "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is",
             )
-        shape = self.log_scale.shape + (1,) * (values.ndim - 2)
-        return values * np.exp(np.maximum(self.log_scale, -745.2)).reshape(shape)
+        shape = log_scale.shape + (1,) * (values.ndim - 2)
+        return values * np.exp(np.maximum(log_scale, -745.2)).reshape(shape)
 
     @property
     def gram(self) -> NDArray[np.float64]:
@@ -189,9 +171,9 @@ class Observable:
     def at(self, chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values at Gram matrices (chains, layers, n, n) of one input."""
         layers = gram.shape[:2]
-        view = View.of(chain, 1, Frames(gram, np.zeros(layers), np.zeros((*layers, 0))))
-        values = self.evaluate(view)
-        return values[:, :, 0] if "input" in self.dims(True) else values
+        frames = Frames(gram, np.zeros(layers), np.zeros((*layers, 0)))
+        values = self.evaluate(View(chain, frames))
+        return values[:, :, 0] if "input" in self.axes else values
 
     def _checked(self, value: ArrayLike) -> ArrayLike:
         """Return the value of the function, a number or array of the declared shape, or raise."""
@@ -205,51 +187,45 @@ class Observable:
             raise ArgumentError(about, array.shape, f"the declared shape {self.shape}")
         return array
 
-    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
-        """Return the shape of a value if no evaluation is needed for it, else None."""
-        return None
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes after chain and layer."""
+        return ("input", *(f"{self.name}_{axis}" for axis in range(len(self.shape))))
 
-    def dims(self, has_inputs: bool) -> tuple[str, ...]:
-        """Return the names of the axes after chain and layer."""
-        axes = tuple(f"{self.name}_{axis}" for axis in range(len(self.shape)))
-        return (("input",) if has_inputs else ()) + axes
+    def lengths(self, batch: int, inputs: int | None) -> dict[str, int]:
+        """Return the lengths of the axes after chain and layer, by name."""
+        of_axes = dict(zip(self.axes[1:], self.shape, strict=False))
+        k = inputs or 1
+        of_axes |= {"input": k, "input_i": k, "input_j": k, "column": k * batch}
+        of_axes |= dict.fromkeys(("sample_i", "sample_j", "mode"), batch)
+        names = (axis for axis in self.axes if axis != "input" or inputs is not None)
+        return {axis: of_axes[axis] for axis in names}
 
 
 class _Builtin(Observable):
     """A named observable: vectorised, and with named axes."""
 
+    axes: tuple[str, ...] = ("input",)
+    shape = ()
+
     def __init__(
         self,
         name: str,
         compute: Callable[[View], NDArray[np.float64]],
-        axes: tuple[str, ...] = (),
-        per_input: bool = True,
+        axes: tuple[str, ...] = ("input",),
         measure: Measure | None = None,
         temporaries: tuple[int, int] = (0, 0),
     ) -> None:
-        self.name = name
-        self.measure = measure
-        self.temporaries = temporaries
+        self.name, self.compute, self.axes = name, compute, axes
+        self.measure, self.temporaries = measure, temporaries
         self.uses_blas = name == "eigenvalues"
         self.uses_state = name == "state_gram"
-        self.compute = compute
-        self.axes = axes
-        self.per_input = per_input
 
     def __repr__(self) -> str:
         return f"Observable({self.name!r})"
 
     def evaluate(self, view: View) -> NDArray[np.float64]:
         return self.compute(view)
-
-    def known_shape(self, batch: int, inputs: int | None) -> tuple[int, ...] | None:
-        # A spectrum of a large batch takes seconds, and matrices are the default; other observables
-        # are evaluated.
-        shape = {("mode",): (batch,), ("sample_i", "sample_j"): (batch, batch)}.get(self.axes)
-        return shape if shape is None or inputs is None else (inputs, *shape)
-
-    def dims(self, has_inputs: bool) -> tuple[str, ...]:
-        return (("input",) if has_inputs and self.per_input else ()) + self.axes
 
 
 class SoftRank(_Builtin):
@@ -312,46 +288,40 @@ class Distance(_Builtin):
         )
 
 
-def _log_scale(view: View) -> NDArray[np.float64]:
-    return view.log_scale
-
-
 def _log_pivots(view: View) -> NDArray[np.float64]:
-    if view.log_pivots.shape[-1] == 0:
-        raise ArgumentError(
-            "observables",
-            "log_pivots",
-            "other ones for this chain, as only Wishart factors have it",
-        )
-    return view.log_pivots
+    if view.frames.log_pivots.shape[-1] == 0:
+        allowed = "other ones for this chain, as only Wishart factors have it"
+        raise ArgumentError("observables", "log_pivots", allowed)
+    return view.frames.log_pivots
 
 
 def _state_gram(view: View) -> NDArray[np.float64]:
-    if view.states is None:
+    if view.frames.states is None:
         allowed = "functions of the Gram matrix alone, as bnmc.simulate records it"
         raise ArgumentError("observables", "state_gram", allowed)
-    return view.states.gram
+    return replace(view, frames=view.frames.states).gram
 
+
+_MATRIX = ("input", "sample_i", "sample_j")
 
 OBSERVABLES: dict[str, Observable] = {
     observable.name: observable
     for observable in (
-        _Builtin("gram", lambda view: view.gram, ("sample_i", "sample_j"), temporaries=(0, 1)),
-        _Builtin("scaled_gram", lambda view: view.scaled, ("sample_i", "sample_j")),
+        _Builtin("gram", lambda view: view.gram, _MATRIX, temporaries=(0, 1)),
+        _Builtin("scaled_gram", lambda view: view.scaled, _MATRIX),
         _Builtin(
             "cross_gram",
             lambda view: view.rescaled(view.cross),
             ("input_i", "input_j", "sample_i", "sample_j"),
-            per_input=False,
         ),
         _Builtin(
             "eigenvalues",
             lambda view: view.rescaled(grams.eigenvalues(view.scaled)),
-            ("mode",),
+            ("input", "mode"),
             temporaries=(2, 2),
         ),
-        _Builtin("log_scale", _log_scale, per_input=False),
-        _Builtin("log_pivots", _log_pivots, ("column",), per_input=False),
+        _Builtin("log_scale", lambda view: view.frames.log_scale, ()),
+        _Builtin("log_pivots", _log_pivots, ("column",)),
         _Builtin(
             "orthogonality_gap",
             lambda view: grams.orthogonality_gap(view.scaled),
@@ -365,7 +335,7 @@ OBSERVABLES: dict[str, Observable] = {
             temporaries=(2, 2),
         ),
         SoftRank(),
-        _Builtin("state_gram", _state_gram, ("sample_i", "sample_j"), temporaries=(0, 1)),
+        _Builtin("state_gram", _state_gram, _MATRIX, temporaries=(0, 1)),
     )
 }
 
@@ -373,14 +343,8 @@ OBSERVABLES: dict[str, Observable] = {
 _ALLOWED = "names, Observables or functions of G"
 
 
-class _Named(Protocol):
-    """What has a name."""
-
-    @property
-    def name(self) -> str: ...
-
-
-_N = TypeVar("_N", bound=_Named)
+#: What has a name.
+_N = TypeVar("_N", bound=Any)
 
 
 def observables_of(
@@ -415,34 +379,24 @@ def as_observables(
     wanted: str | Observable | Iterable[str | Observable] | Mapping[str, Any], has_inputs: bool
 ) -> tuple[Observable, ...]:
     """Return the observables that an argument `observables` means, without equal names."""
-
-    def of(name: str | None, value: Any) -> Observable:
-        observable = _observable(value) if name is None else _named(name, value)
-        if observable.name == "cross_gram" and not has_inputs:
-            raise ArgumentError("observables", "cross_gram", "other ones unless inputs= is given")
-        return observable
-
-    return observables_of(wanted, _ALLOWED, of)
+    chosen = observables_of(wanted, _ALLOWED, _observable)
+    if not has_inputs and "cross_gram" in [each.name for each in chosen]:
+        raise ArgumentError("observables", "cross_gram", "other ones unless inputs= is given")
+    return chosen
 
 
-def _observable(value: Any) -> Observable:
-    """Return the observable of a name or of a function."""
-    if isinstance(value, str):
-        return OBSERVABLES[choice("observables", value, OBSERVABLES)]
-    if callable(value):
-        return Observable(value)
-    if not isinstance(value, Observable):
-        raise ArgumentTypeError("observables", value, _ALLOWED)
-    return value
-
-
-def _named(name: str, value: Any) -> Observable:
-    """Return the observable of one item of a mapping: a function, or (function, shape)."""
+def _observable(name: str | None, value: Any) -> Observable:
+    """Return the observable of a value, or of an item of a mapping: a function, or with a shape."""
     if isinstance(value, Observable):
-        if value.name != name:
+        if name not in (None, value.name):
             raise ArgumentError("observables", name, f"the observable's own name, {value.name!r}")
         return value
-    if isinstance(value, tuple) and len(value) != 2:
+    if name is None:
+        if isinstance(value, str):
+            return OBSERVABLES[choice("observables", value, OBSERVABLES)]
+        if not callable(value):
+            raise ArgumentTypeError("observables", value, _ALLOWED)
+    elif isinstance(value, tuple) and len(value) != 2:
         raise ArgumentError("observables", value, "a function, or (function, shape), for each name")
     function, shape = value if isinstance(value, tuple) else (value, ())
     return Observable(function, shape, name)

@@ -223,42 +223,37 @@ class Run(_Derived):
         return measures if len(measures) == len(self.observables) else ()
 
     @cached_property
+    def _lengths(self) -> dict[str, dict[str, int]]:
+        return {each.name: each.lengths(self.chain.batch, self.inputs) for each in self.observables}
+
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of one value of each observable.
-
-        Functions of the user are evaluated once, which checks that they return the declared shape.
-        """
-        return {
-            each.name: each.known_shape(self.chain.batch, self.inputs) or self._shape_of(each)
-            for each in self.observables
-        }
-
-    def _shape_of(self, observable: Observable) -> tuple[int, ...]:
-        frames = replace(self, chains=1, observables=(), stays=False).frames(1)
-        frames.gram[:] = np.eye(self.columns)
-        return self.values(observable, self.view(frames)).shape[2:]
+        """Shape of one value of each observable."""
+        return {name: tuple(lengths.values()) for name, lengths in self._lengths.items()}
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
         """Names of the axes of each observable after chain and layer."""
-        return {each.name: each.dims(self.inputs is not None) for each in self.observables}
+        return {name: tuple(lengths) for name, lengths in self._lengths.items()}
 
     @property
     def numbers(self) -> int:
-        """Recorded numbers of one layer of one chain; does not call functions of the user."""
-        n, k = self.chain.batch, self.inputs or 1
-        builtin = {
-            "gram": (k, n, n),
-            "state_gram": (k, n, n),
-            "scaled_gram": (k, n, n),
-            "cross_gram": (k, k, n, n),
-            "eigenvalues": (k, n),
-            "log_pivots": (k * n,),
-        }
-        shapes = (
-            builtin.get(each.name, (k, *getattr(each, "shape", ()))) for each in self.observables
-        )
-        return sum(math.prod(shape) for shape in shapes)
+        """Recorded numbers of one layer of one chain."""
+        return sum(map(math.prod, self.shapes.values()))
+
+    def check_observables(self) -> None:
+        """Evaluate observables once, so that they raise before any work if they do not do.
+
+        Not matrices, which are the default, and spectra, which take seconds for a large batch.
+        """
+        unsure = [
+            each for each in self.observables if each.axes[-1:] not in (("sample_j",), ("mode",))
+        ]
+        if unsure:
+            frames = replace(self, chains=1, observables=(), stays=False).frames(1)
+            frames.gram[:] = np.eye(self.columns)
+            for each in unsure:
+                each.evaluate(self.view(frames))
 
     def changed(self, **changes: Any) -> Run:
         """Return the run with other values of fields; `replace` takes three times as long."""
@@ -302,15 +297,15 @@ class Run(_Derived):
         slot : int
             The slot of the first layer of the frames.
         """
-        return View.of(
-            self.chain, self.inputs or 1, frames, self.first + first,
+        return View(
+            self.chain, frames, self.inputs or 1, self.first + first,
             lambda index: self.recorded.layer(slot + index),
         )  # fmt: skip
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
         """Evaluate an observable, without the axis of inputs if `inputs` is None."""
         values = observable.evaluate(view)
-        if self.inputs is None and "input" in observable.dims(True):
+        if self.inputs is None and "input" in observable.axes:
             values = values[:, :, 0]
         return values
 

@@ -191,7 +191,9 @@ def started(
             initial = prepare(run.chain, initial, run.chains, run.inputs, keeps_h=run.shows_state)
         stored = stored_key(store) if store is not None and rng is None else None
         key = draw_key(rng) if stored is None else stored
-    return run.changed(key=key, backend=choose_backend(backend, run, threads)), initial
+    run = run.changed(key=key, backend=choose_backend(backend, run, threads))
+    run.check_observables()
+    return run, initial
 
 
 def is_on_host(start: object) -> bool:
