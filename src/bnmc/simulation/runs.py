@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import (
     LayerSpec,
 )
@@ -172,9 +173,9 @@ class Run(_Derived):
         return self.specs[min(number, len(self.specs) - 1)]
 
     @property
-    def key_words(self) -> tuple[np.uint32, np.uint32]:
-        """The halves of the key, as kernels take it."""
-        return np.uint32(self.key & 0xFFFFFFFF), np.uint32(self.key >> 32)
+    def tile(self) -> int:
+        """Columns of a tile of weights."""
+        return TILE if self.path == "weights" else 0
 
     @property
     def depth(self) -> int:

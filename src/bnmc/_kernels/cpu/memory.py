@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
@@ -60,10 +61,10 @@ def panel_shape(columns: int) -> tuple[int, int]:
 
 def aligned_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return zeros whose first element begins a cache line."""
-    size = prod(shape) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + LINE_BYTES, np.uint8)
-    offset = -raw.__array_interface__["data"][0] % LINE_BYTES  # `raw.ctypes` takes longer
-    return raw[offset : offset + size].view(dtype).reshape(shape)
+    raw: Any = np.zeros(prod(shape) * np.dtype(dtype).itemsize + LINE_BYTES, np.uint8)
+    # `raw.ctypes` and `raw.__array_interface__` take longer.
+    offset = -ctypes.addressof(ctypes.c_char.from_buffer(raw)) % LINE_BYTES
+    return np.ndarray(shape, dtype, raw, offset)
 
 
 def unplaced(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -71,15 +72,15 @@ def unplaced(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
-def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any) -> Any:
+def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any, tile: int) -> Any:
     """Return the buffers of one thread as pieces of a store, and the bytes that they take.
 
     ``piece(store, place, shape, dtype)`` returns the array from a byte of the store on.  `rows` is
-    the dtype of rows.  Each buffer begins a cache line.
+    the dtype of rows, and `tile` the columns of the tile.  Each buffer begins a cache line.
     """
     inputs, whole, double = columns // batch, padded(columns), np.float64
     block, at = cut(piece, store, 0, (whole * STRIDE,), rows)
-    tile, at = cut(piece, store, at, (TILE * STRIDE,), rows)
+    weights, at = cut(piece, store, at, (tile * STRIDE,), rows)
     scales, at = cut(piece, store, at, (inputs * STRIDE,), rows)
     partial, at = cut(piece, store, at, (16,), rows)
     sums, at = cut(piece, store, at, (tile_sums(columns),), double)
@@ -91,7 +92,7 @@ def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any) -> Any:
     factor, at = cut(piece, store, at, (whole, whole), rows)
     regular, at = cut(piece, store, at, (columns,), np.bool_)
     work = Work(
-        block, tile, scales, partial, sums, covariance, means, diagonal, panel, twin, factor,
+        block, weights, scales, partial, sums, covariance, means, diagonal, panel, twin, factor,
         regular,
     )  # fmt: skip
     return work, at
@@ -110,7 +111,7 @@ def lines(size: int) -> int:
 
 @lru_cache(maxsize=64)
 def _places(
-    batch: int, inputs: int, dtype: np.dtype[Any]
+    batch: int, inputs: int, dtype: np.dtype[Any], tile: int
 ) -> tuple[list[tuple[tuple[int, ...], Any, int]], int]:
     """Return shape, dtype and first byte of each buffer of one thread, and the bytes of all."""
     places: list[tuple[tuple[int, ...], Any, int]] = []
@@ -119,17 +120,17 @@ def _places(
         places.append((shape, kind, place))
         return unplaced(shape, kind)
 
-    size = carve(note, None, batch, batch * inputs, dtype)[1]
+    size = carve(note, None, batch, batch * inputs, dtype, tile)[1]
     return places, int(size)
 
 
-def work_bytes(batch: int, inputs: int, dtype: DTypeLike) -> int:
+def work_bytes(batch: int, inputs: int, dtype: DTypeLike, tile: int = TILE) -> int:
     """Return the bytes of the buffers of one thread."""
-    return _places(batch, inputs, np.dtype(dtype))[1]
+    return _places(batch, inputs, np.dtype(dtype), tile)[1]
 
 
-def work(batch: int, inputs: int, dtype: DTypeLike) -> Work:
-    """Return the buffers of one thread."""
-    places, size = _places(batch, inputs, np.dtype(dtype))
+def work(batch: int, inputs: int, dtype: DTypeLike, tile: int = TILE) -> Work:
+    """Return the buffers of one thread; a `tile` of 0 columns suffices without weights."""
+    places, size = _places(batch, inputs, np.dtype(dtype), tile)
     raw = aligned_zeros((size,), np.uint8)
     return Work(*[np.ndarray(shape, kind, raw, place) for shape, kind, place in places])

@@ -18,7 +18,7 @@ from numba.extending import intrinsic, overload
 
 from bnmc._kernels.compiling import INLINED, MAKING, SigmaType, inlined, kernel, makes_array
 from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.numbers import Work
+from bnmc._kernels.cpu.numbers import TILE, Work
 from bnmc._kernels.processor import LINE_BYTES
 
 #: Marks a workspace that is laid out.
@@ -116,7 +116,7 @@ def workspace_bytes(batch, columns, itemsize):
 @makes_array
 def _scratch(address, batch, columns, rows):
     """Return a `Work` and further sums from an address on, and their bytes."""
-    work, size = memory.carve(_piece, address, batch, columns, rows)
+    work, size = memory.carve(_piece, address, batch, columns, rows, TILE)
     total, size = memory.cut(_piece, address, size, work.sums.shape, np.float64)
     return work, total, size
 

@@ -194,7 +194,7 @@ class RowSampler(Sampler):
             self.exponents[first:last],
         )
         course = layers.Course(
-            self.offset + first, layer, *self.run.key_words, slots, frames.gram[first:last],
+            self.offset + first, layer, *self.key_words, slots, frames.gram[first:last],
             frames.units[first:last], status, stage.lift,
         )  # fmt: skip
         sums = self.sums(stage, dtype, shared=threads is not None)
@@ -306,7 +306,7 @@ def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray
 
 def bytes_of_thread(run: Run) -> int:
     """Return the bytes of the buffers with which a thread makes layers."""
-    size = memory.work_bytes(run.chain.batch, run.inputs or 1, run.dtype)
+    size = memory.work_bytes(run.chain.batch, run.inputs or 1, run.dtype, run.tile)
     if run.path == "factor":
         return size
     sampler = RowSampler(run.part(0, 0), memory.unplaced)

@@ -60,6 +60,8 @@ class Sampler:
         self.zeros = zeros
         self.run, self.chain, self.chains, self.offset = run, run.chain, run.chains, run.first
         self.columns, self.dtype = run.columns, np.dtype(run.dtype)
+        #: The halves of the key, as kernels take it.
+        self.key_words = np.uint32(run.key & 0xFFFFFFFF), np.uint32(run.key >> 32)
         self.spec, self.lift = lifted(run.specs[-1]) if run.splits_scale else (run.specs[-1], 0)
         self.wide = np.zeros(run.chains, np.bool_)
         self.unresolved = np.zeros(run.chains, np.bool_)
@@ -127,7 +129,7 @@ class Sampler:
         return self.buffer(("work", dtype.char), lambda: self._new_work(dtype))
 
     def _new_work(self, dtype: np.dtype[Any]) -> numbers.Work:
-        work = memory.work(self.chain.batch, self.run.inputs or 1, dtype)
+        work = memory.work(self.chain.batch, self.run.inputs or 1, dtype, self.run.tile)
         if not self.run.shows_state:
             return work
         # The Gram matrices of h have sums of their own, after those of a.
@@ -158,7 +160,7 @@ class Sampler:
 
     def addressed(self, layer: int, stream: np.uint32, index: int) -> codes.Draw:
         """Return the address of the random numbers of a layer of a chain."""
-        return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.run.key_words)
+        return codes.Draw(layer, stream | np.uint32(self.offset + index), *self.key_words)
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
         """Raise the error of the first chain that a kernel stopped."""

@@ -74,7 +74,7 @@ class FactorSampler(Sampler):
         wishart.factor_layers(
             self.spec, self.factors[first:last], self.exponents[first:last],
             self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
-            frames.log_scale[first:last], frames.log_pivots[first:last], *self.run.key_words,
+            frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
             self.work(),
         )  # fmt: skip
 

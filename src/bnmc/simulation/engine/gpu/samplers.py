@@ -419,7 +419,7 @@ class GpuSampler(Sampler):
             self.xs[first:last] if self.run.keeps_x else NOTHING,
             self.activations[first:last] if self.keeps_a else NOTHING,
         )
-        address = Address(self.offset + first, *self.run.key_words)
+        address = Address(self.offset + first, *self.key_words)
         return forward(
             self.chain, law, spec, state, target, address, layer, slots, self.stream, given
         )
