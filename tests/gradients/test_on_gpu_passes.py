@@ -271,15 +271,12 @@ def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
 
 
 def test_what_kernels_note_is_raised():
-    def launch():
-        return object.__new__(on_gpu._Way)
-
     with pytest.raises(ZeroVarianceError, match="chain 2, layer 5.*sample 1"):
-        launch()._raise(2, 5, STOPPED_FLAT + 1)
+        launches.raise_noted(STOPPED_FLAT + 1, 2, 5)
     with pytest.raises(ZeroVarianceError, match="chain 2, layer 5, row 7"):
-        launch()._raise(2, 5, 7)
+        launches.raise_noted(7, 2, 5)
     with pytest.raises(NonFiniteError, match="chain 2, layer 5"):
-        launch()._raise(2, 5, STOPPED_NOT_FINITE)
+        launches.raise_noted(STOPPED_NOT_FINITE, 2, 5)
     assert STEP_BITS == 36
 
 

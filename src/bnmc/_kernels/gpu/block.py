@@ -16,6 +16,7 @@ from bnmc._kernels.gpu.shape import u32
 
 #: Bits of the reason.
 STEP_BITS = 36
+REASON_MASK = (1 << STEP_BITS) - 1
 #: The note of a chain that has not stopped; larger than any other note.
 NOT_STOPPED = 2**62
 #: Reasons, larger than the number of any row: an entry of the Gram matrix is infinite or NaN; or

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.gpu import layers, passes, state
 from bnmc._kernels.gpu.arguments import NOTHING, Address, Frames, Passes, State, Target, Work
-from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS
+from bnmc._kernels.gpu.block import (
+    NOT_STOPPED,
+    REASON_MASK,
+    STEP_BITS,
+    STOPPED_FLAT,
+    STOPPED_NOT_FINITE,
+)
 from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready
@@ -33,7 +39,7 @@ from bnmc._kernels.gpu.shape import (
 )
 from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor
+from bnmc.chain.compiled import norm_of_factor, raise_stopped
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.chain.slopes import sigma_of
 
@@ -177,9 +183,17 @@ class Launches:
 
     def of_layers(self, notes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return notes with the number of the layer in the place of that of the launch."""
-        steps, reasons = notes >> STEP_BITS, notes & ((1 << STEP_BITS) - 1)
-        layers = (steps // self.count_of_layer << STEP_BITS) + reasons
-        return np.where(notes == NOT_STOPPED, notes, layers)
+        layers = (notes >> STEP_BITS) // self.count_of_layer
+        of_layers = (layers << STEP_BITS) + (notes & REASON_MASK)
+        return np.where(notes == NOT_STOPPED, notes, of_layers)
+
+
+def raise_noted(reason: int, chain: int, layer: int) -> None:
+    """Raise the error of a note of a kernel, but for STOPPED_UNRESOLVED."""
+    if reason >= STOPPED_FLAT:
+        raise_stopped(codes.FLAT_SAMPLE, chain, layer, reason - STOPPED_FLAT)
+    is_finite = reason != STOPPED_NOT_FINITE
+    raise_stopped(codes.ZERO_VARIANCE if is_finite else codes.NOT_FINITE, chain, layer, reason)
 
 
 def forward(

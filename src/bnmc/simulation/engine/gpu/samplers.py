@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.gpu.arguments import NOTHING, Address, State, Target
-from bnmc._kernels.gpu.block import (
-    NOT_STOPPED,
-    STEP_BITS,
-    STOPPED_FLAT,
-    STOPPED_NOT_FINITE,
-    STOPPED_UNRESOLVED,
-)
+from bnmc._kernels.gpu.block import NOT_STOPPED, REASON_MASK, STEP_BITS, STOPPED_UNRESOLVED
 from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import free_memory, launch, processors, shared_memory
@@ -32,7 +26,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import Covariance, Representation, prepare
-from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
+from bnmc.errors import BackendError, NonFiniteError
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
 from bnmc.simulation.engine.gpu.launches import (
     Launches,
@@ -40,6 +34,7 @@ from bnmc.simulation.engine.gpu.launches import (
     forward,
     is_plain,
     kernel_spec,
+    raise_noted,
 )
 from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.rows import RowSampler
@@ -297,7 +292,7 @@ class GpuSampler(Sampler):
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
             status = self._advance_chunks(law, a, b, layer, slots, record, self.dtype.name)
-            stopped = (status & ((1 << STEP_BITS) - 1)) == STOPPED_UNRESOLVED
+            stopped = (status & REASON_MASK) == STOPPED_UNRESOLVED
             for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
                 done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
@@ -442,14 +437,8 @@ class GpuSampler(Sampler):
         """Raise the error of the first chain that a kernel stopped."""
         stopped = np.flatnonzero(status != NOT_STOPPED)
         if stopped.size:
-            noted = int(status[stopped[0]])
-            at, row = layer + (noted >> STEP_BITS), noted & ((1 << STEP_BITS) - 1)
-            chain = self.offset + first + int(stopped[0])
-            if row == STOPPED_NOT_FINITE:
-                raise NonFiniteError(chain, at, "Gram matrix")
-            if row >= STOPPED_FLAT:
-                raise ZeroVarianceError(chain, at, None, row - STOPPED_FLAT)
-            raise ZeroVarianceError(chain, at, row)
+            noted, chain = int(status[stopped[0]]), self.offset + first + int(stopped[0])
+            raise_noted(noted & REASON_MASK, chain, layer + (noted >> STEP_BITS))
 
     def advance(
         self,
