@@ -132,13 +132,6 @@ class Descent:
 
     # --- for kernels of another device
 
-    def copy_above(self, rows: NDArray[Any]) -> None:
-        """Copy δ of the layer of the state to rows, (columns, >= width)."""
-        assert self.above is not None
-        of_columns = self.above.reshape(len(self.above), -1, STRIDE).swapaxes(0, 1)
-        whole = of_columns[..., :BLOCK].reshape(of_columns.shape[0], -1)
-        rows[:] = whole[: rows.shape[0], : rows.shape[1]]
-
     def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
         """Return δ of a layer as `above`, given rows, (columns, >= width)."""
         columns, count = memory.padded(len(rows)), memory.stride(self.spec.width) // BLOCK
@@ -146,11 +139,6 @@ class Descent:
         whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
         return above.reshape(count, columns * STRIDE)
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether δ is float64 though rows are float32."""
-        return self.backward_dtype != self._dtype
 
     def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
