@@ -326,7 +326,7 @@ class _GpuPass(RowPass):
         n, in_passes, extra = run.columns, task.in_passes, NOTHING
         status = np.where(self.on_cpu, np.int64(-1), np.int64(NOT_STOPPED))
         launches = Launches(kernels.shape, run.chains, law.width, task.sums, 0, status)
-        address = Address(run.first, *run.key_words)
+        address = Address(run.first, *self.forward.sampler.key_words)
         # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
         gain = run.chain.gain if in_passes else law.gain
         constant = math.sqrt(law.width) * law.bias / gain if in_passes else 0.0
