@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,8 +17,7 @@ from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.trajectory import Trajectory
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """The Gram matrices of a block of layers, for observables.
 
     Attributes
@@ -299,7 +297,7 @@ def _state_gram(view: View) -> NDArray[np.float64]:
     if view.frames.states is None:
         allowed = "functions of the Gram matrix alone, as bnmc.simulate records it"
         raise ArgumentError("observables", "state_gram", allowed)
-    return replace(view, frames=view.frames.states).gram
+    return view._replace(frames=view.frames.states).gram
 
 
 _MATRIX = ("input", "sample_i", "sample_j")

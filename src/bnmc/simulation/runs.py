@@ -258,8 +258,10 @@ class Run(_Derived):
 
     def changed(self, **changes: Any) -> Run:
         """Return the run with other values of fields; `replace` takes three times as long."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in Run.__match_args__}
-        return Run(**{**fields, **changes})
+        run = object.__new__(Run)
+        vars(run).update({name: getattr(self, name) for name in Run.__match_args__}, **changes)
+        run.__post_init__()
+        return run
 
     def part(self, first: int, last: int) -> Run:
         """Return the run of chains first:last."""
@@ -378,6 +380,7 @@ def _layout_of(
     return layout
 
 
+@lru_cache(maxsize=64)
 def choose_sampler(
     chain: Chain, inputs: int | None, wanted: str, dtype: str, *, shows_state: bool = False
 ) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -37,8 +36,7 @@ TILE_BYTES = 1 << 24
 _AHEAD = 2
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """The division of a run: chains of a part, and the last layers of the blocks."""
 
     chains: int
