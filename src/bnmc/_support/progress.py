@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 
@@ -57,29 +56,26 @@ class Reporter:
     """
 
     def __init__(self, progress: bool | Progress, label: str, unit: str) -> None:
-        self._progress = progress
-        self._label = label
-        self._unit = unit
-        self._bar: Any = None
-        self._stack = ExitStack()
+        self._progress, self._label, self._unit = progress, label, unit
 
     def __enter__(self) -> Progress:
         if self._progress is False:
             return lambda done, total: None
         from bnmc._kernels.compile_time import told_of_compilation
 
+        self._stack = ExitStack()
         if callable(self._progress):
             self._stack.enter_context(told_of_compilation(*_line()))
             return self._progress
         rich = import_extra("rich.progress", "cli")
         console = import_extra("rich.console", "cli").Console(stderr=True)
-        self._bar = rich.Progress(
+        bar = rich.Progress(
             rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
             rich.TextColumn(self._unit), rich.TimeRemainingColumn(), console=console,
             transient=True,
         )  # fmt: skip
-        self._bar.start()
-        bar = self._bar
+        bar.start()
+        self._stack.callback(bar.stop)
         task = bar.add_task(self._label, total=None)
         told = (
             lambda: bar.update(task, description=_compiling()),
@@ -89,9 +85,8 @@ class Reporter:
         return lambda done, total: bar.update(task, completed=done, total=total)
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
-        if self._bar is not None:
-            self._bar.stop()
+        if self._progress is not False:
+            self._stack.close()
 
 
 def _compiling() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from itertools import pairwise
@@ -88,7 +87,7 @@ class Workers:
         self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
         self._futures: dict[futures.Future[Any], int] = {}
         #: Losses of each task since the last task finished.
-        self._losses: Counter[int] = Counter()
+        self._losses: dict[int, int] = {}
 
     @property
     def are_threads(self) -> bool:
@@ -169,7 +168,7 @@ class Workers:
 
     def _replace(self, number: int, error: BaseException) -> None:
         """Submit a lost task again, or raise `WorkersLostError`."""
-        self._losses[number] += 1
+        self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] > MOST_LOSSES:
             raise WorkersLostError(self._losses[number], str(error)) from error
         self._send(number)

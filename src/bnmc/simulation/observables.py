@@ -192,12 +192,12 @@ class Observable:
 
     def lengths(self, batch: int, inputs: int | None) -> dict[str, int]:
         """Return the lengths of the axes after chain and layer, by name."""
-        of_axes = dict(zip(self.axes[1:], self.shape, strict=False))
         k = inputs or 1
-        of_axes |= {"input": k, "input_i": k, "input_j": k, "column": k * batch}
-        of_axes |= dict.fromkeys(("sample_i", "sample_j", "mode"), batch)
-        names = (axis for axis in self.axes if axis != "input" or inputs is not None)
-        return {axis: of_axes[axis] for axis in names}
+        of_axes = {
+            "input": k, "input_i": k, "input_j": k, "column": k * batch, "sample_i": batch,
+            "sample_j": batch, "mode": batch, **dict(zip(self.axes[1:], self.shape, strict=False)),
+        }  # fmt: skip
+        return {axis: of_axes[axis] for axis in self.axes if axis != "input" or inputs is not None}
 
 
 class _Builtin(Observable):

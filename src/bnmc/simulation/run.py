@@ -362,7 +362,7 @@ def trajectory_of(
         observables = tiles.sink.arrays
         if slots < recorded.count:
             observables = {name: array[:, :slots] for name, array in observables.items()}
-    leading = tuple(axis for axis in ("chain", "layer") if axis not in reduced)
+    leading = [axis for axis in ("chain", "layer") if axis not in reduced]
     return Trajectory(
         chain=run.chain,
         layers=recorded.layers(0, slots),

@@ -50,7 +50,8 @@ class Recorded:
 
     def layers(self, first: int, last: int) -> NDArray[np.int64]:
         """Return the layers of slots first:last."""
-        return np.minimum(self.first + np.arange(first, last) * self.every, self.last)
+        begin, end = self.first + first * self.every, self.first + last * self.every
+        return np.minimum(np.arange(begin, end, self.every), self.last)
 
     def before(self, layer: int) -> int:
         """Return the number of recorded layers below a layer: its slot if it is recorded."""
@@ -92,6 +93,8 @@ class _Derived:
         Estimated time of one layer of one chain on one thread, or on one GPU.
     layout : dict of Field
         The arrays of the state of a chain: the table from which buffers and checks follow.
+    frame : dict of Field
+        The arrays that record a layer of a chain, by their names in `Frames`.
     """
 
     layers: tuple[Layer, ...]
@@ -103,6 +106,7 @@ class _Derived:
     splits_scale: bool
     seconds: float
     layout: dict[str, Field]
+    frame: dict[str, Field]
 
 
 @dataclass(frozen=True)
@@ -156,6 +160,9 @@ class Run(_Derived):
             self.chain, self.network, self.path, self.inputs, self.dtype, self.backend, shows_state
         )
         vars(self).update(derived)
+        if self.measures or self.stays:
+            numbers = Field((len(self.measures), self.inputs or 1), np.dtype(np.float64))
+            vars(self).update(frame={"values": numbers})
 
     @staticmethod
     def of_state(state: State) -> Run:
@@ -196,19 +203,6 @@ class Run(_Derived):
         """Bytes of the state of one chain."""
         return sum(field.nbytes for field in self.layout.values())
 
-    @cached_property
-    def frame(self) -> dict[str, Field]:
-        """The arrays that record a layer of a chain, by their names in `Frames`."""
-        columns, exact = self.columns, np.dtype(np.float64)
-        if self.measures or self.stays:
-            return {"values": Field((len(self.measures), self.inputs or 1), exact)}
-        return {
-            "gram": Field((columns, columns), exact),
-            "log_scale": Field((), exact),
-            "log_pivots": Field((columns * (self.path == "factor"),), exact),
-            "units": Field((columns * self.splits_scale,), np.dtype(np.int64)),
-        }
-
     @property
     def bytes_of_frame(self) -> int:
         """Bytes of the arrays that record a layer of a chain."""
@@ -227,7 +221,7 @@ class Run(_Derived):
     def _lengths(self) -> dict[str, dict[str, int]]:
         return {each.name: each.lengths(self.chain.batch, self.inputs) for each in self.observables}
 
-    @cached_property
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of one value of each observable."""
         return {name: tuple(lengths.values()) for name, lengths in self._lengths.items()}
@@ -257,9 +251,9 @@ class Run(_Derived):
                 each.evaluate(self.view(frames))
 
     def changed(self, **changes: Any) -> Run:
-        """Return the run with other values of fields; `replace` takes three times as long."""
+        """Return the run with another key, backend or range of chains, sooner than `replace`."""
         run = object.__new__(Run)
-        vars(run).update({name: getattr(self, name) for name in Run.__match_args__}, **changes)
+        vars(run).update(vars(self), **changes)
         run.__post_init__()
         return run
 
@@ -341,6 +335,7 @@ def _derived(
         "columns": columns, "shows_state": shows_state, "keeps_x": keeps_x,
         "splits_scale": splits_scale, "seconds": seconds_of(path, chain, columns, dtype, backend),
         "layout": _layout_of(path, dtype, columns, specs, keeps_x, splits_scale),
+        "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
 
 
@@ -348,6 +343,16 @@ def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:
     """Return the spec of a layer whose rows are products with weights: they have all parts."""
     panel = memory.panel_rows(spec.width, max(spec.columns, spec.width))
     return spec._replace(panel=panel, hides_common=spec.hides_common and number == 0)
+
+
+def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
+    exact = np.dtype(np.float64)
+    frame = {"gram": Field((columns, columns), exact), "log_scale": Field((), exact)}
+    if path == "factor":
+        frame["log_pivots"] = Field((columns,), exact)
+    if splits_scale:
+        frame["units"] = Field((columns,), np.dtype(np.int64))
+    return frame
 
 
 def _layout_of(

@@ -122,8 +122,8 @@ def sink_of(
             arrays[name] = array if run.stays else result_array("out", array, whole, repr(name))
     if given:
         raise ArgumentError("out", next(iter(given)), ", ".join(run.shapes))
-    if not run.stays:
-        _require_separate({name: arrays[name] for name in out or {}})
+    if out and not run.stays:
+        _require_separate({name: arrays[name] for name in out})
     return Arrays(arrays)
 
 

@@ -210,8 +210,7 @@ class Tiles:
                     sampler: Any = segment.sampler
                     sampler.results = self.results
                 segment.begin(self._starts[part, 0], room)
-            slot = self.grid.of_block(block).start
-            return self._segments[part].advance(self.grid.end(block), room, slot)
+            return self._segments[part].advance(self.grid.end(block), room, self.slots)
 
     def take(self, part: int, block: int, result: Any) -> bool:
         """Take a tile; return False for None, of a worker that was told to stop."""

@@ -67,7 +67,8 @@ class Sampler:
         self.unresolved = np.zeros(run.chains, np.bool_)
         self._arrays: dict[str, NDArray[Any]] = {}
         self.layer = 0
-        self._buffers = threading.local()
+        #: By the number of a thread.
+        self._buffers: dict[int, dict[tuple[Any, ...], Any]] = {}
         self._allocate()
 
     def _allocate(self) -> None:
@@ -147,8 +148,7 @@ class Sampler:
 
     def buffers(self) -> dict[tuple[Any, ...], Any]:
         """Return the buffers that the calling thread has made."""
-        made: dict[tuple[Any, ...], Any] = vars(self._buffers).setdefault("made", {})
-        return made
+        return self._buffers.setdefault(threading.get_ident(), {})
 
     def widen(self, index: int) -> None:
         """Let a float32 chain continue in float64; drop buffers that no chain needs any more."""
