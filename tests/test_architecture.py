@@ -94,6 +94,7 @@ CROSS_CUTTING = {
     "simulation/test_layers_that_differ.py": "layers of one run that differ from each other",
     "simulation/test_state_gram.py": "compares the Gram matrices of h of all samplers with NumPy",
     "simulation/test_passes.py": "layers that take two passes, or another order, with all samplers",
+    "simulation/test_precision.py": "compares float32 rows and exact scales with float64",
     "simulation/test_properties.py": "checks symmetries and invariants of all samplers",
 }
 

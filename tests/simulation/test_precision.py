@@ -12,7 +12,8 @@ import bnmc
 from bnmc._kernels.scalar import codes
 from bnmc.errors import NonFiniteError, PrecisionWarning
 from bnmc.simulation import segment
-from bnmc.simulation.engine import precision
+from bnmc.simulation.engine.rows import least_pivots
+from bnmc.simulation.engine.state import exponents_of
 
 RELU = bnmc.Chain.vanilla(20, 3, "relu")
 IN_LOGARITHMS = ["scaled_gram", "log_scale"]
@@ -95,7 +96,7 @@ def test_exponents_are_those_of_the_largest_sample():
     below = np.nextafter(8.0, 0.0)
     diagonals = [(0.0, 0.0), (1.0, 0.0), (0.0, 8.0), (below, 0.5), (2.0**-1000, 2.0**-1010)]
     grams = np.array([np.diag(one) for one in diagonals])
-    np.testing.assert_array_equal(precision.exponents_of(grams), [0, 1, 4, 3, -999])
+    np.testing.assert_array_equal(exponents_of(grams), [0, 1, 4, 3, -999])
 
 
 def test_what_is_in_range_is_what_it_is():
@@ -479,7 +480,7 @@ def test_least_pivots():
         a = generator.normal(size=(5, 7, 40, n))
         a[0, 0] *= np.geomspace(1, 1e-3, n)  # scales of samples do not matter
         grams = a.swapaxes(-1, -2) @ a
-        found = precision.least_pivots(grams, centred, 40)
+        found = least_pivots(grams, centred, 40)
         projection = np.eye(n) - centred * np.ones((n, n)) / n
         for index in np.ndindex(5, 7):
             kept = (projection @ grams[index] @ projection)[: n - centred, : n - centred]
@@ -487,6 +488,6 @@ def test_least_pivots():
             scale = np.diag(kept) if len(kept) else 1.0
             assert found[index] == pytest.approx((np.diag(factor) ** 2 / scale).min(), rel=1e-6)
     singular = np.ones((3, 3))
-    assert precision.least_pivots(singular, False, 3) == 0.0
-    assert precision.least_pivots(singular, False, 1) == 1.0
-    assert precision.least_pivots(np.zeros((2, 2)), False, 2) == 0.0
+    assert least_pivots(singular, False, 3) == 0.0
+    assert least_pivots(singular, False, 1) == 1.0
+    assert least_pivots(np.zeros((2, 2)), False, 2) == 0.0

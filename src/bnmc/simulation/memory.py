@@ -147,7 +147,7 @@ class Request:
         run = self.run
         in_units = run.path == "factor"
         least: float = _PIVOT_TEMPORARIES * ("unresolved" in run.layout)
-        if run.splits_scale:  # see `in_range` of `precision.py`
+        if run.splits_scale:  # see `in_range` of `engine/state.py`
             least = max(least, SCALE_TEMPORARIES)
             # Beyond an exponent of 900 matrices are recorded in other units.
             factor = abs(run.chain.skip) + abs(run.chain.gain)

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import layers, memory, orthogonal, rows, sources
+from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.precision import in_range, least_pivots
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.stages import Stage
-from bnmc.simulation.engine.state import Frames
+from bnmc.simulation.engine.state import Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
@@ -302,6 +301,37 @@ def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray
         return weights
 
     return given
+
+
+def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArray[np.float64]:
+    """Return the least pivot of each Gram matrix, relative to its diagonal.
+
+    Parameters
+    ----------
+    grams : (..., n, n) ndarray of float64
+    centred : bool
+        Whether to take the pivots of P G P, P the projector orthogonal to 1, without its last
+        pivot, which is 0.
+    rank : int
+        Largest possible rank; the function takes as many pivots.
+
+    Returns
+    -------
+    (...) ndarray of float64
+        The squared relative distance of the nearest sample from the span of those before it.
+    """
+    rest = np.ldexp(grams, -exponents_of(grams)[..., None, None].astype(np.int32))
+    n = rest.shape[-1]
+    if centred:
+        rest -= rest.mean(axis=-1, keepdims=True)
+        rest -= rest.mean(axis=-2, keepdims=True)
+    order = min(n - 1 if centred else n, rank)
+    matrices = np.ascontiguousarray(rest.reshape(-1, n, n)[:, :order, :order])
+    diagonals = np.einsum("kii->ki", matrices).clip(np.finfo(float).tiny)
+    least = np.full(len(matrices), np.inf)
+    panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, np.bool_)
+    factor.least_pivots(matrices, diagonals, np.arange(order), panel, regular, least)
+    return least.reshape(rest.shape[:-2])
 
 
 def bytes_of_thread(run: Run) -> int:

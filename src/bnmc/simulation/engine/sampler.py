@@ -20,8 +20,8 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.precision import exponents_of, lifted
-from bnmc.simulation.engine.state import Frames, State
+from bnmc.simulation.engine.stages import lifted
+from bnmc.simulation.engine.state import Frames, State, exponents_of
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 

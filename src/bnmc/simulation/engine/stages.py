@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -10,8 +11,8 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers
 from bnmc._kernels.scalar import codes
+from bnmc._kernels.scalar.scaling import shift_of
 from bnmc.chain.layers import Layer
-from bnmc.simulation.engine.precision import lifted
 
 
 class Stage(NamedTuple):
@@ -40,6 +41,15 @@ class Stage(NamedTuple):
     lift: int
     buffers: tuple[int, bool]
     largest: codes.LayerSpec
+
+
+def lifted(spec: codes.LayerSpec) -> tuple[codes.LayerSpec, int]:
+    """Return a law without normalization divided by a power of 2, and the exponent of that power.
+
+    The exponent is 0 unless the factors of a layer are far from 1.
+    """
+    lift = shift_of(max(abs(spec.skip), abs(spec.gain)))
+    return spec._replace(skip=math.ldexp(spec.skip, -lift), gain=math.ldexp(spec.gain, -lift)), lift
 
 
 def stages_of(

@@ -1,4 +1,7 @@
-"""The state of an ensemble of chains, and the frames in which samplers record layers."""
+"""The state of an ensemble of chains, and the frames in which samplers record layers.
+
+Gram matrices change their scale by exact powers of 2.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,11 @@ from numpy.typing import NDArray
 from bnmc.chain.chain import Chain
 
 FloatArray = NDArray[np.floating[Any]]
+
+#: Matrices with an exponent (base 2) of at most 900 are recorded unscaled.
+_MOST_EXPONENT = 900
+#: Beyond all differences of exponents of float64.
+_FARTHEST = 5000
 
 
 class Field(NamedTuple):
@@ -119,3 +127,38 @@ class State:
 
         arrays = {name: np.concatenate([array_of(part, name) for part in parts]) for name in forms}
         return replace(parts[0], arrays=arrays)
+
+
+def exponents_of(grams: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the exponent of the largest diagonal entry of each matrix (..., n, n); 0 for 0."""
+    largest = np.diagonal(grams, axis1=-2, axis2=-1).max(axis=-1)
+    return np.where(largest > 0.0, np.frexp(largest)[1], 0).astype(np.int64)
+
+
+def in_range(
+    grams: NDArray[np.float64], log_scale: NDArray[np.float64], units: NDArray[np.int64]
+) -> None:
+    """Give recorded matrices the unit 1 as far as float64 allows, in place.
+
+    Parameters
+    ----------
+    grams : (chains, layers, n, n) ndarray of float64
+        Receive the matrices themselves if float64 can hold their largest entry, else matrices with
+        entries of at most 1.
+    log_scale : (chains, layers) ndarray of float64
+        Receives the logarithm of the factor that is missing.
+    units : (chains, layers, n) ndarray of int64
+        Entry (i, j) of a matrix is in units of 2**(units[i] + units[j]).
+
+    Notes
+    -----
+    The result depends on the matrices themselves alone, not on their units.  A sample that is
+    smaller than the largest one by more than float64 allows becomes zero.
+    """
+    diagonal = np.diagonal(grams, axis1=-2, axis2=-1)
+    sizes = np.where(diagonal > 0.0, np.frexp(diagonal)[1] + 2 * units, -(1 << 62)).max(axis=-1)
+    far = (np.abs(sizes) > _MOST_EXPONENT) & (diagonal > 0.0).any(axis=-1)
+    common = np.where(far, sizes, 0)
+    by = units[..., :, None] + units[..., None, :] - common[..., None, None]
+    np.ldexp(grams, np.clip(by, -_FARTHEST, _FARTHEST).astype(np.int32), out=grams)
+    log_scale[...] = common * np.log(2.0)

@@ -36,10 +36,9 @@ from bnmc.simulation.engine.gpu.launches import (
     kernel_spec,
     raise_noted,
 )
-from bnmc.simulation.engine.precision import in_range
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
-from bnmc.simulation.engine.state import Frames, Measure
+from bnmc.simulation.engine.state import Frames, Measure, in_range
 from bnmc.simulation.engine.state import State as SavedState
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
