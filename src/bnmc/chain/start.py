@@ -134,9 +134,13 @@ class Representation:
         return Representation(self.x[first:last], self.a[first:last], exponents, state)
 
 
+#: What layer 0 is.
+Start = Covariance | Representation
+
+
 def prepare(
     chain: Chain, initial: object, chains: int, inputs: int | None, *, keeps_h: bool = False
-) -> Covariance | Representation:
+) -> Start:
     """Return the start that an argument `initial` means, or raise a typed error.
 
     `keeps_h` tells whether the rows before the norm are needed.

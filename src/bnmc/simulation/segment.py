@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.workers import Workers, even_ranges
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Start
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
@@ -52,9 +52,7 @@ class Segment:
         self.is_between = False
         self._step = layers_of_step(run, threads)
 
-    def begin(
-        self, start: Covariance | Representation | State, values: Values, slot: int = 0
-    ) -> None:
+    def begin(self, start: Start | State, values: Values, slot: int = 0) -> None:
         """Go to layer 0 or to the layer of a state, and record it if it is due."""
         frames = self.run.frames(1)
         if isinstance(start, State):

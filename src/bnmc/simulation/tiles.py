@@ -19,14 +19,14 @@ from bnmc._kernels.processor import host_cpu
 from bnmc._support.interruption import Stop
 from bnmc._support.version import versions
 from bnmc._support.workers import Workers, received, sendable
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Start
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.segment import Segment, layers_of_step
 from bnmc.simulation.sinks import Arrays, RunningMoments, Values
 
 #: Start of a part: the law or the array of layer 0, or the state of a layer.
-Origin = Covariance | Representation | State
+Origin = Start | State
 
 #: Seconds that a worker should need for a tile, and bytes of its values.
 TILE_SECONDS = 0.5
@@ -305,7 +305,7 @@ def make_tile(
     grid: Grid,
     part: int,
     block: int,
-    origin: Covariance | Representation | tuple[int, dict[str, NDArray[Any]]],
+    origin: Start | tuple[int, dict[str, NDArray[Any]]],
     threads: int,
     workers: Workers | None,
     stop: Stop | None,

@@ -14,7 +14,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.slopes import sigma_of
-from bnmc.chain.start import Covariance, Representation, write_gram
+from bnmc.chain.start import Representation, Start, write_gram
 
 #: A maximal coupling is tried if the logarithm of the ratio of the two densities has at most this
 #: standard deviation s; it is refused with probability 0.4 s.  A refusal costs the layers of a
@@ -79,13 +79,13 @@ class Pairs:
     def __init__(
         self,
         chain: Chain,
-        start: Covariance | Representation,
+        start: Start,
         lag: int,
         first: int,
         last: int,
         key: int,
         threshold: float = THRESHOLD,
-        behind: Covariance | Representation | None = None,
+        behind: Start | None = None,
     ) -> None:
         n, count = chain.batch, last - first
         self.chain, self.lag, self.first = chain, lag, first
@@ -117,9 +117,7 @@ class Pairs:
         """Make the Gram matrices of all pairs."""
         self.grams = np.zeros((len(self.met), 2, self.chain.batch, self.chain.batch))
 
-    def _begin(
-        self, ahead: Covariance | Representation, behind: Covariance | Representation
-    ) -> None:
+    def _begin(self, ahead: Start, behind: Start) -> None:
         """Draw layer 0 of the chains behind, then that of the chains ahead."""
         spec = spec_of(self.chain, layer=0)._replace(panel=self.chain.width)
         for start, stream in ((behind, codes.STREAM_START), (ahead, codes.STREAM_ROWS)):
@@ -207,7 +205,7 @@ class Pairs:
 
 def meet(
     chain: Chain,
-    start: Covariance | Representation,
+    start: Start,
     key: int,
     first: int,
     last: int,
@@ -215,7 +213,7 @@ def meet(
     most_layers: int,
     traced: int = 0,
     kind: type[Pairs] = Pairs,
-    behind: Covariance | Representation | None = None,
+    behind: Start | None = None,
 ) -> Meetings:
     """Let pairs meet, within at most `most_layers` layers together."""
     pairs = kind(chain, start, lag, first, last, key, behind=behind)

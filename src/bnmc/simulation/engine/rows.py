@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.slopes import sigma_of
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.sampler import FloatArray, Sampler
 from bnmc.simulation.engine.stages import Stage
@@ -66,9 +66,7 @@ class RowSampler(Sampler):
         elif any(layer.rows.norm.is_identity for layer in run.layers[1:]):
             self.require_scale(self.grams)
 
-    def begin(
-        self, start: Covariance | Representation, first: int, last: int, frames: Frames
-    ) -> None:
+    def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
         if self.run.splits_scale:
             part = slice(first, last) if len(start.exponents) > 1 else slice(1)
             self.exponents[first:last] = start.exponents[part]

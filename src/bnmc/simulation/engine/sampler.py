@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, numbers
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import raise_stopped
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.stages import lifted
 from bnmc.simulation.engine.state import Frames, State, exponents_of
@@ -96,9 +96,7 @@ class Sampler:
         """Number of parts of one layer that threads can share."""
         return 1
 
-    def begin(
-        self, start: Covariance | Representation, first: int, last: int, frames: Frames
-    ) -> None:
+    def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
         """Bring chains first:last to layer 0 and record it in slot 0."""
         raise NotImplementedError
 

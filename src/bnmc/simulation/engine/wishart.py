@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, wishart
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Representation, Start
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames
 from bnmc.simulation.engine.threads import Threads
@@ -22,9 +22,7 @@ class FactorSampler(Sampler):
         self.factors, self.exponents = self._arrays["factor"], self._arrays["exponent"]
         self.log_starts = self._arrays["log_start"]
 
-    def begin(
-        self, start: Covariance | Representation, first: int, last: int, frames: Frames
-    ) -> None:
+    def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
         units = np.broadcast_to(start.exponents, (len(start.exponents), self.columns))
         # All samples share one unit here, the largest.
         largest = units.max(axis=1, keepdims=True)
@@ -43,7 +41,7 @@ class FactorSampler(Sampler):
             # gain 1.
             self.log_starts[first:last] -= np.log(self.chain.width)
             slots = np.full(1, -1)
-        self._run(first, last, 0, slots, frames)
+        self.advance(first, last, 0, slots, frames)
         self._record(first, last, 0, frames)
 
     def record(self, frames: Frames) -> None:
@@ -65,11 +63,6 @@ class FactorSampler(Sampler):
         slots: NDArray[np.int64],
         frames: Frames,
         threads: Threads | None = None,
-    ) -> None:
-        self._run(first, last, layer, slots, frames)
-
-    def _run(
-        self, first: int, last: int, layer: int, slots: NDArray[np.int64], frames: Frames
     ) -> None:
         wishart.factor_layers(
             self.spec, self.factors[first:last], self.exponents[first:last],
