@@ -334,7 +334,11 @@ class Activation:
         return _rebuilt, (function, self.kinks, self.name, self.derivative)
 
 
-def as_activation(spec: str | ScalarFunction | Activation) -> Activation:
+#: What `as_activation` takes.
+ActivationLike = str | ScalarFunction | Activation
+
+
+def as_activation(spec: ActivationLike) -> Activation:
     """Return the activation of a name or a function, or the activation itself.
 
     Parameters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
@@ -13,7 +12,7 @@ from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRA
 from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.workers import received, sendable
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.layers import CovarianceMap, Layer, Linear, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
@@ -140,7 +139,7 @@ class Chain:
         self,
         width: int,
         batch: int,
-        activation: str | Activation | Callable[[Any], Any] = "linear",
+        activation: ActivationLike = "linear",
         *,
         norm: str | Norm = "batch",
         skip: float = 0.0,
@@ -286,9 +285,7 @@ class Chain:
         return self.is_gaussian and linear and without
 
     @classmethod
-    def bn_mlp(
-        cls, width: int, batch: int, activation: str | Activation | Callable[..., Any]
-    ) -> Self:
+    def bn_mlp(cls, width: int, batch: int, activation: ActivationLike) -> Self:
         """Return the chain of *On bridging …*, eq. (2): BN before a nonlinear activation."""
         return cls(width, batch, activation)
 
@@ -299,12 +296,7 @@ class Chain:
 
     @classmethod
     def bn_residual(
-        cls,
-        width: int,
-        batch: int,
-        activation: str | Activation | Callable[..., Any] = "linear",
-        *,
-        gamma: float,
+        cls, width: int, batch: int, activation: ActivationLike = "linear", *, gamma: float
     ) -> Self:
         """Return the chain of *… avoids rank collapse*: x + gamma W x, uncentred BN.
 
@@ -321,7 +313,7 @@ class Chain:
         cls,
         width: int,
         batch: int,
-        activation: str | Activation | Callable[..., Any] = "relu",
+        activation: ActivationLike = "relu",
         *,
         norm: str | Norm = "batch",
         gain: float = 1.0,
@@ -351,7 +343,7 @@ class Chain:
         cls,
         channels: int,
         batch: int,
-        activation: str | Activation | Callable[..., Any] = "relu",
+        activation: ActivationLike = "relu",
         *,
         shape: tuple[int, int] = (8, 8),
         kernel: tuple[int, int] = (3, 3),
@@ -410,9 +402,7 @@ class Chain:
         )  # fmt: skip
 
     @classmethod
-    def vanilla(
-        cls, width: int, batch: int, activation: str | Activation | Callable[..., Any] = "linear"
-    ) -> Self:
+    def vanilla(cls, width: int, batch: int, activation: ActivationLike = "linear") -> Self:
         """Return the chain without normalization."""
         return cls(width, batch, activation, norm="none")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,11 +236,8 @@ def meet(
 
 def joined(parts: Sequence[Meetings]) -> Meetings:
     """Return what became of consecutive ranges of pairs, of which the first has the trace."""
-    return Meetings(
-        layers=np.concatenate([part.layers for part in parts]),
-        tries=np.concatenate([part.tries for part in parts]),
-        refusals=np.concatenate([part.refusals for part in parts]),
-        distance=parts[0].distance,
-        pivot=parts[0].pivot,
-        degenerate=np.concatenate([part.degenerate for part in parts]),
-    )
+    of_pairs = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("layers", "tries", "refusals", "degenerate")
+    }
+    return replace(parts[0], **of_pairs)

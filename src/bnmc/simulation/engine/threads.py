@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,17 +55,17 @@ class Threads:
         def run(first: int, last: int) -> int:
             buffers = self._work(work.block.dtype)
             buffers = buffers._replace(factor=work.factor, regular=work.regular)
-            result: int = (
-                task(first, last, buffers, *arguments)
-                if self._call is None
-                else self._call(task, first, last, buffers, *arguments)
-            )
+            call = task if self._call is None else partial(self._call, task)
+            result: int = call(first, last, buffers, *arguments)
             return result
 
-        first_part, *others = even_ranges(panels, min(self._count, panels))
-        submit = self._executor.submit if self._executor is not None else None
-        futures = [submit(run, *part) for part in others] if submit is not None else []
-        results = [run(*first_part), *(future.result() for future in futures)]
+        return self._together(run, even_ranges(panels, min(self._count, panels)))
+
+    def _together(self, task: Callable[[Any, Any], int], parts: Sequence[Any]) -> int:
+        """Call a task with parts, the first one in this thread; return the least result >= 0."""
+        first, *others = parts
+        futures = [self._executor.submit(task, *part) for part in others if self._executor]
+        results = [task(*first), *(future.result() for future in futures)]
         return min((result for result in results if result >= 0), default=-1)
 
     def _share_large(self, task: Callable[[float, float], int], order: int) -> int:
@@ -72,12 +73,7 @@ class Threads:
         if self._executor is None or order < SHARED_ROWS:
             return task(0.0, 1.0)
         ends = [number / self._count for number in range(self._count + 1)]
-        futures = [
-            self._executor.submit(task, *ends[number : number + 2])
-            for number in range(1, self._count)
-        ]
-        results = [task(*ends[:2]), *(future.result() for future in futures)]
-        return min((result for result in results if result >= 0), default=-1)
+        return self._together(task, list(pairwise(ends)))
 
     def merge(
         self,
