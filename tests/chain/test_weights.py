@@ -17,6 +17,7 @@ from bnmc.chain.weights import WEIGHTS, weight_law
 from bnmc.errors import ArgumentError
 from bnmc.simulation import segment
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
+from bnmc.simulation.runs import Run
 from bnmc.testing import LawMismatch, assert_same_law
 from bnmc.testing.adapters import from_features_last
 
@@ -110,11 +111,11 @@ def test_the_mean_field_has_the_variances_at_this_width():
 
 def test_weights_and_biases_are_uniform_within_the_bounds_of_linear():
     chain = chain_of(200, 2)
-    weights = chain.gain * weights_of_layer(chain, None, "float64", 1, 0, 1)
+    weights = chain.gain * weights_of_layer(Run(chain, "weights", 1, None, "float64", 1), 0, 1)
     wide = chain_of(40_000, 1, norm="none")
     for width, values in (
         (200, weights.ravel()),
-        (40_000, biases_of_layer(wide, None, "float64", 1, 0, 1)),
+        (40_000, biases_of_layer(Run(wide, "weights", 1, None, "float64", 1), 0, 1)),
     ):
         unit = values * math.sqrt(width)
         assert np.abs(unit).max() <= 1.0 + 1e-14

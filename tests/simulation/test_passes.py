@@ -75,8 +75,9 @@ def test_biases_are_normal_and_of_their_variance():
     b = bnmc.drawn_biases(bnmc.simulate(bnmc.Chain(2, 1, norm="none"), 1, sampler="weights"), 1)
     assert not b.any()
     from bnmc.simulation.engine.replay import biases_of_layer
+    from bnmc.simulation.runs import Run
 
-    b = biases_of_layer(chain, None, "float64", 5, 0, 1)
+    b = biases_of_layer(Run(chain, "weights", 1, None, "float64", 5), 0, 1)
     for power, moment in ((1, 0.0), (2, 0.25), (4, 3 * 0.25**2)):
         spread = math.sqrt(math.prod(range(1, 4 * power, 2)) * 0.25 ** (2 * power) / len(b))
         assert abs((b**power).mean() - moment) < 6 * spread

@@ -53,5 +53,5 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
                     sampler.advance(0, sampler.chains, 1, np.zeros(1, np.int64), frames, shared)
             assert sampler.wide.tolist() == [is_wide]
             # The buffers of float32 rows, as large as the others, are free again.
-            dtypes = {key[1] for key in sampler._buffers.made if key[0] == "work"}
+            dtypes = {key[1] for key in sampler.buffers() if key[0] == "work"}
             assert dtypes == {"d" if is_wide else "f"}

@@ -56,7 +56,7 @@ class DrawnWeights:
 
     def __init__(self, run: Run) -> None:
         self._chain, self._numbers = run.chain, range(run.first, run.first + run.chains)
-        self._of_run = run.chain, run.inputs, run.dtype, run.key
+        self._run = run
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain."""
@@ -68,7 +68,7 @@ class DrawnWeights:
         return scaled
 
     def _biases(self, layer: int) -> Float64Array:
-        biases = [biases_of_layer(*self._of_run, number, layer) for number in self._numbers]
+        biases = [biases_of_layer(self._run, number, layer) for number in self._numbers]
         return np.stack(biases).astype(np.float64)
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
@@ -82,7 +82,7 @@ class DrawnWeights:
     ) -> Iterator[tuple[Float64Array, Float64Array]]:
         """Yield the weights of each network, with entries of variance 1, and its operand."""
         for number, operand in zip(self._numbers, operands, strict=True):
-            yield unit_weights_of_layer(*self._of_run, number, layer).astype(np.float64), operand
+            yield unit_weights_of_layer(self._run, number, layer).astype(np.float64), operand
 
 
 class ReplayedRows:

@@ -66,7 +66,13 @@ class Request:
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
         starting, start = self._start()
-        during = self._in_process() if self.tile_seconds is None else self._tiles(self.tile_seconds)
+        if self.tile_seconds is None:
+            # The start has frames of its own.
+            layers = -(-(self.run.recorded.last - self.run.start_layer) // self.run.recorded.every)
+            reduced = bool(self.reduce)
+            during = self._of_chains(self.run.chains, self.threads, layers, reduced=reduced)
+        else:
+            during = self._tiles(self.tile_seconds)
         if start > 8 * self.run.columns**2:
             during = max(during, self._copying())
         values, joining = self._values()
@@ -111,15 +117,6 @@ class Request:
         return self.run.chains * self.run.bytes_of_chain
 
     # --- layers
-
-    def _in_process(self) -> int:
-        """Return the bytes of state and frames if all chains go through the layers together."""
-        chains = self.run.chains
-        recorded = self.run.recorded
-        # The start has frames of its own.
-        layers = -(-(recorded.last - self.run.start_layer) // recorded.every)
-        reduced = bool(self.reduce)
-        return self._of_chains(chains, self.threads, layers, reduced=reduced)
 
     def _of_chains(self, chains: int, threads: int, most: int, *, reduced: bool) -> int:
         """Return the bytes of some chains: their state, frames, temporary arrays and buffers."""

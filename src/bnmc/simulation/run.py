@@ -375,8 +375,8 @@ def trajectory_of(
         backend=run.backend,
         cpu=host_cpu() if tiles is None else tiles.cpu,
         chains=run.chains,
-        widened=() if tiles is None else tuple(tiles.widened),
-        unresolved=() if tiles is None else tuple(tiles.unresolved),
+        widened=() if tiles is None else tiles.marked("wide"),
+        unresolved=() if tiles is None else tiles.marked("unresolved"),
         inputs=run.inputs,
         complete=slots == recorded.count,
         state=state,
@@ -422,7 +422,7 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     (50, 50)
     """
     layer, chain = _drawn(run, layer, chain)
-    return weights_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)
+    return weights_of_layer(run, chain, layer)
 
 
 def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
@@ -456,7 +456,7 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
     (50,)
     """
     layer, chain = _drawn(run, layer, chain)
-    return biases_of_layer(run.chain, run.inputs, run.dtype, run.key, chain, layer)
+    return biases_of_layer(run, chain, layer)
 
 
 def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[int, int]:

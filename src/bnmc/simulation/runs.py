@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import TILE
-from bnmc._kernels.scalar.codes import (
-    LayerSpec,
-)
+from bnmc._kernels.scalar.codes import LayerSpec
 from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import specs_of

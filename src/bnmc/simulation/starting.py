@@ -5,7 +5,6 @@ The run has a sampler, a backend and the key of its random numbers; the start is
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +70,24 @@ def run_of(
     choice("sampler", sampler, ("auto", "conditional", "weights"))
     dtype = precision(dtype)
     if isinstance(initial, State):
-        run = _continued(chain, initial, chains, inputs, rng, sampler, dtype)
+        require_sound(initial)
+        run = Run.of_state(initial)
+        if run.chain != chain:
+            raise ArgumentError("initial", run.chain, f"a state of {chain}")
+        for name, given, of_state in (
+            ("chains", chains, run.chains),
+            ("inputs", inputs, run.inputs),
+            ("dtype", dtype if dtype != "float64" else None, run.dtype),
+        ):
+            if given is not None and given != of_state:
+                raise ArgumentError(name, given, f"{of_state}, that of the state")
+        if rng is not None:
+            raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
+        if sampler not in ("auto", NAMES[run.path]):
+            raise ArgumentError("sampler", sampler, NAMES[run.path])
         recorded = _recorded_of(run.start_layer, depth, every, burn_in)
         chosen = as_observables(observables, run.inputs is not None)
-        return replace(run, observables=chosen, recorded=recorded, stays=stays)
+        return run.changed(chain=chain, observables=chosen, recorded=recorded, stays=stays)
     if inputs is not None:
         inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
     if chains is None:
@@ -93,33 +106,6 @@ def run_of(
     return Run(
         chain, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
     )
-
-
-def _continued(
-    chain: Chain,
-    state: State,
-    chains: int | None,
-    inputs: int | None,
-    rng: Any,
-    sampler: str,
-    dtype: str,
-) -> Run:
-    """Take everything from a state; arguments that are given as well must agree with it."""
-    require_sound(state)
-    if state.chain != chain:
-        raise ArgumentError("initial", state.chain, f"a state of {chain}")
-    for name, given, of_state in (
-        ("chains", chains, state.chains),
-        ("inputs", inputs, state.inputs),
-        ("dtype", dtype if dtype != "float64" else None, state.dtype),
-    ):
-        if given is not None and given != of_state:
-            raise ArgumentError(name, given, f"{of_state}, that of the state")
-    if rng is not None:
-        raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
-    if sampler not in ("auto", NAMES[state.path]):
-        raise ArgumentError("sampler", sampler, NAMES[state.path])
-    return replace(Run.of_state(state), chain=chain)
 
 
 def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
@@ -176,14 +162,13 @@ def started(
         if [each.name for each in run.observables] != ["gram"] or reduced or run.inputs:
             allowed = "arrays of the host unless 'gram' alone is recorded, of one input, unreduced"
             raise ArgumentError("out", "an array of a device", allowed)
-        backend = _on_device(backend, run, threads, "out", "an out array of a device")
+        backend = _on_device(backend, run, threads, "an out array of a device")
     _require_states(run, initial)
     key = run.key
     if not isinstance(initial, State):
         run.chain.activation.check()
         if is_device_array(initial):
-            what = "an initial array of a device"
-            backend = _on_device(backend, run, threads, "initial", what)
+            backend = _on_device(backend, run, threads, "an initial array of a device")
             from bnmc.simulation.engine.gpu.arrays import DeviceRows
 
             initial = DeviceRows.of(initial, run.chain, run.chains, run.inputs)
@@ -201,7 +186,7 @@ def is_on_host(start: object) -> bool:
     return isinstance(start, (State, Covariance, Representation))
 
 
-def _on_device(backend: str, run: Run, threads: int, name: str, what: str) -> str:
+def _on_device(backend: str, run: Run, threads: int, what: str) -> str:
     """Return "cuda", which an array of a device needs, or raise."""
     if backend == "cpu":
         raise ArgumentError("backend", "cpu", f"'cuda' for {what}")
@@ -232,14 +217,11 @@ def choose_backend(wanted: str, run: Run, threads: int) -> str:
         if reason is not None:
             raise BackendError("cuda", reason)
         return "cuda"
-    return "cuda" if reason is None and _fits(run) else "cpu"
-
-
-def _fits(run: Run) -> bool:
-    """Return whether a GPU has room for the Gram matrices of these chains."""
+    if reason is not None:
+        return "cpu"
     from bnmc.simulation.engine.gpu.samplers import fits
 
-    return fits(run)
+    return "cuda" if fits(run) else "cpu"
 
 
 def _refusal(run: Run) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import InitVar, dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -107,6 +108,7 @@ class Tile(NamedTuple):
     versions: str
 
 
+@dataclass(eq=False)
 class Tiles:
     """The tiles of a run, as work of `run_work`.
 
@@ -131,19 +133,17 @@ class Tiles:
         Where the Gram matrices of the run stay.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        start: Origin,
-        grid: Grid,
-        workers: Workers,
-        stop: Stop,
-        sink: Arrays | RunningMoments | None,
-        store: Any = None,
-        results: Any = None,
-    ) -> None:
-        self.run, self.grid, self.workers = run, grid, workers
-        self.stop, self.sink, self.store, self.results = stop, sink, store, results
+    run: Run
+    start: InitVar[Origin]
+    grid: Grid
+    workers: Workers
+    stop: Stop
+    sink: Arrays | RunningMoments | None
+    store: Any = None
+    results: Any = None
+
+    def __post_init__(self, start: Origin) -> None:
+        grid, workers, store = self.grid, self.workers, self.store
         self.parts, self.blocks = grid.parts, grid.blocks
         self.together = store is None and workers.are_threads
         self.ahead = 1 if self.together else _AHEAD
@@ -160,7 +160,7 @@ class Tiles:
         #: Number of blocks that all parts have finished, and of recorded layers in them.
         self._whole = self.slots = 0
         self._cpus: set[str] = set()
-        self._common = run if workers.shares_memory else _pickled(run)
+        self._common = self.run if workers.shares_memory else _pickled(self.run)
 
     def skip(self, part: int, block: int) -> int:
         """Return the block after the last state of the store before the first missing tile."""
@@ -253,30 +253,21 @@ class Tiles:
         """The kinds of processor of the workers."""
         return self.run.on_processors(", ".join(sorted(self._cpus)) or host_cpu())
 
-    @property
-    def widened(self) -> list[int]:
-        """The chains that continued in float64."""
-        return self._chains("wide")
-
-    @property
-    def unresolved(self) -> list[int]:
-        """The chains with Gram matrices that float32 rows did not resolve."""
-        return self._chains("unresolved")
-
-    def _chains(self, name: str) -> list[int]:
+    def marked(self, name: str) -> tuple[int, ...]:
+        """Return the chains with a mark: "wide" or "unresolved", as samplers have them."""
         if self.run.dtype == "float64":
-            return []
+            return ()
         if self.together:
             marks = [getattr(self._segments[part].sampler, name) for part in sorted(self._segments)]
         else:
             state = self.state
             marks = [] if state is None else [state.arrays.get(name, ())]
-        return [
+        return tuple(
             part * self.grid.part + chain
             for part, marked in enumerate(marks)
             if np.count_nonzero(marked)
             for chain in np.flatnonzero(marked).tolist()
-        ]
+        )
 
     @property
     def state(self) -> State | None:

@@ -12,13 +12,13 @@ import numpy as np
 from bnmc._kernels.cpu import layers, memory, numbers, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import Chain
 from bnmc.chain.needs import ROWS_ALONE, require
 from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.rows import RowSampler, given_panels
 from bnmc.simulation.engine.state import FloatArray, State
 from bnmc.simulation.runs import Run
+from bnmc.simulation.trajectory import Trajectory
 
 
 class Replay:
@@ -91,14 +91,16 @@ class Replay:
         )  # fmt: skip
 
 
-def weights_of_layer(
-    chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
-) -> FloatArray:
+def _sampler_of_weights(run: Run | Trajectory, number: int) -> RowSampler:
+    return RowSampler(Run(run.chain, "weights", 1, run.inputs, run.dtype, run.key, first=number))
+
+
+def weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
     """Return the weights W of a layer of one chain of the sampler "weights", (width, width).
 
     Those of a convolution are (channels, channels, height, width), output channel first.
     """
-    weights = unit_weights_of_layer(chain, inputs, dtype, key, index, layer)
+    weights, chain = unit_weights_of_layer(run, number, layer), run.chain
     weights /= np.sqrt(weights.dtype.type(chain.fan_in))
     if chain.convolution is None:
         return weights
@@ -106,12 +108,10 @@ def weights_of_layer(
     return np.ascontiguousarray(taps.transpose(0, 3, 1, 2))
 
 
-def unit_weights_of_layer(
-    chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
-) -> FloatArray:
+def unit_weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
     """Return the weights W with entries of variance 1, (width, weights of a row)."""
-    sampler = RowSampler(Run(chain, "weights", 1, inputs, dtype, key, first=index))
-    width, length = chain.width, chain.fan_in
+    sampler = _sampler_of_weights(run, number)
+    width, length = run.chain.width, run.chain.fan_in
     weights = np.zeros((width, length), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
@@ -131,11 +131,9 @@ def unit_weights_of_layer(
     return weights
 
 
-def biases_of_layer(
-    chain: Chain, inputs: int | None, dtype: str, key: int, index: int, layer: int
-) -> FloatArray:
+def biases_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
     """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
-    sampler = RowSampler(Run(chain, "weights", 1, inputs, dtype, key, first=index))
+    sampler, chain = _sampler_of_weights(run, number), run.chain
     width, tile = chain.width, sampler.work().tile
     unit = np.zeros(memory.stride(width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)

@@ -18,9 +18,9 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.sampler import FloatArray, Sampler
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.stages import Stage
-from bnmc.simulation.engine.state import Frames, exponents_of, in_range
+from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 

@@ -25,8 +25,6 @@ from bnmc.simulation.engine.state import Frames, State, exponents_of
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
-FloatArray = NDArray[np.floating[Any]]
-
 _Buffer = TypeVar("_Buffer")
 
 
@@ -139,7 +137,7 @@ class Sampler:
 
         The key of rows has the character of their dtype, whose hash takes less time.
         """
-        buffers = self.buffers()
+        buffers: dict[Any, Any] = self.buffers()
         if key not in buffers:
             buffers[key] = make()
         return buffers[key]
@@ -152,7 +150,7 @@ class Sampler:
         """Let a float32 chain continue in float64; drop buffers that no chain needs any more."""
         self.wide[index] = True
         if self.wide.all():
-            buffers = self.buffers()
+            buffers: dict[Any, Any] = self.buffers()
             for key in [key for key in buffers if self.dtype.char in key]:
                 del buffers[key]
 
@@ -162,8 +160,8 @@ class Sampler:
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
         """Raise the error of the first chain that a kernel stopped."""
-        if status[:, 0].any():
-            stopped = np.flatnonzero(status[:, 0])
+        stopped = np.flatnonzero(status[:, 0])
+        if stopped.size:
             what, layer, row = (int(v) for v in status[stopped[0]])
             chain = self.offset + first + int(stopped[0])
             raise_stopped(what, chain, layer, row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from bnmc._support.workers import even_ranges
 SHARED_ROWS = 512
 
 
+@dataclass(frozen=True)
 class Threads:
     """The calling thread, and those of an executor.
 
@@ -36,43 +38,39 @@ class Threads:
         Called with a task and its arguments in place of the task.
     """
 
-    def __init__(
-        self,
-        executor: Executor | None,
-        count: int,
-        work: Callable[[np.dtype[Any]], numbers.Work],
-        call: Callable[..., int] | None = None,
-    ) -> None:
-        self._executor, self._count, self._work, self._call = executor, count, work, call
+    executor: Executor | None
+    count: int
+    work: Callable[[np.dtype[Any]], numbers.Work]
+    call: Callable[..., int] | None = None
 
     def giving(self, panels: Callable[[int], NDArray[Any]]) -> Threads:
         """Return threads that give kernels the weights of each panel of a layer."""
-        return Threads(self._executor, self._count, self._work, partial(_with_weights, panels))
+        return replace(self, call=partial(_with_weights, panels))
 
     def share(self, task: Any, panels: int, work: numbers.Work, *arguments: Any) -> int:
         """Call a task with ranges of panels; return the least result >= 0, or -1."""
 
         def run(first: int, last: int) -> int:
-            buffers = self._work(work.block.dtype)
+            buffers = self.work(work.block.dtype)
             buffers = buffers._replace(factor=work.factor, regular=work.regular)
-            call = task if self._call is None else partial(self._call, task)
+            call = task if self.call is None else partial(self.call, task)
             result: int = call(first, last, buffers, *arguments)
             return result
 
-        return self._together(run, even_ranges(panels, min(self._count, panels)))
+        return self._together(run, even_ranges(panels, min(self.count, panels)))
 
     def _together(self, task: Callable[[Any, Any], int], parts: Sequence[Any]) -> int:
         """Call a task with parts, the first one in this thread; return the least result >= 0."""
         first, *others = parts
-        futures = [self._executor.submit(task, *part) for part in others if self._executor]
+        futures = [self.executor.submit(task, *part) for part in others if self.executor]
         results = [task(*first), *(future.result() for future in futures)]
         return min((result for result in results if result >= 0), default=-1)
 
     def _share_large(self, task: Callable[[float, float], int], order: int) -> int:
         """Call a task with ranges of shares from 0 to 1, if a triangle is large."""
-        if self._executor is None or order < SHARED_ROWS:
+        if self.executor is None or order < SHARED_ROWS:
             return task(0.0, 1.0)
-        ends = [number / self._count for number in range(self._count + 1)]
+        ends = [number / self.count for number in range(self.count + 1)]
         return self._together(task, list(pairwise(ends)))
 
     def merge(

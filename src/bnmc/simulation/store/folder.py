@@ -17,13 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bnmc._support.machine import available_memory
-from bnmc.errors import (
-    BnmcError,
-    StoreError,
-    StoreInUseError,
-    StoreLockError,
-    StoreReplacedError,
-)
+from bnmc.errors import BnmcError, StoreError, StoreInUseError, StoreLockError, StoreReplacedError
 
 #: Bytes of a file from which on its size is compared with the memory, and copies that readers make.
 _MUCH, _COPIES = 1 << 24, 4

@@ -16,7 +16,7 @@ from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc._support.text import loads
 from bnmc.errors import StoreError
-from bnmc.simulation.runs import Recorded, Run
+from bnmc.simulation.runs import Run
 from bnmc.simulation.store.folder import read_file
 from bnmc.simulation.store.parts import digest_of_document
 from bnmc.simulation.tiles import Grid
@@ -120,38 +120,28 @@ def _document(path: Path) -> dict[str, Any]:
     return document
 
 
-def stored_grid(array: Any, attributes: Mapping[str, Any]) -> Grid:
-    """Return the division of a stored run into tiles, by slots, given one of its arrays."""
-    chains, slots = array.shape[:2]
-    return Grid.of_slots(chains, Recorded(0, 1, slots - 1), attributes["part"], attributes["block"])
+def tile_of(array: Any, part: int, block: int) -> tuple[slice, slice]:
+    """Return the chains and slots of a tile, which is one chunk."""
+    chains, slots = (
+        slice(number * length, min((number + 1) * length, whole))
+        for number, length, whole in zip((part, block), array.chunks, array.shape, strict=False)
+    )
+    return chains, slots
 
 
-def chunk_of(place: Path, name: str, part: int, block: int, axes: int) -> Path:
-    """Return the file of the values of one tile, which are one chunk."""
-    numbers = [part, block, *[0] * (axes - 2)]
-    return place.joinpath(name, "c", *map(str, numbers))
+def chunk_of(place: Path, array: Any, part: int, block: int) -> Path:
+    """Return the file of the values of a tile; `place` has the files of the store."""
+    numbers = [part, block, *[0] * (array.ndim - 2)]
+    return place.joinpath(array.basename, "c", *map(str, numbers))
 
 
 def sound_values(
-    place: Path, array: Any, name: str, grid: Grid, part: int, block: int, checksum: int
+    place: Path, array: Any, part: int, block: int, checksum: int
 ) -> NDArray[np.float64] | None:
-    """Return the values of a tile, or None unless they have their checksum.
-
-    Parameters
-    ----------
-    place : Path
-        Where the files of the store are.
-    array : zarr.Array
-        All values of the observable.
-    name : str
-        The observable.
-    grid : Grid
-    part, block : int
-    checksum : int
-    """
-    if is_too_long(chunk_of(place, name, part, block, array.ndim), math.prod(array.chunks)):
+    """Return the values of a tile of an array, or None unless they have their checksum."""
+    if is_too_long(chunk_of(place, array, part, block), math.prod(array.chunks)):
         return None
-    values = read_values(array, (grid.of_part(part), grid.of_block(block)))
+    values = read_values(array, tile_of(array, part, block))
     return values if values is not None and checksum_of(values) == checksum else None
 
 

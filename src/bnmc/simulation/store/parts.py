@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +25,9 @@ from bnmc.simulation.store.folder import PARTIAL, Folder, Lock, read_file, repor
 from bnmc.simulation.tiles import Origin
 
 _T = TypeVar("_T")
+
+#: Takes the bytes of a file and returns their content and the facts in them.
+_Unpacked = Callable[[bytes], tuple[_T, Mapping[str, str]]]
 
 #: The file that the process locks that writes a folder of parts.
 _LOCK = "lock"
@@ -96,7 +98,7 @@ class PartStore:
         self.path = path
         self._facts, self._settings = dict(facts), dict(settings or {})
         #: What the disk is writing.
-        self._on_the_way: deque[Future[None]] = deque()
+        self._on_the_way: Future[None] | None = None
         lock = path / self.inside / _LOCK
         with reported(path), contextlib.ExitStack() as stack:
             if (path / self.header).exists():
@@ -154,7 +156,7 @@ class PartStore:
             attributes["identity"] = _identity(attributes)
             content = json.dumps({**document, "attributes": attributes}, indent=2) + "\n"
             self.sync(self.folder.files())
-            self._wait_for_disk(0)
+            self._wait_for_disk()
             self.sync([self.replace(self.header, content.encode())])
             synced(self.path.parent)
 
@@ -185,24 +187,23 @@ class PartStore:
         return file
 
     def sync(self, files: Iterable[Path]) -> None:
-        """Let the disk write files, and wait for the files of all earlier calls."""
-        self._on_the_way.append(self._disk.submit(self.folder.sync, files))
-        self._wait_for_disk(1)
+        """Let the disk write files, after those of all earlier calls, for which it waits."""
+        self._wait_for_disk()
+        self._on_the_way = self._disk.submit(self.folder.sync, files)
 
     def finish(self) -> None:
         """Wait until the disk has all files."""
         with self.writing():
-            self._wait_for_disk(0)
+            self._wait_for_disk()
 
-    def _wait_for_disk(self, left: int) -> None:
-        while len(self._on_the_way) > left:
-            self._on_the_way.popleft().result()
+    def _wait_for_disk(self) -> None:
+        writing, self._on_the_way = self._on_the_way, None
+        if writing is not None:
+            writing.result()
 
     # --- parts
 
-    def content(
-        self, part: int | str, unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]]
-    ) -> _T | None:
+    def content(self, part: int | str, unpacked: _Unpacked[_T]) -> _T | None:
         """Return the content of a finished part, or None if its file is missing or damaged.
 
         Parameters
@@ -242,11 +243,7 @@ def file_of(part: int | str) -> str:
 
 
 def part_of(
-    path: Path,
-    place: Path,
-    name: str,
-    facts: Mapping[str, str],
-    unpacked: Callable[[bytes], tuple[_T, Mapping[str, str]]],
+    path: Path, place: Path, name: str, facts: Mapping[str, str], unpacked: _Unpacked[_T]
 ) -> _T | None:
     """Return the content of the file of a part, or None if it is missing or damaged.
 

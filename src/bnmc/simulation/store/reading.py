@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
 from bnmc.simulation.store.folder import reported
-from bnmc.simulation.store.layout import require_layout, sound_values, stored_grid
+from bnmc.simulation.store.layout import require_layout, sound_values, tile_of
 from bnmc.simulation.store.parts import file_of, header_of, part_of, without_facts
-from bnmc.simulation.tiles import Grid
 
 if TYPE_CHECKING:
     import xarray
@@ -67,7 +65,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         if name not in self.names:
             raise KeyError(name)
         with reported(self.path):
-            attributes = self._checked_header()
+            self._require_run()
             group = import_extra("zarr", "xarray").open_group(self.path, mode="r", zarr_format=3)
             array = group[name]
             shape = array.shape[0], self.layers, *array.shape[2:]
@@ -75,17 +73,14 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
             if size > (available := available_memory()):
                 hint = "read parts of it through run.to_xarray()"
                 raise ResultTooLargeError(name, size, available, hint)
-            values, grid = np.empty(shape), stored_grid(array, attributes)
-            for part, block in itertools.product(range(grid.parts), range(grid.blocks)):
-                slots = grid.of_block(block)
+            values = np.empty(shape)
+            for part, block in np.ndindex(array.cdata_shape[:2]):
+                chains, slots = tile_of(array, part, block)
                 if slots.start < self.layers:
-                    tile = self._tile(name, array, grid, part, block)
-                    values[grid.of_part(part), slots] = tile
+                    values[chains, slots] = self._tile(name, array, part, block)
             return values
 
-    def _tile(
-        self, name: str, array: Any, grid: Grid, part: int, block: int
-    ) -> NDArray[np.float64]:
+    def _tile(self, name: str, array: Any, part: int, block: int) -> NDArray[np.float64]:
         """Return the values of a tile, or raise if they are missing or damaged."""
         number = f"{part}-{block}"
         facts = {"identity": self.identity, "part": number}
@@ -93,13 +88,13 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         sums = None if arrays is None else sums_of(arrays, self.names)
         values = None
         if sums is not None:
-            values = sound_values(self.path, array, name, grid, part, block, sums[name])
+            values = sound_values(self.path, array, part, block, sums[name])
         if values is None:
-            chains = grid.of_part(part)
+            chains, slots = tile_of(array, part, block)
             raise StoreError(
                 str(self.path),
                 f"{name} of chains {chains.start} to {chains.stop - 1} is damaged from recorded "
-                f"layer {grid.of_block(block).start} on; the same call of simulate makes it again",
+                f"layer {slots.start} on; the same call of simulate makes it again",
             )
         return values
 
@@ -116,18 +111,17 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
         """
         xr = import_extra("xarray", "xarray")
         with reported(self.path):
-            self._checked_header()
+            self._require_run()
             dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
         return dataset.isel(layer=slice(self.layers))
 
-    def _checked_header(self) -> dict[str, Any]:
-        """Return the attributes of the store, or raise unless it holds the run."""
+    def _require_run(self) -> None:
+        """Raise unless the store holds the run."""
         attributes = header_of(self.path, HEADER)
         if attributes["identity"] != self.identity:
             have = str(attributes["identity"])
             raise StoreMismatchError(str(self.path), "identity", have, self.identity)
         require_layout(self.path, self.path, (*self.names, "layer"), attributes)
-        return attributes
 
 
 def sums_of(arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> dict[str, int] | None:

@@ -34,6 +34,7 @@ from bnmc.simulation.store.layout import (
     read_values,
     require_layout,
     sound_values,
+    tile_of,
 )
 from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
 from bnmc.simulation.tiles import Grid, Origin, Tile
@@ -133,12 +134,7 @@ class RunStore(parts.PartStore):
     header, inside, what = HEADER, INSIDE, "an earlier run"
 
     def __init__(
-        self,
-        path: Path,
-        run: Run,
-        start: Origin,
-        grid: Grid,
-        attributes: Mapping[str, Any],
+        self, path: Path, run: Run, start: Origin, grid: Grid, attributes: Mapping[str, Any]
     ) -> None:
         self.run, self.grid, self._attributes = run, grid, attributes
         self._zarr = import_extra("zarr", "xarray")
@@ -210,10 +206,10 @@ class RunStore(parts.PartStore):
         files = []
         with self.writing():
             if (part, block) not in self._sums:
-                where = self.grid.of_part(part), self.grid.of_block(block)
                 for name, values in tile.values.items():
-                    self._group[name][where] = values
-                    files.append(chunk_of(self.folder.place, name, part, block, values.ndim))
+                    array = self._group[name]
+                    array[tile_of(array, part, block)] = values
+                    files.append(chunk_of(self.folder.place, array, part, block))
         self._enter(part, block, sums, tile.arrays, files)
         self._written.add((part, block))
         if not self._keep_all and (part, block - 2) in self._sums:
@@ -290,11 +286,9 @@ class RunStore(parts.PartStore):
             del self._sums[part, block]
 
     def _is_sound(self, part: int, block: int) -> bool:
-        place, sums = self.folder.place, self._sums[part, block]
         return all(
-            sound_values(place, self._group[name], name, self.grid, part, block, sums[name])
-            is not None
-            for name in self._observed
+            sound_values(self.folder.place, self._group[name], part, block, checksum) is not None
+            for name, checksum in self._sums[part, block].items()
         )
 
     def _mend_layers(self) -> None:
