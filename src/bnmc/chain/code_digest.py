@@ -11,16 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from bnmc.chain.object_parts import (
-    KNOWN_BY_NAME,
-    attribute_of,
-    content_of,
-    full_name,
-    installed_name,
-    is_known,
-    parts_of,
-    version_of,
-)
+from bnmc.chain import object_parts
 from bnmc.errors import ArgumentError
 
 ScalarFunction = Callable[[Any], Any]
@@ -98,8 +89,8 @@ def _imported_names(code: CodeType) -> list[str]:
 def _imported(name: str) -> ModuleType | None:
     """Return a module that a function imports, or None if it is known by its name or missing."""
     try:
-        is_known = name.partition(".")[0] in KNOWN_BY_NAME
-        return None if is_known else importlib.import_module(name)
+        has_name = name.partition(".")[0] in object_parts.KNOWN_BY_NAME
+        return None if has_name else importlib.import_module(name)
     except ImportError:  # the function may handle it
         return None
 
@@ -118,10 +109,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def is_importable(function: ScalarFunction) -> bool:
     """Return whether another process finds this function by its name."""
-    module_name = getattr(function, "__module__", None)
-    if module_name is None or module_name == "__main__":
-        return False
-    return attribute_of(module_name, str(getattr(function, "__qualname__", ""))) is function
+    module, name = (getattr(function, name, None) for name in ("__module__", "__qualname__"))
+    in_module = module not in (None, "__main__")
+    return in_module and object_parts.attribute_of(str(module), str(name)) is function
 
 
 # --- digest
@@ -195,18 +185,18 @@ class _Digest:
             self._write("set", " ".join(sorted(map(self._digest_of, value))))
         elif isinstance(value, ModuleType):
             self._add_module(value, user)
-        elif (content := content_of(value)) is not None:
+        elif (content := object_parts.content_of(value)) is not None:
             self._add_parts(*content, user)
-        elif self._by_version and (name := installed_name(value)) is not None:
+        elif self._by_version and (name := object_parts.installed_name(value)) is not None:
             self._write("installed", name)
-        elif is_known(value):
-            self._write("name", full_name(value))
+        elif object_parts.is_known(value):
+            self._write("name", object_parts.full_name(value))
         elif isinstance(value, FunctionType):
             self._add_function(value)
         elif isinstance(value, CFuncPtr):
             raise TypeError("it refers to a pointer to a C function, which cannot be identified")
         elif not self._is_seen(value, None):
-            self._add_parts(*parts_of(value), None)
+            self._add_parts(*object_parts.parts_of(value), None)
 
     def _add_function(self, function: FunctionType) -> None:
         code, variables = function.__code__, function.__globals__
@@ -233,7 +223,7 @@ class _Digest:
     def _add_module(self, module: ModuleType, user: CodeType | None) -> None:
         self._write("module", module.__name__)
         package = module.__name__.partition(".")[0]
-        version = "" if package in KNOWN_BY_NAME else version_of(package)
+        version = "" if package in object_parts.KNOWN_BY_NAME else object_parts.version_of(package)
         if self._by_version and version is not None:
             self._write("version", version)  # names are part of the code that refers to it
         elif user is not None and not self._is_seen(module, user):

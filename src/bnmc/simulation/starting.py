@@ -8,13 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bnmc._kernels.scalar.codes import (
-    MOST_CHAINS,
-    MOST_ELEMENTS,
-    MOST_LAYERS,
-    MOST_ROWS,
-    NORM_FIRST,
-)
+from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import choice, draw_key, integer, precision
 from bnmc._support.device_arrays import is_device_array
 from bnmc.chain.chain import Chain
@@ -89,16 +83,16 @@ def run_of(
         chosen = as_observables(observables, run.inputs is not None)
         return run.changed(chain=chain, observables=chosen, recorded=recorded, stays=stays)
     if inputs is not None:
-        inputs = integer("inputs", inputs, low=1, high=MOST_CHAINS)
+        inputs = integer("inputs", inputs, low=1, high=codes.MOST_CHAINS)
     if chains is None:
         axes = 2 if inputs is None else 3
         shape = () if isinstance(initial, (str, FirstLayer)) else shape_of(initial)
         chains = shape[0] if len(shape) == axes + 1 else 1
-    chains = integer("chains", chains, low=1, high=MOST_CHAINS)
+    chains = integer("chains", chains, low=1, high=codes.MOST_CHAINS)
     chosen = as_observables(observables, inputs is not None)
     shows_state = any(each.uses_state for each in chosen)
     path = choose_sampler(chain, inputs, sampler, dtype, shows_state=shows_state)
-    most = {"factor": chain.width, "weights": MOST_ELEMENTS}.get(path, MOST_ROWS)
+    most = {"factor": chain.width, "weights": codes.MOST_ELEMENTS}.get(path, codes.MOST_ROWS)
     length = chain.fan_in if path == "weights" else chain.width
     if length > most:
         raise ArgumentError("width", chain.width, f"at most {most} for this chain")
@@ -110,10 +104,10 @@ def run_of(
 
 def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
     """Return the layers that the arguments of `simulate` ask to record, or raise."""
-    step = min(integer("every", every, low=1), MOST_LAYERS)
+    step = min(integer("every", every, low=1), codes.MOST_LAYERS)
     first = start + integer("burn_in", burn_in, low=0, high=depth)
-    if start + depth >= MOST_LAYERS:
-        most = MOST_LAYERS - 1 - start
+    if start + depth >= codes.MOST_LAYERS:
+        most = codes.MOST_LAYERS - 1 - start
         allowed = f"an integer <= {most}: layers have numbers below 2**32, and the state has one"
         raise ArgumentError("depth", depth, f"{allowed} of {start}")
     return Recorded(first, step, start + depth)
@@ -122,7 +116,7 @@ def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
 def _require_states(run: Run, initial: object) -> None:
     """Raise if the Gram matrix of h is due in the first layer, and a state has no h."""
     rows = run.layers[-1].rows
-    keeps_h = run.keeps_x and (rows.order != NORM_FIRST or rows.norm.is_identity)
+    keeps_h = run.keeps_x and (rows.order != codes.NORM_FIRST or rows.norm.is_identity)
     is_due = run.shows_state and run.recorded.first == run.start_layer
     if isinstance(initial, State) and is_due and not keeps_h and run.path != "factor":
         hint = "the state keeps no rows h of its own layer, whose Gram matrix was recorded before"

@@ -25,17 +25,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMisma
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
-from bnmc.simulation.store import parts
-from bnmc.simulation.store.layout import (
-    checksum_of,
-    chunk_of,
-    is_too_long,
-    make_arrays,
-    read_values,
-    require_layout,
-    sound_values,
-    tile_of,
-)
+from bnmc.simulation.store import layout, parts
 from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
@@ -149,7 +139,7 @@ class RunStore(parts.PartStore):
 
     def _document(self) -> dict[str, Any]:
         attributes = {**self._facts, **self._attributes}
-        return make_arrays(self.folder.place, self.run, self.grid, attributes)
+        return layout.make_arrays(self.folder.place, self.run, self.grid, attributes)
 
     def _check(self) -> None:
         """Check the metadata and the tiles of the store, and make what is damaged free."""
@@ -171,7 +161,7 @@ class RunStore(parts.PartStore):
     def _check_header(self) -> None:
         """Raise unless the store has the attributes and the metadata of this run."""
         super()._check()
-        require_layout(self.path, self.folder.place, (*self._observed, "layer"), self.stored)
+        layout.require_layout(self.path, self.folder.place, (*self._observed, "layer"), self.stored)
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
@@ -202,14 +192,14 @@ class RunStore(parts.PartStore):
         ):  # fmt: skip
             if have != want:
                 raise StoreMismatchError(str(self.path), name, want, have)
-        sums = {name: checksum_of(values) for name, values in tile.values.items()}
+        sums = {name: layout.checksum_of(values) for name, values in tile.values.items()}
         files = []
         with self.writing():
             if (part, block) not in self._sums:
                 for name, values in tile.values.items():
                     array = self._group[name]
-                    array[tile_of(array, part, block)] = values
-                    files.append(chunk_of(self.folder.place, array, part, block))
+                    array[layout.tile_of(array, part, block)] = values
+                    files.append(layout.chunk_of(self.folder.place, array, part, block))
         self._enter(part, block, sums, tile.arrays, files)
         self._written.add((part, block))
         if not self._keep_all and (part, block - 2) in self._sums:
@@ -286,17 +276,18 @@ class RunStore(parts.PartStore):
             del self._sums[part, block]
 
     def _is_sound(self, part: int, block: int) -> bool:
+        place, sums = self.folder.place, self._sums[part, block]
         return all(
-            sound_values(self.folder.place, self._group[name], part, block, checksum) is not None
-            for name, checksum in self._sums[part, block].items()
+            layout.sound_values(place, self._group[name], part, block, sums[name]) is not None
+            for name in self._observed
         )
 
     def _mend_layers(self) -> None:
         """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
         array = self._group["layer"]
-        too_long = is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
-        stored = None if too_long else read_values(array, (slice(None),))
+        too_long = layout.is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
+        stored = None if too_long else layout.read_values(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
             array[:] = layers
 
