@@ -7,7 +7,7 @@ from oracle import FORMULAS
 
 import bnmc
 from bnmc.chain.chain import Chain
-from bnmc.simulation.engine.replay import Replay
+from bnmc.simulation.engine.replay import replaying, representation
 
 
 def unit_normals(generator, shape):
@@ -33,9 +33,9 @@ def test_a_representation_gives_the_recorded_gram_matrix(name, dtype):
     options = {"chains": 2, "rng": 1, "sampler": sampler, "dtype": dtype}
     state = bnmc.simulate(chain, 4, **options).final_state
     recorded = bnmc.simulate(chain, 5, **options).gram[:, 5]
-    replay = Replay(state)
+    replay = replaying(state)
     for index in range(2):
-        a = FORMULAS[chain.activation.name](replay.representation(index).astype(np.float64))
+        a = FORMULAS[chain.activation.name](representation(replay, index).astype(np.float64))
         # Sums of at most 1100 products, each rounded to the dtype of the rows.
         rtol = 1e-12 if dtype == "float64" else 1e-4
         gram = a @ a.T / chain.width
@@ -47,7 +47,7 @@ def test_several_inputs_go_through_the_same_network():
     x = np.random.default_rng(0).standard_normal((2, 90, 3))
     state = bnmc.simulate(chain, 2, inputs=2, initial=x, rng=1).final_state
     run = bnmc.simulate(chain, 3, inputs=2, initial=x, rng=1, observables="cross_gram")
-    a = FORMULAS["relu"](Replay(state).representation(0))
+    a = FORMULAS["relu"](representation(replaying(state), 0))
     blocks = (a @ a.T / 90).reshape(2, 3, 2, 3).swapaxes(1, 2)
     assert_allclose(blocks, run["cross_gram"][0, 3], rtol=1e-12, atol=1e-13)
 
@@ -60,13 +60,13 @@ def test_a_representation_is_that_of_the_drawn_weights():
     normalised = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
     h = bnmc.drawn_weights(run, 1) @ np.tanh(normalised)
     expected = (h - h.mean(1, keepdims=True)) / h.std(1, keepdims=True)
-    assert_allclose(Replay(start).representation(0).T, expected, rtol=1e-9, atol=1e-12)
+    assert_allclose(representation(replaying(start), 0).T, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_layers_that_are_not_row_by_row_are_refused():
     state = bnmc.simulate(Chain(70, 3, "tanh", norm="rms"), 1, rng=0).final_state
     with pytest.raises(bnmc.errors.ArgumentError, match="^norm: got 'rms'"):
-        Replay(state)
+        replaying(state)
 
 
 def test_a_row_without_variance_is_named():
@@ -75,4 +75,4 @@ def test_a_row_without_variance_is_named():
     equal = np.ones((1, 2, 2))
     state.arrays["gram"][:] = equal
     with pytest.raises(bnmc.errors.ZeroVarianceError, match="row 0"):
-        Replay(state).representation(0)
+        representation(replaying(state), 0)

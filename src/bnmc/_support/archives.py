@@ -23,6 +23,10 @@ class Damaged(ValueError):
     """The bytes are not those that were written."""
 
 
+class Foreign(ValueError):
+    """The arrays are nothing that a reader takes."""
+
+
 class TooLarge(ValueError):
     """The arrays of an archive do not fit in memory."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
+from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -33,7 +33,6 @@ from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation
 from bnmc.regularity.averaging import Averages, Figures
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.store.parts import Foreign
 from bnmc.simulation.trajectory import Moments, Trajectory
 
 __all__ = ["Damaged", "Foreign", "packed", "unpacked"]

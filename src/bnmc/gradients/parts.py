@@ -21,7 +21,7 @@ from bnmc.gradients.forward import Forward, Stretch
 from bnmc.gradients.observables import GradientObservable, Gradients, GradientView, in_units
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
-from bnmc.simulation.engine.state import State
+from bnmc.simulation.engine.state import State, bytes_of
 from bnmc.simulation.runs import Run
 
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
@@ -260,7 +260,7 @@ class Task:
     def bytes_of_x(self) -> int:
         """Bytes of the representation of a layer of one chain; 0 without a skip connection."""
         layout = self.run.layout
-        return layout["x"].nbytes if "x" in layout else 0
+        return bytes_of(layout["x"]) if "x" in layout else 0
 
     def layers_of_stretch(self, chains: int) -> int:
         """Return the number of layers of a stretch."""

@@ -12,7 +12,7 @@ from bnmc import gram
 from bnmc._kernels.cpu import lanes as kernels
 from bnmc._support.array_arguments import require_memory
 from bnmc.chain.chain import Chain
-from bnmc.simulation.engine.replay import Replay
+from bnmc.simulation.engine.replay import replaying, representation
 from bnmc.simulation.run import simulate
 
 Float64Array = NDArray[np.float64]
@@ -145,12 +145,12 @@ class SimulatedEnsemble:
         if "x" in self.state.arrays:  # the state of a chain with a skip connection
             return self.state.arrays["x"][:, :, : self.chain.width]
         # Other states have no rows, so the rows of the next layer are made.
-        replay = Replay(self.state)
+        sampler = replaying(self.state)
         rows = np.empty((self.chains, self.chain.batch, self.chain.width))
 
         def make(index: int) -> None:
             # A replayed layer is a part of a longer buffer, which a view would keep.
-            rows[index] = replay.representation(index)
+            rows[index] = representation(sampler, index)
 
         list(pool.map(make, range(self.chains)))
         return rows

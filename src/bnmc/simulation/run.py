@@ -33,7 +33,7 @@ from bnmc.simulation.export import extras_of
 from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.observables import OBSERVABLES, Observable
 from bnmc.simulation.runs import NAMES, Run
-from bnmc.simulation.sinks import Arrays, RunningMoments, reduced_axes, require_storable, sink_of
+from bnmc.simulation.sinks import RunningMoments, reduced_axes, require_storable, sink_of
 from bnmc.simulation.starting import is_on_host, run_of, started
 from bnmc.simulation.store.store import RunStore, as_store_path
 from bnmc.simulation.tiles import TILE_SECONDS, Grid, Tiles, grid_in_process, grid_of
@@ -354,14 +354,14 @@ def trajectory_of(
     slots, recorded = 0 if tiles is None else tiles.slots, run.recorded
     observables: Mapping[str, NDArray[np.float64]] = {}
     moments: dict[str, Moments] = {}
+    sink = None if tiles is None else tiles.sink
     if tiles is not None and tiles.store is not None:
         observables = tiles.store.arrays(slots)
-    elif tiles is not None and isinstance(tiles.sink, RunningMoments):
-        moments = tiles.sink.results()
-    elif tiles is not None and isinstance(tiles.sink, Arrays):
-        observables = tiles.sink.arrays
-        if slots < recorded.count:
-            observables = {name: array[:, :slots] for name, array in observables.items()}
+    elif isinstance(sink, RunningMoments):
+        moments = sink.results()
+    elif sink is not None:
+        is_whole = slots == recorded.count
+        observables = sink if is_whole else {name: a[:, :slots] for name, a in sink.items()}
     leading = [axis for axis in ("chain", "layer") if axis not in reduced]
     return Trajectory(
         chain=run.chain,

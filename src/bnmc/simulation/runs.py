@@ -21,7 +21,7 @@ from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import Layer
 from bnmc.errors import ArgumentError
 from bnmc.simulation.engine.stages import Stage, stages_of
-from bnmc.simulation.engine.state import Field, Frames, Measure, State
+from bnmc.simulation.engine.state import Field, Frames, Measure, State, bytes_of
 from bnmc.simulation.observables import Observable, View
 
 #: The samplers, by the names that `simulate` takes.  "factor" is the form of the conditional
@@ -159,7 +159,7 @@ class Run(_Derived):
         )
         vars(self).update(derived)
         if self.measures or self.stays:
-            numbers = Field((len(self.measures), self.inputs or 1), np.dtype(np.float64))
+            numbers = ((len(self.measures), self.inputs or 1), np.dtype(np.float64))
             vars(self).update(frame={"values": numbers})
 
     @staticmethod
@@ -199,12 +199,12 @@ class Run(_Derived):
     @property
     def bytes_of_chain(self) -> int:
         """Bytes of the state of one chain."""
-        return sum(field.nbytes for field in self.layout.values())
+        return bytes_of(*self.layout.values())
 
     @property
     def bytes_of_frame(self) -> int:
         """Bytes of the arrays that record a layer of a chain."""
-        return (1 + self.shows_state) * sum(field.nbytes for field in self.frame.values())
+        return (1 + self.shows_state) * bytes_of(*self.frame.values())
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -345,11 +345,11 @@ def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:
 
 def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
     exact = np.dtype(np.float64)
-    frame = {"gram": Field((columns, columns), exact), "log_scale": Field((), exact)}
+    frame: dict[str, Field] = {"gram": ((columns, columns), exact), "log_scale": ((), exact)}
     if path == "factor":
-        frame["log_pivots"] = Field((columns,), exact)
+        frame["log_pivots"] = ((columns,), exact)
     if splits_scale:
-        frame["units"] = Field((columns,), np.dtype(np.int64))
+        frame["units"] = ((columns,), np.dtype(np.int64))
     return frame
 
 
@@ -365,21 +365,21 @@ def _layout_of(
     rows, exact, flag = (np.dtype(name) for name in (dtype, np.float64, np.bool_))
     if path == "factor":
         return {
-            "factor": Field((columns, columns), exact),
-            "exponent": Field((columns,), exact),
-            "log_start": Field((), exact),
+            "factor": ((columns, columns), exact),
+            "exponent": ((columns,), exact),
+            "log_start": ((), exact),
         }
-    layout = {"gram": Field((columns, columns), exact)}
+    layout: dict[str, Field] = {"gram": ((columns, columns), exact)}
     if path == "weights":
-        layout["activations"] = Field((2, memory.padded(columns), stride), rows)
+        layout["activations"] = ((2, memory.padded(columns), stride), rows)
     else:
-        layout["wide"] = Field((), flag)
+        layout["wide"] = ((), flag)
     if splits_scale:
-        layout["exponent"] = Field((columns,), np.dtype(np.int64))
+        layout["exponent"] = ((columns,), np.dtype(np.int64))
     if rows == np.float32 and (path == "weights" or keeps_x):
-        layout["unresolved"] = Field((), flag)
+        layout["unresolved"] = ((), flag)
     if keeps_x:
-        layout["x"] = Field((columns, stride), rows)
+        layout["x"] = ((columns, stride), rows)
     return layout
 
 

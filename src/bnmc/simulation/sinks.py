@@ -15,25 +15,11 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.runs import Run
 from bnmc.simulation.trajectory import Moments
 
-#: Values of observables by name, each of shape (chains, slots, ...).
+#: Values of observables by name, each of shape (chains, slots, ...).  They may belong to the user.
 Values = dict[str, NDArray[np.float64]]
 
 #: _Shapes of the values of a layer by name, with the axis of chains.
 _Shapes = dict[str, tuple[int, ...]]
-
-
-class Arrays:
-    """Keeps values in arrays (chains, recorded layers, ...), which may belong to the user."""
-
-    def __init__(self, arrays: dict[str, Any]) -> None:
-        self.arrays = arrays
-
-    def room(self, chains: slice, slots: slice) -> Values:
-        """Return arrays (chains, slots, ...) by name, for values to be written to."""
-        return {name: array[chains, slots] for name, array in self.arrays.items()}
-
-    def filled(self, slots: slice) -> None:
-        """Take note that all chains have their values of some slots: these are in their places."""
 
 
 class RunningMoments:
@@ -103,7 +89,7 @@ def reduced_axes(reduce: str | Iterable[str]) -> frozenset[str]:
 
 def sink_of(
     run: Run, reduce: frozenset[str], out: Mapping[str, Any] | None
-) -> Arrays | RunningMoments:
+) -> Values | RunningMoments:
     """Return where values go: into moments, or into arrays, which may be the user's."""
     if out is not None and not isinstance(out, Mapping):
         raise ArgumentTypeError("out", out, "a mapping of names to float64 arrays")
@@ -124,7 +110,7 @@ def sink_of(
         raise ArgumentError("out", next(iter(given)), ", ".join(run.shapes))
     if out and not run.stays:
         _require_separate({name: arrays[name] for name in out})
-    return Arrays(arrays)
+    return arrays
 
 
 def require_storable(reduce: frozenset[str], out: Any) -> None:

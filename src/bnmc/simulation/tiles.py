@@ -24,7 +24,7 @@ from bnmc.chain.start import Start
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.segment import Segment, layers_of_step
-from bnmc.simulation.sinks import Arrays, RunningMoments, Values
+from bnmc.simulation.sinks import RunningMoments, Values
 
 #: Start of a part: the law or the array of layer 0, or the state of a layer.
 Origin = Start | State
@@ -125,7 +125,7 @@ class Tiles:
     workers : Workers
     stop : Stop
         If set, workers that share memory stop in the middle of a tile.
-    sink : Arrays or RunningMoments, optional
+    sink : dict of arrays or RunningMoments, optional
         Takes the values if there is no store.
     store : RunStore, optional
         Keeps tiles; its tiles are not made again.
@@ -138,7 +138,7 @@ class Tiles:
     grid: Grid
     workers: Workers
     stop: Stop
-    sink: Arrays | RunningMoments | None
+    sink: Values | RunningMoments | None
     store: Any = None
     results: Any = None
 
@@ -197,7 +197,10 @@ class Tiles:
         slots = self.grid.of_block(block)
         if self.sink is None or self.run.stays or slots.start == slots.stop:
             return {}
-        return self.sink.room(self.grid.of_part(part), slots)
+        chains = self.grid.of_part(part)
+        if isinstance(self.sink, RunningMoments):
+            return self.sink.room(chains, slots)
+        return {name: array[chains, slots] for name, array in self.sink.items()}
 
     def _advance(self, part: int, block: int, room: Values) -> bool:
         """Take an open part through a block."""
@@ -231,7 +234,7 @@ class Tiles:
     def hand_over(self, block: int) -> None:
         """Tell the sink that all parts have finished a block; drop the states before it."""
         slots = self.grid.of_block(block)
-        if self.sink is not None and not self.run.stays and slots.start < slots.stop:
+        if isinstance(self.sink, RunningMoments) and slots.start < slots.stop:
             self.sink.filled(slots)
         for part in range(self.parts):
             self._starts.pop((part, block), None)

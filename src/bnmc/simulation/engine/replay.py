@@ -21,8 +21,8 @@ from bnmc.simulation.runs import Run
 from bnmc.simulation.trajectory import Trajectory
 
 
-class Replay:
-    """The layer after a state, made again.
+def replaying(state: State) -> RowSampler:
+    """Return a sampler that makes the layer after a state again.
 
     Parameters
     ----------
@@ -34,61 +34,51 @@ class Replay:
     ArgumentError
         If layers are not row by row.
     """
+    require(state.chain, ROWS_ALONE, "the rows of other layers are not made again")
+    sampler = RowSampler(Run.of_state(state))
+    sampler.take(state)
+    return sampler
 
-    def __init__(self, state: State) -> None:
-        require(state.chain, ROWS_ALONE, "the rows of other layers are not made again")
-        self.sampler = RowSampler(Run.of_state(state))
-        self.sampler.take(state)
-        self.layer = state.layer + 1
 
-    def representation(self, index: int) -> FloatArray:
-        """Return x = N(skip x + gain W a) of one chain, (columns, width).
+def representation(sampler: RowSampler, index: int) -> FloatArray:
+    """Return x = N(skip x + gain W a) of one chain in the layer after the state of a sampler.
 
-        Without normalization, numbers beyond the range of the dtype are infinite or zero.
+    It is (columns, width).  Without normalization, numbers beyond the range of the dtype are
+    infinite or zero.  The kernels of a run keep the activations of rows.  With the identity as
+    activation these are the rows themselves, with the bits that they had in the run.
 
-        Raises
-        ------
-        ZeroVarianceError
-            If a row of h has no variance.
-        """
-        sampler, dtype = self.sampler, self.sampler.dtype
-        if sampler.wide[index]:
-            dtype = np.dtype(np.float64)
-        out = memory.aligned_zeros((sampler.columns, memory.stride(sampler.spec.width)), dtype)
-        event, degenerate = self._make(index, out)
-        if event == codes.UNRESOLVED:
-            sampler.widen(index)
-            return self.representation(index)
-        if degenerate >= 0:
-            raise ZeroVarianceError(index, self.layer, degenerate)
-        x: FloatArray = out[:, : sampler.spec.width]
-        if sampler.run.splits_scale:
-            by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
-            with np.errstate(over="ignore"):
-                np.ldexp(x, by[:, None], out=x)
-        return x
-
-    def _make(self, index: int, out: FloatArray) -> tuple[int, int]:
-        """Write the representation; return the code of an event, and a row or -1.
-
-        The kernels of a run keep the activations of rows.  With the identity as activation these
-        are the rows themselves, with the bits that they had in the run.
-        """
-        sampler, dtype = self.sampler, out.dtype
-        stage = sampler.stage_of(self.layer)
-        source = sampler.source(stage, dtype)
-        layer = sources.Layer(
-            sampler.grams[index].copy(),
-            sampler.xs[index].astype(dtype),
-            sampler.activations[index, (self.layer + 1) % 2].astype(dtype, copy=False),
-            out,
-        )
-        draw = sampler.addressed(self.layer, source.stream, index)
-        identity = rows.activation(sigma_of(Activation.named("linear")), dtype.name)
-        return layers.one_layer(
-            sampler.threads_of(index, self.layer), source, identity, sampler.spec, layer, draw,
-            sampler.work(dtype), sampler.sums(stage, dtype),
-        )  # fmt: skip
+    Raises
+    ------
+    ZeroVarianceError
+        If a row of h has no variance.
+    """
+    number, width = sampler.layer + 1, sampler.spec.width
+    dtype = np.dtype(np.float64) if sampler.wide[index] else sampler.dtype
+    stage = sampler.stage_of(number)
+    source = sampler.source(stage, dtype)
+    layer = sources.Layer(
+        sampler.grams[index].copy(),
+        sampler.xs[index].astype(dtype),
+        sampler.activations[index, (number + 1) % 2].astype(dtype, copy=False),
+        memory.aligned_zeros((sampler.columns, memory.stride(width)), dtype),
+    )
+    draw = sampler.addressed(number, source.stream, index)
+    identity = rows.activation(sigma_of(Activation.named("linear")), dtype.name)
+    event, degenerate = layers.one_layer(
+        sampler.threads_of(index, number), source, identity, sampler.spec, layer, draw,
+        sampler.work(dtype), sampler.sums(stage, dtype),
+    )  # fmt: skip
+    if event == codes.UNRESOLVED:
+        sampler.widen(index)
+        return representation(sampler, index)
+    if degenerate >= 0:
+        raise ZeroVarianceError(index, number, degenerate)
+    x: FloatArray = layer.following[:, :width]
+    if sampler.run.splits_scale:
+        by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
+        with np.errstate(over="ignore"):
+            np.ldexp(x, by[:, None], out=x)
+    return x
 
 
 def _sampler_of_weights(run: Run | Trajectory, number: int) -> RowSampler:

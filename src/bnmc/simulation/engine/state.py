@@ -23,16 +23,13 @@ _MOST_EXPONENT = 900
 _FARTHEST = 5000
 
 
-class Field(NamedTuple):
-    """An array of a state or a frame: the shape of the part of one chain, and the dtype."""
+#: An array of a state or a frame: the shape of the part of one chain, and the dtype.
+Field = tuple[tuple[int, ...], np.dtype[Any]]
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the part of one chain."""
-        return math.prod(self.shape) * self.dtype.itemsize
+def bytes_of(*fields: Field) -> int:
+    """Return the bytes of the parts of one chain."""
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields)
 
 
 class Measure(NamedTuple):

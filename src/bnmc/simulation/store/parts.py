@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.archives import Damaged, TooLarge, archived, arrays_of
+from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
 from bnmc._support.text import loads
 from bnmc._support.version import versions
 from bnmc.chain.chain import Chain
@@ -37,10 +37,6 @@ _FORMAT = 1
 
 #: The entry of the archive of a part with its facts.
 _FACTS = "facts"
-
-
-class Foreign(ValueError):
-    """The content of a file is nothing that a folder of parts has."""
 
 
 class PartStore:
