@@ -138,15 +138,18 @@ def test_a_lock_that_was_removed_ends_the_run(path):
 def test_writes_go_to_the_folder_that_was_opened(tmp_path):
     """Even in the instant after a check, nothing is written to another folder."""
     (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "lock").touch()
     opened = Folder(tmp_path / "a")
-    opened.require_same()
+    opened.lock("lock")
+    opened.require_lock()
     (tmp_path / "a").rename(tmp_path / "b")
     (tmp_path / "a").mkdir()
     (opened.place / "file").write_text("mine")
     assert [one.name for one in tmp_path.rglob("file")] == ["file"]
     assert (tmp_path / "b" / "file").exists()
     with pytest.raises(StoreReplacedError):
-        opened.require_same()
+        opened.require_lock()
+    opened.unlock()
 
 
 def test_values_that_change_before_the_end_are_noticed(path):

@@ -11,7 +11,7 @@ import pytest
 import bnmc
 from bnmc.errors import StoreError, StoreInUseError, StoreLockError, StoreReplacedError
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store.folder import Folder, Lock
+from bnmc.simulation.store.folder import Folder
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_lock_that_another_process_holds(code, folder, monkeypatch):
 
     monkeypatch.setattr(folder_module, "_lock_file", refuse)
     with pytest.raises(StoreInUseError):
-        Lock(folder, "lock")
+        folder.lock("lock")
 
 
 def taken_elsewhere(path):
@@ -53,27 +53,27 @@ def taken_elsewhere(path):
 
 @pytest.mark.skipif(os.name != "posix", reason="of POSIX")
 def test_a_lock_that_a_copy_of_the_store_dropped_is_taken_again(folder, tmp_path):
-    lock = Lock(folder, "lock")
+    folder.lock("lock")
     assert not taken_elsewhere(tmp_path / "lock")
     (tmp_path / "lock").read_bytes()  # as a copy does: the system drops the lock of the process
     assert taken_elsewhere(tmp_path / "lock")
-    lock.require()
+    folder.require_lock()
     assert not taken_elsewhere(tmp_path / "lock")
-    lock.release()
+    folder.unlock()
     assert taken_elsewhere(tmp_path / "lock")
     with pytest.raises(StoreInUseError):
-        lock.require()
+        folder.require_lock()
 
 
 def test_threads_of_one_process_exclude_each_other(folder, tmp_path):
     """Under any name of the folder."""
     (tmp_path / "name").symlink_to(tmp_path)
-    lock = Lock(folder, "lock")
+    folder.lock("lock")
     errors = []
 
     def take():
         try:
-            Lock(Folder(tmp_path / "name"), "lock")
+            Folder(tmp_path / "name").lock("lock")
         except StoreInUseError as error:
             errors.append(error)
 
@@ -83,20 +83,21 @@ def test_threads_of_one_process_exclude_each_other(folder, tmp_path):
     assert len(errors) == 1
     # The attempt of the second thread does not drop the lock of the first one.
     assert not taken_elsewhere(tmp_path / "lock")
-    lock.release()
-    Lock(folder, "lock").release()
+    folder.unlock()
+    folder.lock("lock")
+    folder.unlock()
 
 
 def test_a_lock_of_another_file_is_none(folder, tmp_path):
-    lock = Lock(folder, "lock")
+    folder.lock("lock")
     (tmp_path / "lock").unlink()
     with pytest.raises(StoreReplacedError):
-        lock.require()
+        folder.require_lock()
     (tmp_path / "other").touch()
     (tmp_path / "other").rename(tmp_path / "lock")
     with pytest.raises(StoreReplacedError):
-        lock.require()
-    lock.release()
+        folder.require_lock()
+    folder.unlock()
 
 
 def test_of_threads_that_write_one_store_one_does(tmp_path):

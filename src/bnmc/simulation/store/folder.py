@@ -25,6 +25,13 @@ _MUCH, _COPIES = 1 << 24, 4
 #: The suffix of files that are not complete; Zarr has the same.
 PARTIAL = ".partial"
 
+#: Errors of the operating system for a lock that somebody else holds.
+_HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
+
+#: The locked files, each with its process, and what guards them against other threads.
+_LOCKED: set[tuple[int, tuple[int, int]]] = set()
+_GUARD = threading.Lock()
+
 
 class Folder:
     """A folder that is open, so that it stays the same one.
@@ -64,14 +71,82 @@ class Folder:
             self._inode = _inode(os.stat(path))
         self._linked: set[Path] = set()
 
-    def require_same(self) -> None:
-        """Raise `StoreReplacedError` unless the path still leads to this folder."""
+    # --- the lock
+
+    def lock(self, name: str) -> None:
+        """Lock a file in the folder until `unlock`, or until the process ends in any way.
+
+        Record locks belong to the process.  `flock`, which the package filelock uses, belongs to
+        the open file, which forked workers share: they would hold the lock after their parent was
+        killed.  If the process closes the file elsewhere, as in a copy of the store, the system
+        drops the lock; so `require_lock` takes the lock again.
+
+        Raises
+        ------
+        StoreInUseError
+            If another run holds the lock.
+        StoreLockError
+            If the file system has no locks.
+        """
+        with _GUARD:
+            inode = _inode(os.stat(self.place / name, follow_symlinks=False))
+            # Two threads of one process would both get a record lock, and the first thread would
+            # lose it as the second one closes the file.
+            if (os.getpid(), inode) in _LOCKED:
+                raise StoreInUseError(str(self.path))
+            self._locked = self.open(name), inode
+            try:
+                self._take()
+            except BaseException:
+                self._locked[0].close()
+                raise
+            _LOCKED.add((os.getpid(), inode))
+        self._lock = self.place / name
+
+    def require_lock(self) -> None:
+        """Raise unless this process has locked the folder that its path leads to.
+
+        Raises
+        ------
+        StoreInUseError, StoreLockError
+            If the lock was lost, and cannot be taken again.
+        StoreReplacedError
+            If the file was removed or replaced, or the folder was.
+        """
+        self._require(self.path, self._inode)
+        file, inode = self._locked
+        if file.closed:
+            raise StoreInUseError(str(self.path))
+        self._require(self._lock, inode, follow_symlinks=False)
+        self._take()
+
+    def unlock(self) -> None:
+        """Release the lock."""
+        file, inode = self._locked
+        with _GUARD:
+            file.close()
+            _LOCKED.discard((os.getpid(), inode))
+
+    def _take(self) -> None:
         try:
-            there = _inode(os.stat(self.path))
+            _lock_file(self._locked[0])
+        except OSError as error:
+            if error.errno in _HELD:
+                raise StoreInUseError(str(self.path)) from None
+            raise StoreLockError(str(self.path), error.strerror or str(error)) from error
+
+    def _require(
+        self, place: Path, inode: tuple[int, int], *, follow_symlinks: bool = True
+    ) -> None:
+        """Raise `StoreReplacedError` unless a path leads to the file or folder of a number."""
+        try:
+            there = _inode(os.stat(place, follow_symlinks=follow_symlinks))
         except FileNotFoundError:
             there = None
-        if there != self._inode:
+        if there != inode:
             raise StoreReplacedError(str(self.path))
+
+    # --- files
 
     def require_plain(self) -> None:
         """Remove files that a dead writer left unfinished; raise if there is a link in the folder.
@@ -140,12 +215,9 @@ class Folder:
 
 def synced(path: Path) -> None:
     """Wait until a file, or the entries of a folder, are on the disk."""
-    if path.is_dir():
-        if os.name != "posix":  # Windows writes entries with their files
-            return
-        descriptor = os.open(path, os.O_RDONLY)
-    else:
-        descriptor = os.open(path, os.O_RDWR)
+    if path.is_dir() and os.name != "posix":  # Windows writes entries with their files
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:
@@ -186,94 +258,6 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def _inode(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-# --- the lock of the process that writes a store
-
-#: Errors of the operating system for a lock that somebody else holds.
-_HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
-
-
-class Lock:
-    """A lock on a file that the operating system drops when the process ends in any way.
-
-    Record locks belong to the process.  `flock`, which the package filelock uses, belongs to the
-    open file, which forked workers share: they would hold the lock after their parent was killed.
-    If the process closes the file elsewhere, as in a copy of the store, the system drops the lock;
-    so `require` takes the lock again.
-
-    Parameters
-    ----------
-    folder : Folder
-        Folder of the store.
-    name : str
-        File in the folder.
-
-    Raises
-    ------
-    StoreInUseError
-        If another run holds the lock.
-    StoreLockError
-        If the file system has no locks.
-    """
-
-    _held: set[tuple[int, int, int]] = set()  # noqa: RUF012
-    _guard = threading.Lock()
-
-    def __init__(self, folder: Folder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        with self._guard:
-            status = os.stat(folder.place / name, follow_symlinks=False)
-            # Two threads of one process would both get a record lock, and the first thread would
-            # lose it as the second one closes the file.
-            self._key = (os.getpid(), status.st_dev, status.st_ino)
-            if self._key in self._held:
-                raise StoreInUseError(str(folder.path))
-            self._file = folder.open(name)
-            try:
-                self._take()
-            except BaseException:
-                self._file.close()
-                raise
-            self._held.add(self._key)
-
-    def require(self) -> None:
-        """Raise unless this process holds the lock, and the lock is that of the folder.
-
-        Raises
-        ------
-        StoreInUseError, StoreLockError
-            If the lock was lost, and cannot be taken again.
-        StoreReplacedError
-            If the file was removed or replaced, or the folder was.
-        """
-        self._folder.require_same()
-        path = str(self._folder.path)
-        if self._file.closed:
-            raise StoreInUseError(path)
-        try:
-            status = os.stat(self._folder.place / self._name, follow_symlinks=False)
-        except FileNotFoundError:
-            raise StoreReplacedError(path) from None
-        if (status.st_dev, status.st_ino) != self._key[1:]:
-            raise StoreReplacedError(path)
-        self._take()
-
-    def release(self) -> None:
-        """Release the lock."""
-        with self._guard:
-            self._file.close()
-            self._held.discard(self._key)
-
-    def _take(self) -> None:
-        path = str(self._folder.path)
-        try:
-            _lock_file(self._file)
-        except OSError as error:
-            if error.errno in _HELD:
-                raise StoreInUseError(path) from None
-            raise StoreLockError(path, error.strerror or str(error)) from error
 
 
 def _lock_file(file: io.BufferedRandom) -> None:

@@ -21,7 +21,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.store.folder import PARTIAL, Folder, Lock, read_file, reported, synced
+from bnmc.simulation.store.folder import PARTIAL, Folder, read_file, reported, synced
 from bnmc.simulation.tiles import Origin
 
 _T = TypeVar("_T")
@@ -105,9 +105,9 @@ class PartStore:
             if not os.path.lexists(lock):
                 lock.touch()
             self.folder = Folder(path)
-            self._lock = Lock(self.folder, f"{self.inside}{_LOCK}")
-            stack.callback(self._lock.release)
-            self._lock.require()
+            self.folder.lock(f"{self.inside}{_LOCK}")
+            stack.callback(self.folder.unlock)
+            self.folder.require_lock()
             self.folder.require_plain()
             self._disk = ThreadPoolExecutor(1, thread_name_prefix="bnmc-disk")
             stack.callback(self._disk.shutdown)
@@ -166,13 +166,13 @@ class PartStore:
     def writing(self) -> Iterator[None]:
         """Check before and after a write that this process may write; report errors."""
         with reported(self.path):
-            self._lock.require()
+            self.folder.require_lock()
             try:
                 yield
             except OSError:
-                self._lock.require()  # to write fails in a folder that was removed
+                self.folder.require_lock()  # to write fails in a folder that was removed
                 raise
-            self._lock.require()
+            self.folder.require_lock()
 
     def replace(self, name: str, content: bytes) -> Path:
         """Write a file, which appears complete or not at all, and return it."""
