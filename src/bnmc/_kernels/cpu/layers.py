@@ -37,7 +37,7 @@ from bnmc._kernels.cpu.moments import (
     moments_of,
     normalise_samples,
 )
-from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
+from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, Work
 from bnmc._kernels.cpu.rows import (
     activate_block,
     keep_normalised,
@@ -376,7 +376,9 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
     course : Course
     work : Work
     sums : Sums
+        This and the three before may be plain tuples, whose types Numba finds in less time.
     """
+    state, course, work, sums = State(*state), Course(*course), Work(*work), Sums(*sums)
     for chain in range(state.grams.shape[0]):
         gram, x, exponents = state.grams[chain], state.xs[chain], state.exponents[chain]
         both, status = state.activations[chain], course.status[chain]

@@ -201,8 +201,8 @@ class RowSampler(Sampler):
             sums = sums._replace(states=recorded)
         specs = stage.specs[min(layer - stage.first, len(stage.specs) - 1) :]
         (layers.layers if threads is None else layers.advance)(
-            threads, self.source(stage, dtype), self.activation(stage, dtype), specs, state, course,
-            work, sums,
+            threads, self.source(stage, dtype), self.activation(stage, dtype), specs,
+            *map(tuple, (state, course, work, sums)),
         )  # fmt: skip
         del work
         if not np.count_nonzero(status[:, 0]):
