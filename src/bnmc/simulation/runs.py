@@ -83,6 +83,8 @@ class _Derived:
         Number of samples in all input batches.
     shows_state : bool
         Whether the Gram matrices of h are recorded.
+    lacks_norm : bool
+        Whether a layer after layer 0 has no norm.
     keeps_x : bool
         Whether the representation, which skip connections add, is part of the state.
     splits_scale : bool
@@ -100,6 +102,7 @@ class _Derived:
     stages: list[Stage]
     columns: int
     shows_state: bool
+    lacks_norm: bool
     keeps_x: bool
     splits_scale: bool
     seconds: float
@@ -326,12 +329,14 @@ def _derived(
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
     if path == "weights" and backend == "cpu":
         specs = tuple(map(_spec_of_weights, itertools.count(), specs))
+    lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
     splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
     return {
         "layers": layers, "specs": specs, "stages": stages_of(layers, specs, splits_scale),
-        "columns": columns, "shows_state": shows_state, "keeps_x": keeps_x,
-        "splits_scale": splits_scale, "seconds": seconds_of(path, chain, columns, dtype, backend),
+        "columns": columns, "shows_state": shows_state, "lacks_norm": lacks_norm,
+        "keeps_x": keeps_x, "splits_scale": splits_scale,
+        "seconds": seconds_of(path, chain, columns, dtype, backend),
         "layout": _layout_of(path, dtype, columns, specs, keeps_x, splits_scale),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip

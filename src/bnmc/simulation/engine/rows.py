@@ -29,6 +29,9 @@ from bnmc.simulation.runs import Run
 #: distance from the span of the others.
 _LOST_PIVOT = 2.0**-26
 
+#: The source of rows without taps.
+_DRAWN = sources.Drawn(codes.STREAM_ROWS)
+
 
 class RowSampler(Sampler):
     """A sampler that makes each layer row by row, from a source of rows.
@@ -63,7 +66,7 @@ class RowSampler(Sampler):
             for recorded in (frames, frames.states):
                 if recorded is not None:
                     in_range(recorded.gram, recorded.log_scale, recorded.units)
-        elif any(layer.rows.norm.is_identity for layer in run.layers[1:]):
+        elif run.lacks_norm:
             self.require_scale(self.grams)
 
     def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
@@ -223,14 +226,11 @@ class RowSampler(Sampler):
 
     def source(self, stage: Stage, dtype: np.dtype[Any]) -> Any:
         """Return the source of the rows of a stage, with buffers of the calling thread."""
-        linear, columns, convolution = (
-            stage.layer.linear,
-            self.columns,
-            stage.layer.linear.convolution,
-        )
+        linear, columns = stage.layer.linear, self.columns
+        convolution = linear.convolution
         if stage.first == 0 or (self.run.path != "weights" and not linear.law.is_orthogonal):
             if convolution is None or convolution.taps == 1:
-                return sources.Drawn(codes.STREAM_ROWS)
+                return _DRAWN
             average = self.buffer(("average",), lambda: self.zeros((columns, columns), np.float64))
             taps = sources.Taps(*convolution.axes(columns), average)
             return sources.Drawn(codes.STREAM_ROWS, taps)
