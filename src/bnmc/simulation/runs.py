@@ -251,11 +251,10 @@ class Run(_Derived):
             for each in unsure:
                 each.evaluate(self.view(frames))
 
-    def changed(self, **changes: Any) -> Run:
-        """Return the run with another key, backend or range of chains, sooner than `replace`."""
+    def changed(self, **changes: int) -> Run:
+        """Return the run with another key or other chains, on which nothing derived depends."""
         run = object.__new__(Run)
         vars(run).update(vars(self), **changes)
-        run.__post_init__()
         return run
 
     def part(self, first: int, last: int) -> Run:

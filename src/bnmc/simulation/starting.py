@@ -170,7 +170,9 @@ def started(
             initial = prepare(run.chain, initial, run.chains, run.inputs, keeps_h=run.shows_state)
         stored = stored_key(store) if store is not None and rng is None else None
         key = draw_key(rng) if stored is None else stored
-    run = run.changed(key=key, backend=choose_backend(backend, run, threads))
+    backend, run = choose_backend(backend, run, threads), run.changed(key=key)
+    if backend != run.backend:
+        run = replace(run, backend=backend)
     run.check_observables()
     return run, initial
 
