@@ -5,6 +5,7 @@ The run has a sampler, a backend and the key of its random numbers; the start is
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def run_of(
             raise ArgumentError("sampler", sampler, NAMES[run.path])
         recorded = _recorded_of(run.start_layer, depth, every, burn_in)
         chosen = as_observables(observables, run.inputs is not None)
-        return run.changed(chain=chain, observables=chosen, recorded=recorded, stays=stays)
+        return replace(run, chain=chain, observables=chosen, recorded=recorded, stays=stays)
     if inputs is not None:
         inputs = integer("inputs", inputs, low=1, high=codes.MOST_CHAINS)
     if chains is None:
