@@ -34,7 +34,7 @@ from bnmc.simulation import run as simulating
 from bnmc.simulation.runs import Run
 from bnmc.simulation.store import parts
 from bnmc.simulation.store.parts import with_facts, without_facts
-from bnmc.simulation.store.reading import StoredArrays
+from bnmc.simulation.store.zarr_arrays import StoredArrays
 from bnmc.simulation.tiles import Grid
 
 #: Bytes that a process may have in its address space.

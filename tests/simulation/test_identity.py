@@ -21,7 +21,7 @@ from bnmc.errors import ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.observables import SoftRank
-from bnmc.simulation.store import layout, parts
+from bnmc.simulation.store import parts, zarr_arrays
 from bnmc.simulation.store.parts import with_facts, without_facts
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
@@ -405,14 +405,14 @@ def test_only_finished_tiles_are_looked_for(path):
         if tile.name != "part-0-0.npz":
             tile.unlink()
     with (
-        mock.patch.object(layout, "is_too_long", wraps=layout.is_too_long) as asked,
+        mock.patch.object(zarr_arrays, "is_too_long", wraps=zarr_arrays.is_too_long) as asked,
         pytest.raises(StoreError, match="gram of chains 0 to 1 is damaged from recorded layer 7"),
     ):
         whole["gram"]
     assert asked.call_count == 1
     forge(path, "gram", lambda one: one.update(shape=[10**6, 21, 4, 4]))
     with (
-        mock.patch.object(layout, "is_too_long", wraps=layout.is_too_long) as asked,
+        mock.patch.object(zarr_arrays, "is_too_long", wraps=zarr_arrays.is_too_long) as asked,
         pytest.raises(StoreMismatchError),
     ):
         whole["gram"]

@@ -29,7 +29,7 @@ from bnmc.errors import (
 from bnmc.simulation import memory
 from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
-from bnmc.simulation.store import layout, reading, store
+from bnmc.simulation.store import store, zarr_arrays
 
 RELU = bnmc.Chain(30, 4, "relu")
 #: One run of each sampler's state: Gram matrices, rows as well, activations, Wishart factors.
@@ -340,7 +340,7 @@ def test_a_store_that_was_not_completed_is_made_by_the_same_call(name, path):
         raise OSError(28, "No space left on device")
 
     failing = {
-        "layer": mock.patch.object(layout, "_document", full),
+        "layer": mock.patch.object(zarr_arrays, "_document", full),
         "zarr.json": mock.patch.object(store.RunStore, "replace", full),
     }[name]
     with failing, pytest.raises(StoreError, match="No space left on device"):
@@ -483,7 +483,7 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
     stored = run(store=path)
     # What a result would take does not count, as it never is in memory.
     size = stored.gram.nbytes
-    monkeypatch.setattr(reading, "available_memory", lambda: size - 1)
+    monkeypatch.setattr(zarr_arrays, "available_memory", lambda: size - 1)
     with pytest.raises(ResultTooLargeError, match="to_xarray"):
         stored["gram"]
     assert stored.to_xarray()["gram"][0, -1].shape == (4, 4)

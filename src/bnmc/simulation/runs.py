@@ -16,11 +16,10 @@ from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import LayerSpec
 from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import specs_of
+from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import Layer
 from bnmc.errors import ArgumentError
-from bnmc.simulation.engine.stages import Stage, stages_of
 from bnmc.simulation.engine.state import Field, Frames, Measure, State, bytes_of
 from bnmc.simulation.observables import Observable, View
 

@@ -24,24 +24,6 @@ from bnmc.simulation.store.store import stored_key
 #: Estimated seconds of a run on the CPU above which a GPU is worth compiling its kernels.
 WORTH_A_GPU = 20.0
 
-#: Why no GPU takes linear chains without normalization.
-_OF_FACTORS = (
-    "linear chains without normalization multiply Wishart factors, which costs the same at any "
-    "width and leaves nothing for a GPU to do: backend='cpu'"
-)
-
-#: Why no GPU takes chains whose weights a function samples.
-_OF_PYTHON = "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
-
-#: Why no GPU records "state_gram".
-_OF_STATES = "kernels of the CPU alone record 'state_gram': backend='cpu'"
-
-#: Why no GPU draws orthogonal matrices.
-_OF_HAAR = (
-    "orthogonal matrices are drawn on the CPU alone: backend='cpu', or sampler='conditional' for a "
-    "norm over the batch before the activation, or none, without bias"
-)
-
 
 def run_of(
     chain: Chain,
@@ -224,9 +206,20 @@ def choose_backend(wanted: str, run: Run, threads: int) -> str:
 def _refusal(run: Run) -> str | None:
     """Return why no GPU takes these chains, or None."""
     if run.shows_state:
-        return _OF_STATES
+        return "kernels of the CPU alone record 'state_gram': backend='cpu'"
     if callable(run.chain.weights):
-        return _OF_PYTHON
+        return (
+            "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
+        )
     if run.chain.is_orthogonal and run.path == "weights":
-        return _OF_HAAR
-    return _OF_FACTORS if run.path == "factor" else None
+        return (
+            "orthogonal matrices are drawn on the CPU alone: backend='cpu', or "
+            "sampler='conditional' for a norm over the batch before the activation, or none, "
+            "without bias"
+        )
+    if run.path == "factor":
+        return (
+            "linear chains without normalization multiply Wishart factors, which costs the same at "
+            "any width and leaves nothing for a GPU to do: backend='cpu'"
+        )
+    return None

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
 from bnmc._kernels.scalar import codes
+from bnmc.chain.compiled import Stage
 from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.sampler import Sampler
-from bnmc.simulation.engine.stages import Stage
 from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run

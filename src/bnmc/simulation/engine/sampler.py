@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, numbers
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import raise_stopped
+from bnmc.chain.compiled import lifted, raise_stopped
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.stages import lifted
 from bnmc.simulation.engine.state import Frames, State, exponents_of
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run

@@ -25,8 +25,8 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMisma
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
-from bnmc.simulation.store import layout, parts
-from bnmc.simulation.store.reading import HEADER, INSIDE, SUMS, StoredArrays, sums_of
+from bnmc.simulation.store import parts, zarr_arrays
+from bnmc.simulation.store.zarr_arrays import HEADER, INSIDE, SUMS
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
 #: The states of all tiles are kept if they take less than this part of the bytes of the values.
@@ -139,7 +139,7 @@ class RunStore(parts.PartStore):
 
     def _document(self) -> dict[str, Any]:
         attributes = {**self._facts, **self._attributes}
-        return layout.make_arrays(self.folder.place, self.run, self.grid, attributes)
+        return zarr_arrays.make_arrays(self.folder.place, self.run, self.grid, attributes)
 
     def _check(self) -> None:
         """Check the metadata and the tiles of the store, and make what is damaged free."""
@@ -161,7 +161,9 @@ class RunStore(parts.PartStore):
     def _check_header(self) -> None:
         """Raise unless the store has the attributes and the metadata of this run."""
         super()._check()
-        layout.require_layout(self.path, self.folder.place, (*self._observed, "layer"), self.stored)
+        zarr_arrays.require_layout(
+            self.path, self.folder.place, (*self._observed, "layer"), self.stored
+        )
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
@@ -192,14 +194,14 @@ class RunStore(parts.PartStore):
         ):  # fmt: skip
             if have != want:
                 raise StoreMismatchError(str(self.path), name, want, have)
-        sums = {name: layout.checksum_of(values) for name, values in tile.values.items()}
+        sums = {name: zarr_arrays.checksum_of(values) for name, values in tile.values.items()}
         files = []
         with self.writing():
             if (part, block) not in self._sums:
                 for name, values in tile.values.items():
                     array = self._group[name]
-                    array[layout.tile_of(array, part, block)] = values
-                    files.append(layout.chunk_of(self.folder.place, array, part, block))
+                    array[zarr_arrays.tile_of(array, part, block)] = values
+                    files.append(zarr_arrays.chunk_of(self.folder.place, array, part, block))
         self._enter(part, block, sums, tile.arrays, files)
         self._written.add((part, block))
         if not self._keep_all and (part, block - 2) in self._sums:
@@ -244,9 +246,9 @@ class RunStore(parts.PartStore):
                     )
                     raise StoreError(str(self.path), reason)
 
-    def arrays(self, slots: int) -> StoredArrays:
+    def arrays(self, slots: int) -> zarr_arrays.StoredArrays:
         """Return the values of so many recorded layers, which are read on access."""
-        return StoredArrays(self.path, self._observed, slots, self.stored["identity"])
+        return zarr_arrays.StoredArrays(self.path, self._observed, slots, self.stored["identity"])
 
     def _require_shapes(self) -> None:
         """Raise `StoreError` unless the arrays have the shapes of the run."""
@@ -266,7 +268,7 @@ class RunStore(parts.PartStore):
 
     def _look_at(self, part: int, block: int) -> None:
         """Note the checksums of a tile, unless its values or its file are damaged."""
-        sums = sums_of(self._arrays_of(part, block), self._observed)
+        sums = zarr_arrays.sums_of(self._arrays_of(part, block), self._observed)
         if sums is None:
             return
         self._sums[part, block] = sums
@@ -278,7 +280,7 @@ class RunStore(parts.PartStore):
     def _is_sound(self, part: int, block: int) -> bool:
         place, sums = self.folder.place, self._sums[part, block]
         return all(
-            layout.sound_values(place, self._group[name], part, block, sums[name]) is not None
+            zarr_arrays.sound_values(place, self._group[name], part, block, sums[name]) is not None
             for name in self._observed
         )
 
@@ -286,8 +288,8 @@ class RunStore(parts.PartStore):
         """Write the coordinate ``layer`` again if it is damaged."""
         layers = self.grid.recorded.layers(0, self.grid.recorded.count)
         array = self._group["layer"]
-        too_long = layout.is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
-        stored = None if too_long else layout.read_values(array, (slice(None),))
+        too_long = zarr_arrays.is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
+        stored = None if too_long else zarr_arrays.read_values(array, (slice(None),))
         if stored is None or not np.array_equal(stored, layers):
             array[:] = layers
 
