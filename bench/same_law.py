@@ -161,7 +161,7 @@ def levels(
 
     The third part is the name of the clearest failure.
     """
-    from bnmc._claims.evidence import judged
+    from bnmc._claims.claims import judged
     from bnmc.testing import assert_same_law
     from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bnmc import Chain
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.machine import require_memory
 from bnmc.gradients import tangent_kernel
 from bnmc.infinite_width import nngp, ntk, train_networks
 from bnmc.mixing import two_inputs

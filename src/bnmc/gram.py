@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, instance, integer, real, result_array
-from bnmc._support.array_arguments import Float64Array
 from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
 from bnmc.errors import ArgumentError, LayoutWarning
+
+Float64Array = NDArray[np.float64]
 
 __all__ = [
     "centre",

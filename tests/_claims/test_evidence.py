@@ -5,7 +5,7 @@ import pytest
 from oracle import FALSE_ALARM
 from scipy import stats
 
-from bnmc._claims.evidence import Claim, Evidence, assessed, judged
+from bnmc._claims.claims import Claim, Evidence, assessed, judged
 
 
 def test_p_values_are_those_of_student_with_halls_correction():

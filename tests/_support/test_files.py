@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bnmc._support import array_arguments, files
+from bnmc._support import archives, files, machine
 from bnmc.errors import ResultTooLargeError
 
 
@@ -272,7 +272,7 @@ def test_a_damaged_array_is_not_read(damage, reason):
     np.save(file, np.eye(2))
     content = damage(file.getvalue())
     with pytest.raises(ValueError, match=reason):
-        files.read_npy("x", io.BytesIO(content), len(content))
+        archives.read_npy("x", io.BytesIO(content), len(content))
 
 
 def test_an_array_that_ends_before_its_stated_size_is_not_read():
@@ -280,7 +280,7 @@ def test_an_array_that_ends_before_its_stated_size_is_not_read():
     np.save(file, np.eye(2))
     content = file.getvalue()
     with pytest.raises(ValueError, match="ends too early"):
-        files.read_npy("x", io.BytesIO(content[:-8]), len(content))
+        archives.read_npy("x", io.BytesIO(content[:-8]), len(content))
 
 
 def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
@@ -289,9 +289,9 @@ def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
     np.save(file, np.ones((2, 2), np.float32))
     content = file.getvalue()
     for available, fits in ((48, True), (47, False)):
-        monkeypatch.setattr(array_arguments, "available_memory", lambda value=available: value)
+        monkeypatch.setattr(machine, "available_memory", lambda value=available: value)
         if fits:
-            assert files.read_npy("x", io.BytesIO(content), len(content)).sum() == 4.0
+            assert archives.read_npy("x", io.BytesIO(content), len(content)).sum() == 4.0
         else:
             with pytest.raises(ResultTooLargeError, match="^x: the result needs 48 B"):
-                files.read_npy("x", io.BytesIO(content), len(content))
+                archives.read_npy("x", io.BytesIO(content), len(content))

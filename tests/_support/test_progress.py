@@ -7,7 +7,7 @@ import pytest
 
 from bnmc._kernels import compile_time
 from bnmc._support import progress
-from bnmc._support.progress import Reporter
+from bnmc._support.progress import reporting
 
 
 class Dispatcher:
@@ -33,7 +33,7 @@ def compilation(monkeypatch):
 
 @pytest.mark.parametrize("wanted", [True, lambda done, total: None])
 def test_one_line_without_a_terminal(compilation, capsys, wanted):
-    with Reporter(wanted, "work", "tasks") as report:
+    with reporting(wanted, "work", "tasks") as report:
         for _ in range(2):
             compilation(0.2)
         report(1, 1)
@@ -43,7 +43,7 @@ def test_one_line_without_a_terminal(compilation, capsys, wanted):
 
 def test_no_line_for_a_moment_and_none_unless_wanted(compilation, capsys):
     for wanted, seconds in ((True, 0.0), (False, 0.2), (np.bool_(False), 0.2)):
-        with Reporter(progress.as_progress(wanted), "work", "tasks"):
+        with reporting(progress.as_progress(wanted), "work", "tasks"):
             compilation(seconds)
     compilation(0.2)  # nobody reports any more
     assert "compiling" not in capsys.readouterr().err
@@ -60,6 +60,6 @@ def test_the_bar_says_so_on_a_terminal(compilation, monkeypatch):
         update(self, task, **fields)
 
     monkeypatch.setattr(rich.Progress, "update", noted)
-    with Reporter(True, "work", "tasks"):
+    with reporting(True, "work", "tasks"):
         compilation(0.0)
     assert said == [f"compiling kernels, once, about {compile_time.ABOUT_SECONDS} s", "work"]

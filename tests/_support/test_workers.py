@@ -14,6 +14,7 @@ from concurrent.futures import (
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import nullcontext
 from itertools import pairwise
 
 import numpy as np
@@ -21,15 +22,16 @@ import pytest
 from worker_processes import fresh
 
 import bnmc
-from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.tasks import run_tasks
+from bnmc._support.progress import as_progress, reporting
 from bnmc._support.workers import (
     MOST_LOSSES,
+    Calls,
     Workers,
     as_executor,
     even_ranges,
     ranges,
     received,
+    results_of,
 )
 from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing, WorkersLostError, ZeroVarianceError
 from bnmc.invariant import expectation
@@ -123,6 +125,10 @@ def test_numbers_are_cut_into_ranges():
     assert ranges(3, 9) == [(0, 3)]
 
 
+def run_tasks(function, tasks, executor, threads, report):
+    return results_of(Calls(function, tasks), executor, threads, nullcontext(report))
+
+
 def test_results_are_in_the_order_of_tasks():
     def late(number):
         time.sleep(0.02 * (3 - number))
@@ -139,6 +145,7 @@ def test_an_error_is_raised_and_what_has_not_begun_is_cancelled():
         if number == 1:
             raise ZeroDivisionError("task 1")
         time.sleep(0.01)
+        return number
 
     with pytest.raises(ZeroDivisionError, match="task 1"):
         run_tasks(fail, [(number,) for number in range(200)], None, 1, silent)
@@ -160,6 +167,7 @@ def test_an_interruption_cancels_what_has_not_begun():
         begun.append(number)
         first.set()
         time.sleep(0.01)
+        return number
 
     def interrupt(done, total):
         assert first.wait(10)
@@ -221,11 +229,11 @@ def test_a_progress_that_raises_ends_the_work():
 
 
 def test_a_bar_on_standard_error(capsys):
-    with Reporter(True, "work", "tasks") as report:
+    with reporting(True, "work", "tasks") as report:
         report(1, 2)
         report(2, 2)
     assert capsys.readouterr().out == ""
-    with Reporter(as_progress(np.bool_(False)), "work", "tasks") as report:
+    with reporting(as_progress(np.bool_(False)), "work", "tasks") as report:
         report(1, 2)
     with pytest.raises(ArgumentTypeError, match="progress"):
         as_progress(1)

@@ -5,7 +5,7 @@ import pytest
 
 import bnmc
 from bnmc import Chain, FirstLayer
-from bnmc._support import array_arguments
+from bnmc._support import machine
 from bnmc.chain.start import prepare
 from bnmc.errors import ArgumentError, ResultTooLargeError, ZeroVarianceError
 
@@ -78,7 +78,7 @@ ROW = np.arange(3.0)
 
 @pytest.fixture
 def _memory_has_100_megabytes(monkeypatch):
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 100_000_000)
 
 
 @pytest.mark.usefixtures("_memory_has_100_megabytes")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bnmc._support import array_arguments
+from bnmc._support import machine
 from bnmc.cli import inputs
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError, UnknownNameError
 
@@ -191,7 +191,7 @@ def test_file_that_is_larger_than_the_memory(
             content = path.read_bytes()
             path.write_bytes(content[:-8].replace(b"(1, 1), }     ", b"(1000, 500), }"))
             os.truncate(path, len(content) - 8 + zeros.nbytes)
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 1_000_000)
     tracemalloc.start()
     try:
         with pytest.raises(MemoryError if kind != "npz claims less" else ArgumentError) as caught:

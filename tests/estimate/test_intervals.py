@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bnmc.estimate.intervals import (
+from bnmc.estimate.estimate import (
     bounded_mean_interval,
     clopper_pearson,
     half_width,

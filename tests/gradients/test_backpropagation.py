@@ -21,7 +21,7 @@ from bnmc.errors import (
     PartialEstimateError,
     ZeroVarianceError,
 )
-from bnmc.gradients import network_pass, parts
+from bnmc.gradients import network, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
@@ -85,7 +85,7 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
         same_bits(whole, run(executor=pool))
     # Five layers to a stretch, and one chain to a part.
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
-    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1)
+    monkeypatch.setattr(network, "ROWS_BYTES", 1)
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     same_bits(whole, run(threads=2))
 
@@ -287,7 +287,7 @@ def test_float32_goes_on_unless_the_gradients_of_samples_are_too_alike(
 @pytest.mark.parametrize("weights", ["gaussian", "haar"])
 def test_the_backward_pass_names_the_layer_of_a_row_without_variance(weights, monkeypatch):
     """A forward pass finds such a row first, so the Gram matrix changes between the two passes."""
-    make = parts.Forward.stretch
+    make = parts.RowPass._stretch
 
     def changed(*arguments):
         stretch = make(*arguments)
@@ -295,7 +295,7 @@ def test_the_backward_pass_names_the_layer_of_a_row_without_variance(weights, mo
         stretch.grams[:, 2] = 1.0
         return stretch
 
-    monkeypatch.setattr(parts.Forward, "stretch", changed)
+    monkeypatch.setattr(parts.RowPass, "_stretch", changed)
     with pytest.raises(ZeroVarianceError) as raised:
         bnmc.backpropagate(Chain(30, 4, "tanh", weights=weights), 5, chains=2, rng=0, threads=1)
     assert (raised.value.chain, raised.value.layer, raised.value.row) == (0, 3, 0)

@@ -10,8 +10,7 @@ import bnmc
 from bnmc import Chain
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.network import Network, start_rows
-from bnmc.gradients.products import DrawnWeights, UnseenWeights
+from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, start_rows
 from bnmc.simulation.runs import Run
 
 CASES = {
@@ -39,7 +38,7 @@ def test_drawn_networks_are_those_of_simulate(name):
     expected = Networks(chain, 3, 2, None, np.concatenate(initial, axis=1), groups, weights)
     start = prepare(chain, given, 2, inputs)
     of_run = Run(chain, "weights", 2, inputs, "float64", run.key)
-    network = Network(chain, groups, start_rows(of_run, start), DrawnWeights(of_run), 3, 0)
+    network = Network(of_run, start_rows(of_run, start), DrawnWeights(of_run), 3)
     for layer in range(4):
         np.testing.assert_allclose(network.gram(layer), expected.gram(layer), atol=1e-13)
     delta = rng.standard_normal(expected.h[-1].shape)
@@ -88,16 +87,16 @@ def test_hidden_rows_have_no_mean_if_the_norm_centres():
     chain = Chain(5, 4, "tanh", eps=0.3)
     weights = UnseenWeights(chain, [np.random.default_rng(0)])
     x = np.random.default_rng(1).standard_normal((1, 5, 4))
-    network = Network(chain, 1, x, weights, 1, 0)
+    network = Network(Run(chain, "weights", 1, None, "float64"), x, weights, 1)
     h = weights.times(1, x)  # another draw, of the shape only
     assert network.hidden(1).shape == h.shape
     np.testing.assert_allclose(network.hidden(1).mean(axis=2), 0.0, atol=1e-14)
     spread = np.sqrt(network.hidden(1).var(axis=2, keepdims=True) + 0.3)
-    np.testing.assert_allclose(network.hidden(1) / spread, network.x_of(1), rtol=1e-12)
+    np.testing.assert_allclose(network.hidden(1) / spread, network.layers[1].x, rtol=1e-12)
 
 
 def test_layers_out_of_range_raise():
     chain = Chain(5, 4, "relu", norm="none", gain=1e-80)
     weights = UnseenWeights(chain, [np.random.default_rng(0)])
     with pytest.raises(NonFiniteError, match="layer 2"):
-        Network(chain, 1, np.ones((1, 5, 4)), weights, 3, 0)
+        Network(Run(chain, "weights", 1, None, "float64"), np.ones((1, 5, 4)), weights, 3)

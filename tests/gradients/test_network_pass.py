@@ -10,7 +10,7 @@ from scipy import special
 import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, Interrupted, NonFiniteError, ResultTooLargeError
-from bnmc.gradients import network_pass, parts
+from bnmc.gradients import network, parts
 
 ALL = ("delta_gram", "gram", "hidden_delta")
 
@@ -96,7 +96,7 @@ def test_gradients_are_those_of_the_weights_that_were_drawn(name):
 
 
 def readout_of(key, number, classes, width):
-    """Return the readout of a chain, by the generator that `network_pass.py` describes."""
+    """Return the readout of a chain, by the generator that `network.py` describes."""
     generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
     return generator.standard_normal((classes, width)) / np.sqrt(width)
 
@@ -179,7 +179,7 @@ def test_scales_beyond_float64_are_split_off():
 )
 def test_memory_grows_as_the_root_of_the_depth(chain, monkeypatch):
     """A layer has rows of 60 x 4 x 8 = 1,920 bytes, of which a stretch keeps three or four."""
-    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1)
+    monkeypatch.setattr(network, "ROWS_BYTES", 1)
     bnmc.backpropagate(chain, 400, rng=0, observables=())  # what stays after it is not counted
     tracemalloc.start()
     bnmc.backpropagate(chain, 400, rng=0, observables=(), threads=1)
@@ -193,15 +193,15 @@ def test_bytes_of_a_layer_are_counted(monkeypatch):
     """Of two samples a layer keeps h, N(σ(h)) and normals, and of each row a mean and a deviation,
     together a fourth array; its other objects are small beside rows of 10,000 × 2 numbers."""
     chain = Chain(10_000, 2, "tanh", skip=0.5, order="activation-norm")
-    monkeypatch.setattr(network_pass, "ROWS_BYTES", 1 << 40)
+    monkeypatch.setattr(network, "ROWS_BYTES", 1 << 40)
     made = []
 
     def noted(task, *arguments):
         made.append(task)
         return call(task, *arguments)
 
-    call = network_pass.NetworkTask.__call__
-    monkeypatch.setattr(network_pass.NetworkTask, "__call__", noted)
+    call = network.NetworkTask.__call__
+    monkeypatch.setattr(network.NetworkTask, "__call__", noted)
     taken, counted = [], []
     for depth in (2, 4, 6):  # the first run makes what stays
         tracemalloc.start()

@@ -17,7 +17,7 @@ from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.scalar import codes
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
-from bnmc.gradients import on_gpu, parts, products
+from bnmc.gradients import network, on_gpu, parts
 from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.engine.gpu import launches
 from bnmc.simulation.runs import Recorded, Run
@@ -43,7 +43,7 @@ def drawn(key, layer, stream, shape, dtype=np.float64, first=0):
 def same_noise(monkeypatch):
     """Let the CPU take the normals of Z from the counters of the GPU, in float64 or float32."""
 
-    class Rows(products.ReplayedRows):
+    class Rows(network.ReplayedRows):
         def _noise(self, index, layer, rows, root):
             sampler, width, n = self._sampler, self._chain.width, len(root)
             stream = codes.STREAM_BACKWARD | np.uint32(sampler.offset + index)
@@ -58,7 +58,7 @@ def same_noise(monkeypatch):
             z = np.concatenate(blocks)
             return z @ semidefinite_cholesky(root @ root.T).T
 
-    monkeypatch.setattr("bnmc.gradients.network_pass.ReplayedTask.products", Rows)
+    monkeypatch.setattr("bnmc.gradients.network.ReplayedRows", Rows)
 
 
 CASES = {

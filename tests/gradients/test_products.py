@@ -15,7 +15,7 @@ from slow_cases import some
 import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import ArgumentError, ZeroVarianceError
-from bnmc.gradients.products import ReplayedRows
+from bnmc.gradients.network import ReplayedRows
 from bnmc.simulation.runs import Run
 
 ALL = ("delta_gram", "gram", "hidden_delta")

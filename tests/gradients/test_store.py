@@ -24,7 +24,7 @@ from bnmc.errors import (
     StoreMismatchError,
 )
 from bnmc.gradients import parts
-from bnmc.gradients.network_pass import NetworkTask
+from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.parts import Task
 from bnmc.gradients.store import ChainStore
 
@@ -100,8 +100,8 @@ def interrupted(path, chain=TANH, **options):
 
 def waiting(call):
     def wait(self, start, first, last, stop=None):
-        if first >= 3:
-            stop.wait(60)
+        while first >= 3 and not stop.is_set():
+            time.sleep(0.01)
         return call(self, start, first, last, stop)
 
     return wait

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
-from bnmc._support import array_arguments
+from bnmc._support import machine
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -292,7 +292,7 @@ def test_large_results_raise_before_any_work():
 
 def test_the_matrices_of_a_batch_are_counted(monkeypatch):
     """Of 256 samples in one, two or four batches: all that differs is quadratic in the batch."""
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
     requests = []
     for batch in (256, 128, 64):
         with pytest.raises(ResultTooLargeError, match="smaller batches") as caught:

@@ -17,8 +17,7 @@ from scipy import special, stats
 from slow_cases import some
 
 import bnmc
-from bnmc._claims.claims import _is_symmetric, uniqueness
-from bnmc._claims.evidence import assessed
+from bnmc._claims.claims import _is_symmetric, assessed, uniqueness
 from bnmc._claims.layer import Layer, next_states
 from bnmc.errors import (
     ArgumentError,
@@ -649,7 +648,7 @@ def test_biases_of_pytorch_are_part_of_the_next_states():
     rng = np.random.default_rng(38)
     h = rng.standard_normal((3000, 6, 3))
     layer = Layer.of(chain, h, 0)
-    drawn = next_states(chain, layer.x, layer.a, layer.gram, rng)
+    drawn = next_states(chain, layer, rng)
     common = drawn.mean(axis=2)
     expected = chain.gain**2 * layer.gram.mean(axis=(1, 2))
     error = np.square(common).mean(axis=1) - expected

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
-from bnmc.mixing.activation_shape import activation_shape, flat_pieces
+from bnmc.mixing.absorption import activation_shape, flat_pieces
 
 REACH = 2.0
 

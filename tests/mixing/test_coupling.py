@@ -9,7 +9,7 @@ from slow_cases import some
 
 import bnmc
 from bnmc import Chain
-from bnmc._support import array_arguments
+from bnmc._support import machine
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import NotMixing, ResultTooLargeError, ZeroVarianceError
 from bnmc.mean_field import block_symmetric, partial_collapse
@@ -297,12 +297,12 @@ def test_the_lag_is_the_waiting_time_that_nine_of_ten_pilot_pairs_do_not_exceed(
 
     monkeypatch.setattr(coupling.CoupledPairs, "run", run)
     slow = 0
-    assert pairs.choose_lag(40) == 29
+    assert int(pairs.pilot_waits(40)[coupling.LAG_PAIR]) == 29
     slow = 3  # pairs that have not met waited longer than all others
-    assert pairs.choose_lag(40) == 29
+    assert int(pairs.pilot_waits(40)[coupling.LAG_PAIR]) == 29
     slow = 4
     with pytest.raises(NotMixing, match="4 of 32 pairs had not met"):
-        pairs.choose_lag(40)
+        int(pairs.pilot_waits(40)[coupling.LAG_PAIR])
 
 
 CHAIN = bnmc.Chain(40, 5, "relu")
@@ -403,7 +403,7 @@ def nothing_runs(monkeypatch):
 @pytest.mark.parametrize(("chain", "count"), [(DEEP, 2**20), (HUGE, 2)])
 def test_pairs_beyond_the_memory(call, chain, count, nothing_runs, monkeypatch):
     """Too many pairs, or too large a batch: here memory has 100 MB."""
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 100_000_000)
     tracemalloc.start()
     try:
         with pytest.raises(ResultTooLargeError, match="^(replicates|batch): the result") as caught:
@@ -423,7 +423,7 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
     count = {"tv_bound": 4000, "contraction": 1000, "expectation": 500}[call]
     monkeypatch.setattr(coupling, "available_processors", lambda: 1)
     with monkeypatch.context() as patch:
-        patch.setattr(array_arguments, "available_memory", lambda: 0)
+        patch.setattr(machine, "available_memory", lambda: 0)
         with pytest.raises(ResultTooLargeError) as caught:
             CALLS[call](DEEP, count)
     CALLS[call](DEEP, count // 10)
@@ -438,7 +438,7 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
 
 def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
     """64 pairs in tasks of two: a task alone, two at a time, and eight."""
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
     runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, None, False)
     requests = []
     for workers in (1, 2, 4, 8):
@@ -453,7 +453,7 @@ def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
 
 
 def test_only_as_many_tasks_as_there_are_run_at_the_same_time(monkeypatch):
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 0)
+    monkeypatch.setattr(machine, "available_memory", lambda: 0)
     runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, None, False)
     requests = []
     for workers in (2, 8):
@@ -465,7 +465,7 @@ def test_only_as_many_tasks_as_there_are_run_at_the_same_time(monkeypatch):
 
 
 def test_inputs_of_one_network_beyond_the_memory(monkeypatch):
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 100_000_000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 100_000_000)
     x, y = np.random.default_rng(0).normal(size=(2, 50, 8))
     with pytest.raises(ResultTooLargeError, match="^depth, chains: the result needs"):
         bnmc.mixing.two_inputs(DEEP, x, y, depth=1000, chains=1000, rng=0)

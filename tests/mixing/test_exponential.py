@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bnmc.mixing.exponential import end_of_interval
+from bnmc.mixing.relaxation_curve import end_of_interval
 
 
 def curve(size):

@@ -10,7 +10,7 @@ import scipy.stats
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
-from bnmc.estimate.intervals import bounded_mean_interval
+from bnmc.estimate.estimate import bounded_mean_interval
 from bnmc.mixing import meeting_bound
 from bnmc.mixing.meeting_bound import LaggedDistance, shown_layers, tv_bound
 

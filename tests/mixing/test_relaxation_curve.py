@@ -14,8 +14,7 @@ from scipy import optimize, signal, stats
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.estimate import Estimate
-from bnmc.mixing.exponential import fit_exponential
-from bnmc.mixing.relaxation_curve import Relaxation, _end, relaxation
+from bnmc.mixing.relaxation_curve import Relaxation, _end, fit_exponential, relaxation
 
 # An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
 SEEDS, GROUPS, FEWER = 2000, 1000, 600

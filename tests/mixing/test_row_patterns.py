@@ -10,8 +10,7 @@ from scipy import stats
 from slow_cases import pairs
 
 import bnmc
-from bnmc.mixing.activation_shape import FlatPieces
-from bnmc.mixing.row_patterns import OrthantRows, SampledRows
+from bnmc.mixing.absorption import FlatPieces, OrthantRows, SampledRows
 
 NEGATIVE = FlatPieces(np.array([-np.inf]), np.array([0.0]), np.array([0.0]))
 SIGN = FlatPieces(np.array([-np.inf, 0.0]), np.array([0.0, np.inf]), np.array([-1.0, 1.0]))

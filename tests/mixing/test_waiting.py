@@ -10,10 +10,9 @@ import scipy.stats
 
 import bnmc
 from bnmc.errors import NotMixing, PartialEstimateError
-from bnmc.estimate.intervals import bounded_mean_interval, mean_interval
+from bnmc.estimate.estimate import bounded_mean_interval, mean_interval
 from bnmc.mixing import coupling, meeting_bound
-from bnmc.mixing.meeting_bound import tv_bound
-from bnmc.mixing.waiting import capped_intervals, survival, tail_rate
+from bnmc.mixing.meeting_bound import capped_intervals, survival, tail_rate, tv_bound
 
 RELU = bnmc.Chain(20, 3, "relu")
 

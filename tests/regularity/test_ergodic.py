@@ -18,11 +18,11 @@ import bnmc
 from bnmc import regularity
 from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
-from bnmc._support import array_arguments
-from bnmc._support.progress import Reporter
+from bnmc._support import machine
+from bnmc._support.progress import reporting
 from bnmc.bounds.rank_collapse import lemma_7
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, ResultTooLargeError
-from bnmc.regularity import averaging, ensembles, ergodic
+from bnmc.regularity import ensembles, ergodic
 
 QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squares")
 TAU = 0.5
@@ -416,10 +416,9 @@ def test_there_is_no_bar_unless_it_is_asked_for(call, monkeypatch):
 
     def reporter(progress, *names):
         asked.append(progress)
-        return Reporter(progress, *names)
+        return reporting(progress, *names)
 
-    monkeypatch.setattr(averaging, "Reporter", reporter)
-    monkeypatch.setattr(ergodic, "Reporter", reporter)
+    monkeypatch.setattr(ergodic, "reporting", reporter)
     call(bnmc.Chain.bn_linear(2, 2))
     assert asked[0] is False
 
@@ -607,7 +606,7 @@ def test_other_bad_arguments(monkeypatch):
         regularity.one_step_second_moment([[math.nan]])
     with pytest.raises(ArgumentError, match=r"H: got \(3,\)"):
         regularity.one_step_second_moment([1.0, 2.0, 3.0])
-    monkeypatch.setattr(array_arguments, "available_memory", lambda: 10_000)
+    monkeypatch.setattr(machine, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
         regularity.constant(bnmc.Chain.bn_linear(4, 4))
 
@@ -626,7 +625,7 @@ def test_an_ensemble_needs_memory_for_the_rows_of_all_chains(monkeypatch):
 
     monkeypatch.setattr(ensembles, "simulate", started)
     for available, expected in ((needed, StartedError), (needed - 1, ResultTooLargeError)):
-        monkeypatch.setattr(array_arguments, "available_memory", lambda free=available: free)
+        monkeypatch.setattr(machine, "available_memory", lambda free=available: free)
         with pytest.raises(expected):
             ensembles.SimulatedEnsemble(chain, chains, 0, 2)
 
@@ -657,7 +656,7 @@ def test_a_direction_that_rounding_removed_stays_away():
 
 def judged_halves(first, second, rtol):
     """What `ErgodicRun` says of averages of α of each chain, in the two halves of a try."""
-    run = averaging.ErgodicRun(
+    run = ergodic.ErgodicRun(
         bnmc.Chain.bn_linear(4, 4), 0, rtol, len(first), 1000, 48, 1, False, None
     )
     run.layers = (49, 96)
@@ -686,11 +685,11 @@ def test_a_drift_is_a_third_of_the_target_and_three_standard_errors(noise):
 def test_a_burn_in_is_at_least_two_layers_and_at_most_half_the_depth():
     chain, others = bnmc.Chain.bn_linear(4, 4), (1, False, None)
     for depth, burn_in in ((4, 2), (20, 2), (20, 10), (21, 10)):
-        run = averaging.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
+        run = ergodic.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
         assert (run.burn_in, run.every) == (burn_in, min(run.every, burn_in // 2))
     for depth, burn_in in ((20, 1), (20, 11), (21, 11)):
         with pytest.raises(ArgumentError, match=f"burn_in: got {burn_in}"):
-            averaging.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
+            ergodic.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
 
 
 def test_a_standard_error_is_compared_with_the_target():

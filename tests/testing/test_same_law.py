@@ -19,7 +19,7 @@ from scipy import stats
 from slow_cases import some
 
 import bnmc
-from bnmc._claims.evidence import Claim, judged
+from bnmc._claims.claims import Claim, judged
 from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.testing import (

@@ -6,15 +6,19 @@ sum over rows, so a sample costs O(d n²) operations for width d and batch n.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.evidence import COARSE, Evidence, FloatArray
 from bnmc._claims.layer import Layer
+from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
+from bnmc.estimate.estimate import Estimate
 
 #: Mean squares up to this share of 1 are rounding errors.
 _NOTHING = 1e-10
@@ -23,7 +27,7 @@ _NOTHING = 1e-10
 _GROUPS = 64
 
 
-def uniqueness(gram: FloatArray, other: FloatArray) -> dict[str, Evidence]:
+def uniqueness(gram: Float64Array, other: Float64Array) -> dict[str, Evidence]:
     """Compare the observables of two independent ensembles of Gram matrices."""
     return _compared("uniqueness", _of_gram(other), _of_gram(gram))
 
@@ -35,12 +39,12 @@ def invariance(before: Layer, after: Layer) -> dict[str, Evidence]:
 
 
 def _compared(
-    claim: str, observed: dict[str, FloatArray], expected: dict[str, FloatArray]
+    claim: str, observed: dict[str, Float64Array], expected: dict[str, Float64Array]
 ) -> dict[str, Evidence]:
     return {f"{claim}: {name}": Evidence.of(observed[name], expected[name]) for name in expected}
 
 
-def serial(square: FloatArray) -> dict[str, Evidence]:
+def serial(square: Float64Array) -> dict[str, Evidence]:
     """Correlate the ranks of the observables of hᵀh between successive samples."""
     values = np.column_stack(list(_of_square(square).values()))
     ranks, expected = _ranks(values, axis=0)
@@ -48,7 +52,7 @@ def serial(square: FloatArray) -> dict[str, Evidence]:
     return {"samples: no serial correlation": Evidence.of(products, expected, 1.0)}
 
 
-def _of_gram(gram: FloatArray) -> dict[str, FloatArray]:
+def _of_gram(gram: Float64Array) -> dict[str, Float64Array]:
     return {
         "trace of G": _mean_diagonal(gram),
         "off-diagonal of G": _mean_off_diagonal(gram),
@@ -58,7 +62,7 @@ def _of_gram(gram: FloatArray) -> dict[str, FloatArray]:
     }
 
 
-def _of_square(square: FloatArray) -> dict[str, FloatArray]:
+def _of_square(square: Float64Array) -> dict[str, Float64Array]:
     return {
         "trace of hᵀh/d, centred": _mean_centred(square),
         "log trace of hᵀh/d": np.log(np.trace(square, 0, 1, 2)),
@@ -111,7 +115,7 @@ def _moments(chain: Chain, layer: Layer) -> dict[str, Evidence]:
 # yᵀy.  Division by a power of the trace makes it scale free and much less skewed.
 
 
-def _fourth_moments(rows: FloatArray) -> Evidence:
+def _fourth_moments(rows: Float64Array) -> Evidence:
     """Σ y_ri⁴ / (Σ y_ri²)² over rows r, whose mean is 3/(d+2): E y⁴ = 3 (E y²)² of entries."""
     d = rows.shape[1]
     squared = np.square(rows)
@@ -122,7 +126,7 @@ def _fourth_moments(rows: FloatArray) -> Evidence:
     return Evidence.of(kurtosis.mean(axis=1), expected)
 
 
-def _norms(rows: FloatArray) -> Evidence:
+def _norms(rows: Float64Array) -> Evidence:
     """E|y_r|⁴ = E |y_r|²|y_s|² + 2 E (y_r·y_s)² for r ≠ s (Isserlis), over (Σ|y_r|²/d)².
 
     Sums over all pairs of rows are computed as power sums minus their diagonals.
@@ -135,7 +139,7 @@ def _norms(rows: FloatArray) -> Evidence:
     return Evidence.of(fourth / (d * unit), pairs / (d * (d - 1) * unit), 1.0)
 
 
-def _products(rows: FloatArray) -> Evidence:
+def _products(rows: Float64Array) -> Evidence:
     """Inner products of rows of the two halves of a sample, and of neighbours: mean 0."""
     d = rows.shape[1]
     first, second = rows[:, : d // 2].sum(axis=1), rows[:, d // 2 :].sum(axis=1)
@@ -145,14 +149,14 @@ def _products(rows: FloatArray) -> Evidence:
     return Evidence.of(np.column_stack([across, neighbours]) / d, 0.0, size)
 
 
-def _pairs_of_samples(rows: FloatArray) -> Evidence:
+def _pairs_of_samples(rows: Float64Array) -> Evidence:
     """Inner products of successive samples, in disjoint pairs: mean 0 for independent samples."""
     first, second = _disjoint_pairs(rows)
     size = np.square(first).mean(axis=(1, 2)) + np.square(second).mean(axis=(1, 2))
     return Evidence.of((first * second).mean(axis=(1, 2)), 0.0, size)
 
 
-def _signs(rows: FloatArray) -> Evidence:
+def _signs(rows: Float64Array) -> Evidence:
     """Odd functions of rows: mean entry, mean entry times squared norm, entries minus the mean."""
     means, norms = rows.mean(axis=2), np.square(rows).mean(axis=2)
     entries = rows.mean(axis=1)
@@ -175,7 +179,7 @@ def _columns(layer: Layer) -> Evidence:
     return Evidence.of(np.concatenate(parts, axis=1), 0.0, np.column_stack(sizes))
 
 
-def _places(rows: FloatArray) -> Evidence:
+def _places(rows: Float64Array) -> Evidence:
     """Ranks of the norms of rows in a sample: by place, and products with the next row."""
     d = rows.shape[1]
     ranks, expected = _ranks(np.square(rows).sum(axis=2), axis=1)
@@ -195,8 +199,8 @@ def _places(rows: FloatArray) -> Evidence:
 
 
 def of_one_step(
-    chain: Chain, before: Layer, y: FloatArray, rounding: float
-) -> tuple[dict[str, Evidence], FloatArray]:
+    chain: Chain, before: Layer, y: Float64Array, rounding: float
+) -> tuple[dict[str, Evidence], Float64Array]:
     """Return claims about one step, and the variance of the whitened spectrum over n/d.
 
     Parameters
@@ -261,7 +265,7 @@ def of_one_step(
     return evidence | of_weights, spread * d / rank
 
 
-def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Evidence:
+def _shares_of(square: Float64Array, gram: Float64Array, null: Float64Array) -> Evidence:
     """Variances of rows orthogonal to 1 and along 1 over those of G, and their difference."""
     shares = []
     for part in (_mean_centred, _along_ones):
@@ -273,7 +277,7 @@ def _shares_of(square: FloatArray, gram: FloatArray, null: FloatArray) -> Eviden
 
 
 def _pairs_of_calls(
-    z: FloatArray, rest: FloatArray, rank: NDArray[np.intp], size: FloatArray
+    z: Float64Array, rest: Float64Array, rank: NDArray[np.intp], size: Float64Array
 ) -> Evidence:
     """Correlations of the rows of two calls, also squared: shared weights with any signs show."""
     d = z.shape[1]
@@ -292,7 +296,7 @@ def _pairs_of_calls(
 # --- helpers
 
 
-def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
+def _ranks(values: Float64Array, axis: int) -> tuple[Float64Array, Float64Array]:
     """Return ranks along an axis, in [−½, ½], and the mean product of two in random order.
 
     Equal values share the mean of their ranks, computed from stable sorts in both directions.
@@ -306,7 +310,7 @@ def _ranks(values: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
     return ranks, -np.square(ranks).sum(axis=axis) / (count * (count - 1))
 
 
-def null_variance(eigenvalues: FloatArray, rounding: float) -> FloatArray:
+def null_variance(eigenvalues: Float64Array, rounding: float) -> Float64Array:
     """Return the largest eigenvalue of a Gram matrix that can be a rounding error.
 
     Parameters
@@ -329,25 +333,166 @@ def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return array[0:even:2], array[1:even:2]
 
 
-def squares(matrices: FloatArray) -> FloatArray:
+def squares(matrices: Float64Array) -> Float64Array:
     """Return the sums of the squared entries of matrices."""
     return np.square(matrices).sum(axis=(1, 2))
 
 
-def _mean_diagonal(matrices: FloatArray) -> FloatArray:
+def _mean_diagonal(matrices: Float64Array) -> Float64Array:
     return np.trace(matrices, 0, 1, 2) / matrices.shape[-1]
 
 
-def _mean_off_diagonal(matrices: FloatArray) -> FloatArray:
+def _mean_off_diagonal(matrices: Float64Array) -> Float64Array:
     n = matrices.shape[-1]
     return (matrices.sum(axis=(1, 2)) - np.trace(matrices, 0, 1, 2)) / (n * (n - 1))
 
 
-def _along_ones(matrices: FloatArray) -> FloatArray:
+def _along_ones(matrices: Float64Array) -> Float64Array:
     """Return 1ᵀS1/n, the eigenvalue of the vector 1 of an exchangeable matrix."""
     return matrices.sum(axis=(1, 2)) / matrices.shape[-1]
 
 
-def _mean_centred(matrices: FloatArray) -> FloatArray:
+def _mean_centred(matrices: Float64Array) -> Float64Array:
     """Return Tr(PSP)/(n−1), the eigenvalue orthogonal to 1 of an exchangeable matrix."""
     return (np.trace(matrices, 0, 1, 2) - _along_ones(matrices)) / (matrices.shape[-1] - 1)
+
+
+# --- evidence: tests that differences have mean 0, corrected for their number
+
+#: Largest unit of rounding in the tests; coarser rounding, as in half precision, acts as noise.
+COARSE = float(np.finfo(np.float32).eps)
+
+
+#: Largest difference of two equal numbers, in units of rounding.
+_ROUNDING = 64
+
+#: Level of the intervals of claims without a test.
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of a report.
+
+    Attributes
+    ----------
+    claim : str
+        The claim, in words.
+    statistic : float
+        A mean over samples.
+    expected : float or None
+        Its expectation if the claim is true, or a mean over samples with the same expectation; None
+        if unknown.
+    stderr : float or None
+        Standard error of their difference; None if there is none.
+    interval : tuple of (float, float) or None
+        Interval of the statistic at level 0.95, if the claim is not tested.
+    p_value : float or None
+        Two-sided, of the difference; None if the claim is not tested.
+    adjusted : float or None
+        The p-value corrected for all tests of the report (Holm).
+    verdict : str
+        "holds" or "fails"; "reported" if the claim is not tested.
+    count : int
+        Number of statistics of the row.  The row shows the one with the least p-value, multiplied
+        by their number (Bonferroni).
+
+    Examples
+    --------
+    >>> from bnmc.invariant import Claim
+    >>> claim = Claim("mean trace of G", statistic=2.02, expected=2.0, stderr=0.05)
+    >>> abs(claim.statistic - claim.expected) < 2 * claim.stderr, claim.verdict
+    (True, 'reported')
+    """
+
+    claim: str
+    statistic: float
+    expected: float | None
+    stderr: float | None
+    interval: tuple[float, float] | None = None
+    p_value: float | None = None
+    adjusted: float | None = None
+    verdict: str = "reported"
+    count: int = 1
+
+
+class Evidence(NamedTuple):
+    """Statistics of samples and their expectations, (samples, k) each.
+
+    Rounding is relative to `magnitude`: two means are equal if their difference and its standard
+    deviation are at most 64 units of rounding of it.
+    """
+
+    observed: Float64Array
+    expected: Float64Array
+    magnitude: Float64Array
+
+    @classmethod
+    def of(
+        cls,
+        observed: Float64Array,
+        expected: Float64Array | float = 0.0,
+        magnitude: Float64Array | float | None = None,
+    ) -> Evidence:
+        """Return evidence from vectors or columns; the default magnitude is the sum of moduli."""
+        right = np.broadcast_to(expected, observed.shape)
+        size = np.abs(observed) + np.abs(right) if magnitude is None else np.asarray(magnitude)
+        left, right, size = (
+            array[:, None] if array.ndim == 1 else array for array in (observed, right, size)
+        )
+        return cls(left, right, np.broadcast_to(size, left.shape))
+
+    @classmethod
+    def joined(cls, parts: Iterable[Evidence]) -> Evidence:
+        """Return the evidence of several blocks of samples as one."""
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def assessed(claim: str, evidence: Evidence, rounding: float) -> Claim:
+    """Return the p-value of the hypothesis that independent differences have mean 0.
+
+    The test is Student's t, corrected for the skewness of the differences by the transformation of
+    Hall (*On the removal of skewness by transformation*, 1992).  `rounding` is the rounding unit.
+    """
+    from scipy.special import stdtr
+
+    difference = evidence.observed - evidence.expected
+    count = len(difference)
+    mean, deviation = difference.mean(axis=0), difference.std(axis=0, ddof=1)
+    floor = _ROUNDING * rounding * evidence.magnitude.max(axis=0)
+    exact = deviation <= floor
+    stderr = deviation / math.sqrt(count)
+    unit = np.where(exact, 1.0, deviation)
+    skewness = np.where(exact, 0.0, ((difference - mean) / unit) ** 3).mean(axis=0)
+    t = math.sqrt(count) * np.where(exact, 0.0, mean / unit)
+    t += skewness * (2 * t**2 + 1) / (6 * math.sqrt(count)) + skewness**2 * t**3 / (27 * count)
+    p = np.where(exact, np.abs(mean) <= floor, 2.0 * stdtr(count - 1, -np.abs(t)))
+    worst = int(p.argmin())
+    return Claim(
+        claim,
+        float(evidence.observed[:, worst].mean()),
+        float(evidence.expected[:, worst].mean()),
+        float(stderr[worst]),
+        p_value=min(1.0, p.size * float(p[worst])),
+        count=p.size,
+    )
+
+
+def reported(claim: str, values: Float64Array, expected: float | None = None) -> Claim:
+    """Return the mean of a statistic (samples,) beside a number, without a test."""
+    estimate = Estimate.from_samples(values, level=LEVEL)
+    return Claim(claim, estimate.value, expected, estimate.stderr, estimate.ci)
+
+
+def judged(claims: Iterable[Claim], alpha: float) -> tuple[Claim, ...]:
+    """Return the claims with p-values adjusted by Holm's method, and with verdicts."""
+    rows = list(claims)
+    order = sorted(
+        (row.p_value, index) for index, row in enumerate(rows) if row.p_value is not None
+    )
+    largest = 0.0
+    for place, (p, index) in enumerate(order):
+        largest = max(largest, min(1.0, (len(order) - place) * p))
+        verdict = "fails" if largest <= alpha else "holds"
+        rows[index] = replace(rows[index], adjusted=largest, verdict=verdict)
+    return tuple(rows)

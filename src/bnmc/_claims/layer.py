@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.evidence import FloatArray
-from bnmc._support.arguments import finite_array
+from bnmc._support.arguments import Float64Array, finite_array
 from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
@@ -50,35 +49,30 @@ def rounding_of(value: object) -> float:
     return max(exact, float(np.finfo(dtype).eps)) if dtype.kind == "f" else exact
 
 
-def near_a_line(chain: Chain, generator: np.random.Generator) -> FloatArray:
+def near_a_line(chain: Chain, generator: np.random.Generator) -> Float64Array:
     """Return a batch of samples near a line: after any norm its law is far from Gaussian."""
     places = np.linspace(1.0, 2.0, chain.batch)
     line = generator.standard_normal((chain.width, 1)) * places
     return line + 0.1 * generator.standard_normal(line.shape)
 
 
-def next_states(
-    chain: Chain, x: FloatArray, a: FloatArray, gram: FloatArray, generator: np.random.Generator
-) -> FloatArray:
+def next_states(chain: Chain, layer: Layer, generator: np.random.Generator) -> Float64Array:
     """Draw skip x + gain W a + b for each sample.
 
-    For Gaussian weights, rows are drawn given `gram`, which contains the variance of the bias.
+    For Gaussian weights, rows are drawn given the Gram matrix.
     """
+    width = chain.width
     if chain.is_gaussian:
-        rows = generator.standard_normal(a.shape) @ semidefinite_root(gram)
+        rows = generator.standard_normal(layer.a.shape) @ semidefinite_root(layer.gram)
     else:
-        rows = np.stack([_weights(chain, generator) @ of_sample for of_sample in a])
-        rows /= chain.width**0.5
+        rows = np.stack([_weights(chain, generator) @ of_sample for of_sample in layer.a])
+        rows /= width**0.5
         if chain.bias_variance > 0.0:
-            rows += _biases(chain, generator, a.shape[:2])[..., None] / chain.gain
-    return chain.skip * x + chain.gain * rows
-
-
-def _biases(chain: Chain, generator: np.random.Generator, shape: tuple[int, ...]) -> FloatArray:
-    biases: FloatArray = generator.standard_normal(shape)
-    if chain.weight_law.uniform_bias:
-        biases = generator.uniform(-(3.0**0.5), 3.0**0.5, shape)
-    return float(np.sqrt(chain.bias_variance)) * biases
+            biases = generator.standard_normal((len(rows), width))
+            if chain.weight_law.uniform_bias:
+                biases = generator.uniform(-(3.0**0.5), 3.0**0.5, biases.shape)
+            rows += (float(np.sqrt(chain.bias_variance)) * biases)[..., None] / chain.gain
+    return chain.skip * layer.x + chain.gain * rows
 
 
 def _weights(chain: Chain, generator: np.random.Generator) -> NDArray[np.floating[Any]]:
@@ -107,15 +101,15 @@ class Layer:
         That of the chain.
     """
 
-    y: FloatArray
-    x: FloatArray
-    a: FloatArray
-    gram: FloatArray
-    square: FloatArray
+    y: Float64Array
+    x: Float64Array
+    a: Float64Array
+    gram: Float64Array
+    square: Float64Array
     convolution: Convolution | None = field(default=None, kw_only=True)
 
     @property
-    def factors(self) -> FloatArray:
+    def factors(self) -> Float64Array:
         """What rows of W multiply, (samples, weights of a row, batch)."""
         if self.convolution is None:
             return self.a

@@ -7,18 +7,17 @@ public function begins with calls of it.
 file           purpose
 ============== ===================================================================
 arguments      checks of arguments: each returns a canonical value or raises
+archives       arrays as bytes, with a digest that shows damage
 device_arrays  arrays of a GPU, of any library
 extras         optional dependencies
-files          paths, files that appear as a whole or not at all, arrays in files
+files          paths, and files that appear as a whole or not at all
 interruption   Ctrl-C and time limits between two steps of long work
-json           results as JSON
-keys           the 64-bit key of a run
+keywords       keywords that other libraries use for an argument
 linalg         linear algebra beyond NumPy
 machine        processors and memory of this machine
 progress       a progress bar, or a function of the user
-splits         a count cut into ranges
-text           tables as aligned text
+text           tables as aligned text, and results as JSON
 version        the version of the package
-workers        tasks on executors whose workers may die
+workers        tasks on executors whose workers may die, and work in parts
 ============== ===================================================================
 """

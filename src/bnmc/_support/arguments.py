@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 from types import EllipsisType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.device_arrays import is_device_array, to_host
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
@@ -46,6 +47,17 @@ class _Bounds(NamedTuple):
         ends = ((">=", self.low), (">", self.above), ("<=", self.high), ("<", self.below))
         bounds = [f"{sign} {end}" for sign, end in ends if end is not None]
         return f" {' and '.join(bounds)}" if bounds else ""
+
+
+@contextmanager
+def _foreign(name: str, value: object, allowed: str) -> Iterator[None]:
+    """Raise `ArgumentTypeError` for whatever error an object of the caller raises."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ArgumentTypeError(name, value, allowed) from error
 
 
 def instance(name: str, value: object, kind: type[T], allowed: str) -> T:
@@ -255,12 +267,8 @@ def precision(dtype: object) -> str:
     """
     if type(dtype) is str and dtype in _PRECISIONS:
         return dtype
-    try:
+    with _foreign("dtype", dtype, "'float64' or 'float32'"):
         name = np.dtype(dtype).name  # type: ignore[call-overload]
-    except MemoryError:
-        raise
-    except Exception as error:  # a foreign object may raise anything
-        raise ArgumentTypeError("dtype", dtype, "'float64' or 'float32'") from error
     return choice("dtype", name, _PRECISIONS)
 
 
@@ -319,6 +327,40 @@ def finite_array(
     return array
 
 
+def returned(name: str, value: object, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
+    """Return what a function of the caller returned as an array of real numbers of a shape.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument with the function, for the message.
+    value : array_like
+        The returned value.
+    shape : tuple of int
+        Shape that it should have.
+    what : str
+        The function and its verb in words, for the message.
+
+    Returns
+    -------
+    ndarray of float64
+        A copy, whose numbers need not be finite.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an array of real numbers.
+    ArgumentError
+        If `value` has another shape.
+    """
+    array, allowed = np.asarray(value), f"{what} real numbers of shape {shape}"
+    if array.dtype.kind not in "biuf":
+        raise ArgumentTypeError(name, value, allowed)
+    if array.shape != shape:
+        raise ArgumentError(name, array.shape, allowed)
+    return array.astype(np.float64)
+
+
 def result_array(
     name: str, value: object, shape: tuple[int, ...], what: str = "the result"
 ) -> NDArray[np.float64]:
@@ -370,16 +412,12 @@ def generator(rng: object) -> np.random.Generator:
     ArgumentTypeError
         If NumPy makes no generator of `rng`.
     """
-    try:
+    allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
+    with _foreign("rng", rng, allowed):
         # NumPy descends into nested sequences; one that contains itself would crash the process.
         if isinstance(rng, (list, tuple)) and not all(isinstance(n, Integral) for n in rng):
             raise TypeError
         return np.random.default_rng(rng)  # type: ignore[arg-type]
-    except MemoryError:
-        raise
-    except Exception as error:  # a foreign object may raise anything
-        allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
-        raise ArgumentTypeError("rng", rng, allowed) from error
 
 
 def items(name: str, value: object, allowed: str) -> list[Any]:
@@ -392,12 +430,8 @@ def items(name: str, value: object, allowed: str) -> list[Any]:
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise ArgumentTypeError(name, value, allowed)
-    try:
+    with _foreign(name, value, allowed):
         return list(value)
-    except MemoryError:
-        raise
-    except Exception as error:  # a foreign object may raise anything
-        raise ArgumentTypeError(name, value, allowed) from error
 
 
 def host_array(name: str, value: Any, allowed: str = "an array of real numbers") -> NDArray[Any]:
@@ -542,3 +576,133 @@ def draw_key(rng: Any) -> int:
     if rng is None:
         return secrets.randbits(64)
     return int(generator(rng).integers(0, 2**64, dtype=np.uint64))
+
+
+# --- arrays of real numbers and integers, and shapes that broadcast
+
+Float64Array = NDArray[np.float64]
+
+#: Above this limit float64 no longer represents every integer.
+LARGEST_INTEGER = 2**53
+
+
+def real_numbers(
+    name: str,
+    value: ArrayLike,
+    allowed: str = "",
+    is_allowed: Callable[[Float64Array], NDArray[np.bool_]] | None = None,
+) -> Float64Array:
+    """Return an array of finite real numbers as float64.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : array_like
+        Real numbers, of any shape.
+    allowed : str, optional
+        The allowed numbers, for the message.
+    is_allowed : callable, optional
+        Maps the array to booleans of the same shape, False for numbers that are not allowed.
+
+    Returns
+    -------
+    ndarray of float64
+        `value` itself if it is such an array, else a copy.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an array of real numbers.
+    ArgumentError
+        If a number is not finite or not allowed. The message names the first such number.
+
+    Examples
+    --------
+    >>> from bnmc._support.arguments import real_numbers
+    >>> real_numbers("tau", [0.0, 1.0], "numbers >= 0", lambda tau: tau >= 0)
+    array([0., 1.])
+    """
+    array = finite_array(name, value, shape=(...,)).astype(np.float64, copy=False)
+    if is_allowed is not None:
+        wrong = array[~is_allowed(array)]
+        if wrong.size:
+            raise ArgumentError(name, float(wrong[0]), allowed)
+    return array
+
+
+def integers(
+    name: str,
+    value: ArrayLike,
+    *,
+    low: int = 1,
+    high: int | None = None,
+    accept_floats: bool = False,
+) -> Float64Array:
+    """Return an array of integers as float64.
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for the message.
+    value : array_like
+        Integers, of any shape.
+    low : int, default 1
+        Smallest allowed integer.
+    high : int, optional
+        Largest allowed integer, at most 2⁵³, which is the default.
+    accept_floats : bool, default False
+        Whether floating-point numbers with integer values, such as 1e6, are allowed.
+
+    Returns
+    -------
+    ndarray of float64
+
+    Raises
+    ------
+    ArgumentTypeError
+        If `value` is not an array of integers, or of real numbers if `accept_floats` is true.
+    ArgumentError
+        If a number is not an integer or outside the bounds. The message names the first such
+        number.
+
+    Examples
+    --------
+    >>> from bnmc._support.arguments import integers
+    >>> integers("width", [1, 1000])
+    array([   1., 1000.])
+    """
+    limit = LARGEST_INTEGER if high is None else high
+    allowed = f"integers in {low} … {'2⁵³' if high is None else high}"
+    if accept_floats:
+        return real_numbers(
+            name,
+            value,
+            allowed,
+            lambda array: (array >= low) & (array <= limit) & (array == np.floor(array)),
+        )
+    array = host_array(name, value, allowed)
+    if array.dtype.kind not in "iu":
+        raise ArgumentTypeError(name, value, allowed)
+    outside = (array < low) | (array > limit)
+    if outside.any():
+        raise ArgumentError(name, int(array[outside].flat[0]), allowed)
+    return array.astype(np.float64)
+
+
+def broadcast(**arrays: Float64Array) -> tuple[Float64Array, ...]:
+    """Return the arguments, given by name, broadcast to one shape.
+
+    Raises
+    ------
+    ArgumentError
+        If the shapes do not broadcast.
+    """
+    try:
+        return tuple(np.broadcast_arrays(*arrays.values()))
+    except ValueError:
+        names = list(arrays)
+        shapes = ", ".join(str(array.shape) for array in arrays.values())
+        raise ArgumentError(
+            names[-1], shapes, f"shapes of {', '.join(names)} that broadcast"
+        ) from None

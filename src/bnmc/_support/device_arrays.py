@@ -73,6 +73,21 @@ def to_host(name: str, value: Any) -> Any:
     return cuda.as_cuda_array(as_device_array(name, value, current_device())).copy_to_host()
 
 
+def require_gpu(executor: object) -> None:
+    """Raise if an executor is given, or kernels cannot run on a GPU of this machine.
+
+    Raises
+    ------
+    ArgumentError, BackendError
+    """
+    from bnmc._kernels.gpu.device import why_not
+
+    if executor is not None:
+        raise ArgumentError("executor", executor, "None with backend='cuda'")
+    if reason := why_not():
+        raise BackendError("cuda", reason)
+
+
 def _device_of(value: object) -> int | None:
     """Return the number of the GPU of an array with DLPack, or None."""
     if not (hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__")):

@@ -5,24 +5,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import math
 import os
 import shutil
 import sys
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.arguments import choice
-from bnmc._support.array_arguments import require_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError
-
-#: Bytes that are read at a time.
-PART_BYTES = 1 << 22
 
 #: Kinds of renaming for `_renamed`.
 _EXCHANGE, _NO_REPLACE = 0, 1
@@ -47,70 +38,6 @@ def as_path(name: str, path: object) -> Path:
     except (TypeError, ValueError):
         raise ArgumentTypeError(name, path, "a path") from None
     return converted
-
-
-def read_npy(name: str, file: IO[bytes], size: int) -> NDArray[Any]:
-    """Read an array in NumPy's format ``npy``, after a comparison of its size with the memory.
-
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the message.
-    file : binary file
-        At the beginning of the array: a file, or a member of an archive.
-    size : int
-        Bytes of the array with its header, unpacked.  A sparse file and a member of an archive may
-        take much less on disk.
-
-    Returns
-    -------
-    ndarray
-        Of any dtype but objects.
-
-    Raises
-    ------
-    ResultTooLargeError
-        If the array and a copy in float64 do not fit in memory.
-    ValueError
-        If the file is damaged, or contains objects.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bnmc._support.files import read_npy
-    >>> import io
-    >>> file = io.BytesIO()
-    >>> np.save(file, np.eye(2))
-    >>> size = file.tell()
-    >>> file.seek(0)
-    0
-    >>> read_npy("x", file, size).shape
-    (2, 2)
-    """
-    version = np.lib.format.read_magic(file)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }.get(version)
-    if read is None:
-        raise ValueError(f"its version is {version}")
-    shape, by_columns, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("it contains objects, which only unpickling could read")
-    count = math.prod(shape)
-    wanted = count * dtype.itemsize
-    if file.tell() + wanted != size:
-        raise ValueError(f"its header states {wanted} bytes, and it has {size - file.tell()}")
-    require_memory(name, wanted + 8 * count)
-    content = np.empty(wanted, np.uint8)
-    left = content.data
-    while left.nbytes:
-        part = file.read(min(left.nbytes, PART_BYTES))
-        if not part:
-            raise ValueError("it ends too early")
-        left[: len(part)] = part
-        left = left[len(part) :]
-    return content.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def require_writable(name: str, path: Path, formats: Collection[str]) -> None:

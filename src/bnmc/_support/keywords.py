@@ -11,31 +11,20 @@ from bnmc.errors import ArgumentTypeError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Keywords of other libraries: our argument, and the values that it takes.
-_OURS = {
-    "seed": ("rng", "a seed or a generator"),
-    "random_state": ("rng", "a seed or a generator"),
-    "key": ("rng", "a seed or a generator"),
-    "generator": ("rng", "a seed or a generator"),
-    "n_chains": ("chains", "the number of networks"),
-    "num_chains": ("chains", "the number of networks"),
-    "networks": ("chains", "the number of networks"),
-    "device": ("backend", '"cpu" or "cuda"'),
-    "batch_size": ("batch", "the number of samples"),
-    "n_samples": ("batch", "the number of samples"),
-    "hidden_size": ("width", "the number of neurons per layer"),
-    "n_layers": ("depth", "the number of layers"),
-    "num_layers": ("depth", "the number of layers"),
-    "layers": ("depth", "the number of layers"),
-    "n_jobs": ("threads", "the number of threads"),
-    "num_workers": ("threads", "the number of threads"),
-    "x": ("initial", "the input, of shape (width, batch)"),
-    "X": ("initial", "the input, of shape (width, batch)"),
-    "precision": ("dtype", '"float32" or "float64"'),
-    "verbose": ("progress", "True or False"),
-    "normalization": ("norm", "the name of a norm"),
-    "nonlinearity": ("activation", "a name or a function"),
-    "act": ("activation", "a name or a function"),
+#: Our arguments: the values that they take, and keywords of other libraries for them.
+_KEYWORDS = {
+    "rng": ("a seed or a generator", "seed", "random_state", "key", "generator"),
+    "chains": ("the number of networks", "n_chains", "num_chains", "networks"),
+    "backend": ('"cpu" or "cuda"', "device"),
+    "batch": ("the number of samples", "batch_size", "n_samples"),
+    "width": ("the number of neurons per layer", "hidden_size"),
+    "depth": ("the number of layers", "n_layers", "num_layers", "layers"),
+    "threads": ("the number of threads", "n_jobs", "num_workers"),
+    "initial": ("the input, of shape (width, batch)", "x", "X"),
+    "dtype": ('"float32" or "float64"', "precision"),
+    "progress": ("True or False", "verbose"),
+    "norm": ("the name of a norm", "normalization"),
+    "activation": ("a name or a function", "nonlinearity", "act"),
 }
 
 
@@ -55,7 +44,12 @@ def explains_keywords(function: _Function) -> _Function:
     argument seed)
     """
     ours = inspect.signature(function).parameters
-    foreign = {name: hint for name, hint in _OURS.items() if name not in ours and hint[0] in ours}
+    foreign = {
+        name: (argument, what)
+        for argument, (what, *names) in _KEYWORDS.items()
+        for name in names
+        if argument in ours and name not in ours
+    }
 
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bnmc.errors import ResultTooLargeError
+
 #: Bytes that stand for no limit.
 UNLIMITED = 1 << 62
 
@@ -44,6 +46,13 @@ def available_memory() -> int:
         nothing is known.
     """
     return memory_within(Path("/"), _resource_limits())
+
+
+def require_memory(name: str, size: int, hint: str = "") -> None:
+    """Raise `ResultTooLargeError` if an argument needs arrays of more bytes than are free."""
+    available = available_memory()
+    if size > available:
+        raise ResultTooLargeError(name, size, available, hint)
 
 
 def memory_within(root: Path, limits: Mapping[str, int]) -> int:

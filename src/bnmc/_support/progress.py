@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -34,8 +34,9 @@ def as_progress(progress: object) -> bool | Progress:
     raise ArgumentTypeError("progress", progress, "a bool or a function of (done, total)")
 
 
-class Reporter:
-    """A context that yields a function of (done, total), which reports progress.
+@contextmanager
+def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Progress]:
+    """Yield a function of (done, total), which reports progress.
 
     Parameters
     ----------
@@ -54,39 +55,28 @@ class Reporter:
     MissingExtraError
         If `progress` is True and Rich is not installed.
     """
+    if progress is False:
+        yield lambda done, total: None
+        return
+    from bnmc._kernels.compile_time import told_of_compilation
 
-    def __init__(self, progress: bool | Progress, label: str, unit: str) -> None:
-        self._progress, self._label, self._unit = progress, label, unit
-
-    def __enter__(self) -> Progress:
-        if self._progress is False:
-            return lambda done, total: None
-        from bnmc._kernels.compile_time import told_of_compilation
-
-        self._stack = ExitStack()
-        if callable(self._progress):
-            self._stack.enter_context(told_of_compilation(*_line()))
-            return self._progress
-        rich = import_extra("rich.progress", "cli")
-        console = import_extra("rich.console", "cli").Console(stderr=True)
-        bar = rich.Progress(
-            rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
-            rich.TextColumn(self._unit), rich.TimeRemainingColumn(), console=console,
-            transient=True,
-        )  # fmt: skip
-        bar.start()
-        self._stack.callback(bar.stop)
-        task = bar.add_task(self._label, total=None)
+    if callable(progress):
+        with told_of_compilation(*_line()):
+            yield progress
+        return
+    rich = import_extra("rich.progress", "cli")
+    console = import_extra("rich.console", "cli").Console(stderr=True)
+    with rich.Progress(
+        rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
+        rich.TextColumn(unit), rich.TimeRemainingColumn(), console=console, transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task(label, total=None)
         told = (
             lambda: bar.update(task, description=_compiling()),
-            lambda: bar.update(task, description=self._label),
+            lambda: bar.update(task, description=label),
         )
-        self._stack.enter_context(told_of_compilation(*(told if console.is_terminal else _line())))
-        return lambda done, total: bar.update(task, completed=done, total=total)
-
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not False:
-            self._stack.close()
+        with told_of_compilation(*(told if console.is_terminal else _line())):
+            yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _compiling() -> str:

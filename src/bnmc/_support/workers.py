@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bnmc._support.arguments import integer
-from bnmc._support.interruption import abandon
+from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted
 from bnmc._support.machine import available_processors
-from bnmc.errors import ArgumentTypeError, WorkersLostError
+from bnmc._support.progress import Progress
+from bnmc.errors import ArgumentTypeError, Interrupted, WorkersLostError
 
 #: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
 
-#: Errors of other packages for a lost worker, by module and name. Importing the packages for their
+#: Errors of other packages for a lost worker, by module. Importing the packages for their
 #: classes would take longer than many runs.
 _LOSSES = {
-    ("distributed", "KilledWorker"),
-    ("distributed", "CommClosedError"),
-    ("distributed", "FutureCancelledError"),
-    ("distributed", "FuturesCancelledError"),
-    ("ray", "WorkerCrashedError"),
-    ("ray", "RayActorError"),
-    ("ray", "NodeDiedError"),
-}
+    "distributed": (
+        "KilledWorker", "CommClosedError", "FutureCancelledError", "FuturesCancelledError"
+    ),
+    "ray": ("WorkerCrashedError", "RayActorError", "NodeDiedError"),
+}  # fmt: skip
 
 
 def as_executor(executor: object) -> futures.Executor | None:
@@ -235,8 +236,10 @@ def _is_loss(error: BaseException) -> bool:
     """Whether an error is the loss of a worker, and not a failure of the task."""
     if isinstance(error, (futures.BrokenExecutor, futures.CancelledError)):
         return True
-    kinds = type(error).__mro__
-    return any((kind.__module__.partition(".")[0], kind.__name__) in _LOSSES for kind in kinds)
+    return any(
+        kind.__name__ in _LOSSES.get(kind.__module__.partition(".")[0], ())
+        for kind in type(error).__mro__
+    )
 
 
 def _another(broken: futures.Executor, error: futures.BrokenExecutor) -> futures.Executor:
@@ -288,3 +291,207 @@ def ranges(count: int, size: int) -> list[tuple[int, int]]:
     [(0, 4), (4, 8), (8, 10)]
     """
     return [(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+# --- work in parts, which workers do in any order and which becomes whole block by block
+
+_T = TypeVar("_T")
+
+
+class Work(Protocol):
+    """What is computed in parts, each of them block by block, so that a block follows another.
+
+    Attributes
+    ----------
+    parts, blocks : int
+    ahead : int
+        Blocks that a part may be ahead of the last part.
+    together : bool
+        Whether results are taken when all parts have theirs, in order: so is the first error.  The
+        first blocks are then made in any case.
+    here : bool
+        Whether the thread that waits for results makes all blocks itself.
+    """
+
+    parts: int
+    blocks: int
+    ahead: int
+    together: bool
+    here: bool
+
+    def skip(self, part: int, block: int) -> int:
+        """Return the next block of a part to make, `block` or a later one."""
+
+    def call(self, part: int, block: int) -> tuple[Any, ...]:
+        """Return a function, which makes the block, and its arguments."""
+
+    def take(self, part: int, block: int, result: Any) -> bool:
+        """Take the result of a call; return whether it has the block, or was told to stop."""
+
+    def hand_over(self, block: int) -> None:
+        """Take note that all parts have a block, and all blocks before it."""
+
+    def progress(self, following: Sequence[int]) -> tuple[int, int]:
+        """Return what is done, and all that is to do, given the next block of each part."""
+
+    def finish(self, complete: bool) -> None:
+        """Take note that the work ends here, with or without all of its blocks."""
+
+
+def run_work(
+    work: Work, workers: Workers, stopped: Callable[[], bool], report: Callable[[int, int], None]
+) -> None:
+    """Do work until all of it is done, or `stopped` returns True."""
+    following = [work.skip(part, 0) for part in range(work.parts)]
+    busy: set[int] = set()
+    whole = 0
+    for turn in itertools.count():
+        while whole < min(following):
+            work.hand_over(whole)
+            whole += 1
+        done, total = work.progress(following)
+        if done:
+            report(done, total)
+        if whole == work.blocks or ((turn or not work.together) and stopped()):
+            break
+        limit = min(work.blocks, whole + work.ahead)
+        free = [part for part in range(work.parts) if part not in busy and following[part] < limit]
+        free.sort(key=following.__getitem__)
+        results: Iterable[tuple[int, Any]] = ()
+        # One task more than workers, so that no worker waits.
+        for part in free[: max(0, workers.count + 1 - len(busy))]:
+            function, *arguments = work.call(part, following[part])
+            if work.here:
+                results = [(part, function(*arguments))]
+            else:
+                busy.add(part)
+                workers.submit(part, function, *arguments)
+        for part, result in results or workers.finished(0.1, together=work.together):
+            busy.discard(part)
+            if work.take(part, following[part], result):
+                following[part] = work.skip(part, following[part] + 1)
+    work.finish(whole == work.blocks)
+
+
+class Calls(Generic[_T]):
+    """Calls of a function that do not depend on each other, as work.
+
+    Parameters
+    ----------
+    function : callable
+    arguments : sequence of tuple
+        Arguments of each call.
+    sizes : sequence of int, optional
+        What each call counts in the progress, by default 1.
+    store : optional
+        Context that keeps results: ``get(number)`` returns a result or None, ``put(number,
+        result)`` keeps one, and after ``finish()`` the disk has all of them.
+
+    Notes
+    -----
+    A call that returns None was told to stop.
+    """
+
+    blocks, ahead, together, here = 1, 1, False, False
+
+    def __init__(
+        self,
+        function: Callable[..., _T | None],
+        arguments: Sequence[tuple[Any, ...]],
+        sizes: Sequence[int] | None = None,
+        store: Any = None,
+    ) -> None:
+        self.parts = len(arguments)
+        self._function, self._arguments, self.store = function, arguments, store
+        self._sizes = [1] * self.parts if sizes is None else sizes
+        self._results: dict[int, _T] = {}
+
+    def skip(self, part: int, block: int) -> int:
+        """Return 1 for a call whose result is there."""
+        if block == 0 and self.store is not None:
+            result = self.store.get(part)
+            if result is not None:
+                self._results[part] = result
+                return 1
+        return block
+
+    def call(self, part: int, block: int) -> tuple[Any, ...]:
+        """Return a call."""
+        return self._function, *self._arguments[part]
+
+    def take(self, part: int, block: int, result: _T | None) -> bool:
+        """Keep the result of a call."""
+        if result is None:
+            return False
+        if self.store is not None:
+            self.store.put(part, result)
+        self._results[part] = result
+        return True
+
+    def hand_over(self, block: int) -> None:
+        """Do nothing: there is one block."""
+
+    def progress(self, following: Sequence[int]) -> tuple[int, int]:
+        """Return the sizes of the finished calls and of all calls."""
+        return sum(itertools.compress(self._sizes, following)), sum(self._sizes)
+
+    def finish(self, complete: bool) -> None:
+        """Wait until the disk has the results."""
+        if self.store is not None:
+            self.store.finish()
+
+    @property
+    def results(self) -> list[_T]:
+        """The results up to the first call that is not finished."""
+        numbers = itertools.takewhile(self._results.__contains__, range(self.parts))
+        return [self._results[number] for number in numbers]
+
+
+def results_of(
+    calls: Calls[_T],
+    executor: Executor | None,
+    threads: int,
+    reporter: AbstractContextManager[Progress],
+    stop: Stop | None = None,
+    whole: Callable[[list[_T]], Any] = lambda results: None,
+) -> list[_T]:
+    """Make calls on an executor or in threads; return the results in order.
+
+    Parameters
+    ----------
+    calls : Calls
+    executor : Executor or None
+        Executor that makes the calls; None for threads of this process.
+    threads : int
+        Number of threads, if there is no executor.
+    reporter : context manager
+        Yields a function of (done, total), called as calls finish.
+    stop : Stop, optional
+        Ends the work early.
+    whole : callable, optional
+        Makes a result of the results up to the first call that is not finished.
+
+    Returns
+    -------
+    list
+        Results up to the first call that is not finished.
+
+    Raises
+    ------
+    Interrupted
+        On Ctrl-C.  `partial` is that of `whole`, or None if there are no results.
+    Exception
+        The error of the first call, in their order, among the finished ones. Calls that have not
+        begun are cancelled, also after Ctrl-C.
+    """
+    stop = stop or Stop(None)
+    workers = Workers(executor, min(threads, calls.parts))
+    with calls.store or nullcontext(), reporter as report, workers:
+        try:
+            is_whole = uninterrupted(lambda: run_work(calls, workers, stop, report), stop)
+        except StillAtWork:
+            is_whole = False
+        results = calls.results
+        if not is_whole:
+            raise Interrupted(whole(results) if results else None)
+    return results

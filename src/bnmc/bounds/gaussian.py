@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import finite_array
-from bnmc._support.array_arguments import Float64Array, real_numbers
+from bnmc._support.arguments import Float64Array, finite_array, real_numbers
 from bnmc._support.linalg import require_regular, rounding_unit
 from bnmc.errors import ArgumentError
 

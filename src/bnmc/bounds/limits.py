@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.array_arguments import Float64Array, broadcast, integers, real_numbers
+from bnmc._support.arguments import Float64Array, broadcast, integers, real_numbers
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
 

@@ -44,8 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import finite_array
-from bnmc._support.array_arguments import Float64Array, broadcast, integers, real_numbers
+from bnmc._support.arguments import Float64Array, broadcast, finite_array, integers, real_numbers
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
-from bnmc._support.array_arguments import require_memory
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.interruption import interruptible
+from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import splits_scale
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError

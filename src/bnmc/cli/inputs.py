@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.archives import read_npy
 from bnmc._support.arguments import choice, finite_array
-from bnmc._support.array_arguments import require_memory
-from bnmc._support.files import as_path, read_npy
+from bnmc._support.files import as_path
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, UnknownNameError
 
 __all__ = ["INPUT_FORMATS", "read_input", "read_states"]

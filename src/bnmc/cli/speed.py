@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bnmc._support.arguments import real
-from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.simulation.run import simulate
@@ -77,7 +77,7 @@ def layer_speeds(
     seconds = real("seconds", seconds, above=0.0, high=60.0)
     count = thread_count(threads)
     programs = _programs(chain, count)
-    with Reporter(as_progress(progress), "bench", "measurements") as report:
+    with reporting(as_progress(progress), "bench", "measurements") as report:
         total = len(programs) * (ROUNDS + 1)
         layers = []
         for done, program in enumerate(programs):

@@ -31,7 +31,7 @@ from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum
 from bnmc.mixing.meeting_bound import TVBound
 from bnmc.mixing.rate import RateEstimate
 from bnmc.mixing.relaxation_curve import Relaxation
-from bnmc.regularity.averaging import Averages, Figures
+from bnmc.regularity.ergodic import Averages, Figures
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.trajectory import Moments, Trajectory
 

@@ -17,7 +17,7 @@ import numpy as np
 from bnmc._support.arguments import draw_key, integer
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentTypeError
@@ -161,7 +161,7 @@ class Parts:
         self._sources = sources
         self._stored = store, label, full, sources.seed, further
         self._kept: KeptParts | None = None
-        self._reporter = Reporter(as_progress(progress), label, "%")
+        self._reporter = reporting(as_progress(progress), label, "%")
         self._ends = np.concatenate([[0.0], np.cumsum(costs) / sum(costs)])
         self._part = -1
         self._last = -1

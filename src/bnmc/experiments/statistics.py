@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc.estimate.estimate import Estimate
-from bnmc.estimate.intervals import clopper_pearson
+from bnmc.estimate.estimate import Estimate, clopper_pearson
 from bnmc.mixing.rate import RateEstimate
 
 __all__ = [

@@ -1,12 +1,11 @@
 """The backward pass: gradients through deep random networks, exact in law and without weights.
 
 `backpropagate` simulates the gradients of an ensemble of networks with respect to the weights of
-all layers.  Read `backpropagation.py` first, then `parts.py`: a part of the chains goes forward
-(`forward.py`) and down again (`descent.py`), beginning with a direction (`directions.py`).  The
-mathematics is in the docstring of `bnmc._kernels.cpu.backward`.  Networks with all their rows
-(`network.py`, `products.py`) make the layers without kernels (`network_pass.py`), and neural
-tangent kernels (`tangent_kernel`).  `store.py` keeps finished parts.  `warmup` (`warming.py`)
-compiles the kernels of all packages ahead of time.
+all layers.  Read `backpropagation.py` first, then `parts.py`: a part of the chains goes forward and
+down again (`descent.py`), beginning with a direction (`directions.py`).  The mathematics is in the
+docstring of `bnmc._kernels.cpu.backward`.  Networks with all their rows (`network.py`) make the
+layers without kernels, and neural tangent kernels (`tangent_kernel`).  `store.py` keeps finished
+parts.  `warmup` (`warming.py`) compiles the kernels of all packages ahead of time.
 
 The package may import `mean_field`, `simulation` and lower levels.
 """

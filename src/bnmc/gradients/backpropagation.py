@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import os
 from concurrent.futures import Executor
-from contextlib import nullcontext
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -16,26 +14,20 @@ from numpy.typing import ArrayLike
 from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, draw_key, integer, real
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.device_arrays import require_gpu
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.tasks import Calls, is_finished
-from bnmc._support.workers import Workers, as_executor, ranges
+from bnmc._support.machine import require_memory
+from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.workers import Calls, as_executor, ranges, results_of, thread_count
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
-from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import (
-    ArgumentError,
-    BackendError,
-    Interrupted,
-    PartialEstimateError,
-)
+from bnmc.chain.start import FirstLayer, prepare
+from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
-from bnmc.gradients.network_pass import DrawnTask, ReplayedTask
+from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
-from bnmc.gradients.parts import Part, Task
+from bnmc.gradients.parts import NORMS, SCALES, WIDE, Part, Task, joined
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
@@ -228,7 +220,7 @@ def backpropagate(
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
     depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
     step = min(integer("every", every, low=1), MOST_LAYERS)
-    workers = available_processors() if threads is None else integer("threads", threads, low=1)
+    workers = thread_count(threads)
     pool, report_to = as_executor(executor), as_progress(progress)
     folder = as_folder(store)
     limit = None if timeout is None else real("timeout", timeout, above=0.0)
@@ -241,12 +233,12 @@ def backpropagate(
     direction = direction_of(loss, labels, classes, chain, run.chains, run.inputs)
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
-    kind = _kind_of_task(chain, run.columns, "conditional" if of_gpu else sampler)
+    kind, path = _kind_of_task(chain, run.columns, "conditional" if of_gpu else sampler)
     if on_gpu:
-        kind, workers = _gpu_task(kind, chain, pool), 1
+        kind, workers = _gpu_task(path, chain, pool), 1
     run = replace(
         run,
-        path="weights" if kind is DrawnTask else "conditional",
+        path=path,
         backend="cuda" if on_gpu else "cpu",
         # Slots are layers 1 + k * every; the last layer is always one.
         recorded=Recorded(min(step, depth), step, depth),
@@ -260,49 +252,54 @@ def backpropagate(
     start = prepare(chain, initial, run.chains, run.inputs)
     key = stored_key(folder) if folder is not None and rng is None else None
     task = replace(task, run=replace(run, key=draw_key(rng) if key is None else key))
-    store_of_parts = None
-    if folder is not None:
-        store_of_parts = ChainStore(folder, task, start, size)
-        size = store_of_parts.size
-    pieces = ranges(run.chains, size)
-    parts = _run(task, start, pieces, pool, workers, limit, report_to, store_of_parts)
+    stored = None if folder is None else ChainStore(folder, task, start, size)
+    pieces = ranges(run.chains, size if stored is None else stored.size)
+    stop = Stop(limit)
+    # Workers of an executor are not told to stop.
+    told = stop if pool is None else None
+    calls = Calls(
+        task,
+        [(start.part(first, last), first, last, told) for first, last in pieces],
+        [last - first for first, last in pieces],
+        stored,
+    )
+    parts = results_of(
+        calls, pool, workers, reporting(report_to, "backpropagate", "chains"), stop,
+        lambda parts: _joined(task, parts),
+    )  # fmt: skip
     if not parts:
         raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
     return _joined(task, parts)
 
 
-def _kind_of_task(chain: Chain, columns: int, sampler: str) -> type[Task]:
-    """Return the class of tasks for a sampler that `run_of` has checked."""
+def _kind_of_task(chain: Chain, columns: int, sampler: str) -> tuple[type[Task], str]:
+    """Return the class of tasks for a sampler that `run_of` has checked, and what draws rows."""
     for_kernels = chain.is_row_by_row and chain.covariance.is_identity
-    if sampler == "auto" and chain.convolution is not None and columns > chain.width:
-        # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows
-        # of as many normals as columns.
-        return DrawnTask
-    if sampler != "weights" and for_kernels and (chain.is_gaussian or chain.is_orthogonal):
-        return Task
-    return ReplayedTask if sampler != "weights" and chain.is_gaussian else DrawnTask
+    # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows of
+    # as many normals as columns.
+    has_few_weights = chain.convolution is not None and columns > chain.width
+    if sampler == "weights" or (sampler == "auto" and has_few_weights):
+        return NetworkTask, "weights"
+    if for_kernels and (chain.is_gaussian or chain.is_orthogonal):
+        return Task, "conditional"
+    return NetworkTask, "conditional" if chain.is_gaussian else "weights"
 
 
-def _gpu_task(kind: type[Task], chain: Chain, pool: Executor | None) -> type[Task]:
-    """Return the way of the GPU in place of another one, or raise what it cannot do."""
+def _gpu_task(path: str, chain: Chain, pool: Executor | None) -> type[Task]:
+    """Return the class of tasks of a GPU, or raise what it cannot do."""
     for applies, what in (
         (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
         (
             chain.is_orthogonal and not (chain.is_row_by_row and chain.covariance.is_identity),
             "orthogonal weights, unless a norm over the batch comes first, or none, without bias",
         ),
-        (kind is DrawnTask, "sampler='weights'"),
+        (path == "weights", "sampler='weights'"),
     ):
         if applies:
             raise BackendError("cuda", f"no gradients of chains with {what}: backend='cpu'")
-    if pool is not None:
-        raise ArgumentError("executor", pool, "None with backend='cuda'")
-    from bnmc._kernels.gpu.device import why_not
+    require_gpu(pool)
     from bnmc.gradients.on_gpu import GpuTask
 
-    reason = why_not()
-    if reason is not None:
-        raise BackendError("cuda", reason)
     return GpuTask
 
 
@@ -316,58 +313,22 @@ def _require_memory(task: Task, size: int, workers: int) -> None:
     require_memory("depth, chains", needed, hint)
 
 
-def _run(
-    task: Task,
-    start: Covariance | Representation,
-    pieces: list[tuple[int, int]],
-    pool: Executor | None,
-    workers: int,
-    limit: float | None,
-    progress: bool | Progress,
-    store: ChainStore | None,
-) -> list[Part]:
-    """Make parts for at most `limit` seconds; return those up to the first that is not finished.
-
-    Ctrl-C raises with these.  All finished parts are kept.
-    """
-    # Workers of an executor are not told to stop.
-    ended = Event() if pool is None else None
-    calls = Calls(
-        task,
-        [(start.part(first, last), first, last, ended) for first, last in pieces],
-        [last - first for first, last in pieces],
-        store,
-    )
-    with (
-        store or nullcontext(),
-        Reporter(progress, "backpropagate", "chains") as report,
-        Workers(pool, min(workers, len(pieces))) as at_work,
-    ):
-        is_whole = is_finished(calls, at_work, Stop(limit), report)
-        if ended is not None:
-            ended.set()  # on exit the workers are waited for
-        parts = [part for part in calls.results if part is not None]
-        if not is_whole:
-            raise Interrupted(_joined(task, parts) if parts else None)
-    return parts
-
-
 def _joined(task: Task, parts: list[Part]) -> Backpropagation:
-    whole, run = Part.joined(parts), task.run
+    whole, run = joined(parts), task.run
     return Backpropagation(
         chain=run.chain,
         depth=run.depth,
         loss=task.direction.name,
         layers=run.recorded.layers(0, run.recorded.count),
-        log_gradient_norm=whole.log_norms,
-        log_scale=whole.log_scale,
-        observables=whole.values,
+        log_gradient_norm=whole[NORMS],
+        log_scale=whole[SCALES],
+        observables={each.name: whole[each.name] for each in task.observables},
         key=run.key,
         dtype=run.dtype,
         cpu=host_cpu(),
         inputs=run.inputs,
         sampler=run.path,
-        widened=tuple(whole.widened),
-        complete=len(whole.log_norms) == run.chains,
+        widened=tuple(np.flatnonzero(whole[WIDE]).tolist()),
+        complete=len(whole[NORMS]) == run.chains,
         backend=run.backend,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,11 @@ from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, memory
 from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
+from bnmc._support.arguments import Float64Array
 from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.slopes import sigma_of, slope_of
 from bnmc.errors import NonFiniteError
-from bnmc.gradients.directions import scaled
-from bnmc.gradients.forward import Stretch
+from bnmc.gradients.directions import Direction, Readout, scaled
 from bnmc.gradients.observables import Gradients
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray
@@ -25,6 +25,34 @@ _Buffers = tuple[backward_matrices.Haar | None, backward.Buffers]
 
 #: A readout as the map above the last layer.
 READOUT = backward.Above(1.0, 0.0, 1.0, False, 0.0)
+
+
+class Stretch(NamedTuple):
+    """Layers first, …, last of some chains.
+
+    grams : (chains, layers + 1, columns, columns) float64
+        Entry (i, j) of a Gram matrix is in units of 2**(units[i] + units[j]).
+    units : (chains, layers + 1, columns) int64
+        Zeros unless the scale is split off.
+    xs : (chains, layers, columns, >= width), or (chains, 1, 1, 1) without a skip connection
+        The representations of all layers but the last one.
+    wide_before : (chains,) bool
+        The float32 chains that had float64 rows in the first layer.
+    wide : (chains,) bool
+        The float32 chains that have float64 rows in the last layer.
+    """
+
+    first: int
+    grams: Float64Array
+    units: NDArray[np.int64]
+    xs: FloatArray
+    wide_before: NDArray[np.bool_]
+    wide: NDArray[np.bool_]
+
+    @property
+    def layers(self) -> int:
+        """Number of layers after the first one."""
+        return self.grams.shape[1] - 1
 
 
 class Descent:
@@ -61,70 +89,44 @@ class Descent:
 
     # --- the top
 
-    def begin_with_rows(
-        self,
-        given: NDArray[np.float64] | None,
-        layer: int,
-        gram_before: NDArray[np.float64],
-        x: FloatArray,
-        is_wide: bool,
-    ) -> NDArray[np.float64]:
-        """Take the direction at the top: rows δ of `layer`, (columns, width), or normal ones.
+    def begin(self, direction: Direction, stretch: Stretch, products: Float64Array) -> int:
+        """Take the direction at the last layer; return the number of layers with known products.
 
         Parameters
         ----------
-        given : (columns, width) ndarray or None
-        layer : int
-        gram_before : (columns, columns) ndarray
-            Gram matrix of the layer before.
-        x : (columns, >= width) ndarray
-            Representation of the layer before, if there is a skip connection.
-        is_wide : bool
-            Whether the rows of the layer are float64.
-
-        Returns
-        -------
-        (2 or 3, columns, columns) ndarray
-            The state, and hᵀδ / width if it is wanted.
+        direction : Direction
+        stretch : Stretch
+            The last one.
+        products : (layers, 2 or 3, columns, columns) ndarray
+            Gets those of the last layer, if its gradient is the direction itself.
         """
-        forward = "float64" if is_wide else self._dtype
+        index, last = self._index, stretch.first + stretch.layers
+        if isinstance(direction, Readout):
+            self._begin_with_readout(direction, stretch)
+            return 0
+        forward = "float64" if stretch.wide[index] else self._dtype
         haar, buffers = self._pick(forward)
-        rows_given = np.zeros((0, 1)) if given is None else given
-        products = np.zeros((3 if self._hidden else 2, *self.state.shape[1:]))
         if not backward.begin_backward(
-            haar, self.spec, rows_given, gram_before, x.astype(forward, copy=False),
-            self._draw(layer), buffers, products,
+            haar, self.spec, direction.of(self.number),
+            stretch.grams[index, -2], stretch.xs[index, -1].astype(forward, copy=False),
+            self._draw(last), buffers, products[-1],
         ):  # fmt: skip
-            raise NonFiniteError(self.number, layer, "gradient")
-        self.state[:] = products[:2]
+            raise NonFiniteError(self.number, last, "gradient")
+        self.state[:] = products[-1, :2]
         self.stage = codes.TOP
         if self.chain.skip != 0.0:
             self.above = buffers.rows.delta.copy()
-        return products
+        return 1
 
-    def readout(
-        self, classes: int, layer: int, gram: NDArray[np.float64], units: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Draw the outputs of a Gaussian readout of the last layer.
-
-        Returns
-        -------
-        outputs : (classes, columns) ndarray
-            V a, where V has independent entries N(0, 1/width).
-        normals : (classes, columns) ndarray
-            The normals that gave them.
-        """
-        basis, is_regular = self._basis(gram, False)
+    def _begin_with_readout(self, direction: Readout, stretch: Stretch) -> None:
+        """Draw the outputs of a Gaussian readout of the last layer, and take their gradient."""
+        layer, units = stretch.first + stretch.layers, stretch.units[self._index, -1]
+        basis, is_regular = self._basis(stretch.grams[self._index, -1], False)
         draw, block = self._draw(layer, codes.STREAM_START), self._pick("float64")[1].rows.values
-        normals = backward_rows.normals_of(classes, is_regular, draw, block)
+        normals = backward_rows.normals_of(direction.classes, is_regular, draw, block)
         with np.errstate(over="ignore"):
-            return np.ldexp(normals @ basis.T, units.astype(np.int32)), normals
-
-    def begin_with_readout(
-        self, gradient: NDArray[np.float64], normals: NDArray[np.float64]
-    ) -> None:
-        """Take the gradient with respect to the outputs, (classes, columns)."""
-        gradient, exponent = scaled(gradient)
+            outputs = np.ldexp(normals @ basis.T, units.astype(np.int32))
+        gradient, exponent = scaled(direction.of_columns(outputs, self.number, layer))
         self.log_scale = float(exponent)
         self.state[0] = gradient.T @ gradient / self.spec.width
         self.state[1] = normals.T @ gradient / self.spec.width
@@ -140,7 +142,7 @@ class Descent:
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
         return above.reshape(count, columns * STRIDE)
 
-    def basis_of(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    def basis_of(self, gram: Float64Array) -> Float64Array:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
         return self._basis(gram, self.spec.hides_common and self.stage != codes.READOUT)[0]
 
@@ -210,7 +212,7 @@ class Descent:
             self.log_scale = float(gradients.scales[remaining])
         return remaining
 
-    def _first_wide(self, stretch: Stretch, index: int, grams: NDArray[np.float64]) -> int:
+    def _first_wide(self, stretch: Stretch, index: int, grams: Float64Array) -> int:
         """Return k: the rows of layer `first` + 1 + k and later ones are float64 by need."""
         if self._dtype == "float64" or stretch.wide_before[index]:
             return 0
@@ -222,9 +224,7 @@ class Descent:
                 return k
         return len(grams)
 
-    def _basis(
-        self, gram: NDArray[np.float64], centred: bool
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def _basis(self, gram: Float64Array, centred: bool) -> tuple[Float64Array, NDArray[np.bool_]]:
         """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
         buffers, columns = self._pick("float64")[1], self.spec.columns
         basis, is_regular = buffers.matrices.basis, buffers.matrices.in_basis

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import choice, finite_array, integer
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.arguments import Float64Array, choice, finite_array, integer, returned
+from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 
-Gradient = Callable[[NDArray[np.float64]], ArrayLike]
+Gradient = Callable[[Float64Array], ArrayLike]
 
 #: What `backpropagate` takes as `loss` besides arrays and functions.
 LOSSES = ("gaussian", "cross-entropy", "squared")
@@ -28,15 +29,19 @@ class NormalRows:
 
     name: str = "gaussian"
 
+    def of(self, number: int) -> Float64Array:
+        """Return no rows: the kernels draw them."""
+        return np.zeros((0, 1))
+
 
 @dataclass(frozen=True)
 class GivenRows:
     """∂L/∂h of the last layer is given: (chains or 1, columns, width)."""
 
-    rows: NDArray[np.float64]
+    rows: Float64Array
     name: str = "given"
 
-    def of(self, number: int) -> NDArray[np.float64]:
+    def of(self, number: int) -> Float64Array:
         """Return the rows of a chain."""
         return self.rows[0 if len(self.rows) == 1 else number]
 
@@ -61,32 +66,20 @@ class Readout:
     name: str
     pixels: int = 1
 
-    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the gradient, (samples, classes), or raise."""
-        given = self.gradient(outputs)
-        values = np.asarray(given)
-        allowed = f"a function that returns real numbers of shape {outputs.shape}"
-        if values.dtype.kind not in "biuf":
-            raise ArgumentTypeError("loss", given, allowed)
-        if values.shape != outputs.shape:
-            raise ArgumentError("loss", values.shape, allowed)
-        result = values.astype(np.float64)
-        if not np.isfinite(result).all():
-            wrong = float(result[~np.isfinite(result)][0])
-            raise ArgumentError("loss", wrong, "a function that returns finite numbers")
-        return result
-
-    def of_columns(
-        self, outputs: NDArray[np.float64], chain: int, layer: int
-    ) -> NDArray[np.float64]:
+    def of_columns(self, outputs: Float64Array, chain: int, layer: int) -> Float64Array:
         """Return the gradient with respect to the outputs of each column, (classes, columns).
 
         `chain` and `layer` are for the error if outputs are not finite.
         """
         if not np.isfinite(outputs).all():
             raise NonFiniteError(chain, layer, "outputs")
-        averages = outputs.reshape(self.classes, -1, self.pixels).mean(axis=-1)
-        return np.repeat(self(averages.T).T, self.pixels, axis=1) / self.pixels
+        averages = outputs.reshape(self.classes, -1, self.pixels).mean(axis=-1).T
+        what = "a function that returns"
+        gradient = returned("loss", self.gradient(averages), averages.shape, what)
+        if not np.isfinite(gradient).all():
+            wrong = float(gradient[~np.isfinite(gradient)][0])
+            raise ArgumentError("loss", wrong, "a function that returns finite numbers")
+        return np.repeat(gradient.T, self.pixels, axis=1) / self.pixels
 
 
 Direction = NormalRows | GivenRows | Readout
@@ -99,13 +92,12 @@ def direction_of(
     pixels = 1 if chain.convolution is None else chain.convolution.positions
     samples = chain.batch * (inputs or 1) // pixels
     if isinstance(loss, str):
-        choice("loss", loss, LOSSES)
-        if loss != "gaussian":
-            targets = _targets(loss, labels, classes, samples)
-            gradient = _Squared(targets) if loss == "squared" else _CrossEntropy(targets)
-            return Readout(targets.shape[1], gradient, loss, pixels)
-        _require_none(loss, labels=labels, classes=classes)
-        return NormalRows()
+        if choice("loss", loss, LOSSES) == "gaussian":
+            _require_none(loss, labels=labels, classes=classes)
+            return NormalRows()
+        targets = _targets(loss, labels, classes, samples)
+        gradient = _squared if loss == "squared" else _cross_entropy
+        return Readout(targets.shape[1], partial(gradient, targets), loss, pixels)
     if callable(loss):
         _require_none("a function", labels=labels)
         if classes is None:
@@ -121,7 +113,7 @@ def direction_of(
     return GivenRows(_rows(loss, chain, chains, inputs))
 
 
-def scaled(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+def scaled(values: Float64Array) -> tuple[Float64Array, int]:
     """Return an array divided by a power of two, so that its largest entry is about 1.
 
     Zeros, and arrays that are not finite, stay as they are.
@@ -144,7 +136,7 @@ def _require_none(loss: str, **arguments: object) -> None:
             raise ArgumentError(name, value, f"None with loss={loss!r}")
 
 
-def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[np.float64]:
+def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> Float64Array:
     """Return δ as (chains or 1, columns, width)."""
     shape = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
     given = finite_array("loss", as_columns(chain, loss), shape=(...,))
@@ -154,7 +146,7 @@ def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> NDArray[n
     return np.ascontiguousarray(stacked.swapaxes(2, 3).reshape(len(stacked), -1, chain.width))
 
 
-def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArray[np.float64]:
+def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> Float64Array:
     """Return targets of shape (samples, classes)."""
     if labels is None:
         raise ArgumentError("labels", None, f"the labels of the {samples} samples")
@@ -188,23 +180,13 @@ def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> NDArr
     return given.astype(np.float64)
 
 
-@dataclass(frozen=True)
-class _CrossEntropy:
-    """The gradient of -mean over samples of Σ_c target_c ln softmax(f)_c."""
-
-    targets: NDArray[np.float64]
-
-    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        shifted = outputs - outputs.max(axis=1, keepdims=True)
-        logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        return (np.exp(logs) - self.targets) / len(outputs)
+def _cross_entropy(targets: Float64Array, outputs: Float64Array) -> Float64Array:
+    """Return the gradient of -mean over samples of Σ_c target_c ln softmax(f)_c."""
+    shifted = outputs - outputs.max(axis=1, keepdims=True)
+    logs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return (np.exp(logs) - targets) / len(outputs)
 
 
-@dataclass(frozen=True)
-class _Squared:
-    """The gradient of the mean over samples of |f - target|² / 2."""
-
-    targets: NDArray[np.float64]
-
-    def __call__(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        return (outputs - self.targets) / len(outputs)
+def _squared(targets: Float64Array, outputs: Float64Array) -> Float64Array:
+    """Return the gradient of the mean over samples of |f - target|² / 2."""
+    return (outputs - targets) / len(outputs)

@@ -1,31 +1,46 @@
 """Forward and backward passes in NumPy, of networks with the rows of many layers in memory.
 
 `Network` computes the forward pass and the backward pass of an ensemble, for every norm, order and
-bias.  The classes of `products.py` multiply by the weights and by their transposes.  Arrays have
-the shape (networks, width, columns) and the dtype float64.
+bias.  Other classes multiply by the weights and by their transposes.  Arrays have the shape
+(networks, width, columns) and the dtype float64.
+
+`NetworkTask` takes networks forward and back one at a time.  With drawn weights it is the
+reference, and takes every law of weights.  With the rows of `simulate` it takes the layers without
+kernels in `descent.py`: norms over the features, other orders of norm and activation, biases and
+convolutions.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import memory
+from bnmc._kernels.cpu import memory, rows
+from bnmc._kernels.cpu.backward_rows import normals_of
+from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
+from bnmc._support.arguments import Float64Array
+from bnmc._support.interruption import Stop
+from bnmc._support.machine import one_blas_thread
 from bnmc.chain.chain import Chain
-from bnmc.chain.layers import Normalised, RowMap, Rows
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.layers import Normalised, Rows
+from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError, ZeroVarianceError
-from bnmc.gradients.products import Weights
+from bnmc.gradients.descent import Stretch
+from bnmc.gradients.directions import GivenRows, Readout, scaled
+from bnmc.gradients.observables import Gradients
+from bnmc.gradients.parts import Pass, Task, layers_of_stretch
+from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.runs import Run
 
-Float64Array = NDArray[np.float64]
 
-
-def start_rows(run: Run, start: Covariance | Representation) -> Float64Array:
+def start_rows(run: Run, start: Start) -> Float64Array:
     """Return x of layer 0, which a skip connection keeps, (chains, width, columns)."""
     run, width = replace(run, path="weights"), run.chain.width
     sampler = RowSampler(run)
@@ -45,73 +60,54 @@ class Network:
 
     Parameters
     ----------
-    chain : Chain
-    inputs : int
+    run : Run
+        The networks.
     start : (networks, width, columns) ndarray or Rows
         Layer 0: what a skip connection keeps; or layer `begin` of such a network.
     weights : Weights
     last : int
         The last layer.
-    first : int
-        Number of the first network, for errors.
     begin : int, default 0
         The first layer.
+
+    Attributes
+    ----------
+    layers : dict of int to Rows
+        The layers by number; another network may start with one of them.
     """
 
     def __init__(
-        self,
-        chain: Chain,
-        inputs: int,
-        start: Float64Array | Rows,
-        weights: Weights,
-        last: int,
-        first: int,
-        begin: int = 0,
+        self, run: Run, start: Float64Array | Rows, weights: Weights, last: int, begin: int = 0
     ) -> None:
-        self.chain, self.inputs, self.weights = chain, inputs, weights
-        self._first = first
-        self._made = RowMap(
-            chain.activation, chain.normalization, chain.order_code, chain.batch, chain.eps
-        )
+        self.run, self.weights, self._made = run, weights, run.layers[-1].rows
+        chain = run.chain
         if not isinstance(start, Rows):
             # A norm before the state has been applied to that of layer 0.
             is_first = chain.order_code == NORM_FIRST
             normed = Normalised(start, None, None) if is_first else self._normalised(start, 0)
             start = self._made.rows(start, normed)
-        self._layers = {begin: start}
+        self.layers = {begin: start}
         for layer in range(begin + 1, last + 1):
-            h = chain.skip * self.x_of(layer - 1)
-            h += chain.gain * weights.times(layer, self.activations(layer - 1))
-            self._layers[layer] = self._made.rows(h, self._normalised(h, layer))
+            before = self.layers[layer - 1]
+            h = chain.skip * before.x
+            h += chain.gain * weights.times(layer, before.outputs())
+            self.layers[layer] = self._made.rows(h, self._normalised(h, layer))
             self._require_range(layer)
-
-    def layer(self, number: int) -> Rows:
-        """Return a layer, with which another network may start."""
-        return self._layers[number]
-
-    def x_of(self, layer: int) -> Float64Array:
-        """Return x of a layer, which a skip connection keeps."""
-        return self._layers[layer].x
-
-    def activations(self, layer: int) -> Float64Array:
-        """Return the activations a of a layer, which W multiplies."""
-        return self._layers[layer].outputs()
 
     def gram(self, layer: int) -> Float64Array:
         """Return the Gram matrices aᵀa / width of a layer."""
-        a = self.activations(layer)
-        return a.swapaxes(1, 2) @ a / self.chain.width
+        a = self.layers[layer].outputs()
+        return a.swapaxes(1, 2) @ a / self.run.chain.width
 
     def hidden(self, layer: int) -> Float64Array:
         """Return h of a layer from 1 on, without the means of rows if no later layer sees them."""
-        chain, x = self.chain, self.x_of(layer)
+        chain, x = self.run.chain, self.layers[layer].x
         if chain.order_code != NORM_FIRST:
             if not (chain.normalization.hides_common_part and chain.order_code == NORM_IN_BRANCH):
                 return x
             rows = self._made.parts(x)
-            seen: Float64Array = rows - rows.mean(axis=-1, keepdims=True)
-            return seen.reshape(x.shape)
-        normed = self._layers[layer].normed
+            return (rows - rows.mean(axis=-1, keepdims=True)).reshape(x.shape)
+        normed = self.layers[layer].normed
         if normed.spread is None:
             return x
         h = self._made.parts(x) * normed.spread
@@ -129,43 +125,385 @@ class Network:
         gradient : (networks, width, k * columns) ndarray
             Gradients of k functions.
         """
-        return self._layers[layer].down(self._by_function(gradient)).reshape(gradient.shape)
+        return self.layers[layer].down(self._by_function(gradient)).reshape(gradient.shape)
 
     def down(self, layer: int, delta: Float64Array) -> Float64Array:
         """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
-        chain = self.chain
-        at_a = self.weights.transposed_times(layer, self.activations(layer - 1), delta)
+        chain = self.run.chain
+        at_a = self.weights.transposed_times(layer, self.layers[layer - 1].outputs(), delta)
         at_a *= chain.gain
         at_x = chain.skip * self._by_function(delta) if chain.skip != 0.0 else 0.0
-        return self._layers[layer - 1].down(self._by_function(at_a), at_x).reshape(delta.shape)
+        return self.layers[layer - 1].down(self._by_function(at_a), at_x).reshape(delta.shape)
 
     def _by_function(self, gradient: Float64Array) -> Float64Array:
         networks, width, _ = gradient.shape
-        return gradient.reshape(networks, width, -1, self.chain.batch * self.inputs)
+        return gradient.reshape(networks, width, -1, self.run.columns)
 
     def _normalised(self, h: Float64Array, layer: int) -> Normalised:
         """Apply the norm at its place of the layer."""
-        chain, y = self.chain, self._made.argument(h)
+        chain, y = self.run.chain, self._made.argument(h)
         if chain.eps == 0.0 and not chain.normalization.is_identity:
             self._require_variance(y, layer)
         return self._made.normalise(y)
 
     def _require_variance(self, y: Float64Array, layer: int) -> None:
         """Raise if a row or a sample has no variance."""
-        norm = self.chain.normalization
+        norm = self.run.chain.normalization
         parts = self._made.parts(y) if norm.acts_on_rows else y
         places = np.argwhere(norm.without_variance(parts))
         if places.size == 0:
             return
         index, place = (int(i) for i in places[0, :2])
         row, sample = (place, None) if norm.acts_on_rows else (None, place)
-        raise ZeroVarianceError(self._first + index, layer, row, sample)
+        raise ZeroVarianceError(self.run.first + index, layer, row, sample)
 
     def _require_range(self, layer: int) -> None:
         """Raise if the squares of a representation without a norm are out of range."""
-        if not self.chain.normalization.is_identity:
+        if not self.run.chain.normalization.is_identity:
             return
-        largest = np.abs(self.x_of(layer)).max(axis=(1, 2))
+        largest = np.abs(self.layers[layer].x).max(axis=(1, 2))
         wrong = np.flatnonzero(~(largest < 1e150) | ((largest > 0.0) & (largest < 1e-140)))
         if wrong.size:
-            raise NonFiniteError(self._first + int(wrong[0]), layer, "Gram matrix")
+            raise NonFiniteError(self.run.first + int(wrong[0]), layer, "Gram matrix")
+
+
+# --- the backward pass, one network at a time
+
+#: Bytes that the rows of a stretch of layers may take.
+ROWS_BYTES = 1 << 25
+
+#: Arrays of width × columns that a layer keeps: h, N(h) and normals, and some that NumPy makes.
+_LAYER_ROWS = 4
+
+#: Arrays of the size of the patches that a convolution needs.
+_PATCHES = 6
+
+
+class _NetworkPass(Pass):
+    """The way of one network; the state of a layer is its rows."""
+
+    task: NetworkTask
+    _network: Network | None = None
+    _delta: Float64Array
+    _scale: int
+
+    def _state_after(self, state: Rows | None, first: int, last: int) -> Rows:
+        return self._layers(state, first, last).layers[last]
+
+    def _layers(self, state: Rows | None, first: int, last: int) -> Network:
+        """Return the rows of layers."""
+        run = self.run
+        rows = start_rows(run, self.start) if state is None else state
+        weights = DrawnWeights(run) if run.path == "weights" else ReplayedRows(run)
+        return Network(run, rows, weights, last, first)
+
+    def _stretch(self, state: Rows | None, first: int, last: int) -> Stretch:
+        self._network = None  # before the rows of the next stretch are made
+        network = self._network = self._layers(state, first, last)
+        grams = np.stack([network.gram(layer) for layer in range(first, last + 1)], axis=1)
+        none, narrow = np.zeros((1, 1, 1, 1)), np.zeros(1, np.bool_)
+        return Stretch(first, grams, np.zeros(grams.shape[:3], np.int64), none, narrow, narrow)
+
+    def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
+        network, run, (products, scales) = self._network, self.run, gradients.chain(0)
+        assert network is not None
+        if stretch.first + stretch.layers == run.depth:
+            self._delta, self._scale = self._top(network)
+        for index in reversed(range(stretch.layers)):
+            delta, layer = self._delta, stretch.first + 1 + index
+            if not np.isfinite(delta).all():
+                raise NonFiniteError(run.first, layer, "gradient")
+            scales[index] = self._scale
+            # Place 1 is for products with normals; no later step reads it.
+            products[index, 0] = delta[0].T @ delta[0] / run.chain.width
+            if self.task.wants_hidden:
+                products[index, 2] = network.hidden(layer)[0].T @ delta[0] / run.chain.width
+            if layer > 1:
+                self._delta, more = scaled(network.down(layer, delta))
+                self._scale += more
+
+    def _top(self, network: Network) -> tuple[Float64Array, int]:
+        """Return δ of the last layer, (1, width, columns), in units of 2**exponent."""
+        run, direction, number = self.run, self.task.direction, self.run.first
+        width, depth = run.chain.width, run.depth
+        generator = generator_of(run, 0)
+        if isinstance(direction, GivenRows):
+            return scaled(direction.of(number).T[None])
+        if not isinstance(direction, Readout):
+            return scaled(generator.standard_normal((1, width, run.columns)))
+        readout = generator.standard_normal((direction.classes, width)) / math.sqrt(width)
+        outputs = readout @ network.layers[depth].outputs()[0]
+        gradient, exponent = scaled(direction.of_columns(outputs, number, depth))
+        at_a = (gradient.T @ readout).T
+        delta, more = scaled(network.through_activation(depth, at_a[None]))
+        return delta, exponent + more
+
+
+@dataclass(frozen=True)
+class NetworkTask(Task):
+    """A backward pass with the rows of a stretch of layers in memory.
+
+    Random numbers have the precision `dtype`; all products are float64.
+    """
+
+    chains_of_pass = 1
+
+    __call__ = one_blas_thread()(Task.__call__)
+
+    def pass_of(self, run: Run, start: Start, stop: Stop) -> Pass:
+        """Return the pass of one network."""
+        return _NetworkPass(self, run, start, stop)
+
+    def layers_of_stretch(self, chains: int) -> int:
+        """Return the number of layers of a stretch."""
+        size = 8 * _LAYER_ROWS * self.run.chain.width * self.run.columns
+        return layers_of_stretch(self.run.depth, size, ROWS_BYTES)
+
+    def bytes_of_pass(self, chains: int) -> int:
+        """Return the bytes of one network, about."""
+        chain, columns, layers = self.run.chain, self.run.columns, self.layers_of_stretch(1)
+        # Rows of a stretch: representations, their norms, and normals; rows at the ends of
+        # stretches; what a layer needs; and a weight matrix.
+        rows = _LAYER_ROWS * layers + 2 * (self.run.depth // layers) + 10
+        size = 8 * (chain.width * columns * rows + 4 * columns**2 * layers)
+        if chain.convolution is not None:  # the patches of a layer, and products with them
+            size += 8 * _PATCHES * chain.fan_in * columns
+        return size + 24 * chain.width * chain.fan_in * (self.run.path == "weights")
+
+
+# --- products with the weights of networks, forward and transposed
+#
+# W a is the product of weights with what they see of the activations a: a itself, or under a
+# convolution its patches, one row for each tap and channel.  So Wᵀ δ of a convolution is that of
+# its patches, folded.
+#
+# `DrawnWeights` draws every matrix, for any law of weights.  `ReplayedRows` draws products with
+# Gaussian matrices given all products before, and makes none; its rows are those of `simulate`.
+# `UnseenWeights` does the same with any number of functions, and with rows of its own.
+
+#: Eigenvalues of a Gram matrix below this part of the largest one count as zero.
+_LEAST_EIGENVALUE = 1e-14
+
+
+class Weights(Protocol):
+    """Products with the weights W and the biases b of the layers, for some networks."""
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain of the layer that they lead to, (networks, width, columns)."""
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ for the same weights; `a` is that of `times`, δ has any columns."""
+
+
+class DrawnWeights:
+    """Weights and biases that are drawn: those of `bnmc.drawn_weights` with the same key.
+
+    A bias that the norm subtracts is not added.
+
+    Parameters
+    ----------
+    run : Run
+        The networks; its dtype is the precision of the weights.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._chain, self._numbers = run.chain, range(run.first, run.first + run.chains)
+        self._run = run
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain."""
+        # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
+        products = np.stack([w @ seen for w, seen in self._each(layer, _patches(self._chain, a))])
+        scaled = products / np.sqrt(self._chain.fan_in)
+        if self._chain.shows_bias:
+            biases = [biases_of_layer(self._run, number, layer) for number in self._numbers]
+            scaled += np.stack(biases).astype(np.float64)[:, :, None] / self._chain.gain
+        return scaled
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ."""
+        products = np.stack([w.T @ each for w, each in self._each(layer, delta)])
+        return _folded(self._chain, products / np.sqrt(self._chain.fan_in))
+
+    def _each(
+        self, layer: int, operands: Float64Array
+    ) -> Iterator[tuple[Float64Array, Float64Array]]:
+        """Yield the weights of each network, with entries of variance 1, and its operand."""
+        for number, operand in zip(self._numbers, operands, strict=True):
+            yield unit_weights_of_layer(self._run, number, layer).astype(np.float64), operand
+
+
+class ReplayedRows:
+    """Gaussian weights that are never made, with the rows that `simulate` draws.
+
+    Let a (width × columns) be what the rows of Y = W a depend on, F a lower triangular factor of
+    aᵀa / width = F Fᵀ, and Y = z Fᵀ with the normals z of the run.  Then B = a F⁻ᵀ / √width has
+    orthonormal columns, and given Y, with δ a function of Y,
+
+        Wᵀ δ = B (zᵀδ / √width - BᵀZ) + Z,    rows of Z: N(0, δᵀδ / width).
+
+    Under a centring norm over the batch, a is taken without the means of its rows.  A bias is the
+    column of W that multiplies one more row of a: Y = W a + b 1ᵀ / gain, and all entries of that
+    row are √(width · bias_variance) / gain.  Under a convolution the patches of a take the place of
+    a, and their number of rows, taps · width, that of the width.
+
+    Parameters
+    ----------
+    run : Run
+        Networks with Gaussian weights; its dtype is the precision of the normals z.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._chain = run.chain
+        self._sampler = RowSampler(replace(run, path="conditional"))
+        # Gradients depend on the scale of rows, and the covariance of the chain has the variance of
+        # the bias already.
+        self._spec = self._sampler.spec._replace(hides_scale=False, shared_variance=0.0)
+        self._seen: dict[int, list[_Seen]] = {}
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain, and keep what gave it."""
+        self._seen[layer] = [
+            self._draw(index, layer, of_network) for index, of_network in enumerate(a)
+        ]
+        return np.stack([seen.normals @ seen.factor.T for seen in self._seen[layer]])
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ; each layer once."""
+        fan_in = self._chain.fan_in
+        root = np.sqrt(fan_in)
+        values, vectors = _eigen(delta)
+        roots = vectors * np.sqrt(values)[:, None] / root
+        products = []
+        for index, (seen, operand) in enumerate(
+            zip(self._seen.pop(layer), self._operand(a), strict=True)
+        ):
+            at = np.flatnonzero(seen.regular)
+            triangle = seen.factor[np.ix_(at, at)]
+            # SciPy's triangular solver uses all threads of the BLAS, even for the smallest matrix.
+            basis = np.linalg.solve(triangle, operand[:, at].T).T / root
+            z = self._noise(index, layer, len(operand), roots[index])
+            coordinates = seen.normals[:, at].T @ delta[index] / root - basis.T @ z
+            products.append((z + basis @ coordinates)[:fan_in])
+        return _folded(self._chain, np.stack(products))
+
+    def _draw(self, index: int, layer: int, a: Float64Array) -> _Seen:
+        """Draw the normals of a layer of one network, as the conditional sampler does."""
+        sampler = self._sampler
+        work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
+        rows.factorise(self._chain.covariance(a.T @ a / len(a)), self._spec, work)
+        draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
+        normals = normals_of(self._chain.width, work.regular, draw, sampler.work().block)
+        # The spec has gain 1 if the norm does not see the scale of rows.
+        factor = np.tril(work.factor[:columns, :columns]) * work.regular / self._spec.gain
+        return _Seen(normals, factor, work.regular.copy())
+
+    def _operand(self, a: Float64Array) -> Float64Array:
+        """Return the part of a on which the rows depend, with one more row if there is a bias."""
+        if not self._spec.hides_common:
+            return _operand(self._chain, a)
+        patches = _patches(self._chain, a)
+        by_batch = patches.reshape(*patches.shape[:2], -1, self._chain.batch)
+        return (by_batch - by_batch.mean(axis=-1, keepdims=True)).reshape(patches.shape)
+
+    def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
+        """Return the rows Z, which are those of `root` times normals; one more for a bias."""
+        generator = generator_of(self._sampler.run, index, 1, layer)
+        return generator.standard_normal((rows, len(root))) @ root.T
+
+
+class _Seen(NamedTuple):
+    """The normals z (width, columns), the factor F, and which of its columns are not zero."""
+
+    normals: Float64Array
+    factor: Float64Array
+    regular: NDArray[np.bool_]
+
+
+class UnseenWeights:
+    """Gaussian weights that are never made: products have their law given all products before.
+
+    Let s be what the weights of a row and its bias multiply: the activations a, or their patches,
+    with one more row if there is a bias (see `ReplayedRows`), and f the number of weights of a row.
+    The rows of h = W s are independent N(0, sᵀs / f).  Given h, with δ a function of h,
+
+        Wᵀ δ = s (sᵀs)⁺ (hᵀδ - sᵀZ) + Z,    rows of Z: N(0, δᵀδ / f).
+
+    Parameters
+    ----------
+    chain : Chain
+        With Gaussian weights.
+    generators : list of Generator
+        One for each network.
+    """
+
+    def __init__(self, chain: Chain, generators: list[np.random.Generator]) -> None:
+        self._chain, self._generators = chain, generators
+        self._products: dict[int, Float64Array] = {}
+
+    def times(self, layer: int, a: Float64Array) -> Float64Array:
+        """Return W a + b 1ᵀ / gain, and keep it."""
+        normals = self._normals(a.shape[1], a.shape[2])
+        self._products[layer] = normals @ self._root(_operand(self._chain, a))
+        return self._products[layer]
+
+    def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return Wᵀ δ; each layer once."""
+        (width, columns), fan_in = delta.shape[1:], self._chain.fan_in
+        seen = _operand(self._chain, a)
+        if columns < width:
+            z = self._normals(seen.shape[1], columns) @ self._root(delta)
+        else:
+            z = self._normals(seen.shape[1], width) @ delta / np.sqrt(fan_in)
+        products = self._products.pop(layer).swapaxes(1, 2) @ delta - seen.swapaxes(1, 2) @ z
+        values, vectors = _eigen(seen)
+        inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
+        mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
+        return _folded(self._chain, (z + seen @ mixing)[:, :fan_in])
+
+    def _root(self, a: Float64Array) -> Float64Array:
+        """Return the symmetric root of aᵀa / fan_in.
+
+        Other roots contain signs of eigenvectors, which differ between processors.
+        """
+        values, vectors = _eigen(a)
+        scaled = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
+        return scaled @ vectors.swapaxes(1, 2)
+
+    def _normals(self, rows: int, columns: int) -> Float64Array:
+        return np.stack([each.standard_normal((rows, columns)) for each in self._generators])
+
+
+def generator_of(run: Run, index: int, stream: int = 0, layer: int = 0) -> np.random.Generator:
+    """Return a generator of a network of a run; rows that `simulate` draws have other numbers."""
+    counter = [0, stream, layer, run.first + index]
+    return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
+
+
+def _operand(chain: Chain, a: Float64Array) -> Float64Array:
+    """Return what the weights and the bias of a row multiply.
+
+    A bias multiplies one more row, whose entries are √(fan_in · bias_variance) / gain.
+    """
+    seen = _patches(chain, a)
+    if not chain.shows_bias:
+        return seen
+    constant = np.sqrt(chain.bias_variance * chain.fan_in) / chain.gain
+    row = np.full((len(seen), 1, seen.shape[2]), constant)
+    return np.concatenate([seen, row], axis=1)
+
+
+def _patches(chain: Chain, a: Float64Array) -> Float64Array:
+    """Return what the weights multiply: a, or its patches, (networks, taps * width, columns)."""
+    return a if chain.convolution is None else chain.convolution.unfold(a)
+
+
+def _folded(chain: Chain, gradient: Float64Array) -> Float64Array:
+    """Return the gradient with respect to a, given that of what the weights multiply."""
+    return gradient if chain.convolution is None else chain.convolution.fold(gradient)
+
+
+def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return eigenvalues of aᵀa, those that are rounding errors as 0, and eigenvectors."""
+    values, vectors = np.linalg.eigh(a.swapaxes(1, 2) @ a)
+    return np.where(values > _LEAST_EIGENVALUE * values[:, -1:], values, 0.0), vectors

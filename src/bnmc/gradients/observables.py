@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import choice
-from bnmc.chain.chain import Chain
+from bnmc._support.arguments import Float64Array, choice, returned
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.observables import observables_of
 
-Float64Array = NDArray[np.float64]
-
 #: Names that `backpropagate` takes as `observables`.
 NAMES = ("delta_gram", "gram", "hidden_delta")
+
+#: Those that a function of the user takes.
+_ARGUMENTS = ("gram", "delta_gram", "hidden_delta")
 
 _ALLOWED = f"names among {', '.join(NAMES)}, or functions of (G, δᵀδ, hᵀδ)"
 
@@ -43,38 +43,13 @@ class Gradients(NamedTuple):
         return Gradients(self.products[first:last], self.scales[first:last])
 
 
-@dataclass(frozen=True)
-class GradientView:
-    """Some layers of some chains, for observables.
-
-    Attributes
-    ----------
-    chain : Chain
-    gram : (chains, layers, columns, columns) ndarray
-    products : (chains, layers, 2 or 3, columns, columns) ndarray
-        See `Gradients`.
-    """
-
-    chain: Chain
-    gram: Float64Array
-    products: Float64Array
-
-    def value(self, name: str) -> Float64Array:
-        """Return the matrices (chains, layers, columns, columns) of a name."""
-        if name == "gram":
-            return self.gram
-        place = 0 if name == "delta_gram" else 2
-        return self.products[:, :, place] * self.chain.width
-
-
 def in_units(grams: Float64Array, units: NDArray[np.int64]) -> Float64Array:
     """Return matrices times 2**(units[i] + units[j]) in entry (i, j)."""
     if not units.any():
         return grams
     by = units[..., :, None] + units[..., None, :]
     with np.errstate(over="ignore", under="ignore"):
-        matrices: Float64Array = np.ldexp(grams, np.clip(by, -5000, 5000).astype(np.int32))
-    return matrices
+        return np.ldexp(grams, np.clip(by, -5000, 5000).astype(np.int32))
 
 
 @dataclass(frozen=True)
@@ -103,19 +78,13 @@ class GradientObservable:
         """Return the shape of the value of one layer."""
         return self.shape if self.function is not None else (columns, columns)
 
-    def evaluate(self, view: GradientView) -> Float64Array:
-        """Return the values, (chains, layers, ...)."""
+    def evaluate(self, matrices: Mapping[str, Float64Array]) -> Float64Array:
+        """Return the values, (chains, layers, ...), given the matrices by name."""
         if self.function is None:
-            return view.value(self.name)
-        matrices = [view.value(name) for name in ("gram", "delta_gram", "hidden_delta")]
-        given = np.asarray(self.function(*matrices))
-        expected = (*matrices[0].shape[:2], *self.shape)
-        allowed = f"{self.name} to return real numbers of shape {expected}"
-        if given.dtype.kind not in "biuf":
-            raise ArgumentTypeError("observables", given, allowed)
-        if given.shape != expected:
-            raise ArgumentError("observables", given.shape, allowed)
-        return given.astype(np.float64)
+            return matrices[self.name]
+        given = self.function(*(matrices[name] for name in _ARGUMENTS))
+        expected = (*matrices["gram"].shape[:2], *self.shape)
+        return returned("observables", given, expected, f"{self.name} to return")
 
 
 def as_gradient_observables(wanted: Any) -> tuple[GradientObservable, ...]:

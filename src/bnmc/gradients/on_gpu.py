@@ -6,7 +6,7 @@ kernels of the CPU.  Layers in passes and layers with orthogonal weights are flo
 "float32" the normals of the rows have this precision, as on the CPU.
 
 Random numbers are those of the CPU, so results agree up to rounding, but for the backward pass of
-layers in passes: `ReplayedRows` of `products.py` draws the rows Z in another way, so results of CPU
+layers in passes: `ReplayedRows` of `network.py` draws the rows Z in another way, so results of CPU
 and GPU have the same law.
 """
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,13 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import shared_memory
 from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
 from bnmc._kernels.scalar import codes
+from bnmc._support.interruption import Stop
 from bnmc.chain.compiled import spec_of
 from bnmc.chain.slopes import slope_of
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Start
 from bnmc.errors import BackendError
+from bnmc.gradients.descent import Stretch
 from bnmc.gradients.directions import GivenRows, Readout
-from bnmc.gradients.forward import Stretch
 from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Pass, RowPass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
@@ -73,7 +73,7 @@ _FEWER_CHAINS = "backpropagate fewer chains at a time, or on the CPU"
 class GpuTask(Task):
     """A `Task` whose chains are on a GPU."""
 
-    def pass_of(self, run: Run, start: Covariance | Representation, stop: Event) -> Pass:
+    def pass_of(self, run: Run, start: Start, stop: Stop) -> Pass:
         """Return the pass of the chains of a run."""
         return _GpuPass(self, run, start, stop)
 
@@ -245,12 +245,12 @@ class _GpuPass(RowPass):
     @property
     def _law(self) -> codes.LayerSpec:
         """The layers, in the units of the rows."""
-        return self.forward.sampler.spec
+        return self.sampler.spec
 
     @property
     def _lift(self) -> int:
         """The power of two by which the units of a layer are larger than those of the gain."""
-        return self.forward.sampler.lift
+        return self.sampler.lift
 
     def _begin_all(self, stretch: Stretch, gradients: Gradients, has_top: bool) -> None:
         """Begin at the top: the states of all chains, on the device."""
@@ -326,7 +326,7 @@ class _GpuPass(RowPass):
         n, in_passes, extra = run.columns, task.in_passes, NOTHING
         status = np.where(self.on_cpu, np.int64(-1), np.int64(NOT_STOPPED))
         launches = Launches(kernels.shape, run.chains, law.width, task.sums, 0, status)
-        address = Address(run.first, *self.forward.sampler.key_words)
+        address = Address(run.first, *self.sampler.key_words)
         # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
         gain = run.chain.gain if in_passes else law.gain
         constant = math.sqrt(law.width) * law.bias / gain if in_passes else 0.0

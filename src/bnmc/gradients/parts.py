@@ -6,22 +6,23 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from threading import Event
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu.backward_rows import bytes_of_rows
+from bnmc._support.arguments import Float64Array
+from bnmc._support.interruption import Stop
 from bnmc._support.workers import ranges
-from bnmc.chain.start import Covariance, Representation
-from bnmc.gradients.descent import Descent
-from bnmc.gradients.directions import Direction, GivenRows, Readout
-from bnmc.gradients.forward import Forward, Stretch
-from bnmc.gradients.observables import GradientObservable, Gradients, GradientView, in_units
+from bnmc.chain.start import Start
+from bnmc.gradients.descent import Descent, Stretch
+from bnmc.gradients.directions import Direction
+from bnmc.gradients.observables import GradientObservable, Gradients, in_units
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.sampler import Sampler
-from bnmc.simulation.engine.state import State, bytes_of
+from bnmc.simulation.engine.state import Frames, State, bytes_of
 from bnmc.simulation.runs import Run
 
 #: Bytes that the matrices of a stretch of layers, or its representations, may take.
@@ -30,48 +31,33 @@ STRETCH_BYTES = 1 << 24
 #: Seconds that a worker should need for a part.
 PART_SECONDS = 0.5
 
+#: Number of layers between two checks whether to stop.
+_BLOCK_LAYERS = 256
+
 #: Time of a forward and a backward pass, as a multiple of that of a forward pass.
 _PASSES = 4.0
 
 
-class Part(NamedTuple):
-    """Results of chains first, …, first + len(log_norms) - 1.
+#: Results of some chains by name, each with an axis of chains first; the others have the names of
+#: observables, which are identifiers.
+Part = dict[str, NDArray[Any]]
+NORMS, SCALES, WIDE = "log norms", "log scales", "has float64 rows by need"
 
-    log_norms : (chains, depth) ndarray of float64
-    values : dict of (chains, recorded, ...) ndarray
-    log_scale : (chains, recorded) ndarray of float64
-    widened : list of int
-        Numbers of the chains with float64 rows by need.
-    """
 
-    first: int
-    log_norms: NDArray[np.float64]
-    values: dict[str, NDArray[np.float64]]
-    log_scale: NDArray[np.float64]
-    widened: list[int]
+def empty_part(run: Run, observables: Sequence[GradientObservable]) -> Part:
+    """Return the results of the chains of a run, of which nothing is recorded yet."""
+    shape = run.chains, run.recorded.count
+    return {
+        NORMS: np.zeros((run.chains, run.depth)),
+        SCALES: np.zeros(shape),
+        WIDE: np.zeros(run.chains, np.bool_),
+        **{each.name: np.zeros((*shape, *each.shape_of(run.columns))) for each in observables},
+    }
 
-    @staticmethod
-    def empty(run: Run, observables: Sequence[GradientObservable]) -> Part:
-        """Return the results of the chains of a run, of which nothing is recorded yet."""
-        shape = run.chains, run.recorded.count
-        values = {
-            each.name: np.zeros((*shape, *each.shape_of(run.columns))) for each in observables
-        }
-        return Part(run.first, np.zeros((run.chains, run.depth)), values, np.zeros(shape), [])
 
-    @staticmethod
-    def joined(parts: Sequence[Part]) -> Part:
-        """Return the results of consecutive chains."""
-        values = {
-            name: np.concatenate([part.values[name] for part in parts]) for name in parts[0].values
-        }
-        return Part(
-            parts[0].first,
-            np.concatenate([part.log_norms for part in parts]),
-            values,
-            np.concatenate([part.log_scale for part in parts]),
-            [number for part in parts for number in part.widened],
-        )
+def joined(parts: Sequence[Part]) -> Part:
+    """Return the results of consecutive chains."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 class Pass(ABC):
@@ -84,30 +70,32 @@ class Pass(ABC):
     task : Task
     run : Run
         These chains.
-    start : Covariance or Representation
+    start : Start
         Where they start.
-    stop : Event
+    stop : Stop
         Set if the pass should end early.
     """
 
-    def __init__(
-        self, task: Task, run: Run, start: Covariance | Representation, stop: Event
-    ) -> None:
+    def __init__(self, task: Task, run: Run, start: Start, stop: Stop) -> None:
         self.task, self.run, self.start, self.stop = task, run, start, stop
-        self.part = Part.empty(run, task.observables)
+        self.part = empty_part(run, task.observables)
 
     def result(self) -> Part | None:
         """Go forward and back; return None if told to stop."""
         run, task = self.run, self.task
         ends = [*range(0, run.depth, task.layers_of_stretch(run.chains)), run.depth]
-        states: list[Any] = [None, *self._checkpoints(ends[1:-1])]
+        states: list[Any] = [None]
+        for first, last in pairwise(ends[:-1]):
+            if self.stop.is_set():
+                return None
+            states.append(self._state_after(states[-1], first, last))
         while states:
             if self.stop.is_set():
                 return None
             first, last = ends[len(states) - 1 : len(states) + 1]
             stretch = self._stretch(states.pop(), first, last)
             if last == run.depth:
-                self.part.widened.extend((run.first + np.flatnonzero(stretch.wide)).tolist())
+                self.part[WIDE][:] = stretch.wide
             shape, matrices = (run.chains, last - first), 3 if task.wants_hidden else 2
             products = np.zeros((*shape, matrices, run.columns, run.columns))
             gradients = Gradients(products, np.zeros(shape))
@@ -118,8 +106,12 @@ class Pass(ABC):
         return self.part
 
     @abstractmethod
-    def _checkpoints(self, layers: list[int]) -> list[Any]:
-        """Return states of ascending layers; fewer if told to stop."""
+    def _state_after(self, state: Any, first: int, last: int) -> Any:
+        """Go from layer `first`, the last one reached, to `last`; return the state there.
+
+        `state` is that of layer `first`, or None for layer 0.  The result does not matter if the
+        pass is told to stop.
+        """
 
     @abstractmethod
     def _stretch(self, state: Any, first: int, last: int) -> Stretch:
@@ -146,38 +138,88 @@ class Pass(ABC):
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + factor)
         logs += math.log(2.0) * (scales + largest[..., 0])
-        part.log_norms[:, first : first + count] = logs
+        part[NORMS][:, first : first + count] = logs
         slots = recorded.slots(first + 1, first + 1 + count)
         due = np.flatnonzero(slots >= 0)
         if due.size == 0:
             return
         to = slots[due] + recorded.before(first + 1)
-        part.log_scale[:, to] = math.log(2.0) * scales[:, due]
-        view = GradientView(chain, in_units(grams[:, due + 1], units[:, due + 1]), products[:, due])
+        part[SCALES][:, to] = math.log(2.0) * scales[:, due]
+        matrices = {
+            "gram": in_units(grams[:, due + 1], units[:, due + 1]),
+            "delta_gram": chain.width * products[:, due, 0],
+        }
+        if self.task.wants_hidden:
+            matrices["hidden_delta"] = chain.width * products[:, due, 2]
         for each in self.task.observables:
-            part.values[each.name][:, to] = each.evaluate(view)
+            part[each.name][:, to] = each.evaluate(matrices)
 
 
 class RowPass(Pass):
     """The way of chains whose backward pass makes rows again, from Gram matrices."""
 
-    def __init__(
-        self, task: Task, run: Run, start: Covariance | Representation, stop: Event
-    ) -> None:
+    def __init__(self, task: Task, run: Run, start: Start, stop: Stop) -> None:
         super().__init__(task, run, start, stop)
-        sampler = self._sampler()
-        self.forward = Forward(run, start, sampler)
-        self.descents = [Descent(sampler, index, task.wants_hidden) for index in range(run.chains)]
+        self.sampler = self._sampler()
+        self.descents = [
+            Descent(self.sampler, index, task.wants_hidden) for index in range(run.chains)
+        ]
 
     def _sampler(self) -> Sampler:
         """Return what makes the forward pass."""
         return RowSampler(replace(self.run, path="conditional"))
 
-    def _checkpoints(self, layers: list[int]) -> list[State]:
-        return self.forward.checkpoints(layers, self.stop.is_set)
+    def _state_after(self, state: State | None, first: int, last: int) -> State:
+        if state is None:
+            self._begin_forward(self._frames(1))
+        for a, b in ranges(last - first, _BLOCK_LAYERS):
+            self._advance(first + a, first + b, self._frames(b - a), 0)
+        arrays = {name: values.copy() for name, values in self.sampler.arrays.items()}
+        return self.run.state(last, arrays)
 
     def _stretch(self, state: State | None, first: int, last: int) -> Stretch:
-        return self.forward.stretch(state, last, self.stop.is_set)
+        frames = self._frames(last - first + 1)
+        if state is None:
+            self._begin_forward(frames)
+        else:
+            self.sampler.take(state)
+            self.sampler.record(frames)
+        wide_before = self.sampler.wide.copy()
+        # With a skip connection every representation is kept, in the units of the Gram matrices.
+        keeps_x = "x" in self.run.layout
+        xs = []
+        for a, b in ranges(last - first, 1 if keeps_x else _BLOCK_LAYERS):
+            if keeps_x:
+                xs.append(self.sampler.arrays["x"].copy())
+            self._advance(first + a, first + b, frames, a + 1)
+        none = np.zeros((self.run.chains, 1, 1, 1), self.sampler.dtype)
+        of_skip = np.stack(xs, axis=1) if keeps_x else none
+        return Stretch(
+            first, frames.gram, frames.units, of_skip, wide_before, self.sampler.wide.copy()
+        )
+
+    def _frames(self, layers: int) -> Frames:
+        units = np.zeros((self.run.chains, layers, self.run.columns), np.int64)
+        return self.run.frames(layers)._replace(units=units)
+
+    def _begin_forward(self, frames: Frames) -> None:
+        """Go to layer 0, and write it to the first slot."""
+        zeros = {name: np.zeros_like(values) for name, values in self.sampler.arrays.items()}
+        self.sampler.take(self.run.state(0, zeros))
+        self.sampler.begin(self.start, 0, self.run.chains, frames)
+        self._require_scale()
+
+    def _advance(self, first: int, last: int, frames: Frames, slot: int) -> None:
+        """Go from layer `first` to `last`, and write the layers on the way from `slot` on."""
+        if self.stop.is_set():
+            return
+        slots = np.arange(slot, slot + last - first)
+        self.sampler.advance(0, self.run.chains, first + 1, slots, frames)
+        self._require_scale()
+
+    def _require_scale(self) -> None:
+        """Raise if the Gram matrices are too small for the dtype of the rows."""
+        self.sampler.watch_precision(self.run.frames(0))
 
     def _descend(self, stretch: Stretch, gradients: Gradients) -> None:
         for index, descent in enumerate(self.descents):
@@ -187,25 +229,11 @@ class RowPass(Pass):
             rest = stretch.layers - self._begin(stretch, index, of_chain.products)
             descent.through(stretch, index, of_chain.part(0, rest))
 
-    def _begin(self, stretch: Stretch, index: int, products: NDArray[np.float64]) -> int:
+    def _begin(self, stretch: Stretch, index: int, products: Float64Array) -> int:
         """Begin at the top of a chain; return the number of layers whose products are known."""
-        run, direction, descent = self.run, self.task.direction, self.descents[index]
-        number, last = run.first + index, stretch.first + stretch.layers
-        if last < run.depth:
+        if stretch.first + stretch.layers < self.run.depth:
             return 0
-        if isinstance(direction, Readout):
-            outputs, normals = descent.readout(
-                direction.classes, last, stretch.grams[index, -1], stretch.units[index, -1]
-            )
-            gradient = direction.of_columns(outputs, number, last)
-            descent.begin_with_readout(gradient, normals)
-            return 0
-        # The layer at the top has its gradient already.
-        products[-1] = descent.begin_with_rows(
-            direction.of(number) if isinstance(direction, GivenRows) else None,
-            last, stretch.grams[index, -2], stretch.xs[index, -1], bool(stretch.wide[index]),
-        )  # fmt: skip
-        return 1
+        return self.descents[index].begin(self.task.direction, stretch, products)
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         # Rows of h have the units of the layer before.
@@ -232,19 +260,19 @@ class Task:
     observables: tuple[GradientObservable, ...]
 
     def __call__(
-        self, start: Covariance | Representation, first: int, last: int, stop: Event | None = None
+        self, start: Start, first: int, last: int, stop: Stop | None = None
     ) -> Part | None:
         """Take chains first:last forward and back; return None if told to stop."""
-        parts, stop = [], stop or Event()
+        parts, stop = [], stop or Stop(None)
         for begin, end in ranges(last - first, min(last - first, self.chains_of_pass)):
             run = self.run.part(first + begin, first + end)
             part = self.pass_of(run, start.part(begin, end), stop).result()
             if part is None:
                 return None
             parts.append(part)
-        return Part.joined(parts)
+        return joined(parts)
 
-    def pass_of(self, run: Run, start: Covariance | Representation, stop: Event) -> Pass:
+    def pass_of(self, run: Run, start: Start, stop: Stop) -> Pass:
         """Return the pass of the chains of a run."""
         return RowPass(self, run, start, stop)
 

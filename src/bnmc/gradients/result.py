@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate
-from bnmc.estimate.intervals import half_width
+from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.mean_field.field import MeanField
 from bnmc.simulation.trajectory import Recordings
 
@@ -77,10 +76,10 @@ class Backpropagation(Recordings):
     chain: Chain
     depth: int
     loss: str
-    log_gradient_norm: NDArray[np.float64]
+    log_gradient_norm: Float64Array
     layers: NDArray[np.int64]
-    log_scale: NDArray[np.float64]
-    observables: Mapping[str, NDArray[np.float64]] = field(repr=False)
+    log_scale: Float64Array
+    observables: Mapping[str, Float64Array] = field(repr=False)
     key: int
     dtype: str
     cpu: str
@@ -226,28 +225,18 @@ class Backpropagation(Recordings):
         >>> abs(rate.value - bnmc.MeanField(run.chain).fixed_point().backward_rate) < 0.05
         True
         """
-        begin = self.depth // 4 if first is None else integer("first", first, low=0)
-        end = max(begin + 1, 3 * self.depth // 4) if last is None else integer("last", last, low=1)
         level = real("level", level, above=0.0, below=1.0)
-        if not begin < end < self.depth:
-            raise ArgumentError("last", end, f"from {begin + 1} to {self.depth - 1}")
+        begin, end = layers_of_growth(first, last, self.depth)
         with np.errstate(invalid="ignore"):
             growth = self.log_gradient_norm[:, begin] - self.log_gradient_norm[:, end]
         growth = 2.0 * growth / (end - begin)
         if not np.isfinite(growth).all():
             chain = int((~np.isfinite(growth)).argmax())
             raise PartialEstimateError(f"the gradient of chain {chain} is zero", None)
-        value = math.exp(growth.mean())
-        if len(growth) < 2:
-            raise PartialEstimateError("an interval needs at least 2 chains", value)
-        error = float(growth.std(ddof=1)) / math.sqrt(len(growth))
-        half = half_width(error, len(growth) - 1, level)
-        return Estimate(
-            value, value * error, (value * math.exp(-half), value * math.exp(half)),
-            n=len(growth), method=f"growth of gradient norms, layers {begin} to {end}", level=level,
-        )  # fmt: skip
+        method = f"growth of gradient norms, layers {begin} to {end}"
+        return growth_estimate(growth, level, method, "chains")
 
-    def cosines(self) -> NDArray[np.float64]:
+    def cosines(self) -> Float64Array:
         r"""Return the cosines between the parts of the gradients that single samples contribute.
 
         The gradient of layer l − 1 is :math:`\mathrm{gain} \sum_i δ_{l,i} a_{l-1,i}^T`.  The cosine
@@ -331,8 +320,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-def _correlations(grams: NDArray[np.float64]) -> NDArray[np.float64]:
+def _correlations(grams: Float64Array) -> Float64Array:
     lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        correlations: NDArray[np.float64] = grams / (lengths[..., :, None] * lengths[..., None, :])
+        correlations: Float64Array = grams / (lengths[..., :, None] * lengths[..., None, :])
     return correlations

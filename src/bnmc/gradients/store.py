@@ -6,25 +6,18 @@ The folder has a header, which identifies the run, and one archive of arrays per
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._support.archives import Damaged
 from bnmc._support.machine import blas_kernel
 from bnmc._support.version import __version__
-from bnmc.chain.start import Covariance, Representation
+from bnmc.chain.start import Start
 from bnmc.errors import StoreError
-from bnmc.gradients.network_pass import NetworkTask
-from bnmc.gradients.parts import Part, Task
+from bnmc.gradients.network import NetworkTask
+from bnmc.gradients.parts import Part, Task, empty_part
 from bnmc.simulation.store import parts
 
 #: File that identifies the run.
 _HEADER = "gradients.json"
-
-_VALUES = "value_"
 
 
 def stored_key(folder: Path) -> int | None:
@@ -51,7 +44,7 @@ class ChainStore(parts.PartStore):
     folder : Path
         Made if it does not exist.
     task : Task
-    start : Covariance or Representation
+    start : Start
         Of all chains.
     size : int
         Chains of a part, for a new folder.
@@ -77,9 +70,7 @@ class ChainStore(parts.PartStore):
 
     header, what = _HEADER, "an earlier call of backpropagate"
 
-    def __init__(
-        self, folder: Path, task: Task, start: Covariance | Representation, size: int
-    ) -> None:
+    def __init__(self, folder: Path, task: Task, start: Start, size: int) -> None:
         self._task = task
         super().__init__(folder, _facts(task, start), {"part": size})
         self.size = int(self.stored["part"])
@@ -94,11 +85,12 @@ class ChainStore(parts.PartStore):
         StoreError
             If the file cannot be read, or does not fit in memory.
         """
-        arrays = self.content(number, parts.without_facts)
-        try:
-            return None if arrays is None else self._part(number, arrays)
-        except (Damaged, KeyError):
+        first = number * self.size
+        run = self._task.run.part(first, min(first + self.size, self._task.run.chains))
+        part = self.content(number, parts.without_facts)
+        if part is None or _forms(part) != _forms(empty_part(run, self._task.observables)):
             return None
+        return part
 
     def put(self, number: int, part: Part) -> None:
         """Write a finished part.
@@ -108,32 +100,14 @@ class ChainStore(parts.PartStore):
         StoreError
             If it cannot be written.
         """
-        arrays: dict[str, NDArray[Any]] = {
-            "log_norms": part.log_norms,
-            "log_scale": part.log_scale,
-            "widened": np.asarray(part.widened, np.int64),
-        }
-        arrays |= {_VALUES + name: values for name, values in part.values.items()}
-        self.write(number, parts.with_facts(arrays, self.facts_of(number)))
-
-    def _part(self, number: int, arrays: dict[str, NDArray[Any]]) -> Part:
-        """Return a part, or raise `Damaged` if its arrays are not those of this run."""
-        first = number * self.size
-        run = self._task.run.part(first, min(first + self.size, self._task.run.chains))
-        empty = Part.empty(run, self._task.observables)
-        values = {_VALUES + name: array for name, array in empty.values.items()}
-        for name, array in {
-            "log_norms": empty.log_norms, "log_scale": empty.log_scale, **values
-        }.items():  # fmt: skip
-            if arrays[name].shape != array.shape or arrays[name].dtype != np.float64:
-                raise Damaged(f"{name} has another shape or dtype")
-        return Part(
-            first, arrays["log_norms"], {name: arrays[_VALUES + name] for name in empty.values},
-            arrays["log_scale"], arrays["widened"].tolist(),
-        )  # fmt: skip
+        self.write(number, parts.with_facts(part, self.facts_of(number)))
 
 
-def _facts(task: Task, start: Covariance | Representation) -> dict[str, str]:
+def _forms(part: Part) -> dict[str, object]:
+    return {name: (array.shape, array.dtype) for name, array in part.items()}
+
+
+def _facts(task: Task, start: Start) -> dict[str, str]:
     """Return everything that determines the values of a run."""
     run, direction, derivative = task.run, task.direction, task.run.chain.activation.derivative
     facts = {

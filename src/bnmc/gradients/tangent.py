@@ -6,27 +6,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import choice, draw_key, finite_array, integer
-from bnmc._support.array_arguments import require_memory
-from bnmc._support.interruption import Stop
+from bnmc._support.arguments import Float64Array, choice, draw_key, finite_array, integer
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors, one_blas_thread
-from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.tasks import Calls, is_finished
-from bnmc._support.workers import Workers, ranges
+from bnmc._support.machine import one_blas_thread, require_memory
+from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.workers import Calls, ranges, results_of, thread_count
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.slopes import require_derivative
-from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare
-from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
+from bnmc.chain.start import FirstLayer, Start, prepare
+from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
-from bnmc.gradients.network import Network, start_rows
-from bnmc.gradients.products import DrawnWeights, UnseenWeights, Weights
+from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, generator_of, start_rows
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.starting import run_of
-
-Float64Array = NDArray[np.float64]
 
 #: Bytes of the arrays of the networks that are computed together.
 TOGETHER_BYTES = 1 << 25
@@ -89,8 +83,7 @@ class TangentKernel:
                 "the expectation of the kernel is infinite, since that of 1/variance of rows is",
                 np.median(self.kernels, axis=0),
             )
-        means: Float64Array = self.kernels.mean(axis=0)
-        return means
+        return self.kernels.mean(axis=0)
 
     def stderr(self) -> Float64Array:
         """Return the standard errors of `mean`, (samples, samples).
@@ -109,8 +102,7 @@ class TangentKernel:
             )
         if self.chains < 2:
             raise PartialEstimateError("standard errors need at least 2 chains", mean)
-        errors: Float64Array = self.kernels.std(axis=0, ddof=1) / np.sqrt(self.chains)
-        return errors
+        return self.kernels.std(axis=0, ddof=1) / np.sqrt(self.chains)
 
     def estimate(self, i: int, k: int, *, level: float = 0.95) -> Estimate:
         """Return the expectation of Θ_ik as an estimate, with Student's interval.
@@ -257,7 +249,7 @@ def tangent_kernel(
     as_chain(chain)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
-    workers = available_processors() if threads is None else integer("threads", threads, low=1)
+    workers = thread_count(threads)
     if probes is not None:
         probes = integer("probes", probes, low=2)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
@@ -279,29 +271,14 @@ def tangent_kernel(
     require_derivative(chain.activation)
     start = prepare(chain, initial, chains, run.inputs)
     job = replace(job, run=replace(job.run, key=draw_key(rng)))
-    return _run(job, start, ranges(chains, together), workers, report_to)
-
-
-def _run(
-    job: _Job,
-    start: Covariance | Representation,
-    pieces: list[tuple[int, int]],
-    workers: int,
-    progress: bool | Progress,
-) -> TangentKernel:
-    """Compute networks piece by piece; Ctrl-C raises with those up to the first unfinished one."""
+    pieces = ranges(chains, together)
     calls = Calls(
         job,
         [(start.part(first, last), first, last) for first, last in pieces],
         [last - first for first, last in pieces],
     )
-    with (
-        Reporter(progress, "tangent_kernel", "chains") as report,
-        Workers(None, min(workers, len(pieces))) as at_work,
-    ):
-        if not is_finished(calls, at_work, Stop(None), report):
-            raise Interrupted(job.result(calls.results) if calls.results else None)
-    return job.result(calls.results)
+    report = reporting(report_to, "tangent_kernel", "chains")
+    return job.result(results_of(calls, None, workers, report, whole=job.result))
 
 
 def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
@@ -353,8 +330,7 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     second = 0.5 * total + np.outer(diagonal, diagonal)
     np.fill_diagonal(first, others - squares)
     np.fill_diagonal(second, total - squares)
-    variance: Float64Array = (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1))
-    return variance
+    return (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1))
 
 
 def _lacks_moment(chain: Chain, order: int) -> bool:
@@ -389,15 +365,22 @@ class _Job:
         return self.run.columns // self.pixels
 
     @property
-    def group(self) -> int:
-        """Number of samples that see each other: those of a batch, or one without its norm."""
-        chain = self.run.chain
-        return chain.batch // self.pixels if chain.normalization.axis == "batch" else 1
+    def groups(self) -> int:
+        """Number of sets of samples, of which one output or combination sees only its own."""
+        if self.probes is not None:
+            return 1
+        is_batched = self.run.chain.normalization.axis == "batch"
+        return self.run.inputs or 1 if is_batched else self.samples
+
+    @property
+    def combinations(self) -> int:
+        """Number of combinations of outputs: the probes, or the outputs of a set of samples."""
+        return self.samples // self.groups if self.probes is None else self.probes
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
         run, width = self.run, self.run.chain.width
-        columns = run.columns * (self.group if self.probes is None else self.probes)
+        columns = run.columns * self.combinations
         layers = 8 * width * (2 * run.columns + (run.inputs or 1)) * (run.depth + 1)
         rows = 5 * 8 * width * columns
         if run.chain.convolution is not None:  # patches, and gradients with respect to them
@@ -406,23 +389,16 @@ class _Job:
         small = 4 * 8 * columns**2
         return layers + rows + square + small
 
-    def __call__(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
+    # The bits of products of narrow matrices depend on the number of their threads.
+    @one_blas_thread()
+    def __call__(self, start: Start, first: int, last: int) -> Float64Array:
         """Return the kernels of networks first:last."""
-        # The bits of products of narrow matrices depend on the number of their threads.
-        with one_blas_thread():
-            return self._kernels(start, first, last)
-
-    def _kernels(self, start: Covariance | Representation, first: int, last: int) -> Float64Array:
         run = self.run.part(first, last)
         chain, depth, x = run.chain, run.depth, start_rows(run, start)
-        generators = [
-            np.random.Generator(np.random.Philox(key=run.key, counter=[0, 0, 0, number]))
-            for number in range(first, last)
-        ]
-        weights: Weights = UnseenWeights(chain, generators)
-        if run.path == "weights":
-            weights = DrawnWeights(run)
-        network = Network(chain, run.inputs or 1, x, weights, depth, first)
+        generators = [generator_of(run, index) for index in range(run.chains)]
+        is_drawn = run.path == "weights"
+        weights = DrawnWeights(run) if is_drawn else UnseenWeights(chain, generators)
+        network = Network(run, x, weights, depth)
         readout = np.stack([each.standard_normal(chain.width) for each in generators])
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
@@ -448,7 +424,7 @@ class _Job:
         if self.probes is not None:
             shape = self.probes, self.samples
             return np.stack([1.0 - 2.0 * each.integers(0, 2, shape) for each in generators])
-        groups = np.tile(np.eye(self.group), (1, self.samples // self.group))
+        groups = np.tile(np.eye(self.combinations), (1, self.groups))
         return np.broadcast_to(groups, (len(generators), *groups.shape))
 
     def _of_readout(self, directions: Float64Array, gram: Float64Array) -> Float64Array:
@@ -460,17 +436,14 @@ class _Job:
 
     def _contribution(self, delta: Float64Array, gram: Float64Array) -> Float64Array:
         """Return the kernel of the weights between activations of a Gram matrix and gradients."""
-        samples, group, columns = self.samples, self.group, self.run.columns
         products = delta.swapaxes(1, 2) @ delta
-        if self.probes is not None:
-            by_sample = products.reshape(len(delta), self.probes, columns, self.probes, columns)
-            return np.einsum("zijkm,zjm->zik", by_sample, gram, optimize=True)
-        # Output i of group b has the columns j of its group.
-        shape = group, samples // group, group * self.pixels
+        # Combination i of set b has the columns j of this set.
+        shape = self.combinations, self.groups, self.run.columns // self.groups
         by_group = products.reshape(len(delta), *shape, *shape)
         grams = gram.reshape(len(delta), *shape[1:], *shape[1:])
         by_output = np.einsum("zibjkcm,zbjcm->zbick", by_group, grams, optimize=True)
-        return by_output.reshape(len(delta), samples, samples)
+        outputs = self.groups * self.combinations
+        return by_output.reshape(len(delta), outputs, outputs)
 
     def result(self, done: list[Float64Array]) -> TangentKernel:
         """Return the result of finished networks."""

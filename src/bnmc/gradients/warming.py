@@ -161,12 +161,7 @@ def _several(name: str, value: Any) -> list[Any]:
     return values
 
 
-def _warm_rows(
-    name: str,
-    activation: Activation,
-    dtype: str,
-    weights: str = "gaussian",
-) -> None:
+def _warm_rows(name: str, activation: Activation, dtype: str, weights: str = "gaussian") -> None:
     """Run every kernel of a sampler: from an array and from a law, on one thread and on several."""
     # Batch normalization needs rows with a variance; other chains need small numbers.
     squares = np.arange(1.0, 1.0 + _NARROW * _BATCH).reshape(_NARROW, _BATCH) ** 2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress, Reporter
+from bnmc._support.progress import Progress, reporting
 from bnmc.chain.slopes import require_derivative
 from bnmc.errors import NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.batch_network import BatchNetwork
@@ -45,7 +45,7 @@ def batch_kernel(
     integrals = network.integrals()
     if integrals is None:
         return _sampled(network, name, rtol, key, progress)
-    with Reporter(progress, name, "pairs of batches") as report:
+    with reporting(progress, name, "pairs of batches") as report:
         kernel, error = integrals(_Counter(report, network.steps))
     return _accurate(network, kernel, error, rtol, "of the quadrature")
 
@@ -60,7 +60,7 @@ def _sampled(
     while True:
         generators = rng.spawn(REPLICATES)
         # Matrices of a block of points are too small for several threads.
-        with Reporter(progress, name, "pairs of batches") as report, one_blas_thread():
+        with reporting(progress, name, "pairs of batches") as report, one_blas_thread():
             done = _Counter(report, steps)
             kernels = [network.replicate(points, one, done) for one in generators]
         mean = np.mean(kernels, axis=0)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bnmc._support.array_arguments import require_memory
-from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress, Reporter
+from bnmc._support.machine import one_blas_thread, require_memory
+from bnmc._support.progress import Progress, reporting
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.layers import RowMap, Rows
@@ -277,7 +276,7 @@ def simulated_kernel(
     require_memory("width, networks", size, "take fewer networks, or narrower ones")
     kernels = np.empty((networks, network.rows, columns))
     # The bits of products of narrow matrices depend on the number of their threads.
-    with Reporter(progress, name, "networks") as report, one_blas_thread():
+    with reporting(progress, name, "networks") as report, one_blas_thread():
         for number in range(networks):
             report(number, networks)
             generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))

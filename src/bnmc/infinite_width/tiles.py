@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.array_arguments import require_memory
-from bnmc._support.machine import available_processors, one_blas_thread
-from bnmc._support.progress import Progress, Reporter
+from bnmc._support.machine import available_processors, one_blas_thread, require_memory
+from bnmc._support.progress import Progress, reporting
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.layers import Layers, Level
 from bnmc.mean_field.duals.duals import require_accuracy
@@ -60,7 +59,7 @@ class TiledKernel:
         error = 0.0
         workers = min(available_processors(), len(tiles))
         with (
-            Reporter(progress, name, "tiles") as report,
+            reporting(progress, name, "tiles") as report,
             one_blas_thread(),
             ThreadPoolExecutor(workers) as pool,
         ):

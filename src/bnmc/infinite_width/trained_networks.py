@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from bnmc._support.arguments import choice, finite_array, integer, real
-from bnmc._support.array_arguments import integers, require_memory
+from bnmc._support.arguments import choice, finite_array, integer, integers, real
+from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.slopes import require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError

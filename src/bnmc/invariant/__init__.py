@@ -2,12 +2,12 @@
 
 The package may import `mixing`, `_claims` and lower levels.  Read `certified_sample.py` first: a
 sample carries the bound of its distance from the stationary law.  `claim_check.py` tests claims
-about the law and reports them, and `distances.py` adds rows without a test.
+about the law, and reports them beside distances without a test.
 """
 
 from __future__ import annotations
 
-from bnmc._claims.evidence import Claim
+from bnmc._claims.claims import Claim
 from bnmc.invariant.certified_sample import InvariantSample, sample
 from bnmc.invariant.claim_check import CheckReport, check
 from bnmc.invariant.stationary_mean import expectation

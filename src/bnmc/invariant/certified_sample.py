@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import draw_key, integer, real
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
+from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
@@ -55,7 +55,7 @@ class InvariantSample:
     """
 
     chain: Chain
-    gram: NDArray[np.float64]
+    gram: Float64Array
     layer: int
     tolerance: float
     certificate: TVBound
@@ -66,7 +66,7 @@ class InvariantSample:
         """Conditions under which the draws are near the stationary law: those of `certificate`."""
         return self.certificate.assumes
 
-    def preactivations(self) -> NDArray[np.float64]:
+    def preactivations(self) -> Float64Array:
         """Draw the pre-normalization state h of the next layer for each Gram matrix.
 
         Returns

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._claims.claims import invariance, of_one_step, of_state, serial, uniqueness
-from bnmc._claims.evidence import COARSE, Claim, Evidence, FloatArray, assessed, judged
+from bnmc import gram as gm
+from bnmc import random_matrix
+from bnmc._claims import claims
+from bnmc._claims.claims import Claim, Evidence
 from bnmc._claims.layer import Layer, as_states, near_a_line, next_states, rounding_of
-from bnmc._support.arguments import draw_key, integer, real
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.progress import Progress, Reporter, as_progress
+from bnmc._support.machine import require_memory
+from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.text import plain, text_table
 from bnmc._support.workers import ranges
+from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, FULLY_CONNECTED, STATIONARY, TWO_SAMPLES, Need, require
-from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.invariant.certified_sample import InvariantSample, sample
-from bnmc.invariant.distances import distances
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, SingularGramError
+from bnmc.invariant.certified_sample import sample
+from bnmc.mean_field import FixedPoint
+from bnmc.mean_field.field import MeanField
 
 #: A function of one state that returns the next.
 Step = Callable[[NDArray[Any]], ArrayLike]
@@ -324,13 +330,9 @@ def check(
     source = "given"
     assumes: tuple[str, ...] = ()
     if given is None:
-
-        def draw(**initial: Any) -> InvariantSample:
-            return sample(
-                chain, size, tolerance, rng=generator, max_layers=max_layers, progress=progress,
-                **initial,
-            )  # fmt: skip
-
+        draw = partial(
+            sample, chain, size, tolerance, rng=generator, max_layers=max_layers, progress=progress
+        )
         # Drawn states, their Gram matrices and a second draw.
         needed = 8 * size * chain.batch * (chain.width + 5 * chain.batch)
         require_memory("size", needed, "fewer samples suffice at large width")
@@ -341,16 +343,16 @@ def check(
         assumes = draws.assumes
         if step is None:
             other = draw(initial=near_a_line(chain, generator))
-            evidence.note(uniqueness(draws.gram, other.gram))
+            evidence.note(claims.uniqueness(draws.gram, other.gram))
     if step is not None:
         source += ", taken on by `step`"
-    with Reporter(progress, "check", "samples") as report:
+    with reporting(progress, "check", "samples") as report:
         block = 2 * max(1, BLOCK_NUMBERS // (2 * chain.width * chain.batch))
         for first, last in ranges(len(given), block):
             evidence.add(given[first:last], first)
             report(last, len(given))
     return CheckReport(
-        chain, judged(evidence.claims(), alpha), alpha, len(given), source, key, assumes
+        chain, claims.judged(evidence.claims(), alpha), alpha, len(given), source, key, assumes
     )
 
 
@@ -379,7 +381,7 @@ class _EvidenceOfBlocks:
     rounding: float
     is_of_last: bool
     _evidence: defaultdict[str, list[Evidence]] = field(default_factory=lambda: defaultdict(list))
-    _examined: list[tuple[FloatArray, FloatArray, FloatArray]] = field(default_factory=list)
+    _examined: list[tuple[Float64Array, Float64Array, Float64Array]] = field(default_factory=list)
 
     def note(self, by_claim: dict[str, Evidence]) -> None:
         """Add evidence by claim."""
@@ -396,12 +398,12 @@ class _EvidenceOfBlocks:
             states = self._next(states, after)
             after = Layer.of(self.chain, states, first)
             if layer == 0:
-                by_claim, spread = of_one_step(self.chain, before, after.y, self.rounding)
+                by_claim, spread = claims.of_one_step(self.chain, before, after.y, self.rounding)
         if self.step is not None:
             self.note(by_claim)
-        self.note(invariance(before, after))
+        self.note(claims.invariance(before, after))
         examined = after if self.is_of_last else before
-        self.note(of_state(self.chain, examined))
+        self.note(claims.of_state(self.chain, examined))
         self._examined.append((examined.gram, examined.square, spread))
 
     def claims(self) -> Iterator[Claim]:
@@ -409,15 +411,15 @@ class _EvidenceOfBlocks:
         gram, square, spread = (
             np.concatenate(parts) for parts in zip(*self._examined, strict=True)
         )
-        self.note(serial(square))
+        self.note(claims.serial(square))
         for claim, parts in self._evidence.items():
-            yield assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))
+            yield claims.assessed(claim, Evidence.joined(parts), min(self.rounding, claims.COARSE))
         yield from distances(self.chain, gram, square, spread, self.generator)
 
     def _next(self, states: NDArray[Any], layer: Layer) -> NDArray[Any]:
         """Return the next states, drawn or by the caller's step."""
         if self.step is None:
-            return next_states(self.chain, layer.x, layer.a, layer.gram, self.generator)
+            return next_states(self.chain, layer, self.generator)
         shape = self.chain.width, self.chain.batch
         returned = []
         for state in states:
@@ -425,3 +427,149 @@ class _EvidenceOfBlocks:
             returned.append(as_states("step(h)", value, shape, self.chain))
             self.rounding = max(self.rounding, rounding_of(value))
         return np.stack(returned)
+
+
+# --- distances of the stationary law from independent rows N(0, G*)
+
+#: Eigenvalues of G* below this share of the largest are rounding errors of the quadrature.
+_NULL = 1e-9
+
+
+def distances(
+    chain: Chain,
+    gram: Float64Array,
+    square: Float64Array,
+    one_step: Float64Array,
+    generator: np.random.Generator,
+) -> Iterator[Claim]:
+    """Yield the rows without a test.
+
+    Parameters
+    ----------
+    chain : Chain
+    gram, square : (samples, n, n) ndarray of float64
+        Gram matrices of the activations, and of h / gain, both over the width.
+    one_step : (samples,) ndarray of float64
+        Variance of the whitened spectrum after one step over that of Marchenko and Pastur's law.
+    generator : numpy.random.Generator
+        For draws from N(0, G*) and N(0, G).
+    """
+    yield from _from_star(chain, gram, square, generator)
+    yield claims.reported("spectrum, one step: variance over Marchenko–Pastur's n/d", one_step)
+    centred = gm.eigenvalues(gm.centre(gram))[:, 1:]
+    mean = centred.mean(axis=1)
+    if chain.batch > 2 and (mean > _NULL * np.trace(gram, 0, 1, 2)).all():
+        ratio = chain.batch / chain.width
+        yield claims.reported(
+            "spectrum of G, centred: variance over Marchenko–Pastur's n/d",
+            centred.var(axis=1) / mean**2 / ratio,
+        )
+
+
+@lru_cache(maxsize=16)
+def _fixed_point(chain: Chain) -> FixedPoint | None:
+    """Return the fixed point of the mean field, or None if there is none."""
+    try:
+        return MeanField(chain).fixed_point()
+    except (ArgumentError, PartialEstimateError):
+        return None
+
+
+@lru_cache(maxsize=16)
+def _epsilon_squared(chain: Chain, star: FixedPoint) -> float | None:
+    """Return ε² of Lemma 5 with constant 1, or None if the lemma does not apply to the chain."""
+    if not chain.normalization.hides_common_part:
+        return None
+    try:
+        gamma = bridging.distortion(chain.activation, chain.batch)
+        bound = bridging.lemma_5(
+            width=chain.width, batch=chain.batch, star=star.gram, distortion=gamma
+        )
+    except (ArgumentError, ArgumentTypeError, SingularGramError):
+        return None
+    return float(bound)
+
+
+def _from_star(
+    chain: Chain, gram: Float64Array, square: Float64Array, generator: np.random.Generator
+) -> Iterator[Claim]:
+    """Yield the rows about G*, whitened by G* in its range, if there is a fixed point."""
+    star = _fixed_point(chain) if chain.is_gaussian else None
+    if star is None:
+        return
+    values, vectors = np.linalg.eigh(star.gram)
+    regular = values > _NULL * values[-1]
+    whiten = vectors[:, regular] / np.sqrt(values[regular])
+    m = whiten.shape[1]
+    relative = whiten.T @ gram @ whiten
+    spectrum = np.linalg.eigvalsh(relative)
+    printed = _epsilon_squared(chain, star)
+    if chain.width >= m:
+        wishart = _wishart(chain.width, m, len(gram), generator)
+        above = _given_gram(spectrum, wishart, chain.width)
+        yield claims.reported("distance of h from N(0, G*)ᵈ, at most", above, printed)
+        yield _kolmogorov(
+            "distance of h from N(0, G*)ᵈ, at least",
+            claims.squares(whiten.T @ square @ whiten - np.eye(m)),
+            claims.squares(wishart - np.eye(m)),
+            printed,
+        )
+    wasserstein = random_matrix.wasserstein(gram, star.gram) ** 2
+    yield claims.reported("W₂² of a row given G from N(0, G*)", wasserstein)
+    if chain.activation.is_linear and m > 1:
+        yield from _of_linear(chain.width, np.maximum(spectrum, 0.0))
+    else:
+        gaps, limit = gm.orthogonality_gap(gram), float(gm.orthogonality_gap(star.gram))
+        yield claims.reported("orthogonality gap of G, beside that of G*", gaps, limit)
+
+
+def _wishart(d: int, m: int, count: int, generator: np.random.Generator) -> Float64Array:
+    """Draw ZᵀZ/d for d × m standard normal Z, d >= m, by Bartlett's factor."""
+    factor = np.tril(generator.standard_normal((count, m, m)), -1)
+    diagonal = np.sqrt(generator.chisquare(d - np.arange(m), size=(count, m)))
+    factor[:, range(m), range(m)] = diagonal
+    return factor @ factor.swapaxes(1, 2) / d
+
+
+def _given_gram(spectrum: Float64Array, wishart: Float64Array, d: int) -> Float64Array:
+    """Draw (1 − q(h)/p(h))₊, h ~ p, whose mean is the total variation of p from q.
+
+    The d rows are N(0, diag λ) under p and N(0, I) under q.  With S = `wishart`, their second
+    moments whitened by p, ln q/p = ½ d Σ_i (ln λ_i − (λ_i − 1) S_ii).
+    """
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.maximum(spectrum, 0.0)).sum(axis=1)
+    quadratic = ((spectrum - 1.0) * np.diagonal(wishart, 0, 1, 2)).sum(axis=1)
+    return -np.expm1(np.minimum(0.5 * d * (logs - quadratic), 0.0))
+
+
+def _kolmogorov(
+    claim: str, first: Float64Array, second: Float64Array, printed: float | None
+) -> Claim:
+    """Report Kolmogorov's distance of two samples, with the Dvoretzky–Kiefer–Wolfowitz band."""
+    points = np.concatenate([first, second])
+    shares = [np.searchsorted(np.sort(x), points, "right") / len(x) for x in (first, second)]
+    distance = float(np.abs(shares[0] - shares[1]).max())
+    # Each sample deviates by more than half of this with probability (1 − level)/2.
+    band = 2.0 * math.sqrt(math.log(4.0 / (1.0 - claims.LEVEL)) / (2.0 * len(first)))
+    interval = max(0.0, distance - band), min(1.0, distance + band)
+    return Claim(claim, distance, printed, None, interval)
+
+
+def _of_linear(d: int, spectrum: Float64Array) -> Iterator[Claim]:
+    """Yield the rows for linear chains, with m the dimension that centring leaves."""
+    m = spectrum.shape[1]
+    shares = spectrum / spectrum.sum(axis=1, keepdims=True)
+    squared = np.square(shares - 1.0 / m).sum(axis=1)
+    gaps = np.sqrt(squared)
+    leading = float(orthogonalizes.stationary_squared_gap(d, m))
+    yield claims.reported(
+        "orthogonality gap squared, beside (m−1)(m+2)²/(4m(m+1)d)", squared, leading
+    )
+    bound = 2.0 * m * float(gaps.mean())
+    distance = orthogonalizes.wasserstein_squared(spectrum)
+    yield claims.reported("W₂² of W H from N(0, I/m), beside 2m E V", distance, bound)
+    least = float(shares.min())
+    if least > _NULL:
+        plateau = 3.0 * m / (least * math.sqrt(d))
+        yield claims.reported("orthogonality gap, beside 3m/(α√d)", gaps, plateau)

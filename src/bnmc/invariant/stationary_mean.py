@@ -10,18 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.workers import sendable, shares_memory
 from bnmc.chain.chain import Chain
-from bnmc.chain.start import FirstLayer
+from bnmc.chain.start import FirstLayer, Start
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
-from bnmc.mixing.coupling import MOST_LAG, MOST_REPLICATES, CoupledPairs, Start, assumptions
-from bnmc.mixing.waiting import not_mixing
+from bnmc.mixing import coupling
 from bnmc.simulation.engine.pairs import BLOCK_LAYERS, Pairs
-from bnmc.simulation.observables import OBSERVABLES, Observable, as_observables
+from bnmc.simulation.observables import Observable, as_observables
 
 #: Number of averaged layers, in units of the burn-in: the median waiting time of the pilot run.
 #: With its 0.9 quantile, the squared standard error times the layers of a pair is the same to 6 %
@@ -36,7 +35,7 @@ _MOST_PAIRS = 64
 @explains_keywords
 def expectation(
     chain: Chain,
-    f: str | Observable | Callable[[NDArray[np.float64]], ArrayLike],
+    f: str | Observable | Callable[[Float64Array], ArrayLike],
     *,
     replicates: int = 1000,
     burn_in: int | None = None,
@@ -105,11 +104,11 @@ def expectation(
     >>> mean.n, bool(mean.stderr < 0.01)
     (100, True)
     """
-    coupled = CoupledPairs(chain, initial, rng, max_layers, executor, progress)
+    coupled = coupling.CoupledPairs(chain, initial, rng, max_layers, executor, progress)
     observable = _as_number(f, chain)
     if not shares_memory(coupled.executor):
         sendable("f", f, f)
-    replicates = integer("replicates", replicates, low=2, high=MOST_REPLICATES)
+    replicates = integer("replicates", replicates, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     coupled.size_of_task(replicates, _MOST_PAIRS, BLOCK_LAYERS)
     if burn_in is None or length is None or lag is None:
@@ -120,8 +119,8 @@ def expectation(
         lag = typical if lag is None else lag
     first = integer("burn_in", burn_in, low=0, high=2**20)
     last = first + integer("length", length, low=1, high=2**20) - 1
-    lag = integer("lag", lag, low=1, high=MOST_LAG)
-    average = _Average(first, last, lag, max_layers, f if isinstance(f, str) else observable)
+    lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
+    average = _Average(first, last, lag, max_layers, observable)
     parts = coupled.map(
         _replicates, 0, replicates, "expectation", average, most=_MOST_PAIRS, layers=BLOCK_LAYERS
     )
@@ -133,11 +132,11 @@ def expectation(
             f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
             "them the mean over the others is biased; of the first of these, {}"
         )
-        raise not_mixing(meetings, coupled.max_layers, None, context)
+        raise coupling.not_mixing(meetings, coupled.max_layers, None, context)
     events = coupled.absorbing_events(lag, replicates)
     waited = met - lag
     crossed = coupled.cross_starts(waited, events)
-    assumes = assumptions(waited, max(lag, last), None, crossed, events)
+    assumes = coupling.assumptions(waited, max(lag, last), None, crossed, events)
     if not np.isfinite(values).all():
         value = float(values[~np.isfinite(values)][0])
         raise ArgumentError("f", value, "a function whose values are finite")
@@ -164,23 +163,19 @@ class _Average(NamedTuple):
     last: int
     lag: int
     max_layers: int
-    #: A built-in observable is sent to another process by name.
-    f: str | Observable
+    observable: Observable
 
-    def sum(
-        self, chain: Chain, grams: NDArray[np.float64], weights: NDArray[Any]
-    ) -> NDArray[np.float64]:
+    def sum(self, chain: Chain, grams: Float64Array, weights: NDArray[Any]) -> Float64Array:
         """Return the sum over layers of weights times values, evaluated at weights other than 0."""
-        observable = OBSERVABLES[self.f] if isinstance(self.f, str) else self.f
         out, chosen = np.zeros(weights.shape), weights != 0
         if chosen.any():
-            out[chosen] = weights[chosen] * observable.at(chain, grams[chosen][None])[0]
+            out[chosen] = weights[chosen] * self.observable.at(chain, grams[chosen][None])[0]
         return np.asarray(out.sum(axis=1))
 
 
 def _replicates(
     chain: Chain, start: Start, key: int, first_pair: int, last_pair: int, average: _Average
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+) -> tuple[Float64Array, NDArray[np.int64]]:
     """Return one estimate per pair, and the layer of its meeting: -1 of a pair without estimate."""
     first, last, lag, max_layers, _ = average
     pairs = Pairs(chain, start, lag, first_pair, last_pair, key)

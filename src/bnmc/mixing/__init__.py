@@ -3,8 +3,8 @@
 Each estimator has a file, and so has the result that it returns.  The package may import
 `mean_field`, `simulation` and lower levels.  Read `rate.py` first: `RateEstimate` is the result
 that all estimators share.  `coupling.py` runs coupled pairs from the given start
-and from others and states the assumptions that remain, `waiting.py` evaluates their meeting times,
-and `meeting_bound.py` makes the bound.  `absorption.py` has the probabilities of rare absorbing
+and from others and states the assumptions that remain, and `meeting_bound.py` makes the bound of
+their meeting times.  `absorption.py` has the probabilities of rare absorbing
 events.  The estimators that read a run stand on `observed.py`.
 """
 

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import real
+from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate, with_student_interval
-from bnmc.estimate.intervals import half_width, jackknife
+from bnmc.estimate.estimate import Estimate, half_width, jackknife, with_student_interval
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import observed
-from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
 from bnmc.simulation.trajectory import Trajectory
 
@@ -228,7 +226,7 @@ def _correlation(spectrum: NDArray[np.complex128], chains: int, layers: int) -> 
     """Return the autocorrelation, pooled over chains, at lags up to half a chain."""
     power = np.einsum("cf,cf->f", spectrum, spectrum.conj())
     lags = np.arange(layers // 2 + 1)
-    covariance: Float64Array = np.fft.irfft(power)[: len(lags)] / (chains * (layers - lags))
+    covariance = np.fft.irfft(power)[: len(lags)] / (chains * (layers - lags))
     return covariance / covariance[0]
 
 
@@ -249,8 +247,7 @@ def _sum_ahead(spectrum: NDArray[np.complex128], window: int, layers: int) -> Fl
     # Corrects for the pairs that the ends of a chain cut off.
     weights[lags] = layers / (layers - lags)
     weights[window] /= 2.0
-    ahead: Float64Array = np.fft.irfft(spectrum * np.fft.rfft(weights).conj(), axis=1)
-    return ahead[:, :layers]
+    return np.fft.irfft(spectrum * np.fft.rfft(weights).conj(), axis=1)[:, :layers]
 
 
 def _arviz() -> Any:

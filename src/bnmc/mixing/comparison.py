@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc._support.arguments import draw_key, integer, real
+from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import plain, text_table
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: Recorded layers of the stationary run: in integrated autocorrelation times, and the minimum.
-_RUN_TIMES, LEAST_LAYERS = 75.0, 200
+_RUN_TIMES, _LEAST_LAYERS = 75.0, 200
 
 #: Burn-in of the stationary run, and depth of the relaxation, in timescales.
 _BURN_IN_TIMES, _RELAXATION_TIMES = 12.0, 8.0
@@ -79,6 +78,11 @@ class ComparisonRow:
     name: str
     estimate: RateEstimate | None
     note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return name and note, and the fields of the estimate if there is one."""
+        estimate = {} if self.estimate is None else self.estimate.as_json()
+        return {"name": self.name, "note": self.note, **estimate}
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,7 @@ class Comparison(Drawn):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table as strings, numbers, lists and dicts, for `json.dumps`."""
-        rows = [
-            {"name": row.name, "note": row.note, **(row.estimate.as_json() if row.estimate else {})}
-            for row in self.rows
-        ]
-        return {**plain(self), "rows": plain(rows)}
+        return plain(self)
 
     def __str__(self) -> str:
         interval = f"{100 * self.level:g} % interval"
@@ -281,13 +281,13 @@ def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
 
 def _runs(
     chain: Chain, chains: int, memory: float, seeds: Sequence[np.random.SeedSequence], progress: Any
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Float64Array, Float64Array]:
     """Return the component along a stationary run, and along one from a batch where it is large.
 
     `memory` is the expected timescale.
     """
     # The integrated time is (1 + ρ)/(1 − ρ) = coth(1/2T) for a timescale T.
-    layers = max(LEAST_LAYERS, math.ceil(_RUN_TIMES * max(1.0, 2.0 * memory)))
+    layers = max(_LEAST_LAYERS, math.ceil(_RUN_TIMES * max(1.0, 2.0 * memory)))
     burn_in = math.ceil(_BURN_IN_TIMES * memory) + 5
     component = _component(chain)
     shared: dict[str, Any] = {
@@ -316,7 +316,7 @@ def _of_mean_field(chain: Chain) -> RateEstimate:
     return RateEstimate(rate, 0.0, (rate, rate), 1, "mean field")
 
 
-def _component(chain: Chain) -> NDArray[np.float64]:
+def _component(chain: Chain) -> Float64Array:
     """Return D of unit norm such that ⟨D, G⟩ decays by the slowest eigenvalue and has mean 0.
 
     Raises
@@ -345,8 +345,8 @@ def _component(chain: Chain) -> NDArray[np.float64]:
 
 
 def _atypical_batch(
-    chain: Chain, component: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+    chain: Chain, component: Float64Array, rng: np.random.Generator
+) -> Float64Array:
     """Return a batch whose samples have covariance I + s D, so that ⟨D, G⟩ is large."""
     values, vectors = np.linalg.eigh(component)
     scale = _DEPARTURE / np.abs(values).max()

@@ -16,16 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
 from bnmc._kernels.scalar import codes
-from bnmc._support.arguments import finite_array, integer, real
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.arguments import Float64Array, finite_array, integer, real
 from bnmc._support.keywords import explains_keywords
+from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
-from bnmc.chain.start import FirstLayer
+from bnmc.chain.start import FirstLayer, Start
 from bnmc.errors import NotMixing
-from bnmc.estimate.intervals import half_width
-from bnmc.mixing.coupling import CoupledPairs, Start
+from bnmc.estimate.estimate import half_width
+from bnmc.mixing.coupling import CoupledPairs
 from bnmc.mixing.rate import RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import APART, Pairs
 from bnmc.simulation.run import simulate
@@ -66,7 +66,7 @@ class Contraction(WithRate):
     rate_estimate: RateEstimate
     exponent: float
     exponent_stderr: float
-    distance: NDArray[np.float64]
+    distance: Float64Array
 
 
 @explains_keywords
@@ -155,32 +155,30 @@ def contraction(
     with np.errstate(divide="ignore", invalid="ignore"):
         fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
     took = (last - first).astype(np.float64)
-    method = "common normals"
-    if not np.isfinite(fall).all() or took.sum() == 0.0:
-        # Successive layers are independent: the remaining distance is a rounding error.
-        at_once = RateEstimate(0.0, 0.0, (0.0, 0.0), pairs, method, level)
-        return Contraction(at_once, -math.inf, 0.0, distance)
-    exponent = float(fall.sum() / took.sum())
-    stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(pairs) / took.mean())
+    # Infinite if successive layers are independent: the remaining distance is a rounding error.
+    exponent, stderr = -math.inf, 0.0
+    if np.isfinite(fall).all() and took.sum() > 0.0:
+        exponent = float(fall.sum() / took.sum())
+        stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(pairs) / took.mean())
     half = half_width(stderr, pairs - 1, level)
     rate = math.exp(exponent)
     estimate = RateEstimate(
         rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
-        pairs, method, level,
+        pairs, "common normals", level,
     )  # fmt: skip
     return Contraction(estimate, exponent, stderr, distance)
 
 
 def _approach(
     chain: Chain, start: Start, key: int, first: int, last: int, max_layers: int
-) -> NDArray[np.float64]:
+) -> Float64Array:
     """Return distance and least pivot of pairs, (pairs, layers, 2), until all are near.
 
     Pairs that lose rank count as near here.
     """
     pairs = Pairs(chain, start, 1, first, last, key, threshold=APART)
     pairs.advance(1)
-    traces: list[NDArray[np.float64]] = []
+    traces: list[Float64Array] = []
     near = np.zeros(last - first, np.bool_)
     while pairs.layer <= max_layers and not near.all():
         layers = min(BLOCK_LAYERS, 1 + max_layers - pairs.layer)
@@ -190,7 +188,7 @@ def _approach(
     return np.concatenate(traces, axis=1)
 
 
-def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> NotMixing:
+def _not_mixing(distance: Float64Array, pivot: Float64Array) -> NotMixing:
     """Return the error for pairs that do not approach each other."""
     apart = ~(distance < _NEAREST).any(axis=1)
     with np.errstate(divide="ignore"):
@@ -204,7 +202,7 @@ def _not_mixing(distance: NDArray[np.float64], pivot: NDArray[np.float64]) -> No
     return NotMixing(reason, distance, exponent, trend)
 
 
-def _mean_slope(values: NDArray[np.float64]) -> float:
+def _mean_slope(values: Float64Array) -> float:
     """Return the mean change per layer, from the first to the last finite value of each row."""
     change, layers = 0.0, 0
     for row in values:
@@ -240,8 +238,8 @@ class TwoInputs:
     """
 
     layers: NDArray[np.int64]
-    spectral: NDArray[np.float64]
-    relative: NDArray[np.float64]
+    spectral: Float64Array
+    relative: Float64Array
 
 
 @explains_keywords
@@ -318,7 +316,7 @@ def two_inputs(
     return TwoInputs(run.layers, np.abs(ratio - 1.0).sum(axis=-1), relative)
 
 
-def _regular_part(chain: Chain, gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def _regular_part(chain: Chain, gram: Float64Array) -> Float64Array:
     """Return G, or its part orthogonal to the ones if only this part can be regular."""
     is_last = chain.order_code == codes.ACTIVATION_FIRST
     if not ((chain.activation.is_linear or is_last) and chain.normalization.hides_common_part):

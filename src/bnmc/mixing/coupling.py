@@ -19,22 +19,19 @@ from bnmc import errors
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.scalar.codes import MOST_CHAINS
-from bnmc._support.arguments import choice, draw_key, integer
-from bnmc._support.array_arguments import require_memory
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Reporter, as_progress
-from bnmc._support.tasks import run_tasks
-from bnmc._support.workers import as_executor, ranges
+from bnmc._support.arguments import Float64Array, choice, draw_key, integer
+from bnmc._support.device_arrays import require_gpu
+from bnmc._support.machine import available_processors, require_memory
+from bnmc._support.progress import as_progress, reporting
+from bnmc._support.workers import Calls, as_executor, ranges, results_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
-from bnmc.chain.start import Covariance, Representation, prepare
+from bnmc.chain.start import Covariance, Representation, Start, prepare
 from bnmc.mixing.absorption import AbsorbingEvent, absorbing_events, may_be_absorbed
-from bnmc.mixing.waiting import not_mixing
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 T = TypeVar("T")
 
-Start = Covariance | Representation
 
 #: The name of the given start, for pairs with a lag of one layer.
 SAME_START = "the same start, one layer behind"
@@ -47,7 +44,7 @@ PILOT_REPLICATES, PILOT_LAG = 32, 16
 
 #: The chosen lag is this quantile of the waiting times of the pilot.
 _LAG_QUANTILE = 0.9
-_LAG_PAIR = math.ceil(_LAG_QUANTILE * (PILOT_REPLICATES - 1))
+LAG_PAIR = math.ceil(_LAG_QUANTILE * (PILOT_REPLICATES - 1))
 
 #: Largest lag.
 MOST_LAG = 2**20
@@ -116,7 +113,7 @@ def other_starts(chain: Chain, start: Start) -> dict[str, Start]:
     Parameters
     ----------
     chain : Chain
-    start : Covariance or Representation
+    start : Start
         The given law of layer 0.
 
     Returns
@@ -193,7 +190,7 @@ class CoupledPairs:
     ) -> None:
         self.backend = choice("backend", backend, ("cpu", "cuda"))
         if self.backend == "cuda":
-            _require_device(executor)
+            require_gpu(executor)
         require(chain, COUPLED, OF_A_RUN)
         if self.backend == "cuda" and not chain.is_row_by_row:
             raise errors.BackendError(
@@ -209,7 +206,7 @@ class CoupledPairs:
         self.start: Start = prepare(chain, initial, 1, None)
         self.key = draw_key(rng)
 
-    def pilot_waits(self, first: int) -> NDArray[np.float64]:
+    def pilot_waits(self, first: int) -> Float64Array:
         """Return the sorted waiting times of the pairs of a pilot run, inf for those still apart.
 
         Parameters
@@ -225,16 +222,9 @@ class CoupledPairs:
         meetings = self.run(PILOT_LAG, first, first + PILOT_REPLICATES)
         apart = meetings.layers < 0
         waits = np.sort(np.where(apart, math.inf, meetings.layers - PILOT_LAG))
-        if waits[_LAG_PAIR] == math.inf:
+        if waits[LAG_PAIR] == math.inf:
             raise not_mixing(meetings, self.max_layers, None)
         return waits
-
-    def choose_lag(self, first: int) -> int:
-        """Return the lag within which nine of ten pairs of a pilot run meet.
-
-        Parameters and errors are those of `pilot_waits`.
-        """
-        return int(self.pilot_waits(first)[_LAG_PAIR])
 
     def cross_starts(
         self, waited: NDArray[np.int64], events: Sequence[AbsorbingEvent], partial: object = None
@@ -348,8 +338,8 @@ class CoupledPairs:
             (self.chain, self.start, self.key, first + a, first + b, *arguments)
             for a, b in ranges(last - first, size)
         ]
-        with Reporter(self.progress, label, "tasks") as report:
-            return run_tasks(function, tasks, self.executor, available_processors(), report)
+        report = reporting(self.progress, label, "tasks")
+        return results_of(Calls(function, tasks), self.executor, available_processors(), report)
 
     def size_of_task(self, pairs: int, most: float, layers: int = 0, numbers: int = 0) -> int:
         """Return the number of pairs of a task, or raise if the pairs do not fit in memory.
@@ -386,14 +376,47 @@ class CoupledPairs:
         return size
 
 
-def _require_device(executor: object) -> None:
-    """Raise if pairs cannot run on a GPU of this machine."""
-    from bnmc._kernels.gpu.device import why_not
+def not_mixing(
+    meetings: Meetings, max_layers: int, partial: object, context: str = "{}"
+) -> errors.NotMixing:
+    """Return the error for pairs that did not meet, with the trends of distance and pivot.
 
-    if executor is not None:
-        raise errors.ArgumentError("executor", executor, "None with backend='cuda'")
-    if reason := why_not():
-        raise errors.BackendError("cuda", reason)
+    Parameters
+    ----------
+    meetings : Meetings
+        With a trace of at least one pair.
+    max_layers : int
+        Layers after which pairs were given up.
+    partial : object
+        The result as far as it goes, or None.
+    context : str, default "{}"
+        The message, with {} in place of the reason.
+    """
+    count = len(meetings.layers)
+    with np.errstate(divide="ignore"):
+        exponent, trend = _slope(np.log(meetings.distance)), _slope(np.log10(meetings.pivot))
+    lost = np.count_nonzero(meetings.degenerate)
+    if lost:
+        layer = int(np.median(meetings.degenerate[meetings.degenerate > 0]))
+        reason = (
+            f"{lost} of {count} pairs lost rank, half of them by layer {layer}: the least "
+            f"pivot of their Gram matrices changes by a factor of 10^{trend:.2g} per layer"
+        )
+    else:
+        unmet = np.count_nonzero(meetings.layers < 0)
+        reason = (
+            f"{unmet} of {count} pairs had not met after {max_layers} layers; driven by "
+            f"the same normals they change their distance by e^{exponent:.2g} per layer"
+        )
+    return errors.NotMixing(context.format(reason), partial, exponent, trend)
+
+
+def _slope(values: Float64Array) -> float:
+    """Return the change per layer of the first pair's finite values, by least squares."""
+    finite = np.flatnonzero(np.isfinite(values[0]))
+    if finite.size < 2:
+        return math.nan
+    return float(np.polyfit(finite, values[0][finite], 1)[0])
 
 
 # --- the assumptions that remain

@@ -10,11 +10,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import integer, items, real
+from bnmc._support.arguments import Float64Array, integer, items, real
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.estimate.intervals import half_width, jackknife
+from bnmc.estimate.estimate import half_width, jackknife
 from bnmc.mixing import observed
-from bnmc.mixing.observed import Float64Array
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
 from bnmc.simulation.trajectory import Trajectory
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import plain, text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
-from bnmc.estimate.intervals import clopper_pearson
-from bnmc.mixing import coupling, waiting
+from bnmc.estimate.estimate import clopper_pearson
+from bnmc.mixing import coupling
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.coupling import CoupledPairs, CrossedStart, absorption_probability, assumptions
 from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
@@ -26,6 +26,9 @@ from bnmc.simulation.engine.pairs import Meetings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+from bnmc.estimate.estimate import bounded_mean_interval, mean_interval
 
 #: Largest depth of a bound: the result holds a few numbers for each layer.
 MOST_DEPTH = 2**20
@@ -81,8 +84,8 @@ class LaggedDistance:
     """
 
     layers: NDArray[np.int64]
-    bound: NDArray[np.float64]
-    ci: NDArray[np.float64]
+    bound: Float64Array
+    ci: Float64Array
     band: float
     lag: int
     replicates: int
@@ -205,11 +208,11 @@ class TVBound(Drawn, WithRate):
     """
 
     layers: NDArray[np.int64]
-    bound: NDArray[np.float64]
-    stderr: NDArray[np.float64]
-    ci: NDArray[np.float64]
-    survival: NDArray[np.float64]
-    survival_ci: NDArray[np.float64]
+    bound: Float64Array
+    stderr: Float64Array
+    ci: Float64Array
+    survival: Float64Array
+    survival_ci: Float64Array
     survival_band: float
     meeting_times: NDArray[np.int64]
     lag: int
@@ -251,7 +254,7 @@ class TVBound(Drawn, WithRate):
         """Number of pairs."""
         return len(self.meeting_times)
 
-    def over(self, layers: float) -> NDArray[np.float64]:
+    def over(self, layers: float) -> Float64Array:
         """Return upper ends of the distance of layer l from later layers, for another horizon.
 
         The later layers are those at a multiple of the lag, up to the horizon.
@@ -282,7 +285,7 @@ class TVBound(Drawn, WithRate):
         if lags > covered and self.tail_probability is not None:
             return self.ci[:, 1] + (lags - covered) * self.tail_probability
         waited, depth = self.meeting_times - self.lag, int(self.layers[-1])
-        return waiting.capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
+        return capped_intervals(waited, self.lag, depth, lags, self.level)[:, 1]
 
     def absorbed(self, layers: int) -> float:
         """Return the probability of an absorbing event within some layers, at most or about.
@@ -503,12 +506,12 @@ def tv_bound(
         if horizon is None:
             raise ArgumentError("horizon", None, "a number of layers, with tail_probability")
     if lag is None:
-        lag = pairs.choose_lag(replicates)
+        lag = int(pairs.pilot_waits(replicates)[coupling.LAG_PAIR])
     lags = HORIZON_LAGS if horizon is None else -(-horizon // lag)
     meetings = pairs.run(lag, 0, replicates)
     cert = summary(meetings, lag, depth, lags, pairs.max_layers, level, pairs.key)
     if cert.unmet:
-        raise waiting.not_mixing(meetings, pairs.max_layers, cert)
+        raise coupling.not_mixing(meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
     if tail_probability is not None:
         longer = np.count_nonzero(waited > cert.horizon)
@@ -531,13 +534,13 @@ def summary(
     met = meetings.layers >= 0
     times = np.where(met, meetings.layers, lag + max_layers)
     waited = times - lag
-    bound, stderr = waiting.excess_means(waited, lag, depth)
-    share, share_ci, band = waiting.survival(waited, depth, level)
+    bound, stderr = _excess_means(waited, lag, depth)
+    share, share_ci, band = survival(waited, depth, level)
     return TVBound(
         layers=np.arange(depth + 1),
         bound=bound,
         stderr=stderr,
-        ci=waiting.capped_intervals(waited, lag, depth, lags, level),
+        ci=capped_intervals(waited, lag, depth, lags, level),
         survival=share,
         survival_ci=share_ci,
         survival_band=band,
@@ -547,10 +550,130 @@ def summary(
         tail_probability=None,
         crossed_starts=(),
         absorbing_events=(),
-        rate_estimate=waiting.tail_rate(waited, level),
+        rate_estimate=tail_rate(waited, level),
         tries=int(meetings.tries.sum()),
         refusals=int(meetings.refusals.sum()),
         unmet=int(np.count_nonzero(~met)),
         level=level,
         key=key,
     )
+
+
+# --- statistics of meeting times: the bound of each layer, survival, and the rate of the tail
+#
+# A pair of chains, one ahead of the other by a lag, meets at layer τ of the chain ahead.  Its
+# waiting time is τ − lag, the number of layers after the coupling began.
+
+
+def _excess_means(
+    waited: NDArray[np.int64], lag: int, depth: int
+) -> tuple[Float64Array, Float64Array]:
+    """Return the means of J_l = max(0, ⌈(waiting time − l)/lag⌉), which bound the distance.
+
+    Parameters
+    ----------
+    waited : (replicates,) ndarray of int
+        Waiting times.
+    lag : int
+    depth : int
+        The last layer l.
+
+    Returns
+    -------
+    mean, stderr : (depth + 1,) ndarray of float64
+    """
+    mean, stderr = np.zeros((2, depth + 1))
+    for layer in range(min(depth + 1, int(waited.max()))):
+        excess = np.maximum(0, -((layer - waited) // lag))
+        mean[layer] = excess.mean()
+        stderr[layer] = excess.std(ddof=1) / math.sqrt(len(waited))
+    return mean, stderr
+
+
+def capped_intervals(
+    waited: NDArray[np.int64], lag: int, depth: int, lags: int, level: float
+) -> Float64Array:
+    """Return intervals for the means of min(J_l, lags), whatever the law of the waiting times.
+
+    min(J_l, lags)/lags is in [0, 1], so `bounded_mean_interval` applies.  The ends do not increase
+    with l.
+
+    Parameters
+    ----------
+    waited, lag, depth
+        As in `_excess_means`.
+    lags : int
+        The cap, >= 1.
+    level : float
+        Level of each interval, in (0, 1).
+
+    Returns
+    -------
+    (depth + 1, 2) ndarray of float64
+    """
+    ordered = np.sort(waited)
+    # min(J_l, lags) counts the times l, l + lag, … at which a pair has not met: none is later than
+    # the longest waiting time.
+    counted = min(lags, -(-int(ordered[-1]) // lag))
+    times = np.arange(depth + 1)[:, None] + lag * np.arange(counted)
+    apart = len(waited) - np.searchsorted(ordered, times, side="right")
+    share = apart.sum(axis=1) / (len(waited) * float(lags))
+    return float(lags) * bounded_mean_interval(share, len(waited), level)
+
+
+def survival(
+    waited: NDArray[np.int64], depth: int, level: float
+) -> tuple[Float64Array, Float64Array, float]:
+    """Return the shares of pairs whose waiting time exceeds each layer from 0 to `depth`.
+
+    Returns
+    -------
+    share : (depth + 1,) ndarray of float64
+    ci : (depth + 1, 2) ndarray of float64
+        Clopper–Pearson intervals, for each layer separately.
+    band : float
+        Half width of a simultaneous band (Dvoretzky, Kiefer and Wolfowitz; Massart's constant).
+    """
+    replicates = len(waited)
+    layers = np.arange(depth + 1)
+    share = 1.0 - np.searchsorted(np.sort(waited), layers, side="right") / replicates
+    ci = clopper_pearson(np.rint(share * replicates), replicates, level)
+    return share, ci, math.sqrt(math.log(2.0 / (1.0 - level)) / (2.0 * replicates))
+
+
+def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:
+    """Return the rate of the geometric law with the mean of the waiting times beyond the median.
+
+    The interval assumes that these times are nearly geometric.  It does not cover a small share of
+    much slower pairs.
+
+    If k waiting times exceed the median u, the excess e = τ − lag − u >= 1 has mean 1/(1 − rate).
+    For k deaths in Σe layers the exact interval is that of the negative binomial law.  A maximal
+    coupling that fails costs another contraction, which spreads the times more than a geometric
+    law: the interval therefore also covers the interval for the mean of e.
+    """
+    from scipy.special import betaincinv
+
+    method = "tail of the meeting times"
+    tail = 0.5 * (1.0 - level)
+    # The lower median is a stopping time, so the excess over it is independent of the past.
+    threshold = int(np.quantile(waited, 0.5, method="lower"))
+    beyond = waited[waited > threshold] - threshold
+    count, total = len(beyond), float(beyond.sum())
+    if count == 0:
+        # All pairs have met by the median: the rate 0, with an interval for so few pairs.
+        high = 1.0 - tail ** (1.0 / len(waited))
+        return RateEstimate(0.0, 0.0, (0.0, high), len(waited), method, level)
+    low = 1.0 - betaincinv(count, total - count, 1.0 - tail) if total > count else 0.0
+    high = 1.0 - betaincinv(count, total - count + 1.0, tail)
+    mean = total / count
+    stop = 1.0 / mean
+    rate = 1.0 - stop
+    stderr = stop * math.sqrt(rate / count)
+    if count > 1:
+        spread = float(beyond.std(ddof=1)) / math.sqrt(count)
+        stderr = max(stderr, spread * stop**2)
+        least, most = mean_interval(beyond, 1.0 - tail)
+        low = min(low, 1.0 - 1.0 / max(1.0, least))
+        high = max(high, 1.0 - 1.0 / most)
+    return RateEstimate(rate, stderr, (float(low), float(high)), count, method, level)

@@ -16,13 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import finite_array, integer
+from bnmc._support.arguments import Float64Array, finite_array, integer
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.simulation.trajectory import Trajectory
-
-Float64Array = NDArray[np.float64]
 
 #: An observable as a function of one Gram matrix.
 Function = Callable[[Float64Array], ArrayLike]
@@ -228,7 +226,7 @@ def sector(S: Float64Array, which: int) -> Float64Array:
     traceless -= np.trace(traceless, axis1=-2, axis2=-1)[..., None, None] / (n - 1) * P
     # ⟨P diag(d) P, P diag(e) P⟩ = (1 − 2/n) ⟨d, e⟩ if d and e sum to zero.
     d = np.diagonal(traceless, axis1=-2, axis2=-1) / (1.0 - 2.0 / n)
-    diagonal: Float64Array = P @ (d[..., None] * P)
+    diagonal = P @ (d[..., None] * P)
     return traceless - diagonal if which else diagonal
 
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array
 from bnmc.random_matrix.quadrature import unit_rule
 
 __all__ = ["bulk_mass", "bulk_tangent"]

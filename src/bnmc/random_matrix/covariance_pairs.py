@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.array_arguments import Float64Array, real_numbers
+from bnmc._support.arguments import Float64Array, real_numbers
 from bnmc.errors import ArgumentError
 from bnmc.gram import validate_gram
 

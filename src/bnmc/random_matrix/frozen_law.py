@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import generator, integer
-from bnmc._support.array_arguments import Float64Array, real_numbers, require_memory
+from bnmc._support.arguments import Float64Array, generator, integer, real_numbers
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
 
 __all__ = ["FrozenLaw"]

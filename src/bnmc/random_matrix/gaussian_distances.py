@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array
 from bnmc.random_matrix.covariance_pairs import (
     SemidefiniteSpectrum,
     checked_covariances,

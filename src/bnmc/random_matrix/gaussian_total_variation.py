@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import real
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array, real
 from bnmc.errors import PartialEstimateError
 from bnmc.random_matrix.covariance_pairs import checked_rows, log_ratios
 from bnmc.random_matrix.quadrature import log_excess

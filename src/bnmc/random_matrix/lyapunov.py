@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import generator, integer, real
-from bnmc._support.array_arguments import (
+from bnmc._support.arguments import (
     LARGEST_INTEGER,
     Float64Array,
+    generator,
+    integer,
     integers,
+    real,
     real_numbers,
-    require_memory,
 )
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc._support.arguments import instance, real
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array, instance, real
 from bnmc.random_matrix.bulk import bulk_mass, bulk_tangent
 from bnmc.random_matrix.frozen_law import FrozenLaw
 from bnmc.random_matrix.quadrature import unit_rule

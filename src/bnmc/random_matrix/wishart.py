@@ -8,8 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer
-from bnmc._support.array_arguments import LARGEST_INTEGER, Float64Array, integers
+from bnmc._support.arguments import LARGEST_INTEGER, Float64Array, integer, integers
 from bnmc._support.linalg import EPS, require_regular
 from bnmc.errors import ArgumentError
 from bnmc.gram import validate_gram

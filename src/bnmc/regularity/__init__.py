@@ -43,8 +43,14 @@ The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.p
 from __future__ import annotations
 
 from bnmc.bounds.rank_collapse import lemma_7 as one_step_change
-from bnmc.regularity.averaging import Averages, Figures
-from bnmc.regularity.ergodic import averages, constant, figures, one_step_second_moment
+from bnmc.regularity.ergodic import (
+    Averages,
+    Figures,
+    averages,
+    constant,
+    figures,
+    one_step_second_moment,
+)
 
 __all__ = [
     "Averages",

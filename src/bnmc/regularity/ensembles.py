@@ -6,16 +6,14 @@ import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc import gram
 from bnmc._kernels.cpu import lanes as kernels
-from bnmc._support.array_arguments import require_memory
+from bnmc._support.arguments import Float64Array
+from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.simulation.engine.replay import replaying, representation
 from bnmc.simulation.run import simulate
-
-Float64Array = NDArray[np.float64]
 
 #: Layers from one measured layer to the next without a skip connection.  Autocorrelation times are
 #: 2 to 3 layers for α and 2 to 6 for r, at widths 4 to 32.
@@ -27,11 +25,6 @@ ROUND_LAYERS = 32
 #: Share of the trace below which a direction is dead, if this holds in all lanes.
 _DEAD = 1e-20
 _MOMENTS = ("squared_norm", "cubes", "squares")
-
-
-def _is_fused(chain: Chain) -> bool:
-    """Return whether a chain has kernels of its own: linear, Gaussian, without skip connection."""
-    return chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
 
 
 class FusedEnsemble:
@@ -177,7 +170,8 @@ def ensemble_of(
     chain: Chain, chains: int, key: int, threads: int
 ) -> FusedEnsemble | SimulatedEnsemble:
     """Return independent chains before their first layer."""
-    kind = FusedEnsemble if _is_fused(chain) else SimulatedEnsemble
+    is_fused = chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
+    kind = FusedEnsemble if is_fused else SimulatedEnsemble
     return kind(chain, chains, key, threads)
 
 

@@ -21,9 +21,8 @@ from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, Reporter, as_progress
-from bnmc._support.tasks import run_work
-from bnmc._support.workers import Workers, as_executor
+from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.workers import Workers, as_executor, run_work
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
@@ -248,7 +247,7 @@ def simulate(
     is_plain = seconds is None and not axes and not callable(progress)
     is_brief = is_plain and is_small and kind in _compiled
     with (
-        Reporter(progress, "simulate", "layers") as report,
+        reporting(progress, "simulate", "layers") as report,
         _workers(run, executor, 1 if is_brief else threads, seconds) as workers,
         nullcontext() if path is None else _opened(path, run, start, workers) as stored,
     ):

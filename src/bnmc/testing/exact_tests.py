@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._claims.evidence import Claim
+from bnmc._claims.claims import Claim
 from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.dependence import CallPairs, Products, RowPairs
 from bnmc.testing.spread_tests import spread_claim

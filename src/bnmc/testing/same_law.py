@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._claims.evidence import Claim, judged
+from bnmc._claims.claims import Claim, judged
 from bnmc._support.arguments import draw_key, integer, real
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._claims.claims import of_one_step
-from bnmc._claims.evidence import COARSE, Claim, Evidence, assessed
+from bnmc._claims.claims import COARSE, Claim, Evidence, assessed, of_one_step
 from bnmc._claims.layer import LARGEST, Layer, rounding_of
 from bnmc._support.arguments import finite_array
 from bnmc._support.workers import ranges

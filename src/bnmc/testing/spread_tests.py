@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._claims.evidence import Claim
+from bnmc._claims.claims import Claim
 
 __all__ = ["scores", "spread_claim"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import text_table
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate
+from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.prediction import Prediction
 from bnmc.torch.reading import ModelChain
 from bnmc.torch.representations import SOFT_THRESHOLD
@@ -234,31 +234,17 @@ class Measurement:
         PartialEstimateError
             If there are fewer than two networks, or a gradient is zero.
         """
-        from scipy import stats
-
         if self.layer_gradient_norm is None:
             raise ArgumentError("loss", None, "a loss, to measure gradients")
-        depth = len(self.comparable)
-        begin = depth // 4 if first is None else integer("first", first, low=0)
-        end = max(begin + 1, 3 * depth // 4) if last is None else integer("last", last, low=1)
         level = real("level", level, above=0.0, below=1.0)
-        if not begin < end < depth:
-            raise ArgumentError("last", end, f"from {begin + 1} to {depth - 1}")
+        begin, end = layers_of_growth(first, last, len(self.comparable))
         norms = self.layer_gradient_norm[:, list(self.comparable)]
         if not (norms[:, [begin, end]] > 0.0).all():
             raise PartialEstimateError("the gradient of a layer is zero", None)
         growth = 2.0 * np.log(norms[:, begin] / norms[:, end]) / (end - begin)
-        value = math.exp(growth.mean())
-        if len(growth) < 2:
-            raise PartialEstimateError("an interval needs at least 2 networks", value)
-        error = float(growth.std(ddof=1)) / math.sqrt(len(growth))
-        half = float(stats.t.ppf(0.5 + 0.5 * level, len(growth) - 1)) * error
-        names = [self.layers[self.comparable[one]] for one in (begin, end)]
-        return Estimate(
-            value, value * error, (value * math.exp(-half), value * math.exp(half)),
-            n=len(growth), method=f"growth of gradient norms, {names[0]} to {names[1]}",
-            level=level,
-        )  # fmt: skip
+        names = [self.layers[self.comparable[place]] for place in (begin, end)]
+        method = f"growth of gradient norms, {names[0]} to {names[1]}"
+        return growth_estimate(growth, level, method, "networks")
 
     def plot(self) -> Figure:
         """Draw ranks and correlations, and gradient norms, against the layers.

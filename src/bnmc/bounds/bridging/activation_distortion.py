@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc._support.arguments import integer, real
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.linalg import EPS
 from bnmc.bounds.bridging.sphere_optimizer import (
     best_point,

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import finite_array
-from bnmc._support.array_arguments import Float64Array, broadcast, real_numbers
+from bnmc._support.arguments import Float64Array, broadcast, finite_array, real_numbers
 from bnmc._support.linalg import EPS, rounding_unit
 from bnmc.bounds.bridging.activation_distortion import Distortion
 from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array
 from bnmc.bounds.bridging.activation_distortion import Distortion
 from bnmc.bounds.bridging.arguments import (
     SMALLEST,

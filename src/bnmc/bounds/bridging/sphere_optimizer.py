@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.array_arguments import Float64Array
+from bnmc._support.arguments import Float64Array
 from bnmc._support.linalg import EPS
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError

@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import finite_array
-from bnmc._support.array_arguments import Float64Array, broadcast, integers
+from bnmc._support.arguments import Float64Array, broadcast, finite_array, integers
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 

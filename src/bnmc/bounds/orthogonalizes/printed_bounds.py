@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.array_arguments import Float64Array, broadcast, integers, real_numbers
+from bnmc._support.arguments import Float64Array, broadcast, integers, real_numbers
 from bnmc.errors import ArgumentError
 
 __all__ = ["corollary_3", "lemma_6", "lemma_8", "theorem_1", "theorem_5"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.array_arguments import Float64Array, broadcast, integers
+from bnmc._support.arguments import Float64Array, broadcast, integers
 
 __all__ = ["stationary_squared_distance", "stationary_squared_gap"]
 

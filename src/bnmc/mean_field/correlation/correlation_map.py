@@ -8,8 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer, real
-from bnmc._support.array_arguments import real_numbers
+from bnmc._support.arguments import integer, real, real_numbers
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError

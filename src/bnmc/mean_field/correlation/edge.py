@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import real
-from bnmc._support.array_arguments import real_numbers
+from bnmc._support.arguments import real, real_numbers
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.correlation.functions import ActivationLike

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._kernels.scalar.slopes import SLOPES
-from bnmc._support.array_arguments import broadcast, real_numbers
+from bnmc._support.arguments import broadcast, real_numbers
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import (
     ArgumentError,
