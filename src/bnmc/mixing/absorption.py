@@ -231,7 +231,7 @@ def may_be_absorbed(chain: Chain) -> bool:
     return dimensions == 1 or len(flat_pieces(chain.activation, math.sqrt(dimensions))) > 0
 
 
-def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) -> NDArray[np.bool_]:
+def _absorbed(chain: Chain, shape: _ActivationShape, covariance: Float64Array) -> NDArray[np.bool_]:
     """Return which states are absorbed already, (states,)."""
     variance = np.maximum(np.einsum("sii->si", covariance), 0.0)
     total = variance[:, :, None] + variance[:, None, :]
@@ -261,7 +261,7 @@ def _absorbed(chain: Chain, shape: ActivationShape, covariance: Float64Array) ->
 
 
 def _events(
-    chain: Chain, pieces: FlatPieces, shape: ActivationShape, covariance: Float64Array
+    chain: Chain, pieces: FlatPieces, shape: _ActivationShape, covariance: Float64Array
 ) -> Iterator[AbsorbingEvent]:
     signs = OrthantRows(covariance, pieces, chain.width) if pieces.depends_on_signs else None
     sampled = cache(lambda: SampledRows(covariance, pieces, chain))
@@ -509,7 +509,7 @@ _INNER_POINTS, _BISECTIONS = 33, 64
 
 
 @dataclass(frozen=True)
-class ActivationShape:
+class _ActivationShape:
     """Symmetries of an activation σ on [−reach, reach].
 
     Attributes
@@ -555,7 +555,7 @@ class ActivationShape:
         return self.has_parity or self.is_one_sided
 
 
-def activation_shape(activation: Activation, reach: float) -> ActivationShape:
+def activation_shape(activation: Activation, reach: float) -> _ActivationShape:
     """Return the symmetries of an activation, tested at points of [−reach, reach].
 
     Examples
@@ -581,7 +581,7 @@ def activation_shape(activation: Activation, reach: float) -> ActivationShape:
     degree, factor_above, factor_below = _power_law(x, above, below, size)
     one_sided = not above.any() or not below.any()
     signed = bool((total >= 0.0).all() or (total <= 0.0).all())
-    return ActivationShape(
+    return _ActivationShape(
         is_zero_at_zero=zero == 0.0,
         is_odd=agree(above, -below),
         is_even=agree(above, below),
