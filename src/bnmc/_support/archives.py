@@ -123,7 +123,7 @@ def read_npy(name: str, file: IO[bytes], size: int) -> NDArray[Any]:
     Examples
     --------
     >>> import numpy as np
-    >>> from bnmc._support.files import read_npy
+    >>> from bnmc._support.archives import read_npy
     >>> import io
     >>> file = io.BytesIO()
     >>> np.save(file, np.eye(2))
