@@ -588,12 +588,10 @@ class Layers:
         columns, chains = self.spec.columns, len(self.grams)
         slots = np.array(slots)
         record = np.full((chains, np.count_nonzero(slots >= 0), columns, columns), np.nan)
-        state = cpu_layers.State(
-            self.grams, self.xs, self.activations, np.zeros((chains, 0), np.int64)
-        )
+        state = cpu_layers.State(self.grams, self.xs, self.activations)
         course = cpu_layers.Course(
             CHAIN, first_layer, *KEY, slots, record, np.zeros((chains, 0, 0), np.int64),
-            self.status, 0,
+            self.status,
         )  # fmt: skip
         advance = cpu_layers.layers if body == "compiled" else cpu_layers.advance
         sigma, specs = activation_of(sigma, self.dtype), cpu_layers.records(self.spec)
@@ -869,8 +867,9 @@ def test_helpers_of_a_block(dtype, body):
     np.testing.assert_array_equal(out[:, :first], x[:, :first])
     spec = layer_spec(300, 5)
     scales = np.arange(numbers.BLOCK).astype(dtype)
-    after(cpu_rows.keep_normalised, block, spec, rows, scales, first, out)
-    np.testing.assert_array_equal(out[:, first : first + rows], values * scales[:rows])
+    np.testing.assert_array_equal(
+        after(cpu_rows.scale_rows, block, spec, rows, scales), values * scales[:rows]
+    )
 
 
 @BODIES

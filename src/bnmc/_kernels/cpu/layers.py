@@ -40,12 +40,11 @@ from bnmc._kernels.cpu.moments import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, Work
 from bnmc._kernels.cpu.rows import (
     activate_block,
-    keep_normalised,
     load_columns,
     measure_rows,
     scale_rows,
 )
-from bnmc._kernels.cpu.scaling import copy_numbers, rescale
+from bnmc._kernels.cpu.scaling import Units, record_units, renew_units
 from bnmc._kernels.cpu.sharing import keep_sums, merge, shared
 from bnmc._kernels.cpu.sources import Layer, make_rows, prepare
 from bnmc._kernels.scalar.codes import (
@@ -71,7 +70,7 @@ class State(NamedTuple):
     grams: np.ndarray  # float64 (chains, columns, columns)
     xs: np.ndarray  # (chains, columns, >= width), or (chains, 0, 0) if no skip connection adds them
     activations: np.ndarray  # (chains, 2, padded columns, >= width), or (chains, 2, 0, 0)
-    exponents: np.ndarray  # int64 (chains, columns): units; (chains, 0) if no scale is split off
+    units: Units | None = None  # None if no scale is split off
 
 
 class Course(NamedTuple):
@@ -85,7 +84,6 @@ class Course(NamedTuple):
     record: np.ndarray  # float64 (chains, slots, columns, columns)
     units: np.ndarray  # int64 (chains, slots, columns): the exponents of recorded matrices
     status: np.ndarray  # int64 (chains, 3): what stopped a chain, in which layer, at which row
-    lift: int  # the exponent by which gain and skip of the specs were divided
 
 
 class States(NamedTuple):
@@ -222,11 +220,13 @@ def finish_rows(spec, sigma, layer, start, count, work, moments):
     )
     if degenerate >= 0:
         return start + degenerate
-    if keeps_x and spec.order == NORM_FIRST:
-        keep_normalised(block, spec, rows, scales, start, layer.x)
-    if spec.order == ACTIVATION_FIRST:
+    shows_normalised = keeps_x and spec.order == NORM_FIRST
+    if shows_normalised or spec.order == ACTIVATION_FIRST:
         scale_rows(block, spec, rows, scales)
-    else:
+    if shows_normalised:
+        keep_columns(block, columns, rows, start, layer.x)
+        scales[:] = 1.0
+    if spec.order != ACTIVATION_FIRST:
         activate_block(sigma, block, columns, spec.batch, rows, scales)
     clear_rows(block, 0, columns, count, rows)
     if layer.following.shape[0] > 0:
@@ -250,8 +250,8 @@ def _keep_states(states, number, work):
 
 
 @inlined
-def _record_states(states, threads, spec, chain, slot, exponents):
-    copy_numbers(exponents, states.units[chain, slot])
+def _record_states(states, threads, spec, chain, slot, units):
+    record_units(units, chain, slot, states.units)
     gram, tiles = states.record[chain, slot], (spec.columns + 3) // 4
     return merge(threads, states.panels, spec.width, gram, 0, tiles)
 
@@ -267,7 +267,7 @@ def _keep_nothing(states, number, work):
 
 
 @inlined
-def _record_nothing(states, threads, spec, chain, slot, exponents):
+def _record_nothing(states, threads, spec, chain, slot, units):
     return True
 
 
@@ -298,6 +298,23 @@ def sum_moments(first_panel, last_panel, work, source, sigma, spec, layer, draw,
     return -1
 
 
+@inlined
+def _rows_again(moments, source, spec, layer, start, rows, draw, work, hidden):
+    if hidden.shape[0] > 0:
+        load_columns(hidden, spec.columns, rows, start, work.block)
+    else:
+        make_rows(source, spec, layer, start, rows, draw, work)
+
+
+@inlined
+def _rows_once(moments, source, spec, layer, start, rows, draw, work, hidden):
+    make_rows(source, spec, layer, start, rows, draw, work)
+
+
+#: Writes the rows h of a block, which a first pass may have made before.
+_rows_of_pass = by_type(Moments=_rows_again, NoneType=_rows_once)
+
+
 @part
 def sum_rows(first_panel, last_panel, work, source, sigma, spec, layer, draw, sums):
     """Make panels of a layer, and sum their Gram matrices; return a row without variance, or -1."""
@@ -308,10 +325,7 @@ def sum_rows(first_panel, last_panel, work, source, sigma, spec, layer, draw, su
         for start in range(number * spec.panel, last_row, BLOCK):
             count = smaller(BLOCK, last_row - start)
             rows = (count + GROUP - 1) // GROUP * GROUP
-            if spec.groups > 0 and hidden.shape[0] > 0:
-                load_columns(hidden, spec.columns, rows, start, work.block)
-            else:
-                make_rows(source, spec, layer, start, rows, draw, work)
+            _rows_of_pass(sums.moments, source, spec, layer, start, rows, draw, work, hidden)
             _add_states(sums.states, spec, count, rows, work)
             degenerate = finish_rows(spec, sigma, layer, start, count, work, sums.moments)
             if degenerate >= 0:
@@ -380,10 +394,9 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
     """
     state, course, work, sums = State(*state), Course(*course), Work(*work), Sums(*sums)
     for chain in range(state.grams.shape[0]):
-        gram, x, exponents = state.grams[chain], state.xs[chain], state.exponents[chain]
+        gram, x, units = state.grams[chain], state.xs[chain], state.units
         both, status = state.activations[chain], course.status[chain]
         stream = np.uint32(source.stream | np.uint32(course.first_chain + chain))
-        scaled = exponents.shape[0] > 0
         for step in range(course.slots.shape[0]):
             number, slot = course.first_layer + step, course.slots[step]
             spec = spec_at(specs, step)
@@ -391,18 +404,17 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
             draw = Draw(number, stream, course.key0, course.key1)
             event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
             if slot >= 0 and event == RUNNING:
-                finite = _record(sums.states, threads, spec, chain, slot, exponents)
+                finite = _record(sums.states, threads, spec, chain, slot, units)
                 event = RUNNING if finite else NOT_FINITE
-            if scaled and event == RUNNING:
-                finite = rescale(gram, x, layer.following, exponents, course.lift)
+            if event == RUNNING:
+                finite = renew_units(units, chain, gram, x, layer.following)
                 event = RUNNING if finite else NOT_FINITE
             if event != RUNNING:
                 status[0], status[1], status[2] = event, number, place
                 break
             if slot >= 0:
                 copy_matrix(gram, course.record[chain, slot])
-                if scaled:
-                    copy_numbers(exponents, course.units[chain, slot])
+                record_units(units, chain, slot, course.units)
 
 
 layers = kernel(advance)

@@ -132,16 +132,6 @@ def activation(sigma: Sigma, dtype: str) -> Any:
     return compiled_apart(activate_columns, sigma, (values, number, number, number, values))
 
 
-@kernel
-def keep_normalised(block, spec, rows, scales, first_row, out):
-    """Write the scaled rows of a block to `out`, (>= columns, >= first_row + rows)."""
-    for i in range(spec.columns):
-        column = np.uintp(i * STRIDE)
-        group = np.uintp(i // spec.batch * STRIDE)
-        for row in range(np.uintp(rows)):
-            out[i, first_row + row] = block[column + row] * scales[group + row]
-
-
 @part
 def factorise(gram, spec, work):
     """Write the factor of the covariance of the rows of W a to a `Work`.

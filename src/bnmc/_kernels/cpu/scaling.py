@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from math import ldexp
+from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import by_type, inlined, kernel
 from bnmc._kernels.scalar.elementary import larger
 from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
+
+
+class Units(NamedTuple):
+    """The units of the state of chains: a column is in units of 2**exponent."""
+
+    exponents: np.ndarray  # int64 (chains, columns), brought up to date
+    lift: int  # the exponent by which gain and skip of the specs were divided
 
 
 @kernel
@@ -69,3 +77,29 @@ def copy_numbers(values, out):
     """Write numbers to another array of their length."""
     for at in range(values.size):
         out[at] = values[at]
+
+
+@inlined
+def _record_exponents(units, chain, slot, record):
+    copy_numbers(units.exponents[chain], record[chain, slot])
+
+
+@inlined
+def _renew_units(units, chain, gram, x, a):
+    return rescale(gram, x, a, units.exponents[chain], units.lift)
+
+
+@inlined
+def _record_nothing(units, chain, slot, record):
+    pass
+
+
+@inlined
+def _renew_nothing(units, chain, gram, x, a):
+    return True
+
+
+#: Writes the exponents of a chain to a slot of a record, if scales are split off.
+record_units = by_type(Units=_record_exponents, NoneType=_record_nothing)
+#: Brings the units of a chain up to date, if scales are split off; returns whether x is finite.
+renew_units = by_type(Units=_renew_units, NoneType=_renew_nothing)

@@ -49,6 +49,7 @@ class Haar(NamedTuple):
 
     stream: np.uint32
     frame: Frame
+    taps: Taps | None = None
 
 
 class Multiplied(NamedTuple):
@@ -132,20 +133,16 @@ def unfold(a, neighbours, width, out):
 
 
 @inlined
-def _event(least_pivot, layer, work):
-    """Return UNRESOLVED if float64 rows should make the layer, which float32 rows can leave."""
+def _prepare_drawn(source, threads, spec, layer, draw, work):
+    least_pivot = factorise_covariance(source.taps, threads, layer.gram, spec, work)
+    # Float64 rows should make the layer then, which float32 rows can leave.
     may_be_left = work.block.itemsize == 4 and layer.x.shape[0] == 0 and layer.a.shape[0] == 0
     return UNRESOLVED if may_be_left and least_pivot < RESOLVED_PIVOT else RUNNING
 
 
 @inlined
-def _prepare_drawn(source, threads, spec, layer, draw, work):
-    return _event(factorise_covariance(source.taps, threads, layer.gram, spec, work), layer, work)
-
-
-@inlined
 def _prepare_haar(source, threads, spec, layer, draw, work):
-    event = _event(factorise(threads, layer.gram, spec, work), layer, work)
+    event = _prepare_drawn(source, threads, spec, layer, draw, work)
     if event == RUNNING:
         orthogonal_factor(threads, spec, draw, work, source.frame)
     return event

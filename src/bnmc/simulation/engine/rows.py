@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
+from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, scaling, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import Stage
 from bnmc.chain.slopes import sigma_of
@@ -48,8 +48,8 @@ class RowSampler(Sampler):
         #: The activations of two layers.
         none = np.zeros((chains, 2, 0, 0), self.dtype)
         self.activations: FloatArray = self._arrays.get("activations", none)
-        #: Columns of the state are in units of 2**exponents; there are none without a split.
-        self.exponents = self._arrays.get("exponent", np.zeros((chains, 0), np.int64))
+        #: Columns of the state are in units of 2**exponents, if scales are split off.
+        self.exponents = self._arrays.get("exponent")
 
     # --- the state
 
@@ -70,7 +70,7 @@ class RowSampler(Sampler):
             self.require_scale(self.grams)
 
     def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
-        if self.run.splits_scale:
+        if self.exponents is not None:
             part = slice(first, last) if len(start.exponents) > 1 else slice(1)
             self.exponents[first:last] = start.exponents[part]
         if isinstance(start, Covariance):
@@ -93,7 +93,7 @@ class RowSampler(Sampler):
 
     def _record(self, frames: Frames, first: int, last: int) -> None:
         frames.gram[first:last, 0] = self.grams[first:last]
-        if self.run.splits_scale:
+        if self.exponents is not None:
             for recorded in (frames, frames.states):
                 if recorded is not None:
                     recorded.units[first:last, 0] = self.exponents[first:last]
@@ -187,15 +187,18 @@ class RowSampler(Sampler):
         dtype = np.dtype(np.float64) if self.wide[first] else self.dtype
         status = np.zeros((last - first, 3), np.int64)
         work = self.work(dtype)
+        units = None
+        if self.exponents is not None:
+            units = scaling.Units(self.exponents[first:last], stage.lift)
         state = layers.State(
             self.grams[first:last],
             self.xs[first:last].astype(dtype, copy=False),
             self.activations[first:last].astype(dtype, copy=False),
-            self.exponents[first:last],
+            units,
         )
         course = layers.Course(
             self.offset + first, layer, *self.key_words, slots, frames.gram[first:last],
-            frames.units[first:last], status, stage.lift,
+            frames.units[first:last], status,
         )  # fmt: skip
         sums = self.sums(stage, dtype, shared=threads is not None)
         if frames.states is not None and sums.states is not None:
