@@ -953,9 +953,13 @@ def run_factors(body, spec, factors, layers, log_start=0.25, exponents=None):
     record = np.full((chains, layers, columns, columns), np.nan)
     log_scales, log_pivots = np.zeros((chains, layers)), np.zeros((chains, layers, columns))
     body_of(wishart.factor_layers, body)(
-        spec, factors, exponents, np.full(chains, log_start), CHAIN, 1, slots, record, log_scales,
-        log_pivots, *KEY, memory.work(columns, 1, np.float64),
-    )  # fmt: skip
+        spec,
+        wishart.Factors(factors, exponents, np.full(chains, log_start)),
+        codes.Draw(1, CHAIN, *KEY),
+        slots,
+        wishart.Record(record, log_scales, log_pivots),
+        memory.work(columns, 1, np.float64),
+    )
     return record, log_scales, log_pivots
 
 
@@ -1028,9 +1032,13 @@ def test_write_factor(body):
     """Rows with exponents of their own, some so small beside others that they vanish."""
     factor = np.triu(np.random.default_rng(2).standard_normal((3, 3)))
     exponent = np.array([3.0, -5.0, -2000.0])
-    gram_, log_scales, log_pivots = np.zeros((3, 3)), np.zeros(2), np.zeros((2, 3))
-    kernel = body_of(wishart.write_factor, body)
-    kernel(factor, exponent, 0.7, gram_, log_scales, log_pivots, 1)
+    record = wishart.Record(np.zeros((1, 2, 3, 3)), np.zeros((1, 2)), np.zeros((1, 2, 3)))
+    body_of(wishart.write_factor, body)(factor, exponent, 0.7, record, 0, 1)
+    (gram_,), log_scales, log_pivots = (
+        record.grams[:, 1],
+        record.log_scales[0],
+        record.log_pivots[0],
+    )
     rows = factor[:2] * 2.0 ** exponent[:2, None]
     exact = math.exp(0.7) * rows.T @ rows
     assert np.trace(gram_) == pytest.approx(3)

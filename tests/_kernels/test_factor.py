@@ -28,7 +28,8 @@ def factorised(matrix, twin=None, dtype=np.float64, python=False):
     out, diagonal = np.zeros((order, order), dtype), np.diag(matrix).copy()
     panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
     own = np.arange(order) if twin is None else twin
-    body_of(factor.cholesky, python)(np.triu(matrix), diagonal, own, 1.0, panel, out, regular)
+    of = factor.Factored(np.triu(matrix), diagonal, own, panel, out, regular)
+    body_of(factor.cholesky, python)(of, 1.0)
     return out, diagonal, regular
 
 
@@ -105,9 +106,9 @@ def test_a_panel_is_extended_whatever_the_parts(python):
         own, out = np.triu(matrix), np.zeros((order, order))
         space, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
         diagonal = np.maximum(np.diag(matrix), 1e-3)
-        before = own, diagonal, np.arange(order), 3.0, space, out, regular
+        of = factor.Factored(own, diagonal, np.arange(order), space, out, regular)
         for begin, stop in ((0, panel), *itertools.pairwise(cuts)):
-            body_of(factor.make_panel, python)(*before, 0, panel, begin, stop)
+            body_of(factor.make_panel, python)(of, 3.0, 0, panel, begin, stop)
         np.testing.assert_array_equal(out[first:, :panel], 3.0 * space[:, first:order].T)
         found.append(space[:, first:order].T)
     np.testing.assert_allclose(found[0], exact, rtol=0, atol=100 * order * EPS)

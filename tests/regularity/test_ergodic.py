@@ -309,11 +309,9 @@ def test_layers_against_exact_arithmetic_and_small_directions_survive():
     gram = np.repeat(start, kernels.LANES)
     sums = np.empty((layers, 3, kernels.LANES))
     grams = np.empty((layers, gram.size))
-    kernels.linear_layers(
-        kernels.Shape(width, order, batch, shrink), gram, 1, first, 1, sums, grams, *key,
-        np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
-        np.empty(8 * order * kernels.LANES),
-    )  # fmt: skip
+    shape = kernels.Shape(width, order, batch, shrink)
+    draw = codes.Draw(first, 1, *key)
+    kernels.linear_layers(shape, gram, draw, 1, sums, grams, kernels.space_of(shape))
     np.testing.assert_array_equal(grams[-1], gram)
     grams = grams.reshape(layers, order, order, kernels.LANES)
     with mpmath.workdps(60):
@@ -641,12 +639,10 @@ def test_a_direction_that_rounding_removed_stays_away():
     assert (np.linalg.det(start) > 0).any()
     gram = np.moveaxis(start, 0, -1).flatten()
     for layer in range(3):
-        kernels.linear_layers(
-            kernels.Shape(width, order, order, 0.0), gram, 0, layer, 1,
-            np.empty((1, 3, kernels.LANES)), np.empty((0, gram.size)), np.uint32(1), np.uint32(2),
-            np.empty(order * 4 * kernels.LANES), np.empty_like(gram),
-            np.empty(8 * order * kernels.LANES),
-        )  # fmt: skip
+        shape = kernels.Shape(width, order, order, 0.0)
+        draw = codes.Draw(layer, 0, np.uint32(1), np.uint32(2))
+        sums, grams = np.empty((1, 3, kernels.LANES)), np.empty((0, gram.size))
+        kernels.linear_layers(shape, gram, draw, 1, sums, grams, kernels.space_of(shape))
         found = gram.reshape(order, order, kernels.LANES)
         assert not found[2].any()
         assert (np.einsum("iil->il", found)[:2] > 0).all()

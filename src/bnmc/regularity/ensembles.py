@@ -9,6 +9,7 @@ import numpy as np
 
 from bnmc import gram
 from bnmc._kernels.cpu import lanes as kernels
+from bnmc._kernels.scalar.codes import Draw
 from bnmc._support.arguments import Float64Array
 from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
@@ -77,14 +78,12 @@ class _Group:
         shape = kernels.Shape(
             chain.width, order, chain.batch, chain.batch * chain.eps / chain.gain**2
         )
-        quads = -(-chain.width // kernels.QUAD)
         moments = np.empty((slots, len(_MOMENTS), lanes))
         grams = np.empty((0 if tau is None else slots, self.gram.size))
+        first = Draw(self.layer, np.uint32(self.number), *self.key_words)
         kernels.linear_layers(
-            shape, self.gram, self.number, self.layer, every, moments, grams, *self.key_words,
-            np.empty(order * kernels.QUAD * lanes), np.empty_like(self.gram),
-            np.empty(quads * kernels.QUAD * order * lanes),
-        )  # fmt: skip
+            shape, self.gram, first, every, moments, grams, kernels.space_of(shape)
+        )
         self.layer += every * slots
         self._bury()
         return _summed(moments, grams.reshape(-1, order, order, lanes), chain, tau)

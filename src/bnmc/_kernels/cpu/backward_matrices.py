@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
-from bnmc._kernels.cpu.factor import cholesky
+from bnmc._kernels.cpu.factor import Factored, cholesky
 from bnmc._kernels.cpu.memory import aligned_zeros, padded
 from bnmc._kernels.cpu.orthogonal import Frame, invert_root, limit_rank, multiply_lower
 from bnmc._kernels.cpu.orthogonal import frame as frame_of
@@ -83,7 +83,8 @@ def factorise_seen(gram, centred, spec, work, basis, regular):
         Receive the factor, and which of its columns are not zero.
     """
     scale = prepare_factor(gram, spec, centred, work)
-    cholesky(work.covariance, work.diagonal, work.twin, 1.0, work.panel, basis, regular)
+    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, basis, regular)
+    cholesky(of, 1.0)
     return scale
 
 
@@ -178,7 +179,8 @@ def _factorise_root(spec, centred, work, root, in_root):
             # The others determine the last sample of a batch, so its pivot is zero.
             work.diagonal[first + spec.batch - 1] = np.inf
     find_twins(work.covariance, work.twin)
-    cholesky(work.covariance, work.diagonal, work.twin, scale, work.panel, root, in_root)
+    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, root, in_root)
+    cholesky(of, scale)
     return scale
 
 

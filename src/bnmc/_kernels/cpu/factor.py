@@ -9,6 +9,8 @@ the products; an entry of the result does not depend on how.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
@@ -27,53 +29,53 @@ from bnmc._kernels.scalar.cholesky import PIVOT_UNITS
 from bnmc._kernels.scalar.elementary import larger, smaller
 
 
+class Factored(NamedTuple):
+    """A positive semidefinite matrix of order N, and its factor."""
+
+    #: float64 (N, N), symmetric: only the upper triangle is read; all of the matrix is used up.
+    matrix: np.ndarray
+    #: float64 (N,): the scale against which a pivot counts as zero, e.g. the diagonal before
+    #: centring.  Replaced by the pivots as parts of that.
+    diagonal: np.ndarray
+    #: int64 (N,): twin[j] = i < j where sample j is a copy of sample i, else j.  Their rows of the
+    #: factor are equal to the bit, so that copies stay copies at every depth.
+    twin: np.ndarray
+    #: float64: work space, finite, of the shape `memory.panel_shape(N)`.
+    panel: np.ndarray
+    #: (>= N, >= N): its lower triangle is written.
+    factor: np.ndarray
+    #: bool (N,): set to whether each column of the factor has entries.
+    regular: np.ndarray
+
+
 @kernel
-def cholesky(matrix, diagonal, twin, scale, panel, factor, regular):
+def cholesky(of, scale):
     """Write the lower triangular factor of a positive semidefinite matrix, times `scale`.
 
     A pivot that is zero to rounding gives a zero column, which is exact: in a semidefinite matrix
     the rest of that column of the Schur complement is zero too.  The order of pivots is fixed,
     so that the factor is a continuous function of the matrix where it is regular.
-
-    Parameters
-    ----------
-    matrix : (N, N) float64
-        Symmetric.  Only the upper triangle is read; all of the matrix is used up.
-    diagonal : (N,) float64
-        The scale against which a pivot counts as zero, e.g. the diagonal before centring.
-        Replaced by the pivots as parts of that.
-    twin : (N,) int64
-        twin[j] = i < j where sample j is a copy of sample i, else j.  Their rows of the factor
-        are equal to the bit, so that copies stay copies at every depth.
-    scale : float64
-    panel : float64
-        Work space, finite, of the shape `memory.panel_shape(N)`.
-    factor : (>= N, >= N) floating
-        Its lower triangle is written.
-    regular : (N,) bool
-        Set to whether each column of the factor has entries.
     """
-    order = matrix.shape[0]
+    order = of.matrix.shape[0]
     for first in range(0, order, PANEL):
         last = smaller(first + PANEL, order)
-        make_panel(matrix, diagonal, twin, scale, panel, factor, regular, first, last, first, order)
+        make_panel(of, scale, first, last, first, order)
         if last < order:
-            subtract_products(matrix, panel, last, order)
-    copy_twins(twin, factor)
+            subtract_products(of.matrix, of.panel, last, order)
+    copy_twins(of.twin, of.factor)
 
 
 @kernel
-def _factor_piece(
-    matrix, diagonal, twin, scale, inverses, factor, regular, first, last, begin, stop
-):  # fmt: skip
+def _factor_piece(of, scale, first, last, begin, stop):
     """Write rows begin:stop of columns first:last of the factor.
 
     They replace their part of the matrix too, without `scale`, as rows.  What columns to
     their left contribute has been subtracted from the matrix.  The block at the diagonal, where
-    begin and stop are `first` and `last`, comes before all others; there `inverses` receives those
-    of the diagonal entries, in its places first:last.
+    begin and stop are `first` and `last`, comes before all others; there the first row of the panel
+    receives the inverses of the diagonal entries, in its places first:last.
     """
-    order = matrix.shape[0]
+    matrix, diagonal, factor, regular = of.matrix, of.diagonal, of.factor, of.regular
+    inverses, order = of.panel[0], matrix.shape[0]
     for start in range(first, last, 4):
         end = smaller(start + 4, last)
         row0, row1 = matrix[start], matrix[smaller(start + 1, order - 1)]
@@ -89,7 +91,7 @@ def _factor_piece(
                     row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
             if begin <= k:
                 pivot = row[k]
-                regular[k] = twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+                regular[k] = of.twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
                 inverses[k] = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
                 diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
             inverse = inverses[k]
@@ -104,9 +106,7 @@ def _factor_piece(
 
 
 @kernel
-def make_panel(
-    matrix, diagonal, twin, scale, panel, factor, regular, first, last, begin, stop
-):  # fmt: skip
+def make_panel(of, scale, first, last, begin, stop):
     """Make rows begin:stop of columns first:last of the factor, a piece at a time.
 
     Longer pieces would not stay in the cache, where rows of the factor as long as a power of two
@@ -115,12 +115,10 @@ def make_panel(
     """
     for left in range(begin, stop, PANEL):
         right = smaller(left + PANEL, stop)
-        _factor_piece(
-            matrix, diagonal, twin, scale, panel[0], factor, regular, first, last, left, right
-        )
+        _factor_piece(of, scale, first, last, left, right)
         if left >= last:
             for k in range(first, last):
-                row, copy = matrix[k], panel[k - first]
+                row, copy = of.matrix[k], of.panel[k - first]
                 for i in range(np.uintp(left), np.uintp(right)):
                     copy[i] = row[i]
 
@@ -181,11 +179,11 @@ def least_pivots(matrices, diagonals, twin, panel, regular, least):
     twin : (N,) int64
         The numbers from 0 on: a copy of a sample has the pivot zero.
     panel, regular
-        As in `cholesky`.
+        As in `Factored`.
     least : (count,) float64
     """
     for number in range(matrices.shape[0]):
         matrix, diagonal = matrices[number], diagonals[number]
-        cholesky(matrix, diagonal, twin, 1.0, panel, matrix, regular)
+        cholesky(Factored(matrix, diagonal, twin, panel, matrix, regular), 1.0)
         for k in range(matrix.shape[0]):
             least[number] = smaller(least[number], diagonal[k])

@@ -58,10 +58,24 @@ class Shape(NamedTuple):
     shrink: float
 
 
+class Space(NamedTuple):
+    """Work space for chains of a `Shape`, float64."""
+
+    normals: np.ndarray  # (order * QUAD * LANES,)
+    factor: np.ndarray  # (order * order * LANES,)
+    x: np.ndarray  # (width rounded up to quads * order * LANES,)
+
+
+def space_of(shape: Shape) -> Space:
+    """Return work space."""
+    numbers, rows = shape.order * LANES, -(-shape.width // QUAD) * QUAD
+    return Space(
+        np.empty(QUAD * numbers), np.empty(shape.order * numbers), np.empty(rows * numbers)
+    )
+
+
 @kernel
-def linear_layers(
-    shape, gram, group, first_layer, every, sums, grams, key0, key1, normals, factor, x
-):
+def linear_layers(shape, gram, first, every, sums, grams, space):
     """Take a group of chains through layers, and measure one layer in `every`.
 
     Parameters
@@ -69,26 +83,25 @@ def linear_layers(
     shape : Shape
     gram : (order * order * LANES,) float64
         The state, brought up to date; symmetric.
-    group, first_layer : int
-        Number of the group and of the first layer: addresses of the random numbers.
+    first : Draw
+        With the number of the first layer and, as its stream, of the group.
     every : int
         Layers from one measured layer to the next.
     sums : (slots, 3, LANES) float64
         Receives the sums of `moments`; the kernel makes slots * every layers.
     grams : (slots or 0, order * order * LANES) float64
         Receives the Gram matrices of measured layers, if it has slots.
-    normals : (order * QUAD * LANES,), factor : as gram, x : float64
-        Work space; x is (width rounded up to quads * order * LANES,).
+    space : Space
     """
     width, order = shape.width, shape.order
-    row_size = order * LANES
+    row_size, x = order * LANES, space.x
     for step in range(every * sums.shape[0]):
-        factorise(gram, order, factor)
+        factorise(gram, order, space.factor)
         gram[:] = 0.0
         for quad in range((width + QUAD - 1) // QUAD):
-            _fill_normals(order, quad, group, first_layer + step, key0, key1, normals)
+            _fill_normals(order, quad, first, first.layer + step, space.normals)
             rows = x[quad * QUAD * row_size : (quad + 1) * QUAD * row_size]
-            draw_rows(shape, factor, normals, rows)
+            draw_rows(shape, space.factor, space.normals, rows)
             for row in range(smaller(QUAD, width - quad * QUAD)):
                 add_row(rows, row, order, gram)
         _finish_gram(shape, gram)
@@ -134,13 +147,14 @@ def factorise(gram, order, factor):
 
 
 @kernel
-def _fill_normals(order, quad, group, layer, key0, key1, normals):
+def _fill_normals(order, quad, first, layer, normals):
     """Write the normals of four rows: (order, QUAD, LANES)."""
     for column in range(order):
         stream = np.uint32(STREAM_LANES | np.uint32(column))
         offset = np.uintp(column * QUAD * LANES)
         for lane in range(LANES):
-            z0, z1, z2, z3 = _draw(quad, group * LANES + lane, layer, stream, key0, key1)
+            chain = first.stream * LANES + lane
+            z0, z1, z2, z3 = _draw(quad, chain, layer, stream, first.key0, first.key1)
             at = offset + np.uintp(lane)
             normals[at], normals[at + _ONE] = z0, z1
             normals[at + _TWO], normals[at + _THREE] = z2, z3

@@ -15,7 +15,7 @@ from bnmc._kernels.cpu.blocks import (
     clear_rows,
     scale_columns,
 )
-from bnmc._kernels.cpu.factor import cholesky
+from bnmc._kernels.cpu.factor import Factored, cholesky
 from bnmc._kernels.cpu.numbers import STRIDE, TILE, fill_normals, fill_uniforms, fill_weights
 from bnmc._kernels.cpu.vectors import (
     all_greater,
@@ -141,9 +141,8 @@ def factorise(gram, spec, work):
     """
     # This holds with a skip connection too, as the added representation is centred.
     scale = prepare_factor(gram, spec, spec.hides_common, work)
-    cholesky(
-        work.covariance, work.diagonal, work.twin, scale, work.panel, work.factor, work.regular
-    )
+    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, work.factor, work.regular)
+    cholesky(of, scale)
     return least_pivot(spec, work.twin, work.diagonal)
 
 

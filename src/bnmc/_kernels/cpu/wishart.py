@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from bnmc._kernels.compiling import kernel
-from bnmc._kernels.cpu.factor import cholesky
+from bnmc._kernels.cpu.factor import Factored, cholesky
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.scalar.cholesky import find_twins
 from bnmc._kernels.scalar.codes import LOG_2, STREAM_CHI, STREAM_FACTOR, Draw
@@ -13,11 +15,30 @@ from bnmc._kernels.scalar.elementary import larger, smaller
 from bnmc._kernels.scalar.normal import chi
 
 
+class Factors(NamedTuple):
+    """The state of chains: G = exp(log_start) F^T F, brought up to date."""
+
+    #: float64 (chains, columns, columns): row i of F is digits[i] * 2 ** exponents[i].
+    digits: np.ndarray
+    #: float64 (chains, columns), whole numbers.  Each row has its own, since their ratios under-
+    #: and overflow with depth.
+    exponents: np.ndarray
+    #: float64 (chains,): what the factor of layer 0 leaves out.
+    log_start: np.ndarray
+
+
+class Record(NamedTuple):
+    """What is recorded of the layers of chains, in slots."""
+
+    grams: np.ndarray  # float64 (chains, slots, columns, columns): G exp(-log_scale), of trace n
+    log_scales: np.ndarray  # float64 (chains, slots)
+    #: float64 (chains, slots, columns): log F_ii^2, whose growth rates are twice the Lyapunov
+    #: exponents; -inf where the rank is less.
+    log_pivots: np.ndarray
+
+
 @kernel
-def factor_layers(
-    spec, factors, exponents, log_start, first_chain, first_layer, slots, record, log_scales,
-    log_pivots, key0, key1, work,
-):  # fmt: skip
+def factor_layers(spec, state, first, slots, record, work):
     """Take linear chains without normalization through layers, by the factor of a Wishart matrix.
 
     With G = F^T F, F upper triangular, the next Gram matrix is (T F)^T (T F) gain^2 / width, where
@@ -25,31 +46,17 @@ def factor_layers(
     diagonal, normals above it.  T F is triangular again, so nothing is ever factored, and the
     cost does not depend on the width.
 
-    Parameters
-    ----------
-    factors : (chains, columns, columns) float64
-        The state, brought up to date: row i of F is factors[i] * 2 ** exponents[i].
-    exponents : (chains, columns) float64
-        Whole numbers.  Each row has its own, since their ratios under- and overflow with depth.
-    log_start : (chains,) float64
-        What the factor of layer 0 leaves out: G_0 = exp(log_start) F^T F.
-    record : (chains, slots, columns, columns) float64
-        Receives G times exp(-log_scale), of trace n.
-    log_scales : (chains, slots) float64
-    log_pivots : (chains, slots, columns) float64
-        Receives log F_ii^2, whose growth rates are twice the Lyapunov exponents; -inf where the
-        rank is less.
+    `first` is a `Draw` with the numbers of the first layer and, as its stream, of the first chain.
     """
-    columns = factors.shape[1]
-    block = work.block
+    columns, block = state.digits.shape[1], work.block
     rank = smaller(spec.width, columns)
-    for chain in range(factors.shape[0]):
-        factor, exponent = factors[chain], exponents[chain]
-        stream = np.uint32(STREAM_FACTOR | np.uint32(first_chain + chain))
-        stream_chi = np.uint32(STREAM_CHI | np.uint32(first_chain + chain))
+    for chain in range(state.digits.shape[0]):
+        factor, exponent = state.digits[chain], state.exponents[chain]
+        number = np.uint32(first.stream + chain)
+        stream_chi = np.uint32(STREAM_CHI | number)
         for step in range(slots.shape[0]):
-            layer = first_layer + step
-            draw = Draw(layer, stream, key0, key1)
+            layer = first.layer + step
+            draw = Draw(layer, np.uint32(STREAM_FACTOR | number), first.key0, first.key1)
             for i in range(columns):
                 # Row i of T F needs rows k >= i of F alone, so it can take the place of row i.
                 # The row i of T: a chi variable and the normals of the elements k > i.
@@ -65,7 +72,9 @@ def factor_layers(
                 if i < rank and largest > -np.inf:
                     for k in range(i, columns):
                         if k == i:
-                            entry = chi(spec.width - i, i, layer, stream_chi, key0, key1)
+                            entry = chi(
+                                spec.width - i, i, layer, stream_chi, first.key0, first.key1
+                            )
                         else:
                             entry = block[k * STRIDE + i % BLOCK]
                         entry *= 2.0 ** larger(exponent[k] - largest, -1100.0)
@@ -79,11 +88,8 @@ def factor_layers(
                     factor[i, j] = row[j] * 2.0**-shift
                 exponent[i] = largest + shift if size > 0.0 else 0.0
             if slots[step] >= 0:
-                common = log_of_factors(spec, log_start[chain], layer)
-                write_factor(
-                    factor, exponent, common, record[chain, slots[step]], log_scales[chain],
-                    log_pivots[chain], slots[step],
-                )  # fmt: skip
+                common = log_of_factors(spec, state.log_start[chain], layer)
+                write_factor(factor, exponent, common, record, chain, slots[step])
 
 
 @kernel
@@ -102,11 +108,9 @@ def log_of_factors(spec, log_start, layer):
 
 
 @kernel
-def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
-    """Write the scaled Gram matrix of a factor, its log-scale and its log-pivots.
-
-    `common` is the logarithm of what multiplies F^T F.
-    """
+def write_factor(factor, exponent, common, record, chain, slot):
+    """Record a factor; `common` is the logarithm of what multiplies F^T F."""
+    gram, log_pivots = record.grams[chain, slot], record.log_pivots[chain, slot]
     columns = factor.shape[0]
     largest = -np.inf
     for k in range(columns):
@@ -115,9 +119,9 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
     gram[:, :] = 0.0
     for k in range(columns):
         pivot = abs(factor[k, k])
-        log_pivots[slot, k] = -np.inf
+        log_pivots[k] = -np.inf
         if pivot > 0.0:
-            log_pivots[slot, k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
+            log_pivots[k] = common + 2.0 * (np.log(pivot) + exponent[k] * LOG_2)
         if _has_entries(factor[k]):
             scale = 2.0 ** larger(exponent[k] - largest, -1100.0)
             for i in range(k, columns):
@@ -126,9 +130,9 @@ def write_factor(factor, exponent, common, gram, log_scales, log_pivots, slot):
     trace = 0.0
     for i in range(columns):
         trace += gram[i, i] / columns
-    log_scales[slot] = -np.inf
+    record.log_scales[chain, slot] = -np.inf
     if trace > 0.0:
-        log_scales[slot] = common + 2.0 * largest * LOG_2 + np.log(trace)
+        record.log_scales[chain, slot] = common + 2.0 * largest * LOG_2 + np.log(trace)
         for i in range(columns):
             for j in range(columns):
                 gram[i, j] /= trace
@@ -164,12 +168,12 @@ def triangularise(a, factor):
 def semidefinite_factor(matrix, diagonal, twin, regular, panel, factor):
     """Write the lower triangular factor of a positive semidefinite matrix, which is used up.
 
-    `factor` contains zeros.  The arrays between are work space as `factor.cholesky` takes it.
+    `factor` contains zeros.  The arrays between are work space as `factor.Factored` has it.
     """
     for i in range(matrix.shape[0]):
         diagonal[i] = matrix[i, i]
     find_twins(matrix, twin)
-    cholesky(matrix, diagonal, twin, 1.0, panel, factor, regular)
+    cholesky(Factored(matrix, diagonal, twin, panel, factor, regular), 1.0)
 
 
 @kernel

@@ -74,7 +74,7 @@ def representation(sampler: RowSampler, index: int) -> FloatArray:
     if degenerate >= 0:
         raise ZeroVarianceError(index, number, degenerate)
     x: FloatArray = layer.following[:, :width]
-    if sampler.run.splits_scale:
+    if sampler.exponents is not None:
         by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)
         with np.errstate(over="ignore"):
             np.ldexp(x, by[:, None], out=x)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, scaling, sources
+from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
+from bnmc._kernels.cpu.scaling import Units
 from bnmc._kernels.scalar import codes
 from bnmc.chain.compiled import Stage
 from bnmc.chain.slopes import sigma_of
@@ -189,7 +190,7 @@ class RowSampler(Sampler):
         work = self.work(dtype)
         units = None
         if self.exponents is not None:
-            units = scaling.Units(self.exponents[first:last], stage.lift)
+            units = Units(self.exponents[first:last], stage.lift)
         state = layers.State(
             self.grams[first:last],
             self.xs[first:last].astype(dtype, copy=False),

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, wishart
+from bnmc._kernels.scalar.codes import Draw
 from bnmc.chain.start import Representation, Start
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames
@@ -48,12 +49,12 @@ class FactorSampler(Sampler):
         self._record(0, self.chains, self.layer, frames)
 
     def _record(self, first: int, last: int, layer: int, frames: Frames) -> None:
+        record = wishart.Record(frames.gram, frames.log_scale, frames.log_pivots)
         for index in range(first, last):
             common = wishart.log_of_factors(self.spec, self.log_starts[index], layer)
             wishart.write_factor(
-                self.factors[index], self.exponents[index], common, frames.gram[index, 0],
-                frames.log_scale[index], frames.log_pivots[index], 0,
-            )  # fmt: skip
+                self.factors[index], self.exponents[index], common, record, index, 0
+            )
 
     def advance(
         self,
@@ -64,12 +65,15 @@ class FactorSampler(Sampler):
         frames: Frames,
         threads: Threads | None = None,
     ) -> None:
+        part = slice(first, last)
         wishart.factor_layers(
-            self.spec, self.factors[first:last], self.exponents[first:last],
-            self.log_starts[first:last], self.offset + first, layer, slots, frames.gram[first:last],
-            frames.log_scale[first:last], frames.log_pivots[first:last], *self.key_words,
+            self.spec,
+            wishart.Factors(self.factors[part], self.exponents[part], self.log_starts[part]),
+            Draw(layer, np.uint32(self.offset + first), *self.key_words),
+            slots,
+            wishart.Record(frames.gram[part], frames.log_scale[part], frames.log_pivots[part]),
             self.work(),
-        )  # fmt: skip
+        )
 
 
 def _triangular_factor(a: FloatArray) -> NDArray[np.float64]:
