@@ -173,8 +173,7 @@ def _listed() -> tuple[str, dict[str, Any], int, str]:
 def _spec() -> Any:
     from bnmc._kernels.gpu.shape import Spec
     from bnmc._kernels.scalar.codes import NORM_CENTRED
-    from bnmc.chain.activations import Activation
-    from bnmc.chain.slopes import sigma_of
+    from bnmc.chain.activations import Activation, sigma_of
 
     digest = sigma_of(Activation.named("relu")).digest
     return Spec(BATCH, BATCH, NORM_CENTRED, False, False, "float32", digest)

@@ -45,10 +45,9 @@ from bnmc._kernels.scalar.codes import (
     NORM_NONE,
     LayerSpec,
 )
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import Activation, sigma_of, slope_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import spec_of
-from bnmc.chain.slopes import sigma_of, slope_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
 BOTH = (80, 90)

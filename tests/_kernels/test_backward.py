@@ -20,8 +20,8 @@ from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.cpu.sharing import shared
 from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import sigma_of, slope_of
 from bnmc.chain.compiled import spec_of
-from bnmc.chain.slopes import sigma_of, slope_of
 from bnmc.gradients import backpropagate
 
 ALL = ("delta_gram", "gram", "hidden_delta")

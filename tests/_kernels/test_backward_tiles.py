@@ -13,7 +13,7 @@ from bnmc._kernels.gpu.block import begin
 from bnmc._kernels.gpu.build import constants_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.scalar.codes import NORM_CENTRED
-from bnmc.chain.slopes import sigma_of
+from bnmc.chain.activations import sigma_of
 
 
 @pytest.fixture(scope="module", autouse=True)

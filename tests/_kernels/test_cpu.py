@@ -51,8 +51,7 @@ from bnmc._kernels.cpu.vectors import (
 )
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.normal import chi
-from bnmc.chain.activations import Activation
-from bnmc.chain.slopes import sigma_of
+from bnmc.chain.activations import Activation, sigma_of
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 FLOAT64 = pytest.mark.parametrize("dtype", some([np.float32, np.float64], np.float64))

@@ -8,8 +8,7 @@ from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu.elementwise import apply
 from bnmc._kernels.scalar.activations import BUILTIN, SELU_FLOOR, SELU_SCALE
 from bnmc._kernels.scalar.slopes import SLOPES
-from bnmc.chain.activations import Activation
-from bnmc.chain.slopes import slope_of
+from bnmc.chain.activations import Activation, slope_of
 
 LONG = np.longdouble
 

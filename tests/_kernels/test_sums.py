@@ -14,7 +14,7 @@ from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.gram import store_gram
 from bnmc._kernels.gpu.sums import add_quads, clear_sums
 from bnmc._kernels.scalar.codes import NORM_CENTRED
-from bnmc.chain.slopes import sigma_of
+from bnmc.chain.activations import sigma_of
 
 
 @pytest.fixture(scope="module", autouse=True)

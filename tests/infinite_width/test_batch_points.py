@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc import Activation, Chain
-from bnmc.chain.slopes import slope_at
+from bnmc.chain.activations import slope_at
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import Homogeneous
 from bnmc.infinite_width.batch_law import batch_law

@@ -31,7 +31,7 @@ from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
 from bnmc._support.device_arrays import as_device_array, is_device_array
-from bnmc.chain.slopes import sigma_of
+from bnmc.chain.activations import sigma_of
 from bnmc.chain.start import Covariance
 from bnmc.errors import (
     ArgumentError,

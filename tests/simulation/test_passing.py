@@ -13,9 +13,8 @@ from bnmc._kernels.gpu import device, shape
 from bnmc._kernels.gpu.device import launch
 from bnmc._kernels.gpu.passes import cover, segments_of
 from bnmc._kernels.scalar import codes
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import Activation, sigma_of
 from bnmc.chain.compiled import spec_of
-from bnmc.chain.slopes import sigma_of
 from bnmc.errors import BackendError, NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.gpu import launches, samplers
 from bnmc.simulation.runs import Recorded

@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -37,6 +37,9 @@ from bnmc._support.interruption import interruptible
 from bnmc._support.workers import received, sendable
 from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
 from bnmc.errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from bnmc._kernels.compiling import Sigma
 
 # Nearly all entries of normalized hidden states are in this range.
 _CHECKED = np.linspace(-4.0, 4.0, 801)
@@ -408,10 +411,9 @@ def _named(name: str) -> Activation:
 @lru_cache(maxsize=256)
 def _compiled(activation: Activation, dtype: str) -> Callable[[NDArray[Any]], None]:
     """Return the kernel that applies an activation to an array, compiled for a dtype."""
-    from bnmc._kernels.compiling import Sigma
-    from bnmc._kernels.cpu.elementwise import apply
+    from bnmc._kernels.cpu.elementwise import apply  # Numba takes long to import
 
-    kernel = partial(apply, Sigma(activation.digest, activation._scalars))
+    kernel = partial(apply, sigma_of(activation))
     try:
         kernel(np.empty(0, dtype))
     except Warning:  # the kernel cache warns, and a filter made an error of that
@@ -451,6 +453,55 @@ def _rebuilt(
 ) -> Activation:
     given = received(function) if isinstance(function, bytes) else function
     return Activation(given, kinks=kinks, name=name, derivative=derivative)
+
+
+# --- an activation and its derivative, as arguments of kernels
+
+
+def sigma_of(activation: Activation) -> Sigma:
+    """Return the activation as an argument of kernels."""
+    from bnmc._kernels.compiling import Sigma
+
+    sigma = Sigma.by_digest.get(activation.digest)
+    return Sigma(activation.digest, activation._scalars) if sigma is None else sigma
+
+
+def require_derivative(activation: Activation) -> None:
+    """Raise unless the derivative of an activation is known and agrees with differences.
+
+    Raises
+    ------
+    ArgumentError
+        If a function has no derivative, or another one.
+    """
+    if activation.derivative is None and not activation.builtin:
+        allowed = "a named activation, or one with its derivative"
+        hint = "bnmc.Activation(function, derivative=...)"
+        raise ArgumentError("activation", activation.name, allowed, hint)
+    activation.check_derivative()
+
+
+def slope_of(activation: Activation) -> Sigma:
+    """Return the derivative of an activation that `require_derivative` accepts."""
+    if activation.derivative is not None:
+        return sigma_of(activation.derivative)
+    from bnmc._kernels.compiling import Sigma
+    from bnmc._kernels.scalar.slopes import SLOPES
+
+    # No function of Python has this digest, as digests of functions are hexadecimal.
+    digest = f"slope of {activation.name}"
+    if digest not in Sigma.by_digest:
+        Sigma(digest, dict(zip(("float32", "float64"), SLOPES[activation.name], strict=True)))
+    return Sigma.by_digest[digest]
+
+
+def slope_at(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the derivative of an activation that `require_derivative` accepts, at every entry."""
+    from bnmc._kernels.cpu.elementwise import apply
+
+    values = np.array(x, np.float64, order="C")
+    apply(slope_of(activation), values.reshape(-1))
+    return values
 
 
 # --- names in other libraries: of PyTorch's modules, and other spellings

@@ -200,11 +200,9 @@ class Chain:
             f"batch={self.batch}",
             f"activation={self.activation.name!r}",
         ]
-        if self.convolution is not None:
-            shown.append(f"convolution={self.convolution}")
         defaults: dict[str, Any] = {
-            "norm": "batch", "skip": 0.0, "gain": self.weight_law.gain, "weights": "gaussian",
-            "eps": 0.0, "order": "norm-activation",
+            "convolution": None, "norm": "batch", "skip": 0.0, "gain": self.weight_law.gain,
+            "weights": "gaussian", "eps": 0.0, "order": "norm-activation",
             "bias_variance": self.weight_law.bias_over_width / self.fan_in,
         }  # fmt: skip
         for name, default in defaults.items():

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import layers as layer_kernels
@@ -162,6 +163,24 @@ def norm_of_factor(spec: codes.LayerSpec) -> int:
     if spec.hides_common:
         return codes.NORM_CENTRED
     return codes.NORM_NONE if spec.norm == codes.NORM_CENTRED else spec.norm
+
+
+def check_status(status: NDArray[np.int64], first: int, *others: int) -> None:
+    """Raise the error of the first chain that a kernel stopped.
+
+    Parameters
+    ----------
+    status : (chains, 3) ndarray of int
+        A code, and the layer and the row that it is about.
+    first : int
+        Number of the first chain.
+    others : int
+        Codes besides RUNNING that are no errors.
+    """
+    stopped = np.flatnonzero(~np.isin(status[:, 0], (codes.RUNNING, *others)))
+    if stopped.size:
+        code, layer, row = (int(value) for value in status[stopped[0]])
+        raise_stopped(code, first + int(stopped[0]), layer, row)
 
 
 def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:

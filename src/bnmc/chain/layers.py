@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import Activation, slope_at
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.norms import Norm
 from bnmc.chain.weights import WeightLaw
@@ -226,8 +226,6 @@ class Rows:
 
     def _slopes(self) -> Float64Array:
         """Return the slopes of the activation, for gradients of any number of functions."""
-        from bnmc.chain.slopes import slope_at  # Numba takes long to import
-
         is_first = self._map.order == ACTIVATION_FIRST
         return slope_at(self._map.activation, self.x if is_first else self.normed.values)[
             ..., None, :

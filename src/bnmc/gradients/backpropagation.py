@@ -20,8 +20,8 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, as_executor, ranges, results_of, thread_count
+from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import FirstLayer, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of

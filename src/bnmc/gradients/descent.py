@@ -12,8 +12,8 @@ from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array
+from bnmc.chain.activations import sigma_of, slope_of
 from bnmc.chain.compiled import raise_stopped
-from bnmc.chain.slopes import sigma_of, slope_of
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import Direction, Readout, scaled
 from bnmc.gradients.observables import Gradients

@@ -39,8 +39,8 @@ from bnmc._kernels.gpu.device import shared_memory
 from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.interruption import Stop
+from bnmc.chain.activations import slope_of
 from bnmc.chain.compiled import spec_of
-from bnmc.chain.slopes import slope_of
 from bnmc.chain.start import Start
 from bnmc.errors import BackendError
 from bnmc.gradients.descent import Stretch

@@ -13,8 +13,8 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, ranges, results_of, thread_count
+from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.slopes import require_derivative
 from bnmc.chain.start import FirstLayer, Start, prepare
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.arguments import choice, items
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, as_activation, require_derivative
 from bnmc.chain.chain import Chain
-from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.gradients.backpropagation import backpropagate
 from bnmc.simulation.engine.rows import RowSampler

@@ -33,8 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import gammaincinv, ndtr
 
-from bnmc.chain.activations import Activation
-from bnmc.chain.slopes import slope_at
+from bnmc.chain.activations import Activation, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.batch_integrals import Homogeneous
 from bnmc.infinite_width.batch_law import BatchLaw, joint_factor

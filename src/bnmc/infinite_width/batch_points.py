@@ -26,8 +26,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from bnmc.chain.activations import Activation
-from bnmc.chain.slopes import slope_at
+from bnmc.chain.activations import Activation, slope_at
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import Homogeneous
 from bnmc.infinite_width.batch_law import BatchLaw, joint_factor

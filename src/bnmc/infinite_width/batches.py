@@ -12,7 +12,7 @@ import numpy as np
 
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.slopes import require_derivative
+from bnmc.chain.activations import require_derivative
 from bnmc.errors import NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.batch_network import BatchNetwork
 from bnmc.mean_field.float64 import FloatArray

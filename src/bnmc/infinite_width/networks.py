@@ -15,11 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import Activation, require_derivative
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
-from bnmc.chain.slopes import require_derivative
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 

@@ -22,9 +22,9 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
+from bnmc.chain.activations import slope_at
 from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
-from bnmc.chain.slopes import slope_at
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.batch_law import BatchLaw
 from bnmc.infinite_width.batch_network import BatchNetwork, Key, Report, centred

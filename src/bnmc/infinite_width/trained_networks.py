@@ -17,8 +17,7 @@ from scipy.special import expit
 
 from bnmc._support.arguments import choice, finite_array, integer, integers, real
 from bnmc._support.machine import require_memory
-from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.slopes import require_derivative, slope_at
+from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import Scaling, as_scaling
 from bnmc.mean_field.float64 import FloatArray

@@ -13,11 +13,10 @@ from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
 from bnmc._kernels.scalar.codes import GIVEN, NOT_FINITE, UNRESOLVED, ZERO_VARIANCE
 from bnmc._support.arguments import integer, precision
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, as_activation, sigma_of
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
-from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ArgumentError
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,

@@ -330,12 +330,13 @@ def _derived(
     lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
     splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
+    stride = max(memory.stride(spec.width) for spec in specs)
     return {
         "layers": layers, "specs": specs, "stages": stages_of(layers, specs, splits_scale),
         "columns": columns, "shows_state": shows_state, "lacks_norm": lacks_norm,
         "keeps_x": keeps_x, "splits_scale": splits_scale,
         "seconds": seconds_of(path, chain, columns, dtype, backend),
-        "layout": _layout_of(path, dtype, columns, specs, keeps_x, splits_scale),
+        "layout": _layout_of(path, dtype, columns, stride, keeps_x, splits_scale),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
 
@@ -347,43 +348,34 @@ def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:
 
 
 def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
-    exact = np.dtype(np.float64)
-    frame: dict[str, Field] = {"gram": ((columns, columns), exact), "log_scale": ((), exact)}
-    if path == "factor":
-        frame["log_pivots"] = ((columns,), exact)
-    if splits_scale:
-        frame["units"] = ((columns,), np.dtype(np.int64))
-    return frame
+    return _fields(
+        ("gram", True, (columns, columns), np.float64),
+        ("log_scale", True, (), np.float64),
+        ("log_pivots", path == "factor", (columns,), np.float64),
+        ("units", splits_scale, (columns,), np.int64),
+    )
 
 
 def _layout_of(
-    path: str,
-    dtype: str,
-    columns: int,
-    specs: tuple[LayerSpec, ...],
-    keeps_x: bool,
-    splits_scale: bool,
+    path: str, dtype: str, columns: int, stride: int, keeps_x: bool, splits_scale: bool
 ) -> dict[str, Field]:
-    stride = max(memory.stride(spec.width) for spec in specs)
-    rows, exact, flag = (np.dtype(name) for name in (dtype, np.float64, np.bool_))
-    if path == "factor":
-        return {
-            "factor": ((columns, columns), exact),
-            "exponent": ((columns,), exact),
-            "log_start": ((), exact),
-        }
-    layout: dict[str, Field] = {"gram": ((columns, columns), exact)}
-    if path == "weights":
-        layout["activations"] = ((2, memory.padded(columns), stride), rows)
-    else:
-        layout["wide"] = ((), flag)
-    if splits_scale:
-        layout["exponent"] = ((columns,), np.dtype(np.int64))
-    if rows == np.float32 and (path == "weights" or keeps_x):
-        layout["unresolved"] = ((), flag)
-    if keeps_x:
-        layout["x"] = ((columns, stride), rows)
-    return layout
+    is_watched = dtype == "float32" and (path == "weights" or keeps_x)
+    return _fields(
+        ("factor", path == "factor", (columns, columns), np.float64),
+        ("exponent", path == "factor", (columns,), np.float64),
+        ("log_start", path == "factor", (), np.float64),
+        ("gram", path != "factor", (columns, columns), np.float64),
+        ("activations", path == "weights", (2, memory.padded(columns), stride), dtype),
+        ("wide", path == "conditional", (), np.bool_),
+        ("exponent", splits_scale, (columns,), np.int64),
+        ("unresolved", is_watched, (), np.bool_),
+        ("x", keeps_x, (columns, stride), dtype),
+    )
+
+
+def _fields(*fields: tuple[str, bool, tuple[int, ...], Any]) -> dict[str, Field]:
+    """Return the fields that are there by name: each has a name, whether it is, shape, dtype."""
+    return {name: (shape, np.dtype(dtype)) for name, is_there, shape, dtype in fields if is_there}
 
 
 @lru_cache(maxsize=64)
@@ -401,14 +393,10 @@ def choose_sampler(
         return "conditional"
     if not chain.is_gaussian:
         if wanted == "conditional":
-            raise ArgumentError(
-                "sampler",
-                wanted,
-                "'weights' or 'auto' unless the weights are Gaussian or Haar",
-                "Haar: for norms over the batch before the activation, without bias"
-                if chain.is_orthogonal
-                else "",
-            )
+            allowed = "'weights' or 'auto' unless the weights are Gaussian or Haar"
+            of_haar = "Haar: for norms over the batch before the activation, without bias"
+            hint = of_haar if chain.is_orthogonal else ""
+            raise ArgumentError("sampler", wanted, allowed, hint)
         return "weights"
     if chain.is_vanilla_linear:
         return "factor"

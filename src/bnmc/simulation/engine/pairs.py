@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, pairs, rows, sources
 from bnmc._kernels.cpu.moments import moments_of
 from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import sigma_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import raise_stopped, spec_of
-from bnmc.chain.slopes import sigma_of
+from bnmc.chain.compiled import check_status, spec_of
 from bnmc.chain.start import Representation, Start, write_gram
 
 #: A maximal coupling is tried if the logarithm of the ratio of the two densities has at most this
@@ -128,7 +128,7 @@ class Pairs:
             else:
                 self._renew(start.matrix)
                 self._run(spec, stream, 0, 1, 0, np.zeros((0, 1, 2)), self._no_record)
-        self._check()
+        check_status(self.status, self.first, codes.DEGENERATE)
 
     def _renew(self, matrix: NDArray[np.float64]) -> None:
         """Give the second chains the matrices of the first, and the first chains a new matrix."""
@@ -164,7 +164,7 @@ class Pairs:
         trace[..., 1] = np.inf
         self._run(self._spec, codes.STREAM_ROWS, self.layer + 1, layers, until, trace, recorded)
         self.layer += layers
-        self._check()
+        check_status(self.status, self.first, codes.DEGENERATE)
         return recorded, trace
 
     def _run(
@@ -194,13 +194,6 @@ class Pairs:
     def _no_record(self) -> NDArray[np.float64]:
         n = self.chain.batch
         return np.zeros((len(self.met), 0, 2, n, n))
-
-    def _check(self) -> None:
-        ended = np.flatnonzero(~np.isin(self.status[:, 0], (codes.RUNNING, codes.DEGENERATE)))
-        if ended.size:
-            what, layer, row = (int(value) for value in self.status[ended[0]])
-            number = self.first + int(ended[0])
-            raise_stopped(what, number, layer, row)
 
 
 def meet(

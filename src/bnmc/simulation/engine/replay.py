@@ -11,9 +11,8 @@ import numpy as np
 
 from bnmc._kernels.cpu import layers, memory, numbers, rows, sources
 from bnmc._kernels.scalar import codes
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import Activation, sigma_of
 from bnmc.chain.needs import ROWS_ALONE, require
-from bnmc.chain.slopes import sigma_of
 from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.rows import RowSampler, given_panels
 from bnmc.simulation.engine.state import FloatArray, State

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
 from bnmc._kernels.cpu.scaling import Units
 from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import sigma_of
 from bnmc.chain.compiled import Stage
-from bnmc.chain.slopes import sigma_of
 from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.sampler import Sampler

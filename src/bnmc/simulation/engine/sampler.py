@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, numbers
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import lifted, raise_stopped
+from bnmc.chain.compiled import check_status, lifted
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.state import Frames, State, exponents_of
@@ -159,11 +159,7 @@ class Sampler:
 
     def check(self, status: NDArray[np.int64], first: int) -> None:
         """Raise the error of the first chain that a kernel stopped."""
-        stopped = np.flatnonzero(status[:, 0])
-        if stopped.size:
-            what, layer, row = (int(v) for v in status[stopped[0]])
-            chain = self.offset + first + int(stopped[0])
-            raise_stopped(what, chain, layer, row)
+        check_status(status, self.offset + first)
 
     def require_scale(self, grams: NDArray[np.float64]) -> None:
         """Raise if a Gram matrix is so small that the dtype of the rows rounds it or makes it zero.

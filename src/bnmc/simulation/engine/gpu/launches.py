@@ -38,10 +38,10 @@ from bnmc._kernels.gpu.shape import (
     Spec,
 )
 from bnmc._kernels.scalar import codes
+from bnmc.chain.activations import sigma_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import norm_of_factor, raise_stopped
 from bnmc.chain.homogeneity import splits_scale
-from bnmc.chain.slopes import sigma_of
 
 #: Blocks per multiprocessor among which the layers of few chains are split.
 BLOCKS_OF_PROCESSOR = 2
