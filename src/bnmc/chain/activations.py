@@ -142,15 +142,16 @@ class Activation:
             name = str(getattr(function, "__name__", type(function).__name__))
         elif not isinstance(name, str):
             raise ArgumentTypeError("name", name, "a string")
+        given = items("kinks", kinks, "a sequence of real numbers")
         frozen = frozen_copy(function)
         slope = derivative
         if slope is not None and not isinstance(slope, Activation):
             if not callable(slope):
                 raise ArgumentTypeError("derivative", slope, "a function of one real number")
-            slope = Activation(slope, kinks=kinks, name=f"derivative of {name}")
+            slope = Activation(slope, kinks=given, name=f"derivative of {name}")
         self._set(
             name=name,
-            kinks=_checked_kinks(kinks),
+            kinks=tuple(sorted({real("kinks", kink) for kink in given})),
             digest=code_digest(frozen, name),
             derivative=slope,
             function=function,
@@ -334,7 +335,8 @@ class Activation:
         function: ScalarFunction | bytes = self.function
         if not is_importable(self.function):
             function = sendable("activation", self.name, self._scalars["float64"])
-        return _rebuilt, (function, self.kinks, self.name, self.derivative)
+        options = {"kinks": self.kinks, "name": self.name, "derivative": self.derivative}
+        return _rebuilt, (function, options)
 
 
 #: What `as_activation` takes.
@@ -382,11 +384,6 @@ def as_activation(spec: ActivationLike) -> Activation:
     if callable(spec):
         return Activation(spec)
     raise ArgumentTypeError("activation", spec, "a name, a function or an Activation")
-
-
-def _checked_kinks(kinks: Iterable[float]) -> tuple[float, ...]:
-    given = items("kinks", kinks, "a sequence of real numbers")
-    return tuple(sorted({real("kinks", kink) for kink in given}))
 
 
 @cache
@@ -445,14 +442,8 @@ def _first_line(error: Exception) -> str:
     return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
 
 
-def _rebuilt(
-    function: ScalarFunction | bytes,
-    kinks: tuple[float, ...],
-    name: str,
-    derivative: Activation | None,
-) -> Activation:
-    given = received(function) if isinstance(function, bytes) else function
-    return Activation(given, kinks=kinks, name=name, derivative=derivative)
+def _rebuilt(function: ScalarFunction | bytes, options: dict[str, Any]) -> Activation:
+    return Activation(received(function) if isinstance(function, bytes) else function, **options)
 
 
 # --- an activation and its derivative, as arguments of kernels

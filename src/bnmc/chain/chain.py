@@ -157,7 +157,7 @@ class Chain:
         keep("norm", self.normalization.name)
         keep("width", integer("width", width, low=1, high=MOST_WIDTH))
         self.normalization.require_width(self.width)
-        least = self.normalization.least_batch
+        least = 2 if self.normalization.hides_common_part else 1  # one sample has no variance
         keep("batch", integer("batch", batch, low=least, high=MOST_WIDTH))
         keep("activation", as_activation(activation))
         keep("skip", real("skip", skip))
@@ -179,7 +179,9 @@ class Chain:
         """Raise unless the chain can have its convolution."""
         instance("convolution", self.convolution, Convolution, "a bnmc.Convolution or None")
         assert self.convolution is not None
-        self.convolution.require_columns(self.batch)
+        if self.batch % (pixels := self.convolution.positions):
+            allowed = f"a multiple of {pixels}, the number of pixels of an image"
+            raise ArgumentError("batch", self.batch, allowed)
         integer("width", self.width, low=1, high=MOST_WIDTH // self.convolution.taps)
         if self.is_orthogonal:
             hint = "an orthogonal matrix takes the channels alone, not the taps of a convolution"

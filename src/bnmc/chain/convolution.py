@@ -78,18 +78,6 @@ class Convolution:
         """Number of weights of a pair of channels."""
         return self.kernel[0] * self.kernel[1]
 
-    def require_columns(self, columns: int) -> None:
-        """Raise unless a number of columns is a number of samples times the positions.
-
-        Raises
-        ------
-        ArgumentError
-            About `batch`.
-        """
-        if columns % self.positions:
-            allowed = f"a multiple of {self.positions}, the number of pixels of an image"
-            raise ArgumentError("batch", columns, allowed)
-
     def neighbours(self, columns: int) -> NDArray[np.int64]:
         """Return the column that each tap sees from each column, (taps, columns)."""
         return _neighbours(self.shape, self.kernel, columns)

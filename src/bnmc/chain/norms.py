@@ -65,11 +65,6 @@ class Norm:
         """Whether each row is normalized alone, so that a layer needs one pass over its rows."""
         return self.axis != "features"
 
-    @property
-    def least_batch(self) -> int:
-        """The smallest batch that has a variance."""
-        return 2 if self.hides_common_part else 1
-
     def require_width(self, width: int) -> None:
         """Raise unless a width can be divided into groups that have a variance.
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import LayerSpec
-from bnmc._support.machine import blas_kernel
 from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import keeps_scale
@@ -300,16 +299,8 @@ class Run(_Derived):
 
     def values(self, observable: Observable, view: View) -> NDArray[np.float64]:
         """Evaluate an observable, without the axis of inputs if `inputs` is None."""
-        values = observable.evaluate(view)
-        if self.inputs is None and "input" in observable.axes:
-            values = values[:, :, 0]
-        return values
-
-    def on_processors(self, cpu: str) -> str:
-        """Return a kind of processor, and BLAS too if the bits of an observable depend on it."""
-        if any(each.uses_blas for each in self.observables):
-            return f"{cpu}; {blas_kernel()}"
-        return cpu
+        values, is_single = observable.evaluate(view), self.inputs is None
+        return values[:, :, 0] if is_single and "input" in observable.axes else values
 
 
 @lru_cache(maxsize=64)

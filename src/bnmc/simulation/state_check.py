@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
 from bnmc.chain.chain import Chain
@@ -40,16 +38,13 @@ def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
             continue
         if array.shape[1:] != shape or array.dtype != dtype:
             return f"its array {name} has {array.dtype} of shape {array.shape}, not {dtype} {shape}"
-        if array.dtype.kind == "f" and not np.isfinite(_rows(array, state)).all():
+        # Without the padding after rows.
+        rows = array[..., : state.chain.width] if array.ndim >= 3 else array
+        if array.dtype.kind == "f" and not np.isfinite(rows).all():
             return f"its array {name} is not finite"
         if array.dtype.kind == "i" and array.size and np.abs(array).max() > _MOST_EXPONENT:
             return f"its array {name} has a number of more than 52 bits"
     return None
-
-
-def _rows(array: NDArray[Any], state: State) -> NDArray[Any]:
-    """Return an array without the padding after its rows."""
-    return array[..., : state.chain.width] if array.ndim >= 3 else array
 
 
 def _problem_of_fields(state: State) -> str | None:

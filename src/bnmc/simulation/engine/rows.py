@@ -8,6 +8,7 @@ weights, and is the reference for the sampler without weights.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -272,8 +273,8 @@ class RowSampler(Sampler):
         stage = self.stage_of(layer)
         if not self._is_given(stage):
             return threads
-        giving = threads or Threads(None, 1, self.work)
-        return giving.giving(given_panels(self.run, index, layer))
+        panel_of = given_panels(self.run, index, layer)
+        return replace(threads or Threads(None, 1, self.work), panel_of=panel_of)
 
 
 def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -34,18 +33,14 @@ class Threads:
         Number of threads, with the calling one.
     work : callable
         Returns the `Work` of the thread that calls it, for rows of a dtype.
-    call : callable, optional
-        Called with a task and its arguments in place of the task.
+    panel_of : callable, optional
+        Returns the weights of a panel of a layer, which kernels are given.
     """
 
     executor: Executor | None
     count: int
     work: Callable[[np.dtype[Any]], numbers.Work]
-    call: Callable[..., int] | None = None
-
-    def giving(self, panels: Callable[[int], NDArray[Any]]) -> Threads:
-        """Return threads that give kernels the weights of each panel of a layer."""
-        return replace(self, call=partial(_with_weights, panels))
+    panel_of: Callable[[int], NDArray[Any]] | None = None
 
     def share(self, task: Any, panels: int, work: numbers.Work, *arguments: Any) -> int:
         """Call a task with ranges of panels; return the least result >= 0, or -1."""
@@ -53,9 +48,15 @@ class Threads:
         def run(first: int, last: int) -> int:
             buffers = self.work(work.block.dtype)
             buffers = buffers._replace(factor=work.factor, regular=work.regular)
-            call = task if self.call is None else partial(self.call, task)
-            result: int = call(first, last, buffers, *arguments)
-            return result
+            if self.panel_of is None:
+                return int(task(first, last, buffers, *arguments))
+            source, *others = arguments
+            for panel in range(first, last):
+                given = source._replace(given=self.panel_of(panel))
+                result = int(task(panel, panel + 1, buffers, given, *others))
+                if result >= 0:
+                    return result
+            return -1
 
         return self._together(run, even_ranges(panels, min(self.count, panels)))
 
@@ -123,24 +124,6 @@ class Threads:
         factor.copy_twins(work.twin, work.factor)
         least: float = rows.least_pivot(spec, work.twin, work.diagonal)
         return least
-
-
-def _with_weights(
-    panel_of: Callable[[int], NDArray[Any]],
-    task: Any,
-    first: int,
-    last: int,
-    work: numbers.Work,
-    source: Any,
-    *arguments: Any,
-) -> int:
-    """Call a task panel by panel, with the weights of each."""
-    for panel in range(first, last):
-        given = source._replace(given=panel_of(panel))
-        result: int = task(panel, panel + 1, work, given, *arguments)
-        if result >= 0:
-            return result
-    return -1
 
 
 def _row_of_share(start: int, stop: int, share: float) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
+from bnmc._support.files import as_path
 from bnmc._support.text import loads
 from bnmc._support.version import versions
 from bnmc.chain.chain import Chain
@@ -296,11 +297,7 @@ def as_folder(store: object) -> Path | None:
     ArgumentTypeError
         If it is neither a path nor None.
     """
-    if store is None:
-        return None
-    if not isinstance(store, (str, os.PathLike)):
-        raise ArgumentTypeError("store", store, "the path of a folder, or None")
-    return Path(store)
+    return None if store is None else as_path("store", store)
 
 
 def header_of(

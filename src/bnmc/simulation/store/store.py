@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
 from bnmc._support.extras import import_extra
+from bnmc._support.files import as_path
 from bnmc._support.version import versions
-from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
+from bnmc.errors import ArgumentError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
@@ -44,12 +45,7 @@ _FROM_ATTRIBUTES = (
 
 def as_store_path(store: object) -> Path:
     """Return an argument `store` as a path, or raise."""
-    if not isinstance(store, (str, os.PathLike)):
-        raise ArgumentTypeError("store", store, "a path that ends with .zarr")
-    text = os.fspath(store)
-    if not isinstance(text, str) or "\0" in text:
-        raise ArgumentTypeError("store", store, "a path of characters that ends with .zarr")
-    path = Path(text)
+    path = as_path("store", store)
     exists = os.path.lexists(path)
     if path.suffix.lower() != ".zarr":
         raise ArgumentError("store", str(path), "a path that ends with .zarr")
@@ -167,10 +163,8 @@ class RunStore(parts.PartStore):
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
-        for at in range(block, self.grid.blocks):
-            if (part, at) not in self._sums:
-                return at
-        return None
+        blocks = range(block, self.grid.blocks)
+        return next((at for at in blocks if (part, at) not in self._sums), None)
 
     def state(self, part: int, block: int) -> State | None:
         """Return the state at the end of a tile if it is kept and sound, else None."""
