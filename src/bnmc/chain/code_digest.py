@@ -27,35 +27,15 @@ def frozen_copy(function: ScalarFunction) -> FunctionType:
 
     Numba reads variables when it compiles, possibly long after the digest was taken.
     """
-    function = getattr(function, "py_func", function)  # the function of a compiled dispatcher
-    if not isinstance(function, FunctionType):
-        function = _calling(function)
-    variables = {
-        name: function.__globals__[name]
-        for name in _global_names(function.__code__)
-        if name in function.__globals__
-    }
-    variables["__builtins__"] = builtins
-    frozen = FunctionType(
-        function.__code__,
-        variables,
-        function.__name__,
-        function.__defaults__,
-        tuple(CellType(*_contents(cell)) for cell in function.__closure__ or ()),
-    )
-    frozen.__kwdefaults__ = function.__kwdefaults__
-    frozen.__module__ = function.__module__
-    frozen.__qualname__ = function.__qualname__
+    given = getattr(function, "py_func", function)  # the function of a compiled dispatcher
+    # A function of Python calls one of C, such as `math.tanh` or a ufunc.
+    python: Any = given if isinstance(given, FunctionType) else lambda x: given(x)
+    closure = tuple(CellType(*_contents(cell)) for cell in python.__closure__ or ())
+    variables = {**_globals_of(python), "__builtins__": builtins}
+    frozen = FunctionType(python.__code__, variables, python.__name__, python.__defaults__, closure)
+    for name in ("__kwdefaults__", "__module__", "__qualname__"):
+        setattr(frozen, name, getattr(python, name))
     return frozen
-
-
-def _calling(function: ScalarFunction) -> FunctionType:
-    """Return a Python function that calls a function of C, such as `math.tanh` or a ufunc."""
-
-    def call(x):  # type: ignore[no-untyped-def]
-        return function(x)
-
-    return call  # type: ignore[return-value]
 
 
 def _contents(cell: CellType) -> tuple[Any, ...]:
@@ -66,11 +46,12 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
         return ()
 
 
-def _global_names(code: CodeType) -> list[str]:
-    """Return the names of the global variables that a code, or a code in it, reads."""
-    reads = ("LOAD_GLOBAL", "LOAD_NAME")
-    instructions = (step for part in _codes(code) for step in dis.get_instructions(part))
-    return sorted({str(step.argval) for step in instructions if step.opname in reads})
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """Return the global variables that a function reads, by their names, in order."""
+    steps = (step for code in _codes(function.__code__) for step in dis.get_instructions(code))
+    reads = {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    variables = function.__globals__
+    return {name: variables[name] for name in sorted(reads) if name in variables}
 
 
 def _imported_names(code: CodeType) -> list[str]:
@@ -199,12 +180,12 @@ class _Digest:
             self._add_parts(*object_parts.parts_of(value), None)
 
     def _add_function(self, function: FunctionType) -> None:
-        code, variables = function.__code__, function.__globals__
+        code = function.__code__
         if self._is_seen(function, code):
             return
         cells = list(map(_contents, function.__closure__ or ()))
-        read = [(name, variables[name]) for name in _global_names(code) if name in variables]
-        parts = [code, function.__defaults__, function.__kwdefaults__, cells, read]
+        variables = _globals_of(function)
+        parts = [code, function.__defaults__, function.__kwdefaults__, cells, variables]
         if self._by_version:
             imports = [(name, _imported(name)) for name in _imported_names(code)]
             parts += [sorted(vars(function).items()), imports]

@@ -19,7 +19,7 @@ from bnmc._support.machine import available_memory
 from bnmc.chain.start import FirstLayer, shape_of
 from bnmc.errors import ResultTooLargeError
 from bnmc.simulation.engine.rows import bytes_of_given_weights, bytes_of_thread
-from bnmc.simulation.engine.state import State
+from bnmc.simulation.engine.state import State, bytes_of
 from bnmc.simulation.runs import Run
 from bnmc.simulation.segment import layers_of_step
 from bnmc.simulation.tiles import grid_of
@@ -125,7 +125,7 @@ class Request:
         layers = max(1, min(most, -(-block // run.recorded.every)))
         if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
-        frames = chains * layers * run.bytes_of_frame
+        frames = chains * layers * (1 + run.shows_state) * bytes_of(*run.frame.values())
         grams = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
         evaluated = grams * self._temporaries()
         room = 0

@@ -203,11 +203,6 @@ class Run(_Derived):
         return bytes_of(*self.layout.values())
 
     @property
-    def bytes_of_frame(self) -> int:
-        """Bytes of the arrays that record a layer of a chain."""
-        return (1 + self.shows_state) * bytes_of(*self.frame.values())
-
-    @property
     def measures(self) -> tuple[Measure, ...]:
         """The numbers that kernels of a GPU record in place of Gram matrices, if they are all."""
         # The numbers of kernels are those of a matrix whose samples have one unit.
