@@ -206,8 +206,9 @@ class Rows:
         normed, norm, batch = self.normed, self._map.norm, self._map.batch
         if normed.spread is None:
             return gradient
-        if self._map.eps == 0.0 and self._dimensions() == 1:
-            # N(y) is 1 or -1 in each entry, whatever y.
+        size = batch if norm.axis == "batch" else self.x.shape[-2] // norm.groups
+        if self._map.eps == 0.0 and size - norm.centred == 1:
+            # In one dimension N(y) is 1 or -1 in each entry, whatever y.
             return np.zeros_like(gradient)
         *leading, width, count, columns = gradient.shape
         if norm.axis == "batch":
@@ -230,12 +231,6 @@ class Rows:
         return slope_at(self._map.activation, self.x if is_first else self.normed.values)[
             ..., None, :
         ]
-
-    def _dimensions(self) -> int:
-        """Dimension of the space of what the norm divides by a root mean square."""
-        norm, width = self._map.norm, self.x.shape[-2]
-        size = self._map.batch if norm.axis == "batch" else width // norm.groups
-        return size - 1 if norm.centred else size
 
 
 class Layer(NamedTuple):

@@ -62,12 +62,9 @@ class View(NamedTuple):
             return values
         extreme = np.argwhere(log_scale > 690.0)
         if extreme.size:
-            chain, layer = extreme[0]
-            raise NonFiniteError(
-                self.first_chain + int(chain),
-                self.layer_of(int(layer)),
-                "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is",
-            )
+            chain, layer = (int(index) for index in extreme[0])
+            what = "Gram matrix (record 'scaled_gram' and 'log_scale' instead), whose scale is"
+            raise NonFiniteError(self.first_chain + chain, self.layer_of(layer), what)
         shape = log_scale.shape + (1,) * (values.ndim - 2)
         return values * np.exp(np.maximum(log_scale, -745.2)).reshape(shape)
 
@@ -245,8 +242,7 @@ class SoftRank(_Builtin):
     """
 
     def __init__(self, tau: float = 0.5, name: str = "soft_rank") -> None:
-        tau = real("tau", tau, above=0.0)
-        self.tau = tau
+        self.tau = tau = real("tau", tau, above=0.0)
         super().__init__(
             _name(name),
             lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
@@ -276,8 +272,7 @@ class Distance(_Builtin):
     """
 
     def __init__(self, star: ArrayLike, name: str = "distance") -> None:
-        fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
-        self.star = fixed
+        self.star = fixed = finite_array("star", star, shape=("n", "n")).astype(np.float64)
         super().__init__(
             _name(name),
             lambda view: grams.distance(view.gram, fixed),

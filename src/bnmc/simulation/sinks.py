@@ -81,9 +81,8 @@ class RunningMoments:
 
 def reduced_axes(reduce: str | Iterable[str]) -> frozenset[str]:
     """Return the axes that an argument `reduce` means, or raise."""
-    axes = (
-        [reduce] if isinstance(reduce, str) else items("reduce", reduce, "'chain', 'layer' or both")
-    )
+    allowed = "'chain', 'layer' or both"
+    axes = [reduce] if isinstance(reduce, str) else items("reduce", reduce, allowed)
     return frozenset(choice("reduce", axis, ("chain", "layer")) for axis in axes)
 
 

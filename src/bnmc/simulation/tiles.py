@@ -314,7 +314,7 @@ def make_tile(
     The origin of the first block is the start of the run.  The origin of later blocks, and of a
     continued run, is the layer and the arrays of a state.  The values go to `room` if it is given.
     """
-    run = common if isinstance(common, Run) else _unpickled(common)
+    run: Run = common if isinstance(common, Run) else _unpickled(common)
     chains, slots = grid.of_part(part), grid.of_block(block)
     values = room
     if values is None:
@@ -340,8 +340,7 @@ def _device_of(run: Run, part: int, parts: int) -> AbstractContextManager[Any]:
     from bnmc._kernels.gpu.device import cuda, devices
 
     numbers = devices()
-    device: AbstractContextManager[Any] = cuda.gpus[numbers[part % len(numbers)]]
-    return device
+    return cuda.gpus[numbers[part % len(numbers)]]
 
 
 def _pickled(run: Run) -> bytes:
@@ -352,8 +351,5 @@ def _pickled(run: Run) -> bytes:
     return sendable("chain", run.chain, run)
 
 
-@lru_cache(maxsize=8)
-def _unpickled(pickled: bytes) -> Run:
-    run = received(pickled)
-    assert isinstance(run, Run)
-    return run
+#: A worker process makes many tiles of one run.
+_unpickled = lru_cache(maxsize=8)(received)

@@ -189,8 +189,7 @@ class Trajectory(Recordings):
         xr = import_extra("xarray", "xarray")
         stored: Any = self.observables
         if hasattr(stored, "to_xarray"):
-            dataset: xarray.Dataset = stored.to_xarray().assign_attrs(self.attributes())
-            return dataset
+            return stored.to_xarray().assign_attrs(self.attributes())
         variables: dict[str, Any] = {
             name: (self.dims[name], values) for name, values in self.observables.items()
         }
@@ -198,19 +197,14 @@ class Trajectory(Recordings):
             variables[f"{name}_mean"] = (self.dims[name], moments.mean)
             variables[f"{name}_variance"] = (self.dims[name], moments.variance)
         used = {axis for axes, _ in variables.values() for axis in axes}
-        coordinates: dict[str, Any] = {}
-        if "layer" in used:
-            coordinates["layer"] = self.layers
-        if "chain" in used:
-            coordinates["chain"] = np.arange(self.chains)
-        dataset = xr.Dataset(variables, coordinates, self.attributes())
-        return dataset
+        numbers = {"layer": self.layers, "chain": np.arange(self.chains)}
+        coordinates = {axis: numbers[axis] for axis in numbers if axis in used}
+        return xr.Dataset(variables, coordinates, self.attributes())
 
     def to_datatree(self) -> xarray.DataTree:
         """Return the run as an `xarray.DataTree` with the group ``run``, as ArviZ has them."""
         xr = import_extra("xarray", "xarray")
-        tree: xarray.DataTree = xr.DataTree.from_dict({"run": self.to_xarray()})
-        return tree
+        return xr.DataTree.from_dict({"run": self.to_xarray()})
 
     def attributes(self) -> dict[str, Any]:
         """Return what says how to repeat the run, as plain values."""

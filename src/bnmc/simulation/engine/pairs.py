@@ -138,8 +138,7 @@ class Pairs:
     @property
     def waiting(self) -> NDArray[np.bool_]:
         """Which pairs have neither met nor lost rank: a mask."""
-        apart: NDArray[np.bool_] = (self.met < 0) & (self.status[:, 0] == 0)
-        return apart
+        return (self.met < 0) & (self.status[:, 0] == 0)
 
     def advance(
         self, layers: int, *, until: int = 0, record: bool = False, traced: int = 0

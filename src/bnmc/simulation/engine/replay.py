@@ -130,5 +130,4 @@ def biases_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArra
     for row in range(0, width, numbers.BLOCK):
         fill(tile, 0, chain.fan_in, 1, row, numbers.BLOCK, draw)
         unit[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
-    biases: FloatArray = unit[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
-    return biases
+    return unit[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))

@@ -122,8 +122,7 @@ class Threads:
             for task in (extend, subtract):
                 self._share_large(task, columns - last)
         factor.copy_twins(work.twin, work.factor)
-        least: float = rows.least_pivot(spec, work.twin, work.diagonal)
-        return least
+        return rows.least_pivot(spec, work.twin, work.diagonal)
 
 
 def _row_of_share(start: int, stop: int, share: float) -> int:

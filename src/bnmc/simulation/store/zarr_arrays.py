@@ -176,10 +176,9 @@ def read_values(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
     Errors for lack of memory or of open files are raised, as the tile is sound then.
     """
     try:
-        values: NDArray[Any] = array[where]
+        return array[where]
     except ValueError:
         return None
-    return values
 
 
 def checksum_of(values: NDArray[np.float64]) -> int:
