@@ -9,7 +9,7 @@ import pytest
 
 from bnmc import kernels
 from bnmc.kernels import c
-from bnmc.kernels.c_declarations import DECLARED
+from bnmc.kernels.c_header import DECLARED
 
 SOURCE = Path(__file__).with_name("embedding.c")
 

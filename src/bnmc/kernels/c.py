@@ -41,9 +41,8 @@ from bnmc._kernels.compiling import Sigma, c_function
 from bnmc._support.arguments import choice, precision
 from bnmc.chain.activations import Activation
 from bnmc.kernels import values
-from bnmc.kernels.c_declarations import DECLARED, Declared, in_ctypes, in_numba
 from bnmc.kernels.c_functions import bodies
-from bnmc.kernels.c_header import header_text
+from bnmc.kernels.c_header import DECLARED, Declared, header_text, in_ctypes, in_numba
 
 __all__ = ["ABI_VERSION", "Table", "function", "header", "table", "write_header"]
 

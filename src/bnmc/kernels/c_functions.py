@@ -1,7 +1,6 @@
 """The bodies of the functions for C: each makes arrays of pointers and calls `bnmc.kernels`.
 
-One maker a function: it takes an activation and a precision, and returns the body, whose arguments
-are those that `bnmc.kernels.c_declarations` declares.
+Their arguments are those that `bnmc.kernels.c_header` declares.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.compiling import Sigma, activate, inlined, makes_array
+from bnmc._kernels import compiling
+from bnmc._kernels.compiling import Sigma, inlined, makes_array
 from bnmc._kernels.cpu import memory, workspace
 from bnmc.kernels import layers, random_numbers
 from bnmc.kernels.checks import BAD_ARGUMENT, Law, is_valid
@@ -32,10 +32,6 @@ def bodies(sigma: Sigma, real: type[np.floating[Any]]) -> dict[str, Callable[...
     dict of str to function
         Plain functions for Numba to compile. In Python, pointers are integers or None.
     """
-    return {name: make(sigma, real) for name, make in _MAKERS.items()}
-
-
-def _workspace_bytes(sigma, real):
     size = np.dtype(real).itemsize
 
     def workspace_bytes(law):
@@ -44,18 +40,8 @@ def _workspace_bytes(sigma, real):
             return -1
         return workspace.workspace_bytes(of_law.batch, of_law.columns, size)
 
-    return workspace_bytes
-
-
-def _stride(sigma, real):
     def stride(law):
         return -1 if _is_null(law) else memory.stride(_law_at(law, 0, 0)[1].width)
-
-    return stride
-
-
-def _conditional_layer(sigma, real):
-    size = np.dtype(real).itemsize
 
     def conditional_layer(
         law, gram, layer, chain, key, out, work, work_bytes, x, activations
@@ -72,12 +58,6 @@ def _conditional_layer(sigma, real):
             _array(activations, (halves, memory.padded(n), rows), real),
         )  # fmt: skip
 
-    return conditional_layer
-
-
-def _weights_layer(sigma, real):
-    size = np.dtype(real).itemsize
-
     def weights_layer(
         law, weights, activations, layer, chain, key, out, work, work_bytes, x
     ):  # fmt: skip
@@ -93,12 +73,6 @@ def _weights_layer(sigma, real):
             _array(x, (0 if _is_null(x) else n, rows), real),
         )  # fmt: skip
 
-    return weights_layer
-
-
-def _normalise_activate(sigma, real):
-    size = np.dtype(real).itemsize
-
     def normalise_activate(law, h, rows, out, work, work_bytes):
         valid, of_law = _law_at(law, 0, 0)
         if not valid or _is_null(h) or _is_null(out) or not _is_work(work, work_bytes) or rows < 0:
@@ -108,12 +82,6 @@ def _normalise_activate(sigma, real):
             sigma, of_law, _array(h, shape, real), _array(out, shape, real),
             _array(work, (work_bytes // size,), real),
         )  # fmt: skip
-
-    return normalise_activate
-
-
-def _gram(sigma, real):
-    size = np.dtype(real).itemsize
 
     def gram(law, a, rows, out, work, work_bytes):
         valid, of_law = _law_at(law, 0, 0)
@@ -125,21 +93,11 @@ def _gram(sigma, real):
             _array(work, (work_bytes // size,), real),
         )  # fmt: skip
 
-    return gram
-
-
-def _failed_row(sigma, real):
-    size = np.dtype(real).itemsize
-
     def failed_row(work, work_bytes):
         if not _is_work(work, work_bytes):
             return -1
         return layers.failed_row(_array(work, (work_bytes // size,), real))
 
-    return failed_row
-
-
-def _normals(sigma, real):
     def normals(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
             return BAD_ARGUMENT
@@ -147,10 +105,6 @@ def _normals(sigma, real):
             _array(out, (rows,), real), element, first_row, layer, chain, key, np.int64(stream)
         )
 
-    return normals
-
-
-def _uniforms(sigma, real):
     def uniforms(out, rows, element, first_row, layer, chain, key, stream):
         if _is_null(out) or rows < 0:
             return BAD_ARGUMENT
@@ -158,10 +112,6 @@ def _uniforms(sigma, real):
             _array(out, (rows,), real), element, first_row, layer, chain, key, np.int64(stream)
         )
 
-    return uniforms
-
-
-def _philox(sigma, real):
     def philox(counter, key, out):
         if _is_null(counter) or _is_null(key) or _is_null(out):
             return BAD_ARGUMENT
@@ -173,29 +123,14 @@ def _philox(sigma, real):
         )
         return 0
 
-    return philox
+    def activate(value):
+        return compiling.activate(sigma, value)
 
-
-def _activate(sigma, real):
-    def value_of(value):
-        return activate(sigma, value)
-
-    return value_of
-
-
-_MAKERS: dict[str, Callable[..., Any]] = {
-    "workspace_bytes": _workspace_bytes,
-    "stride": _stride,
-    "conditional_layer": _conditional_layer,
-    "weights_layer": _weights_layer,
-    "normalise_activate": _normalise_activate,
-    "gram": _gram,
-    "failed_row": _failed_row,
-    "normals": _normals,
-    "uniforms": _uniforms,
-    "philox": _philox,
-    "activate": _activate,
-}
+    functions = (
+        workspace_bytes, stride, conditional_layer, weights_layer, normalise_activate, gram,
+        failed_row, normals, uniforms, philox, activate,
+    )  # fmt: skip
+    return {function.__name__: function for function in functions}
 
 
 @inlined
