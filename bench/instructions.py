@@ -176,7 +176,7 @@ def _spec() -> Any:
     from bnmc.chain.activations import Activation, sigma_of
 
     digest = sigma_of(Activation.named("relu")).digest
-    return Spec(BATCH, BATCH, NORM_CENTRED, False, False, "float32", digest)
+    return Spec(BATCH, BATCH, NORM_CENTRED, False, False, "float32", digest, centred=True)
 
 
 def _ptx(kernel: Any) -> str:

@@ -36,7 +36,7 @@ from bnmc._kernels.gpu.arguments import (
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.pairs import PairRecord, Pairs, PairSpan, PairWork
-from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Passing, Spec
+from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, NORMAL_BIAS, Spec
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     NORM_CENTRED,
@@ -214,7 +214,7 @@ def signature(kernel, spec):
     if kernel == "layers":
         return types.void(state, LAW, TARGET, STATUS, STATUS, ADDRESS, WHOLE, WHOLE)
     of = array(number, 3) if spec.source == GIVEN else NOTHING
-    if spec.passing is not None:
+    if spec.in_passes:
         of = tuple_of(Passes, GRAMS, NOTHING, array(DOUBLE, 4), GRAMS, GRAMS)
     if spec.is_orthogonal:
         of = tuple_of(Frames, GRAMS, GRAMS, array(DOUBLE, 1))
@@ -232,7 +232,7 @@ def signature_of_backward(kernel, spec):
     above = array(number, 3) if spec.skipped else NOTHING
     given = GRAMS if kernel.startswith("top") else NOTHING
     extra = NOTHING
-    if spec.passing is not None:
+    if spec.in_passes:
         standard = [NOTHING] * 4
         if spec.over_features:
             standard = [GRAMS, GRAMS, four, array(DOUBLE, 5)]
@@ -254,14 +254,18 @@ def spec_of(kernel, columns, dtype, source, scaled):
     Passes are those of a norm over the features after the activation, with a skip connection and,
     if weights are multiplied, a bias.
     """
-    sigma, passing = sigma_of(Activation.named("relu")), None
-    if kernel in ("moments", "finish"):
-        bias = NORMAL_BIAS * (source == MULTIPLIED)
-        passing = Passing(ACTIVATION_FIRST, NORM_NONE, True, True, bias)
-    return Spec(
-        columns, columns, NORM_NONE if scaled or passing else NORM_CENTRED, passing is not None,
-        source in (MULTIPLIED, KEPT), dtype, sigma.digest, source, scaled=scaled, passing=passing,
+    sigma, in_passes = sigma_of(Activation.named("relu")), kernel in ("moments", "finish")
+    spec = Spec(
+        columns, columns, NORM_NONE if scaled or in_passes else NORM_CENTRED, in_passes,
+        source in (MULTIPLIED, KEPT), dtype, sigma.digest, source, scaled=scaled,
+        centred=not scaled and not in_passes,
     )  # fmt: skip
+    if not in_passes:
+        return spec
+    bias = NORMAL_BIAS * (source == MULTIPLIED)
+    return spec._replace(
+        in_passes=True, order=ACTIVATION_FIRST, over_features=True, features_centred=True, bias=bias
+    )
 
 
 def backward_spec_of(columns, dtype, skipped):
@@ -269,7 +273,7 @@ def backward_spec_of(columns, dtype, skipped):
     relu = Activation.named("relu")
     return Spec(
         columns, columns, NORM_CENTRED, skipped, False, dtype, sigma_of(relu).digest,
-        slope=slope_of(relu).digest,
+        slope=slope_of(relu).digest, centred=True,
     )  # fmt: skip
 
 
@@ -281,8 +285,10 @@ def passes_spec_of(name, columns, dtype):
     elif "branch" in name:
         order, norm = NORM_IN_BRANCH, NORM_CENTRED
     spec = backward_spec_of(columns, dtype, "skipped" in name)
-    passing = Passing(order, norm, norm == NORM_NONE, True, is_convolved="convolved" in name)
-    return spec._replace(norm=norm, passing=passing)
+    return spec._replace(
+        norm=norm, centred=norm == NORM_CENTRED, in_passes=True, order=order,
+        over_features=norm == NORM_NONE, features_centred=True, is_convolved="convolved" in name,
+    )  # fmt: skip
 
 
 def built(name, kernel, columns, dtype, source):

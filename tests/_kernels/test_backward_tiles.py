@@ -34,7 +34,7 @@ def test_sums_of_products(dtype, columns, has_shares):
     room = shape.room_of(own)
     stride, rows = own.stride, own.tile_rows
     first, second, delta = room.first, room.second, room.delta
-    kind = spec.kind
+    kind = constants_of(own)["kind"]
 
     def add(left, right, sums):
         numbers = cuda.shared.array(0, kind)

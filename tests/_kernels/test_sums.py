@@ -42,7 +42,7 @@ def test_sums_of_quads(dtype, columns, passes, threads):
         own = shape.shape_of(spec)
     assert own.passes == passes
     assert own.parts > 1 or threads == 16
-    kind, numbers = spec.kind, 4 * columns
+    kind, numbers = constants_of(own)["kind"], 4 * columns
 
     def add(rows, out):
         quad = cuda.local.array(numbers, kind)

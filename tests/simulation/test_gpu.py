@@ -1056,7 +1056,9 @@ def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
     first row that the layer does not have.
     """
     digest = sigma_of(Activation.named("linear")).digest
-    spec = shape.Spec(columns, columns, codes.NORM_CENTRED, False, False, "float64", digest)
+    spec = shape.Spec(
+        columns, columns, codes.NORM_CENTRED, False, False, "float64", digest, centred=True
+    )
     own_shape = shape.shape_of(spec)
     assert own_shape.whole_rows == (columns == 3)
     draw = codes.Draw(5, codes.STREAM_ROWS | 2, np.uint32(2**32 - 1), np.uint32(12345))

@@ -177,12 +177,12 @@ def test_weights_without_kernels_name_their_alternative():
 @pytest.mark.parametrize("source", [shape.DRAWN, shape.MULTIPLIED, shape.KEPT])
 def test_buffers_do_not_overlap(threads, source):
     sigma = sigma_of(Activation.named("relu"))
-    passing = shape.Passing(codes.NORM_FIRST, codes.NORM_NONE, True, True)
+    options = {"in_passes": True, "over_features": True, "features_centred": True}
     patches = mock.patch.multiple(shape, MOST_THREADS=threads, _MOST_THREADS_OF_WEIGHTS=threads)
     for columns in range(1, 65):
         spec = shape.Spec(
             columns, columns, codes.NORM_NONE, False, False, "float64", sigma.digest, source,
-            passing=passing,
+            **options,
         )  # fmt: skip
         with patches:
             own = shape.shape_of(spec)
@@ -197,10 +197,10 @@ def test_buffers_do_not_overlap(threads, source):
 def test_segments_have_places_of_their_own():
     """Of tiles whose rows lie among those of the next tile, too."""
     sigma = sigma_of(Activation.named("relu"))
-    passing = shape.Passing(codes.NORM_FIRST, codes.NORM_NONE, True, True)
+    options = {"in_passes": True, "over_features": True, "features_centred": True}
     for source in (shape.DRAWN, shape.MULTIPLIED):
         spec = shape.Spec(
-            2, 2, codes.NORM_NONE, False, False, "float64", sigma.digest, source, passing=passing
+            2, 2, codes.NORM_NONE, False, False, "float64", sigma.digest, source, **options
         )
         own = shape.shape_of(spec)
         rows = max(own.tile_rows, 64)

@@ -158,13 +158,6 @@ def _buffers_of(spec: codes.LayerSpec) -> tuple[int, bool]:
     return layer_kernels.panels_of(spec), spec.groups > 0
 
 
-def norm_of_factor(spec: codes.LayerSpec) -> int:
-    """Return the code of the norm for which kernels of a GPU factorise covariances."""
-    if spec.hides_common:
-        return codes.NORM_CENTRED
-    return codes.NORM_NONE if spec.norm == codes.NORM_CENTRED else spec.norm
-
-
 def check_status(status: NDArray[np.int64], first: int, *others: int) -> None:
     """Raise the error of the first chain that a kernel stopped.
 

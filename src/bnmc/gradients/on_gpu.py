@@ -108,15 +108,13 @@ class GpuTask(Task):
         chain, dtype = self.run.chain, self.run.dtype
         is_double = self.in_passes or chain.is_orthogonal
         spec = kernel_spec(chain, self.law, "float64" if is_double else dtype)
-        if spec.passing is not None:
-            is_convolved = chain.convolution is not None
-            spec = spec._replace(passing=spec.passing._replace(is_convolved=is_convolved))
         return kernels_of(
             spec._replace(
                 slope=slope_of(chain.activation).digest,
                 narrow=is_double and dtype == "float32",
                 is_orthogonal=chain.is_orthogonal,
                 scaled=False,
+                is_convolved=self.in_passes and chain.convolution is not None,
             )
         )
 

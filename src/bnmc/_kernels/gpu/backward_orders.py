@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bnmc._kernels.gpu.constants import (
     activates_first, at_delta, at_second, batch, centred, derivative, features_centred, norm,
-    norm_first, norm_in_branch, number, over_features, row_norm, sigma, skipped, stride,
+    norm_first, norm_in_branch, number, over_features, sigma, skipped, stride,
     subtracts_mean,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import inlined
@@ -167,7 +167,7 @@ def lead_through(first_row, width, gradient, of):
 
     If the norm is inside the branch, then u is h, and the skip connection adds its part.
     """
-    if over_features or row_norm != NORM_NONE:
+    if over_features or norm != NORM_NONE:
         each_row(_lead_row, -1, first_row, width, (gradient, of))
 
 

@@ -6,32 +6,55 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+from numba import float32, float64
+
+from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.gpu import constants
-from bnmc._kernels.gpu.device import Linker, Placeholder
+from bnmc._kernels.gpu.device import Linker, Placeholder, inverse_root32, inverse_root64
 from bnmc._kernels.gpu.factor import factorise, steps_of
 from bnmc._kernels.gpu.layers import frame, layers
-from bnmc._kernels.gpu.shape import Room, Shape, Spec, room_of, shape_of
+from bnmc._kernels.gpu.shape import NO_BIAS, UNIFORM_BIAS, Room, Shape, Spec, room_of, shape_of
 from bnmc._kernels.gpu.sums import passes_of
 from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc._kernels.scalar.normal import centred_uniforms, normals, signs
 
 
 def constants_of(shape: Shape, room: Room | None = None) -> dict[str, Any]:
     """Return the values of the names of `constants`; those of a `Room` only if there is one."""
-    at = shape.at
+    at, spec = shape.at, shape.spec
     places: dict[str, int] = {**at._asdict(), "seen": at.diagonal, "seen_factor": at.factor}
     if room is not None:
         places |= {**room._asdict(), "seen_factor": room.factor, "factor": at.factor}
     names: dict[str, Any] = {f"at_{name}": place for name, place in places.items()}
     for name, value in vars(constants).items():
         if isinstance(value, Placeholder):
-            for owner in (shape, shape.spec):
+            for owner in (shape, spec):
                 if hasattr(owner, name):
                     names[name] = getattr(owner, name)
-    names["bare"] = False
-    names["eliminate_first"] = steps_of(shape.spec.columns) if shape.in_registers else None
-    names["add_first_pass"] = passes_of(shape) if shape.whole_rows else None
+    single, laws, functions = spec.single, (normals, centred_uniforms, signs), Sigma.by_digest
+    biases = centred_uniforms if spec.bias == UNIFORM_BIAS else normals
+    names |= {
+        "kind": float32 if single else float64,
+        "number": np.float32 if single else np.float64,
+        "unit": 2.0**-23 if single else 2.0**-52,
+        "has_bias": spec.bias != NO_BIAS,
+        "sigma": functions[spec.digest].functions[spec.dtype],
+        "derivative": functions[spec.slope].functions[spec.dtype] if spec.slope else None,
+        "inverse_root": inverse_root32 if single else inverse_root64,
+        "draw_normals": _of(normals, single or spec.narrow),
+        "draw_weights": _of(laws[spec.weights], single),
+        "draw_biases": _of(biases, single),
+        "bare": False,
+        "eliminate_first": steps_of(spec.columns) if shape.in_registers else None,
+        "add_first_pass": passes_of(shape) if shape.whole_rows else None,
+    }
     without_norm = Linker({**names, "norm": NORM_NONE, "centred": False})
     return {**names, "factorise_plain": without_norm.function(factorise)}
+
+
+def _of(function: Any, single: bool) -> Any:
+    return function.single if single else function.double
 
 
 class Kernels:

@@ -16,13 +16,16 @@ _LATER: Any = Placeholder()
 # --- of a `Spec`
 columns = batch = inputs = source = _LATER
 skipped = keeps_rows = scaled = single = _LATER
+norm = centred = _LATER
+subtracts_mean = over_features = is_convolved = in_passes = is_orthogonal = activates_first = (
+    norm_first
+) = _LATER
+norm_in_branch = features_centred = covered = _LATER
+
+# --- that follow from a `Spec`
 #: Numba's type and NumPy's type of the numbers of rows, and their unit roundoff.
 kind = number = unit = _LATER
-norm = centred = _LATER
-row_norm = subtracts_mean = over_features = is_convolved = in_passes = is_orthogonal = (
-    activates_first
-) = norm_first = _LATER
-norm_in_branch = features_centred = has_bias = covered = _LATER
+has_bias = _LATER
 
 # --- of a `Shape`
 threads = quads = groups = chunk = accumulators = tile_rows = stride = padded = _LATER

@@ -7,7 +7,7 @@ from numba import int64
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_tile, bare, batch, columns, in_passes, inputs, inverse_root,
-    keeps_rows, kind, norm_first, number, over_features, quads, row_norm, sigma, skipped, stride,
+    keeps_rows, kind, norm, norm_first, number, over_features, quads, sigma, skipped, stride,
     subtracts_mean, threads, tile_rows, unit,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
@@ -131,7 +131,7 @@ def measure_row(values, at, step, row, width, eps):
         for i in range(batch):
             mean += values[u32(at + i * step)]
         mean *= number(1.0 / batch)
-    if row_norm != NORM_NONE:
+    if norm != NORM_NONE:
         variance = number(0.0)
         for i in range(batch):
             deviation = values[u32(at + i * step)] - mean

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import float32, float64
 
-from bnmc._kernels.compiling import Sigma
-from bnmc._kernels.gpu.device import SIMULATED, inverse_root32, inverse_root64
+from bnmc._kernels.gpu.device import SIMULATED
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     GAUSSIAN,
@@ -33,7 +31,6 @@ from bnmc._kernels.scalar.codes import (
     NORM_FIRST,
     NORM_IN_BRANCH,
 )
-from bnmc._kernels.scalar.normal import centred_uniforms, normals, signs
 
 # Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, given, or
 # kept by the first of two passes.
@@ -84,23 +81,12 @@ _SHARED_OF_PROCESSOR = 226 * 1024
 u32 = np.uintp
 
 
-class Passing(NamedTuple):
-    """Constants of the kernels in `passes`, for layers that need more than `layers_kernel`."""
-
-    order: int
-    norm: int  # over the batch
-    over_features: bool  # whether there is a norm over the features
-    centred: bool  # whether that norm subtracts the mean
-    bias: int = NO_BIAS  # the law of biases, if weights are multiplied
-    is_convolved: bool = False  # whether the weights have several taps
-
-
 class Spec(NamedTuple):
     """The properties of chains for which kernels are compiled."""
 
     columns: int  # batch times inputs
     batch: int
-    norm: int
+    norm: int  # over the batch
     skipped: bool  # whether there is a skip connection
     keeps_rows: bool  # whether activations are written to global memory
     dtype: str  # of rows
@@ -108,11 +94,18 @@ class Spec(NamedTuple):
     source: int = DRAWN
     weights: int = GAUSSIAN
     scaled: bool = False  # whether the scale of each sample is split off
-    passing: Passing | None = None  # for layers in passes over their rows
     slope: str = ""  # digest of the derivative, a key of `Sigma.by_digest`, for a backward pass
+    centred: bool = False  # whether rows of W a are drawn without their mean over each batch
     is_orthogonal: bool = False  # whether the weights are orthogonal
     narrow: bool = False  # whether the normals of float64 rows are those of float32 ones
     covered: bool = False  # whether the covariance of the rows of pairs is not the Gram matrix
+    # Of layers in passes over their rows, see `passes`.
+    in_passes: bool = False
+    order: int = NORM_FIRST
+    over_features: bool = False  # whether there is a norm over the features
+    features_centred: bool = False  # whether that norm subtracts the mean
+    bias: int = NO_BIAS  # the law of biases, if weights are multiplied
+    is_convolved: bool = False  # whether the weights have several taps
 
     @property
     def rows_of_gram(self) -> int:
@@ -125,50 +118,20 @@ class Spec(NamedTuple):
         return self.columns // self.batch
 
     @property
-    def centred(self) -> bool:
-        """Whether the norm subtracts the mean of a batch."""
-        return self.norm == NORM_CENTRED
-
-    @property
-    def in_passes(self) -> bool:
-        """Whether layers are in passes over their rows."""
-        return self.passing is not None
-
-    @property
     def one_block_suffices(self) -> bool:
         """Whether a block can take a chain through layers: rows stay on no device array."""
-        is_plain = self.source == DRAWN and not self.is_orthogonal and self.passing is None
+        is_plain = self.source == DRAWN and not self.is_orthogonal and not self.in_passes
         return is_plain and not self.keeps_rows and not (self.scaled and self.skipped)
 
     @property
-    def row_norm(self) -> int:
-        """The norm over the batch of each row of a tile."""
-        return self.norm if self.passing is None else self.passing.norm
-
-    @property
     def subtracts_mean(self) -> bool:
-        """Whether that norm subtracts the mean of a row.
+        """Whether the norm over the batch subtracts the mean of a row.
 
         Rows drawn with the covariance P G P are centred already.  With a skip connection the mean
         is subtracted nevertheless, since rounding errors would add up over layers.
         """
-        is_centred = self.skipped or self.source != DRAWN or self.passing is not None
-        return self.row_norm == NORM_CENTRED and is_centred
-
-    @property
-    def over_features(self) -> bool:
-        """Whether there is a norm over the features, so that a pass sums moments of the samples."""
-        return self.passing is not None and self.passing.over_features
-
-    @property
-    def features_centred(self) -> bool:
-        """Whether the norm over the features subtracts the mean."""
-        return self.passing is not None and self.passing.centred
-
-    @property
-    def order(self) -> int:
-        """The order of norm and activation."""
-        return NORM_FIRST if self.passing is None else self.passing.order
+        is_centred = self.skipped or self.source != DRAWN or self.in_passes
+        return self.norm == NORM_CENTRED and is_centred
 
     @property
     def norm_first(self) -> bool:
@@ -186,68 +149,9 @@ class Spec(NamedTuple):
         return self.order == ACTIVATION_FIRST
 
     @property
-    def has_bias(self) -> bool:
-        """Whether weights are multiplied, and a bias is added."""
-        bias = NO_BIAS if self.passing is None else self.passing.bias
-        return self.source == MULTIPLIED and bias != NO_BIAS
-
-    @property
-    def is_convolved(self) -> bool:
-        """Whether the weights have several taps."""
-        return self.passing is not None and self.passing.is_convolved
-
-    @property
     def single(self) -> bool:
         """Whether rows are float32."""
         return self.dtype == "float32"
-
-    @property
-    def kind(self) -> Any:
-        """Numba's type of the numbers of rows."""
-        return float32 if self.single else float64
-
-    @property
-    def number(self) -> Any:
-        """NumPy's type of the numbers of rows."""
-        return np.float32 if self.single else np.float64
-
-    @property
-    def unit(self) -> float:
-        """The unit roundoff of rows."""
-        return 2.0**-23 if self.single else 2.0**-52
-
-    @property
-    def sigma(self) -> Any:
-        """The activation."""
-        return Sigma.by_digest[self.digest].functions[self.dtype]
-
-    @property
-    def derivative(self) -> Any:
-        """The derivative of the activation, or None."""
-        return Sigma.by_digest[self.slope].functions[self.dtype] if self.slope else None
-
-    @property
-    def inverse_root(self) -> Any:
-        """The function 1 / sqrt(x)."""
-        return inverse_root32 if self.single else inverse_root64
-
-    @property
-    def draw_normals(self) -> Any:
-        """The function of the normals of a quad."""
-        return normals.single if self.single or self.narrow else normals.double
-
-    @property
-    def draw_weights(self) -> Any:
-        """The function of the weights of a quad."""
-        law = (normals, centred_uniforms, signs)[self.weights]
-        return law.single if self.single else law.double
-
-    @property
-    def draw_biases(self) -> Any:
-        """The function of the biases of a quad."""
-        is_uniform = self.passing is not None and self.passing.bias == UNIFORM_BIAS
-        law = centred_uniforms if is_uniform else normals
-        return law.single if self.single else law.double
 
 
 class Places(NamedTuple):
@@ -481,7 +385,7 @@ def shape_of(spec: Spec) -> Shape:
 
 
 def _has_whole_rows(spec: Spec, groups: int) -> bool:
-    return spec.source == DRAWN and groups == 1 and spec.passing is None and not spec.slope
+    return spec.source == DRAWN and groups == 1 and not spec.in_passes and not spec.slope
 
 
 def _squares(classes: int) -> int:

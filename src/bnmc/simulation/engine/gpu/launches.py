@@ -33,14 +33,13 @@ from bnmc._kernels.gpu.shape import (
     NO_BIAS,
     NORMAL_BIAS,
     UNIFORM_BIAS,
-    Passing,
     Shape,
     Spec,
 )
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import sigma_of
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor, raise_stopped
+from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.homogeneity import splits_scale
 
 #: Blocks per multiprocessor among which the layers of few chains are split.
@@ -57,17 +56,10 @@ def is_plain(chain: Chain) -> bool:
 
 def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DRAWN) -> Spec:
     """Return the properties for which kernels of the layers of a chain are compiled."""
-    passing = None
-    if not is_plain(chain):
-        bias = NO_BIAS
-        if source == MULTIPLIED and law.bias > 0.0:
-            bias = UNIFORM_BIAS if law.uniform_bias else NORMAL_BIAS
-        is_convolved = source == MULTIPLIED and chain.convolution is not None
-        passing = Passing(law.order, law.norm, law.groups > 0, law.centred, bias, is_convolved)
-    return Spec(
+    spec = Spec(
         law.columns,
         law.batch,
-        norm_of_factor(law),
+        law.norm,
         chain.skip != 0.0,  # also in layer 0, which writes the representation
         source in (MULTIPLIED, KEPT),
         dtype,
@@ -75,7 +67,20 @@ def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DR
         source,
         law.weights if source == MULTIPLIED else 0,
         splits_scale(chain),
-        passing,
+        centred=law.hides_common,
+    )
+    if is_plain(chain):
+        return spec
+    bias = NO_BIAS
+    if source == MULTIPLIED and law.bias > 0.0:
+        bias = UNIFORM_BIAS if law.uniform_bias else NORMAL_BIAS
+    return spec._replace(
+        in_passes=True,
+        order=law.order,
+        over_features=law.groups > 0,
+        features_centred=law.centred,
+        bias=bias,
+        is_convolved=source == MULTIPLIED and chain.convolution is not None,
     )
 
 
@@ -231,7 +236,7 @@ def forward(
         for name, lengths in lengths_of_work(chain, law, spec, layer).items()
     }
     rows = kernels
-    if spec.passing is not None:
+    if spec.in_passes:
         of = Passes(*(arrays.get(name, NOTHING) for name in Passes._fields))
         of = of._replace(covariances=arrays.get("covariances", state_of.grams))
         grid, taps = (launches.blocks, count), neighbours(chain, spec.columns)

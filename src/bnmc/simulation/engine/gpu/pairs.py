@@ -22,7 +22,6 @@ from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges, ranges
 from bnmc.chain.chain import Chain
-from bnmc.chain.compiled import norm_of_factor
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
@@ -44,9 +43,9 @@ class GpuPairs(Pairs):
 
     def _allocate(self) -> None:
         n, count = self.chain.batch, len(self.met)
-        norm, digest = norm_of_factor(self._spec), self._sigma.digest
-        spec = Spec(n, n, norm, False, False, "float64", digest)
-        self._kernels = kernels_of(spec._replace(covered=not self.chain.covariance.is_identity))
+        spec = Spec(n, n, self._spec.norm, False, False, "float64", self._sigma.digest)
+        covered = not self.chain.covariance.is_identity
+        self._kernels = kernels_of(spec._replace(covered=covered, centred=self._spec.hides_common))
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
                 "cuda", f"a batch of {n} needs {self._kernels.bytes} bytes of shared memory"
