@@ -32,6 +32,7 @@ from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
 from bnmc._support.device_arrays import as_device_array, is_device_array
 from bnmc.chain.activations import sigma_of
+from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import Covariance
 from bnmc.errors import (
     ArgumentError,
@@ -1063,15 +1064,16 @@ def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
     assert own_shape.whole_rows == (columns == 3)
     draw = codes.Draw(5, codes.STREAM_ROWS | 2, np.uint32(2**32 - 1), np.uint32(12345))
 
-    def fill(width, layer, stream, k0, k1, out):
+    def fill(law, layer, stream, k0, k1, pivots, out):
         begin()
-        draw_squares(width, 0, codes.Draw(layer, stream, k0, k1), out)
+        draw_squares(law, 0, codes.Draw(layer, stream, k0, k1), pivots, out)
 
     fill = device.Linker(constants_of(own_shape)).kernel(fill, 255)
 
     found = np.zeros((columns, columns))
     words = (np.uint32(5), np.uint32(draw.stream), draw.key0, draw.key1)
-    device.launch(fill, 1, own_shape.threads, own_shape.bytes, 0, width, *words, found)
+    law, pivots = spec_of(Chain(width, columns)), np.ones(columns)
+    device.launch(fill, 1, own_shape.threads, own_shape.bytes, 0, law, *words, pivots, found)
     z = np.asarray(normals(np.arange(columns), np.arange(width), draw, np.float64), float)
     np.testing.assert_allclose(found, z @ z.T / width, rtol=0, atol=1e-13)
 

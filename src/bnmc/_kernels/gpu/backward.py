@@ -45,7 +45,7 @@ from bnmc._kernels.gpu.backward_orders import (
 from bnmc._kernels.gpu.backward_taps import (
     add_taps, clear_taps, make_noise_of_taps, merge_taps, take_mixing_of_taps,
 )  # fmt: skip
-from bnmc._kernels.gpu.backward_tiles import add_cross, multiply, multiply_onto
+from bnmc._kernels.gpu.tiles import add_cross, multiply, multiply_onto
 from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_UNRESOLVED, is_last, thread
 from bnmc._kernels.gpu.block import begin as begin_block
 from bnmc._kernels.gpu.constants import (

@@ -14,7 +14,7 @@ from numba import float64, int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_matrices import merge
-from bnmc._kernels.gpu.backward_tiles import add_cross, multiply
+from bnmc._kernels.gpu.tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     at_delta, at_diagonal, at_first, at_flags, at_root, at_second, at_seen, at_seen_factor,

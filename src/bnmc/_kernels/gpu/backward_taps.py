@@ -15,7 +15,7 @@ from __future__ import annotations
 from math import sqrt
 from bnmc._kernels.gpu.backward_frame import clear_cross, make_noise
 from bnmc._kernels.gpu.backward_matrices import merge, take_mixing
-from bnmc._kernels.gpu.backward_tiles import add_cross, multiply
+from bnmc._kernels.gpu.tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
     at_delta, at_diagonal, at_first, at_mixing, at_root, at_second, columns, is_convolved, kind,

@@ -12,6 +12,7 @@ from numba import float32, float64
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.gpu import constants
 from bnmc._kernels.gpu.device import Linker, Placeholder, inverse_root32, inverse_root64
+from bnmc._kernels.gpu.drawing import add_made
 from bnmc._kernels.gpu.factor import factorise, steps_of
 from bnmc._kernels.gpu.layers import frame, layers
 from bnmc._kernels.gpu.shape import NO_BIAS, UNIFORM_BIAS, Room, Shape, Spec, room_of, shape_of
@@ -50,7 +51,11 @@ def constants_of(shape: Shape, room: Room | None = None) -> dict[str, Any]:
         "add_first_pass": passes_of(shape) if shape.whole_rows else None,
     }
     without_norm = Linker({**names, "norm": NORM_NONE, "centred": False})
-    return {**names, "factorise_plain": without_norm.function(factorise)}
+    return {
+        **names,
+        "factorise_plain": without_norm.function(factorise),
+        "add_bare": Linker({**names, "bare": True}).function(add_made),
+    }
 
 
 def _of(function: Any, single: bool) -> Any:

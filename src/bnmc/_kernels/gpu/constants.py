@@ -57,5 +57,5 @@ bare = _LATER
 draw_normals = draw_weights = draw_biases = _LATER
 #: The first of the functions that factor a matrix in registers, and that sum rows in registers.
 eliminate_first = add_first_pass = _LATER
-#: `factor.factorise` without a norm.
-factorise_plain = _LATER
+#: `factor.factorise` without a norm, and `drawing.add_made` of rows that are summed as drawn.
+factorise_plain = add_bare = _LATER

@@ -13,7 +13,7 @@ from numba import float64, uint32
 
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    accumulators, at_diagonal, at_factor, at_tile, at_words, batch, chunk, columns, draw_biases,
+    accumulators, at_diagonal, at_factor, at_tile, at_words, batch, columns, draw_biases,
     draw_normals, element_words, groups, has_bias, in_passes, inputs, keeps_rows, kind, number,
     padded, quads, single, skipped, source, stride, threads, vector, whole_rows,
 )  # fmt: skip
@@ -22,6 +22,7 @@ from bnmc._kernels.gpu.multiplying import multiply_tile
 from bnmc._kernels.gpu.rows import copy_tile, finish_row, finish_tile, row_of
 from bnmc._kernels.gpu.shape import DRAWN, KEPT, MULTIPLIED, u32
 from bnmc._kernels.gpu.sums import add_quads, add_tile
+from bnmc._kernels.gpu.tiles import add_quad, drawn_quad, multiply, write_quad
 from bnmc._kernels.gpu.words import finish_words, words_of_element, words_of_quad
 from bnmc._kernels.scalar.codes import SECOND_WORD
 from bnmc._kernels.scalar.normal import joined, normals_of
@@ -78,7 +79,8 @@ def add_made(first_row, element, rows):
 def make_tile(first_row, element, rows):
     """Write rows W a to the tile or, in layers in passes, h = skip x + gain W a + b."""
     if source == DRAWN:
-        _draw_tile(first_row, element, rows.draw)
+        draw_normals_of_tile(thread(), at_tile, at_diagonal, first_row, element, rows.draw)
+        multiply(at_tile, at_factor, at_tile)
     elif source == MULTIPLIED:
         multiply_tile(first_row, rows.fan_in, rows.gain, rows.draw, rows.a)
     else:
@@ -89,14 +91,11 @@ def make_tile(first_row, element, rows):
 
 def _add_rest(first_row, rows):
     """Add bias and skip connection; the bias is a weight after the last ones."""
-    draw = rows.draw
     for item in range(thread(), quads, threads):
-        quad = np.uint32(first_row // 4 + item)
-        z0, z1, z2, z3 = number(0.0), number(0.0), number(0.0), number(0.0)
+        quad, zero = np.uint32(first_row // 4 + item), number(0.0)
+        z0, z1, z2, z3 = zero, zero, zero, zero
         if has_bias:
-            z0, z1, z2, z3 = draw_biases(
-                np.uint32(rows.fan_in), quad, draw.layer, draw.stream, draw.key0, draw.key1
-            )
+            z0, z1, z2, z3 = drawn_quad(draw_biases, rows.fan_in, quad, rows.draw)
         _add_to_row(first_row, item, number(rows.bias) * number(z0), rows)
         _add_to_row(first_row, item + quads, number(rows.bias) * number(z1), rows)
         _add_to_row(first_row, item + 2 * quads, number(rows.bias) * number(z2), rows)
@@ -159,13 +158,9 @@ def _draw_columns(acc, first, last, q0, q1, k0, k1):
 def _draw_column(acc, k, first, q0, q1, k0, k1):
     """Add to rows W a the contribution of their normal k, from column `first` on."""
     numbers = cuda.shared.array(0, kind)
-    z0, z1, z2, z3 = _normals_of_words(k, q0, q1, k0, k1)
+    quad = _normals_of_words(k, q0, q1, k0, k1)
     for c in range(first, columns):
-        entry = numbers[u32(at_factor + k * padded + c)]
-        acc[4 * c] += entry * z0
-        acc[4 * c + 1] += entry * z1
-        acc[4 * c + 2] += entry * z2
-        acc[4 * c + 3] += entry * z3
+        add_quad(acc, c, numbers[u32(at_factor + k * padded + c)], quad)
 
 
 def _finish_column(acc, j, row, rows):
@@ -187,49 +182,11 @@ def clear_padding(acc, j, row, width):
 def draw_normals_of_tile(t, at_to, at_pivots, first_row, element, draw):
     """Write normals to a tile, as thread t; a column without a pivot gets zeros."""
     doubles = cuda.shared.array(0, float64)
-    numbers = cuda.shared.array(0, kind)
-    q, g = t % quads, t // quads
+    q, g, zero = t % quads, t // quads, number(0.0)
     quad = np.uint32(first_row // 4 + q)
     for k in range(g, columns, groups):
-        at = at_to + k * stride + q
         if doubles[u32(at_pivots + k)] > 0.0:
-            z0, z1, z2, z3 = draw_normals(
-                np.uint32(element + k), quad, draw.layer, draw.stream, draw.key0, draw.key1
-            )
-            numbers[u32(at)] = z0
-            numbers[u32(at + quads)] = z1
-            numbers[u32(at + 2 * quads)] = z2
-            numbers[u32(at + 3 * quads)] = z3
+            write_quad(at_to + k * stride + q, drawn_quad(draw_normals, element + k, quad, draw))
         else:
-            for j in range(4):
-                numbers[u32(at + j * quads)] = number(0.0)
-    cuda.syncthreads()
-
-
-def _draw_tile(first_row, element, draw):
-    """Write rows W a of the tile."""
-    numbers = cuda.shared.array(0, kind)
-    acc = cuda.local.array(accumulators, kind)
-    t = thread()
-    q, g = t % quads, t // quads
-    draw_normals_of_tile(t, at_tile, at_diagonal, first_row, element, draw)
-    for c in range(accumulators):
-        acc[c] = number(0.0)
-    for k in range(min(columns, (g + 1) * chunk)):
-        at = at_tile + k * stride + q
-        z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
-        z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
-        of_factor = at_factor + k * padded + g * chunk
-        for c in range(chunk):
-            entry = numbers[u32(of_factor + c)]
-            acc[4 * c] += entry * z0
-            acc[4 * c + 1] += entry * z1
-            acc[4 * c + 2] += entry * z2
-            acc[4 * c + 3] += entry * z3
-    cuda.syncthreads()
-    for c in range(chunk):
-        if g * chunk + c < columns:
-            at = at_tile + (g * chunk + c) * stride + q
-            for j in range(4):
-                numbers[u32(at + j * quads)] = acc[4 * c + j]
+            write_quad(at_to + k * stride + q, (zero, zero, zero, zero))
     cuda.syncthreads()

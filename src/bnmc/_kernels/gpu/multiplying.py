@@ -17,6 +17,7 @@ from bnmc._kernels.gpu.constants import (
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.shape import u32
+from bnmc._kernels.gpu.tiles import add_quad, drawn_quad, quad_at, write_quad
 
 
 # `multiply_tile` is long because `acc` must stay in registers: passing it to further device
@@ -35,14 +36,8 @@ def multiply_tile(first_row, width, gain, draw, a):
     # If there are several groups, a thread of each needs the same weights, so the weights of a
     # few elements are in shared memory.
     for first in range(0, width if groups > 1 else 0, elements):
-        w0, w1, w2, w3 = draw_weights(
-            np.uint32(first + lane), quad, draw.layer, draw.stream, draw.key0, draw.key1
-        )
-        at = at_weights + lane * tile_rows + q
-        numbers[u32(at)] = w0
-        numbers[u32(at + quads)] = w1
-        numbers[u32(at + 2 * quads)] = w2
-        numbers[u32(at + 3 * quads)] = w3
+        weights = drawn_quad(draw_weights, first + lane, quad, draw)
+        write_quad(at_weights + lane * tile_rows + q, weights)
         for item in range(t, elements * padded, threads):
             element, i = first + item // padded, item % padded
             value = number(0.0)
@@ -51,16 +46,10 @@ def multiply_tile(first_row, width, gain, draw, a):
             numbers[u32(at_multiplied + item)] = value
         cuda.syncthreads()
         for element in range(s, elements, shares):
-            at = at_weights + element * tile_rows + q
-            z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
-            z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
+            weights = quad_at(at_weights + element * tile_rows + q)
             of_a = at_multiplied + element * padded + g * chunk
             for c in range(chunk):
-                entry = numbers[u32(of_a + c)]
-                acc[4 * c] += entry * z0
-                acc[4 * c + 1] += entry * z1
-                acc[4 * c + 2] += entry * z2
-                acc[4 * c + 3] += entry * z3
+                add_quad(acc, c, numbers[u32(of_a + c)], weights)
         cuda.syncthreads()
     # Add the shares of all threads, a few columns at a time.
     scale = number(gain / sqrt(np.float64(width)))
@@ -91,12 +80,6 @@ def multiply_tile(first_row, width, gain, draw, a):
 def _multiply_alone(acc, lane, width, quad, draw, a):
     """Add the products of elements `lane`, `lane + elements`, ...; a thread has all columns."""
     for element in range(lane, width, elements):
-        w0, w1, w2, w3 = draw_weights(
-            np.uint32(element), quad, draw.layer, draw.stream, draw.key0, draw.key1
-        )
+        weights = drawn_quad(draw_weights, element, quad, draw)
         for c in range(columns):
-            entry = a[u32(element), c]
-            acc[4 * c] += entry * w0
-            acc[4 * c + 1] += entry * w1
-            acc[4 * c + 2] += entry * w2
-            acc[4 * c + 3] += entry * w3
+            add_quad(acc, c, a[u32(element), c], weights)

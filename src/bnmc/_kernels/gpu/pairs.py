@@ -10,22 +10,19 @@ from numba import int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, begin, thread
-from bnmc._kernels.gpu.constants import (
-    accumulators, at_flags, at_tile, columns, covered, draw_normals, groups, kind, number, quads,
-    stride, threads, tile_rows, whole_rows,
-)  # fmt: skip
+from bnmc._kernels.gpu.constants import add_bare, at_flags, columns, covered, threads, tile_rows
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
 from bnmc._kernels.gpu.gram import load_gram, store_gram
 from bnmc._kernels.gpu.layers import inputs_of
+from bnmc._kernels.gpu.orthogonal import write_identity
 from bnmc._kernels.gpu.passes import sum_of_taps
 from bnmc._kernels.gpu.relative import (
     half_excess, keep_factor, log_determinant, relative_factor, same_range, solve, take_factor,
 )  # fmt: skip
-from bnmc._kernels.gpu.rows import row_of
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.gpu.sums import add_quads, add_tile, clear_sums, finish_sums
+from bnmc._kernels.gpu.sums import clear_sums, finish_sums
 from bnmc._kernels.scalar.codes import (
     DEGENERATE, MOST_ELEMENTS, NOT_FINITE, PATIENCE, SECOND_WORD, STREAM_COIN, STREAM_RESIDUAL,
     ZERO_VARIANCE, Draw,
@@ -129,10 +126,10 @@ def couple(pairs, of, to, law, address, stream_of_rows, span):
             tried = sqrt(0.5 * law.width) * distance <= span.threshold
 
         stream = np.uint32(stream_of_rows | name)
-        noted = _draw_side(law, 0, Draw(layer, stream, k0, k1), pair[0])
+        noted = _draw(add_made, law, 0, Draw(layer, stream, k0, k1), pair[0])
         refused = False
         if tried and noted == NOT_STOPPED:
-            draw_squares(law.width, 0, Draw(layer, stream, k0, k1), wishart)
+            draw_squares(law, 0, Draw(layer, stream, k0, k1), pivot[0], wishart)
             solve(relative, pivot[0], relative, True, inverse)
             ratio = -half_excess(inverse, pivot[0], wishart)
             ratio -= log_determinant(relative, pivot[0])
@@ -145,7 +142,6 @@ def couple(pairs, of, to, law, address, stream_of_rows, span):
                 else:
                     pairs.met[replicate] = layer
         if together and not have_met and noted == NOT_STOPPED:
-            take_factor(factor[1], pivot[1])
             residual = np.uint32(STREAM_RESIDUAL | name)
             attempt = 0
             searching = True
@@ -156,10 +152,11 @@ def couple(pairs, of, to, law, address, stream_of_rows, span):
                     stream = residual
                 element = attempt * columns % MOST_ELEMENTS
                 draw = Draw(layer, stream, k0, k1)
-                noted = _draw_side(law, element, draw, pair[1])
+                take_factor(factor[1], pivot[1])
+                noted = _draw(add_made, law, element, draw, pair[1])
                 searching = refused and noted == NOT_STOPPED
                 if searching:
-                    draw_squares(law.width, element, draw, wishart)
+                    draw_squares(law, element, draw, pivot[0], wishart)
                     attempt += 1
                     # Computed per attempt: a kept value would occupy registers while rows
                     # are drawn.
@@ -198,8 +195,12 @@ def _load_covariance(gram, neighbours, law, out):
         load_gram(gram)
 
 
-def _draw_side(law, element, draw, gram):
+@inlined
+def _draw(add, law, element, draw, gram):
     """Draw rows given the factor in shared memory, and write their Gram matrix to `gram`.
+
+    add : device function
+        `drawing.add_made`, or `add_bare` for rows that are neither normalised nor activated.
 
     Returns the reason to stop, a note of `block`, or NOT_STOPPED.
     """
@@ -208,7 +209,7 @@ def _draw_side(law, element, draw, gram):
     prepare(element, draw)
     clear_sums()
     for first_row in range(0, law.width, tile_rows):
-        add_made(first_row, element, rows)
+        add(first_row, element, rows)
     finish_sums(law.width)
     noted = whole[u32(at_flags)]
     cuda.syncthreads()
@@ -217,60 +218,14 @@ def _draw_side(law, element, draw, gram):
     return noted
 
 
-def draw_squares(width, element, draw, out):
-    """Write Z^T Z / width, where Z are the normals of a layer."""
-    clear_sums()
-    for first_row in range(0, width, tile_rows):
-        _add_normals(first_row, width, element, draw)
-    finish_sums(width)
-    store_gram(out)
-    cuda.syncthreads()
+def draw_squares(law, element, draw, pivots, out):
+    """Write Z^T Z / width, where Z are the normals of a layer that have a pivot.
 
-
-def _add_normals(first_row, width, element, draw):
-    """Add Z^T Z of the normals Z of a tile to the sums."""
-    if whole_rows:
-        _add_from_registers(first_row, width, element, draw)
-    else:
-        _add_from_tile(first_row, width, element, draw)
-
-
-def _add_from_tile(first_row, width, element, draw):
-    numbers = cuda.shared.array(0, kind)
-    t = thread()
-    q, g = t % quads, t // quads
-    quad = np.uint32(first_row // 4 + q)
-    row = row_of(first_row, q)
-    for k in range(g, columns, groups):
-        at = at_tile + k * stride + q
-        z0, z1, z2, z3 = draw_normals(
-            np.uint32(element + k), quad, draw.layer, draw.stream, draw.key0, draw.key1
-        )
-        numbers[u32(at)] = z0 if row < width else number(0.0)
-        numbers[u32(at + quads)] = z1 if row + 16 < width else number(0.0)
-        numbers[u32(at + 2 * quads)] = z2 if row + 32 < width else number(0.0)
-        numbers[u32(at + 3 * quads)] = z3 if row + 48 < width else number(0.0)
-    cuda.syncthreads()
-    add_tile()
-
-
-def _add_from_registers(first_row, width, element, draw):
-    acc = cuda.local.array(accumulators, kind)
-    quad = np.uint32(first_row // 4 + thread())
-    row = row_of(first_row, thread())
-    for c in range(accumulators):
-        acc[c] = number(0.0)
-    for k in range(columns):
-        z0, z1, z2, z3 = draw_normals(
-            np.uint32(element + k), quad, draw.layer, draw.stream, draw.key0, draw.key1
-        )
-        # Constant indices keep the normals in registers, also if this loop is not unrolled.
-        for c in range(columns):
-            acc[4 * c] = z0 if c == k and row < width else acc[4 * c]
-            acc[4 * c + 1] = z1 if c == k and row + 16 < width else acc[4 * c + 1]
-            acc[4 * c + 2] = z2 if c == k and row + 32 < width else acc[4 * c + 2]
-            acc[4 * c + 3] = z3 if c == k and row + 48 < width else acc[4 * c + 3]
-    add_quads(acc)
+    An identity takes the place of the factor in shared memory.
+    """
+    write_identity(out)
+    take_factor(out, pivots)
+    _draw(add_bare, law, element, draw, out)
 
 
 def _log_coin(layer, number_of_pair, attempt, k0, k1):

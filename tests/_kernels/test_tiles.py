@@ -8,10 +8,10 @@ from simulator import fast_simulator
 
 from bnmc import Activation
 from bnmc._kernels.gpu import device, shape
-from bnmc._kernels.gpu.backward_tiles import add_cross
 from bnmc._kernels.gpu.block import begin
 from bnmc._kernels.gpu.build import constants_of
 from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.tiles import add_cross
 from bnmc._kernels.scalar.codes import NORM_CENTRED
 from bnmc.chain.activations import sigma_of
 

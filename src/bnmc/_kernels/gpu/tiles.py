@@ -1,8 +1,8 @@
-"""Three tiles of a block in a backward pass: drawn, multiplied by matrices, multiplied together.
+"""Tiles of rows in shared memory: quads of rows, products with matrices and with one another.
 
-A block works on the same rows of three tiles, in the order of `shape`: `first` and `second`, and
-the gradient `delta`, which is the tile whose Gram matrix `sums` adds.  Matrices that multiply rows
-are in shared memory, too, as `factor` writes its own: entry (k, c) is at ``k * padded + c``.
+Matrices that multiply rows are in shared memory, too, as `factor` writes its own: entry (k, c) is
+at ``k * padded + c``.  In a backward pass a block has three tiles of the same rows: `first` and
+`second`, and the gradient `delta`, which is the tile whose Gram matrix `sums` adds.
 """
 
 from __future__ import annotations
@@ -14,20 +14,55 @@ from bnmc._kernels.gpu.constants import (
     accumulators, chunk, columns, cross_classes, cross_edge, cross_square, kind, number, padded,
     quads, stride, threads, tile_rows,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda
+from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.shape import u32
 
 
+@inlined
+def quad_at(at):
+    """Return the four numbers of a quad in a column of a tile."""
+    numbers = cuda.shared.array(0, kind)
+    z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
+    z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
+    return z0, z1, z2, z3
+
+
+@inlined
+def write_quad(at, quad):
+    """Write the four numbers of a quad to a column of a tile."""
+    numbers = cuda.shared.array(0, kind)
+    numbers[u32(at)] = quad[0]
+    numbers[u32(at + quads)] = quad[1]
+    numbers[u32(at + 2 * quads)] = quad[2]
+    numbers[u32(at + 3 * quads)] = quad[3]
+
+
+@inlined
+def add_quad(acc, c, entry, quad):
+    """Add a quad times `entry` to column c of the thread."""
+    acc[4 * c] += entry * quad[0]
+    acc[4 * c + 1] += entry * quad[1]
+    acc[4 * c + 2] += entry * quad[2]
+    acc[4 * c + 3] += entry * quad[3]
+
+
+@inlined
+def drawn_quad(function, element, quad, draw):
+    """Return the four numbers of a quad, given their law."""
+    return function(np.uint32(element), quad, draw.layer, draw.stream, draw.key0, draw.key1)
+
+
 def multiply(at_from, at_matrix, at_to):
-    """Write a tile times a triangular matrix to another tile."""
+    """Write a tile times a triangular matrix to a tile, which may be the same."""
     acc = cuda.local.array(accumulators, kind)
     t = thread()
     q, g = t % quads, t // quads
     for c in range(accumulators):
         acc[c] = number(0.0)
     _add_products(acc, at_from + q, at_matrix + g * chunk, min(columns, (g + 1) * chunk))
-    write(acc, at_to + q, g)
-    cuda.syncthreads()
+    if at_from == at_to:
+        cuda.syncthreads()
+    _write(acc, at_to + q, g)
 
 
 def multiply_onto(at_from, at_matrix, at_to):
@@ -43,26 +78,19 @@ def multiply_onto(at_from, at_matrix, at_to):
                 value = numbers[u32(at_to + (g * chunk + c) * stride + j * quads + q)]
             acc[4 * c + j] = value
     _add_products(acc, at_from + q, at_matrix + g * chunk, columns)
-    write(acc, at_to + q, g)
-    cuda.syncthreads()
+    _write(acc, at_to + q, g)
 
 
 def _add_products(acc, at_from, at_matrix, last):
     """Add to the columns of a thread the first `last` columns times entries of a matrix."""
     numbers = cuda.shared.array(0, kind)
     for k in range(last):
-        at = at_from + k * stride
-        z0, z1 = numbers[u32(at)], numbers[u32(at + quads)]
-        z2, z3 = numbers[u32(at + 2 * quads)], numbers[u32(at + 3 * quads)]
+        quad = quad_at(at_from + k * stride)
         for c in range(chunk):
-            entry = numbers[u32(at_matrix + k * padded + c)]
-            acc[4 * c] += entry * z0
-            acc[4 * c + 1] += entry * z1
-            acc[4 * c + 2] += entry * z2
-            acc[4 * c + 3] += entry * z3
+            add_quad(acc, c, numbers[u32(at_matrix + k * padded + c)], quad)
 
 
-def write(acc, at_to, g):
+def _write(acc, at_to, g):
     """Write the columns of a thread to a tile."""
     numbers = cuda.shared.array(0, kind)
     for c in range(chunk):
@@ -70,6 +98,7 @@ def write(acc, at_to, g):
             for j in range(4):
                 at = at_to + (g * chunk + c) * stride + j * quads
                 numbers[u32(at)] = acc[4 * c + j]
+    cuda.syncthreads()
 
 
 def add_cross(at_left, at_right, at_shares, sums, first):
