@@ -15,10 +15,10 @@ from numba import typeof, types
 
 from bnmc._kernels.gpu import (
     backward,
+    gram,
     layers,
     pairs,
     passes,
-    state,
 )
 from bnmc._kernels.gpu.arguments import (
     Address,
@@ -152,7 +152,7 @@ FUNCTIONS = {
         (layers, ("layers", "rows", "frame")),
         (passes, ("moments", "cover", "unfold")),
         (pairs, ("couple", "renew")),
-        (state, ("observe", "rescale")),
+        (gram, ("observe", "rescale")),
         (backward, (*BACKWARD, "average", "orthogonalise")),
     )
     for name in names

@@ -287,13 +287,14 @@ def task_of(chain):
 
 
 def test_the_sums_of_all_taps_are_counted(monkeypatch):
-    """A chain has three matrices of 2 √depth + 2 layers, and aᵀZ of each tap and tile."""
+    """A chain has three matrices of 2 √depth + 2 layers; a tile has δᵀδ, and aᵀZ of each tap."""
     monkeypatch.setattr(on_gpu, "PART_BYTES", 10**7)
     chain = Chain(640, 9, "tanh", convolution=Convolution((3, 3), (3, 3)))
     task = task_of(chain)
-    tiles = task.kernels.shape.tiles(640)
+    shape = task.kernels.shape
+    tiles = shape.tiles(640)
     assert 1 < tiles <= MOST_RANGES
-    assert task.most_chains == 10**7 // (24 * 81 * 4 + 8 * tiles * 9 * 81)
+    assert task.most_chains == 10**7 // (24 * 81 * 4 + 8 * tiles * (9 * 81 + shape.entries))
 
 
 def test_the_moments_of_all_segments_are_counted(monkeypatch):

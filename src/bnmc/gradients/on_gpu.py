@@ -120,10 +120,9 @@ class GpuTask(Task):
 
     @property
     def sums(self) -> int:
-        """How many sums over rows a range of tiles has: aᵀZ of each tap, or those of a state."""
+        """How many sums over rows a range of tiles has."""
         convolution = self.run.chain.convolution
-        taps = 1 if convolution is None else convolution.taps
-        return max(sums_of(self.kernels.shape), taps * self.run.columns**2)
+        return sums_of(self.kernels.shape, 1 if convolution is None else convolution.taps)
 
     @property
     def chains_of_pass(self) -> int:

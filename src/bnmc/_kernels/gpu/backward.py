@@ -32,8 +32,8 @@ from numba import float64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_frame import (
-    add_delta, clear_range, close, draw_noise, draw_rows, end_range, finish_state,
-    make_noise, make_rows, make_rows_again, merge_gram, rows_of,
+    add_delta, clear_range, close, draw_noise, draw_rows, finish_state, make_noise, make_rows,
+    make_rows_again, rows_of,
 )  # fmt: skip
 from bnmc._kernels.gpu.backward_matrices import (
     factorise_delta, factorise_seen, mix, project, solve, take_basis,
@@ -43,15 +43,15 @@ from bnmc._kernels.gpu.backward_orders import (
     lead_through, weigh,
 )  # fmt: skip
 from bnmc._kernels.gpu.backward_taps import (
-    add_taps, clear_taps, make_noise_of_taps, merge_taps, take_mixing_of_taps,
+    add_taps, make_noise_of_taps, merge_taps, take_mixing,
 )  # fmt: skip
 from bnmc._kernels.gpu.tiles import add_cross, multiply, multiply_onto
 from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_UNRESOLVED, is_last, thread
 from bnmc._kernels.gpu.block import begin as begin_block
 from bnmc._kernels.gpu.constants import (
     activates_first, at_delta, at_diagonal, at_first, at_mixing, at_root, at_second, columns,
-    in_passes, is_convolved, is_orthogonal, kind, norm_first, over_features, quads, single, skipped,
-    stride, threads, tile_rows,
+    entries, in_passes, is_convolved, is_orthogonal, kind, norm_first, over_features, quads, single,
+    skipped, stride, threads, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.gram import store_gram
@@ -62,7 +62,9 @@ from bnmc._kernels.gpu.orthogonal import (
 from bnmc._kernels.gpu.passes import add_moments, merge_means
 from bnmc._kernels.gpu.rows import clear_padding, load
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.gpu.sums import add_tile, leave, sum_rows
+from bnmc._kernels.gpu.sums import (
+    add_tile, finish_sums, leave, merge_ranges, store_sums, sum_rows,
+)  # fmt: skip
 from bnmc._kernels.scalar.codes import (
     INNER, MOST_PASSES, ORTHOGONAL_PIVOT, READOUT, RESOLVED_PIVOT, TOP,
 )  # fmt: skip
@@ -88,7 +90,7 @@ def top(layers, of, extra, numbers, work, address, stage, layer, at, step):
     gradient = Gradient(above, 0.0, 1.0, unit, numbers.hidden)
     given = of.given[chain if of.given.shape[0] > 1 else 0]
     inputs = rows_of(layers, law, address, layer, at), gradient, given
-    sum_rows(clear_range, _add_top, end_range, False, work, step, law.width, inputs)
+    sum_rows(clear_range, _add_top, store_sums, False, work, step, law.width, inputs)
     if is_last(work.arrived, chain, cuda.gridDim.x):
         _finish(of, extra, numbers, work, unit, 1.0, at, step)
 
@@ -215,7 +217,7 @@ def begin(layers, of, extra, numbers, work, address, stage, layer, at, step):
     rows = rows_of(layers, law, address, layer, at)
     norm = _standard_of(extra, law, stage)
     inputs = rows, norm
-    sum_rows(clear_taps, _add_noise, _end_noise, True, work, step, law.width, inputs)
+    sum_rows(clear_range, _add_noise, store_sums, True, work, step, law.width, inputs)
     if not is_last(work.arrived, chain, cuda.gridDim.x):
         return
     right, basis, cross = of.mixing[chain], of.basis[chain], of.state[chain, 1]
@@ -244,16 +246,10 @@ def _add_noise(row, width, sums, inputs):
     if is_orthogonal:
         draw_noise(at_delta, row, rows)
         clear_padding(at_delta, row, width)
-        add_cross(at_second, at_delta, at_first, sums, 0)
+        add_cross(at_second, at_delta, at_first, sums, entries)
         add_tile()
     else:
         add_taps(row, rows, norm.taps, sums)
-
-
-@inlined
-def _end_noise(sums):
-    if is_orthogonal:
-        end_range(sums)
 
 
 def _add_bias(width, constant, out):
@@ -271,7 +267,8 @@ def _solve_with_noise(sums, width, right, basis, cross, scale, ratio, stage, wor
     """Turn aᵀZ / width into M; replace E by E L'⁻¹, where L'L'ᵀ = ZᵀZ / width - CᵀC."""
     project(right, basis, ratio, stage)
     if stage != READOUT:
-        merge_gram(sums, width)
+        merge_ranges(sums)
+        finish_sums(width)
         store_gram(work[0])
         cuda.syncthreads()
         for item in range(thread(), columns * columns, threads):
@@ -305,7 +302,7 @@ def average(layers, of, extra, numbers, work, address, stage, layer, at, step):
     law, norm = numbers.law, _standard_of(extra, numbers.law, stage)
     _take_seen(layers, extra, law.width, at)
     scale, _ = factorise_delta(of.state[chain, 0], _stage_of(stage))
-    take_mixing_of_taps(of.mixing[chain], norm.taps)
+    take_mixing(of.mixing[chain], norm.taps)
     rows = rows_of(layers, law, address, layer, at)
     gradient = _gradient_of(of, extra, numbers, stage, scale, 1.0)
     for row in range(part * tile_rows, (law.width + 63) // 64 * 64, blocks * tile_rows):
@@ -336,11 +333,11 @@ def descend(layers, of, extra, numbers, work, address, stage, layer, at, step):
         take_lower(extra.root[chain], at_root)
     else:
         scale, _ = factorise_delta(of.state[chain, 0], _stage_of(stage))
-    take_mixing_of_taps(of.mixing[chain], norm.taps)
+    take_mixing(of.mixing[chain], norm.taps)
     unit = layers.scales[chain, at] / numbers.gain
     gradient = _gradient_of(of, extra, numbers, stage, scale, unit)
     inputs = rows_of(layers, law, address, layer, at), gradient, norm
-    sum_rows(clear_range, _add_layer, end_range, True, work, step, law.width, inputs)
+    sum_rows(clear_range, _add_layer, store_sums, True, work, step, law.width, inputs)
     if is_last(work.arrived, chain, cuda.gridDim.x):
         _finish(of, extra, numbers, work, unit, scale, at, step)
 
@@ -374,10 +371,11 @@ def orthogonalise(layers, of, extra, numbers, work, address, stage, layer, at, s
     if number > 0:
         take_lower(inverse, at_mixing)
     inputs = rows_of(layers, law, address, layer, at), number
-    sum_rows(leave, _add_normals, end_range, False, work, step, law.width, inputs)
+    sum_rows(leave, _add_normals, store_sums, False, work, step, law.width, inputs)
     if not is_last(work.arrived, chain, cuda.gridDim.x):
         return
-    merge_gram(work.sums[chain], law.width)
+    merge_ranges(work.sums[chain])
+    finish_sums(law.width)
     store_gram(matrix)
     cuda.syncthreads()
     if number == 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int64
+from numba import int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_matrices import merge
@@ -18,20 +18,20 @@ from bnmc._kernels.gpu.tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     at_delta, at_diagonal, at_first, at_flags, at_root, at_second, at_seen, at_seen_factor,
-    at_totals, columns, entries, kind, number, padded, skipped, threads,
+    columns, entries, kind, number, padded, skipped, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import draw_normals_of_tile
 from bnmc._kernels.gpu.gram import store_gram
 from bnmc._kernels.gpu.rows import each_entry, load, store
 from bnmc._kernels.gpu.shape import Shape, u32
-from bnmc._kernels.gpu.sums import add_tile, finish_sums
+from bnmc._kernels.gpu.sums import add_tile, finish_sums, merge_ranges
 from bnmc._kernels.scalar.codes import STREAM_BACKWARD, STREAM_ROWS, Draw
 
 
-def sums_of(shape: Shape) -> int:
-    """Return how many sums over rows a range of tiles has: zᵀδ, xᵀδ, and δᵀδ."""
-    return 2 * shape.spec.columns**2 + shape.entries
+def sums_of(shape: Shape, taps: int) -> int:
+    """Return how many sums over rows a range of tiles has: δᵀδ, then zᵀδ and xᵀδ, or all aᵀZ."""
+    return shape.entries + max(2, taps) * shape.spec.columns**2
 
 
 # --- what device functions take, in the kernels
@@ -56,14 +56,6 @@ def rows_of(layers, law, address, layer, at):
     draw = Draw(np.uint32(layer), np.uint32(STREAM_ROWS | name), address.key0, address.key1)
     noise = Draw(np.uint32(layer), np.uint32(STREAM_BACKWARD | name), address.key0, address.key1)
     return Rows(layers.xs[chain, at] if skipped else NOTHING, law.skip, draw, noise)
-
-
-@inlined
-def clear_cross(sums):
-    """Begin the sums of aᵀZ over a range of tiles."""
-    for entry in range(cuda.threadIdx.x, columns * columns, threads):
-        sums[entry] = 0.0
-    cuda.syncthreads()
 
 
 # --- tiles
@@ -100,7 +92,7 @@ def make_rows_again(row, width, rows):
     """Write h to the tile `second`, given its normals."""
     multiply(at_first, at_seen_factor, at_second)
     if skipped:
-        each_entry(_add_skip, row, width, rows)
+        each_entry(_add_skip, -1, row, width, rows)
 
 
 @inlined
@@ -112,8 +104,8 @@ def _add_skip(numbers, at, i, row, rows):
 
 
 def clear_range(sums):
-    """Set the sums over a range of tiles to zero, but for those of δᵀδ."""
-    for entry in range(thread(), 2 * columns * columns, threads):
+    """Set the sums over a range of tiles to zero."""
+    for entry in range(thread(), sums.size, threads):
         sums[entry] = 0.0
     cuda.syncthreads()
 
@@ -128,45 +120,25 @@ def add_delta(row, width, sums, rows, gradient):
 
 def _add_products(row, width, hidden, x, sums):
     """Add zᵀδ, xᵀδ and δᵀδ."""
-    add_cross(at_first, at_delta, at_second, sums, 0)
+    add_cross(at_first, at_delta, at_second, sums, entries)
     if skipped and hidden:
         load(at_first, row, width, x)
-        add_cross(at_first, at_delta, at_second, sums, columns * columns)
+        add_cross(at_first, at_delta, at_second, sums, entries + columns * columns)
     add_tile()
-
-
-def end_range(sums):
-    """Store the sums of δᵀδ, which are in shared memory."""
-    doubles = cuda.shared.array(0, float64)
-    for entry in range(thread(), entries, threads):
-        sums[2 * columns * columns + entry] = doubles[u32(at_totals + entry)]
-    cuda.syncthreads()
 
 
 def finish_state(sums, width, unit, skip, hidden, state, record):
     """Merge the sums of all ranges to the state, and record it."""
-    merge_gram(sums, width)
+    merge_ranges(sums)
+    finish_sums(width)
     store_gram(state[0])
-    merge(sums, 0, width, state[1])
+    merge(sums, entries, width, state[1])
     if hidden:
-        merge(sums, columns * columns, width, record[2])
+        merge(sums, entries + columns * columns, width, record[2])
         _add_drawn(unit, skip, state[1], record[2])
     for item in range(thread(), 2 * columns * columns, threads):
         matrix, i, j = item // (columns * columns), item // columns % columns, item % columns
         record[matrix, i, j] = state[matrix, i, j]
-
-
-@inlined
-def merge_gram(sums, width):
-    """Write the mean over rows of the matrix of `end_range` to shared memory."""
-    doubles = cuda.shared.array(0, float64)
-    for entry in range(thread(), entries, threads):
-        total = 0.0
-        for index in range(sums.shape[0]):
-            total += sums[index, 2 * columns * columns + entry]
-        doubles[u32(at_totals + entry)] = total
-    cuda.syncthreads()
-    finish_sums(width)
 
 
 def _add_drawn(unit, skip, cross, out):

@@ -6,8 +6,8 @@ from numba import float64
 
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    at_diagonal, at_factor, at_mixing, at_seen, at_seen_factor, at_totals, batch, centred, columns,
-    factorise_plain, kind, number, padded, threads,
+    at_diagonal, at_factor, at_seen, at_seen_factor, at_totals, batch, centred, columns,
+    factorise_plain, kind, padded, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.factor import factorise
@@ -155,15 +155,3 @@ def take_basis(basis, scale):
         if k <= i:
             entry = float(numbers[u32(at_seen_factor + k * padded + i)]) / scale
         basis[i, k] = entry
-
-
-def take_mixing(mixing):
-    """Copy M to shared memory."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * padded, threads):
-        k, c = item // padded, item % padded
-        value = number(0.0)
-        if c < columns:
-            value = number(mixing[k, c])
-        numbers[u32(at_mixing + item)] = value
-    cuda.syncthreads()

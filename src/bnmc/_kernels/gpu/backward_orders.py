@@ -142,7 +142,7 @@ def _differentiate_row(values, at, h, row, width, layer):
 def apply(first_row, width):
     """Turn the rows h into the argument u of the norm."""
     if activates_first:
-        each_entry(_apply, first_row, width, at_second)
+        each_entry(_apply, -1, first_row, width, at_second)
 
 
 @inlined
@@ -153,7 +153,7 @@ def _apply(values, place, i, row, at_tile_of_h):
 
 def weigh(first_row, width, of):
     """Multiply gradients by N(u), given u, for a norm over the features."""
-    each_entry(_weigh, first_row, width, of)
+    each_entry(_weigh, -1, first_row, width, of)
 
 
 @inlined
@@ -204,7 +204,7 @@ def _lead_row(values, at, h, row, width, layer):
 
 def finish(first_row, width, gradient):
     """Turn the gradient with respect to u = σ(h) into that with respect to h, given h."""
-    each_entry(_finish, first_row, width, gradient)
+    each_entry(_finish, -1, first_row, width, gradient)
 
 
 @inlined

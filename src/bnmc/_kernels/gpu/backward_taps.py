@@ -13,81 +13,60 @@ of taps.  The weights of a layer without a convolution, and those of a readout, 
 from __future__ import annotations
 
 from math import sqrt
-from bnmc._kernels.gpu.backward_frame import clear_cross, make_noise
-from bnmc._kernels.gpu.backward_matrices import merge, take_mixing
 from bnmc._kernels.gpu.tiles import add_cross, multiply
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
-    at_delta, at_diagonal, at_first, at_mixing, at_root, at_second, columns, is_convolved, kind,
-    number, padded, stride, threads, tile_rows,
+    at_delta, at_diagonal, at_first, at_mixing, at_root, at_second, columns, entries, is_convolved,
+    kind, number, padded, stride, threads, tile_rows,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import draw_normals_of_tile
 from bnmc._kernels.gpu.shape import u32
 
 
-@inlined
-def clear_taps(sums):
-    """Begin the sums over a range of tiles."""
-    if is_convolved:
-        squares = columns * columns
-        for entry in range(cuda.threadIdx.x, sums.shape[0] // squares * squares, threads):
-            sums[entry] = 0.0
-        cuda.syncthreads()
-    else:
-        clear_cross(sums)
-
-
-@inlined
 def add_taps(row, rows, neighbours, sums):
-    """Add aᵀZ, of the activations in the tile `second`."""
-    if is_convolved:
-        _add_each(row, rows, neighbours, sums)
-    else:
-        make_noise(row, rows)
-        add_cross(at_second, at_delta, at_first, sums, 0)
+    """Add aᵀZ of each tap, of the activations in the tile `second`."""
+    for tap in range(neighbours.shape[0] if is_convolved else 1):
+        _make_tap(row, tap, at_delta, rows)
+        add_cross(at_second, at_delta, at_first, sums, entries + tap * columns * columns)
 
 
-@inlined
 def merge_taps(sums, neighbours, width, out):
     """Write Σ_t u_tᵀZ_t / (taps · width); `neighbours` are those of `passes.cover`."""
-    if is_convolved:
-        _merge_each(sums, neighbours, width, out)
-    else:
-        merge(sums, 0, width, out)
+    taps = neighbours.shape[0] if is_convolved else 1
+    # The sums have Z_t / √taps.
+    unit = width * sqrt(float(taps))
+    for item in range(thread(), columns * columns, threads):
+        i, j = item // columns, item % columns
+        total = 0.0
+        for tap in range(taps):
+            seen = neighbours[tap, i] if is_convolved else i
+            entry = entries + (tap * columns + seen) * columns + j
+            for index in range(sums.shape[0]):
+                total += sums[index, entry]
+        out[i, j] = total / unit
+    cuda.syncthreads()
 
 
-@inlined
-def take_mixing_of_taps(mixing, neighbours):
+def take_mixing(mixing, neighbours):
     """Copy Σ_t P_t M P_tᵀ to shared memory."""
-    if is_convolved:
-        _take_each(mixing, neighbours)
-    else:
-        take_mixing(mixing)
+    numbers = cuda.shared.array(0, kind)
+    for item in range(thread(), columns * padded, threads):
+        numbers[u32(at_mixing + item)] = number(0.0)
+    cuda.syncthreads()
+    for tap in range(neighbours.shape[0] if is_convolved else 1):
+        for item in range(thread(), columns * columns, threads):
+            i, j = item // columns, item % columns
+            k, c = (neighbours[tap, i], neighbours[tap, j]) if is_convolved else (i, j)
+            numbers[u32(at_mixing + k * padded + c)] += number(mixing[i, j])
+        cuda.syncthreads()
 
 
-@inlined
 def make_noise_of_taps(row, rows, neighbours):
     """Write Σ_t Z_t P_tᵀ to the tile `delta`."""
-    if is_convolved:
-        _make_each(row, rows, neighbours)
-    else:
-        make_noise(row, rows)
-
-
-def _make_tap(row, tap, at, rows):
-    """Write Z_t / √taps to a tile; its normals take the tile `first`."""
-    draw_normals_of_tile(thread(), at_first, at_diagonal, row, tap * columns, rows.noise)
-    multiply(at_first, at_root, at)
-
-
-def _add_each(row, rows, neighbours, sums):
-    for tap in range(neighbours.shape[0]):
-        _make_tap(row, tap, at_delta, rows)
-        add_cross(at_second, at_delta, at_first, sums, tap * columns * columns)
-
-
-def _make_each(row, rows, neighbours):
+    if not is_convolved:
+        _make_tap(row, 0, at_delta, rows)
+        return
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * tile_rows, threads):
         numbers[u32(at_delta + item // tile_rows * stride + item % tile_rows)] = number(0.0)
@@ -102,29 +81,8 @@ def _make_each(row, rows, neighbours):
         cuda.syncthreads()
 
 
-def _merge_each(sums, neighbours, width, out):
-    taps = neighbours.shape[0]
-    # The sums have Z_t / √taps.
-    unit = width * sqrt(float(taps))
-    for item in range(thread(), columns * columns, threads):
-        i, j = item // columns, item % columns
-        total = 0.0
-        for tap in range(taps):
-            entry = (tap * columns + neighbours[tap, i]) * columns + j
-            for index in range(sums.shape[0]):
-                total += sums[index, entry]
-        out[i, j] = total / unit
-    cuda.syncthreads()
-
-
-def _take_each(mixing, neighbours):
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * padded, threads):
-        numbers[u32(at_mixing + item)] = number(0.0)
-    cuda.syncthreads()
-    for tap in range(neighbours.shape[0]):
-        for item in range(thread(), columns * columns, threads):
-            i, j = item // columns, item % columns
-            at = at_mixing + neighbours[tap, i] * padded + neighbours[tap, j]
-            numbers[u32(at)] += number(mixing[i, j])
-        cuda.syncthreads()
+@inlined
+def _make_tap(row, tap, at, rows):
+    """Write Z_t / √taps to a tile; its normals take the tile `first`."""
+    draw_normals_of_tile(thread(), at_first, at_diagonal, row, tap * columns, rows.noise)
+    multiply(at_first, at_root, at)

@@ -1,18 +1,25 @@
-"""The Gram matrix in shared memory: loaded, stored, and recorded whole or as numbers."""
+"""The Gram matrix in shared memory: loaded, stored, recorded whole or as numbers, in new units.
+
+The kernels `observe` and `rescale` have one chain per block.
+"""
 
 from __future__ import annotations
 
-from numba import float64
+from math import ldexp
 
-from bnmc._kernels.gpu.block import thread
+import numpy as np
+from numba import float64, int64
+
+from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_NOT_FINITE, begin, thread
 from bnmc._kernels.gpu.constants import (
-    at_column, at_tile64, at_totals, at_units, batch, classes, columns, edge, inputs, scaled,
-    squares, threads,
+    at_column, at_tile64, at_totals, at_twin, at_units, batch, classes, columns, edge, inputs,
+    keeps_rows, number, scaled, skipped, squares, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.measures import NOTHING, number_of, square_of
 from bnmc._kernels.scalar.measures import entry_of as measured_entry
+from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
 
 
 def entry_of(i, j):
@@ -102,3 +109,93 @@ def measure(code, star, values):
                 total += doubles[u32(at_column + i)]
             values[h] = number_of(code, largest, trace, total)
         cuda.syncthreads()
+
+
+def observe(grams, target):
+    """Record the current layer of each chain in slot 0."""
+    begin()
+    load_gram(grams[cuda.blockIdx.x])
+    record_layer(target, cuda.blockIdx.x, 0)
+
+
+# The exponents by which units change take the place of copies of samples, which are looked for anew
+# in every layer.
+
+
+def choose_units():
+    """Write the exponents by which the units of the samples change to shared memory."""
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    for i in range(thread(), columns, threads):
+        size = doubles[u32(at_totals + entry_of(i, i))]
+        whole[u32(at_twin + i)] = shift_of_square(size)
+    cuda.syncthreads()
+
+
+def apply_units():
+    """Change the units of the Gram matrix."""
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    for item in range(thread(), columns * columns, threads):
+        i, j = item // columns, item % columns
+        # Entries (i, j) and (j, i) of different classes have the same place.
+        if i >= j or i % classes == j % classes:
+            place = at_totals + entry_of(i, j)
+            shift = whole[u32(at_twin + i)] + whole[u32(at_twin + j)]
+            if shift != 0:
+                doubles[u32(place)] = _times_power(doubles[u32(place)], -shift)
+    for i in range(thread(), columns, threads):
+        doubles[u32(at_units + i)] += whole[u32(at_twin + i)]
+    cuda.syncthreads()
+
+
+def rescale(state, status, slot, layer, step):
+    """Give new units to samples whose size is far from 1; see `cpu.scaling.rescale`.
+
+    state : State
+    status : (chains,) int64
+        Receives a note if x is not finite.
+    """
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    t, chain = cuda.threadIdx.x, cuda.blockIdx.x
+    begin()
+    grams, xs, activations = state
+    load_gram(grams[chain])
+    choose_units()
+    if skipped:
+        for i in range(t, columns, threads):
+            if doubles[u32(at_totals + entry_of(i, i))] == 0.0:
+                largest = 0.0
+                for row in range(xs.shape[2]):
+                    largest = max(largest, abs(np.float64(xs[chain, i, row])))
+                whole[u32(at_twin + i)] = shift_of(largest)
+        cuda.syncthreads()
+        for item in range(t, columns * xs.shape[2], threads):
+            i, row = item // xs.shape[2], item % xs.shape[2]
+            shift = whole[u32(at_twin + i)]
+            if not abs(xs[chain, i, row]) < np.inf:
+                cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+            if shift != 0:
+                xs[chain, i, row] = number(_times_power(np.float64(xs[chain, i, row]), -shift))
+    if keeps_rows:
+        side = layer % 2
+        for item in range(t, activations.shape[2] * columns, threads):
+            row, i = item // columns, item % columns
+            shift = whole[u32(at_twin + i)]
+            if shift != 0:
+                value = number(_times_power(np.float64(activations[chain, side, row, i]), -shift))
+                activations[chain, side, row, i] = value
+    apply_units()
+    store_gram(grams[chain])
+
+
+def _times_power(value, exponent):
+    """Return value * 2**exponent: infinity on overflow, zero on underflow."""
+    while exponent > 1000:
+        value *= 2.0**1000
+        exponent -= 1000
+    while exponent < -1000:
+        value *= 2.0**-1000
+        exponent += 1000
+    return value * ldexp(1.0, int(exponent))

@@ -20,12 +20,13 @@ from bnmc._kernels.gpu.constants import (
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
-from bnmc._kernels.gpu.gram import load_gram, record_layer, store_gram
+from bnmc._kernels.gpu.gram import (
+    apply_units, choose_units, load_gram, record_layer, store_gram,
+)  # fmt: skip
 from bnmc._kernels.gpu.orthogonal import (
     invert_root, limit_seen, multiply_factor, take_lower, write_identity,
 )  # fmt: skip
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, u32
-from bnmc._kernels.gpu.state import apply_units, choose_units
 from bnmc._kernels.gpu.sums import (
     clear_sums, finish_sums, leave, merge_ranges, store_sums, sum_rows,
 )  # fmt: skip
@@ -153,7 +154,7 @@ def frame(state, of, first, last, law, work, address, slot, layer, step):
         sum_rows(leave, _add, store_sums, False, work, step, law.width, inputs)
         if not is_last(work.arrived, chain, cuda.gridDim.x):
             return
-        merge_ranges(work.sums, chain, work.sums.shape[1])
+        merge_ranges(work.sums[chain])
         finish_sums(law.width)
         store_gram(matrix)
         cuda.syncthreads()
@@ -214,7 +215,7 @@ def _finish_layer(state, target, work, width, slot, step):
     """Add the sums of all ranges; store the Gram matrix of the layer, and record it."""
     whole = cuda.shared.array(0, int64)
     chain = cuda.blockIdx.y
-    merge_ranges(work.sums, chain, work.sums.shape[1])
+    merge_ranges(work.sums[chain])
     finish_sums(width)
     store_gram(state.grams[chain])
     if cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:

@@ -26,10 +26,10 @@ from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_moments, at_tile, columns, features_centred, kind, number, quads,
     sigma, source, stride, threads, tile_rows, unit,
 )  # fmt: skip
-from bnmc._kernels.gpu.device import cuda, device_function, kernel
+from bnmc._kernels.gpu.device import cuda, device_function, inlined, kernel
 from bnmc._kernels.gpu.drawing import make_tile
 from bnmc._kernels.gpu.layers import has_factor, row_inputs
-from bnmc._kernels.gpu.rows import row_of
+from bnmc._kernels.gpu.rows import each_entry
 from bnmc._kernels.gpu.shape import MOST_REGISTERS, MULTIPLIED, Shape, u32
 from bnmc._kernels.scalar.moments import is_flat, merged_mean, squares_between, variance_of
 
@@ -59,20 +59,17 @@ def _count_before(first_row, row):
 
 def _begin_tile(first_row, width, out):
     """Store the rows of a tile, and activate them if the activation comes before the norm."""
-    stored = source == MULTIPLIED
-    needed = activates_first or stored
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows if needed else 0, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        if row < width:
-            at = at_tile + i * stride + place
-            if stored:
-                out[row, i] = numbers[u32(at)]
-            if activates_first:
-                numbers[u32(at)] = number(sigma(numbers[u32(at)]))
-    if needed:
-        cuda.syncthreads()
+    if activates_first or source == MULTIPLIED:
+        each_entry(_begin_entry, -1, first_row, width, out)
+
+
+@inlined
+def _begin_entry(numbers, place, i, row, out):
+    at = at_tile + place
+    if source == MULTIPLIED:
+        out[row, i] = numbers[u32(at)]
+    if activates_first:
+        numbers[u32(at)] = number(sigma(numbers[u32(at)]))
 
 
 def add_moments(first_row, width, groups, segments):

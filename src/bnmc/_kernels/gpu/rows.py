@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import int64
 
+from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_tile, bare, batch, columns, in_passes, inputs, inverse_root,
@@ -22,30 +23,32 @@ def row_of(first_row, place):
 
 
 @inlined
-def each_entry(act, first_row, width, layer):
+def each_entry(act, at_cleared, first_row, width, layer):
     """Call a function for each entry of the rows of a tile, but for padding rows.
 
     act : device function
         Of the numbers of all tiles, the place in a tile, the column, the row, and `layer`.
+    at_cleared : int
+        The tile whose padding rows become zeros, or -1.
     """
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * tile_rows, threads):
         i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
+        row, at = row_of(first_row, place), i * stride + place
         if row < width:
-            act(numbers, i * stride + place, i, row, layer)
+            act(numbers, at, i, row, layer)
+        elif at_cleared >= 0:
+            numbers[u32(at_cleared + at)] = number(0.0)
     cuda.syncthreads()
 
 
 @inlined
 def each_row(act, at_cleared, first_row, width, layer):
-    """Call a function for each row of a batch of a tile.
+    """Do so for each row of a batch.
 
     act : device function
         Of the numbers of all tiles, the place of the first entry in a tile, the number of the
         batch, the row, the width, and `layer`.
-    at_cleared : int
-        The tile whose padding rows become zeros, or -1.
     """
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), inputs * tile_rows, threads):
@@ -61,7 +64,7 @@ def each_row(act, at_cleared, first_row, width, layer):
 
 def copy_tile(first_row, width, given):
     """Write given rows to the tile."""
-    each_entry(_copy_entry, first_row, width, given)
+    each_entry(_copy_entry, -1, first_row, width, given)
 
 
 @inlined
@@ -146,20 +149,18 @@ def measure_row(values, at, step, row, width, eps):
 
 def load(at, first_row, width, source):
     """Copy rows of (columns, >= width) to the tile at `at`; padding rows are zeros."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows, threads):
-        i, place = item // tile_rows, item % tile_rows
-        row = row_of(first_row, place)
-        value = number(0.0)
-        if row < width:
-            value = number(source[i, row])
-        numbers[u32(at + i * stride + place)] = value
-    cuda.syncthreads()
+    each_entry(_load_entry, at, first_row, width, (at, source))
+
+
+@inlined
+def _load_entry(numbers, place, i, row, layer):
+    at, source = layer
+    numbers[u32(at + place)] = number(source[i, row])
 
 
 def store(at, first_row, width, out):
     """Copy the rows of the tile at `at` to (columns, >= width)."""
-    each_entry(_store_entry, first_row, width, (at, out))
+    each_entry(_store_entry, -1, first_row, width, (at, out))
 
 
 @inlined
@@ -170,9 +171,9 @@ def _store_entry(numbers, place, i, row, layer):
 
 def clear_padding(at, first_row, width):
     """Set the padding rows of the tile at `at` to zero."""
-    numbers = cuda.shared.array(0, kind)
-    for item in range(thread(), columns * tile_rows, threads):
-        i, place = item // tile_rows, item % tile_rows
-        if row_of(first_row, place) >= width:
-            numbers[u32(at + i * stride + place)] = number(0.0)
-    cuda.syncthreads()
+    each_entry(_leave_entry, at, first_row, width, NOTHING)
+
+
+@inlined
+def _leave_entry(numbers, place, i, row, layer):
+    """Leave a row that is no padding."""

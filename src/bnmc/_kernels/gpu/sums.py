@@ -227,16 +227,16 @@ def _product_of(rows, i, j):
     return total + rows[i + 2] * rows[j + 2] + rows[i + 3] * rows[j + 3]
 
 
-def merge_ranges(sums, chain, ranges):
+def merge_ranges(sums):
     """Add the sums of all ranges of a layer, in their order."""
     doubles = cuda.shared.array(0, float64)
-    t = thread()
+    t, ranges = thread(), sums.shape[0]
     for first in range(0, ranges, scratch):
         # Copy the sums to shared memory first: independent loads hide the latency of memory.
         count = min(scratch, ranges - first)
         for item in range(t, count * entries, threads):
             index = first + item // entries
-            doubles[u32(at_tile64 + item)] = sums[chain, index, item % entries]
+            doubles[u32(at_tile64 + item)] = sums[index, item % entries]
         cuda.syncthreads()
         for entry in range(t, entries, threads):
             total = 0.0 if first == 0 else doubles[u32(at_totals + entry)]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu import layers, passes, state
+from bnmc._kernels.gpu import gram, layers, passes
 from bnmc._kernels.gpu.arguments import NOTHING, Address, Frames, Passes, State, Target, Work
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
@@ -261,7 +261,7 @@ def forward(
             launches.add(kernels, layers.frame, ranges, *of_frame)
     launches.add(rows, layers.rows, ranges, state_of, of, law, target, work, address)
     if spec.scaled:
-        launches.add(kernels, state.rescale, 0, state_of, work.status)
+        launches.add(kernels, gram.rescale, 0, state_of, work.status)
     launches.run((slot, layer + step) for step, slot in enumerate(slots.tolist()))
     return launches
 

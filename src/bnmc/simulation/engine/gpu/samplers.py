@@ -20,8 +20,8 @@ from bnmc._kernels.gpu.block import NOT_STOPPED, REASON_MASK, STEP_BITS, STOPPED
 from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import free_memory, launch, processors, shared_memory
+from bnmc._kernels.gpu.gram import observe
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec, shape_of
-from bnmc._kernels.gpu.state import observe
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
 from bnmc.chain.compiled import spec_of
