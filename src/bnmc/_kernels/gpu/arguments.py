@@ -212,12 +212,7 @@ class Numbers(NamedTuple):
 class RowInputs(NamedTuple):
     """What the rows of a layer of one chain are made of."""
 
-    width: Any
-    fan_in: Any
-    gain: Any
-    skip: Any
-    bias: Any
-    eps: Any
+    law: Any
     draw: Any
     #: The representation.
     x: Any

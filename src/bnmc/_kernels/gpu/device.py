@@ -41,29 +41,20 @@ _MOST_SHARED_BY_DEFAULT = 48 * 1024
 # The device's scalar functions, by NumPy's names.
 _OF_MATH = {
     "abs": abs, "absolute": abs, "arctan": math.atan, "arctanh": math.atanh,
-    "arcsinh": math.asinh, "ceil": math.ceil, "cos": math.cos, "cosh": math.cosh, "exp": math.exp,
-    "expm1": math.expm1, "fabs": math.fabs, "floor": math.floor, "isfinite": math.isfinite,
-    "isinf": math.isinf, "isnan": math.isnan, "log": math.log, "log1p": math.log1p,
-    "log2": math.log2, "maximum": max, "minimum": min, "power": math.pow, "sin": math.sin,
-    "sinh": math.sinh, "sqrt": math.sqrt, "tan": math.tan, "tanh": math.tanh,
+    "arcsinh": math.asinh, "maximum": max, "minimum": min, "power": math.pow,
+}  # fmt: skip
+_OF_MATH |= {
+    name: getattr(math, name)
+    for name in (
+        "ceil", "cos", "cosh", "exp", "expm1", "fabs", "floor", "isfinite", "isinf", "isnan",
+        "log", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh",
+    )
 }  # fmt: skip
 # NumPy's types and constants, which Numba knows on the device.
-_KEPT = [
-    "bool_",
-    "e",
-    "euler_gamma",
-    "float32",
-    "float64",
-    "inf",
-    "int32",
-    "int64",
-    "intp",
-    "nan",
-    "pi",
-    "uint32",
-    "uint64",
-    "uintp",
-]
+_KEPT = (
+    "bool_", "e", "euler_gamma", "float32", "float64", "inf", "int32", "int64", "intp", "nan", "pi",
+    "uint32", "uint64", "uintp",
+)  # fmt: skip
 
 
 @cache

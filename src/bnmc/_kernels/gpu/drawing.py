@@ -82,9 +82,9 @@ def make_tile(first_row, element, rows):
         draw_normals_of_tile(thread(), at_tile, at_diagonal, first_row, element, rows.draw)
         multiply(at_tile, at_factor, at_tile)
     elif source == MULTIPLIED:
-        multiply_tile(first_row, rows.fan_in, rows.gain, rows.draw, rows.a)
+        multiply_tile(first_row, rows.law.fan_in, rows.law.gain, rows.draw, rows.a)
     else:
-        copy_tile(first_row, rows.width, rows.given)
+        copy_tile(first_row, rows.law.width, rows.given)
     if in_passes and source != KEPT and (has_bias or skipped):
         _add_rest(first_row, rows)
 
@@ -95,29 +95,29 @@ def _add_rest(first_row, rows):
         quad, zero = np.uint32(first_row // 4 + item), number(0.0)
         z0, z1, z2, z3 = zero, zero, zero, zero
         if has_bias:
-            z0, z1, z2, z3 = drawn_quad(draw_biases, rows.fan_in, quad, rows.draw)
-        _add_to_row(first_row, item, number(rows.bias) * number(z0), rows)
-        _add_to_row(first_row, item + quads, number(rows.bias) * number(z1), rows)
-        _add_to_row(first_row, item + 2 * quads, number(rows.bias) * number(z2), rows)
-        _add_to_row(first_row, item + 3 * quads, number(rows.bias) * number(z3), rows)
+            z0, z1, z2, z3 = drawn_quad(draw_biases, rows.law.fan_in, quad, rows.draw)
+        _add_to_row(first_row, item, number(rows.law.bias) * number(z0), rows)
+        _add_to_row(first_row, item + quads, number(rows.law.bias) * number(z1), rows)
+        _add_to_row(first_row, item + 2 * quads, number(rows.law.bias) * number(z2), rows)
+        _add_to_row(first_row, item + 3 * quads, number(rows.law.bias) * number(z3), rows)
     cuda.syncthreads()
 
 
 def _add_to_row(first_row, place, bias, rows):
     numbers = cuda.shared.array(0, kind)
     row = row_of(first_row, place)
-    if row < rows.width:
+    if row < rows.law.width:
         for i in range(columns):
             at = at_tile + i * stride + place
             if has_bias:
                 numbers[u32(at)] += bias
             if skipped:
-                numbers[u32(at)] += number(rows.skip) * rows.x[i, row]
+                numbers[u32(at)] += number(rows.law.skip) * rows.x[i, row]
 
 
 def _draw_alone(first_row, rows):
     """Do so in registers."""
-    width, k0, k1 = rows.width, rows.draw.key0, rows.draw.key1
+    width, k0, k1 = rows.law.width, rows.draw.key0, rows.draw.key1
     acc = cuda.local.array(accumulators, kind)
     for c in range(accumulators):
         acc[c] = number(0.0)
@@ -166,7 +166,7 @@ def _draw_column(acc, k, first, q0, q1, k0, k1):
 def _finish_column(acc, j, row, rows):
     """Activate row j of the quad in registers."""
     # Padding rows are activated as well, which is faster, unless there is no place for them.
-    if not (skipped or keeps_rows) or row < rows.width:
+    if not (skipped or keeps_rows) or row < rows.law.width:
         for h in range(inputs):
             finish_row(acc, 4 * h * batch + j, 4, h, row, rows)
 

@@ -63,7 +63,7 @@ def layers(state, law, target, slots, status, address, layer, step):
                 status[chain] = (done << STEP_BITS) + STOPPED_UNRESOLVED
             break
         draw = Draw(np.uint32(layer + done), stream, address.key0, address.key1)
-        rows = inputs_of(law, draw, x, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+        rows = RowInputs(law, draw, x, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
         prepare(0, draw)
         clear_sums()
         first_row = 0
@@ -182,16 +182,7 @@ def row_inputs(state, of, law, address, layer):
         given = of[chain if of.shape[0] > 1 else 0]
     if over_features:
         shifts, scales = of.shifts[chain], of.scales[chain]
-    return inputs_of(law, draw, x, a, stored, given, shifts, scales)
-
-
-@inlined
-def inputs_of(law, draw, x, a, stored, given, shifts, scales):
-    """Return the `RowInputs` of a layer, given its `Draw` and arrays of one chain."""
-    return RowInputs(
-        law.width, law.fan_in, law.gain, law.skip, law.bias, law.eps, draw, x, a, stored, given,
-        shifts, scales,
-    )  # fmt: skip
+    return RowInputs(law, draw, x, a, stored, given, shifts, scales)
 
 
 def has_factor(state, of, law, status, step):

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import int64
 
-from bnmc._kernels.gpu.arguments import NOTHING
+from bnmc._kernels.gpu.arguments import NOTHING, RowInputs
 from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, begin, thread
 from bnmc._kernels.gpu.constants import add_bare, at_flags, columns, covered, threads, tile_rows
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.drawing import add_made, prepare
 from bnmc._kernels.gpu.factor import factorise
 from bnmc._kernels.gpu.gram import load_gram, store_gram
-from bnmc._kernels.gpu.layers import inputs_of
 from bnmc._kernels.gpu.orthogonal import write_identity
 from bnmc._kernels.gpu.passes import sum_of_taps
 from bnmc._kernels.gpu.relative import (
@@ -205,7 +204,7 @@ def _draw(add, law, element, draw, gram):
     Returns the reason to stop, a note of `block`, or NOT_STOPPED.
     """
     whole = cuda.shared.array(0, int64)
-    rows = inputs_of(law, draw, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
+    rows = RowInputs(law, draw, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
     prepare(element, draw)
     clear_sums()
     for first_row in range(0, law.width, tile_rows):

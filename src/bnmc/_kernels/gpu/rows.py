@@ -77,7 +77,7 @@ def finish_tile(first_row, rows):
 
     The rows are h, or W a in layers that are not in passes.
     """
-    each_row(_finish_row, at_tile, first_row, rows.width, rows)
+    each_row(_finish_row, at_tile, first_row, rows.law.width, rows)
 
 
 @inlined
@@ -94,10 +94,10 @@ def finish_row(values, at, step, h, row, rows):
         return
     if skipped and not in_passes:
         for i in range(batch):
-            values[u32(at + i * step)] += number(rows.skip) * rows.x[h * batch + i, row]
+            values[u32(at + i * step)] += number(rows.law.skip) * rows.x[h * batch + i, row]
     if in_passes:
         _begin_row(values, at, step, h, row, rows)
-    mean, scale = measure_row(values, at, step, row, rows.width, number(rows.eps))
+    mean, scale = measure_row(values, at, step, row, rows.law.width, number(rows.law.eps))
     for i in range(batch):
         value = number((values[u32(at + i * step)] - mean) * scale)
         if skipped and norm_first:
@@ -118,7 +118,7 @@ def _begin_row(values, at, step, h, row, rows):
         if activates_first:
             value = number(sigma(value))
         if over_features:
-            group = row // (rows.width // rows.shifts.shape[0])
+            group = row // (rows.law.width // rows.shifts.shape[0])
             value = (value - number(rows.shifts[group, column])) * number(
                 rows.scales[group, column]
             )
