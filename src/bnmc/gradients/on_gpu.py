@@ -19,18 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.gpu import backward, passes
-from bnmc._kernels.gpu.arguments import (
-    NOTHING,
-    Address,
-    Descents,
-    Layers,
-    Noise,
-    Numbers,
-    Passes,
-    Standards,
-    State,
-)
+from bnmc._kernels.gpu import arguments, backward, passes
+from bnmc._kernels.gpu.arguments import NOTHING
 from bnmc._kernels.gpu.backward_frame import sums_of
 from bnmc._kernels.gpu.block import NOT_STOPPED, REASON_MASK, STEP_BITS, STOPPED_UNRESOLVED
 from bnmc._kernels.gpu.build import Kernels, kernels_of
@@ -156,7 +146,7 @@ class _GpuPass(RowPass):
     """The work of one task; between stretches of layers, the device keeps where the chains are."""
 
     task: GpuTask
-    device: Descents
+    device: arguments.Descents
     #: The stage of the layers that the chains have reached, and their log-scales.
     stage: int
     log_scales: Float64Array
@@ -271,7 +261,7 @@ class _GpuPass(RowPass):
             above = numba_cuda.to_device(np.zeros((count, n, stretch.xs.shape[-1]), self._dtype))
         state = numba_cuda.to_device(np.stack([each.state for each in self.descents]))
         basis, mixing = numba_cuda.to_device(bases), self._empty(n, n)
-        self.device = Descents(given, above, state, basis, mixing, NOTHING, NOTHING)
+        self.device = arguments.Descents(given, above, state, basis, mixing, NOTHING, NOTHING)
 
     def _given(self) -> Any:
         """Return δ at the top on the device; an array without columns if it is normal."""
@@ -289,7 +279,7 @@ class _GpuPass(RowPass):
             rows = np.ldexp(rows, -exponents[:, None, None])
         return numba_cuda.to_device(np.ascontiguousarray(rows))
 
-    def _layers_of(self, stretch: Stretch) -> Layers:
+    def _layers_of(self, stretch: Stretch) -> arguments.Layers:
         """Copy the layers of a stretch to the device."""
         law, before = self._law, stretch.grams[:, :-1]
         scales = np.full(before.shape[:2], law.gain)
@@ -302,7 +292,7 @@ class _GpuPass(RowPass):
         if law.skip != 0.0:
             arrays.append((stretch.xs, self._dtype))
         sent = [numba_cuda.to_device(np.ascontiguousarray(*each)) for each in arrays]
-        return Layers(*sent, *(NOTHING,) * (4 - len(sent)))
+        return arguments.Layers(*sent, *(NOTHING,) * (4 - len(sent)))
 
     def _empty(self, *lengths: int) -> Any:
         return numba_cuda.device_array((self.run.chains, *lengths), np.float64)
@@ -316,29 +306,29 @@ class _GpuPass(RowPass):
         return self.run.chain.covariance(grams) if self.task.in_passes else grams
 
     def _launch(
-        self, stretch: Stretch, layers: Layers, of: Descents, has_top: bool
+        self, stretch: Stretch, layers: arguments.Layers, of: arguments.Descents, has_top: bool
     ) -> NDArray[np.int64]:
         """Launch the kernels of all layers; return the notes of why chains stopped, and where."""
         task, law, kernels, run = self.task, self._law, self.task.kernels, self.run
         n, in_passes, extra = run.columns, task.in_passes, NOTHING
         status = np.where(self.on_cpu, np.int64(-1), np.int64(NOT_STOPPED))
         launches = Launches(kernels.shape, run.chains, law.width, task.sums, 0, status)
-        address = Address(run.first, *self.sampler.key_words)
+        address = arguments.Address(run.first, *self.sampler.key_words)
         # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
         gain = run.chain.gain if in_passes else law.gain
         constant = math.sqrt(law.width) * law.bias / gain if in_passes else 0.0
-        numbers = Numbers(law, gain, constant, task.wants_hidden)
+        numbers = arguments.Numbers(law, gain, constant, task.wants_hidden)
         if in_passes:
             extra = self._standards()
         if run.chain.is_orthogonal:
-            extra = Noise(
+            extra = arguments.Noise(
                 self._empty(n, n), self._empty(2, n, n), self._empty(n, n), self._empty(n),
                 self._empty(), self._empty(), 0, False,
             )  # fmt: skip
 
         def add(*functions: Any, with_rest: bool) -> None:
             """Add kernels of a layer, of which the first ones make its normals orthogonal."""
-            for number in range(codes.MOST_PASSES if isinstance(extra, Noise) else 0):
+            for number in range(codes.MOST_PASSES if isinstance(extra, arguments.Noise) else 0):
                 noise = extra._replace(number=number, with_rest=with_rest)
                 fixed = layers, of, noise, numbers, launches.work, address
                 launches.add(kernels, backward.orthogonalise, launches.ranges, *fixed, ends=4)
@@ -365,7 +355,7 @@ class _GpuPass(RowPass):
         )
         return launches.of_layers(launches.work.status.copy_to_host())
 
-    def _standards(self) -> Standards:
+    def _standards(self) -> arguments.Standards:
         """Return the arrays of layers in passes."""
         law, chain, n = self._law, self.run.chain, self.run.columns
         taps = one_tap = shifts = inverses = means = segments = NOTHING
@@ -376,10 +366,10 @@ class _GpuPass(RowPass):
             shifts, inverses = self._empty(law.groups, n), self._empty(law.groups, n)
             places = passes.segments_of(self.task.kernels.shape, law.width, law.groups)
             means, segments = self._empty(2, law.groups, n), self._empty(2, places, 2, n)
-        return Standards(shifts, inverses, means, segments, taps, one_tap)
+        return arguments.Standards(shifts, inverses, means, segments, taps, one_tap)
 
     def _add_moments(
-        self, launches: Launches, layers: Layers, extra: Standards, address: Address
+        self, launches: Launches, layers: arguments.Layers, extra: arguments.Standards, address: Any
     ) -> None:
         """Add the kernel of the forward pass that measures the samples."""
         law, of_backward = self._law, self.task.kernels.shape.spec
@@ -388,13 +378,14 @@ class _GpuPass(RowPass):
         places = passes.segments_of(kernels.shape, law.width, law.groups)
         segments, work = self._empty(places, 2, law.columns), launches.work._replace(sums=NOTHING)
 
-        def arguments(at: int) -> tuple[Any, ...]:
+        def of_layer(at: int) -> tuple[Any, ...]:
             # This kernel takes the arrays of one layer.
             xs = layers.xs[:, at] if law.skip != 0.0 else NOTHING
-            of = Passes(layers.covariances[:, at], NOTHING, segments, extra.shifts, extra.inverses)
-            return State(NOTHING, xs, NOTHING), of, law, work, address
+            covariances, shifts = layers.covariances[:, at], extra.shifts
+            of = arguments.Passes(covariances, NOTHING, segments, shifts, extra.inverses)
+            return arguments.State(NOTHING, xs, NOTHING), of, law, work, address
 
         start = launches.prepared(
-            kernels, passes.moments, kernels.shape.tiles(law.width), (*arguments(0), 0, 0, 0)
+            kernels, passes.moments, kernels.shape.tiles(law.width), (*of_layer(0), 0, 0, 0)
         )
-        launches.add_function(lambda _, layer, at, step: start(*arguments(at), -1, layer, step))
+        launches.add_function(lambda _, layer, at, step: start(*of_layer(at), -1, layer, step))

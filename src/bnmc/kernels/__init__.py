@@ -63,14 +63,7 @@ from bnmc._kernels.scalar.codes import (
     UNRESOLVED,
     ZERO_VARIANCE,
 )
-from bnmc.kernels.checks import (
-    BAD_ARGUMENT,
-    OK,
-    ROWS,
-    SMALL_WORKSPACE,
-    WEIGHTS,
-    Law,
-)
+from bnmc.kernels.checks import BAD_ARGUMENT, OK, ROWS, SMALL_WORKSPACE, WEIGHTS, Law
 from bnmc.kernels.layers import (
     conditional_layer,
     failed_row,

@@ -16,6 +16,7 @@ from bnmc._kernels.scalar.codes import (
     RUNNING,
     STREAM_ROWS,
     STREAM_WEIGHTS,
+    Draw,
 )
 
 #: Statuses beside those of a chain, which are in `bnmc._kernels.scalar.codes`.
@@ -80,12 +81,8 @@ def is_address(layer, chain):
 
 
 @inlined
-def low_word(key):
-    """Return the low 32 bits of a key."""
-    return np.uint32(np.uint64(key) & np.uint64(0xFFFFFFFF))
-
-
-@inlined
-def high_word(key):
-    """Return the high 32 bits of a key."""
-    return np.uint32(np.uint64(key) >> np.uint64(32))
+def draw_of(layer, chain, key, stream):
+    """Return the address of the numbers of a layer, without element and row."""
+    address, key = np.uint32(np.uint32(stream) | np.uint32(chain)), np.uint64(key)
+    low, high = np.uint32(key & np.uint64(0xFFFFFFFF)), np.uint32(key >> np.uint64(32))
+    return Draw(layer, address, low, high)

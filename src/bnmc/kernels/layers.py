@@ -15,20 +15,7 @@ from bnmc._kernels.cpu.layers import Sums, finish_rows, one_layer
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
 from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
 from bnmc._kernels.processor import LINE_BYTES
-from bnmc._kernels.scalar.codes import (
-    GAUSSIAN,
-    GIVEN,
-    MOST_ELEMENTS,
-    NORM_CENTRED,
-    NORM_FIRST,
-    NORM_NONE,
-    NOT_FINITE,
-    STREAM_ROWS,
-    STREAM_WEIGHTS,
-    ZERO_VARIANCE,
-    Draw,
-    LayerSpec,
-)
+from bnmc._kernels.scalar import codes
 from bnmc.kernels.checks import (
     BAD_ARGUMENT,
     OK,
@@ -37,9 +24,8 @@ from bnmc.kernels.checks import (
     Law,
     Rows,
     compiled,
-    high_word,
+    draw_of,
     is_valid,
-    low_word,
 )
 
 
@@ -144,8 +130,8 @@ def conditional_layer(
             out[i, j] = gram[i, j]
     gain = 1.0 if layer == 0 else law.gain
     panel = memory.panel_rows(law.width, n)
-    spec = _layer_spec(law, GAUSSIAN, panel, gain, law.skip, law.norm == NORM_CENTRED)
-    source = Drawn(STREAM_ROWS, None)
+    spec = _layer_spec(law, codes.GAUSSIAN, panel, gain, law.skip, law.norm == codes.NORM_CENTRED)
+    source = Drawn(codes.STREAM_ROWS, None)
     matrices = Layer(out, representation, before, following)
     return _make_layer(source, sigma, spec, matrices, layer, chain, key, s)
 
@@ -206,7 +192,7 @@ def weights_layer(
     n, whole, stride = law.columns, memory.padded(law.columns), memory.stride(law.width)
     if not (is_valid(law, layer, chain) and layer >= 1 and out.shape == (n, n)):
         return BAD_ARGUMENT
-    if not (0 <= weights < GIVEN and law.width <= MOST_ELEMENTS):
+    if not (0 <= weights < codes.GIVEN and law.width <= codes.MOST_ELEMENTS):
         return BAD_ARGUMENT
     if activations.shape[:2] != (2, whole) or activations.shape[2] < stride:
         return BAD_ARGUMENT
@@ -222,7 +208,7 @@ def weights_layer(
         return BAD_ARGUMENT
     panel = memory.panel_rows(law.width, max(n, law.width))
     spec = _layer_spec(law, weights, panel, law.gain, law.skip, False)
-    source = Multiplied(STREAM_WEIGHTS, s.work.block[:0].reshape((0, 1)))
+    source = Multiplied(codes.STREAM_WEIGHTS, s.work.block[:0].reshape((0, 1)))
     matrices = Layer(out, representation, activations[(layer + 1) % 2], activations[layer % 2])
     return _make_layer(source, sigma, spec, matrices, layer, chain, key, s)
 
@@ -273,7 +259,7 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         return SMALL_WORKSPACE
     s = workspace.carve(work, law.batch, law.columns)
     block = s.work.block
-    spec = _layer_spec(law, GAUSSIAN, BLOCK, law.gain, 0.0, False)
+    spec = _layer_spec(law, codes.GAUSSIAN, BLOCK, law.gain, 0.0, False)
     nothing = s.work.block[:0].reshape((0, 1))
     matrices = Layer(s.work.covariance, nothing, nothing, nothing)
     for start in range(0, h.shape[0], BLOCK):
@@ -281,8 +267,8 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         _load(h, start, count, law.columns, block)
         degenerate = finish_rows(spec, sigma, matrices, start, count, s.work, None)
         if degenerate >= 0:
-            s.status[0], s.status[2] = ZERO_VARIANCE, degenerate
-            return ZERO_VARIANCE
+            s.status[0], s.status[2] = codes.ZERO_VARIANCE, degenerate
+            return codes.ZERO_VARIANCE
         for i in range(law.columns):
             for row in range(count):
                 out[start + row, i] = block[i * STRIDE + row]
@@ -373,7 +359,7 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
         _load(a, start, count, n, s.work.block)
         clear_rows(s.work.block, 0, n, count, whole)
         add_gram(s.work.block, n, whole, s.work.partial, s.work.sums)
-    return OK if unpack_gram(s.work.sums, rows, out) else NOT_FINITE
+    return OK if unpack_gram(s.work.sums, rows, out) else codes.NOT_FINITE
 
 
 @compiled
@@ -419,17 +405,17 @@ def _load(values, start, count, columns, block):
 @inlined
 def _layer_spec(law, weights, panel, gain, skip, hides_common):
     """Return what kernels know of a layer of a chain whose parameters are `law`."""
-    hides_scale = law.norm != NORM_NONE and law.skip == 0.0 and law.eps == 0.0
-    return LayerSpec(
+    hides_scale = law.norm != codes.NORM_NONE and law.skip == 0.0 and law.eps == 0.0
+    return codes.LayerSpec(
         law.width, law.batch, law.columns, law.width, panel, weights, gain, skip, 0.0, False, 0.0,
-        NORM_FIRST, law.norm, 0, False, law.eps, hides_common, hides_scale,
+        codes.NORM_FIRST, law.norm, 0, False, law.eps, hides_common, hides_scale,
     )  # fmt: skip
 
 
 @inlined
 def _make_layer(source, sigma, spec, layer, number, chain, key, s):
     """Make a layer, and return its status, which the workspace keeps."""
-    draw = Draw(number, np.uint32(source.stream | np.uint32(chain)), low_word(key), high_word(key))
+    draw = draw_of(number, chain, key, source.stream)
     # Norms are over the batch: there are no moments.
     sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), None, None)
     event, place = one_layer(None, source, sigma, spec, layer, draw, s.work, sums)

@@ -6,18 +6,10 @@ import numpy as np
 
 from bnmc._kernels.compiling import by_precision, inlined
 from bnmc._kernels.cpu.numbers import GROUP, fill, fill_normals
-from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS, Draw
+from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._kernels.scalar.normal import uniforms as scalar_uniforms
 from bnmc._kernels.scalar.philox import philox4x32
-from bnmc.kernels.checks import (
-    BAD_ARGUMENT,
-    OK,
-    Rows,
-    compiled,
-    high_word,
-    is_address,
-    low_word,
-)
+from bnmc.kernels.checks import BAD_ARGUMENT, OK, Rows, compiled, draw_of, is_address
 
 
 @compiled
@@ -88,7 +80,7 @@ def normals(
     """
     if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
-    draw = _draw_of(layer, chain, key, stream)
+    draw = draw_of(layer, chain, key, stream)
     fill_normals(out, 0, element, 1, first_row, out.shape[0], draw)
     return OK
 
@@ -123,19 +115,12 @@ def uniforms(
     """
     if not _is_block(out.shape[0], element, first_row, layer, chain):
         return BAD_ARGUMENT
-    draw = _draw_of(layer, chain, key, stream)
+    draw = draw_of(layer, chain, key, stream)
     fill(_uniforms, out, 0, element, 1, first_row, out.shape[0], draw)
     return OK
 
 
 _uniforms = by_precision(scalar_uniforms)
-
-
-@inlined
-def _draw_of(layer, chain, key, stream):
-    """Return the address of the numbers, without element and row."""
-    address = np.uint32(np.uint32(stream) | np.uint32(chain))
-    return Draw(layer, address, low_word(key), high_word(key))
 
 
 @inlined

@@ -18,13 +18,7 @@ from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.compiled import raise_stopped, spec_of
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_BIAS, ROW_BY_ROW, require
 from bnmc.errors import ArgumentError
-from bnmc.kernels.checks import (
-    BAD_ARGUMENT,
-    OK,
-    SMALL_WORKSPACE,
-    Law,
-    Rows,
-)
+from bnmc.kernels.checks import BAD_ARGUMENT, OK, SMALL_WORKSPACE, Law, Rows
 from bnmc.kernels.layers import failed_row
 
 

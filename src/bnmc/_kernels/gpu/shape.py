@@ -24,13 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._kernels.gpu.device import SIMULATED
-from bnmc._kernels.scalar.codes import (
-    ACTIVATION_FIRST,
-    GAUSSIAN,
-    NORM_CENTRED,
-    NORM_FIRST,
-    NORM_IN_BRANCH,
-)
+from bnmc._kernels.scalar import codes
 
 # Sources of the rows of a layer: drawn given a Gram matrix, weights times activations, given, or
 # kept by the first of two passes.
@@ -92,7 +86,7 @@ class Spec(NamedTuple):
     dtype: str  # of rows
     digest: str  # of the activation, a key of `Sigma.by_digest`
     source: int = DRAWN
-    weights: int = GAUSSIAN
+    weights: int = codes.GAUSSIAN
     scaled: bool = False  # whether the scale of each sample is split off
     slope: str = ""  # digest of the derivative, a key of `Sigma.by_digest`, for a backward pass
     centred: bool = False  # whether rows of W a are drawn without their mean over each batch
@@ -101,7 +95,7 @@ class Spec(NamedTuple):
     covered: bool = False  # whether the covariance of the rows of pairs is not the Gram matrix
     # Of layers in passes over their rows, see `passes`.
     in_passes: bool = False
-    order: int = NORM_FIRST
+    order: int = codes.NORM_FIRST
     over_features: bool = False  # whether there is a norm over the features
     features_centred: bool = False  # whether that norm subtracts the mean
     bias: int = NO_BIAS  # the law of biases, if weights are multiplied
@@ -131,22 +125,22 @@ class Spec(NamedTuple):
         is subtracted nevertheless, since rounding errors would add up over layers.
         """
         is_centred = self.skipped or self.source != DRAWN or self.in_passes
-        return self.norm == NORM_CENTRED and is_centred
+        return self.norm == codes.NORM_CENTRED and is_centred
 
     @property
     def norm_first(self) -> bool:
         """Whether the state of a residual chain is the normalized one."""
-        return self.order == NORM_FIRST
+        return self.order == codes.NORM_FIRST
 
     @property
     def norm_in_branch(self) -> bool:
         """Whether the norm is inside the branch of a residual chain."""
-        return self.order == NORM_IN_BRANCH
+        return self.order == codes.NORM_IN_BRANCH
 
     @property
     def activates_first(self) -> bool:
         """Whether the activation comes before the norm."""
-        return self.order == ACTIVATION_FIRST
+        return self.order == codes.ACTIVATION_FIRST
 
     @property
     def single(self) -> bool:

@@ -8,14 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._kernels.gpu.device import (
-    cuda as numba_cuda,
-)
-from bnmc._kernels.gpu.device import (
-    current_device,
-    free_memory,
-    is_out_of_memory,
-)
+from bnmc._kernels.gpu.device import cuda as numba_cuda
+from bnmc._kernels.gpu.device import current_device, free_memory, is_out_of_memory
 from bnmc._support.device_arrays import as_device_array
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.gpu import gram, layers, passes
+from bnmc._kernels.gpu import shape as shapes
 from bnmc._kernels.gpu.arguments import NOTHING, Address, Frames, Passes, State, Target, Work
 from bnmc._kernels.gpu.block import (
     NOT_STOPPED,
@@ -25,17 +26,7 @@ from bnmc._kernels.gpu.block import (
 from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready
-from bnmc._kernels.gpu.shape import (
-    DRAWN,
-    KEPT,
-    MOST_RANGES,
-    MULTIPLIED,
-    NO_BIAS,
-    NORMAL_BIAS,
-    UNIFORM_BIAS,
-    Shape,
-    Spec,
-)
+from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Shape, Spec
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import sigma_of
 from bnmc.chain.chain import Chain
@@ -61,26 +52,26 @@ def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DR
         law.batch,
         law.norm,
         chain.skip != 0.0,  # also in layer 0, which writes the representation
-        source in (MULTIPLIED, KEPT),
+        source in (shapes.MULTIPLIED, shapes.KEPT),
         dtype,
         sigma_of(chain.activation).digest,
         source,
-        law.weights if source == MULTIPLIED else 0,
+        law.weights if source == shapes.MULTIPLIED else 0,
         splits_scale(chain),
         centred=law.hides_common,
     )
     if is_plain(chain):
         return spec
-    bias = NO_BIAS
-    if source == MULTIPLIED and law.bias > 0.0:
-        bias = UNIFORM_BIAS if law.uniform_bias else NORMAL_BIAS
+    bias = shapes.NO_BIAS
+    if source == shapes.MULTIPLIED and law.bias > 0.0:
+        bias = shapes.UNIFORM_BIAS if law.uniform_bias else shapes.NORMAL_BIAS
     return spec._replace(
         in_passes=True,
         order=law.order,
         over_features=law.groups > 0,
         features_centred=law.centred,
         bias=bias,
-        is_convolved=source == MULTIPLIED and chain.convolution is not None,
+        is_convolved=source == shapes.MULTIPLIED and chain.convolution is not None,
     )
 
 
@@ -250,8 +241,8 @@ def forward(
         if spec.over_features:
             tiles = kernels.shape.tiles(law.width)
             launches.add(kernels, passes.moments, tiles, state_of, of, law, work, address)
-            if spec.source == MULTIPLIED:
-                rows = kernels_of(kernel_spec(chain, law, spec.dtype, KEPT))
+            if spec.source == shapes.MULTIPLIED:
+                rows = kernels_of(kernel_spec(chain, law, spec.dtype, shapes.KEPT))
     if spec.is_orthogonal:
         of = Frames(**arrays)
         # One block makes all sums of zᵀz that a layer needs.

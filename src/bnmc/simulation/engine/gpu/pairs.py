@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,40 +133,28 @@ def meet_on_devices(
 
     The number of the pair addresses its random numbers, so results do not depend on the division.
     """
+
+    def on_device(device: AbstractContextManager[Any], begin: int, end: int) -> Meetings:
+        with device:
+            most = int(_SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
+            size = max(1, min(most, MOST_OF_RANGE))
+            return joined(
+                [
+                    meet(
+                        chain, start, key, begin + a, begin + b, lag, most_layers,
+                        int(begin + a == first), GpuPairs,
+                    )
+                    for a, b in ranges(end - begin, size)
+                ]
+            )  # fmt: skip
+
     numbers = devices()[: last - first]
-    task = partial(_meet_on_device, chain, start, lag, first, key, most_layers)
     if len(numbers) == 1:
-        return task(nullcontext(), first, last)
+        return on_device(nullcontext(), first, last)
     ranges_of_pairs = even_ranges(last - first, len(numbers), first=first)
     with ThreadPoolExecutor(len(numbers), "bnmc-gpu") as threads:
         futures = [
-            threads.submit(task, numba_cuda.gpus[number], *pairs)
+            threads.submit(on_device, numba_cuda.gpus[number], *pairs)
             for number, pairs in zip(numbers, ranges_of_pairs, strict=True)
         ]
         return joined([future.result() for future in futures])
-
-
-def _meet_on_device(
-    chain: Chain,
-    start: Covariance | Representation,
-    lag: int,
-    traced: int,
-    key: int,
-    most_layers: int,
-    device: AbstractContextManager[Any],
-    first: int,
-    last: int,
-) -> Meetings:
-    """Let pairs meet on a device, of which the pair `traced` leaves a trace."""
-    with device:
-        most = int(_SHARE_OF_MEMORY * free_memory() / bytes_of_pair(chain.batch))
-        size = max(1, min(most, MOST_OF_RANGE))
-        return joined(
-            [
-                meet(
-                    chain, start, key, first + a, first + b, lag, most_layers,
-                    int(first + a == traced), GpuPairs,
-                )
-                for a, b in ranges(last - first, size)
-            ]
-        )  # fmt: skip

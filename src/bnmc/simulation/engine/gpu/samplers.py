@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,19 @@ MOST_OF_GRID = 65_535
 STAGING_BYTES = 1 << 26
 LEAST_OF_PROCESSOR = 12
 _FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
+
+
+class _Course(NamedTuple):
+    """Layers to take chains through, from `layer` on, and the frames on the host."""
+
+    law: codes.LayerSpec
+    layer: int
+    slots: NDArray[np.int64]
+    record: NDArray[np.float64] | None
+
+    def after(self, done: int) -> _Course:
+        """Return the layers after the first ones."""
+        return self._replace(layer=self.layer + done, slots=self.slots[done:])
 
 
 class GpuSampler(Sampler):
@@ -161,7 +174,7 @@ class GpuSampler(Sampler):
             start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
-            self._draw(self.run.specs[0], 0, self.chains, 0, np.full(1, -1), None)
+            self._draw(0, self.chains, _Course(self.run.specs[0], 0, np.full(1, -1), None))
         elif isinstance(start, DeviceRows):
             self._take_rows(start.array)
         else:
@@ -275,50 +288,33 @@ class GpuSampler(Sampler):
         array.copy_to_device(np.zeros(shape, dtype))
         return array
 
-    def _draw(
-        self,
-        law: codes.LayerSpec,
-        first: int,
-        last: int,
-        layer: int,
-        slots: NDArray[np.int64],
-        record: NDArray[np.float64] | None,
-    ) -> None:
+    def _draw(self, first: int, last: int, course: _Course) -> None:
         """Take chains first:last through layers, each drawn given the one before.
 
         As on the CPU, a float32 chain that float32 rows do not resolve continues in float64.
         """
         narrow = np.flatnonzero(~self.wide[first:last]) + first
         for a, b in _ranges(narrow):
-            status = self._advance_chunks(law, a, b, layer, slots, record, self.dtype.name)
+            status = self._advance_chunks(a, b, course, self.dtype.name)
             stopped = (status & REASON_MASK) == STOPPED_UNRESOLVED
             for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
                 done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
                 status[index - a] = NOT_STOPPED
-                self._advance_float64(law, index, layer + done, slots[done:], record)
-            self._check(status, a, layer)
-        wide = np.setdiff1d(np.arange(first, last), narrow)
-        for index in wide.tolist():
-            self._advance_float64(law, index, layer, slots, record)
+                self._advance_float64(index, course.after(done))
+            self._check(status, a, course.layer)
+        for index in np.setdiff1d(np.arange(first, last), narrow).tolist():
+            self._advance_float64(index, course)
 
-    def _advance_float64(
-        self, law: codes.LayerSpec, index: int, layer: int, slots: NDArray[np.int64], record: Any
-    ) -> None:
-        status = self._advance_chunks(law, index, index + 1, layer, slots, record, "float64")
-        self._check(status, index, layer)
+    def _advance_float64(self, index: int, course: _Course) -> None:
+        status = self._advance_chunks(index, index + 1, course, "float64")
+        self._check(status, index, course.layer)
 
     def _advance_chunks(
-        self,
-        law: codes.LayerSpec,
-        first: int,
-        last: int,
-        layer: int,
-        slots: NDArray[np.int64],
-        record: NDArray[np.float64] | None,
-        dtype: str,
+        self, first: int, last: int, course: _Course, dtype: str
     ) -> NDArray[np.int64]:
-        """Take chains through layers in chunks; `record` takes the frames on the host."""
+        """Take chains through layers in chunks."""
+        law, layer, slots, record = course
         wanted = np.flatnonzero(slots >= 0)
         # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
@@ -449,13 +445,12 @@ class GpuSampler(Sampler):
         threads: Threads | None = None,
     ) -> None:
         def advance(places: NDArray[np.int64], record: Any) -> None:
+            course = _Course(self.spec, layer, places, record)
             if self.source == DRAWN:
-                self._draw(self.spec, first, last, layer, places, record)
-                return
-            status = self._advance_chunks(
-                self.spec, first, last, layer, places, record, self.dtype.name
-            )
-            self._check(status, first, layer)
+                self._draw(first, last, course)
+            else:
+                status = self._advance_chunks(first, last, course, self.dtype.name)
+                self._check(status, first, layer)
 
         self._advanced(advance, slots, frames)
 
