@@ -52,13 +52,17 @@ def take_mixing(mixing, neighbours):
     """Copy Σ_t P_t M P_tᵀ to shared memory."""
     numbers = cuda.shared.array(0, kind)
     for item in range(thread(), columns * padded, threads):
-        numbers[u32(at_mixing + item)] = number(0.0)
+        k, c = item // padded, item % padded
+        value = number(0.0)
+        if c < columns and not is_convolved:
+            value = number(mixing[k, c])
+        numbers[u32(at_mixing + item)] = value
     cuda.syncthreads()
-    for tap in range(neighbours.shape[0] if is_convolved else 1):
+    for tap in range(neighbours.shape[0] if is_convolved else 0):
         for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
-            k, c = (neighbours[tap, i], neighbours[tap, j]) if is_convolved else (i, j)
-            numbers[u32(at_mixing + k * padded + c)] += number(mixing[i, j])
+            at = at_mixing + neighbours[tap, i] * padded + neighbours[tap, j]
+            numbers[u32(at)] += number(mixing[i, j])
         cuda.syncthreads()
 
 
