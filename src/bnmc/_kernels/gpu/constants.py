@@ -1,7 +1,7 @@
 """The names of constants in device functions; `build.constants_of` gives their values.
 
-Every name is that of an attribute of `Shape`, `Spec` or `Room`, which describe it; ``at_totals`` is
-the place ``shape.at.totals``.  A device function imports the names that it uses, and a `Linker`
+Most names are those of attributes of `Shape`, `Spec` or `Room`, which describe them; ``at_totals``
+is the place ``shape.at.totals``.  A device function imports the names that it uses, and a `Linker`
 puts the values in their place; it raises NameError if a name has no value.
 """
 
@@ -22,7 +22,7 @@ subtracts_mean = over_features = is_convolved = in_passes = is_orthogonal = acti
 ) = _LATER
 norm_in_branch = features_centred = covered = _LATER
 
-# --- that follow from a `Spec`
+# --- that follow from the dtype and the bias of a `Spec`
 #: Numba's type and NumPy's type of the numbers of rows, and their unit roundoff.
 kind = number = unit = _LATER
 has_bias = _LATER
