@@ -58,7 +58,9 @@ def take_mixing(mixing, neighbours):
             value = number(mixing[k, c])
         numbers[u32(at_mixing + item)] = value
     cuda.syncthreads()
-    for tap in range(neighbours.shape[0] if is_convolved else 0):
+    if not is_convolved:
+        return
+    for tap in range(neighbours.shape[0]):
         for item in range(thread(), columns * columns, threads):
             i, j = item // columns, item % columns
             at = at_mixing + neighbours[tap, i] * padded + neighbours[tap, j]
