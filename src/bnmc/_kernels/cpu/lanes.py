@@ -40,7 +40,7 @@ LANES = WIDE_BYTES // 8
 _ONE, _TWO, _THREE = np.uintp(LANES), np.uintp(2 * LANES), np.uintp(3 * LANES)
 
 #: Rows per call of the generator.
-QUAD = 4
+_QUAD = 4
 
 #: The stream of the normals; the column is in the lower bits.
 STREAM_LANES = np.uint32(0xE0000000)
@@ -58,19 +58,19 @@ class Shape(NamedTuple):
     shrink: float
 
 
-class Space(NamedTuple):
+class _Space(NamedTuple):
     """Work space for chains of a `Shape`, float64."""
 
-    normals: np.ndarray  # (order * QUAD * LANES,)
+    normals: np.ndarray  # (order * _QUAD * LANES,)
     factor: np.ndarray  # (order * order * LANES,)
     x: np.ndarray  # (width rounded up to quads * order * LANES,)
 
 
-def space_of(shape: Shape) -> Space:
+def space_of(shape: Shape) -> _Space:
     """Return work space."""
-    numbers, rows = shape.order * LANES, -(-shape.width // QUAD) * QUAD
-    return Space(
-        np.empty(QUAD * numbers), np.empty(shape.order * numbers), np.empty(rows * numbers)
+    numbers, rows = shape.order * LANES, -(-shape.width // _QUAD) * _QUAD
+    return _Space(
+        np.empty(_QUAD * numbers), np.empty(shape.order * numbers), np.empty(rows * numbers)
     )
 
 
@@ -91,18 +91,18 @@ def linear_layers(shape, gram, first, every, sums, grams, space):
         Receives the sums of `moments`; the kernel makes slots * every layers.
     grams : (slots or 0, order * order * LANES) float64
         Receives the Gram matrices of measured layers, if it has slots.
-    space : Space
+    space : _Space
     """
     width, order = shape.width, shape.order
     row_size, x = order * LANES, space.x
     for step in range(every * sums.shape[0]):
         factorise(gram, order, space.factor)
         gram[:] = 0.0
-        for quad in range((width + QUAD - 1) // QUAD):
+        for quad in range((width + _QUAD - 1) // _QUAD):
             _fill_normals(order, quad, first, first.layer + step, space.normals)
-            rows = x[quad * QUAD * row_size : (quad + 1) * QUAD * row_size]
+            rows = x[quad * _QUAD * row_size : (quad + 1) * _QUAD * row_size]
             draw_rows(shape, space.factor, space.normals, rows)
-            for row in range(smaller(QUAD, width - quad * QUAD)):
+            for row in range(smaller(_QUAD, width - quad * _QUAD)):
                 add_row(rows, row, order, gram)
         _finish_gram(shape, gram)
         if (step + 1) % every == 0:
@@ -148,10 +148,10 @@ def factorise(gram, order, factor):
 
 @kernel
 def _fill_normals(order, quad, first, layer, normals):
-    """Write the normals of four rows: (order, QUAD, LANES)."""
+    """Write the normals of four rows: (order, _QUAD, LANES)."""
     for column in range(order):
         stream = np.uint32(STREAM_LANES | np.uint32(column))
-        offset = np.uintp(column * QUAD * LANES)
+        offset = np.uintp(column * _QUAD * LANES)
         for lane in range(LANES):
             chain = first.stream * LANES + lane
             z0, z1, z2, z3 = _draw(quad, chain, layer, stream, first.key0, first.key1)
@@ -162,18 +162,18 @@ def _fill_normals(order, quad, first, layer, normals):
 
 @kernel
 def draw_rows(shape, factor, normals, x):
-    """Write four normalised rows z L to x, (QUAD * order * LANES,)."""
+    """Write four normalised rows z L to x, (_QUAD * order * LANES,)."""
     order = shape.order
     total = fill_like(zero_wide(x), float(shape.batch))
     shrink = fill_like(total, shape.shrink)
-    for row in range(QUAD):
+    for row in range(_QUAD):
         square = zero_wide(x)
         for j in range(order):
             value = zero_wide(x)
             for i in range(j, order):
                 value = multiply_add(
                     load_wide(factor, (i * order + j) * LANES),
-                    load_wide(normals, (i * QUAD + row) * LANES),
+                    load_wide(normals, (i * _QUAD + row) * LANES),
                     value,
                 )
             store(x, (row * order + j) * LANES, value)
