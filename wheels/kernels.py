@@ -53,7 +53,7 @@ def compile_level(folder: Path, level: str, lowest: str) -> None:
     from bnmc import Activation
     from bnmc._kernels.kernel_cache import recording
     from bnmc._kernels.scalar.activations import BUILTIN
-    from bnmc.chain.slopes import sigma_of
+    from bnmc.chain.activations import sigma_of
 
     known = [Activation.named(name) for name in BUILTIN]
     for activation in known:
