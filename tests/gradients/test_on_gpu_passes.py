@@ -45,7 +45,7 @@ def same_noise(monkeypatch):
 
     class Rows(network.ReplayedRows):
         def _noise(self, index, layer, rows, root):
-            sampler, width, n = self._sampler, self._chain.width, len(root)
+            sampler, width, n = self._sampler, self._run.layer(layer).linear.width, len(root)
             stream = codes.STREAM_BACKWARD | np.uint32(sampler.offset + index)
             # Each tap has elements of its own.  The row of a bias has those of the first tap.
             blocks = [

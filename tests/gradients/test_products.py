@@ -283,7 +283,7 @@ def test_products_given_the_rows_have_their_law(name):
 def test_a_bias_is_the_weight_of_one_more_row():
     """The rows of W a + b 1ᵀ / gain have the covariance G + bias_variance / gain²."""
     chain, a = PRODUCTS["bias"][0], np.random.default_rng(15).standard_normal((4, 3))
-    seen = ReplayedRows(Run(chain, "conditional", 1, None, "float64", 16))._operand(a[None])[0]
+    seen = ReplayedRows(Run(chain, "conditional", 1, None, "float64", 16))._operand(1, a[None])[0]
     expected = a.T @ a / 4 + chain.bias_variance / chain.gain**2
     np.testing.assert_allclose(seen.T @ seen / 4, expected, rtol=1e-13)
 

@@ -8,11 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from oracle import FORMULAS, gram, ks_distance, normals, two_sample_threshold
 
 import bnmc
 from bnmc._kernels.scalar import codes
 from bnmc.chain.start import Representation, prepare
+from bnmc.errors import BackendError
+from bnmc.gradients import parts
+from bnmc.gradients.directions import GivenRows
+from bnmc.gradients.network import NetworkTask
+from bnmc.gradients.observables import as_gradient_observables
+from bnmc.simulation.engine.gpu.samplers import GpuSampler
+from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.observables import OBSERVABLES
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.segment import Segment
@@ -26,7 +34,7 @@ CHAINS = [
     bnmc.Chain(40, 5, "tanh"),
     bnmc.Chain(12, 5, "relu", norm="layer", eps=0.01),
     bnmc.Chain(30, 5, "tanh", norm="batch-uncentred", eps=0.1, bias_variance=0.2),
-    bnmc.Chain(30, 5, "relu", skip=0.8, bias_variance=0.1),
+    bnmc.Chain(30, 5, "relu", skip=0.8, gain=0.9, bias_variance=0.1),
 ]
 NORMS = {
     "none": lambda h, eps: h,
@@ -143,3 +151,43 @@ def test_equal_layers_have_the_bits_of_a_chain():
     segment.begin(prepare(chain, START[:5, :].repeat(6, 0) ** 2, 2, None), values)
     segment.advance(3, values, 0)
     np.testing.assert_array_equal(values["gram"], run.gram[:, 1:])
+
+
+def test_gradients_of_drawn_weights_are_those_of_autograd():
+    """Of a linear function of h of the last layer, with respect to the weights of each layer."""
+    run, delta = replace(segment_of(2, "weights").run, observables=()), np.cos(np.arange(150.0))
+    task = NetworkTask(run, GivenRows(delta.reshape(1, 5, 30)), ())
+    found = task(Representation(START[None], START[None]), 0, 2)
+    for network in range(2):
+        x = a = torch.tensor(START)
+        weights = []
+        for number, chain in enumerate(CHAINS[1:], 1):
+            w = unit_weights_of_layer(run, network, number) / np.sqrt(a.shape[0])
+            weights.append(torch.tensor(w, requires_grad=True))
+            h = chain.gain * weights[-1] @ a + chain.skip * (x if chain.skip else 0.0)
+            h = h + torch.tensor(biases_of_layer(run, network, number))[:, None]
+            axis = {"none": None, "layer": 0}.get(chain.norm, 1)
+            centred = chain.norm in ("batch", "layer")
+            y = h - h.mean(axis, keepdim=True) if centred else h
+            if axis is not None:
+                y = y / torch.sqrt((y**2).mean(axis, keepdim=True) + chain.eps)
+            x, a = y, getattr(torch, chain.activation.name)(y)
+        (h * torch.tensor(delta.reshape(5, 30).T)).sum().backward()
+        expected = [torch.log(torch.linalg.norm(w.grad)) for w in weights]
+        np.testing.assert_allclose(found[parts.NORMS][network], expected, rtol=0, atol=1e-10)
+
+
+def test_a_backward_pass_makes_the_rows_of_the_run_again():
+    run = segment_of(2, "conditional").run
+    task = NetworkTask(run, GivenRows(np.ones((1, 5, 30))), as_gradient_observables("gram"))
+    found = task(Representation(START[None], START[None]), 0, 2)
+    expected = simulated(segment_of(2, "conditional"))[0]
+    np.testing.assert_allclose(found["gram"], expected, atol=1e-11)
+
+
+def test_kernels_that_repeat_a_layer_refuse_others():
+    run, start = segment_of(2, "conditional").run, Representation(START[None], START[None])
+    task = parts.Task(run, GivenRows(np.ones((1, 5, 30))), ())
+    for make in (lambda: GpuSampler(run), lambda: task(start, 0, 2)):
+        with pytest.raises(BackendError, match="layers of the run differ"):
+            make()

@@ -74,7 +74,7 @@ class Descent:
 
     def __init__(self, sampler: Sampler, index: int, hidden: bool) -> None:
         self._sampler, self._index, self._hidden = sampler, index, hidden
-        self.chain, self.number = sampler.chain, sampler.offset + index
+        self.layer, self.number = sampler.run.repeated, sampler.offset + index
         self.spec, self.lift = sampler.spec, sampler.lift
         #: For covariances that have what a bias adds already; a readout has none.
         self._unshared = self.spec._replace(shared_variance=0.0)
@@ -114,7 +114,7 @@ class Descent:
             raise NonFiniteError(self.number, last, "gradient")
         self.state[:] = products[-1, :2]
         self.stage = codes.TOP
-        if self.chain.skip != 0.0:
+        if self.layer.rows.skip != 0.0:
             self.above = buffers.rows.delta.copy()
         return 1
 
@@ -194,13 +194,13 @@ class Descent:
         centred = self.spec.norm == codes.NORM_CENTRED and self.stage == codes.INNER
         backward.backward_layers(
             haar,
-            backward_rows.activation(sigma_of(self.chain.activation), *dtypes),
-            backward_rows.derivative(slope_of(self.chain.activation), *dtypes),
+            backward_rows.activation(sigma_of(self.layer.rows.activation), *dtypes),
+            backward_rows.derivative(slope_of(self.layer.rows.activation), *dtypes),
             layers._replace(xs=layers.xs.astype(forward, copy=False)), above, self._draw(layer),
             backward.Gradient(self.state, self.log_scale, centred, is_readout),
             backward.Record(*gradients, status), buffers,
         )  # fmt: skip
-        if self.chain.skip != 0.0:
+        if self.layer.rows.skip != 0.0:
             self.above = buffers.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
@@ -244,11 +244,11 @@ class Descent:
         return self._sampler.buffer(key, lambda: self._make_buffers(*dtypes))
 
     def _make_buffers(self, *dtypes: str) -> _Buffers:
-        spec, keeps_x = self.spec, self.chain.skip != 0.0
+        spec, keeps_x = self.spec, self.layer.rows.skip != 0.0
         buffers = backward.buffers(
             spec.width, spec.batch, spec.columns // spec.batch, *dtypes, skips=keeps_x,
             hidden=self._hidden,
         )  # fmt: skip
-        is_orthogonal = self.chain.is_orthogonal
+        is_orthogonal = self.layer.linear.law.is_orthogonal
         haar = backward_matrices.haar(spec.columns, dtypes[0]) if is_orthogonal else None
         return haar, buffers

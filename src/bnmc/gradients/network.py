@@ -28,7 +28,7 @@ from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.machine import one_blas_thread
 from bnmc.chain.chain import Chain
-from bnmc.chain.layers import Normalised, Rows
+from bnmc.chain.layers import Linear, Normalised, Rows
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.gradients.descent import Stretch
@@ -42,7 +42,7 @@ from bnmc.simulation.runs import Run
 
 def start_rows(run: Run, start: Start) -> Float64Array:
     """Return x of layer 0, which a skip connection keeps, (chains, width, columns)."""
-    run, width = replace(run, path="weights"), run.chain.width
+    run, width = replace(run, path="weights"), run.layer(0).linear.width
     sampler = RowSampler(run)
     # Also without a skip connection.
     shape = run.chains, run.columns, memory.stride(width)
@@ -79,39 +79,40 @@ class Network:
     def __init__(
         self, run: Run, start: Float64Array | Rows, weights: Weights, last: int, begin: int = 0
     ) -> None:
-        self.run, self.weights, self._made = run, weights, run.layers[-1].rows
-        chain = run.chain
+        self.run, self.weights = run, weights
         if not isinstance(start, Rows):
+            made = run.layer(0).rows
             # A norm before the state has been applied to that of layer 0.
-            is_first = chain.order_code == NORM_FIRST
+            is_first = made.order == NORM_FIRST
             normed = Normalised(start, None, None) if is_first else self._normalised(start, 0)
-            start = self._made.rows(start, normed)
+            start = made.rows(start, normed)
         self.layers = {begin: start}
         for layer in range(begin + 1, last + 1):
-            before = self.layers[layer - 1]
-            h = chain.skip * before.x
-            h += chain.gain * weights.times(layer, before.outputs())
-            self.layers[layer] = self._made.rows(h, self._normalised(h, layer))
+            before, (linear, made) = self.layers[layer - 1], run.layer(layer)
+            h = linear.gain * weights.times(layer, before.outputs())
+            if made.skip != 0.0:
+                h += made.skip * before.x
+            self.layers[layer] = made.rows(h, self._normalised(h, layer))
             self._require_range(layer)
 
     def gram(self, layer: int) -> Float64Array:
         """Return the Gram matrices aᵀa / width of a layer."""
         a = self.layers[layer].outputs()
-        return a.swapaxes(1, 2) @ a / self.run.chain.width
+        return a.swapaxes(1, 2) @ a / a.shape[1]
 
     def hidden(self, layer: int) -> Float64Array:
         """Return h of a layer from 1 on, without the means of rows if no later layer sees them."""
-        chain, x = self.run.chain, self.layers[layer].x
-        if chain.order_code != NORM_FIRST:
-            if not (chain.normalization.hides_common_part and chain.order_code == NORM_IN_BRANCH):
+        made, x = self.run.layer(layer).rows, self.layers[layer].x
+        if made.order != NORM_FIRST:
+            if not (made.norm.hides_common_part and made.order == NORM_IN_BRANCH):
                 return x
-            rows = self._made.parts(x)
+            rows = made.parts(x)
             return (rows - rows.mean(axis=-1, keepdims=True)).reshape(x.shape)
         normed = self.layers[layer].normed
         if normed.spread is None:
             return x
-        h = self._made.parts(x) * normed.spread
-        if normed.mean is not None and chain.normalization.axis == "features":
+        h = made.parts(x) * normed.spread
+        if normed.mean is not None and made.norm.axis == "features":
             h = h + normed.mean
         return h.reshape(x.shape)
 
@@ -129,11 +130,11 @@ class Network:
 
     def down(self, layer: int, delta: Float64Array) -> Float64Array:
         """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
-        chain = self.run.chain
-        at_a = self.weights.transposed_times(layer, self.layers[layer - 1].outputs(), delta)
-        at_a *= chain.gain
-        at_x = chain.skip * self._by_function(delta) if chain.skip != 0.0 else 0.0
-        return self.layers[layer - 1].down(self._by_function(at_a), at_x).reshape(delta.shape)
+        before, (linear, made) = self.layers[layer - 1], self.run.layer(layer)
+        at_a = self.weights.transposed_times(layer, before.outputs(), delta)
+        at_a *= linear.gain
+        at_x = made.skip * self._by_function(delta) if made.skip != 0.0 else 0.0
+        return before.down(self._by_function(at_a), at_x).reshape(at_a.shape)
 
     def _by_function(self, gradient: Float64Array) -> Float64Array:
         networks, width, _ = gradient.shape
@@ -141,15 +142,17 @@ class Network:
 
     def _normalised(self, h: Float64Array, layer: int) -> Normalised:
         """Apply the norm at its place of the layer."""
-        chain, y = self.run.chain, self._made.argument(h)
-        if chain.eps == 0.0 and not chain.normalization.is_identity:
+        made = self.run.layer(layer).rows
+        y = made.argument(h)
+        if made.eps == 0.0 and not made.norm.is_identity:
             self._require_variance(y, layer)
-        return self._made.normalise(y)
+        return made.normalise(y)
 
     def _require_variance(self, y: Float64Array, layer: int) -> None:
         """Raise if a row or a sample has no variance."""
-        norm = self.run.chain.normalization
-        parts = self._made.parts(y) if norm.acts_on_rows else y
+        made = self.run.layer(layer).rows
+        norm = made.norm
+        parts = made.parts(y) if norm.acts_on_rows else y
         places = np.argwhere(norm.without_variance(parts))
         if places.size == 0:
             return
@@ -159,7 +162,7 @@ class Network:
 
     def _require_range(self, layer: int) -> None:
         """Raise if the squares of a representation without a norm are out of range."""
-        if not self.run.chain.normalization.is_identity:
+        if not self.run.layer(layer).rows.norm.is_identity:
             return
         largest = np.abs(self.layers[layer].x).max(axis=(1, 2))
         wrong = np.flatnonzero(~(largest < 1e150) | ((largest > 0.0) & (largest < 1e-140)))
@@ -215,9 +218,10 @@ class _NetworkPass(Pass):
                 raise NonFiniteError(run.first, layer, "gradient")
             scales[index] = self._scale
             # Place 1 is for products with normals; no later step reads it.
-            products[index, 0] = delta[0].T @ delta[0] / run.chain.width
+            width = delta.shape[1]
+            products[index, 0] = delta[0].T @ delta[0] / width
             if self.task.wants_hidden:
-                products[index, 2] = network.hidden(layer)[0].T @ delta[0] / run.chain.width
+                products[index, 2] = network.hidden(layer)[0].T @ delta[0] / width
             if layer > 1:
                 self._delta, more = scaled(network.down(layer, delta))
                 self._scale += more
@@ -225,7 +229,7 @@ class _NetworkPass(Pass):
     def _top(self, network: Network) -> tuple[Float64Array, int]:
         """Return δ of the last layer, (1, width, columns), in units of 2**exponent."""
         run, direction, number = self.run, self.task.direction, self.run.first
-        width, depth = run.chain.width, run.depth
+        width, depth = run.layer(run.depth).linear.width, run.depth
         generator = generator_of(run, 0)
         if isinstance(direction, GivenRows):
             return scaled(direction.of(number).T[None])
@@ -256,19 +260,26 @@ class NetworkTask(Task):
 
     def layers_of_stretch(self, chains: int) -> int:
         """Return the number of layers of a stretch."""
-        size = 8 * _LAYER_ROWS * self.run.chain.width * self.run.columns
+        size = 8 * _LAYER_ROWS * self._largest[0] * self.run.columns
         return layers_of_stretch(self.run.depth, size, ROWS_BYTES)
 
     def bytes_of_pass(self, chains: int) -> int:
         """Return the bytes of one network, about."""
-        chain, columns, layers = self.run.chain, self.run.columns, self.layers_of_stretch(1)
+        columns, layers = self.run.columns, self.layers_of_stretch(1)
+        width, fan_in = self._largest
         # Rows of a stretch: representations, their norms, and normals; rows at the ends of
         # stretches; what a layer needs; and a weight matrix.
         rows = _LAYER_ROWS * layers + 2 * (self.run.depth // layers) + 10
-        size = 8 * (chain.width * columns * rows + 4 * columns**2 * layers)
-        if chain.convolution is not None:  # the patches of a layer, and products with them
-            size += 8 * _PATCHES * chain.fan_in * columns
-        return size + 24 * chain.width * chain.fan_in * (self.run.path == "weights")
+        size = 8 * (width * columns * rows + 4 * columns**2 * layers)
+        if self.run.chain.convolution is not None:  # patches of a layer, and products with them
+            size += 8 * _PATCHES * fan_in * columns
+        return size + 24 * width * fan_in * (self.run.path == "weights")
+
+    @property
+    def _largest(self) -> tuple[int, int]:
+        """The largest number of rows of a layer, and of weights of a row."""
+        linears = [layer.linear for layer in self.run.layers]
+        return max(each.width for each in linears), max(each.fan_in for each in linears)
 
 
 # --- products with the weights of networks, forward and transposed
@@ -307,23 +318,24 @@ class DrawnWeights:
     """
 
     def __init__(self, run: Run) -> None:
-        self._chain, self._numbers = run.chain, range(run.first, run.first + run.chains)
-        self._run = run
+        self._run, self._numbers = run, range(run.first, run.first + run.chains)
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain."""
         # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
-        products = np.stack([w @ seen for w, seen in self._each(layer, _patches(self._chain, a))])
-        scaled = products / np.sqrt(self._chain.fan_in)
-        if self._chain.shows_bias:
+        linear = self._run.layer(layer).linear
+        products = np.stack([w @ seen for w, seen in self._each(layer, _patches(linear, a))])
+        scaled = products / np.sqrt(linear.fan_in)
+        if self._run.spec(layer).bias != 0.0:
             biases = [biases_of_layer(self._run, number, layer) for number in self._numbers]
-            scaled += np.stack(biases).astype(np.float64)[:, :, None] / self._chain.gain
+            scaled += np.stack(biases).astype(np.float64)[:, :, None] / linear.gain
         return scaled
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ."""
+        linear = self._run.layer(layer).linear
         products = np.stack([w.T @ each for w, each in self._each(layer, delta)])
-        return _folded(self._chain, products / np.sqrt(self._chain.fan_in))
+        return _folded(linear, products / np.sqrt(linear.fan_in))
 
     def _each(
         self, layer: int, operands: Float64Array
@@ -354,11 +366,8 @@ class ReplayedRows:
     """
 
     def __init__(self, run: Run) -> None:
-        self._chain = run.chain
         self._sampler = RowSampler(replace(run, path="conditional"))
-        # Gradients depend on the scale of rows, and the covariance of the chain has the variance of
-        # the bias already.
-        self._spec = self._sampler.spec._replace(hides_scale=False, shared_variance=0.0)
+        self._run = self._sampler.run
         self._seen: dict[int, list[_Seen]] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
@@ -370,13 +379,13 @@ class ReplayedRows:
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        fan_in = self._chain.fan_in
-        root = np.sqrt(fan_in)
+        linear = self._run.layer(layer).linear
+        root = np.sqrt(linear.fan_in)
         values, vectors = _eigen(delta)
         roots = vectors * np.sqrt(values)[:, None] / root
         products = []
         for index, (seen, operand) in enumerate(
-            zip(self._seen.pop(layer), self._operand(a), strict=True)
+            zip(self._seen.pop(layer), self._operand(layer, a), strict=True)
         ):
             at = np.flatnonzero(seen.regular)
             triangle = seen.factor[np.ix_(at, at)]
@@ -384,31 +393,39 @@ class ReplayedRows:
             basis = np.linalg.solve(triangle, operand[:, at].T).T / root
             z = self._noise(index, layer, len(operand), roots[index])
             coordinates = seen.normals[:, at].T @ delta[index] / root - basis.T @ z
-            products.append((z + basis @ coordinates)[:fan_in])
-        return _folded(self._chain, np.stack(products))
+            products.append((z + basis @ coordinates)[: linear.fan_in])
+        return _folded(linear, np.stack(products))
 
     def _draw(self, index: int, layer: int, a: Float64Array) -> _Seen:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
-        sampler = self._sampler
+        sampler, linear, shows_bias = self._sampler, *self._linear(layer)
         work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
-        rows.factorise(self._chain.covariance(a.T @ a / len(a)), self._spec, work)
+        # Gradients depend on the scale of rows, and this covariance has the variance of the bias.
+        spec = self._run.spec(layer)._replace(hides_scale=False, shared_variance=0.0)
+        covariance = linear.covariance(shows_bias=shows_bias)
+        rows.factorise(covariance(a.T @ a / len(a)), spec, work)
         draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
-        normals = normals_of(self._chain.width, work.regular, draw, sampler.work().block)
+        normals = normals_of(linear.width, work.regular, draw, sampler.work().block)
         # The spec has gain 1 if the norm does not see the scale of rows.
-        factor = np.tril(work.factor[:columns, :columns]) * work.regular / self._spec.gain
+        factor = np.tril(work.factor[:columns, :columns]) * work.regular / spec.gain
         return _Seen(normals, factor, work.regular.copy())
 
-    def _operand(self, a: Float64Array) -> Float64Array:
+    def _linear(self, layer: int) -> tuple[Linear, bool]:
+        """Return the map that leads to a layer, and whether its bias is seen."""
+        return self._run.layer(layer).linear, self._run.spec(layer).bias != 0.0
+
+    def _operand(self, layer: int, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
-        if not self._spec.hides_common:
-            return _operand(self._chain, a)
-        patches = _patches(self._chain, a)
-        by_batch = patches.reshape(*patches.shape[:2], -1, self._chain.batch)
+        linear, shows_bias = self._linear(layer)
+        if not self._run.spec(layer).hides_common:
+            return _operand(linear, shows_bias, a)
+        patches = _patches(linear, a)
+        by_batch = patches.reshape(*patches.shape[:2], -1, self._run.chain.batch)
         return (by_batch - by_batch.mean(axis=-1, keepdims=True)).reshape(patches.shape)
 
     def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:
         """Return the rows Z, which are those of `root` times normals; one more for a bias."""
-        generator = generator_of(self._sampler.run, index, 1, layer)
+        generator = generator_of(self._run, index, 1, layer)
         return generator.standard_normal((rows, len(root))) @ root.T
 
 
@@ -438,19 +455,20 @@ class UnseenWeights:
     """
 
     def __init__(self, chain: Chain, generators: list[np.random.Generator]) -> None:
-        self._chain, self._generators = chain, generators
+        self._linear, self._shows_bias = chain.layers[1].linear, chain.shows_bias
+        self._generators = generators
         self._products: dict[int, Float64Array] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain, and keep it."""
         normals = self._normals(a.shape[1], a.shape[2])
-        self._products[layer] = normals @ self._root(_operand(self._chain, a))
+        self._products[layer] = normals @ self._root(_operand(self._linear, self._shows_bias, a))
         return self._products[layer]
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        (width, columns), fan_in = delta.shape[1:], self._chain.fan_in
-        seen = _operand(self._chain, a)
+        (width, columns), fan_in = delta.shape[1:], self._linear.fan_in
+        seen = _operand(self._linear, self._shows_bias, a)
         if columns < width:
             z = self._normals(seen.shape[1], columns) @ self._root(delta)
         else:
@@ -459,7 +477,7 @@ class UnseenWeights:
         values, vectors = _eigen(seen)
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
-        return _folded(self._chain, (z + seen @ mixing)[:, :fan_in])
+        return _folded(self._linear, (z + seen @ mixing)[:, :fan_in])
 
     def _root(self, a: Float64Array) -> Float64Array:
         """Return the symmetric root of aᵀa / fan_in.
@@ -467,7 +485,7 @@ class UnseenWeights:
         Other roots contain signs of eigenvectors, which differ between processors.
         """
         values, vectors = _eigen(a)
-        scaled = vectors * np.sqrt(values / self._chain.fan_in)[:, None]
+        scaled = vectors * np.sqrt(values / self._linear.fan_in)[:, None]
         return scaled @ vectors.swapaxes(1, 2)
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
@@ -480,27 +498,27 @@ def generator_of(run: Run, index: int, stream: int = 0, layer: int = 0) -> np.ra
     return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
 
 
-def _operand(chain: Chain, a: Float64Array) -> Float64Array:
+def _operand(linear: Linear, shows_bias: bool, a: Float64Array) -> Float64Array:
     """Return what the weights and the bias of a row multiply.
 
     A bias multiplies one more row, whose entries are √(fan_in · bias_variance) / gain.
     """
-    seen = _patches(chain, a)
-    if not chain.shows_bias:
+    seen = _patches(linear, a)
+    if not shows_bias:
         return seen
-    constant = np.sqrt(chain.bias_variance * chain.fan_in) / chain.gain
+    constant = np.sqrt(linear.bias_variance * linear.fan_in) / linear.gain
     row = np.full((len(seen), 1, seen.shape[2]), constant)
     return np.concatenate([seen, row], axis=1)
 
 
-def _patches(chain: Chain, a: Float64Array) -> Float64Array:
+def _patches(linear: Linear, a: Float64Array) -> Float64Array:
     """Return what the weights multiply: a, or its patches, (networks, taps * width, columns)."""
-    return a if chain.convolution is None else chain.convolution.unfold(a)
+    return a if linear.convolution is None else linear.convolution.unfold(a)
 
 
-def _folded(chain: Chain, gradient: Float64Array) -> Float64Array:
+def _folded(linear: Linear, gradient: Float64Array) -> Float64Array:
     """Return the gradient with respect to a, given that of what the weights multiply."""
-    return gradient if chain.convolution is None else chain.convolution.fold(gradient)
+    return gradient if linear.convolution is None else linear.convolution.fold(gradient)
 
 
 def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:

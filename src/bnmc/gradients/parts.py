@@ -127,16 +127,20 @@ class Pass(ABC):
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         """Record the gradient norms of a stretch of layers, and the observables that are due."""
         products, scales = gradients
-        chain, part, recorded = self.run.chain, self.part, self.run.recorded
+        part, recorded = self.part, self.run.recorded
         grams, units, first, count = stretch.grams, stretch.units, stretch.first, stretch.layers
+        linears = [self.run.layer(first + 1 + number).linear for number in range(count)]
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
-        if chain.convolution is not None:  # weights multiply patches
-            seen = chain.convolution.covariance(seen)
+        for number, linear in enumerate(linears):
+            if linear.convolution is not None:  # weights multiply patches
+                seen[:, number] = linear.convolution.covariance(seen[:, number])
         squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
-        factor = 2.0 * math.log(abs(chain.gain) * math.sqrt(chain.width * chain.fan_in))
+        factors = [
+            2.0 * math.log(abs(each.gain) * math.sqrt(each.width * each.fan_in)) for each in linears
+        ]
         with np.errstate(divide="ignore"):
-            logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + factor)
+            logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + factors)
         logs += math.log(2.0) * (scales + largest[..., 0])
         part[NORMS][:, first : first + count] = logs
         slots = recorded.slots(first + 1, first + 1 + count)
@@ -145,12 +149,13 @@ class Pass(ABC):
             return
         to = slots[due] + recorded.before(first + 1)
         part[SCALES][:, to] = math.log(2.0) * scales[:, due]
+        widths = np.array([linears[number].width for number in due])[:, None, None]
         matrices = {
             "gram": in_units(grams[:, due + 1], units[:, due + 1]),
-            "delta_gram": chain.width * products[:, due, 0],
+            "delta_gram": widths * products[:, due, 0],
         }
         if self.task.wants_hidden:
-            matrices["hidden_delta"] = chain.width * products[:, due, 2]
+            matrices["hidden_delta"] = widths * products[:, due, 2]
         for each in self.task.observables:
             part[each.name][:, to] = each.evaluate(matrices)
 

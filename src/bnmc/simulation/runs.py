@@ -18,7 +18,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import Layer
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import Field, Frames, Measure, State, bytes_of
 from bnmc.simulation.observables import Observable, View
 
@@ -173,6 +173,21 @@ class Run(_Derived):
     def layer(self, number: int) -> Layer:
         """Return a layer."""
         return self.layers[min(number, len(self.layers) - 1)]
+
+    @property
+    def repeated(self) -> Layer:
+        """The layer that repeats after layer 0, for kernels that make no other one.
+
+        Raises
+        ------
+        BackendError
+            If the layers differ.
+        """
+        if len(self.layers) > 2:
+            raise BackendError(
+                self.backend, "kernels repeat one layer; layers of the run differ"
+            )
+        return self.layers[-1]
 
     def spec(self, number: int) -> LayerSpec:
         """Return what kernels know of a layer."""

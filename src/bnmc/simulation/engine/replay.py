@@ -81,7 +81,12 @@ def representation(sampler: RowSampler, index: int) -> FloatArray:
 
 
 def _sampler_of_weights(run: Run | Trajectory, number: int) -> RowSampler:
-    return RowSampler(Run(run.chain, "weights", 1, run.inputs, run.dtype, run.key, first=number))
+    network = run.network if isinstance(run, Run) else ()
+    return RowSampler(
+        Run(
+            run.chain, "weights", 1, run.inputs, run.dtype, run.key, first=number, network=network
+        )
+    )  # fmt: skip
 
 
 def weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
@@ -100,21 +105,22 @@ def weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArr
 def unit_weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
     """Return the weights W with entries of variance 1, (width, weights of a row)."""
     sampler = _sampler_of_weights(run, number)
-    width, length = run.chain.width, run.chain.fan_in
+    spec = sampler.run.spec(layer)
+    width, length = spec.width, spec.fan_in
     weights = np.zeros((width, length), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     tile = sampler.work().tile
     panel_of, given = None, np.zeros((0, 0), sampler.dtype)
-    if sampler.spec.weights == codes.GIVEN:
+    if spec.weights == codes.GIVEN:
         panel_of = given_panels(sampler.run, 0, layer)
-    for panel, first in enumerate(range(0, width, sampler.spec.panel)):
+    for panel, first in enumerate(range(0, width, spec.panel)):
         given = given if panel_of is None else panel_of(panel)
-        for row in range(first, min(first + sampler.spec.panel, width), numbers.BLOCK):
+        for row in range(first, min(first + spec.panel, width), numbers.BLOCK):
             for column in range(0, length, numbers.TILE):
                 part = weights[row : row + numbers.BLOCK, column : column + numbers.TILE]
                 rows, columns = part.shape
                 numbers.fill_weights(
-                    sampler.spec.weights, given, tile, column, columns, row, numbers.BLOCK, draw
+                    spec.weights, given, tile, column, columns, row, numbers.BLOCK, draw
                 )
                 part[:] = tile.reshape(numbers.TILE, numbers.STRIDE)[:columns, :rows].T
     return weights
@@ -122,12 +128,13 @@ def unit_weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> Flo
 
 def biases_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
     """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
-    sampler, chain = _sampler_of_weights(run, number), run.chain
-    width, tile = chain.width, sampler.work().tile
+    sampler = _sampler_of_weights(run, number)
+    linear, tile = sampler.run.layer(layer).linear, sampler.work().tile
+    width = linear.width
     unit = np.zeros(memory.stride(width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
-    fill = numbers.fill_uniforms if chain.weight_law.uniform_bias else numbers.fill_normals
+    fill = numbers.fill_uniforms if linear.law.uniform_bias else numbers.fill_normals
     for row in range(0, width, numbers.BLOCK):
-        fill(tile, 0, chain.fan_in, 1, row, numbers.BLOCK, draw)
+        fill(tile, 0, linear.fan_in, 1, row, numbers.BLOCK, draw)
         unit[row : row + numbers.BLOCK] = tile[: numbers.BLOCK]
-    return unit[:width] * sampler.dtype.type(np.sqrt(chain.bias_variance))
+    return unit[:width] * sampler.dtype.type(np.sqrt(linear.bias_variance))

@@ -77,10 +77,10 @@ class GpuSampler(Sampler):
     narrow = False
 
     def _allocate(self) -> None:
-        chain, chains = self.chain, self.chains
+        chains, layer = self.chains, self.run.repeated
         self.source = _source_of(self.run)
         self.kernels = self._kernels(self._spec_of(self.spec, self.source, self.dtype.name))
-        stride = memory.stride(chain.width)
+        stride = memory.stride(layer.linear.width)
         itemsize = self.dtype.itemsize
         of_x = (chains * self.run.keeps_x, self.columns, stride)
         of_a = (chains * self.keeps_a, 2, stride, self.columns)
@@ -205,7 +205,7 @@ class GpuSampler(Sampler):
         if self.run.splits_scale:
             if frames.gram.size:
                 in_range(frames.gram, frames.log_scale, frames.units)
-        elif self.chain.normalization.is_identity:
+        elif self.run.lacks_norm:
             self.require_scale(self.grams.copy_to_host())
 
     def _send_grams(self, grams: NDArray[np.float64], exponents: Any) -> None:
@@ -270,7 +270,7 @@ class GpuSampler(Sampler):
             keeps_rows=self.keeps_a,
             narrow=self.narrow,
             # Layer 0 is drawn given its covariance, without weights.
-            is_orthogonal=self.chain.is_orthogonal and layer > 0,
+            is_orthogonal=self.run.layer(layer).linear.law.is_orthogonal and layer > 0,
         )
 
     def _kernels(self, spec: Spec) -> Kernels:
@@ -367,7 +367,7 @@ class GpuSampler(Sampler):
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
         spec = self._spec_of(self.spec, self.source, self.dtype.name)
         shape = self.kernels.shape
-        tiles = shape.tiles(self.chain.width)
+        tiles = shape.tiles(self.spec.width)
         by_rows = not spec.one_block_suffices or tiles > MOST_RANGES
         sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
         most = min(MOST_OF_GRID, int(_SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
