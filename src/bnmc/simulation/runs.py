@@ -184,9 +184,7 @@ class Run(_Derived):
             If the layers differ.
         """
         if len(self.layers) > 2:
-            raise BackendError(
-                self.backend, "kernels repeat one layer; layers of the run differ"
-            )
+            raise BackendError(self.backend, "kernels repeat one layer; layers of the run differ")
         return self.layers[-1]
 
     def spec(self, number: int) -> LayerSpec:
