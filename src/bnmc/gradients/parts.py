@@ -132,9 +132,9 @@ class Pass(ABC):
         linears = [self.run.layer(first + 1 + number).linear for number in range(count)]
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
-        for number, linear in enumerate(linears):
-            if linear.convolution is not None:  # weights multiply patches
-                seen[:, number] = linear.convolution.covariance(seen[:, number])
+        if any(linear.convolution is not None for linear in linears):  # weights multiply patches
+            maps = [linear.covariance(shows_bias=False) for linear in linears]
+            seen = np.stack([of(seen[:, number]) for number, of in enumerate(maps)], axis=1)
         squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
         factors = [
             2.0 * math.log(abs(each.gain) * math.sqrt(each.width * each.fan_in)) for each in linears
