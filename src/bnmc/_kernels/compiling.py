@@ -26,7 +26,7 @@ from numba.extending import (
 )
 
 from bnmc._kernels.compile_time import watch_compilation
-from bnmc._kernels.emitting import INSTRUCTIONS, chooses, emits
+from bnmc._kernels.emitting import INSTRUCTIONS, emits
 from bnmc._kernels.forking import wait_for_compilation
 from bnmc._kernels.kernel_cache import usable_folder
 from bnmc._kernels.scalar.precisions import Both, functions_of
@@ -257,6 +257,28 @@ def calls_apart(function: Any) -> Any:
         emits(call_at)(_INTERNALS.caller(SigmaType("any")))
     chooses(call, lambda sigma, *_: function if isinstance(sigma, SigmaType) else call_at)
     return call
+
+
+def chooses(function: Any, choose: Callable[..., Any], leave_out: int = 0) -> None:
+    """Let compiled code call, in place of `function`, what `choose` returns for the types.
+
+    The chosen function takes the arguments without the first `leave_out` ones, of which there is
+    at most one.
+    """
+    if _INTERNALS is not None:
+        _INTERNALS.chooses(function, choose, leave_out)
+    elif leave_out:
+
+        @overload(function, jit_options=INLINED)
+        def without_first(first, *rest):
+            chosen = choose(first, *rest)
+            return lambda first, *rest: chosen(*rest)
+    else:
+
+        @overload(function, jit_options=INLINED)
+        def with_all(*arguments):
+            chosen = choose(*arguments)
+            return lambda *arguments: chosen(*arguments)
 
 
 def by_type(**bodies: Any) -> Any:

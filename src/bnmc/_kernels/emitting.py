@@ -1,4 +1,4 @@
-"""Functions whose calls emit instructions, or call another function, in compiled code.
+"""Functions whose calls emit instructions in compiled code.
 
 They have a Python body, which says what they do.  An `overload` would be one more function to
 compile for each combination of types, which takes about 50 ms.
@@ -40,31 +40,6 @@ def emits(function: Any, *kinds: Any) -> Callable[[Callable[..., Any]], None]:
             return codegen(context, builder, signature, arguments)
 
     return register
-
-
-def chooses(function: Any, choose: Callable[..., Any], leave_out: int = 0) -> None:
-    """Let compiled code call, in place of `function`, what `choose` returns for the types.
-
-    The chosen function takes the arguments without the first `leave_out` ones.
-    """
-
-    def chosen(context: Any, kinds: Any) -> tuple[Any, Any]:
-        callee = context.resolve_value_type(choose(*kinds))
-        return callee, callee.get_call_type(context, kinds[leave_out:], {})
-
-    class Template(AbstractTemplate):
-        key = function
-
-        def generic(self, args: Any, kws: Any) -> Any:
-            called = chosen(self.context, args)[1]
-            return called.return_type(*args[:leave_out], *called.args)
-
-    infer_global(function, types.Function(Template))
-
-    @lower_builtin(function, types.VarArg(types.Any))
-    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        callee, called = chosen(context.typing_context, signature.args)
-        return context.get_function(callee, called)(builder, arguments[leave_out:])
 
 
 # --- instructions that the functions of `scalar` name

@@ -23,16 +23,18 @@ and the results are the same.
   cache than Numba's, see `kernel_cache`.
 - `get_pointer_to_function`, `fndesc.llvm_func_name`, `context.call_conv`: calls by address, so that
   kernels are compiled once for all activations.
+- `resolve_value_type`, `get_call_type` and `get_function` of contexts, with `AbstractTemplate` and
+  `infer_global`: a function that is chosen by the types of its arguments, without one more
+  function to compile for each combination of types.
 - `global_compiler_lock` and `ffi.lib._lock` of llvmlite: forks, see `forking`.
 
 The interface for extensions (`numba.extending`, `cgutils`, typing templates, data models), which is
-documented in part, is used where vectors and activations are defined, and in `emitting`.  Of that,
-`chooses` also takes `resolve_value_type`, `get_call_type` and `get_function` of contexts, with or
-without this file.
+documented in part, is used where vectors and activations are defined, and in `emitting`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
 from typing import Any
 
@@ -50,6 +52,8 @@ from numba.core.lowering import Lower
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.typed_passes import NativeLowering
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import lower_builtin
 
 from bnmc._kernels import kernel_cache
 from bnmc._kernels.processor import LINE_BYTES
@@ -295,6 +299,31 @@ def c_function(signature: Any, function: Any, options: dict[str, Any]) -> Any:
     compiled._cache = KernelCache(function)
     compiled.compile()
     return compiled
+
+
+# --- calls by type
+
+
+def chooses(function: Any, choose: Callable[..., Any], leave_out: int) -> None:
+    """Let compiled code call what `choose` returns; see `compiling.chooses`."""
+
+    def chosen(context: Any, kinds: Any) -> tuple[Any, Any]:
+        callee = context.resolve_value_type(choose(*kinds))
+        return callee, callee.get_call_type(context, kinds[leave_out:], {})
+
+    class Template(AbstractTemplate):
+        key = function
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            called = chosen(self.context, args)[1]
+            return called.return_type(*args[:leave_out], *called.args)
+
+    infer_global(function, types.Function(Template))
+
+    @lower_builtin(function, types.VarArg(types.Any))
+    def lower(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        callee, called = chosen(context.typing_context, signature.args)
+        return context.get_function(callee, called)(builder, arguments[leave_out:])
 
 
 # --- calls by address

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.compiling import chooses, inlined, kernel
 from bnmc._kernels.cpu import rows
 from bnmc._kernels.cpu.blocks import unpack_tiles
-from bnmc._kernels.emitting import chooses
 
 
 def _alone_or(method, alone):
