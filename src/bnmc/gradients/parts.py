@@ -129,18 +129,21 @@ class Pass(ABC):
         products, scales = gradients
         part, recorded = self.part, self.run.recorded
         grams, units, first, count = stretch.grams, stretch.units, stretch.first, stretch.layers
-        linears = [self.run.layer(first + 1 + number).linear for number in range(count)]
+        linears = [layer.linear for layer in self.run.layers]
+        numbers = np.minimum(np.arange(first + 1, first + 1 + count), len(linears) - 1)
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
-        if any(linear.convolution is not None for linear in linears):  # weights multiply patches
-            maps = [linear.covariance(shows_bias=False) for linear in linears]
-            seen = np.stack([of(seen[:, number]) for number, of in enumerate(maps)], axis=1)
+        for number in set(numbers.tolist()):
+            convolution = linears[number].convolution
+            if convolution is not None:  # weights multiply patches
+                at = (numbers == number)[:, None, None]
+                seen = np.where(at, convolution.covariance(seen), seen)
         squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
         factors = [
             2.0 * math.log(abs(each.gain) * math.sqrt(each.width * each.fan_in)) for each in linears
         ]
         with np.errstate(divide="ignore"):
-            logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + factors)
+            logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + np.array(factors)[numbers])
         logs += math.log(2.0) * (scales + largest[..., 0])
         part[NORMS][:, first : first + count] = logs
         slots = recorded.slots(first + 1, first + 1 + count)
@@ -149,7 +152,7 @@ class Pass(ABC):
             return
         to = slots[due] + recorded.before(first + 1)
         part[SCALES][:, to] = math.log(2.0) * scales[:, due]
-        widths = np.array([linears[number].width for number in due])[:, None, None]
+        widths = np.array([each.width for each in linears])[numbers[due], None, None]
         matrices = {
             "gram": in_units(grams[:, due + 1], units[:, due + 1]),
             "delta_gram": widths * products[:, due, 0],
