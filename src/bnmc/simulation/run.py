@@ -420,8 +420,7 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     >>> bnmc.drawn_weights(run, 1).shape
     (50, 50)
     """
-    layer, chain = _drawn(run, layer, chain)
-    return weights_of_layer(run, chain, layer)
+    return weights_of_layer(*_drawn(run, layer, chain))
 
 
 def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
@@ -454,15 +453,18 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
     >>> bnmc.drawn_biases(run, 1).shape
     (50,)
     """
-    layer, chain = _drawn(run, layer, chain)
-    return biases_of_layer(run, chain, layer)
+    return biases_of_layer(*_drawn(run, layer, chain))
 
 
-def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[int, int]:
-    """Return layer and chain whose random numbers are wanted, or raise."""
+def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[Run, int, int]:
+    """Return the run on the CPU, and the chain and layer whose numbers are wanted, or raise."""
     if not isinstance(run, Trajectory):
         raise ArgumentTypeError("run", run, "a Trajectory")
     if run.sampler != "weights":
         raise ArgumentError("run", run.sampler, "a run of the sampler 'weights'")
     last, most = int(run.layers[-1]), run.chains - 1
-    return integer("layer", layer, low=1, high=last), integer("chain", chain, low=0, high=most)
+    layer, chain = (
+        integer("layer", layer, low=1, high=last),
+        integer("chain", chain, low=0, high=most),
+    )
+    return Run(run.chain, "weights", 1, run.inputs, run.dtype, run.key), chain, layer

@@ -83,8 +83,8 @@ def factorise_seen(gram, centred, spec, work, basis, regular):
         Receive the factor, and which of its columns are not zero.
     """
     scale = prepare_factor(gram, spec, centred, work)
-    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, basis, regular)
-    cholesky(of, 1.0)
+    factored = Factored(work.covariance, work.diagonal, work.twin, work.panel, basis, regular)
+    cholesky(factored, 1.0)
     return scale
 
 
@@ -179,8 +179,8 @@ def _factorise_root(spec, centred, work, root, in_root):
             # The others determine the last sample of a batch, so its pivot is zero.
             work.diagonal[first + spec.batch - 1] = np.inf
     find_twins(work.covariance, work.twin)
-    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, root, in_root)
-    cholesky(of, scale)
+    factored = Factored(work.covariance, work.diagonal, work.twin, work.panel, root, in_root)
+    cholesky(factored, scale)
     return scale
 
 

@@ -49,24 +49,29 @@ class Factored(NamedTuple):
 
 
 @kernel
-def cholesky(of, scale):
+def cholesky(factored, scale):
     """Write the lower triangular factor of a positive semidefinite matrix, times `scale`.
 
     A pivot that is zero to rounding gives a zero column, which is exact: in a semidefinite matrix
     the rest of that column of the Schur complement is zero too.  The order of pivots is fixed,
     so that the factor is a continuous function of the matrix where it is regular.
+
+    Parameters
+    ----------
+    factored : Factored
+    scale : float64
     """
-    order = of.matrix.shape[0]
+    order = factored.matrix.shape[0]
     for first in range(0, order, PANEL):
         last = smaller(first + PANEL, order)
-        make_panel(of, scale, first, last, first, order)
+        make_panel(factored, scale, first, last, first, order)
         if last < order:
-            subtract_products(of.matrix, of.panel, last, order)
-    copy_twins(of.twin, of.factor)
+            subtract_products(factored.matrix, factored.panel, last, order)
+    copy_twins(factored.twin, factored.factor)
 
 
 @kernel
-def _factor_piece(of, scale, first, last, begin, stop):
+def _factor_piece(factored, scale, first, last, begin, stop):
     """Write rows begin:stop of columns first:last of the factor.
 
     They replace their part of the matrix too, without `scale`, as rows.  What columns to
@@ -74,8 +79,13 @@ def _factor_piece(of, scale, first, last, begin, stop):
     begin and stop are `first` and `last`, comes before all others; there the first row of the panel
     receives the inverses of the diagonal entries, in its places first:last.
     """
-    matrix, diagonal, factor, regular = of.matrix, of.diagonal, of.factor, of.regular
-    inverses, order = of.panel[0], matrix.shape[0]
+    matrix, diagonal, factor, regular = (
+        factored.matrix,
+        factored.diagonal,
+        factored.factor,
+        factored.regular,
+    )
+    inverses, order = factored.panel[0], matrix.shape[0]
     for start in range(first, last, 4):
         end = smaller(start + 4, last)
         row0, row1 = matrix[start], matrix[smaller(start + 1, order - 1)]
@@ -91,7 +101,7 @@ def _factor_piece(of, scale, first, last, begin, stop):
                     row[i] -= f0 * row0[i] + (f1 * row1[i] + f2 * row2[i])
             if begin <= k:
                 pivot = row[k]
-                regular[k] = of.twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
+                regular[k] = factored.twin[k] == k and pivot > PIVOT_UNITS * order * diagonal[k]
                 inverses[k] = 1.0 / np.sqrt(pivot) if regular[k] else 0.0
                 diagonal[k] = pivot / diagonal[k] if regular[k] else 0.0
             inverse = inverses[k]
@@ -106,7 +116,7 @@ def _factor_piece(of, scale, first, last, begin, stop):
 
 
 @kernel
-def make_panel(of, scale, first, last, begin, stop):
+def make_panel(factored, scale, first, last, begin, stop):
     """Make rows begin:stop of columns first:last of the factor, a piece at a time.
 
     Longer pieces would not stay in the cache, where rows of the factor as long as a power of two
@@ -115,10 +125,10 @@ def make_panel(of, scale, first, last, begin, stop):
     """
     for left in range(begin, stop, PANEL):
         right = smaller(left + PANEL, stop)
-        _factor_piece(of, scale, first, last, left, right)
+        _factor_piece(factored, scale, first, last, left, right)
         if left >= last:
             for k in range(first, last):
-                row, copy = of.matrix[k], of.panel[k - first]
+                row, copy = factored.matrix[k], factored.panel[k - first]
                 for i in range(np.uintp(left), np.uintp(right)):
                     copy[i] = row[i]
 

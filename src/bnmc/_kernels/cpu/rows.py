@@ -141,8 +141,10 @@ def factorise(gram, spec, work):
     """
     # This holds with a skip connection too, as the added representation is centred.
     scale = prepare_factor(gram, spec, spec.hides_common, work)
-    of = Factored(work.covariance, work.diagonal, work.twin, work.panel, work.factor, work.regular)
-    cholesky(of, scale)
+    factored = Factored(
+        work.covariance, work.diagonal, work.twin, work.panel, work.factor, work.regular
+    )
+    cholesky(factored, scale)
     return least_pivot(spec, work.twin, work.diagonal)
 
 

@@ -17,7 +17,6 @@ from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.rows import RowSampler, given_panels
 from bnmc.simulation.engine.state import FloatArray, State
 from bnmc.simulation.runs import Run
-from bnmc.simulation.trajectory import Trajectory
 
 
 def replaying(state: State) -> RowSampler:
@@ -80,32 +79,22 @@ def representation(sampler: RowSampler, index: int) -> FloatArray:
     return x
 
 
-def _sampler_of_weights(run: Run | Trajectory, number: int) -> RowSampler:
-    network = run.network if isinstance(run, Run) else ()
-    return RowSampler(
-        Run(
-            run.chain, "weights", 1, run.inputs, run.dtype, run.key, first=number, network=network
-        )
-    )  # fmt: skip
-
-
-def weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
-    """Return the weights W of a layer of one chain of the sampler "weights", (width, width).
+def weights_of_layer(run: Run, number: int, layer: int) -> FloatArray:
+    """Return the weights W of a layer of one chain of the sampler "weights", (width, fan_in).
 
     Those of a convolution are (channels, channels, height, width), output channel first.
     """
-    weights, chain = unit_weights_of_layer(run, number, layer), run.chain
-    weights /= np.sqrt(weights.dtype.type(chain.fan_in))
-    if chain.convolution is None:
+    weights, linear = unit_weights_of_layer(run, number, layer), run.layer(layer).linear
+    weights /= np.sqrt(weights.dtype.type(linear.fan_in))
+    if linear.convolution is None:
         return weights
-    taps = weights.reshape(chain.width, *chain.convolution.kernel, chain.width)
+    taps = weights.reshape(linear.width, *linear.convolution.kernel, -1)
     return np.ascontiguousarray(taps.transpose(0, 3, 1, 2))
 
 
-def unit_weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
-    """Return the weights W with entries of variance 1, (width, weights of a row)."""
-    sampler = _sampler_of_weights(run, number)
-    spec = sampler.run.spec(layer)
+def unit_weights_of_layer(run: Run, number: int, layer: int) -> FloatArray:
+    """Return the weights W with entries of variance 1, (width, fan_in)."""
+    sampler, spec = RowSampler(run.changed(chains=1, first=number)), run.spec(layer)
     width, length = spec.width, spec.fan_in
     weights = np.zeros((width, length), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
@@ -126,11 +115,10 @@ def unit_weights_of_layer(run: Run | Trajectory, number: int, layer: int) -> Flo
     return weights
 
 
-def biases_of_layer(run: Run | Trajectory, number: int, layer: int) -> FloatArray:
+def biases_of_layer(run: Run, number: int, layer: int) -> FloatArray:
     """Return the biases of a layer of one chain of the sampler "weights", (width,)."""
-    sampler = _sampler_of_weights(run, number)
-    linear, tile = sampler.run.layer(layer).linear, sampler.work().tile
-    width = linear.width
+    sampler, linear = RowSampler(run.changed(chains=1, first=number)), run.layer(layer).linear
+    width, tile = linear.width, sampler.work().tile
     unit = np.zeros(memory.stride(width), sampler.dtype)
     draw = sampler.addressed(layer, codes.STREAM_WEIGHTS, 0)
     fill = numbers.fill_uniforms if linear.law.uniform_bias else numbers.fill_normals

@@ -97,14 +97,14 @@ class Threads:
         """Write the factor of a covariance to a `Work`, as `rows.factorise` does."""
         columns = spec.columns
         scale = rows.prepare_factor(gram, spec, spec.hides_common, work)
-        of = factor.Factored(
+        factored = factor.Factored(
             work.covariance, work.diagonal, work.twin, work.panel, work.factor, work.regular
         )
         for first in range(0, columns, memory.PANEL):
             last = min(first + memory.PANEL, columns)
 
             def make(left: int, right: int, first: int = first, last: int = last) -> None:
-                factor.make_panel(of, scale, first, last, left, right)
+                factor.make_panel(factored, scale, first, last, left, right)
 
             make(first, last)
             if last == columns:
