@@ -34,4 +34,5 @@ def variance_of(mean, squares, size, centred):
 
 def is_flat(variance, mean, unit):
     """Whether a variance is zero up to the rounding of numbers with this unit."""
-    return not variance > (_ROUNDING_UNITS * unit * mean) ** 2
+    rounding = _ROUNDING_UNITS * unit * mean
+    return not variance > rounding * rounding
