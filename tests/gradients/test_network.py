@@ -63,7 +63,8 @@ def test_products_with_unseen_weights_have_their_law():
     a = rng.standard_normal((4, 2)) @ rng.standard_normal((2, 3))
     each = np.broadcast_to(a, (count, 4, 3))
     chain = Chain(4, 3, norm="none")
-    unseen = UnseenWeights(chain, [np.random.default_rng((0, k)) for k in range(count)])
+    run = Run(chain, "conditional", count, None, "float64")
+    unseen = UnseenWeights(run, [np.random.default_rng((0, k)) for k in range(count)])
     h = unseen.times(1, each)
     back = unseen.transposed_times(1, each, h**2)
     real = rng.standard_normal((count, 4, 4)) / 2
@@ -85,9 +86,10 @@ def test_products_with_unseen_weights_have_their_law():
 
 def test_hidden_rows_have_no_mean_if_the_norm_centres():
     chain = Chain(5, 4, "tanh", eps=0.3)
-    weights = UnseenWeights(chain, [np.random.default_rng(0)])
+    run = Run(chain, "weights", 1, None, "float64")
+    weights = UnseenWeights(run, [np.random.default_rng(0)])
     x = np.random.default_rng(1).standard_normal((1, 5, 4))
-    network = Network(Run(chain, "weights", 1, None, "float64"), x, weights, 1)
+    network = Network(run, x, weights, 1)
     h = weights.times(1, x)  # another draw, of the shape only
     assert network.hidden(1).shape == h.shape
     np.testing.assert_allclose(network.hidden(1).mean(axis=2), 0.0, atol=1e-14)
@@ -97,6 +99,7 @@ def test_hidden_rows_have_no_mean_if_the_norm_centres():
 
 def test_layers_out_of_range_raise():
     chain = Chain(5, 4, "relu", norm="none", gain=1e-80)
-    weights = UnseenWeights(chain, [np.random.default_rng(0)])
+    run = Run(chain, "weights", 1, None, "float64")
+    weights = UnseenWeights(run, [np.random.default_rng(0)])
     with pytest.raises(NonFiniteError, match="layer 2"):
-        Network(Run(chain, "weights", 1, None, "float64"), np.ones((1, 5, 4)), weights, 3)
+        Network(run, np.ones((1, 5, 4)), weights, 3)

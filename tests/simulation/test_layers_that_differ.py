@@ -17,8 +17,9 @@ from bnmc.chain.start import Representation, prepare
 from bnmc.errors import BackendError
 from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows
-from bnmc.gradients.network import NetworkTask
+from bnmc.gradients.network import NetworkTask, generator_of
 from bnmc.gradients.observables import as_gradient_observables
+from bnmc.gradients.tangent import _Job
 from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.observables import OBSERVABLES
@@ -159,22 +160,50 @@ def test_gradients_of_drawn_weights_are_those_of_autograd():
     task = NetworkTask(run, GivenRows(delta.reshape(1, 5, 30)), ())
     found = task(Representation(START[None], START[None]), 0, 2)
     for network in range(2):
-        x = a = torch.tensor(START)
-        weights = []
-        for number, chain in enumerate(CHAINS[1:], 1):
-            w = unit_weights_of_layer(run, network, number) / np.sqrt(a.shape[0])
-            weights.append(torch.tensor(w, requires_grad=True))
-            h = chain.gain * weights[-1] @ a + chain.skip * (x if chain.skip else 0.0)
-            h = h + torch.tensor(biases_of_layer(run, network, number))[:, None]
-            axis = {"none": None, "layer": 0}.get(chain.norm, 1)
-            centred = chain.norm in ("batch", "layer")
-            y = h - h.mean(axis, keepdim=True) if centred else h
-            if axis is not None:
-                y = y / torch.sqrt((y**2).mean(axis, keepdim=True) + chain.eps)
-            x, a = y, getattr(torch, chain.activation.name)(y)
+        h, _, parameters = by_autograd(run, network)
         (h * torch.tensor(delta.reshape(5, 30).T)).sum().backward()
-        expected = [torch.log(torch.linalg.norm(w.grad)) for w in weights]
+        expected = [
+            torch.log(torch.linalg.norm(w.grad) * np.sqrt(w.shape[1])) for w, _ in parameters
+        ]
         np.testing.assert_allclose(found[parts.NORMS][network], expected, rtol=0, atol=1e-10)
+
+
+def test_tangent_kernels_are_those_of_autograd():
+    run = replace(segment_of(2, "weights").run, observables=())
+    found = _Job(run, None)(Representation(START[None], START[None]), 0, 2)
+    for network in range(2):
+        _, a, parameters = by_autograd(run, network)
+        readout = torch.tensor(generator_of(run, network).standard_normal(30))
+        every = [each for pair in parameters for each in pair]
+        kernel = (a.T @ a / 30).detach()
+        gradients = [
+            torch.autograd.grad(output, every, retain_graph=True)
+            for output in readout @ a / np.sqrt(30)
+        ]
+        for i, left in enumerate(gradients):
+            for j, right in enumerate(gradients):
+                kernel[i, j] += sum((x * y).sum() for x, y in zip(left, right, strict=True))
+        np.testing.assert_allclose(found[network], kernel, rtol=1e-10, atol=1e-10)
+
+
+def by_autograd(run, network):
+    """h and a of the last layer, and the unit weights and biases of each layer, in PyTorch."""
+    x = a = torch.tensor(START)
+    parameters = []
+    for number, chain in enumerate(CHAINS[1:], 1):
+        w = torch.tensor(unit_weights_of_layer(run, network, number), requires_grad=True)
+        deviation = np.sqrt(chain.bias_variance)
+        b = biases_of_layer(run, network, number) / (deviation or 1.0)
+        b = torch.tensor(b, requires_grad=True)
+        parameters.append((w, b))
+        h = chain.gain * w @ a / np.sqrt(a.shape[0]) + chain.skip * (x if chain.skip else 0.0)
+        h = h + deviation * b[:, None]
+        axis = {"none": None, "layer": 0}.get(chain.norm, 1)
+        y = h - h.mean(axis, keepdim=True) if chain.norm in ("batch", "layer") else h
+        if axis is not None:
+            y = y / torch.sqrt((y**2).mean(axis, keepdim=True) + chain.eps)
+        x, a = y, getattr(torch, chain.activation.name)(y)
+    return h, a, parameters
 
 
 def test_a_backward_pass_makes_the_rows_of_the_run_again():

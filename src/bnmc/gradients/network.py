@@ -27,7 +27,6 @@ from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.machine import one_blas_thread
-from bnmc.chain.chain import Chain
 from bnmc.chain.layers import Linear, Normalised, Rows
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError, ZeroVarianceError
@@ -398,7 +397,7 @@ class ReplayedRows:
 
     def _draw(self, index: int, layer: int, a: Float64Array) -> _Seen:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
-        sampler, linear, shows_bias = self._sampler, *self._linear(layer)
+        sampler, (linear, shows_bias) = self._sampler, linear_of(self._run, layer)
         work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
         # Gradients depend on the scale of rows, and this covariance has the variance of the bias.
         spec = self._run.spec(layer)._replace(hides_scale=False, shared_variance=0.0)
@@ -410,13 +409,9 @@ class ReplayedRows:
         factor = np.tril(work.factor[:columns, :columns]) * work.regular / spec.gain
         return _Seen(normals, factor, work.regular.copy())
 
-    def _linear(self, layer: int) -> tuple[Linear, bool]:
-        """Return the map that leads to a layer, and whether its bias is seen."""
-        return self._run.layer(layer).linear, self._run.spec(layer).bias != 0.0
-
     def _operand(self, layer: int, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
-        linear, shows_bias = self._linear(layer)
+        linear, shows_bias = linear_of(self._run, layer)
         if not self._run.spec(layer).hides_common:
             return _operand(linear, shows_bias, a)
         patches = _patches(linear, a)
@@ -448,45 +443,36 @@ class UnseenWeights:
 
     Parameters
     ----------
-    chain : Chain
+    run : Run
         With Gaussian weights.
     generators : list of Generator
         One for each network.
     """
 
-    def __init__(self, chain: Chain, generators: list[np.random.Generator]) -> None:
-        self._linear, self._shows_bias = chain.layers[1].linear, chain.shows_bias
-        self._generators = generators
+    def __init__(self, run: Run, generators: list[np.random.Generator]) -> None:
+        self._run, self._generators = run, generators
         self._products: dict[int, Float64Array] = {}
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain, and keep it."""
-        normals = self._normals(a.shape[1], a.shape[2])
-        self._products[layer] = normals @ self._root(_operand(self._linear, self._shows_bias, a))
+        linear, shows_bias = linear_of(self._run, layer)
+        root = _root(_operand(linear, shows_bias, a), linear.fan_in)
+        self._products[layer] = self._normals(linear.width, a.shape[2]) @ root
         return self._products[layer]
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        (width, columns), fan_in = delta.shape[1:], self._linear.fan_in
-        seen = _operand(self._linear, self._shows_bias, a)
+        (width, columns), (linear, shows_bias) = delta.shape[1:], linear_of(self._run, layer)
+        seen = _operand(linear, shows_bias, a)
         if columns < width:
-            z = self._normals(seen.shape[1], columns) @ self._root(delta)
+            z = self._normals(seen.shape[1], columns) @ _root(delta, linear.fan_in)
         else:
-            z = self._normals(seen.shape[1], width) @ delta / np.sqrt(fan_in)
+            z = self._normals(seen.shape[1], width) @ delta / np.sqrt(linear.fan_in)
         products = self._products.pop(layer).swapaxes(1, 2) @ delta - seen.swapaxes(1, 2) @ z
         values, vectors = _eigen(seen)
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
-        return _folded(self._linear, (z + seen @ mixing)[:, :fan_in])
-
-    def _root(self, a: Float64Array) -> Float64Array:
-        """Return the symmetric root of aᵀa / fan_in.
-
-        Other roots contain signs of eigenvectors, which differ between processors.
-        """
-        values, vectors = _eigen(a)
-        scaled = vectors * np.sqrt(values / self._linear.fan_in)[:, None]
-        return scaled @ vectors.swapaxes(1, 2)
+        return _folded(linear, (z + seen @ mixing)[:, : linear.fan_in])
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([each.standard_normal((rows, columns)) for each in self._generators])
@@ -496,6 +482,11 @@ def generator_of(run: Run, index: int, stream: int = 0, layer: int = 0) -> np.ra
     """Return a generator of a network of a run; rows that `simulate` draws have other numbers."""
     counter = [0, stream, layer, run.first + index]
     return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
+
+
+def linear_of(run: Run, layer: int) -> tuple[Linear, bool]:
+    """Return the map that leads to a layer, and whether the activations depend on its bias."""
+    return run.layer(layer).linear, run.spec(layer).bias != 0.0
 
 
 def _operand(linear: Linear, shows_bias: bool, a: Float64Array) -> Float64Array:
@@ -519,6 +510,16 @@ def _patches(linear: Linear, a: Float64Array) -> Float64Array:
 def _folded(linear: Linear, gradient: Float64Array) -> Float64Array:
     """Return the gradient with respect to a, given that of what the weights multiply."""
     return gradient if linear.convolution is None else linear.convolution.fold(gradient)
+
+
+def _root(a: Float64Array, fan_in: int) -> Float64Array:
+    """Return the symmetric root of aᵀa / fan_in.
+
+    Other roots contain signs of eigenvectors, which differ between processors.
+    """
+    values, vectors = _eigen(a)
+    scaled = vectors * np.sqrt(values / fan_in)[:, None]
+    return scaled @ vectors.swapaxes(1, 2)
 
 
 def _eigen(a: Float64Array) -> tuple[Float64Array, Float64Array]:

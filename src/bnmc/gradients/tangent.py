@@ -18,7 +18,14 @@ from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, Start, prepare
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
-from bnmc.gradients.network import DrawnWeights, Network, UnseenWeights, generator_of, start_rows
+from bnmc.gradients.network import (
+    DrawnWeights,
+    Network,
+    UnseenWeights,
+    generator_of,
+    linear_of,
+    start_rows,
+)
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.starting import run_of
 
@@ -356,7 +363,7 @@ class _Job:
     @property
     def pixels(self) -> int:
         """Number of columns of a sample: the pixels of an image, or 1."""
-        convolution = self.run.chain.convolution
+        convolution = self.run.layers[-1].linear.convolution
         return 1 if convolution is None else convolution.positions
 
     @property
@@ -369,7 +376,7 @@ class _Job:
         """Number of sets of samples, of which one output or combination sees only its own."""
         if self.probes is not None:
             return 1
-        is_batched = self.run.chain.normalization.axis == "batch"
+        is_batched = any(layer.rows.norm.axis == "batch" for layer in self.run.layers)
         return self.run.inputs or 1 if is_batched else self.samples
 
     @property
@@ -379,12 +386,13 @@ class _Job:
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        run, width = self.run, self.run.chain.width
+        run, linears = self.run, [layer.linear for layer in self.run.layers]
+        width = max(each.width for each in linears)
         columns = run.columns * self.combinations
         layers = 8 * width * (2 * run.columns + (run.inputs or 1)) * (run.depth + 1)
         rows = 5 * 8 * width * columns
-        if run.chain.convolution is not None:  # patches, and gradients with respect to them
-            rows += 4 * 8 * run.chain.fan_in * columns
+        if self.pixels > 1:  # patches, and gradients with respect to them
+            rows += 4 * 8 * max(each.fan_in for each in linears) * columns
         square = 3 * 8 * width**2 if run.path == "weights" or columns >= width else 0
         small = 4 * 8 * columns**2
         return layers + rows + square + small
@@ -394,23 +402,25 @@ class _Job:
     def __call__(self, start: Start, first: int, last: int) -> Float64Array:
         """Return the kernels of networks first:last."""
         run = self.run.part(first, last)
-        chain, depth, x = run.chain, run.depth, start_rows(run, start)
+        depth, x = run.depth, start_rows(run, start)
         generators = [generator_of(run, index) for index in range(run.chains)]
         is_drawn = run.path == "weights"
-        weights = DrawnWeights(run) if is_drawn else UnseenWeights(chain, generators)
+        weights = DrawnWeights(run) if is_drawn else UnseenWeights(run, generators)
         network = Network(run, x, weights, depth)
-        readout = np.stack([each.standard_normal(chain.width) for each in generators])
+        width = run.layer(depth).linear.width
+        readout = np.stack([each.standard_normal(width) for each in generators])
         directions = self._directions(generators)
         # The gradients of combinations of outputs with respect to the last activations.
-        at_a = readout[:, :, None] / np.sqrt(chain.width) * directions.reshape(len(x), 1, -1)
+        at_a = readout[:, :, None] / np.sqrt(width) * directions.reshape(len(x), 1, -1)
         if self.pixels > 1:
             at_a = np.repeat(at_a / self.pixels, self.pixels, axis=2)
         delta = network.through_activation(depth, at_a)
         kernels = self._of_readout(directions, network.gram(depth))
         for layer in range(depth, 0, -1):
             # The Gram matrix of what weights and bias multiply.
-            gram = chain.covariance(network.gram(layer - 1))
-            kernels += chain.gain**2 * self._contribution(delta, gram)
+            linear, shows_bias = linear_of(run, layer)
+            gram = linear.covariance(shows_bias=shows_bias)(network.gram(layer - 1))
+            kernels += linear.gain**2 * self._contribution(delta, gram)
             if layer > 1:
                 delta = network.down(layer, delta)
         return kernels if self.probes is None else _unprobed(directions, kernels)
