@@ -96,7 +96,7 @@ class Pairs:
         self.status = np.zeros((count, 3), np.int64)
         self._spec = spec_of(chain)._replace(panel=chain.width)
         self._average = np.zeros((n, n))
-        self._sigma = sigma_of(chain.activation)
+        self._layer = chain.layers[-1]
         self._key = np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
         ahead, later = (
             pairs.Side(memory.work(n, 1, np.float64), moments_of(n, 1, self._spec.groups))
@@ -177,7 +177,7 @@ class Pairs:
         record: NDArray[np.float64],
     ) -> None:
         """Take all pairs through layers; layer 0 is given its covariance, not a Gram matrix."""
-        convolution, taps = self.chain.convolution, None
+        convolution, taps = self._layer.linear.convolution, None
         if first_layer > 0 and convolution is not None and convolution.taps > 1:
             taps = sources.Taps(*convolution.axes(self.chain.batch), self._average)
         source = sources.Drawn(stream, taps)
@@ -186,7 +186,7 @@ class Pairs:
             trace,
         )  # fmt: skip
         state = pairs.PairState(self.grams, self.met, self.tries, self.status)
-        sigma = rows.activation(self._sigma, "float64")
+        sigma = rows.activation(sigma_of(self._layer.rows.activation), "float64")
         pairs.coupled_layers(source, sigma, spec, state, course, self._sides, self._pair)
 
     @property
