@@ -20,6 +20,7 @@ from bnmc._kernels.gpu.device import devices, free_memory, launch, shared_memory
 from bnmc._kernels.gpu.shape import Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.workers import even_ranges, ranges
+from bnmc.chain.activations import sigma_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
@@ -42,7 +43,8 @@ class GpuPairs(Pairs):
 
     def _allocate(self) -> None:
         n, count = self.chain.batch, len(self.met)
-        spec = Spec(n, n, self._spec.norm, False, False, "float64", self._sigma.digest)
+        sigma = sigma_of(self._layer.rows.activation)
+        spec = Spec(n, n, self._spec.norm, False, False, "float64", sigma.digest)
         covered = not self.chain.covariance.is_identity
         self._kernels = kernels_of(spec._replace(covered=covered, centred=self._spec.hides_common))
         if self._kernels.shape.bytes > shared_memory():
