@@ -107,6 +107,22 @@ def test_a_wheel_with_kernels(backend, monkeypatch, tmp_path):
     assert "BNMC_KERNELS" not in os.environ
 
 
+def test_kernels_of_a_wheel_are_found_by_their_functions(monkeypatch):
+    """A level compiles what another one recorded: functions by name, of which kernels are made."""
+    monkeypatch.syspath_prepend(ROOT / "wheels")
+    kernel_of = importlib.import_module("kernels").kernel_of
+    inner = Path(bnmc.__file__).parent / "_kernels" / "cpu"
+    count = 0
+    for path in inner.glob("*.py"):
+        module = importlib.import_module(f"bnmc._kernels.cpu.{path.stem}")
+        for value in vars(module).values():
+            function = getattr(value, "py_func", None)
+            if getattr(value, "is_kernel", False) and function.__module__ == module.__name__:
+                assert kernel_of(module.__name__, function.__qualname__) is value
+                count += 1
+    assert count > 30
+
+
 @pytest.mark.parametrize("how", ["option", "variable", "machine"])
 def test_a_wheel_without_kernels(backend, monkeypatch, tmp_path, how):
     monkeypatch.setattr(subprocess, "run", compile_one)

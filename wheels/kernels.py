@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SOURCES = Path(__file__).parents[1] / "src"
 
@@ -90,8 +91,17 @@ def compile_again(source: Path) -> None:
     from bnmc._kernels.kernel_cache import entries_of
 
     for _, description, _, signature, *_ in entries_of(source):
-        module = importlib.import_module(description.modname)
-        getattr(module, description.qualname).compile(signature.args)
+        kernel_of(description.modname, description.qualname).compile(signature.args)
+
+
+def kernel_of(module: str, function: str) -> Any:
+    """Return the kernel of a function, whose name it need not have."""
+    (kernel,) = {
+        value
+        for value in vars(importlib.import_module(module)).values()
+        if getattr(getattr(value, "py_func", None), "__qualname__", None) == function
+    }
+    return kernel
 
 
 if __name__ == "__main__":
