@@ -448,7 +448,8 @@ def long_functions(root, most, exceptions=()):
 def untested(root, tests, others, cross_cutting):
     """List the differences between the folders and files of the tests and those of the package.
 
-    ``tests/<package>/test_<x>.py`` needs a file or a folder `x` somewhere in the package.
+    ``tests/<package>/test_<x>.py`` needs a file or a folder `x` somewhere in the package;
+    ``test_<x>_<subject>.py`` tests a subject of `x`.
 
     Parameters
     ----------
@@ -479,7 +480,9 @@ def untested(root, tests, others, cross_cutting):
         folder = path.parts[0] if len(path.parts) > 1 else ""
         if folder in others or path.as_posix() in cross_cutting:
             continue
-        if (folder, path.stem.removeprefix("test_")) not in stems:
+        words = path.stem.split("_")[1:]
+        begins = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+        if not any((folder, begin) in stems for begin in begins):
             tested = f"{root.name}/{folder}/".replace("//", "/")
             breaches.append(f"{tests.name}/{path}: no file of this name in {tested}")
     return breaches
