@@ -7,6 +7,7 @@ unequal layers has a list of chains.
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 from oracle import FORMULAS
@@ -157,8 +158,9 @@ def drawn_weights(chain, rng, count, fan_in):
 class _Layer:
     """One layer: its state, which a skip connection keeps, and its activations a."""
 
-    def __init__(self, chain, h, inputs, sigma):
+    def __init__(self, chain, h, inputs, sigma=None):
         self.chain, self.h, self._inputs = chain, h, inputs
+        sigma = sigma or FUNCTIONS[chain.activation.name]
         is_last = chain.order == "activation-norm"
         self._normed, self._spread = _normed(
             sigma(h) if is_last else h, chain.norm, chain.eps, inputs
@@ -166,8 +168,9 @@ class _Layer:
         self.state = self._normed if chain.order == "norm-activation" else h
         self.a = self._normed if is_last else sigma(self._normed)
 
-    def back(self, slope, at_a, at_state):
+    def back(self, at_a, at_state):
         """Return the gradient with respect to h, given those with respect to a and to the state."""
+        slope = SLOPES[self.chain.activation.name]
         order, of_norm = (
             self.chain.order,
             (self._normed, self.chain.norm, self._spread, self._inputs),
@@ -179,7 +182,7 @@ class _Layer:
         return _through_norm(at_a * slope(self._normed), *of_norm) + at_state
 
 
-def _layers(chains, h, weights, biases, inputs, sigma):
+def _layers(chains, h, weights, biases, inputs, sigma=None):
     """Yield the layers; `weights` yields W and `biases` yields b of the maps between them."""
     layer = _Layer(chains[0], h, inputs, sigma)
     yield layer
@@ -204,6 +207,16 @@ def _drawn_biases(chains, rng, count):
         yield scale * rng.standard_normal((count, chain.width, 1)) if scale else np.zeros(1)
 
 
+def layers_of(chains):
+    """Return the layers of a `Run`, each with the width of the one before as fan-in."""
+    fan_ins = [chains[0].width, *(chain.width for chain in chains)]
+    layers = [chain.layers[1] for chain in chains]
+    return tuple(
+        layer._replace(linear=replace(layer.linear, fan_in=fan_in))
+        for layer, fan_in in zip(layers, fan_ins, strict=False)
+    )
+
+
 def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):
     """Return Gram matrices of layers 0 to depth, (networks, depth + 1, columns, columns).
 
@@ -213,7 +226,7 @@ def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):
     h = rng.standard_normal(shape) if initial is None else np.broadcast_to(initial, shape)
     chains = [chain] * (depth + 1)
     maps = _drawn(chains, rng, count), _drawn_biases(chains, rng, count)
-    layers = _layers(chains, h, *maps, inputs, function or FUNCTIONS[chain.activation.name])
+    layers = _layers(chains, h, *maps, inputs, function)
     return np.stack([gram_of(layer.a) for layer in layers], axis=1)
 
 
@@ -228,7 +241,7 @@ class Networks:
     Parameters
     ----------
     chain : Chain or list of Chain
-        Of all layers, or of layers 0, …, depth.  The activation is one of `FUNCTIONS`.
+        Of all layers, or of layers 0, …, depth.  Activations are among those of `SLOPES`.
     depth, count : int
     rng : Generator
     initial : ndarray, optional
@@ -243,14 +256,12 @@ class Networks:
     ):  # fmt: skip
         self.chains = chain if isinstance(chain, list) else [chain] * (depth + 1)
         self.chain, self.depth, self.inputs = self.chains[0], depth, inputs
-        name = self.chain.activation.name
-        self._slope = SLOPES.get(name)
         shape = count, self.chain.width, self.chain.batch * inputs
         h = rng.standard_normal(shape) if initial is None else np.broadcast_to(initial, shape)
         self.weights = weights or list(_drawn(self.chains, rng, count))
         self.biases = biases or list(_drawn_biases(self.chains, rng, count))
         maps = self.weights, self.biases
-        self._made = list(_layers(self.chains, h, *maps, inputs, FUNCTIONS[name]))
+        self._made = list(_layers(self.chains, h, *maps, inputs))
         self.h = [layer.h for layer in self._made]
 
     def activations(self, layer):
@@ -279,7 +290,7 @@ class Networks:
         if self.chain.convolution is not None:
             pixels = self.chain.convolution.positions
             at_a = np.repeat(at_a, pixels, axis=-1) / pixels
-        return self._made[-1].back(self._slope, at_a, 0.0)
+        return self._made[-1].back(at_a, 0.0)
 
     def backward(self, delta):
         """Return the gradients of h of layers 1, …, depth, and of all weights."""
@@ -289,6 +300,6 @@ class Networks:
         ):
             gradients.append(above.gain * delta @ patches(above, below.a).swapaxes(1, 2))
             at_a = _folded(above, above.gain * weight.swapaxes(1, 2) @ delta)
-            delta = below.back(self._slope, at_a, above.skip * delta if above.skip else 0.0)
+            delta = below.back(at_a, above.skip * delta if above.skip else 0.0)
             deltas.append(delta)
         return deltas[-2::-1], gradients[::-1]

@@ -135,8 +135,9 @@ def pass_of_one_network(chains, specs, buffers, number, a):
         spec, chain = specs[layer], chains[layer]
         # Also the direction at the top, which counts for the last layer only.
         backward.begin_backward(
-            None, spec, nothing, grams[-1], xs[layer - 1], draws[layer], buffers, products[layer]
-        )
+            None, records(spec), nothing, grams[-1], xs[layer - 1], draws[layer], buffers,
+            products[layer],
+        )  # fmt: skip
         x = normalised(rows_of(buffers.rows.hidden, spec), chain.norm, chain.eps)
         xs[layer, :, : spec.width] = x.T
         grams.append(gram_of(np.tanh(x)))
@@ -148,10 +149,10 @@ def pass_of_one_network(chains, specs, buffers, number, a):
         backward_rows.activation(sigma, "float64", "float64"),
         backward_rows.derivative(slope, "float64", "float64"),
         backward.ForwardLayers(
-            records(*specs[1:last]), np.stack(grams[:-1]), np.ones((last - 1, 3)), xs, 0.0
+            records(*specs[1:last]), np.stack(grams[:-1]), np.ones((last - 1, 3)), xs, 0
         ),
-        backward.above_of(specs[last], 0.0), draws[last - 1],
-        backward.Gradient(products[last, :2].copy(), 0.0, False, False), record, buffers,
+        records(specs[last]), draws[last - 1],
+        backward.Gradient(products[last, :2].copy(), 0.0, False), record, buffers,
     )  # fmt: skip
     assert not record.status.any()
     unit = np.exp2(record.log_scales)

@@ -13,14 +13,22 @@ below the batch, and of 4000 with orthogonal weights; hence the numbers of `FAST
 The networks of a GPU are few, because Numba's simulator takes about a second for each.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from numpy_network import Networks
+from numpy_network import Networks, layers_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
 
 import bnmc
 from bnmc import Chain, Convolution
+from bnmc.chain.start import Representation
+from bnmc.gradients import parts
+from bnmc.gradients.directions import GivenRows, NormalRows, Readout
+from bnmc.gradients.network import NetworkTask
+from bnmc.gradients.observables import as_gradient_observables
+from bnmc.simulation.runs import Recorded, Run
 
 MANY = 20_000
 #: Networks of a GPU, and networks in NumPy that they are compared with.
@@ -105,11 +113,10 @@ def of_networks(networks, delta):
     logs = [0.5 * np.log((one**2).sum(axis=(1, 2))) for one in gradients]
     layers = range(1, networks.depth + 1)
     hidden = [networks.h[layer] for layer in layers]
-    if networks.chain.norm == "batch":
-        # What a norm over the batch does not see of h is never drawn.
-        n = networks.chain.batch
-        for at, h in enumerate(hidden):
-            rows = h.reshape(*h.shape[:2], -1, n)
+    for at, h in enumerate(hidden):
+        if networks.chains[at + 1].norm == "batch":
+            # What a norm over the batch does not see of h is never drawn.
+            rows = h.reshape(*h.shape[:2], -1, networks.chain.batch)
             hidden[at] = (rows - rows.mean(axis=-1, keepdims=True)).reshape(h.shape)
     return (
         np.stack(logs, axis=1),
@@ -229,3 +236,84 @@ def test_losses_of_a_readout(name, count):
     readout = rng.standard_normal((count, classes, chain.width)) / np.sqrt(chain.width)
     delta = networks.delta_of_outputs(readout, gradient(networks.outputs(readout)))
     assert_same_law(simulated(chain, depth, count, **options), networks, delta)
+
+
+# --- layers that differ
+
+UNEQUAL = {
+    # A scale that is hidden before one that is not, and a skip connection that ends; weights that
+    # are orthogonal in one layer; biases that a norm subtracts, and others.
+    "norms": [
+        Chain(6, 3, norm="none"),  # the input
+        Chain(7, 3, "tanh", norm="none", gain=1.3, bias_variance=0.3),
+        Chain(5, 3, "leaky_relu", gain=0.8, bias_variance=0.2),
+        Chain(5, 3, "tanh", skip=0.7, gain=0.6),
+        Chain(9, 3, "sin", norm="batch-uncentred", eps=0.1, bias_variance=0.2, gain=0.5),
+        haar(9, 3, norm="batch-uncentred", eps=0.2, gain=1.2),
+        Chain(4, 3, "sin", norm="none", gain=1.1),
+    ],
+    # The scale is split off, with another exponent for each gain.
+    "scales": [
+        Chain(4, 3, norm="none"),
+        Chain(7, 3, "leaky_relu", norm="none", gain=3000.0),
+        Chain(6, 3, "linear", norm="none", gain=1.5),
+        Chain(6, 3, "leaky_relu", norm="none", gain=0.002, skip=0.001),
+        Chain(4, 3, "leaky_relu", norm="none", gain=600.0),
+    ],
+}
+
+
+def of_task(kind, path, chains, count, direction, dtype="float64"):
+    """A run through layers of these chains from one start, with the attributes of `of_run`."""
+    run = Run(
+        chains[0], path, count, None, dtype, 5, recorded=Recorded(1, 1, len(chains) - 1),
+        network=layers_of(chains),
+    )  # fmt: skip
+    names = ("gram", "delta_gram", "hidden_delta")
+    rows = start_of(chains)
+    start = Representation(rows[None], rows[None])
+    found = kind(run, direction, as_gradient_observables(names))(start, 0, count)
+    return SimpleNamespace(
+        log_gradient_norm=found[parts.NORMS], **{name: found[name] for name in names}
+    )
+
+
+def start_of(chains):
+    return np.random.default_rng(3).standard_normal((chains[0].width, chains[0].batch))
+
+
+@pytest.mark.parametrize("name", UNEQUAL)
+@pytest.mark.parametrize(
+    ("kind", "path", "direction", "dtype", "count"),
+    [
+        (parts.Task, "conditional", "normal", "float64", 4_000),
+        (parts.Task, "conditional", "given", "float32", 4_000),
+        (parts.Task, "conditional", "readout", "float64", 4_000),
+        (NetworkTask, "weights", "normal", "float64", 1_000),
+    ],
+    ids=["normal", "given", "readout", "weights"],
+)
+def test_layers_that_differ(name, kind, path, direction, dtype, count):
+    chains, rng = UNEQUAL[name], np.random.default_rng(31)
+    networks = Networks(chains, len(chains) - 1, count, rng, start_of(chains))
+    delta = rng.standard_normal(networks.h[-1].shape)
+    if direction == "given":
+        of_top = GivenRows(delta.swapaxes(1, 2).copy())
+        delta = delta[rng.permutation(count)]
+    elif direction == "readout":
+        of_top = Readout(4, lambda f: f**3, "cubes")
+        readout = rng.standard_normal((count, 4, chains[-1].width)) / np.sqrt(chains[-1].width)
+        delta = networks.delta_of_outputs(readout, networks.outputs(readout) ** 3)
+    else:
+        of_top = NormalRows()
+    assert_same_law(of_task(kind, path, chains, count, of_top, dtype), networks, delta)
+
+
+def test_the_noise_has_a_row_for_a_bias():
+    """Without it, squared gradients of such narrow layers lose a quarter a layer."""
+    count, rng = 8_000, np.random.default_rng(37)
+    chains = [Chain(1, 1, "linear", norm="none", gain=0.7, bias_variance=0.5)] * 7
+    networks = Networks(chains, 6, count, rng, start_of(chains))
+    expected = of_networks(networks, rng.standard_normal((count, 1, 1)))[0]
+    found = of_task(parts.Task, "conditional", chains, count, NormalRows()).log_gradient_norm
+    assert stats.ks_2samp(found[:, 0], expected[:, 0]).pvalue > FALSE_ALARM

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from numpy_network import layers_of
 from oracle import FORMULAS, gram, ks_distance, normals, two_sample_threshold
 
 import bnmc
@@ -16,7 +17,7 @@ from bnmc._kernels.scalar import codes
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import BackendError
 from bnmc.gradients import parts
-from bnmc.gradients.directions import GivenRows
+from bnmc.gradients.directions import GivenRows, NormalRows, Readout
 from bnmc.gradients.network import NetworkTask, generator_of
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.tangent import _Job
@@ -49,18 +50,12 @@ NORMS = {
 
 def segment_of(networks, path, names=("gram",), chains=CHAINS):
     """The chains of a run with these layers, each with the width of the one before as fan-in."""
-    layers = [chain.layers[1] for chain in chains]
-    fan_ins = [chains[0].width, *(chain.width for chain in chains)]
-    network = tuple(
-        layer._replace(linear=replace(layer.linear, fan_in=fan_in))
-        for layer, fan_in in zip(layers, fan_ins, strict=False)
-    )
     observables = tuple(OBSERVABLES[name] for name in names)
     recorded = Recorded(1, 1, len(chains) - 1)
     return Segment(
         Run(
             chains[0], path, networks, None, "float64", KEY, observables=observables,
-            recorded=recorded, network=network,
+            recorded=recorded, network=layers_of(chains),
         ),
         1,
     )  # fmt: skip
@@ -130,16 +125,65 @@ def test_layers_have_the_same_bits_in_one_call_and_in_several(path):
     ]
     start = np.random.default_rng(2).standard_normal((30, 5))
     whole, cut = (segment_of(2, path, chains=chains) for _ in range(2))
-    first, rest = whole.sampler._stages
-    cut.sampler._stages = [first] + [
-        rest._replace(first=layer, end=layer + 1, specs=rest.specs[layer - 1 : layer])
-        for layer in (1, 2, 3)
-    ]
+    cut_into_layers(cut.run)
     np.testing.assert_array_equal(simulated(whole, start), simulated(cut, start))
     other = [chains[0], chains[2], *chains[2:]]
     assert (
         simulated(segment_of(2, path, chains=other), start)[0] != simulated(cut, start)[0]
     ).any()
+
+
+def cut_into_layers(run):
+    """Let each layer from 1 on be a stage."""
+    first, rest = run.stages
+    places = np.minimum(np.arange(run.depth), len(rest.specs) - 1)
+    vars(run)["stages"] = [first] + [
+        rest._replace(first=layer, end=layer + 1, specs=rest.specs[place : place + 1])
+        for layer, place in enumerate(places, 1)
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("chain", "direction"),
+    [
+        (bnmc.Chain(30, 5, "tanh"), NormalRows()),
+        (bnmc.Chain(30, 5, "relu", skip=0.8, eps=0.1), Readout(2, np.tanh, "tanh")),
+        (bnmc.Chain(30, 5, "relu", norm="none", gain=900.0, skip=300.0), NormalRows()),
+        (bnmc.Chain(30, 5, "tanh", weights="haar"), Readout(2, np.tanh, "tanh")),
+    ],
+    ids=["tanh", "skip", "scales", "haar"],
+)
+def test_gradients_of_equal_layers_have_the_bits_of_a_chain(chain, direction, dtype):
+    """Also if each layer is a stage."""
+    run = segment_of(2, "conditional", chains=[chain] * 5).run
+    run = replace(run, observables=(), dtype=dtype)
+    of_chain, cut = (replace(run, network=network) for network in ((), chain.layers))
+    cut_into_layers(cut)
+    start = np.random.default_rng(2).standard_normal((30, 5))
+    expected = gradients(of_chain, start, direction)
+    for other in (run, cut):
+        for name, values in gradients(other, start, direction).items():
+            np.testing.assert_array_equal(values, expected[name])
+
+
+def gradients(run, start, direction):
+    task = parts.Task(run, direction, as_gradient_observables(("delta_gram", "hidden_delta")))
+    return task(Representation(start[None], start[None]), 0, run.chains)
+
+
+def test_float32_rows_are_float64_where_those_of_their_own_layer_need_it():
+    """The bias makes samples alike, which the last layer would subtract from them."""
+    chains = [
+        bnmc.Chain(20, 5, norm="none"),
+        bnmc.Chain(30, 5, "relu", norm="none", bias_variance=1e6),
+        bnmc.Chain(12, 5, "tanh"),
+    ]
+    run = replace(segment_of(2, "conditional", chains=chains).run, observables=())
+    found = gradients(replace(run, dtype="float32"), START, NormalRows())
+    assert found.pop(parts.WIDE).all()
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, gradients(run, START, NormalRows())[name])
 
 
 def test_equal_layers_have_the_bits_of_a_chain():
@@ -215,8 +259,5 @@ def test_a_backward_pass_makes_the_rows_of_the_run_again():
 
 
 def test_kernels_that_repeat_a_layer_refuse_others():
-    run, start = segment_of(2, "conditional").run, Representation(START[None], START[None])
-    task = parts.Task(run, GivenRows(np.ones((1, 5, 30))), ())
-    for make in (lambda: GpuSampler(run), lambda: task(start, 0, 2)):
-        with pytest.raises(BackendError, match="layers of the run differ"):
-            make()
+    with pytest.raises(BackendError, match="layers of the run differ"):
+        GpuSampler(segment_of(2, "conditional").run)

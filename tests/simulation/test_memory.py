@@ -220,7 +220,7 @@ def test_a_run_of_exactly_the_available_memory_is_accepted(monkeypatch):
 def test_a_thread_has_the_bytes_of_its_arrays(chain, dtype, sampler):
     run = run_through(chain, 2, sampler=sampler, dtype=dtype)
     made = RowSampler(run)
-    stage = made._stages[-1]
+    stage = run.stages[-1]
     buffers = [made.source(stage, made.dtype), made.sums(stage, made.dtype), made.work()]
     found = sum(array.nbytes for array in arrays_in(list(made.buffers().values())))
     assert buffers

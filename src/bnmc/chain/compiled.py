@@ -112,6 +112,10 @@ class Stage(NamedTuple):
     buffers: tuple[int, bool]
     largest: codes.LayerSpec
 
+    def specs_from(self, layer: int) -> NDArray[Any]:
+        """Return the specs from a layer on."""
+        return self.specs[min(layer - self.first, len(self.specs) - 1) :]
+
 
 def lifted(spec: codes.LayerSpec) -> tuple[codes.LayerSpec, int]:
     """Return a law without normalization divided by a power of 2, and the exponent of that power.

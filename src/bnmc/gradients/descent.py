@@ -1,4 +1,4 @@
-"""The backward pass of one chain, from the last layer to the first."""
+"""The backward pass of one network, from the last layer to the first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import sigma_of, slope_of
-from bnmc.chain.compiled import raise_stopped
+from bnmc.chain.compiled import Stage, raise_stopped
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import Direction, Readout, scaled
 from bnmc.gradients.observables import Gradients
@@ -22,9 +22,6 @@ from bnmc.simulation.engine.state import FloatArray
 
 #: With the arrays that orthogonal weights need.
 _Buffers = tuple[backward_matrices.Haar | None, backward.Buffers]
-
-#: A readout as the map above the last layer.
-READOUT = backward.Above(1.0, 0.0, 1.0, False, 0.0)
 
 
 class Stretch(NamedTuple):
@@ -62,6 +59,8 @@ class Descent:
     state is δᵀδ / width and zᵀδ / width, in units of 4**log_scale and 2**log_scale.  If the weights
     are orthogonal, the columns of z made orthogonal take the place of z.
 
+    The way goes stage by stage, as forward: what varies within a stage is in its specs.
+
     Parameters
     ----------
     sampler : Sampler
@@ -74,17 +73,15 @@ class Descent:
 
     def __init__(self, sampler: Sampler, index: int, hidden: bool) -> None:
         self._sampler, self._index, self._hidden = sampler, index, hidden
-        self.layer, self.number = sampler.run.repeated, sampler.offset + index
-        self.spec, self.lift = sampler.spec, sampler.lift
-        #: For covariances that have what a bias adds already; a readout has none.
-        self._unshared = self.spec._replace(shared_variance=0.0)
+        self._run, self.number = sampler.run, sampler.offset + index
         self._dtype = sampler.dtype.name
+        #: Where δ of the layer above comes from.
         self.stage = codes.TOP
         self.log_scale = 0.0
-        self.state = np.zeros((2, self.spec.columns, self.spec.columns))
+        self.state = np.zeros((2, sampler.columns, sampler.columns))
         #: Precision of δ, which is float64 if the gradients of samples are too alike for float32.
         self.backward_dtype = self._dtype
-        #: With a skip connection, δ of the layer of the state: the buffers serve other chains too.
+        #: With skip connections, δ of the layer of the state: the buffers serve other chains too.
         self.above: FloatArray | None = None
 
     # --- the top
@@ -107,36 +104,37 @@ class Descent:
         forward = "float64" if stretch.wide[index] else self._dtype
         haar, buffers = self._pick(forward)
         if not backward.begin_backward(
-            haar, self.spec, direction.of(self.number),
+            haar, self._run.stage(last).specs_from(last), direction.of(self.number),
             stretch.grams[index, -2], stretch.xs[index, -1].astype(forward, copy=False),
             self._draw(last), buffers, products[-1],
         ):  # fmt: skip
             raise NonFiniteError(self.number, last, "gradient")
         self.state[:] = products[-1, :2]
         self.stage = codes.TOP
-        if self.layer.rows.skip != 0.0:
+        if self._run.keeps_x:
             self.above = buffers.rows.delta.copy()
         return 1
 
     def _begin_with_readout(self, direction: Readout, stretch: Stretch) -> None:
         """Draw the outputs of a Gaussian readout of the last layer, and take their gradient."""
         layer, units = stretch.first + stretch.layers, stretch.units[self._index, -1]
-        basis, is_regular = self._basis(stretch.grams[self._index, -1], False)
+        spec = backward.readout_of(self._run.spec(layer))
+        basis, is_regular = self._basis(stretch.grams[self._index, -1], spec)
         draw, block = self._draw(layer, codes.STREAM_START), self._pick("float64")[1].rows.values
         normals = backward_rows.normals_of(direction.classes, is_regular, draw, block)
         with np.errstate(over="ignore"):
             outputs = np.ldexp(normals @ basis.T, units.astype(np.int32))
         gradient, exponent = scaled(direction.of_columns(outputs, self.number, layer))
         self.log_scale = float(exponent)
-        self.state[0] = gradient.T @ gradient / self.spec.width
-        self.state[1] = normals.T @ gradient / self.spec.width
+        self.state[0] = gradient.T @ gradient / spec.width
+        self.state[1] = normals.T @ gradient / spec.width
         self.stage = codes.READOUT
 
     # --- for kernels of another device
 
     def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
         """Return δ of a layer as `above`, given rows, (columns, >= width)."""
-        columns, count = memory.padded(len(rows)), memory.stride(self.spec.width) // BLOCK
+        columns, count = memory.padded(len(rows)), memory.stride(self._widest) // BLOCK
         above: FloatArray = np.zeros((count, columns, STRIDE), rows.dtype)
         whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
@@ -144,7 +142,11 @@ class Descent:
 
     def basis_of(self, gram: Float64Array) -> Float64Array:
         """Return the factor of what the layer above saw, given the Gram matrix of the layer."""
-        return self._basis(gram, self.spec.hides_common and self.stage != codes.READOUT)[0]
+        spec = self._run.spec(self._run.depth)
+        if self.stage == codes.READOUT:
+            spec = backward.readout_of(spec)
+        # These covariances have what a bias adds already.
+        return self._basis(gram, spec._replace(shared_variance=0.0))[0]
 
     # --- the way down
 
@@ -162,18 +164,21 @@ class Descent:
         """
         done = len(gradients.scales)
         grams = np.ascontiguousarray(stretch.grams[index, : done + 1])
-        units = stretch.units[index, : done + 1]
-        ratios = np.exp2(units[:-1] - units[1:] + float(self.lift))
-        xs = stretch.xs[index, :done]
-        specs = records(self.spec)
-        layers = backward.ForwardLayers(specs, grams, ratios, xs, float(self.lift))
+        units, xs = stretch.units[index], stretch.xs[index]
         turn = self._first_wide(stretch, index, grams)
         while done > 0:
-            is_wide = done - 1 >= turn
-            low = turn if is_wide else 0
+            layer, is_wide = stretch.first + done, done - 1 >= turn
+            stage = self._run.stage(layer)
+            low = max(stage.first - stretch.first - 1, turn if is_wide else 0)
+            specs = stage.specs_from(stretch.first + 1 + low)
+            ratios = np.exp2(units[low:done] - units[low + 1 : done + 1] + float(stage.lift))
+            layers = backward.ForwardLayers(
+                specs, grams[low : done + 1], ratios,
+                xs[low:done] if self._run.keeps_x else xs, stage.lift,
+            )  # fmt: skip
             reached = self._piece(
                 "float64" if is_wide else self._dtype,
-                stretch.first + done, layers.part(low, done), gradients.part(low, done),
+                layer, stage, layers, gradients.part(low, done),
             )  # fmt: skip
             done = low + reached
             if reached:
@@ -181,26 +186,39 @@ class Descent:
                 self.backward_dtype = "float64"
 
     def _piece(
-        self, forward: str, layer: int, layers: backward.ForwardLayers, gradients: Gradients
+        self,
+        forward: str,
+        layer: int,
+        stage: Stage,
+        layers: backward.ForwardLayers,
+        gradients: Gradients,
     ) -> int:
-        """Go down from `layer` through layers with rows of a dtype; return how many remain."""
+        """Go down from `layer` through layers of a stage; return how many remain.
+
+        `forward` is the dtype of their rows.
+        """
         haar, buffers = self._pick(forward)
         if self.above is not None:
             buffers.rows.above[:] = self.above
         count, status = len(gradients.scales), np.zeros(3, np.int64)
         dtypes = np.dtype(forward).name, buffers.rows.delta.dtype.name
-        is_readout = self.stage == codes.READOUT
-        above = READOUT if is_readout else backward.above_of(self.spec, layers.lift)
-        centred = self.spec.norm == codes.NORM_CENTRED and self.stage == codes.INNER
+        if self.stage == codes.READOUT:
+            above, lift = records(backward.readout_of(self._run.spec(layer))), 0
+        else:
+            stage_above = self._run.stage(layer + 1)
+            above, lift = stage_above.specs_from(layer + 1), stage_above.lift
+        norm_above = self._run.spec(layer + 1).norm
+        centred = norm_above == codes.NORM_CENTRED and self.stage == codes.INNER
+        activation = stage.layer.rows.activation
         backward.backward_layers(
             haar,
-            backward_rows.activation(sigma_of(self.layer.rows.activation), *dtypes),
-            backward_rows.derivative(slope_of(self.layer.rows.activation), *dtypes),
+            backward_rows.activation(sigma_of(activation), *dtypes),
+            backward_rows.derivative(slope_of(activation), *dtypes),
             layers._replace(xs=layers.xs.astype(forward, copy=False)), above, self._draw(layer),
-            backward.Gradient(self.state, self.log_scale, centred, is_readout),
+            backward.Gradient(self.state, self.log_scale + lift, centred),
             backward.Record(*gradients, status), buffers,
         )  # fmt: skip
-        if self.layer.rows.skip != 0.0:
+        if self._run.keeps_x:
             self.above = buffers.rows.above.copy()
         remaining = 0
         if status[0] == codes.UNRESOLVED:
@@ -220,18 +238,24 @@ class Descent:
             return len(grams)
         work = self._pick("float32")[1].work
         for k in range(len(grams) - 1):
-            if rows.factorise(grams[k], self.spec, work) < codes.RESOLVED_PIVOT:
+            spec = self._run.spec(stretch.first + 1 + k)
+            if rows.factorise(grams[k], spec, work) < codes.RESOLVED_PIVOT:
                 return k
         return len(grams)
 
-    def _basis(self, gram: Float64Array, centred: bool) -> tuple[Float64Array, NDArray[np.bool_]]:
+    def _basis(
+        self, gram: Float64Array, spec: codes.LayerSpec
+    ) -> tuple[Float64Array, NDArray[np.bool_]]:
         """Return the factor of what a map saw of a Gram matrix, and its columns with entries."""
-        buffers, columns = self._pick("float64")[1], self.spec.columns
+        buffers, columns = self._pick("float64")[1], spec.columns
         basis, is_regular = buffers.matrices.basis, buffers.matrices.in_basis
-        backward_matrices.factorise_seen(
-            gram, centred, self._unshared, buffers.work, basis, is_regular
-        )
+        backward_matrices.factorise_seen(gram, spec, buffers.work, basis, is_regular)
         return np.tril(basis[:columns, :columns]) * is_regular, is_regular
+
+    @property
+    def _widest(self) -> int:
+        """The largest width of a layer."""
+        return max(spec.width for spec in self._run.specs[1:])
 
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
         """Return the address of the random numbers of a layer."""
@@ -244,11 +268,11 @@ class Descent:
         return self._sampler.buffer(key, lambda: self._make_buffers(*dtypes))
 
     def _make_buffers(self, *dtypes: str) -> _Buffers:
-        spec, keeps_x = self.spec, self.layer.rows.skip != 0.0
+        run = self._run
         buffers = backward.buffers(
-            spec.width, spec.batch, spec.columns // spec.batch, *dtypes, skips=keeps_x,
+            self._widest, run.chain.batch, run.inputs or 1, *dtypes, skips=run.keeps_x,
             hidden=self._hidden,
         )  # fmt: skip
-        is_orthogonal = self.layer.linear.law.is_orthogonal
-        haar = backward_matrices.haar(spec.columns, dtypes[0]) if is_orthogonal else None
+        is_orthogonal = any(layer.linear.law.is_orthogonal for layer in run.layers[1:])
+        haar = backward_matrices.haar(run.columns, dtypes[0]) if is_orthogonal else None
         return haar, buffers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -175,7 +175,7 @@ class RowPass(Pass):
 
     def _sampler(self) -> Sampler:
         """Return what makes the forward pass."""
-        return RowSampler(replace(self.run, path="conditional"))
+        return RowSampler(self.run)
 
     def _state_after(self, state: State | None, first: int, last: int) -> State:
         if state is None:
@@ -245,7 +245,9 @@ class RowPass(Pass):
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         # Rows of h have the units of the layer before.
-        by = (stretch.units[:, :-1] + self.descents[0].lift)[:, :, None, :, None]
+        lifts = np.array([self.run.stage(number).lift for number in range(len(self.run.layers))])
+        numbers = np.minimum(np.arange(stretch.layers) + stretch.first + 1, len(lifts) - 1)
+        by = (stretch.units[:, :-1] + lifts[numbers, None])[:, :, None, :, None]
         hidden = gradients.products[:, :, 2:]
         hidden[:] = np.ldexp(hidden, by.astype(np.int32))
         super()._record(stretch, gradients)
@@ -325,7 +327,8 @@ class Task:
         """Return the bytes of the arrays of a pass, about."""
         run, layers = self.run, self.layers_of_stretch(chains)
         itemsize = np.dtype(run.dtype).itemsize
-        size = bytes_of_rows(run.chain.width, run.columns, itemsize, self.bytes_of_x > 0)
+        width = max(spec.width for spec in run.specs[1:])
+        size = bytes_of_rows(width, run.columns, itemsize, self.bytes_of_x > 0)
         # Representations within a stretch, and of the states between stretches.
         each = (layers + run.depth // layers) * self.bytes_of_x
         return size + chains * (layers * 40 * run.columns**2 + each)

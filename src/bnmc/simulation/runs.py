@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -190,6 +192,10 @@ class Run(_Derived):
     def spec(self, number: int) -> LayerSpec:
         """Return what kernels know of a layer."""
         return self.specs[min(number, len(self.specs) - 1)]
+
+    def stage(self, number: int) -> Stage:
+        """Return the stage of a layer."""
+        return self.stages[bisect_right(self.stages, number, key=attrgetter("end"))]
 
     @property
     def tile(self) -> int:

@@ -28,6 +28,10 @@ C = Bᵀ Z / √width and S = Zᵀ Z / width - CᵀC = L' L'ᵀ,
 
 So the pass is that with Gaussian weights, with Z (E L'⁻¹)ᵀ in place of rows N(0, δᵀδ / width), and
 uᵀδ in place of zᵀδ.  A readout has Gaussian weights.
+
+A bias that the norm does not subtract is the weight of one more row of a, which is constant, so Z
+has one more row, too.  The layers may differ.  F, the law of Z and the factor of Wᵀδ are those of
+the map to the layer above, and its width need not be that of a.
 """
 
 from __future__ import annotations
@@ -37,13 +41,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.compiling import kernel
 from bnmc._kernels.cpu import backward_matrices, backward_rows, memory
 from bnmc._kernels.cpu.backward_matrices import (
     Matrices,
     factorise_layer,
     factorise_noise,
     factorise_seen,
+    is_orthogonal,
     mix,
     orthogonalise_noise,
     project_noise,
@@ -54,6 +59,7 @@ from bnmc._kernels.cpu.backward_matrices import (
 from bnmc._kernels.cpu.backward_rows import (
     Rows,
     Sums,
+    add_bias,
     clear_sums,
     first_pass,
     keep_delta,
@@ -67,6 +73,7 @@ from bnmc._kernels.cpu.layers import spec_at
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._kernels.cpu.orthogonal import orthogonal_factor
 from bnmc._kernels.scalar.codes import (
+    GAUSSIAN,
     NORM_CENTRED,
     NOT_FINITE,
     ORTHOGONAL_PIVOT,
@@ -74,6 +81,7 @@ from bnmc._kernels.scalar.codes import (
     UNRESOLVED,
     ZERO_VARIANCE,
     Draw,
+    LayerSpec,
 )
 from bnmc._kernels.scalar.elementary import smaller
 
@@ -123,27 +131,7 @@ class ForwardLayers(NamedTuple):
     #: (layers or 1, columns, >= width): the representations of these, with skip connections.
     xs: np.ndarray
     #: The exponent by which gain and skip of `specs` were divided.
-    lift: float
-
-    def part(self, first: int, last: int) -> ForwardLayers:
-        """Return the layers from the one at `first` to the one at `last`, as a view."""
-        return ForwardLayers(
-            self.specs[min(first, len(self.specs) - 1) :],
-            self.grams[first : last + 1],
-            self.ratios[first:last],
-            self.xs[first:last] if len(self.xs) == len(self.ratios) else self.xs,
-            self.lift,
-        )
-
-
-class Above(NamedTuple):
-    """The linear map above a layer, which may be a readout."""
-
-    gain: float
-    skip: float
-    ratio: float  # its number of rows as a multiple of the weights of a row
-    centred: bool  # whether it sees only differences within each batch
-    lift: float  # the exponent by which gain and skip were divided
+    lift: int
 
 
 class Gradient(NamedTuple):
@@ -152,12 +140,10 @@ class Gradient(NamedTuple):
     #: (2, columns, columns) float64: δᵀδ / width, and zᵀδ / width, or uᵀδ / width under orthogonal
     #: weights; brought up to date.
     products: np.ndarray
-    #: δ is in units of 2**log_scale.
+    #: δ is in units of 2**log_scale, and of the exponent by which the gain above was divided.
     log_scale: float
     #: Whether δ has the sum zero over each batch.
     centred: bool
-    #: Whether the map above is a readout, whose weights are Gaussian.
-    of_readout: bool
 
 
 class Record(NamedTuple):
@@ -170,14 +156,24 @@ class Record(NamedTuple):
     status: np.ndarray
 
 
+def readout_of(spec: LayerSpec) -> LayerSpec:
+    """Return the linear map of a Gaussian readout of a layer; δ has products over its width."""
+    return spec._replace(
+        weights=GAUSSIAN, fan_in=spec.width, gain=1.0, skip=0.0, shared_variance=0.0,
+        hides_common=False,
+    )  # fmt: skip
+
+
 @kernel
-def begin_backward(haar, spec, given, gram_before, x, draw, buffers, products):
+def begin_backward(haar, specs, given, gram_before, x, draw, buffers, products):
     """Take the direction at the top as δ of the last layer; return whether it is finite.
 
     Parameters
     ----------
     haar : Haar or None
-        None if the weights are not orthogonal.
+        None if no weights are orthogonal.
+    specs : array of `layers.records`
+        That of the last layer comes first.
     given, x, draw
         See `top_pass`.
     gram_before : (columns, columns) float64
@@ -186,8 +182,9 @@ def begin_backward(haar, spec, given, gram_before, x, draw, buffers, products):
         Receives those of a `Record`.
     """
     work, rows, sums = buffers.work, buffers.rows, buffers.sums
+    spec = spec_at(specs, 0)
     unit = factorise_layer(spec, gram_before, work, buffers.matrices)
-    if haar is not None:
+    if haar is not None and is_orthogonal(spec):
         orthogonal_factor(None, spec, draw, work, haar.frame)
     clear_sums(sums)
     top_pass(spec, given, x, draw, work, rows, sums)
@@ -201,10 +198,10 @@ def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, b
     Parameters
     ----------
     haar : Haar or None
-        None if the weights are not orthogonal.
+        None if no weights are orthogonal.
     layers : ForwardLayers
-    above : Above
-        The map above the first layer to reach.
+    above : array of `layers.records`
+        That of the layer above the first one to reach, or of a readout, comes first.
     draw : Draw
         The address of the normals of the first layer to reach.
     gradient : Gradient
@@ -215,20 +212,17 @@ def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, b
     sums, products = buffers.sums, gradient.products
     guarded = rows.delta.itemsize == 4
     steps, log_scale = record.products.shape[0], gradient.log_scale
-    centred, of_readout = gradient.centred, gradient.of_readout
-    spec = spec_at(layers.specs, steps - 1)
-    factorise_seen(
-        layers.grams[steps], above.centred, spec, work, matrices.basis, matrices.in_basis
-    )
+    centred, above = gradient.centred, spec_at(above, 0)
+    factorise_seen(layers.grams[steps], above, work, matrices.basis, matrices.in_basis)
     for step in range(steps - 1, -1, -1):
         spec = spec_at(layers.specs, step)
         address = Draw(draw.layer - (steps - 1 - step), draw.stream, draw.key0, draw.key1)
         unit = factorise_layer(spec, layers.grams[step], work, matrices)
-        if haar is not None:
+        if haar is not None and is_orthogonal(spec):
             orthogonal_factor(None, spec, address, work, haar.frame)
-        scale, least = factorise_noise(
-            haar, spec, above.ratio, centred, of_readout, products, work, matrices
-        )
+        # The rows of the map above as a multiple of the weights of a row.
+        ratio = above.width / above.fan_in
+        scale, least = factorise_noise(haar, spec, above, ratio, centred, products, work, matrices)
         if guarded and least < RESOLVED_PIVOT:
             _stop(record, UNRESOLVED, address, -1)
             return
@@ -238,18 +232,20 @@ def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, b
         if degenerate >= 0:
             _stop(record, ZERO_VARIANCE, address, degenerate)
             return
+        if above.shared_variance != 0.0:
+            add_bias(spec, above.shared_variance, address, matrices, rows, sums)
         ratios = layers.ratios[step]
-        project_noise(sums.cross[1], spec, above.centred, ratios, work, matrices)
-        if haar is not None and not of_readout:
+        project_noise(sums.cross[1], spec, above.hides_common, ratios, work, matrices)
+        if haar is not None and is_orthogonal(above):
             least = _orthogonalise(haar, spec, matrices, rows, sums)
             if guarded and least < ORTHOGONAL_PIVOT:
                 _stop(record, UNRESOLVED, address, -1)
                 return
         for i in range(spec.columns):
             for j in range(spec.columns):
-                products[1, i, j] *= scale * above.ratio
-        log_scale += above.lift - np.log2(scale)
-        mix(spec, above.centred, ratios, products[1], work, matrices)
+                products[1, i, j] *= scale * ratio
+        log_scale -= np.log2(scale)
+        mix(spec, above.hides_common, ratios, products[1], work, matrices)
         clear_sums(sums)
         gain, skip = above.gain, above.skip * scale
         second_pass(sigma, slope, spec, gain, skip, unit, matrices, rows, sums)
@@ -260,18 +256,12 @@ def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, b
         copy_matrix(record.products[step, 0], products[0])
         copy_matrix(record.products[step, 1], products[1])
         record.log_scales[step] = log_scale
+        log_scale += layers.lift
         take_following(spec, matrices)
         if spec.skip != 0.0:
             keep_delta(rows)
-        centred, of_readout = spec.norm == NORM_CENTRED, False
-        above = above_of(spec, layers.lift)
-
-
-@inlined
-def above_of(spec, lift):
-    """Return what the layer below needs to know of the map that leads to a layer."""
-    ratio = spec.width / spec.fan_in
-    return Above(spec.gain, spec.skip, ratio, spec.hides_common, lift)
+        centred = spec.norm == NORM_CENTRED
+        above = spec
 
 
 @kernel
@@ -294,7 +284,7 @@ def _unpack_sums(haar, spec, unit, sums, products):
     """Write δᵀδ, zᵀδ or uᵀδ, and hᵀδ if it is wanted, over the width; return whether finite."""
     finite = unpack_gram(sums.gram[1], spec.width, products[0])
     unpack_cross(sums.cross[1], spec, products[1])
-    if haar is not None:
+    if haar is not None and is_orthogonal(spec):
         turn_cross(haar.frame.inverse, products[1])
     if sums.hidden.shape[1] > 0:
         unpack_cross(sums.hidden[1], spec, products[2])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from bnmc._kernels.compiling import kernel
+from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
 from bnmc._kernels.cpu.factor import Factored, cholesky
 from bnmc._kernels.cpu.memory import aligned_zeros, padded
@@ -18,6 +18,7 @@ from bnmc._kernels.cpu.orthogonal import Frame, invert_root, limit_rank, multipl
 from bnmc._kernels.cpu.orthogonal import frame as frame_of
 from bnmc._kernels.cpu.rows import prepare_factor
 from bnmc._kernels.scalar.cholesky import find_twins, scale_of
+from bnmc._kernels.scalar.codes import GIVEN
 from bnmc._kernels.scalar.elementary import smaller
 
 
@@ -69,20 +70,24 @@ def haar(columns: int, dtype: DTypeLike) -> Haar:
     )
 
 
+@inlined
+def is_orthogonal(spec):
+    """Return whether the weights that lead to a layer are orthogonal: no others are given."""
+    return spec.weights == GIVEN
+
+
 @kernel
-def factorise_seen(gram, centred, spec, work, basis, regular):
+def factorise_seen(gram, spec, work, basis, regular):
     """Write the factor of the covariance that a layer saw, with scale 1; return the scale of rows.
 
     Parameters
     ----------
     gram : (columns, columns) float64
         The Gram matrix of the layer before.
-    centred : bool
-        Whether the layer sees only differences within each batch.
     basis, regular : ndarray
         Receive the factor, and which of its columns are not zero.
     """
-    scale = prepare_factor(gram, spec, centred, work)
+    scale = prepare_factor(gram, spec, spec.hides_common, work)
     factored = Factored(work.covariance, work.diagonal, work.twin, work.panel, basis, regular)
     cholesky(factored, 1.0)
     return scale
@@ -96,7 +101,7 @@ def factorise_layer(spec, gram_before, work, matrices):
     the unit of rows: the scale with which they were drawn, as a multiple of the gain.
     """
     following, in_following = matrices.following, matrices.in_following
-    scale = factorise_seen(gram_before, spec.hides_common, spec, work, following, in_following)
+    scale = factorise_seen(gram_before, spec, work, following, in_following)
     for i in range(spec.columns):
         work.regular[i] = in_following[i]
         for k in range(np.uintp(i + 1)):
@@ -113,17 +118,19 @@ def take_following(spec, matrices):
 
 
 @kernel
-def factorise_noise(haar, spec, ratio, centred, of_readout, products, work, matrices):
+def factorise_noise(haar, spec, above, ratio, centred, products, work, matrices):
     """Prepare the law of Z: return a power of two, and the least pivot of what is factorised.
 
     Parameters
     ----------
+    above : LayerSpec
+        Of the layer above.
     ratio : float
-        See `backward.Above`.
-    centred, of_readout, products
+        The rows of its map as a multiple of the weights of a row.
+    centred, products
         See `backward.Gradient`.
     """
-    if haar is not None and not of_readout:
+    if haar is not None and is_orthogonal(above):
         return _factorise_rest(products, spec, centred, work, matrices, haar)
     return _factorise_delta(products[0], spec, ratio, centred, work, matrices)
 

@@ -192,6 +192,27 @@ def first_pass(sigma, spec, x, draw, work, matrices, rows_of, sums):
 
 
 @kernel
+def add_bias(spec, variance, draw, matrices, rows_of, sums):
+    """Add to aᵀ Z one more row of a, which is constant, and of Z: the bias is its weight.
+
+    Parameters
+    ----------
+    variance : float
+        What the bias adds to the covariance that the layer above saw.
+    draw : Draw
+        That of `first_pass`; the row has the number of the block after the last one.
+    """
+    columns, z = spec.columns, rows_of.values
+    start, order = (spec.width + BLOCK - 1) // BLOCK * BLOCK, (columns + 3) // 4 * 4
+    draw_regular(z, columns, matrices.in_root, start, GROUP, _noise_of(draw))
+    multiply_triangular(matrices.root, columns, z, z, GROUP)
+    entry = np.sqrt(variance * spec.width)
+    for i in range(columns):
+        for j in range(columns):
+            sums.cross[1, i * order + j] += entry * z[j * STRIDE]
+
+
+@kernel
 def _noise_of(draw):
     """Return the address of the normals of Z, or of the direction at the top."""
     return Draw(draw.layer, np.uint32(draw.stream | STREAM_BACKWARD), draw.key0, draw.key1)

@@ -52,7 +52,7 @@ def representation(sampler: RowSampler, index: int) -> FloatArray:
     """
     number, width = sampler.layer + 1, sampler.spec.width
     dtype = np.dtype(np.float64) if sampler.wide[index] else sampler.dtype
-    stage = sampler.stage_of(number)
+    stage = sampler.run.stage(number)
     source = sampler.source(stage, dtype)
     layer = sources.Layer(
         sampler.grams[index].copy(),

@@ -44,7 +44,7 @@ class RowSampler(Sampler):
 
     def _allocate(self) -> None:
         super()._allocate()
-        chains, self._stages = self.chains, self.run.stages
+        chains = self.chains
         self.grams = self._arrays["gram"]
         self.xs: FloatArray = self._arrays.get("x", np.zeros((chains, 0, 0), self.dtype))
         #: The activations of two layers.
@@ -78,7 +78,7 @@ class RowSampler(Sampler):
         if isinstance(start, Covariance):
             # Layer 0 given its covariance, as if that were the Gram matrix of a layer -1.
             self.grams[first:last] = start.matrix
-            self._run(self._stages[0], first, last, 0, np.zeros(1, np.int64), frames)
+            self._run(self.run.stages[0], first, last, 0, np.zeros(1, np.int64), frames)
             return
         self._copy_start(start, first, last)
         self._record(frames, first, last)
@@ -133,10 +133,6 @@ class RowSampler(Sampler):
 
     # --- layers
 
-    def stage_of(self, layer: int) -> Stage:
-        """Return the stage of a layer."""
-        return next(stage for stage in self._stages if layer < stage.end)
-
     @property
     def panels(self) -> int:
         return max(layers.panels_of(spec) for spec in self.run.specs[1:])
@@ -151,7 +147,7 @@ class RowSampler(Sampler):
         threads: Threads | None = None,
     ) -> None:
         while slots.size:
-            stage = self.stage_of(layer)
+            stage = self.run.stage(layer)
             some, slots = slots[: stage.end - layer], slots[stage.end - layer :]
             if self._is_given(stage):
                 # No kernel draws the weights, which are those of one layer of one chain.
@@ -207,10 +203,9 @@ class RowSampler(Sampler):
             states = frames.states.part(first, last)
             recorded = sums.states._replace(record=states.gram, units=states.units)
             sums = sums._replace(states=recorded)
-        specs = stage.specs[min(layer - stage.first, len(stage.specs) - 1) :]
         (layers.layers if threads is None else layers.advance)(
-            threads, self.source(stage, dtype), self.activation(stage, dtype), specs,
-            *map(tuple, (state, course, work, sums)),
+            threads, self.source(stage, dtype), self.activation(stage, dtype),
+            stage.specs_from(layer), *map(tuple, (state, course, work, sums)),
         )  # fmt: skip
         del work
         if not np.count_nonzero(status[:, 0]):
@@ -270,7 +265,7 @@ class RowSampler(Sampler):
 
     def threads_of(self, index: int, layer: int, threads: Threads | None = None) -> Threads | None:
         """Return threads that give kernels the weights of a layer that no kernel draws, if any."""
-        stage = self.stage_of(layer)
+        stage = self.run.stage(layer)
         if not self._is_given(stage):
             return threads
         panel_of = given_panels(self.run, index, layer)
@@ -345,7 +340,7 @@ def bytes_of_thread(run: Run) -> int:
     sampler = RowSampler(run.part(0, 0), memory.unplaced)
     if run.shows_state:
         size += 16 * memory.tile_sums(run.columns)
-    for stage in sampler._stages[1:]:
+    for stage in run.stages[1:]:
         sampler.source(stage, sampler.dtype)
         sampler.sums(stage, sampler.dtype)
     return size + sum(map(_nbytes, sampler.buffers().values()))
