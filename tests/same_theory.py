@@ -1549,15 +1549,17 @@ def _is_slower(before, after):
 
 
 def _compare(arguments):
+    words = arguments.k.split()
     with np.load(arguments.file) as kept:
         index = json.loads(str(kept["index"]))
-        records = {name: {} for name in index}
-        for label, (start, end) in zip(index, kept["ranges"], strict=True):
-            paths = kept["paths"][start:end]
-            records[label] = {str(p): kept[f"v{i}"] for i, p in enumerate(paths, start)}
+        paths = kept["paths"].tolist()
+        records = {
+            name: {paths[i]: kept[f"v{i}"] for i in range(start, end)}
+            for name, (start, end) in zip(index, kept["ranges"], strict=True)
+            if all(word in name for word in words)
+        }
         times = dict(zip(index, kept["times"], strict=True))
-    words = arguments.k.split()
-    missing = {name for name in index if all(word in name for word in words)}
+    missing = set(records)
     lines = {"arrays": [], "texts": [], "slower": []}
     cases = count = 0
     total = np.zeros((2, 2))
