@@ -40,9 +40,10 @@ COUNTED = ("ends", "identical resumes", *FORBIDDEN)
 
 def write(client: str, path: str) -> None:
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         CLIENTS[client](Path(path))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python ends
     except KeyboardInterrupt:  # also `Interrupted`
         os._exit(INTERRUPTED)
 

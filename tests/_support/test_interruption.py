@@ -166,21 +166,39 @@ def test_ctrl_c_of_the_users_function_is_ctrl_c():
 
 def test_ctrl_c_while_the_thread_starts():
     """The thread is at work before `Thread.start` returns, so Ctrl-C comes to a run, too."""
-    steps, stop, start = [], Stop(None), interruption._start
+    steps, stop, start = [], Stop(None), interruption._Call.start
 
     def work():
         while not stop():
             steps.append(time.sleep(0.001))
 
-    def started(function, future):
-        start(function, future)
+    def started(call):
+        start(call)
         raise KeyboardInterrupt
 
-    with mock.patch.object(interruption, "_start", started):
+    with mock.patch.object(interruption._Call, "start", started):
         assert not uninterrupted(work, stop)
     done = len(steps)
     time.sleep(0.02)
     assert len(steps) == done
+
+
+def test_ctrl_c_between_two_lines_of_a_condition():
+    """`Thread.start` waits for a condition: where Ctrl-C overtakes it, its lock raises an error."""
+
+    def overtaken(thread):
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()
+
+    with mock.patch.object(threading.Thread, "start", overtaken), pytest.raises(StillAtWork):
+        uninterrupted(lambda: None, Stop(None))
+    with (
+        mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("no thread")),
+        pytest.raises(RuntimeError, match="no thread"),
+    ):
+        uninterrupted(lambda: None, Stop(None))
 
 
 def test_a_step_that_takes_long_is_left_alone():

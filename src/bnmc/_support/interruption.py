@@ -12,9 +12,9 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -89,21 +89,19 @@ def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) 
         except KeyboardInterrupt:
             return False
         return True
-    future: Future[None] = Future()
+    call = _Call(work)
     try:
-        _start(work, future)  # may be at work before this line ends
-        while not wait((future,), 0.5).done:
+        call.start()  # may be at work before this line ends
+        while not call.has_ended(0.5):
             pass
     except KeyboardInterrupt:
         stop.set()
-        if not wait((future,), GRACE).done:
+        if not call.has_ended(GRACE):
             raise StillAtWork from None
         return False
-    error = future.exception()
-    if isinstance(error, KeyboardInterrupt):  # of a worker or a function of the user
+    if isinstance(call.error, KeyboardInterrupt):  # of a worker or a function of the user
         return False
-    if error is not None:
-        raise error
+    call.result()
     return True
 
 
@@ -127,11 +125,11 @@ def interruptible(function: Callable[[], T]) -> T:
     """
     if threading.current_thread() is not threading.main_thread():
         return function()
-    future: Future[T] = Future()
-    _start(function, future)
-    while not wait((future,), 0.5).done:
+    call = _Call(function)
+    call.start()
+    while not call.has_ended(0.5):
         pass
-    return future.result()
+    return call.result()
 
 
 def abandon(executor: ThreadPoolExecutor) -> None:
@@ -145,15 +143,60 @@ def abandon(executor: ThreadPoolExecutor) -> None:
         waited_for.pop(thread, None)
 
 
-def _start(function: Callable[[], T], future: Future[T]) -> None:
-    """Call a function in a thread that the end of the process does not wait for."""
+class _Call(Generic[T]):
+    """The call of a function in a thread that the end of the process does not wait for.
 
-    def attempt() -> None:
+    Ctrl-C may overtake the main thread between any two lines of Python, also in those of a
+    `threading.Condition`, on which events and futures wait, whose lock is then in a wrong state.
+    So the main thread waits for a lock itself.
+
+    Parameters
+    ----------
+    function : callable
+        Takes no arguments.
+    """
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._values: list[T] = []
+        self.error: BaseException | None = None
+        self._ended, self._end = False, threading.Lock()
+        self._end.acquire()
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            On Ctrl-C, which the thread may be ahead of.
+        """
+        context = contextvars.copy_context()  # for one, the error state of NumPy
+        thread = threading.Thread(target=context.run, args=(self._run,), name="bnmc-run")
+        thread.daemon = True
         try:
-            future.set_result(function())
-        except BaseException as error:  # raised in the waiting thread
-            future.set_exception(error)
+            thread.start()
+        except RuntimeError as error:  # of a condition that Ctrl-C overtook
+            if isinstance(error.__context__, KeyboardInterrupt):
+                raise error.__context__ from None
+            raise
 
-    context = contextvars.copy_context()  # for one, the error state of NumPy
-    thread = threading.Thread(target=context.run, args=(attempt,), name="bnmc-run", daemon=True)
-    thread.start()
+    def has_ended(self, seconds: float) -> bool:
+        """Return whether the call ends within so many seconds."""
+        if not self._ended:
+            self._end.acquire(timeout=seconds)
+        return self._ended
+
+    def result(self) -> T:
+        """Return the result of the function, or raise its error, after the end."""
+        if self.error is not None:
+            raise self.error
+        return self._values[0]
+
+    def _run(self) -> None:
+        try:
+            self._values.append(self._function())
+        except BaseException as error:  # raised in the waiting thread
+            self.error = error
+        self._ended = True
+        self._end.release()
