@@ -12,9 +12,8 @@ from bnmc.chain.activations import as_activation
 from bnmc.mean_field.finite_width import uncentred_moments
 from bnmc.mean_field.finite_width.joint_moments import nested_moments, pair_products
 from bnmc.mean_field.finite_width.transforms import transformed_moments, transformed_pairs
-from bnmc.mean_field.quadrature.moments import moments
 from bnmc.mean_field.quadrature.panels import subdivided
-from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
+from bnmc.mean_field.quadrature.sphere import moments, reach, sphere_rule
 
 
 def flat(values):

@@ -10,10 +10,9 @@ from numpy.polynomial import legendre
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.candidates import panels_of
-from bnmc.mean_field.quadrature.deviation import largest_deviation
-from bnmc.mean_field.quadrature.gradient import explosive, singularities
+from bnmc.mean_field.quadrature.deviation import explosive, largest_deviation, singularities
 from bnmc.mean_field.quadrature.panels import gauss_legendre
+from bnmc.mean_field.quadrature.resolution import panels_of
 
 __all__ = ["Pieces", "pieces"]
 

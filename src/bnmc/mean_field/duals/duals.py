@@ -25,8 +25,7 @@ from bnmc.mean_field.duals.closed_forms import (
     homogeneous,
     scale_and_correlation,
 )
-from bnmc.mean_field.duals.nearly_equal import nearly_equal
-from bnmc.mean_field.duals.series import Expansion, expansion, pair_terms
+from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 

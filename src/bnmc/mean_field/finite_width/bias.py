@@ -30,9 +30,8 @@ from bnmc.chain.activations import Activation
 from bnmc.mean_field.finite_width.sectors import Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.candidates import panels_of
-from bnmc.mean_field.quadrature.growth import range_of
-from bnmc.mean_field.quadrature.resolution import evaluate
+from bnmc.mean_field.quadrature.deviation import range_of
+from bnmc.mean_field.quadrature.resolution import evaluate, panels_of
 from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
 
 __all__ = ["mean_bias"]

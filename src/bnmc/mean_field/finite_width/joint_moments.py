@@ -29,12 +29,10 @@ from bnmc.mean_field.finite_width.transforms import (
     transformed_moments,
 )
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.candidates import panels_of
-from bnmc.mean_field.quadrature.growth import range_of
-from bnmc.mean_field.quadrature.moments import Moments, moments
+from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.panels import gauss_legendre, power_of_cosine, root_panels
-from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps
-from bnmc.mean_field.quadrature.sphere import SphereRule, reach, sphere_rule
+from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps, panels_of
+from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, reach, sphere_rule
 
 __all__ = [
     "CUT",

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.quadrature.moments import Moments
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
+from bnmc.mean_field.quadrature.sphere import Moments
 
 __all__ = ["LEAST_BATCH", "TRANSFORM_ORDERS", "transformed_moments", "transformed_pairs"]
 

@@ -42,10 +42,9 @@ from bnmc.mean_field.fixed_point.angle_average import AngleNodes, angle_nodes
 from bnmc.mean_field.fixed_point.angle_table import singular_angles
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.moments import moments
 from bnmc.mean_field.quadrature.panels import subdivided
 from bnmc.mean_field.quadrature.resolution import evaluate, jumps
-from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
+from bnmc.mean_field.quadrature.sphere import moments, reach, sphere_rule
 
 __all__ = ["UncentredMoments", "angle_rule", "uncentred_moments"]
 

@@ -16,10 +16,16 @@ import numpy as np
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.quadrature.candidates import panels_of
-from bnmc.mean_field.quadrature.deviation import Deviation, density, deviation
-from bnmc.mean_field.quadrature.gradient import Singularity, explosive, singularities
-from bnmc.mean_field.quadrature.growth import range_of
+from bnmc.mean_field.quadrature.deviation import (
+    Deviation,
+    Singularity,
+    density,
+    deviation,
+    explosive,
+    range_of,
+    singularities,
+)
+from bnmc.mean_field.quadrature.resolution import panels_of
 from bnmc.mean_field.quadrature.sphere import SphereRule, reach
 
 __all__ = ["Gradient", "Resolved", "resolved", "value_errors"]

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import power_of_cosine, root_panels, subdivided
+from bnmc.mean_field.quadrature.panels import Table, power_of_cosine, root_panels, subdivided
 from bnmc.mean_field.quadrature.sphere import reach
-from bnmc.mean_field.quadrature.table import Table
 
 __all__ = ["AngleAverage", "AngleNodes", "angle_average", "angle_nodes"]
 

@@ -21,11 +21,9 @@ import numpy as np
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.fixed_point.accuracy import Resolved, resolved
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.moments import moments
-from bnmc.mean_field.quadrature.panels import subdivided
+from bnmc.mean_field.quadrature.panels import Table, subdivided, tabulate
 from bnmc.mean_field.quadrature.resolution import jumps
-from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
-from bnmc.mean_field.quadrature.table import Table, tabulate
+from bnmc.mean_field.quadrature.sphere import moments, normal_rule, sphere_rule
 
 __all__ = ["AngleTables", "angle_tables", "singular_angles"]
 

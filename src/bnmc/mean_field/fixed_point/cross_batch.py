@@ -24,8 +24,7 @@ import math
 import numpy as np
 
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, root_panels
-from bnmc.mean_field.quadrature.table import Table
+from bnmc.mean_field.quadrature.panels import Table, gauss_legendre, panel_points, root_panels
 
 __all__ = ["cross_batch"]
 

@@ -17,10 +17,9 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.accuracy import Gradient
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.quadrature.moments import moments
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function
-from bnmc.mean_field.quadrature.sphere import SphereRule
+from bnmc.mean_field.quadrature.sphere import SphereRule, moments
 
 __all__ = ["centred", "is_odd", "odd", "rounding_error"]
 

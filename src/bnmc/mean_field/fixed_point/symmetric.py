@@ -22,7 +22,7 @@ from bnmc.mean_field.fixed_point.fourier import fourier_modes
 from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.uncentred import uncentred
-from bnmc.mean_field.quadrature.growth import InfiniteMomentError
+from bnmc.mean_field.quadrature.deviation import InfiniteMomentError
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
 

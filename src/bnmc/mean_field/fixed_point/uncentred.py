@@ -27,7 +27,7 @@ from bnmc.mean_field.fixed_point.angle_table import angle_tables
 from bnmc.mean_field.fixed_point.cross_batch import cross_batch
 from bnmc.mean_field.fixed_point.isotropic import rounding_error
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
-from bnmc.mean_field.quadrature.table import Table
+from bnmc.mean_field.quadrature.panels import Table
 
 __all__ = ["uncentred"]
 

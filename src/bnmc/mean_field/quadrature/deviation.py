@@ -1,16 +1,31 @@
-"""The deviation of an activation from the polynomials on its panels, as errors of expectations.
+"""Errors of expectations that a comparison of two quadratures on the same panels does not show.
 
-Gauss-Legendre rules integrate the polynomials through their nodes.  `deviation` compares the
-activation with these at the nodes of another rule, the double-exponential one, whose nodes cluster
-at the ends of panels, down to distances of 1e-16.  So the error includes the effect of ends of
-panels that are not exactly at a kink, of features between the nodes, and of the rounding error of
-the activation.
+They come from three sources: the range of integration, polynomials in place of the activation, and
+singular derivatives.
+
+**Range.**  The law of a coordinate x of a sphere is cut off where its density is 1e-40
+(`sphere.reach`).  For an activation σ that grows fast, most of E σ(x)² may lie beyond: for exp(4x)
+it is at x = 8.  `range_of` samples the integrand σ² (1+x²)² times the density far beyond the cut,
+moves the cut to where the rest is negligible, and bounds the rest.
+
+**Polynomials.**  Gauss-Legendre rules integrate the polynomials through their nodes.  `deviation`
+compares the activation with these at the nodes of another rule, the double-exponential one, whose
+nodes cluster at the ends of panels, down to distances of 1e-16.  So the error includes the effect
+of ends of panels that are not exactly at a kink, of features between the nodes, and of the rounding
+error of the activation.
+
+**Singular derivatives.**  At a point s, let σ change by d(h) between the distances h and 2h.  By
+the Cauchy-Schwarz inequality ∫ σ′² from h to 2h is at least d(h)²/h.  So E σ′² is infinite if
+d(h)²/h does not decrease as h → 0: at a jump, or where σ − σ(s) is like |x−s|^p with p ≤ 1/2.  For
+1/2 < p < 1, σ′ is singular but square integrable: panels that shrink towards s by the factor 2
+resolve it, and a geometric series bounds the rest.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -18,8 +33,172 @@ from numpy.polynomial import legendre
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, power_of_cosine
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
+from bnmc.mean_field.quadrature.sphere import reach
 
-__all__ = ["Deviation", "density", "deviation", "largest_deviation"]
+# --- range of integration
+
+_INFINITE = "it grows so fast that its mean square is infinite for a standard normal variable"
+
+# The rest beyond the range, relative to the integrand at its maximum, is at most exp(_NEGLIGIBLE).
+_NEGLIGIBLE = -70.0
+
+# The integrand is sampled at this distance up to _NEAR, then at points that grow by 2 % up to _FAR.
+# At _NEAR the normal density is 1e-781, so no float64 number counts there any more; how σ grows
+# beyond decides whether the expectation is finite.
+_STEP, _NEAR, _FAR = 0.125, 60.0, 1e18
+
+# If the third derivative of log|σ|, relative to log|σ| and in units of x, exceeds _CUBIC, σ grows
+# faster than exp(x²).  If the exponent of σ² times the normal density is a x² with |a| ≤ _FLAT,
+# powers of x decide.
+_CUBIC, _FLAT = 1e-2, 1e-2
+
+# The logarithm of the largest |σ| whose square, times powers of x, is a float64 number.
+_OVERFLOW = math.log(1e150)
+
+
+class InfiniteMomentError(ArithmeticError):
+    """E σ(x)² is infinite."""
+
+
+class Range(NamedTuple):
+    """The range of integration and what it leaves out.
+
+    Attributes
+    ----------
+    limit : float
+        The range is [−limit, limit].
+    tail : float
+        Upper bound of the part of E σ(x)² (1+x²)² beyond the range; ``inf`` if σ exceeds 1e150, so
+        that its square overflows, before the integrand decays.
+    """
+
+    limit: float
+    tail: float
+
+
+def range_of(function: Function, dimension: float) -> Range:
+    """Return the range of integration for an activation and a coordinate of a sphere.
+
+    Parameters
+    ----------
+    function : callable
+        Maps a float64 array elementwise.
+    dimension : float
+        m ≥ 1, the dimension of the space that contains the sphere of radius √m, an integer or
+        ``inf``.
+
+    Raises
+    ------
+    InfiniteMomentError
+        If m is infinite and σ grows so fast that E σ(x)² is infinite.
+
+    Notes
+    -----
+    Values of σ between and beyond the sampled points are assumed to continue the growth that the
+    samples show.  If σ is not finite at a point where the density is below 1e-40, without having
+    grown towards it, σ counts as 0 beyond that point.
+    """
+    least, edge = reach(dimension), math.sqrt(dimension)
+    if not least < edge * (1.0 - 1e-9):
+        return Range(least, 0.0)
+    far = np.geomspace(_NEAR, _FAR, 1 + math.ceil(math.log(_FAR / _NEAR) / 0.02))
+    x = np.concatenate([np.arange(0.0, _NEAR, _STEP), far])
+    x = x[x < edge * (1.0 - 1e-9)]
+    density = _log_density(x, dimension)
+    limit, most, tail = least, edge, 0.0
+    for sign in (1.0, -1.0):
+        with np.errstate(all="ignore"):
+            size = np.log(np.abs(evaluate(function, sign * x)))
+        finite = (size < _OVERFLOW) & ~np.isnan(size)
+        count = x.size if finite.all() else int(np.argmin(finite))
+        if count < x.size:
+            most = min(most, float(x[max(count - 1, 0)]))
+        integrand = np.full(x.size, -np.inf)
+        integrand[:count] = 2.0 * size[:count] + density[:count]
+        if not integrand.max() > -np.inf:
+            continue  # zero, or not finite near 0, which `resolve` reports
+        if count < x.size and size[count - 1] > 0.25 * _OVERFLOW:
+            integrand[count:] = _continued(x, size, density, count, dimension)
+        integrand += 4.0 * np.log1p(x)
+        heavy = np.flatnonzero(integrand > integrand[:count].max() + _NEGLIGIBLE)
+        cut = min(int(heavy[-1]) + 1, count - 1)
+        limit = max(limit, float(x[cut]))
+        if heavy[-1] >= count and not integrand[count - 1] < integrand[count - 2]:
+            tail = math.inf
+        else:
+            tail += _mass(x[cut:], integrand[cut:])
+    if limit > most and not least > most:
+        limit, tail = most, math.inf
+    return Range(limit, tail)
+
+
+def _log_density(x: FloatArray, dimension: float) -> FloatArray:
+    """Return the logarithm of the density of a coordinate."""
+    if dimension == math.inf:
+        return np.asarray(-0.5 * x * x - 0.5 * math.log(2.0 * math.pi))
+    m = dimension
+    constant = (
+        math.lgamma(0.5 * m) - math.lgamma(0.5 * (m - 1.0)) - 0.5 * math.log(math.pi * m)
+        if m < 1e6
+        else -0.5 * math.log(2.0 * math.pi)
+    )
+    return np.asarray(0.5 * (m - 3.0) * np.log1p(-x * x / m) + constant)
+
+
+def _continued(
+    x: FloatArray, size: FloatArray, density: FloatArray, count: int, dimension: float
+) -> FloatArray:
+    """Return log(σ² density) beyond the first `count` points, where σ overflows.
+
+    Parameters
+    ----------
+    x, size, density : ndarray
+        The points, and there log|σ| and the logarithm of the density.
+    count : int
+        Number of points at which σ is finite.
+    dimension : float
+        m.
+
+    Raises
+    ------
+    InfiniteMomentError
+        If m is infinite and the integrand does not decay.
+    """
+    # Derivatives of log|σ| by r = x/end − 1, from its last octave.
+    end, last = x[count - 1], size[count - 1]
+    near = np.unique(np.searchsorted(x[:count], end * np.linspace(0.55, 1.0, 12)))
+    near = near[near < count]
+    cubic, square, slope, _ = np.polyfit(x[near] / end - 1.0, size[near] - last, 3)
+    rest = x[count:] / end - 1.0
+    if cubic > _CUBIC * last and square > 0.0:  # like exp(x^q) with q > 2
+        if dimension == math.inf:
+            raise InfiniteMomentError(_INFINITE)
+        return np.asarray(2.0 * last * (1.0 + rest) ** max(slope / last, 2.0) + density[count:])
+    square = max(square, 0.0)
+    if dimension < math.inf:
+        return np.asarray(2.0 * (last + slope * rest + square * rest**2) + density[count:])
+    # σ² times the normal density is about exp(curvature r² + tilt r).
+    here = 2.0 * last + density[count - 1]
+    curvature, tilt = 2.0 * square - 0.5 * end**2, 2.0 * slope - end**2
+    if abs(curvature) <= _FLAT * end**2:
+        # The quadratic terms cancel, but for a power of x: only powers below −1 are integrable.
+        if tilt >= -1.0:
+            raise InfiniteMomentError(_INFINITE)
+        return np.asarray(here + tilt * np.log1p(rest))
+    if curvature > 0.0:
+        if cubic > -_CUBIC * last:
+            raise InfiniteMomentError(_INFINITE)
+        return np.full(rest.size, np.inf)  # finite, but where σ overflows
+    return np.asarray(here + curvature * rest**2 + tilt * rest)
+
+
+def _mass(x: FloatArray, integrand: FloatArray) -> float:
+    """Return a bound of the integral over the points, from the logarithm of the integrand."""
+    with np.errstate(over="ignore"):
+        return 4.0 * float(np.sum(np.exp(integrand[:-1]) * np.diff(x)))
+
+
+# --- deviation from polynomials
 
 # Nodes per panel of the polynomials.
 _ORDER = 32
@@ -225,3 +404,157 @@ def _double_exponential() -> tuple[FloatArray, FloatArray]:
     t = step * np.arange(-_HALF_NODES, _HALF_NODES + 1)
     fraction = 1.0 / (1.0 + np.exp(-math.pi * np.sinh(t)))
     return fraction, step * math.pi * np.cosh(t) * fraction * fraction[::-1]
+
+
+# --- singular derivatives
+
+# Distances from a point: from _LARGEST downwards by factors of 2, to _LEAST_ULPS units in the last
+# place of the point; at 0, to _LEAST.
+_LARGEST, _LEAST_ULPS, _LEAST = 2.0**-4, 64.0, 1e-280
+
+# Changes count if they exceed the rounding error of the values by this factor.
+_SIGNIFICANT = 1e4
+
+# The trend of d(h)²/h is taken over this many distances.
+_WINDOW = 12
+
+# d(h)²/h is like h^exponent, with the exponent 1 at a corner.  Below _REGULAR the derivative is
+# singular; at most _DIVERGENT (0 to rounding) its square is not integrable.
+_REGULAR, _DIVERGENT = 0.95, 1e-9
+
+# A jump: over the factor 64 of distances, the change across the point keeps this share.
+_JUMP_SHARE = 0.8
+
+# Singular points closer than this are one.
+_SAME = 1e-8
+
+# Nodes per panel.
+_SLOPE_ORDER = 24
+
+
+@dataclass(frozen=True)
+class Singularity:
+    """A point at which σ′ is infinite but square integrable.
+
+    Attributes
+    ----------
+    point : float
+    low, high : float
+        The two panels next to the point, together.
+    energy : float
+        ∫ σ′² from `low` to `high`.
+    error : float
+        Bound of the error of `energy`.
+    change : float
+        Sum of the changes of σ over both panels.
+    """
+
+    point: float
+    low: float
+    high: float
+    energy: float
+    error: float
+    change: float
+
+
+def explosive(function: Function, breaks: FloatArray) -> FloatArray:
+    """Return the points at which ∫ σ′² is infinite; `breaks` are the panels of σ from `resolve`."""
+    points = breaks[1:-1]
+    if points.size == 0:
+        return points
+    # Jumps, at all points at once.
+    distance = _LEAST_ULPS * np.maximum(np.spacing(np.abs(points)), EPSILON**2)
+    steps = distance[:, None] * 2.0 ** np.arange(7.0)
+    right = evaluate(function, points[:, None] + steps)
+    left = evaluate(function, points[:, None] - steps)
+    change = np.abs(right - left)
+    noise = _SIGNIFICANT * EPSILON * np.maximum(np.abs(right), np.abs(left)).max(axis=1)
+    jumps = (change[:, 0] > noise) & (change.min(axis=1) > _JUMP_SHARE * change.max(axis=1))
+    rough = [
+        point
+        for point in _shrinking(breaks)
+        if any(
+            trend is not None and trend.exponent <= _DIVERGENT for trend in _trends(function, point)
+        )
+    ]
+    return np.union1d(points[jumps], rough)
+
+
+def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
+    """Return the points at which σ′ is infinite; E σ′² must be finite (see `explosive`)."""
+    found = []
+    for point in _shrinking(breaks):
+        trends = _trends(function, point)
+        if not any(trend is not None and trend.exponent < _REGULAR for trend in trends):
+            continue
+        index = int(np.searchsorted(breaks, point))
+        low, high = float(breaks[index - 1]), float(breaks[index + 1])
+        energy = error = change = 0.0
+        for trend, end in zip(trends, (low, high), strict=True):
+            some, moved = _energy(function, _graded(point, end))
+            energy, change = energy + some, change + moved
+            if trend is not None:
+                shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
+                error += 4.0 * trend.last * shrink / (1.0 - shrink)
+        found.append(Singularity(point, low, high, energy, error, change))
+    # Ends of panels very near a singular point look singular as well.
+    kept: list[Singularity] = []
+    for spot in sorted(found, key=lambda one: -one.error):
+        if all(abs(spot.point - other.point) > _SAME for other in kept):
+            kept.append(spot)
+    return kept
+
+
+def _shrinking(breaks: FloatArray) -> list[float]:
+    """Return the ends of panels that are much shorter than others, or declared singular."""
+    length = np.diff(breaks)
+    short = length < 1e-6 * length.max()
+    return [float(x) for x in breaks[1:-1][short[1:] | short[:-1]]]
+
+
+@dataclass(frozen=True)
+class _Trend:
+    """d(h)²/h at the smallest distance at which it is known, and its exponent in h."""
+
+    last: float
+    exponent: float
+
+
+def _trends(function: Function, point: float) -> tuple[_Trend | None, _Trend | None]:
+    """Return the trends left and right of a point; None if σ does not change there."""
+    least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
+    count = int(math.log2(_LARGEST / least))
+    distance = _LARGEST * 2.0 ** -np.arange(count + 1.0)
+    trends: list[_Trend | None] = []
+    for sign in (-1.0, 1.0):
+        values = evaluate(function, point + sign * distance)
+        change, size = np.abs(np.diff(values)), np.abs(values[1:])
+        with np.errstate(over="ignore", divide="ignore"):
+            energy = change**2 / distance[1:]
+            # Squares must not underflow.
+            valid = (change > _SIGNIFICANT * EPSILON * size) & (change > 1e-150)
+        last = int(np.flatnonzero(valid)[-1]) if valid.any() else -1
+        if last < _WINDOW or not valid[last - _WINDOW : last + 1].all():
+            trends.append(None)
+            continue
+        exponent = -math.log2(energy[last] / energy[last - _WINDOW]) / _WINDOW
+        trends.append(_Trend(float(energy[last]), exponent))
+    return trends[0], trends[1]
+
+
+def _graded(point: float, end: float) -> FloatArray:
+    """Return panels that shrink from `end` towards a point."""
+    least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
+    count = max(0, int(math.log2(abs(end - point) / least)))
+    steps = (end - point) * 2.0 ** -np.arange(count + 1.0)
+    return np.sort(np.append(point + steps, point))
+
+
+def _energy(function: Function, edges: FloatArray) -> tuple[float, float]:
+    """Return ∫ σ′² over panels, and the change of σ over all of them."""
+    nodes, weights, _, differentiate = gauss_legendre(_SLOPE_ORDER)
+    points, half = panel_points(edges, nodes)
+    values = evaluate(function, points)
+    slopes = values @ differentiate.T / half
+    change = float(np.ptp(values))
+    return float(np.sum(half * weights * slopes**2)), change

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnmc.mean_field.quadrature.table import Table, tabulate
+from bnmc.mean_field.quadrature.panels import Table, tabulate
 
 
 @pytest.mark.parametrize(

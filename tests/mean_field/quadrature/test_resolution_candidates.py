@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bnmc.mean_field.quadrature.candidates import _outstanding
+from bnmc.mean_field.quadrature.resolution import _outstanding
 
 
 @pytest.mark.parametrize("place", [1, 2, 500, 1023, 1024, 1025, 1026, 2500, 3000 - 2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, special
 
-from bnmc.mean_field.quadrature.growth import range_of
+from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.sphere import reach
 
 

@@ -8,7 +8,7 @@ from scipy import integrate, special
 
 from bnmc import Activation
 from bnmc.infinite_width import dual, nngp, ntk
-from bnmc.mean_field.duals.nearly_equal import nearly_equal
+from bnmc.mean_field.duals.series import nearly_equal
 
 SHIFT = 0.7
 RAMP = Activation(lambda x: max(x - SHIFT, 0.0), kinks=(SHIFT,))
