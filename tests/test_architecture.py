@@ -33,11 +33,15 @@ TABLE = {
 LEVELS = {name: level for level, names in TABLE.items() for name in names}
 PRIVATE = ("_kernels", "_support", "_claims")
 #: Modules, not packages, that users import, so that they have an `__all__`.
-PUBLIC_MODULES = ("errors.py", "gram.py", "kernels/c.py", "kernels/cuda.py")
+PUBLIC_MODULES = (
+    *("errors.py", "gram.py", "kernels/c.py", "kernels/cuda.py", "bounds/bridging.py"),
+    *("bounds/gaussian.py", "bounds/limits.py", "bounds/orthogonalizes.py"),
+    "bounds/rank_collapse.py",
+)
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
 LISTING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
-    *("bounds", "random_matrix"),
+    "random_matrix",
 )
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")

@@ -10,8 +10,7 @@ from scipy import optimize, spatial, stats
 from slow_cases import pairs
 
 import bnmc
-from bnmc.bounds import bridging
-from bnmc.bounds.bridging import activation_distortion
+from bnmc.bounds import activation_distortion, bridging
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 NAMED = ("linear", "relu", "leaky_relu", "abs", "tanh", "sigmoid", "sin", "erf")

@@ -8,7 +8,7 @@ from bridging_checks import bump, wave
 from scipy import optimize
 
 import bnmc
-from bnmc.bounds.bridging import sphere_optimizer
+from bnmc.bounds import activation_distortion
 
 
 def affine(x):
@@ -34,5 +34,5 @@ def test_the_certified_maximum_in_one_variable(function, curvature, slope):
         lambda point: -height(point), bounds=nearby, method="bounded", options={"xatol": 1e-12}
     ).fun
     exact = max(inside, height(-reach), height(reach))
-    found = sphere_optimizer.largest_excess(sigma, reach, slope, curvature)
+    found = activation_distortion.largest_excess(sigma, reach, slope, curvature)
     assert exact <= found <= exact + 1e-7
