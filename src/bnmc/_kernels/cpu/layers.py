@@ -407,7 +407,7 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
                 finite = _record(sums.states, threads, spec, chain, slot, units)
                 event = RUNNING if finite else NOT_FINITE
             if event == RUNNING:
-                finite = renew_units(units, chain, gram, x, layer.following)
+                finite = renew_units(units, chain, gram, x, layer.following, spec.width)
                 event = RUNNING if finite else NOT_FINITE
             if event != RUNNING:
                 status[0], status[1], status[2] = event, number, place

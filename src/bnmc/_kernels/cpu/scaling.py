@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._kernels.compiling import by_type, inlined, kernel
+from bnmc._kernels.cpu.numbers import GROUP
 from bnmc._kernels.scalar.elementary import larger
 from bnmc._kernels.scalar.scaling import shift_of, shift_of_square
 
@@ -20,7 +21,7 @@ class Units(NamedTuple):
 
 
 @kernel
-def rescale(gram, x, a, exponents, lift):
+def rescale(gram, x, a, exponents, lift, width):
     """Add `lift` to the exponents, and give new units to samples whose size is far from 1.
 
     Parameters
@@ -32,6 +33,9 @@ def rescale(gram, x, a, exponents, lift):
         Column i of x and a is in units of 2**exponents[i].
     lift : int
         The exponent by which the law of the layer was divided.
+    width : int
+        Of the layer, which has written whole groups.  Further rows are those of a wider layer
+        before: in new units at every layer they would become infinite.
 
     Returns
     -------
@@ -40,12 +44,13 @@ def rescale(gram, x, a, exponents, lift):
     """
     skipped = x.shape[0] > 0
     finite = True
+    rows = (width + GROUP - 1) // GROUP * GROUP
     for i in range(gram.shape[0]):
         exponents[i] += lift
         shift = shift_of_square(gram[i, i])
         if skipped:
             largest = 0.0
-            for value in x[i]:
+            for value in x[i, :rows]:
                 largest = larger(largest, abs(np.float64(value)))
             finite = finite and largest < np.inf
             # Without activations the sample lives on in x alone.
@@ -59,9 +64,9 @@ def rescale(gram, x, a, exponents, lift):
             gram[i, j] = ldexp(gram[i, j], -shift)
             gram[j, i] = ldexp(gram[j, i], -shift)
         if skipped:
-            _scale_row(x[i], -shift)
+            _scale_row(x[i, :rows], -shift)
         if a.shape[0] > 0:
-            _scale_row(a[i], -shift)
+            _scale_row(a[i, :rows], -shift)
     return finite
 
 
@@ -85,8 +90,8 @@ def _record_exponents(units, chain, slot, record):
 
 
 @inlined
-def _renew_units(units, chain, gram, x, a):
-    return rescale(gram, x, a, units.exponents[chain], units.lift)
+def _renew_units(units, chain, gram, x, a, width):
+    return rescale(gram, x, a, units.exponents[chain], units.lift, width)
 
 
 @inlined
@@ -95,7 +100,7 @@ def _record_nothing(units, chain, slot, record):
 
 
 @inlined
-def _renew_nothing(units, chain, gram, x, a):
+def _renew_nothing(units, chain, gram, x, a, width):
     return True
 
 
