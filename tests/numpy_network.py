@@ -209,11 +209,12 @@ def _drawn_biases(chains, rng, count):
 
 def layers_of(chains):
     """Return the layers of a `Run`, each with the width of the one before as fan-in."""
-    fan_ins = [chains[0].width, *(chain.width for chain in chains)]
+    widths = [chains[0].width, *(chain.width for chain in chains)]
+    taps = [chain.fan_in // chain.width for chain in chains]
     layers = [chain.layers[1] for chain in chains]
     return tuple(
-        layer._replace(linear=replace(layer.linear, fan_in=fan_in))
-        for layer, fan_in in zip(layers, fan_ins, strict=False)
+        layer._replace(linear=replace(layer.linear, fan_in=width * count))
+        for layer, width, count in zip(layers, widths, taps, strict=False)
     )
 
 

@@ -206,7 +206,7 @@ def signature(kernel, spec):
     if kernel == "observe":
         return types.void(GRAMS, TARGET)
     if kernel == "rescale":
-        return types.void(state, STATUS, *STEP)
+        return types.void(state, WHOLE, STATUS, *STEP)
     if kernel == "cover":
         return types.void(GRAMS, array(WHOLE, 2), DOUBLE, GRAMS, *STEP)
     if kernel == "unfold":

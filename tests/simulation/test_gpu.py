@@ -625,6 +625,12 @@ def test_numbers_beside_the_matrix_and_their_moments():
     np.testing.assert_allclose(run.moments["rank_bound"].mean, mean, rtol=1e-14)
 
 
+def test_numbers_of_rows_that_are_given():
+    chain = Chain(70, 3, "relu", norm="batch-uncentred")
+    runs = both(chain, 0, initial=X, observables="rank_bound")
+    assert runs[0]["rank_bound"] == pytest.approx(runs[1]["rank_bound"], rel=1e-12)
+
+
 def test_a_gram_matrix_of_zeros_has_no_gap():
     start = -np.ones((4, 1))
     for backend in ("cpu", "cuda"):
@@ -933,6 +939,9 @@ def test_results_stay_on_the_device(as_host_array):
     more = simulate(chain, 1, initial=expected.final_state, backend="cuda", out={"gram": begun})
     assert np.array_equal(begun.values[:, 0], expected.gram[:, -1])
     assert np.array_equal(begun.values[:, 1], more.final_state.arrays["gram"])
+    of_rows = ByDLPack(np.zeros((1, 1, 2, 2)))
+    rows = simulate(chain, 0, initial=X[:16, :2], backend="cuda", out={"gram": of_rows})
+    assert np.array_equal(of_rows.values[:, 0], rows.final_state.arrays["gram"])
 
 
 def test_results_on_the_device_that_are_not_allowed(as_host_array):

@@ -5,6 +5,7 @@ are drawn given the Gram matrix have the law of networks with real weights.
 """
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,8 +21,9 @@ from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows, NormalRows, Readout
 from bnmc.gradients.network import NetworkTask, generator_of
 from bnmc.gradients.observables import as_gradient_observables
+from bnmc.gradients.on_gpu import GpuTask
 from bnmc.gradients.tangent import _Job
-from bnmc.simulation.engine.gpu.samplers import GpuSampler
+from bnmc.simulation.engine.gpu import samplers
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.observables import OBSERVABLES
 from bnmc.simulation.runs import Recorded, Run
@@ -48,23 +50,25 @@ NORMS = {
 }
 
 
-def segment_of(networks, path, names=("gram",), chains=CHAINS):
+def segment_of(
+    networks, path, names=("gram",), chains=CHAINS, backend="cpu", dtype="float64", key=KEY
+):
     """The chains of a run with these layers, each with the width of the one before as fan-in."""
     observables = tuple(OBSERVABLES[name] for name in names)
     recorded = Recorded(1, 1, len(chains) - 1)
     return Segment(
         Run(
-            chains[0], path, networks, None, "float64", KEY, observables=observables,
-            recorded=recorded, network=layers_of(chains),
+            chains[0], path, networks, None, dtype, key, observables=observables,
+            recorded=recorded, network=layers_of(chains), backend=backend,
         ),
         1,
     )  # fmt: skip
 
 
 def simulated(segment, start=START):
-    """The observables of all layers after the input, each (networks, layers, 5, 5)."""
+    """The observables of all layers after the input, each (networks, layers, ...)."""
     run = segment.run
-    values = {each.name: np.zeros((run.chains, run.depth, 5, 5)) for each in run.observables}
+    values = {name: np.zeros((run.chains, run.depth, *shape)) for name, shape in run.shapes.items()}
     segment.begin(Representation(start[None], start[None]), values)
     segment.advance(run.depth, values, 0)
     return list(values.values())
@@ -186,16 +190,85 @@ def test_float32_rows_are_float64_where_those_of_their_own_layer_need_it():
         np.testing.assert_array_equal(values, gradients(run, START, NormalRows())[name])
 
 
-def test_equal_layers_have_the_bits_of_a_chain():
-    chain = bnmc.Chain(30, 5, "tanh")
-    run = bnmc.simulate(chain, 3, initial=START[:5, :].repeat(6, 0) ** 2, chains=2, rng=0)
-    segment = segment_of(2, "conditional", chains=[chain] * 4)
-    segment.run = replace(segment.run, key=run.key)
-    segment = Segment(segment.run, 1)
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.filterwarnings("ignore:Grid size")
+def test_equal_layers_have_the_bits_of_a_chain(backend):
+    chain, x = bnmc.Chain(30, 5, "tanh"), START[:5, :].repeat(6, 0) ** 2
+    run = bnmc.simulate(chain, 3, initial=x, chains=2, rng=0, backend=backend)
+    segment = segment_of(2, "conditional", chains=[chain] * 4, backend=backend, key=run.key)
     values = {"gram": np.zeros((2, 3, 5, 5))}
-    segment.begin(prepare(chain, START[:5, :].repeat(6, 0) ** 2, 2, None), values)
-    segment.advance(3, values, 0)
+    segment.begin(prepare(chain, x, 2, None), values)
+    with mock.patch.object(samplers, "forward", wraps=samplers.forward) as forward:
+        segment.advance(3, values, 0)
     np.testing.assert_array_equal(values["gram"], run.gram[:, 1:])
+    # A launch makes layers as long as they are equal.
+    assert forward.call_count == (backend == "cuda")
+
+
+def relu(width, gain, skip=0.0):
+    return bnmc.Chain(width, 5, "relu", norm="none", gain=gain, skip=skip)
+
+
+#: Runs for the simulator: samplers, observables, precision and layers.
+ON_GPU = {
+    "all norms": ("conditional", ["gram"], "float64", CHAINS),
+    "weights": ("weights", ["gram", "state_gram"], "float64", CHAINS),
+    "float32": ("conditional", ["gram", "state_gram"], "float32", CHAINS[1:4]),
+    # Taps of several sizes, a norm over groups after the activation, a residual block, and no taps.
+    "taps": (
+        "weights", ["gram"], "float64",
+        [
+            bnmc.Chain(9, 4, norm="none"),
+            bnmc.Chain.conv(12, 1, "tanh", shape=(2, 2), kernel=(2, 1)),
+            bnmc.Chain.conv(6, 1, "relu", shape=(2, 2), kernel=(2, 2), norm="none"),
+            bnmc.Chain(6, 4, "tanh", norm="group(2)", order="activation-norm", skip=0.7),
+            bnmc.Chain.resnet(6, 4, "relu", bias_variance=0.1),
+            bnmc.Chain(8, 4, "tanh", weights="rademacher"),
+        ],
+    ),
+    "orthogonal": (
+        "conditional", ["gram"], "float64",
+        [bnmc.Chain(20, 5, norm="none"), bnmc.Chain(20, 5, "tanh", weights="haar"), CHAINS[1]],
+    ),
+    # Powers of two of several sizes are split off.
+    "no norm": (
+        "weights", ["gram", "state_gram"], "float64",
+        [CHAINS[0], relu(20, 2.0**-20), relu(20, 1.0, 0.5), relu(7, 2.0**30), relu(12, 3.0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.filterwarnings("ignore:Grid size")
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("what", ON_GPU)
+def test_layers_on_a_gpu_are_those_of_the_cpu(what):
+    path, names, dtype, chains = ON_GPU[what]
+    start = np.random.default_rng(3).standard_normal((chains[0].width, chains[0].batch))
+    runs = [
+        simulated(segment_of(2, path, names, chains, backend, dtype), start)
+        for backend in ("cpu", "cuda")
+    ]
+    unit = 2.0**-23 if dtype == "float32" else 2.0**-52
+    for mine, others in zip(*runs, strict=True):
+        size = np.abs(mine).max(axis=(-2, -1), keepdims=True)
+        assert (size > 0.0).all()
+        assert (np.abs(mine - others) <= 1000 * unit * size).all()
+
+
+@pytest.mark.parametrize(("backend", "layers"), [("cpu", 40), ("cuda", 24)])
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.filterwarnings("ignore:Grid size")
+def test_rows_of_a_wider_layer_before_keep_their_units(backend, layers):
+    """In those of the layers after it they would become infinite."""
+    chains = [bnmc.Chain(100, 1, norm="none")]
+    for width, count in ((100, 1), (20, layers)):
+        layer = bnmc.Chain(width, 1, "abs", norm="none", gain=2.0**-8, skip=2.0**-8)
+        chains += [replace(layer, skip=0.0), *[layer] * count]
+    segment = segment_of(1, "conditional", ["gram"], chains, backend, "float32")
+    simulated(segment, np.ones((100, 1)))
+    assert np.isfinite(segment.state.arrays["x"]).all()
 
 
 def test_gradients_of_drawn_weights_are_those_of_autograd():
@@ -259,5 +332,6 @@ def test_a_backward_pass_makes_the_rows_of_the_run_again():
 
 
 def test_kernels_that_repeat_a_layer_refuse_others():
+    run = segment_of(2, "conditional").run
     with pytest.raises(BackendError, match="layers of the run differ"):
-        GpuSampler(segment_of(2, "conditional").run)
+        GpuTask(run, NormalRows(), ()).require_device()

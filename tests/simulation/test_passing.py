@@ -232,15 +232,15 @@ def test_segments_have_places_of_their_own():
     ids=["groups", "layer", "convolution"],
 )  # fmt: skip
 def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
-    law = spec_of(chain)
-    spec = launches.kernel_spec(chain, law, "float64", source)
-    lengths = launches.lengths_of_work(chain, law, spec)
+    law, layer = spec_of(chain), chain.layers[1]
+    spec = launches.kernel_spec(layer, law, "float64", source)
+    lengths = launches.lengths_of_work(layer, law, spec)
     needed = {"covariances", "factors", "segments", "shifts", "scales"}
     needed -= {"covariances"} if source == shape.MULTIPLIED else set()
     needed -= set() if spec.is_convolved else {"factors"}
     assert set(lengths) == needed
     made = sum(np.zeros(own).nbytes for own in lengths.values())
-    assert made == launches.bytes_of_chain(chain, law, spec)
+    assert made == launches.bytes_of_work(layer, law, spec)
 
 
 @pytest.mark.parametrize(("side", "backend"), [(4, "cuda"), (12, "cpu")])

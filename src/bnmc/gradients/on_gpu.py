@@ -30,7 +30,8 @@ from bnmc._kernels.gpu.shape import MOST_RANGES, Spec
 from bnmc._kernels.scalar import codes
 from bnmc._support.interruption import Stop
 from bnmc.chain.activations import slope_of
-from bnmc.chain.compiled import spec_of
+from bnmc.chain.compiled import specs_of
+from bnmc.chain.layers import Layer
 from bnmc.chain.start import Start
 from bnmc.errors import BackendError
 from bnmc.gradients.descent import Stretch
@@ -83,35 +84,40 @@ class GpuTask(Task):
             )
 
     @property
+    def layer(self) -> Layer:
+        """The layer that repeats."""
+        return self.run.repeated
+
+    @property
     def in_passes(self) -> bool:
         """Whether layers are in passes over their rows."""
-        return not is_plain(self.run.chain)
+        return not is_plain(self.layer)
 
     @property
     def law(self) -> codes.LayerSpec:
-        """The layers of the chain."""
-        return spec_of(self.run.chain, self.run.inputs or 1)
+        """What kernels know of the layer."""
+        return specs_of(self.run.layers, self.run.inputs or 1)[-1]
 
     @property
     def kernels(self) -> Kernels:
         """The kernels of the backward pass."""
-        chain, dtype = self.run.chain, self.run.dtype
-        is_double = self.in_passes or chain.is_orthogonal
-        spec = kernel_spec(chain, self.law, "float64" if is_double else dtype)
+        (linear, rows), dtype = self.layer, self.run.dtype
+        is_double = self.in_passes or linear.law.is_orthogonal
+        spec = kernel_spec(self.layer, self.law, "float64" if is_double else dtype)
         return kernels_of(
             spec._replace(
-                slope=slope_of(chain.activation).digest,
+                slope=slope_of(rows.activation).digest,
                 narrow=is_double and dtype == "float32",
-                is_orthogonal=chain.is_orthogonal,
+                is_orthogonal=linear.law.is_orthogonal,
                 scaled=False,
-                is_convolved=self.in_passes and chain.convolution is not None,
+                is_convolved=self.in_passes and linear.convolution is not None,
             )
         )
 
     @property
     def sums(self) -> int:
         """How many sums over rows a range of tiles has."""
-        convolution = self.run.chain.convolution
+        convolution = self.layer.linear.convolution
         return sums_of(self.kernels.shape, 1 if convolution is None else convolution.taps)
 
     @property
@@ -160,11 +166,10 @@ class _GpuPass(RowPass):
         return kind(replace(self.run, path="conditional", backend="cuda", dtype=dtype))
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
-        chain, hidden = self.run.chain, gradients.products[:, :, 2:]
-        in_branch = chain.order_code == codes.NORM_IN_BRANCH
-        if in_branch and chain.normalization.hides_common_part:
+        rows, hidden = self.task.layer.rows, gradients.products[:, :, 2:]
+        if rows.order == codes.NORM_IN_BRANCH and rows.norm.hides_common_part:
             # hᵀδ without the means of the rows of h, which no later layer sees.
-            by_batch = hidden.reshape(*hidden.shape[:3], -1, chain.batch, hidden.shape[-1])
+            by_batch = hidden.reshape(*hidden.shape[:3], -1, rows.batch, hidden.shape[-1])
             seen = by_batch - by_batch.mean(axis=-2, keepdims=True)
             hidden[:] = seen.reshape(hidden.shape)
         super()._record(stretch, gradients)
@@ -226,7 +231,7 @@ class _GpuPass(RowPass):
         descent.backward_dtype, descent.stage = "float64", self._stage_after(done, has_top)
         descent.log_scale = float(np.append(scales, self.log_scales[index])[len(scales) - done])
         descent.state = self.device.state[index].copy_to_host()
-        if self.run.chain.skip != 0.0:
+        if self._law.skip != 0.0:
             descent.above = descent.blocks_of(self.device.above[index].copy_to_host())
 
     @property
@@ -241,7 +246,7 @@ class _GpuPass(RowPass):
 
     def _begin_all(self, stretch: Stretch, gradients: Gradients, has_top: bool) -> None:
         """Begin at the top: the states of all chains, on the device."""
-        chain, count, n = self.run.chain, self.run.chains, self.run.columns
+        linear, count, n = self.task.layer.linear, self.run.chains, self.run.columns
         # For the whole descent, so that bits do not depend on how it is cut into stretches.
         self.on_cpu = stretch.wide.copy()
         for index in range(0 if has_top else count):
@@ -252,12 +257,12 @@ class _GpuPass(RowPass):
         # What the layer saw that is above the first one to reach from above.
         seen = self._covariances(stretch.grams[:, -2]) if has_top else stretch.grams[:, -1]
         bases = np.stack([of.basis_of(gram) for of, gram in zip(self.descents, seen, strict=True)])
-        if chain.is_orthogonal:
+        if linear.law.is_orthogonal:
             # A Gram matrix of `width` rows has no larger rank.
             for basis in bases:
-                basis[:, np.flatnonzero(np.diagonal(basis))[chain.width :]] = 0.0
+                basis[:, np.flatnonzero(np.diagonal(basis))[linear.width :]] = 0.0
         above = NOTHING
-        if chain.skip != 0.0:
+        if self._law.skip != 0.0:
             above = numba_cuda.to_device(np.zeros((count, n, stretch.xs.shape[-1]), self._dtype))
         state = numba_cuda.to_device(np.stack([each.state for each in self.descents]))
         basis, mixing = numba_cuda.to_device(bases), self._empty(n, n)
@@ -303,7 +308,9 @@ class _GpuPass(RowPass):
 
     def _covariances(self, grams: Float64Array) -> Float64Array:
         """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
-        return self.run.chain.covariance(grams) if self.task.in_passes else grams
+        linear, rows = self.task.layer
+        covariance = linear.covariance(shows_bias=not rows.hides_common_part())
+        return covariance(grams) if self.task.in_passes else grams
 
     def _launch(
         self, stretch: Stretch, layers: arguments.Layers, of: arguments.Descents, has_top: bool
@@ -315,12 +322,12 @@ class _GpuPass(RowPass):
         launches = Launches(kernels.shape, run.chains, law.width, task.sums, 0, status)
         address = arguments.Address(run.first, *self.sampler.key_words)
         # The law has gain 1 if the norm of layers in passes does not see the scale of rows.
-        gain = run.chain.gain if in_passes else law.gain
+        gain = task.layer.linear.gain if in_passes else law.gain
         constant = math.sqrt(law.width) * law.bias / gain if in_passes else 0.0
         numbers = arguments.Numbers(law, gain, constant, task.wants_hidden)
         if in_passes:
             extra = self._standards()
-        if run.chain.is_orthogonal:
+        if task.layer.linear.law.is_orthogonal:
             extra = arguments.Noise(
                 self._empty(n, n), self._empty(2, n, n), self._empty(n, n), self._empty(n),
                 self._empty(), self._empty(), 0, False,
@@ -357,10 +364,10 @@ class _GpuPass(RowPass):
 
     def _standards(self) -> arguments.Standards:
         """Return the arrays of layers in passes."""
-        law, chain, n = self._law, self.run.chain, self.run.columns
+        law, n, convolution = self._law, self.run.columns, self.task.layer.linear.convolution
         taps = one_tap = shifts = inverses = means = segments = NOTHING
-        if chain.convolution is not None:
-            taps = neighbours(chain, n)
+        if convolution is not None:
+            taps = neighbours(convolution, n)
             one_tap = numba_cuda.to_device(np.arange(n, dtype=np.int64)[None])
         if law.groups:
             shifts, inverses = self._empty(law.groups, n), self._empty(law.groups, n)
@@ -373,7 +380,7 @@ class _GpuPass(RowPass):
     ) -> None:
         """Add the kernel of the forward pass that measures the samples."""
         law, of_backward = self._law, self.task.kernels.shape.spec
-        spec: Spec = kernel_spec(self.run.chain, law, "float64")
+        spec: Spec = kernel_spec(self.task.layer, law, "float64")
         kernels = kernels_of(spec._replace(narrow=of_backward.narrow))
         places = passes.segments_of(kernels.shape, law.width, law.groups)
         segments, work = self._empty(places, 2, law.columns), launches.work._replace(sums=NOTHING)

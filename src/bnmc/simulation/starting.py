@@ -205,13 +205,13 @@ def choose_backend(wanted: str, run: Run, threads: int) -> str:
 
 def _refusal(run: Run) -> str | None:
     """Return why no GPU takes these chains, or None."""
-    if run.shows_state:
-        return "kernels of the CPU alone record 'state_gram': backend='cpu'"
-    if callable(run.chain.weights):
+    laws = [layer.linear.law for layer in run.layers[1:]]
+    is_orthogonal = any(law.is_orthogonal for law in laws)
+    if any(law.code == codes.GIVEN and not law.is_orthogonal for law in laws):
         return (
             "a function that samples weights is Python, which runs on the CPU alone: backend='cpu'"
         )
-    if run.chain.is_orthogonal and run.path == "weights":
+    if is_orthogonal and run.path == "weights":
         return (
             "orthogonal matrices are drawn on the CPU alone: backend='cpu', or "
             "sampler='conditional' for a norm over the batch before the activation, or none, "

@@ -149,10 +149,12 @@ def apply_units():
     cuda.syncthreads()
 
 
-def rescale(state, status, slot, layer, step):
+def rescale(state, width, status, slot, layer, step):
     """Give new units to samples whose size is far from 1; see `cpu.scaling.rescale`.
 
     state : State
+    width : int
+        Of the layer; further rows are those of a wider layer before.
     status : (chains,) int64
         Receives a note if x is not finite.
     """
@@ -167,12 +169,12 @@ def rescale(state, status, slot, layer, step):
         for i in range(t, columns, threads):
             if doubles[u32(at_totals + entry_of(i, i))] == 0.0:
                 largest = 0.0
-                for row in range(xs.shape[2]):
+                for row in range(width):
                     largest = max(largest, abs(np.float64(xs[chain, i, row])))
                 whole[u32(at_twin + i)] = shift_of(largest)
         cuda.syncthreads()
-        for item in range(t, columns * xs.shape[2], threads):
-            i, row = item // xs.shape[2], item % xs.shape[2]
+        for item in range(t, columns * width, threads):
+            i, row = item // width, item % width
             shift = whole[u32(at_twin + i)]
             if not abs(xs[chain, i, row]) < np.inf:
                 cuda.atomic.min(status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
@@ -180,7 +182,7 @@ def rescale(state, status, slot, layer, step):
                 xs[chain, i, row] = number(_times_power(np.float64(xs[chain, i, row]), -shift))
     if keeps_rows:
         side = layer % 2
-        for item in range(t, activations.shape[2] * columns, threads):
+        for item in range(t, width * columns, threads):
             row, i = item // columns, item % columns
             shift = whole[u32(at_twin + i)]
             if shift != 0:

@@ -124,8 +124,8 @@ class Spec(NamedTuple):
         Rows drawn with the covariance P G P are centred already.  With a skip connection the mean
         is subtracted nevertheless, since rounding errors would add up over layers.
         """
-        is_centred = self.skipped or self.source != DRAWN or self.in_passes
-        return self.norm == codes.NORM_CENTRED and is_centred
+        has_mean = self.source != DRAWN or self.in_passes or not self.centred
+        return self.norm == codes.NORM_CENTRED and (has_mean or self.skipped)
 
     @property
     def norm_first(self) -> bool:

@@ -65,9 +65,8 @@ class RowSampler(Sampler):
                 least = least_pivots(gram, centred, width)
                 self.unresolved |= (least < _LOST_PIVOT).any(axis=1)
         if run.splits_scale:
-            for recorded in (frames, frames.states):
-                if recorded is not None:
-                    in_range(recorded.gram, recorded.log_scale, recorded.units)
+            for recorded in frames.each:
+                in_range(recorded.gram, recorded.log_scale, recorded.units)
         elif run.lacks_norm:
             self.require_scale(self.grams)
 
@@ -96,9 +95,8 @@ class RowSampler(Sampler):
     def _record(self, frames: Frames, first: int, last: int) -> None:
         frames.gram[first:last, 0] = self.grams[first:last]
         if self.exponents is not None:
-            for recorded in (frames, frames.states):
-                if recorded is not None:
-                    recorded.units[first:last, 0] = self.exponents[first:last]
+            for recorded in frames.each:
+                recorded.units[first:last, 0] = self.exponents[first:last]
 
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
         shared = len(start.x) == 1

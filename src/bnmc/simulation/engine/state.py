@@ -60,6 +60,11 @@ class Frames(NamedTuple):
     units: NDArray[np.int64] = np.zeros((0, 0, 0), np.int64)
     states: Frames | None = None
 
+    @property
+    def each(self) -> list[Frames]:
+        """These frames and, if they are recorded, those of h."""
+        return [self] if self.states is None else [self, self.states]
+
     def part(self, first: int, last: int) -> Frames:
         """Return the frames of some chains, as a view."""
         if last - first == len(self.log_scale):

@@ -28,10 +28,11 @@ from bnmc._kernels.gpu.device import cuda as numba_cuda
 from bnmc._kernels.gpu.device import processors, ready
 from bnmc._kernels.gpu.shape import DRAWN, MOST_RANGES, Shape, Spec
 from bnmc._kernels.scalar import codes
-from bnmc.chain.activations import sigma_of
-from bnmc.chain.chain import Chain
+from bnmc.chain.activations import Activation, sigma_of
 from bnmc.chain.compiled import raise_stopped
-from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.convolution import Convolution
+from bnmc.chain.homogeneity import keeps_scale
+from bnmc.chain.layers import Layer
 
 #: Blocks per multiprocessor among which the layers of few chains are split.
 BLOCKS_OF_PROCESSOR = 2
@@ -40,27 +41,33 @@ BLOCKS_OF_PROCESSOR = 2
 _THREADS = 256
 
 
-def is_plain(chain: Chain) -> bool:
-    """Whether the rows of layers are drawn one by one, given the Gram matrix itself."""
-    return chain.is_row_by_row and chain.covariance.is_identity
+def is_plain(layer: Layer) -> bool:
+    """Whether the rows of a layer are drawn one by one, given the Gram matrix itself."""
+    shows_bias = not layer.rows.hides_common_part()
+    return layer.is_row_by_row and layer.linear.covariance(shows_bias=shows_bias).is_identity
 
 
-def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DRAWN) -> Spec:
-    """Return the properties for which kernels of the layers of a chain are compiled."""
+def is_covered(layer: Layer, law: codes.LayerSpec) -> bool:
+    """Whether the covariance of the rows of W a is not the Gram matrix itself."""
+    return layer.linear.convolution is not None or law.shared_variance > 0.0
+
+
+def kernel_spec(layer: Layer, law: codes.LayerSpec, dtype: str, source: int = DRAWN) -> Spec:
+    """Return the properties for which kernels of a layer are compiled."""
     spec = Spec(
         law.columns,
         law.batch,
         law.norm,
-        chain.skip != 0.0,  # also in layer 0, which writes the representation
+        layer.rows.skip != 0.0,
         source in (shapes.MULTIPLIED, shapes.KEPT),
         dtype,
-        sigma_of(chain.activation).digest,
+        sigma_of(layer.rows.activation).digest,
         source,
         law.weights if source == shapes.MULTIPLIED else 0,
-        splits_scale(chain),
+        keeps_scale(layer),
         centred=law.hides_common,
     )
-    if is_plain(chain):
+    if is_plain(layer) and law.shared_variance == 0.0:
         return spec
     bias = shapes.NO_BIAS
     if source == shapes.MULTIPLIED and law.bias > 0.0:
@@ -71,15 +78,13 @@ def kernel_spec(chain: Chain, law: codes.LayerSpec, dtype: str, source: int = DR
         over_features=law.groups > 0,
         features_centred=law.centred,
         bias=bias,
-        is_convolved=source == shapes.MULTIPLIED and chain.convolution is not None,
+        is_convolved=source == shapes.MULTIPLIED and layer.linear.convolution is not None,
     )
 
 
-def neighbours(chain: Chain, columns: int) -> Any:
+def neighbours(convolution: Convolution | None, columns: int) -> Any:
     """Return the column that each tap sees from a column, on the device."""
-    taps = np.arange(columns)[None]
-    if chain.convolution is not None:
-        taps = chain.convolution.neighbours(columns)
+    taps = np.arange(columns)[None] if convolution is None else convolution.neighbours(columns)
     return numba_cuda.to_device(np.ascontiguousarray(taps, np.int64))
 
 
@@ -193,16 +198,19 @@ def raise_noted(reason: int, chain: int, layer: int) -> None:
 
 
 def forward(
-    chain: Chain, law: codes.LayerSpec, spec: Spec, state_of: State, target: Target,
-    address: Address, layer: int, slots: NDArray[np.int64], stream: Any, given: Any = NOTHING,
+    layer: Layer, law: codes.LayerSpec, spec: Spec, state_of: State, targets: Sequence[Target],
+    address: Address, number: int, slots: NDArray[np.int64], stream: Any, given: Any = NOTHING,
 ) -> Launches:  # fmt: skip
-    """Launch the kernels that take some chains through layers, from `layer` on.
+    """Launch the kernels that take some chains through equal layers.
 
     Parameters
     ----------
-    chain, law, spec : Chain, LayerSpec, Spec
-    state_of, target, address : State, Target, Address
-    layer : int
+    layer, law, spec : Layer, LayerSpec, Spec
+    state_of, address : State, Address
+    targets : sequence of Target
+        For the Gram matrices of a; and for those of h, if they are recorded.
+    number : int
+        Of the first layer.
     slots : (layers,) int64
         Where each layer is recorded; -1 for nowhere.
     stream : stream of the device
@@ -211,38 +219,40 @@ def forward(
     """
     kernels, count = kernels_of(spec), state_of.grams.shape[0]
     launches = Launches(kernels.shape, count, law.width, kernels.shape.entries, stream)
-    work, of, ranges = launches.work, given, launches.ranges
-    if spec.one_block_suffices and ranges == kernels.shape.tiles(law.width) and (
+    work, of, ranges, (target, *of_states) = launches.work, given, launches.ranges, targets
+    one_block = spec.one_block_suffices and not of_states
+    if one_block and ranges == kernels.shape.tiles(law.width) and (
         launches.blocks == 1 or ranges == 1
     ):  # fmt: skip
         steps = numba_cuda.to_device(slots, stream=stream)
         of_all = state_of, law, target, steps, work.status, address
         launches.add(kernels, layers.layers, 0, *of_all, ends=2)
-        launches.run([(layer,)])
+        launches.run([(number,)])
         return launches
     arrays = {
         name: numba_cuda.device_array(
             (count, *lengths), spec.dtype if name == "factors" else np.float64
         )
-        for name, lengths in lengths_of_work(chain, law, spec, layer).items()
+        for name, lengths in lengths_of_work(layer, law, spec, number).items()
     }
     rows = kernels
     if spec.in_passes:
         of = Passes(*(arrays.get(name, NOTHING) for name in Passes._fields))
         of = of._replace(covariances=arrays.get("covariances", state_of.grams))
-        grid, taps = (launches.blocks, count), neighbours(chain, spec.columns)
+        grid, convolution = (launches.blocks, count), layer.linear.convolution
+        taps = neighbours(convolution, spec.columns)
         if "covariances" in arrays:
-            bias = chain.bias_variance / chain.gain**2 if chain.shows_bias else 0.0
-            launches.add_each(passes.cover, count, state_of.grams, taps, bias, of.covariances)
+            of_rows = taps, law.shared_variance, of.covariances
+            launches.add_each(passes.cover, count, state_of.grams, *of_rows)
         if spec.is_convolved:
-            launches.add_each(
-                passes.unfold, grid, state_of.activations, law.width, taps, of.factors
-            )
+            width = law.fan_in // taps.shape[0]
+            launches.add_each(passes.unfold, grid, state_of.activations, width, taps, of.factors)
         if spec.over_features:
             tiles = kernels.shape.tiles(law.width)
             launches.add(kernels, passes.moments, tiles, state_of, of, law, work, address)
             if spec.source == shapes.MULTIPLIED:
-                rows = kernels_of(kernel_spec(chain, law, spec.dtype, shapes.KEPT))
+                spec_of_rows = spec._replace(source=shapes.KEPT, weights=0)
+                rows = kernels_of(spec_of_rows._replace(bias=shapes.NO_BIAS, is_convolved=False))
     if spec.is_orthogonal:
         of = Frames(**arrays)
         # One block makes all sums of zᵀz that a layer needs.
@@ -250,15 +260,44 @@ def forward(
         for first in range(0, codes.MOST_PASSES, each):
             of_frame = state_of, of, first, first + each, law, work, address
             launches.add(kernels, layers.frame, ranges, *of_frame)
+    if of_states:
+        _add_states(launches, rows.shape.spec, state_of, of, law, of_states[0], address)
     launches.add(rows, layers.rows, ranges, state_of, of, law, target, work, address)
     if spec.scaled:
-        launches.add(kernels, gram.rescale, 0, state_of, work.status)
-    launches.run((slot, layer + step) for step, slot in enumerate(slots.tolist()))
+        launches.add(kernels, gram.rescale, 0, state_of, law.width, work.status)
+    launches.run((slot, number + step) for step, slot in enumerate(slots.tolist()))
     return launches
 
 
+def _add_states(
+    launches: Launches, spec: Spec, state_of: State, of: Any, law: codes.LayerSpec, target: Target,
+    address: Address,
+) -> None:  # fmt: skip
+    """Add the kernel `rows` without norm and activation, on a copy of the state, where it records.
+
+    It makes the rows h that the next kernel makes again, so that its Gram matrix is that of h.
+    """
+    identity = sigma_of(Activation.named("linear")).digest
+    bare = spec._replace(norm=codes.NORM_NONE, order=codes.NORM_FIRST, digest=identity)
+    kernels = kernels_of(bare._replace(over_features=False))
+    changed = {"grams": state_of.grams} | ({"xs": state_of.xs} if spec.skipped else {})
+    copies = {
+        name: numba_cuda.device_array(there.shape, there.dtype) for name, there in changed.items()
+    }
+    fixed = state_of._replace(**copies), of, law, target, launches.work, address
+    start = launches.prepared(kernels, layers.rows, launches.ranges, (*fixed, 0, 0, 0))
+
+    def record(slot: int, number: int, step: int) -> None:
+        if slot >= 0:
+            for name, there in changed.items():
+                copies[name].copy_to_device(there, stream=launches.stream)
+            start(*fixed, slot, number, step)
+
+    launches.add_function(record)
+
+
 def lengths_of_work(
-    chain: Chain, law: codes.LayerSpec, spec: Spec, layer: int = 1
+    layer: Layer, law: codes.LayerSpec, spec: Spec, number: int = 1
 ) -> dict[str, tuple[int, ...]]:
     """Return lengths of arrays of one chain, by their names in `Passes` or `Frames`."""
     n = spec.columns
@@ -266,7 +305,7 @@ def lengths_of_work(
         return {"inverse": (n, n), "matrices": (spec.rows_of_gram, n), "leasts": ()}
     lengths: dict[str, tuple[int, ...]] = {}
     # Layer 0 is drawn given its covariance itself.
-    if spec.source == DRAWN and layer > 0 and not chain.covariance.is_identity:
+    if spec.source == DRAWN and number > 0 and is_covered(layer, law):
         lengths["covariances"] = (n, n)
     if spec.is_convolved:
         lengths["factors"] = (law.fan_in, n)
@@ -277,8 +316,8 @@ def lengths_of_work(
     return lengths
 
 
-def bytes_of_chain(chain: Chain, law: codes.LayerSpec, spec: Spec) -> int:
+def bytes_of_work(layer: Layer, law: codes.LayerSpec, spec: Spec) -> int:
     """Return the bytes of those arrays."""
     sizes = {"factors": np.dtype(spec.dtype).itemsize}
-    lengths = lengths_of_work(chain, law, spec)
+    lengths = lengths_of_work(layer, law, spec)
     return sum(sizes.get(name, 8) * math.prod(shape) for name, shape in lengths.items())

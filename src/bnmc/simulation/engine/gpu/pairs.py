@@ -25,7 +25,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import Covariance, Representation
 from bnmc.errors import BackendError
 from bnmc.simulation.engine.gpu.arrays import device_memory
-from bnmc.simulation.engine.gpu.launches import neighbours
+from bnmc.simulation.engine.gpu.launches import is_covered, neighbours
 from bnmc.simulation.engine.pairs import Meetings, Pairs, joined, meet
 
 #: Part of the free memory of a device that a range of pairs may take.
@@ -42,10 +42,10 @@ class GpuPairs(Pairs):
     """
 
     def _allocate(self) -> None:
-        n, count = self.chain.batch, len(self.met)
-        sigma = sigma_of(self._layer.rows.activation)
+        (linear, rows), n, count = self._layer, self._spec.columns, len(self.met)
+        sigma = sigma_of(rows.activation)
         spec = Spec(n, n, self._spec.norm, False, False, "float64", sigma.digest)
-        covered = not self.chain.covariance.is_identity
+        covered = is_covered(self._layer, self._spec)
         self._kernels = kernels_of(spec._replace(covered=covered, centred=self._spec.hides_common))
         if self._kernels.shape.bytes > shared_memory():
             raise BackendError(
@@ -54,7 +54,7 @@ class GpuPairs(Pairs):
         with _room(count * bytes_of_pair(n)):
             self._grams = numba_cuda.device_array((count, 2, n, n), np.float64)
             self._work = pairs.PairWork(
-                neighbours(self.chain, n),
+                neighbours(linear.convolution, n),
                 numba_cuda.device_array((count, 2, n, n), np.float64),
                 numba_cuda.device_array((count, 2, n), np.float64),
                 numba_cuda.device_array((count, 2, n), np.int64),

@@ -7,8 +7,9 @@ the kernels fill one, the other is copied to the host.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,13 +25,14 @@ from bnmc._kernels.gpu.gram import observe
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, MOST_RANGES, MULTIPLIED, Spec, shape_of
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar import measures as numbers_of
-from bnmc.chain.compiled import spec_of
+from bnmc.chain.compiled import lifted
+from bnmc.chain.layers import Layer
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import BackendError, NonFiniteError
 from bnmc.simulation.engine.gpu.arrays import DeviceRows, device_memory
 from bnmc.simulation.engine.gpu.launches import (
     Launches,
-    bytes_of_chain,
+    bytes_of_work,
     forward,
     is_plain,
     kernel_spec,
@@ -56,13 +58,30 @@ LEAST_OF_PROCESSOR = 12
 _FEWER_CHAINS = "simulate fewer chains at a time, or on the CPU"
 
 
-class _Course(NamedTuple):
-    """Layers to take chains through, from `layer` on, and the frames on the host."""
+class _Part(NamedTuple):
+    """Consecutive layers that are equal, up to layer `end`.
 
+    law : LayerSpec
+        Divided by 2**`lift`.
+    """
+
+    end: int
+    layer: Layer
     law: codes.LayerSpec
+    lift: int
+
+
+class _Course(NamedTuple):
+    """Equal layers to take chains through, from `layer` on.
+
+    records : sequence of (chains, recorded layers, ...) ndarray
+        The frames on the host: of a, and of h if its Gram matrices are recorded.
+    """
+
+    part: _Part
     layer: int
     slots: NDArray[np.int64]
-    record: NDArray[np.float64] | None
+    records: Sequence[NDArray[np.float64]]
 
     def after(self, done: int) -> _Course:
         """Return the layers after the first ones."""
@@ -77,10 +96,11 @@ class GpuSampler(Sampler):
     narrow = False
 
     def _allocate(self) -> None:
-        chains, layer = self.chains, self.run.repeated
-        self.source = _source_of(self.run)
-        self.kernels = self._kernels(self._spec_of(self.spec, self.source, self.dtype.name))
-        stride = memory.stride(layer.linear.width)
+        chains, self.source = self.chains, _source_of(self.run)
+        self._start, *self._parts = _parts_of(self.run)
+        for part in self._parts:
+            self.kernels = self._kernels(self._spec_of(part, self.source, self.dtype.name))
+        stride = max(memory.stride(spec.width) for spec in self.run.specs)
         itemsize = self.dtype.itemsize
         of_x = (chains * self.run.keeps_x, self.columns, stride)
         of_a = (chains * self.keeps_a, 2, stride, self.columns)
@@ -129,8 +149,8 @@ class GpuSampler(Sampler):
         record, values = (self._nothing, frames) if self.run.measures else (frames, self._nothing)
         return Target(record, values, *self._wanted)
 
-    def _host(self, frames: Frames) -> NDArray[np.float64]:
-        return frames.values if self.run.measures else frames.gram
+    def _host(self, frames: Frames) -> list[NDArray[np.float64]]:
+        return [frames.values] if self.run.measures else [each.gram for each in frames.each]
 
     @property
     def keeps_a(self) -> bool:
@@ -140,7 +160,7 @@ class GpuSampler(Sampler):
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The state, on the host, in the form of the CPU samplers."""
-        grams, exponents = self._divided(self.grams.copy_to_host(), 0)
+        grams, exponents = self._divided(self.grams.copy_to_host())
         arrays: dict[str, NDArray[Any]] = {"gram": grams}
         if self.keeps_a:
             rows = self.activations.copy_to_host().transpose(0, 1, 3, 2)
@@ -169,21 +189,34 @@ class GpuSampler(Sampler):
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
-        if isinstance(start, DeviceRows) and (self.run.splits_scale or not is_plain(self.chain)):
+        run = self.run
+        is_plain_start = not run.splits_scale and is_plain(self._start.layer)
+        if isinstance(start, DeviceRows) and (run.shows_state or not is_plain_start):
             # The host splits off their scale, and makes layers 0 that are not plain.
-            start = prepare(self.chain, start.array.copy_to_host(), self.chains, None)
+            rows = start.array.copy_to_host()
+            start = prepare(self.chain, rows, self.chains, None, keeps_h=run.shows_state)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
-            self._draw(0, self.chains, _Course(self.run.specs[0], 0, np.full(1, -1), None))
+            slots = np.full(1, 0 if run.shows_state else -1)
+            self._advance(self._start, 0, self.chains, 0, slots, frames)
         elif isinstance(start, DeviceRows):
             self._take_rows(start.array)
         else:
-            rows = RowSampler(replace(self.run, backend="cpu"))
-            rows.begin(start, 0, self.chains, self.run.frames(1))
-            self.take(self.run.state(0, rows.arrays))
-        self.record(frames)
+            sampler = RowSampler(replace(run, backend="cpu", stays=False))
+            whole = frames if run.shows_state else sampler.run.frames(1)
+            sampler.begin(start, 0, self.chains, whole)
+            self.take(run.state(0, sampler.arrays))
+        self._record(frames)
 
     def record(self, frames: Frames) -> None:
+        if frames.states is None:
+            self._record(frames)
+            return
+        sampler = RowSampler(replace(self.run, backend="cpu"))
+        sampler.take(self.run.state(self.layer, self.arrays))
+        sampler.record(frames)
+
+    def _record(self, frames: Frames) -> None:
         if self.run.splits_scale:
             self._deliver(self.grams.copy_to_host()[:, None], np.zeros(1, np.int64), 0, frames)
             return
@@ -203,8 +236,8 @@ class GpuSampler(Sampler):
 
     def watch_precision(self, frames: Frames) -> None:
         if self.run.splits_scale:
-            if frames.gram.size:
-                in_range(frames.gram, frames.log_scale, frames.units)
+            for recorded in frames.each if frames.gram.size else ():
+                in_range(recorded.gram, recorded.log_scale, recorded.units)
         elif self.run.lacks_norm:
             self.require_scale(self.grams.copy_to_host())
 
@@ -218,39 +251,41 @@ class GpuSampler(Sampler):
         self._lifted = 0
 
     def _divided(
-        self, rows: NDArray[np.float64], steps: Any
+        self, rows: NDArray[np.float64], lifts: Any = 0
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return Gram matrices and units, given the arrays of the device so many layers later."""
+        """Return Gram matrices and units, given the arrays of the device and `lifts` later."""
         n = self.columns
         units = rows[..., n:, :].sum(axis=-2).astype(np.int64)
-        lifts = self._lifted + self.lift * np.asarray(steps, np.int64)
-        return np.ascontiguousarray(rows[..., :n, :]), units + lifts[..., None]
+        units += (self._lifted + np.asarray(lifts, np.int64))[..., None]
+        return np.ascontiguousarray(rows[..., :n, :]), units
 
-    def _advanced(
-        self, advance: Callable[[NDArray[np.int64], Any], None], slots: NDArray[np.int64],
+    def _advance(
+        self, part: _Part, first: int, last: int, layer: int, slots: NDArray[np.int64],
         frames: Frames,
     ) -> None:  # fmt: skip
-        """Advance by a function of slots and of the array for frames on the host."""
+        """Take chains first:last through equal layers."""
         if not self.run.splits_scale:
-            advance(slots, self._host(frames))
+            self._draw(first, last, _Course(part, layer, slots, self._host(frames)))
             return
         due = np.flatnonzero(slots >= 0)
-        rows = np.zeros((self.chains, due.size, self._rows_of_gram, self.columns))
+        shape = (self.chains, due.size, self._rows_of_gram, self.columns)
+        rows = [np.zeros(shape) for _ in frames.each]
         places = np.full(slots.shape, -1)
         places[due] = np.arange(due.size)
-        advance(places, rows)
-        first = int(slots[due[0]]) if due.size else 0
-        self._deliver(rows, due + 1, first, frames)
-        self._lifted += self.lift * slots.size
+        self._draw(first, last, _Course(part, layer, places, rows))
+        at = int(slots[due[0]]) if due.size else 0
+        for recorded, of_device in zip(frames.each, rows, strict=True):
+            self._deliver(of_device, part.lift * (due + 1), at, recorded)
+        self._lifted += part.lift * slots.size
 
     def _deliver(
-        self, rows: NDArray[np.float64], steps: NDArray[np.int64], first: int, frames: Frames
+        self, rows: NDArray[np.float64], lifts: NDArray[np.int64], first: int, frames: Frames
     ) -> None:
         """Write recorded layers, and their units, to frames or to the array of the device."""
-        grams, units = self._divided(rows, steps)
+        (grams, units), last = self._divided(rows, lifts), first + len(lifts)
         if self.results is None:
-            frames.gram[:, first : first + len(steps)] = grams
-            frames.units[:, first : first + len(steps)] = units
+            frames.gram[:, first:last] = grams
+            frames.units[:, first:last] = units
             return
         log_scale = np.zeros(grams.shape[:2])
         in_range(grams, log_scale, units)
@@ -259,18 +294,16 @@ class GpuSampler(Sampler):
             chain = self.offset + int(large[0])
             raise NonFiniteError(chain, None, "Gram matrix, too large for float64, is")
         grams *= np.exp(np.maximum(log_scale, -745.2))[..., None, None]
-        for chain in range(self.chains if len(steps) else 0):
-            there = self.results[chain, first : first + len(steps)]
+        for chain in range(self.chains if len(lifts) else 0):
+            there = self.results[chain, first:last]
             there.copy_to_device(np.ascontiguousarray(grams[chain]))
 
-    def _spec_of(self, law: codes.LayerSpec, source: int, dtype: str, layer: int = 1) -> Spec:
-        """Return the properties for which kernels are compiled that begin with a layer."""
-        spec = kernel_spec(self.chain, law, dtype, source)
-        return spec._replace(
-            keeps_rows=self.keeps_a,
-            narrow=self.narrow,
-            # Layer 0 is drawn given its covariance, without weights.
-            is_orthogonal=self.run.layer(layer).linear.law.is_orthogonal and layer > 0,
+    def _spec_of(self, part: _Part, source: int, dtype: str) -> Spec:
+        """Return the properties for which kernels of equal layers are compiled."""
+        # Layer 0 is drawn given its covariance, without weights.
+        is_orthogonal = part is not self._start and part.layer.linear.law.is_orthogonal
+        return _spec_of(self.run, part, source, dtype)._replace(
+            keeps_rows=self.keeps_a, narrow=self.narrow, is_orthogonal=is_orthogonal
         )
 
     def _kernels(self, spec: Spec) -> Kernels:
@@ -314,14 +347,14 @@ class GpuSampler(Sampler):
         self, first: int, last: int, course: _Course, dtype: str
     ) -> NDArray[np.int64]:
         """Take chains through layers in chunks."""
-        law, layer, slots, record = course
+        part, layer, slots, records = course
         wanted = np.flatnonzero(slots >= 0)
         # A chain that continues in float64 has recorded some layers already.
         base = int(slots[wanted[0]]) if wanted.size else 0
         stay = self.results is not None and not self.run.splits_scale
-        leave = record is not None and wanted.size > 0 and not stay
+        leave = wanted.size > 0 and not stay
         shape = (wanted.size, *self._shape_of_frame) if leave else (1, 1, 1)
-        numbers = int(np.prod(shape))
+        numbers = len(records) * int(np.prod(shape))
         most = min(last - first, self._most_of_chunk(8 * numbers if leave else 0))
         places = np.where(slots >= 0, slots if stay else slots - base, -1)
         notes = np.full(last - first, NOT_STOPPED)
@@ -334,10 +367,12 @@ class GpuSampler(Sampler):
                 if finish is not None:
                     finish()
                 there, here = (
-                    flat[: (b - a) * numbers].reshape(b - a, *shape) for flat in buffers[number % 2]
+                    flat[: (b - a) * numbers].reshape(len(records), b - a, *shape)
+                    for flat in buffers[number % 2]
                 )
-                target = self._target(self.results[a:b] if stay else there)
-                launches = self._launches(law, a, b, layer, places, target, dtype)
+                frames = [self.results[a:b]] if stay else [there[at] for at in range(len(records))]
+                targets = [self._target(each) for each in frames]
+                launches = self._launches(part, a, b, layer, places, targets, dtype)
                 noted = self._noted[number % 2][: b - a]
                 computed, copied = numba_cuda.event(), numba_cuda.event()
                 computed.record(self.stream)
@@ -354,8 +389,8 @@ class GpuSampler(Sampler):
                     # What the kernels work on is held until they have ended.
                     copied.synchronize()
                     notes[a - first : b - first] = launches.of_layers(noted)
-                    if leave and record is not None:
-                        record[a:b, base : base + wanted.size] = here
+                    for record, values in zip(records if leave else (), here, strict=False):
+                        record[a:b, base : base + wanted.size] = values
 
                 pending[number % 2] = take
             for finish in pending:
@@ -365,15 +400,19 @@ class GpuSampler(Sampler):
 
     def _most_of_chunk(self, size: int) -> int:
         """Return how many chains a chunk has, whose frames take so many bytes a chain."""
-        spec = self._spec_of(self.spec, self.source, self.dtype.name)
-        shape = self.kernels.shape
-        tiles = shape.tiles(self.spec.width)
-        by_rows = not spec.one_block_suffices or tiles > MOST_RANGES
-        sums = 8 * min(tiles, MOST_RANGES) * shape.entries if by_rows else 0
+        sums, work = 0, 1
+        for part in self._parts:
+            spec = self._spec_of(part, self.source, self.dtype.name)
+            shape = kernels_of(spec).shape
+            tiles = shape.tiles(part.law.width)
+            if self.run.shows_state or not spec.one_block_suffices or tiles > MOST_RANGES:
+                sums = max(sums, 8 * min(tiles, MOST_RANGES) * shape.entries)
+            work = max(work, bytes_of_work(part.layer, part.law, spec))
         most = min(MOST_OF_GRID, int(_SHARE_OF_MEMORY * free_memory() / max(1, 2 * (size + sums))))
         if size:
             most = min(most, max(STAGING_BYTES // size, LEAST_OF_PROCESSOR * processors()))
-        work = max(1, bytes_of_chain(self.chain, self.spec, spec))
+        if self.run.shows_state:  # a copy of the state
+            work += self.run.bytes_of_chain
         return max(1, min(most, int(_SHARE_OF_MEMORY * free_memory() / work)))
 
     def _size_of_buffers(self, numbers: int) -> int:
@@ -395,14 +434,14 @@ class GpuSampler(Sampler):
         return self._buffers_of_frames
 
     def _launches(
-        self, law: codes.LayerSpec, first: int, last: int, layer: int, slots: NDArray[np.int64],
-        target: Target, dtype: str, given: Any = NOTHING,
+        self, part: _Part, first: int, last: int, layer: int, slots: NDArray[np.int64],
+        targets: Sequence[Target], dtype: str, given: Any = NOTHING,
     ) -> Launches:  # fmt: skip
         """Start the kernels that take chains first:last through layers."""
         source = self.source if layer > 0 else DRAWN
         if given is not NOTHING:
             source = GIVEN
-        spec = self._spec_of(law, source, dtype, layer)
+        spec = self._spec_of(part, source, dtype)
         self._kernels(spec)
         state = State(
             self.grams[first:last],
@@ -411,7 +450,7 @@ class GpuSampler(Sampler):
         )
         address = Address(self.offset + first, *self.key_words)
         return forward(
-            self.chain, law, spec, state, target, address, layer, slots, self.stream, given
+            part.layer, part.law, spec, state, targets, address, layer, slots, self.stream, given
         )
 
     def _take_rows(self, given: Any) -> None:
@@ -420,10 +459,10 @@ class GpuSampler(Sampler):
         for a in range(0, self.chains, most):
             b = min(self.chains, a + most)
             rows = given[a:b] if given.shape[0] > 1 else given
-            target = self._target(self._nothing)
+            targets = [self._target(self._nothing)]
             with device_memory("chains", 0, _FEWER_CHAINS):
                 launches = self._launches(
-                    self.spec, a, b, 0, np.full(1, -1), target, self.dtype.name, rows
+                    self._start, a, b, 0, np.full(1, -1), targets, self.dtype.name, rows
                 )
                 self.stream.synchronize()
             self._check(launches.of_layers(launches.work.status.copy_to_host()), a, 0)
@@ -444,15 +483,11 @@ class GpuSampler(Sampler):
         frames: Frames,
         threads: Threads | None = None,
     ) -> None:
-        def advance(places: NDArray[np.int64], record: Any) -> None:
-            course = _Course(self.spec, layer, places, record)
-            if self.source == DRAWN:
-                self._draw(first, last, course)
-            else:
-                status = self._advance_chunks(first, last, course, self.dtype.name)
-                self._check(status, first, layer)
-
-        self._advanced(advance, slots, frames)
+        while slots.size:
+            part = next(part for part in self._parts if layer < part.end)
+            count = part.end - layer
+            self._advance(part, first, last, layer, slots[:count], frames)
+            slots, layer = slots[count:], part.end
 
 
 def _source_of(run: Run) -> int:
@@ -460,13 +495,39 @@ def _source_of(run: Run) -> int:
     return MULTIPLIED if run.path == "weights" else DRAWN
 
 
+def _parts_of(run: Run) -> list[_Part]:
+    """Return the parts of equal layers of a run: layer 0 alone, and others."""
+    # Layer 0 of a chain goes through the kernels of its later layers.
+    layers = run.network or run.layers[-1:] * 2
+    laws = [
+        lifted(spec) if number and run.splits_scale else (spec, 0)
+        for number, spec in enumerate(run.specs)
+    ]
+    parts = []
+    for (_, layer, law), group in groupby(
+        range(len(laws)), lambda number: (number > 0, layers[number], laws[number])
+    ):
+        parts.append(_Part(1 + max(group), layer, *law))
+    parts[-1] = parts[-1]._replace(end=codes.MOST_LAYERS)
+    return parts
+
+
+def _spec_of(run: Run, part: _Part, source: int, dtype: str) -> Spec:
+    spec = kernel_spec(part.layer, part.law, dtype, source)
+    # Other layers than those with a skip connection write the representation, too.
+    return spec._replace(skipped=run.keeps_x, scaled=run.splits_scale)
+
+
 def fits(run: Run) -> bool:
     """Return whether the shared memory of the device suffices for the kernels of a run.
 
     A float32 chain may continue in float64.
     """
-    law = spec_of(run.chain, run.inputs or 1)
-    specs = [kernel_spec(run.chain, law, name, _source_of(run)) for name in {run.dtype, "float64"}]
+    specs = [
+        _spec_of(run, part, _source_of(run), dtype)
+        for part in _parts_of(run)[1:]
+        for dtype in {run.dtype, "float64"}
+    ]
     return all(shape_of(spec).bytes <= shared_memory() for spec in specs)
 
 
