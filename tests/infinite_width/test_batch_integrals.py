@@ -10,8 +10,7 @@ from slow_cases import some
 
 import bnmc
 from bnmc import Chain
-from bnmc.infinite_width.batch_integrals import Homogeneous
-from bnmc.infinite_width.batch_law import batch_law
+from bnmc.infinite_width.batch_integrals import Homogeneous, batch_law
 
 ROWS = 400_000
 SLOPES = {"relu": (0.0, 1.0), "linear": (1.0, 1.0), "leaky": (-0.3, 1.0)}

@@ -6,8 +6,7 @@ import pytest
 from bnmc import Activation, Chain
 from bnmc.chain.activations import slope_at
 from bnmc.errors import NonFiniteError
-from bnmc.infinite_width.batch_integrals import Homogeneous
-from bnmc.infinite_width.batch_law import batch_law
+from bnmc.infinite_width.batch_integrals import Homogeneous, batch_law
 from bnmc.infinite_width.batch_points import Control, Sampled, normal_points
 
 

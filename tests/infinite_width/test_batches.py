@@ -6,7 +6,7 @@ import pytest
 import bnmc
 from bnmc import Activation, MeanField
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.infinite_width import batch_network, kernels, nngp, ntk
+from bnmc.infinite_width import batches, kernels, nngp, ntk
 
 CHAINS, WIDTH, BATCH = 100, 48, 10
 SWISH = Activation(
@@ -118,7 +118,7 @@ def test_smooth_functions_reach_a_small_error(monkeypatch):
     assert 0.0 < np.linalg.norm(found - again) < 5e-3 * np.linalg.norm(found)
     assert calls[0] == (0, 8)
     assert calls[-1] == (8, 8)
-    monkeypatch.setattr(batch_network, "_MOST", 1 << 14)
+    monkeypatch.setattr(batches, "_MOST_POINTS", 1 << 14)
     with pytest.raises(PartialEstimateError, match="rtol is 1.0e-09") as caught:
         ntk(x, 1, activation="tanh", norm="batch", rtol=1e-9, rng=0)
     assert np.linalg.norm(caught.value.partial - found) < 5e-3 * np.linalg.norm(found)

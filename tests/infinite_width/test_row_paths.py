@@ -6,7 +6,7 @@ import pytest
 from bnmc import Activation
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width import nngp, ntk
-from bnmc.infinite_width.normalized_batches import NormalizedBatches
+from bnmc.infinite_width.batches import NormalizedBatches
 from bnmc.infinite_width.row_paths import RowPaths
 
 X = np.random.default_rng(0).standard_normal((9, 14))

@@ -16,21 +16,27 @@ The sources are Jacot, Gabriel and Hongler, *Neural tangent kernel* (arXiv 1806.
 generalization for overparameterized two-layer neural networks* (arXiv 1901.08584).
 
 The package may import `bnmc.mean_field`, `bnmc.plot`, `bnmc.chain`, `bnmc._kernels`,
-`bnmc._support` and `bnmc.errors`.  Read `kernels.py` first.  It chooses among `tiles.py` (norms of
-samples), `batches.py` (batch normalization) and `networks.py` (finite width).
+`bnmc._support` and `bnmc.errors`.  Read `kernels.py` first.  It chooses
+among `tiles.py` (norms of samples), `batches.py` (batch normalization) and `networks.py` (finite
+width).
 """
 
 from __future__ import annotations
 
-from bnmc.infinite_width.divergence import logit_divergence
-from bnmc.infinite_width.ensemble import Posterior, posterior
+from bnmc.infinite_width.distances import Convergence, convergence, logit_divergence
 from bnmc.infinite_width.kernels import nngp, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
 from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
-from bnmc.infinite_width.spectrum import Alignment, alignment, complexity
 from bnmc.infinite_width.trained_networks import NetworkTraining, train_networks
-from bnmc.infinite_width.training import Descent, descent
-from bnmc.infinite_width.widths import Convergence, convergence
+from bnmc.infinite_width.training import (
+    Alignment,
+    Descent,
+    Posterior,
+    alignment,
+    complexity,
+    descent,
+    posterior,
+)
 from bnmc.mean_field.duals.duals import Dual, dual
 
 __all__ = [

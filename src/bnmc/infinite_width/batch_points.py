@@ -1,9 +1,11 @@
 """One layer of batch normalization and any activation, by randomized quasi-Monte Carlo.
 
-Let u = L z and v = L′ z be rows of two batches of n and n′ samples, as in `batch_law`, with z a
-vector of k independent standard normal variables, and û = u/|u|, v̂ = v/|v|.  With the activations
-σ_i = σ(√n û_i) and σ_j = σ(√n′ v̂_j), the next layer has the covariances E σ_i σ_j, and the sum
-over the parameters of earlier layers is, with M, t and t′ as in `batch_integrals`,
+**Normalization before the activation**
+
+Let u = L z and v = L′ z be rows of two batches of n and n′ samples, as in `batch_integrals`, with
+z a vector of k independent standard normal variables, and û = u/|u|, v̂ = v/|v|.  With the
+activations σ_i = σ(√n û_i) and σ_j = σ(√n′ v̂_j), the next layer has the covariances E σ_i σ_j, and
+the sum over the parameters of earlier layers is, with M, t and t′ as in `batch_integrals`,
 
     √(n n′/(t t′)) E σ′_i σ′_j (M − û ûᵀM − M v̂ v̂ᵀ + û ûᵀM v̂ v̂ᵀ)_ij / (|u||v|).
 
@@ -15,6 +17,32 @@ For one batch there is a control variate: the piecewise linear function χ whose
 right of 0 are the mean slopes of σ.  Its layer is known from `batch_integrals`, so the points
 estimate the difference of the two layers only.  Between batches that would save less time than the
 integrals of χ take.
+
+**Normalization after the activation**
+
+Let u be a row of a batch of n samples: normal with covariance K.  With its mean ū and its
+deviations d = u − ū, the normalized outputs are √n ŷ, ŷ = y/r, r = |y|, y = P σ(ū + d), where P is
+the projector orthogonal to (1, …, 1).  Their derivative with respect to u is, with s = σ′(ū + d),
+
+    J = (√n/r) (P − ŷ ŷᵀ) diag(s).
+
+Let v be a row of another batch with d′, y′, s′, and Θ the tangent kernel between the batches.  The
+next layer has the covariances √(n n′) E ŷ ŷ′ᵀ, and E J Θ J′ᵀ is the sum over the parameters of
+earlier layers.
+
+**Nearly equal samples** have small deviations, which would be lost beside the means.  So K and Θ
+are given in split coordinates: deviations and mean, of shape (n + 1, n′ + 1).  With D the block of
+deviations of Θ, c and c′ its last column and row without their end e, and q(w) = P w − ŷ ŷᵀP w,
+
+    (r r′/√(n n′)) J Θ J′ᵀ = (P − ŷŷᵀ) (s s′ᵀ ⊙ D) (P − ŷ′ŷ′ᵀ)
+        + q(s ⊙ c) q(s′)ᵀ + q(s) (q(s′ ⊙ c′) + e q(s′))ᵀ.
+
+If all deviations of a row are so small that σ is linear to half of the digits, y is ±d and s is ±1.
+
+**Small deviations of a row** make J large, of order 1/|d|.  Let d and d′ be L z, with k
+coordinates z.  To integrate tangents |z|² is drawn from the chi-squared law with k − 2 degrees of
+freedom instead of k, and each point has the weight |z|²/(k − 2).  For one batch the integrand is
+then bounded.
 """
 
 from __future__ import annotations
@@ -23,16 +51,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+from scipy.special import gammaincinv, ndtr, ndtri
 from scipy.stats import qmc
 
 from bnmc.chain.activations import Activation, slope_at
-from bnmc.errors import NonFiniteError
-from bnmc.infinite_width.batch_integrals import Homogeneous
-from bnmc.infinite_width.batch_law import BatchLaw, joint_factor
-from bnmc.mean_field.float64 import FloatArray
-
-__all__ = ["Control", "Sampled", "normal_points"]
+from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.infinite_width.batch_integrals import BatchLaw, Homogeneous, joint_factor
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Points whose rows are computed at once: arrays stay in the cache, and BLAS starts no threads.
 _BLOCK = 1 << 10
@@ -50,6 +75,9 @@ def normal_points(dimensions: int, points: int, rng: np.random.Generator) -> Flo
     # Points are multiples of 2^−30, and 0 is one of them.
     normals = ndtri(half + 2.0**-31)
     return np.concatenate([normals, -normals])
+
+
+# --- normalization before the activation
 
 
 @dataclass(frozen=True)
@@ -175,3 +203,260 @@ class _Directions(NamedTuple):
         inner = np.sum(forward * u, axis=1)[:, None]
         total -= (left * (forward - u * inner)).T @ (right * v)
         return np.asarray(total)
+
+
+# Deviations up to this part of the mean, or of 1, take the linear approximation.
+_LINEAR = EPSILON**0.5
+
+# Outputs of a row whose deviations have at most this part of their size are rounding only.
+_ROUNDING = 8 * EPSILON
+
+
+# --- normalization after the activation
+
+
+@dataclass(frozen=True)
+class ActivatedLaw:
+    """The law of a row of one batch before its activation.
+
+    Attributes
+    ----------
+    seen : BatchLaw
+        The law of the deviations.
+    split : ndarray of shape (n + 1, n + 1)
+        The covariance of deviations and mean.
+    """
+
+    seen: BatchLaw
+    split: FloatArray
+
+    def means(self, column: FloatArray) -> FloatArray:
+        """Return covariances with the deviations in units of their eigenvectors and trace."""
+        return np.asarray(column @ self.seen.rows.vectors / np.sqrt(self.seen.trace))
+
+
+class Linear:
+    """Layers of a linear activation, which commutes with the norm up to a factor."""
+
+    def __init__(self) -> None:
+        self.inner = Homogeneous(1.0, 1.0)
+
+    def own(self, law: ActivatedLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances of normalized outputs, and the tangents of earlier layers."""
+        return self.inner.own(law.seen, None if tangent is None else tangent[:-1, :-1])
+
+    def across(
+        self,
+        left: ActivatedLaw,
+        right: ActivatedLaw,
+        across: FloatArray,
+        tangent: FloatArray | None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances of normalized outputs, and the tangents of earlier layers."""
+        inner = None if tangent is None else tangent[:-1, :-1]
+        return self.inner.across(left.seen, right.seen, across[:-1, :-1], inner)
+
+
+class ActivatedPoints:
+    """Layers of any activation before batch normalization, at given points.
+
+    Parameters
+    ----------
+    activation : Activation
+    normals : ndarray of shape (points, coordinates)
+        One coordinate for each sample of a pair of batches, and one more.
+    """
+
+    def __init__(self, activation: Activation, normals: FloatArray) -> None:
+        self.activation, self.normals = activation, normals
+
+    def own(self, law: ActivatedLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances of normalized outputs, and the tangents of earlier layers."""
+        factor = np.diag(np.sqrt(law.seen.rows.values))
+        rows = _Rows.of([law], factor, law.means(law.split[-1:, :-1]), law.split[-1:, -1:])
+        return self._means((law, law), rows, tangent)
+
+    def across(
+        self,
+        left: ActivatedLaw,
+        right: ActivatedLaw,
+        across: FloatArray,
+        tangent: FloatArray | None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances of normalized outputs, and the tangents of earlier layers."""
+        factor = joint_factor(left.seen, right.seen, across[:-1, :-1])
+        with_left = [left.means(left.split[-1, :-1]), right.means(across[-1, :-1])]
+        with_right = [left.means(across[:-1, -1]), right.means(right.split[-1, :-1])]
+        means = np.array(
+            [
+                [left.split[-1, -1], across[-1, -1]],
+                [across[-1, -1], right.split[-1, -1]],
+            ]
+        )
+        columns = np.array([np.concatenate(with_left), np.concatenate(with_right)])
+        rows = _Rows.of([left, right], factor, columns, means)
+        return self._means((left, right), rows, tangent)
+
+    def _means(
+        self, laws: tuple[ActivatedLaw, ActivatedLaw], rows: _Rows, tangent: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the means over the points."""
+        sizes = [law.seen.size for law in laws]
+        value, slopes = np.zeros(sizes), np.zeros(sizes)
+        for first in range(0, len(self.normals), _BLOCK):
+            deviations, means, weight = rows.at(
+                self.normals[first : first + _BLOCK], tangent is not None
+            )
+            ends = [
+                _Outputs.of(self.activation, d, mean, tangent is not None)
+                for d, mean in zip(deviations, means, strict=True)
+            ]
+            left, right = ends[0], ends[-1]
+            value += (weight[:, None] * left.unit).T @ right.unit
+            if tangent is not None:
+                slopes += left.tangents(right, weight, tangent)
+        scale = np.sqrt(sizes[0] * sizes[1]) / len(self.normals)
+        return scale * value, scale * slopes
+
+
+class _Rows(NamedTuple):
+    """Linear maps from independent standard normal variables to the rows of one or two batches.
+
+    Attributes
+    ----------
+    deviations : list of ndarray of shape (n, k)
+    means : ndarray of shape (batches, k)
+    rest : ndarray of shape (batches, coordinates)
+        From variables that are independent of the deviations to the means.
+    """
+
+    deviations: list[FloatArray]
+    means: FloatArray
+    rest: FloatArray
+
+    @classmethod
+    def of(
+        cls, laws: list[ActivatedLaw], factor: FloatArray, columns: FloatArray, means: FloatArray
+    ) -> _Rows:
+        """Return the maps.
+
+        Parameters
+        ----------
+        laws : list of ActivatedLaw
+        factor : ndarray of shape (ranks, k)
+            L with orthogonal columns, and L Lᵀ the covariance of the deviations in their units.
+        columns : ndarray of shape (batches, ranks)
+            Covariances of the means with the deviations in their units.
+        means : ndarray of shape (batches, batches)
+            Covariances of the means.
+        """
+        regression = columns @ factor / np.sum(factor**2, axis=0)
+        values, vectors = np.linalg.eigh(means - regression @ regression.T)
+        positive = values > len(values) * EPSILON * np.trace(means)
+        parts = np.split(factor, np.cumsum([law.seen.rank for law in laws])[:-1])
+        deviations = [
+            np.sqrt(law.seen.trace) * (law.seen.rows.vectors @ part)
+            for law, part in zip(laws, parts, strict=True)
+        ]
+        return cls(deviations, regression, vectors[:, positive] * np.sqrt(values[positive]))
+
+    def at(
+        self, normals: FloatArray, small: bool
+    ) -> tuple[list[FloatArray], list[FloatArray], FloatArray]:
+        """Return the deviations and the means at points, and the weights of the points.
+
+        Parameters
+        ----------
+        normals : ndarray of shape (points, coordinates)
+        small : bool
+            Whether more points have small deviations, and a smaller weight.
+        """
+        k, rest = self.means.shape[1], self.rest.shape[1]
+        z, weight = normals[:, :k], np.ones(len(normals))
+        if small and k >= 3:
+            # At most 1 − 2⁻³¹, as the points are no further from 0.
+            squares = 2.0 * gammaincinv(0.5 * (k - 2), ndtr(normals[:, -1]))
+            z = z * np.sqrt(squares / np.sum(z**2, axis=1))[:, None]
+            weight = squares / (k - 2)
+        means = z @ self.means.T + normals[:, k : k + rest] @ self.rest.T
+        return [z @ one.T for one in self.deviations], list(means.T), weight
+
+
+class _Outputs(NamedTuple):
+    """Normalized outputs of rows of one batch, and what their derivative needs.
+
+    Attributes
+    ----------
+    unit : ndarray of shape (points, n)
+        ŷ.
+    length : ndarray of shape (points,)
+        r.
+    slopes : ndarray of shape (points, n)
+        s.
+    """
+
+    unit: FloatArray
+    length: FloatArray
+    slopes: FloatArray
+
+    @classmethod
+    def of(cls, activation: Activation, d: FloatArray, mean: FloatArray, tangent: bool) -> _Outputs:
+        """Return the outputs of rows with some deviations and means, or raise."""
+        u = mean[:, None] + d
+        values = activation(u)
+        if not np.isfinite(values).all():
+            raise NonFiniteError(None, None, "activation of a row")
+        y = _projected(values)
+        slopes = slope_at(activation, u) if tangent else np.zeros_like(y)
+        length = np.linalg.norm(y, axis=1)
+        size = np.maximum(1.0, np.abs(mean))
+        linear = np.abs(d).max(axis=1) <= _LINEAR * size
+        if linear.any():
+            step = 1e-6 * size[linear]
+            rise = activation(mean[linear] + step) - activation(mean[linear] - step)
+            sign = np.where(rise < 0.0, -1.0, 1.0)[:, None]
+            y[linear], slopes[linear] = sign * d[linear], sign
+            length[linear] = np.linalg.norm(d[linear], axis=1)
+        if (length <= np.where(linear, 0.0, _ROUNDING * np.abs(values).max(axis=1))).any():
+            raise _constant_rows(activation)
+        return cls(y / length[:, None], length, slopes)
+
+    def tangents(self, other: _Outputs, weight: FloatArray, tangent: FloatArray) -> FloatArray:
+        """Return the sum over points of weight J Θ J′ᵀ/√(n n′)."""
+        f = (weight / (self.length * other.length))[:, None]
+        inner = tangent[:-1, :-1]
+        total = _projected(_projected(((f * self.slopes).T @ other.slopes) * inner).T).T
+        forward = _projected(self.slopes * ((other.unit * other.slopes) @ inner.T))
+        back = _projected(other.slopes * ((self.unit * self.slopes) @ inner))
+        forward -= self.unit * np.sum(self.unit * forward, axis=1)[:, None]
+        total -= (f * forward).T @ other.unit
+        total -= (f * self.unit).T @ back
+        with_mean, q = self._seen(self.slopes * tangent[:-1, -1]), self._seen(self.slopes)
+        q2 = other._seen(other.slopes)
+        with_mean2 = other._seen(other.slopes * tangent[-1, :-1]) + tangent[-1, -1] * q2
+        return np.asarray(total + (f * with_mean).T @ q2 + (f * q).T @ with_mean2)
+
+    def _seen(self, vectors: FloatArray) -> FloatArray:
+        """Return q(w) of vectors."""
+        found = _projected(vectors)
+        return np.asarray(found - self.unit * np.sum(self.unit * found, axis=1)[:, None])
+
+
+def require_rows_vary(activation: Activation) -> None:
+    """Raise if an activation is constant on an interval: then some rows have equal outputs."""
+    values = activation(np.linspace(-4.0, 3.9, 2001))
+    if np.any((values[2:] == values[1:-1]) & (values[1:-1] == values[:-2])):
+        raise _constant_rows(activation)
+
+
+def _constant_rows(activation: Activation) -> ArgumentError:
+    return ArgumentError(
+        "activation", activation.name,
+        'a function whose outputs differ in every batch, with norm="batch" after it',
+        "a row of equal outputs has no variance",
+    )  # fmt: skip
+
+
+def _projected(rows: FloatArray) -> FloatArray:
+    """Return rows minus their means."""
+    return np.asarray(rows - rows.mean(axis=1, keepdims=True))

@@ -15,13 +15,11 @@ from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.infinite_width.activated_batches import ActivatedBatches
-from bnmc.infinite_width.activated_points import require_rows_vary
-from bnmc.infinite_width.batch_law import batch_law
-from bnmc.infinite_width.batches import batch_kernel
+from bnmc.infinite_width.batch_integrals import batch_law
+from bnmc.infinite_width.batch_points import require_rows_vary
+from bnmc.infinite_width.batches import ActivatedBatches, NormalizedBatches, batch_kernel
 from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
 from bnmc.infinite_width.networks import FiniteNetwork, SimulatedKernel, simulated_kernel
-from bnmc.infinite_width.normalized_batches import NormalizedBatches
 from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
@@ -34,8 +32,8 @@ _Spec = str | Activation | Dual | Callable[[Any], Any]
 _Batch = int | tuple[int, int] | None
 _Matrix = NDArray[np.floating[Any]]
 
-#: How kernels are computed.
-METHODS = ("analytic", "monte-carlo")
+# How kernels are computed.
+_METHODS = ("analytic", "monte-carlo")
 #: Largest depth.
 MOST_LAYERS = 1_000_000
 
@@ -409,7 +407,7 @@ class _Request:
         self.dtype = precision(self.dtype)
         self.progress = as_progress(self.progress)
         sizes = self._sizes()
-        if choice("method", method, METHODS) == "monte-carlo":
+        if choice("method", method, _METHODS) == "monte-carlo":
             return self._simulated(
                 sizes, integer("width", width, low=2), integer("networks", networks, low=1)
             )

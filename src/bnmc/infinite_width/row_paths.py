@@ -26,9 +26,9 @@ from bnmc.chain.activations import slope_at
 from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
-from bnmc.infinite_width.batch_law import BatchLaw
-from bnmc.infinite_width.batch_network import BatchNetwork, Key, Report, centred
+from bnmc.infinite_width.batch_integrals import BatchLaw
 from bnmc.infinite_width.batch_points import normal_points
+from bnmc.infinite_width.batches import BatchNetwork, Key, Report, centred
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 __all__ = ["RowPaths"]

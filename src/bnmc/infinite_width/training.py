@@ -1,8 +1,12 @@
-"""Training of an infinitely wide network by gradient flow: `descent`."""
+"""Training of infinitely wide networks by gradient flow: `descent` and `posterior`.
+
+`alignment` and `complexity` relate the eigenvalues of a kernel to labels.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +14,145 @@ from scipy.integrate import solve_ivp
 from scipy.special import expit, softmax
 
 from bnmc._support.arguments import choice, finite_array, real
+from bnmc._support.linalg import require_regular, rounding_unit
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.infinite_width.spectrum import eigensystem, labels_of
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["Descent", "descent", "learned", "times_of"]
+# --- eigenvalues of a kernel, and labels
 
-LOSSES = ("squared", "cross-entropy")
+
+class Alignment(NamedTuple):
+    """The eigenvalues of a kernel and the labels in its eigenbasis.
+
+    Attributes
+    ----------
+    eigenvalues : (samples,) ndarray of float64
+        λ_i, descending.
+    squares : (samples,) or (samples, outputs) ndarray of float64
+        ``(yᵀv_i)²``, with v_i the unit eigenvectors. They sum to ``|y|²``. If eigenvalues are
+        equal, only the sum of their squares is determined.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import alignment
+    >>> found = alignment([[2.0, 0.0], [0.0, 1.0]], [3.0, 4.0])
+    >>> float(found.squares[0] / found.squares.sum())
+    0.36
+    """
+
+    eigenvalues: FloatArray
+    squares: FloatArray
+
+
+def alignment(kernel: ArrayLike, y: ArrayLike) -> Alignment:
+    """Squared projections of labels onto the eigenvectors of a kernel.
+
+    Parameters
+    ----------
+    kernel : (samples, samples) array_like
+        G, symmetric and positive semidefinite, as `ntk` returns it.
+    y : (samples,) or (samples, outputs) array_like
+        Labels, real numbers.
+
+    Returns
+    -------
+    Alignment
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `kernel` is not such a matrix, or the shapes do not match.
+
+    Notes
+    -----
+    Under gradient flow with squared loss and initial outputs 0, `descent` has
+    ``|ŷ_t − y|² = Σ_i (yᵀv_i)² exp(−2 η λ_i t / n)``. The component of the labels along v_i is
+    learned at a rate proportional to λ_i (Arora et al., arXiv 1901.08584, Theorem 4.1).
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import alignment
+    >>> found = alignment([[2.0, 0.0], [0.0, 1.0]], [3.0, 4.0])
+    >>> found.eigenvalues, found.squares
+    (array([2., 1.]), array([ 9., 16.]))
+    """
+    values, vectors = _eigensystem("kernel", kernel)
+    labels = _labels_of("y", y, values.size)
+    return Alignment(values[::-1].copy(), ((vectors.T @ labels) ** 2)[::-1].copy())
+
+
+def complexity(kernel: ArrayLike, y: ArrayLike) -> float:
+    """Complexity of labels with respect to a kernel, √(2 yᵀG⁻¹y / n).
+
+    Parameters
+    ----------
+    kernel : (samples, samples) array_like
+        G, symmetric and positive definite, as `ntk` returns it; n is the number of samples.
+    y : (samples,) array_like
+        Labels, real numbers.
+
+    Returns
+    -------
+    float
+        The leading term of the bound of the generalization error of a wide network with one hidden
+        layer (Arora et al., arXiv 1901.08584, Theorem 5.1).
+
+    Raises
+    ------
+    SingularGramError
+        If `kernel` is singular to rounding.
+    ArgumentError, ArgumentTypeError
+        If `kernel` is not such a matrix, or the shapes do not match.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import complexity
+    >>> complexity([[2.0, 0.0], [0.0, 1.0]], [2.0, 1.0])
+    1.7320508075688772
+    """
+    values, vectors = _eigensystem("kernel", kernel)
+    given = finite_array("kernel", kernel, shape=("samples", "samples"))
+    labels = finite_array("y", y, shape=(values.size,)).astype(np.float64)
+    require_regular("kernel", values, rounding_unit(given))
+    return float(np.sqrt(2.0 * np.mean((vectors.T @ labels) ** 2 / values)))
+
+
+def _eigensystem(name: str, kernel: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return eigenvalues, ascending, and eigenvectors, in columns, of a kernel.
+
+    Eigenvalues that are negative by rounding are returned as 0.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the argument `name` is not one symmetric, positive semidefinite matrix. The tolerance for
+        negative eigenvalues is the root of the rounding unit, since tangent kernels of nearly equal
+        inputs are no more accurate (see `ntk`).
+    """
+    given = finite_array(name, kernel, shape=("samples", "samples"))
+    matrix = given.astype(np.float64)
+    difference = np.abs(matrix - matrix.T).max()
+    tolerance = np.sqrt(rounding_unit(given))
+    if difference > tolerance * np.abs(matrix).max():
+        raise ArgumentError(name, f"an asymmetry of {difference:.3g}", "a symmetric matrix")
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    if values[0] < -tolerance * np.abs(values[-1]):
+        raise ArgumentError(name, float(values[0]), "no negative eigenvalue")
+    return np.maximum(values, 0.0), vectors
+
+
+def _labels_of(name: str, y: ArrayLike, samples: int) -> FloatArray:
+    """Return labels as float64, of shape (samples,) or (samples, outputs)."""
+    given = finite_array(name, y, shape=(...,))
+    if given.ndim not in (1, 2) or given.shape[0] != samples or given.size == 0:
+        allowed = f"an array of shape ({samples},) or ({samples}, outputs)"
+        raise ArgumentError(name, given.shape, allowed)
+    return given.astype(np.float64)
+
+
+# --- gradient flow: one network
+
+_LOSSES = ("squared", "cross-entropy")
 
 #: Tolerance of one step of the solver for cross-entropy, relative and absolute.
 _TOLERANCE = 1e-10
@@ -115,12 +251,12 @@ def descent(
     array([[0.      ],
            [0.632121]])
     """
-    values, vectors = eigensystem("kernel", kernel)
+    values, vectors = _eigensystem("kernel", kernel)
     n = values.size
-    labels = labels_of("y", y, n)
-    when = times_of(times)
+    labels = _labels_of("y", y, n)
+    when = _times_of(times)
     rate = real("learning_rate", learning_rate, above=0.0)
-    kind = choice("loss", loss, LOSSES)
+    kind = choice("loss", loss, _LOSSES)
     if kind == "cross-entropy":
         _require_probabilities(labels)
     start = np.zeros_like(labels)
@@ -128,7 +264,7 @@ def descent(
         start = finite_array("initial", initial, shape=labels.shape).astype(np.float64)
     test, test_start = _test_arguments(test_kernel, test_initial, labels.shape)
     if kind == "squared":
-        pulls = learned(values, rate / n * when)  # (times, samples)
+        pulls = _learned(values, rate / n * when)  # (times, samples)
         deviations = (vectors.T @ (labels - start)).reshape(n, -1)
         weights = np.einsum("ij,tj,jo->tio", vectors, pulls, deviations, optimize=True)
         decay = np.exp(-rate / n * when[:, None] * values)
@@ -147,7 +283,7 @@ def descent(
     return Descent(when, outputs, predictions, losses)
 
 
-def times_of(times: ArrayLike) -> FloatArray:
+def _times_of(times: ArrayLike) -> FloatArray:
     """Return times as float64.
 
     Raises
@@ -161,7 +297,7 @@ def times_of(times: ArrayLike) -> FloatArray:
     return when
 
 
-def learned(values: FloatArray, durations: FloatArray) -> FloatArray:
+def _learned(values: FloatArray, durations: FloatArray) -> FloatArray:
     """Return (1 − exp(−a λ)) / λ for durations a and eigenvalues λ, shape (a, λ); a if λ is 0."""
     a = durations[:, None]
     positive = np.where(values > 0.0, values, 1.0)
@@ -234,3 +370,131 @@ def _cross_entropy(outputs: FloatArray, labels: FloatArray) -> FloatArray:
         return np.asarray((np.logaddexp(0.0, outputs) - labels * outputs).sum(axis=1))
     norm = np.logaddexp.reduce(outputs, axis=2)
     return np.asarray((norm - (labels * outputs).sum(axis=2)).sum(axis=1))
+
+
+# --- gradient flow: an ensemble of networks
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Mean and covariance of the outputs of an ensemble of networks during training.
+
+    Attributes
+    ----------
+    times : (times,) ndarray of float64
+    mean : (times, points) or (times, points, outputs) ndarray of float64
+        Mean over initializations.
+    covariance : (times, points, points) ndarray of float64
+        Covariance of each output; different outputs are independent.
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import posterior
+    >>> law = posterior([[2.0]], [[1.0]], [3.0], [0.0, 100.0])
+    >>> law.mean[:, 0].round(6), law.covariance[:, 0, 0].round(6)
+    (array([0., 3.]), array([1., 0.]))
+    """
+
+    times: FloatArray
+    mean: FloatArray
+    covariance: FloatArray
+
+
+def posterior(
+    tangent: ArrayLike,
+    prior: ArrayLike,
+    y: ArrayLike,
+    times: ArrayLike,
+    *,
+    learning_rate: float = 1.0,
+    test_tangent: ArrayLike | None = None,
+    test_prior: ArrayLike | None = None,
+    test_covariance: ArrayLike | None = None,
+) -> Posterior:
+    """Law of the outputs of infinitely wide networks, trained from random initializations.
+
+    Parameters
+    ----------
+    tangent : (samples, samples) array_like
+        Θ of the training inputs, as `ntk` returns it. With Θ = K only the output layer is trained;
+        for t → ∞ the result is then the posterior of the Gaussian process without noise.
+    prior : (samples, samples) array_like
+        K of the training inputs, as `nngp` returns it: the covariance of the initial outputs.
+    y : (samples,) or (samples, outputs) array_like
+        Labels, real numbers; the loss is squared.
+    times : (times,) array_like
+        Times t >= 0, nondecreasing; see `descent`.
+    learning_rate : float, default 1.0
+        η > 0.
+    test_tangent, test_prior : (tests, samples) array_like, optional
+        Θ and K of the test inputs with the training inputs.
+    test_covariance : (tests, tests) array_like, optional
+        K of the test inputs. The three are given together; without them the result is for the
+        training inputs.
+
+    Returns
+    -------
+    Posterior
+        Outputs at different points are jointly Gaussian, at each time.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not such an array, `tangent` or `prior` is not positive semidefinite, or
+        only some of the three test arguments are given.
+
+    Notes
+    -----
+    Gradient flow maps the initial outputs linearly. With n samples and
+    ``M_t = Θ_test Θ⁻¹ (1 − exp(−η t Θ / n))``, the outputs are ``f_t = f_0 + M_t (y − ŷ_0)``, and
+
+        E f_t = M_t y,
+        Cov f_t = K_test,test − M_t K_testᵀ − K_test M_tᵀ + M_t K M_tᵀ
+
+    (Lee et al., arXiv 1902.06720, eq. (15) and (16), where the loss is a sum, not a mean).
+
+    Examples
+    --------
+    >>> from bnmc.infinite_width import posterior
+    >>> law = posterior([[2.0]], [[1.0]], [3.0], [0.0, 100.0])
+    >>> law.mean.round(6), law.covariance.round(6)
+    (array([[0.],
+           [3.]]), array([[[1.]],
+    <BLANKLINE>
+           [[0.]]]))
+    """
+    values, vectors = _eigensystem("tangent", tangent)
+    n = values.size
+    labels = _labels_of("y", y, n)
+    when = _times_of(times)
+    rate = real("learning_rate", learning_rate, above=0.0)
+    square = finite_array("prior", prior, shape=(n, n)).astype(np.float64)
+    _eigensystem("prior", square)
+    given = {
+        "test_tangent": test_tangent,
+        "test_prior": test_prior,
+        "test_covariance": test_covariance,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    if 0 < len(missing) < len(given):
+        allowed = "all of test_tangent, test_prior and test_covariance, or none"
+        raise ArgumentError(missing[0], None, allowed)
+    if missing:
+        start = np.exp(-rate / n * when[:, None] * values)
+        # Without test inputs M_t = 1 − exp(−η t Θ / n), and f_t − y is the rest of ŷ_0 − y.
+        rest = np.einsum("ij,tj,kj->tik", vectors, start, vectors, optimize=True)
+        mean = labels - np.einsum("tik,k...->ti...", rest, labels)
+        return Posterior(when, mean, _symmetric(rest @ square @ np.swapaxes(rest, 1, 2)))
+    across = finite_array("test_tangent", test_tangent, shape=("tests", n)).astype(np.float64)
+    m = across.shape[0]
+    cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
+    own = finite_array("test_covariance", test_covariance, shape=(m, m)).astype(np.float64)
+    pulls = _learned(values, rate / n * when)
+    maps = np.einsum("ij,tj,kj->tik", across @ vectors, pulls, vectors, optimize=True)
+    mixed = maps @ cross.T
+    covariance = own - mixed - np.swapaxes(mixed, 1, 2) + maps @ square @ np.swapaxes(maps, 1, 2)
+    return Posterior(when, np.einsum("tik,k...->ti...", maps, labels), _symmetric(covariance))
+
+
+def _symmetric(matrices: FloatArray) -> FloatArray:
+    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, 1, 2)))

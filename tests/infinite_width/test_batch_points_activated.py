@@ -8,17 +8,17 @@ import pytest
 from bnmc import Activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.activated_points import (
+from bnmc.infinite_width.batch_integrals import batch_law
+from bnmc.infinite_width.batch_points import (
     _LINEAR,
     ActivatedLaw,
     ActivatedPoints,
     Linear,
     _Outputs,
     _Rows,
+    normal_points,
     require_rows_vary,
 )
-from bnmc.infinite_width.batch_law import batch_law
-from bnmc.infinite_width.batch_points import normal_points
 
 SIZES = (7, 6)
 

@@ -5,7 +5,7 @@ import pytest
 
 from bnmc import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
-from bnmc.infinite_width.batch_law import batch_law, joint_factor, require_finite_tangents
+from bnmc.infinite_width.batch_integrals import batch_law, joint_factor, require_finite_tangents
 
 
 def law_of(x):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
-from bnmc.infinite_width.normalized_batches import NormalizedBatches
+from bnmc.infinite_width.batches import NormalizedBatches
 
 
 def network(sizes):
