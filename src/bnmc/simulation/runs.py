@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
@@ -68,50 +68,8 @@ class Recorded:
         return slots
 
 
-class _Derived:
-    """What follows from the fields of a `Run`, and is the same for all runs of its kind.
-
-    Attributes
-    ----------
-    layers : tuple of Layer
-        The layers 0, 1, …, of which the last one repeats.
-    specs : tuple of LayerSpec
-        What kernels know of `layers`.
-    stages : list of Stage
-        The layers that a kernel makes in one call.
-    columns : int
-        Number of samples in all input batches.
-    shows_state : bool
-        Whether the Gram matrices of h are recorded.
-    lacks_norm : bool
-        Whether a layer after layer 0 has no norm.
-    keeps_x : bool
-        Whether the representation, which skip connections add, is part of the state.
-    splits_scale : bool
-        Whether the scale of each sample is split off, in `Frames.units`.
-    seconds : float
-        Estimated time of one layer of one chain on one thread, or on one GPU.
-    layout : dict of Field
-        The arrays of the state of a chain: the table from which buffers and checks follow.
-    frame : dict of Field
-        The arrays that record a layer of a chain, by their names in `Frames`.
-    """
-
-    layers: tuple[Layer, ...]
-    specs: tuple[LayerSpec, ...]
-    stages: list[Stage]
-    columns: int
-    shows_state: bool
-    lacks_norm: bool
-    keeps_x: bool
-    splits_scale: bool
-    seconds: float
-    layout: dict[str, Field]
-    frame: dict[str, Field]
-
-
 @dataclass(frozen=True)
-class Run(_Derived):
+class Run:
     """Independent chains of one kind, and what is recorded of them.
 
     Attributes
@@ -139,6 +97,31 @@ class Run(_Derived):
         Whether recorded Gram matrices stay on the GPU.
     network : tuple of Layer
         The layers 0, 1, … if they differ; the last one repeats.  If empty, those of the chain.
+
+    These follow from them, and are the same for all runs of a kind:
+
+    layers : tuple of Layer
+        The layers 0, 1, …, of which the last one repeats.
+    specs : tuple of LayerSpec
+        What kernels know of `layers`.
+    stages : list of Stage
+        The layers that a kernel makes in one call.
+    columns : int
+        Number of samples in all input batches.
+    shows_state : bool
+        Whether the Gram matrices of h are recorded.
+    lacks_norm : bool
+        Whether a layer after layer 0 has no norm.
+    keeps_x : bool
+        Whether the representation, which skip connections add, is part of the state.
+    splits_scale : bool
+        Whether the scale of each sample is split off, in `Frames.units`.
+    seconds : float
+        Estimated time of one layer of one chain on one thread, or on one GPU.
+    layout : dict of Field
+        The arrays of the state of a chain: the table from which buffers and checks follow.
+    frame : dict of Field
+        The arrays that record a layer of a chain, by their names in `Frames`.
     """
 
     chain: Chain
@@ -154,6 +137,18 @@ class Run(_Derived):
     first: int = 0
     stays: bool = False
     network: tuple[Layer, ...] = ()
+
+    layers: tuple[Layer, ...] = field(init=False, repr=False, compare=False)
+    specs: tuple[LayerSpec, ...] = field(init=False, repr=False, compare=False)
+    stages: list[Stage] = field(init=False, repr=False, compare=False)
+    columns: int = field(init=False, repr=False, compare=False)
+    shows_state: bool = field(init=False, repr=False, compare=False)
+    lacks_norm: bool = field(init=False, repr=False, compare=False)
+    keeps_x: bool = field(init=False, repr=False, compare=False)
+    splits_scale: bool = field(init=False, repr=False, compare=False)
+    seconds: float = field(init=False, repr=False, compare=False)
+    layout: dict[str, Field] = field(init=False, repr=False, compare=False)
+    frame: dict[str, Field] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shows_state = any(each.uses_state for each in self.observables)
@@ -327,7 +322,7 @@ def _derived(
     backend: str,
     shows_state: bool,
 ) -> dict[str, Any]:
-    """Return `_Derived` by name: a short run feels the time to make it."""
+    """Return what follows from the fields of a `Run`: a short run feels the time to make it."""
     layers, columns = network or chain.layers, chain.batch * (inputs or 1)
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
     if path == "weights" and backend == "cpu":
