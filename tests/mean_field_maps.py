@@ -13,8 +13,7 @@ from scipy import special, stats
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
 from bnmc.mean_field import MeanField
-from bnmc.mean_field.map.iteration import SHIFTS
-from bnmc.mean_field.map.results import Step
+from bnmc.mean_field.map.iteration import SHIFTS, Step
 
 FALSE_ALARM = 1e-6
 

@@ -53,8 +53,7 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map
-from bnmc.mean_field.map.laplace import laplace_nodes
-from bnmc.mean_field.map.rows import Rows, gaussian_rows
+from bnmc.mean_field.map.rows import Rows, gaussian_rows, laplace_nodes
 
 
 @dataclass(frozen=True)

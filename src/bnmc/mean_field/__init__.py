@@ -36,15 +36,15 @@ from typing import TYPE_CHECKING
 
 from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
 from bnmc.mean_field.blocks.results import BlockFixedPoint
-from bnmc.mean_field.correlation.correlation_map import CorrelationMap
-from bnmc.mean_field.correlation.edge import EdgeOfChaos, edge_of_chaos
-from bnmc.mean_field.correlation.isometry import IsometryRate, isometry_rate
-from bnmc.mean_field.correlation.residual import GrowthLaw, ResidualGrowth, residual_growth
-from bnmc.mean_field.correlation.results import (
-    CorrelationPoint,
-    PairTrajectory,
-    Phase,
-    VariancePoint,
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap, PairTrajectory
+from bnmc.mean_field.correlation.fixed_points import CorrelationPoint, VariancePoint
+from bnmc.mean_field.correlation.phases import EdgeOfChaos, Phase, edge_of_chaos
+from bnmc.mean_field.correlation.residual import (
+    GrowthLaw,
+    IsometryRate,
+    ResidualGrowth,
+    isometry_rate,
+    residual_growth,
 )
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
@@ -56,7 +56,7 @@ from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, st
 from bnmc.mean_field.fixed_point.large_batch import Limit, limit
 from bnmc.mean_field.fixed_point.results import FixedPoint, FourierMode
 from bnmc.mean_field.fixed_point.stability_plot import plot_stability
-from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
+from bnmc.mean_field.map.iteration import MeanFieldTrajectory, Step
 
 __all__ = [
     "BlockFixedPoint",

@@ -15,10 +15,7 @@ from bnmc.mean_field.finite_width.predicted import fluctuations, require_indepen
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
-from bnmc.mean_field.map.iteration import step, trajectory
-from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
-
-__all__ = ["MeanField"]
+from bnmc.mean_field.map.iteration import MeanFieldTrajectory, Step, step, trajectory
 
 
 class MeanField:

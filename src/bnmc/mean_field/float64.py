@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EPSILON", "TINY", "FloatArray"]
-
 FloatArray = NDArray[np.float64]
 
 #: The distance from 1 to the next float64 number, 2.2e-16.

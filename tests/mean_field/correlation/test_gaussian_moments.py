@@ -9,8 +9,12 @@ from scipy import integrate, special
 
 from bnmc import Activation
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.correlation.functions import gaussian_function, slopes_at_zero
-from bnmc.mean_field.correlation.gaussian_moments import moments, rough_moments
+from bnmc.mean_field.correlation.gaussian_moments import (
+    gaussian_function,
+    moments,
+    rough_moments,
+    slopes_at_zero,
+)
 
 
 def expectation(f, q, kinks=()):

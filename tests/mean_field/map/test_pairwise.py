@@ -31,8 +31,7 @@ from slow_cases import pairs, some
 from bnmc.errors import (
     PartialEstimateError,
 )
-from bnmc.mean_field.map.iteration import SHIFTS
-from bnmc.mean_field.map.results import MeanFieldTrajectory, Step
+from bnmc.mean_field.map.iteration import SHIFTS, MeanFieldTrajectory, Step
 
 
 def on_sphere(G, sigma, norm="batch"):

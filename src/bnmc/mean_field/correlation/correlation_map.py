@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -12,24 +13,63 @@ from bnmc._support.arguments import integer, real, real_numbers
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
-from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
-from bnmc.mean_field.correlation.functions import ActivationLike
-from bnmc.mean_field.correlation.layer import PairLayer, layer_of, pair_layer
-from bnmc.mean_field.correlation.pair_function import pair_function
-from bnmc.mean_field.correlation.phases import phase_of
-from bnmc.mean_field.correlation.results import (
+from bnmc.mean_field.correlation.fixed_points import (
     CorrelationPoint,
-    PairTrajectory,
-    Phase,
     VariancePoint,
+    attractor,
+    correlation_points,
+    variance_points,
 )
-from bnmc.mean_field.correlation.variance import attractor, variance_points
+from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
+from bnmc.mean_field.correlation.layer import (
+    LevelMap,
+    PairLayer,
+    layer_of,
+    pair_function,
+    pair_layer,
+)
+from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray
 
 __all__ = ["CorrelationMap"]
 
 # Levels that a map remembers.
 _REMEMBERED = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTrajectory:
+    """Variances and correlations over depth; see `CorrelationMap.trajectory`.
+
+    Attributes
+    ----------
+    variance : ndarray of shape (depth + 1,)
+        q_l, the variance of the pre-activations of layer l.
+    correlation : ndarray of shape (depth + 1, ...)
+        c_l, with the shape of the argument `correlation` behind the axis of layers.
+    gradient_factor : ndarray of shape (depth,)
+        Factor of the expected squared gradient norm from layer l + 1 back to layer l.
+    error : float
+        Bound of the error of one application of the map, relative to the variance.  Errors of
+        earlier layers propagate to later ones.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import CorrelationMap
+    >>> run = CorrelationMap("tanh").trajectory(2, correlation=0.5)
+    >>> run.variance.round(6), run.correlation.round(6)
+    (array([1.      , 0.394294, 0.23645 ]), array([0.5     , 0.472551, 0.462135]))
+    """
+
+    variance: FloatArray
+    correlation: FloatArray
+    gradient_factor: FloatArray
+    error: float
+
+    @property
+    def layers(self) -> FloatArray:
+        """The layers l, shape (depth + 1,)."""
+        return np.arange(len(self.variance), dtype=np.float64)
 
 
 class CorrelationMap:
@@ -243,7 +283,7 @@ class CorrelationMap:
         Notes
         -----
         The coefficients of Φ in powers of c are not negative, which bounds the number of fixed
-        points; see the module `bnmc.mean_field.correlation.correlation_points`.
+        points; see the module `bnmc.mean_field.correlation.fixed_points`.
 
         Examples
         --------

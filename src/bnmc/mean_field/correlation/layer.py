@@ -28,30 +28,38 @@ none               q              q              m = 0, t = 1
 Before σ the means over the features are 0 at infinite width, so layer, RMS and group normalization
 are the same there.  Group normalization with a fixed number of groups is layer normalization: each
 group is infinitely wide.
+
+If V has a closed form, it is used.  If not, V is a power series in c whose coefficients are not
+negative: the squares of the Hermite coefficients of σ.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from bnmc._support.arguments import choice, real
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.mean_field.correlation.functions import (
+from bnmc.mean_field.correlation.gaussian_moments import (
     ActivationLike,
     GaussianFunction,
+    Moments,
     gaussian_function,
+    moments,
+    rough_moments,
 )
-from bnmc.mean_field.correlation.gaussian_moments import Moments, moments, rough_moments
-
-__all__ = ["NORMS", "ORDERS", "Level", "PairLayer", "layer_of", "pair_layer"]
+from bnmc.mean_field.duals.closed_forms import CLOSED_FORMS, ClosedForm, homogeneous
+from bnmc.mean_field.duals.series import expansion
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 #: Normalizations over the features, and none; a string that begins with "group" is one, too.
-NORMS = ("none", "layer", "rms", "group")
-ORDERS = ("norm-activation", "activation-norm", "pre-activation")
+_NORMS = ("none", "layer", "rms", "group")
+_ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
 # Largest variance and factor: their squares and products are far from the end of float64.
 _MOST = 1e100
@@ -228,7 +236,7 @@ def pair_layer(
         weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
         bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
         norm=_kind(norm),
-        order=choice("order", order, ORDERS),
+        order=choice("order", order, _ORDERS),
         skip=real("skip", skip, low=-_MOST, high=_MOST),
         eps=real("eps", eps, low=0.0, high=_MOST),
     )
@@ -268,14 +276,207 @@ def _kind(norm: str | Norm) -> str:
             raise _of_batch(norm.name)
         return "none" if norm.is_identity else "layer" if norm.centred else "rms"
     if not isinstance(norm, str):
-        raise ArgumentTypeError("norm", norm, ", ".join(NORMS))
+        raise ArgumentTypeError("norm", norm, ", ".join(_NORMS))
     if norm.startswith("batch"):
         raise _of_batch(norm)
     if norm.startswith("group"):
         return "layer"
-    return choice("norm", norm, NORMS)
+    return choice("norm", norm, _NORMS)
 
 
 def _of_batch(name: str) -> ArgumentError:
     hint = "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)"
-    return ArgumentError("norm", name, ", ".join(NORMS), hint)
+    return ArgumentError("norm", name, ", ".join(_NORMS), hint)
+
+
+# --- V as a function of the correlation
+
+# Relative rounding error of a closed form.
+_ROUNDING = 32.0 * EPSILON
+
+
+class _PairFunction(Protocol):
+    """V(ρ) = E σ(u)σ(v) and its derivative with respect to ρ, on [−1, 1]."""
+
+    def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V(ρ) and the largest error, relative to V(1)."""
+        ...
+
+    def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V′(ρ) and the largest error, relative to V′(ρ) or to V(1)."""
+        ...
+
+
+class _Closed(NamedTuple):
+    """A dual activation with a closed form, at one variance."""
+
+    form: ClosedForm
+    inner: Moments
+
+    def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V(ρ) and its error."""
+        return self._pair(correlation)[0], _ROUNDING
+
+    def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V′(ρ) and its error; if σ jumps, V′(±1) is infinite."""
+        q = self.inner.variance
+        slope = q * self._pair(correlation)[1]
+        if np.isinf(self.inner.gradient):  # the form of "step" lacks the derivative of the jump
+            with np.errstate(divide="ignore"):
+                slope = 1.0 / (2.0 * np.pi * np.sqrt((1.0 - correlation) * (1.0 + correlation)))
+        return np.asarray(slope), _ROUNDING
+
+    def _pair(self, correlation: FloatArray) -> tuple[FloatArray, FloatArray]:
+        q = np.asarray(self.inner.variance)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.form.pair(q, q, np.asarray(q * correlation))
+
+
+class PowerSeries(NamedTuple):
+    """V(ρ) = Σ_k a_k² ρ^k, truncated.
+
+    Attributes
+    ----------
+    squares : ndarray of shape (terms,)
+        a_k².
+    rest : float
+        Σ a_k² over the terms that are left out.
+    noise : float
+        Relative error of the coefficients and of their sum.
+    inner : Moments
+    """
+
+    squares: FloatArray
+    rest: float
+    noise: float
+    inner: Moments
+
+    def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V(ρ) and its error."""
+        size = np.abs(correlation)
+        total = np.polynomial.polynomial.polyval(correlation, self.squares)
+        missing = self.rest * size ** len(self.squares)
+        total = np.where(correlation == 1.0, self.inner.square, total)
+        total = np.where(correlation == -1.0, self.inner.mirror, total)
+        missing = np.where(size == 1.0, 0.0, missing)
+        worst = float(np.max(missing, initial=0.0)) / self.inner.square
+        return np.asarray(total), worst + self.noise
+
+    def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return V′(ρ) and its error."""
+        terms = len(self.squares)
+        series = np.polynomial.polynomial.polyder(self.squares)
+        total = np.polynomial.polynomial.polyval(correlation, series)
+        whole = self.inner.variance * self.inner.gradient
+        size = np.abs(correlation)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # k ρ^(k−1) is largest at k = −1/ln ρ.
+            peak = np.maximum(terms, -1.0 / np.log(np.minimum(size, 1.0 - EPSILON)))
+            missing = self.rest * peak * size ** (peak - 1.0)
+        if np.isfinite(whole):
+            rest = max(whole - float(series.sum()), 0.0)
+            missing = np.minimum(missing, rest * size ** (terms - 1))
+        total = np.where(correlation == 1.0, whole, total)
+        missing = np.where(correlation == 1.0, self.inner.gradient_error * whole, missing)
+        scale = max(self.inner.square, float(np.max(np.abs(total), initial=0.0)))
+        worst = float(np.max(missing, initial=0.0)) / scale if np.isfinite(scale) else 0.0
+        return np.asarray(total), worst + self.noise * min(terms, 1.0 / (1.0 - _largest(size)))
+
+
+def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
+    """Return V at the variance of some moments.
+
+    Raises
+    ------
+    ArgumentError
+        If a series is needed and σ has no finite mean square.
+    """
+    if function.expanded is None:
+        form = (
+            homogeneous(*function.slopes)
+            if function.slopes is not None
+            else CLOSED_FORMS[function.name]
+        )
+        return _Closed(form, inner)
+    found = expansion(function.expanded, np.array([inner.variance]))
+    squares = found.coefficients[0] ** 2
+    rest = max(inner.square - float(squares.sum()), float(found.rest[0]) * inner.square)
+    return PowerSeries(squares, rest, float(2.0 * found.noise[0]) + inner.error, inner)
+
+
+def _largest(size: FloatArray) -> float:
+    """Return the largest entry below 1."""
+    return float(np.max(np.where(size < 1.0, size, 0.0), initial=0.0))
+
+
+# --- the correlation map
+
+
+class LevelMap(NamedTuple):
+    """Φ at one level: the correlation after a layer, from that before it.
+
+    Attributes
+    ----------
+    layer : PairLayer
+    level : Level
+    pairs : _PairFunction
+    """
+
+    layer: PairLayer
+    level: Level
+    pairs: _PairFunction
+
+    def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return the correlations after the layer, and the largest error."""
+        layer, level = self.layer, self.level
+        value, error = self.pairs.value(correlation)
+        product = layer.skip**2 * level.stream * correlation
+        product = product + self._weight * (value - level.mean**2) + layer.bias_variance
+        following = np.clip(product / level.following, -1.0, 1.0)
+        # At c = 1 both are computed from the same moments, but rounded apart.
+        following = np.where(correlation == 1.0, 1.0, following)
+        return np.asarray(following), self._error(error)
+
+    def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
+        """Return Φ′, and the largest error."""
+        layer, level = self.layer, self.level
+        slope, error = self.pairs.slope(correlation)
+        total = (layer.skip**2 * level.stream + self._weight * slope) / level.following
+        return np.asarray(total), self._error(error)
+
+    @property
+    def constant(self) -> float:
+        """β_0 = Φ(0)."""
+        return float(self.value(np.zeros(1))[0][0])
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether Φ(c) = c for all c."""
+        probes = np.array([-1.0, 0.0, 0.5])
+        return bool(np.all(np.abs(self.value(probes)[0] - probes) <= _ROUNDING))
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether Φ(−1) = −1, so that all even β_k are 0."""
+        return float(self.value(np.array([-1.0]))[0][0]) <= _ROUNDING - 1.0
+
+    @property
+    def _weight(self) -> float:
+        return self.layer.weight_variance * self.level.factor
+
+    def _error(self, of_pairs: float) -> float:
+        """Return the error of Φ or Φ′, given that of V or V′ relative to V(1)."""
+        level = self.level
+        scale = self._weight * level.inner.square / level.following
+        return scale * of_pairs + level.error
+
+    def shares(self) -> tuple[FloatArray, float] | None:
+        """Return β_k for all terms of the series, and their error; None for a closed form."""
+        if not isinstance(self.pairs, PowerSeries):
+            return None
+        layer, level = self.layer, self.level
+        shares = self._weight * self.pairs.squares
+        shares[0] += layer.bias_variance - self._weight * level.mean**2
+        if len(shares) > 1:
+            shares[1] += layer.skip**2 * level.stream
+        return np.maximum(shares / level.following, 0.0), self.pairs.noise + level.error

@@ -1,24 +1,119 @@
-"""The phase of a network, from the fixed point of its variance."""
+"""The phase of a network, from the fixed point of its variance, and the edge between the phases.
+
+The edge of chaos consists of the variances of weights and biases at which χ = Φ′(1) is 1.
+Without normalization, χ = σ_w² S(q) with S(q) = E σ′(u)² and q the fixed point of the variance,
+q = σ_w² V(q) + σ_b².  So the edge is a curve with the parameter q,
+
+    σ_w² = 1/S(q),    σ_b² = q − V(q)/S(q).
+
+With a norm after σ, χ = σ_w² S(q)/v(q), v the variance or the mean square of σ that the norm
+divides by, and q = σ_w² + σ_b².  So σ_w² = v(q)/S(q), and σ_b² = q − v(q)/S(q).  With a norm before
+σ, χ = σ_w² S(1)/(σ_w² V(1) + σ_b²), so that the edge is the line σ_b² = σ_w² (S(1) − V(1)).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
-from bnmc.mean_field.correlation.layer import PairLayer
-from bnmc.mean_field.correlation.results import Phase
-from bnmc.mean_field.correlation.variance import SMALLEST, gradient_at_zero
-from bnmc.mean_field.float64 import EPSILON
-
-__all__ = ["phase_of"]
+from bnmc._support.arguments import real, real_numbers
+from bnmc.chain.norms import Norm
+from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.mean_field.correlation.fixed_points import (
+    SMALLEST,
+    correlation_points,
+    depth_scale,
+    gradient_at_zero,
+    roots,
+)
+from bnmc.mean_field.correlation.gaussian_moments import (
+    ActivationLike,
+    Moments,
+    moments,
+    rough_moments,
+)
+from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, pair_layer
+from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # The limit of infinite variance is evaluated here.
 _LARGE = 1e12
 
 # Slopes of σ left and right of 0 that differ by less than this part are equal.
 _SAME = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """The phase of a network at initialization; see `CorrelationMap.phase`.
+
+    Attributes
+    ----------
+    name : {"ordered", "critical", "chaotic"}
+        Whether `gradient_factor` is below 1, equal to 1 within the tolerance, or above 1.
+    variance : float
+        q*, the variance that the pre-activations converge to; 0 and ``inf`` are possible.
+    variance_rate : float
+        Factor per layer by which deviations from q* shrink; if q* is 0 or infinite, the factor of
+        the variance itself per layer.
+    correlation : float or None
+        c*, the correlation that two inputs converge to.  None if it depends on the inputs: if Φ is
+        the identity, or the network becomes linear because q* is 0.
+    correlation_rate : float
+        Φ′(c*), the factor per layer by which deviations from c* shrink; 1 if `correlation` is None.
+    gradient_factor : float
+        χ = Φ′(1), the factor per layer of the expected squared gradient norm in backpropagation.
+    error : float
+        Bound of the error of χ, relative if χ exceeds 1.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import CorrelationMap
+    >>> phase = CorrelationMap("tanh", weight_variance=1.5, bias_variance=0.05).phase()
+    >>> phase.name, round(phase.correlation_depth, 4), round(phase.gradient_depth, 4)
+    ('ordered', 15.791, 15.791)
+    """
+
+    name: str
+    variance: float
+    variance_rate: float
+    correlation: float | None
+    correlation_rate: float
+    gradient_factor: float
+    error: float
+
+    @property
+    def variance_depth(self) -> float:
+        """Depth scale ξ_q = −1/ln|dq_new/dq| of the variance, in layers."""
+        return depth_scale(self.variance_rate)
+
+    @property
+    def correlation_depth(self) -> float:
+        """Depth scale ξ_c = −1/ln|Φ′(c*)| of correlations, in layers; ``inf`` on the edge."""
+        return depth_scale(self.correlation_rate)
+
+    @property
+    def gradient_depth(self) -> float:
+        """Depth scale ``ξ_∇ = 1/|ln χ|`` of the squared gradient norm, in layers.
+
+        Gradients vanish over this depth in the ordered phase and explode in the chaotic one.
+        """
+        growth = self.gradient_factor
+        if growth in (0.0, math.inf):
+            return 0.0
+        return math.inf if self.name == "critical" else 1.0 / abs(math.log(growth))
+
+    def __str__(self) -> str:
+        """Return the phase, its fixed point and its depth scales in one line."""
+        where = "depends on the inputs" if self.correlation is None else f"{self.correlation:.6g}"
+        return (
+            f"{self.name}: variance {self.variance:.6g}, correlation {where}, depth scale "
+            f"{self.correlation_depth:.4g} layers; squared gradients ×{self.gradient_factor:.6g} "
+            f"per layer, depth scale {self.gradient_depth:.4g} layers"
+        )
 
 
 def phase_of(
@@ -132,3 +227,231 @@ def _is_bent(layer: PairLayer, x: float) -> bool:
     scale = max(abs(right), abs(left))
     straight = np.abs(twice - 2.0 * np.array([right, left])).max() <= _SAME * scale
     return bool(scale > 0.0 and straight and abs(right + left) > _SAME * scale)
+
+
+# --- the edge between the phases
+
+# The smallest root without bias.
+_SMALLEST_ROOT = 1e-5
+
+# Relative step of difference quotients for the propagation of errors.
+_STEP = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeOfChaos:
+    """Points of the edge of chaos; `edge_of_chaos` returns them.
+
+    All arrays have the shape of the argument `bias_variance`.
+
+    Attributes
+    ----------
+    bias_variance, weight_variance : ndarray of float64
+        σ_b² and σ_w².
+    variance : ndarray of float64
+        q*, the variance of the pre-activations.
+    variance_slope : ndarray of float64
+        The derivative of the variance map at q*. At q* = 0 it is 1; it is the next larger number if
+        q* = 0 repels.
+    error : ndarray of float64
+        Bound of the relative error of σ_w²: errors of the quadrature, propagated to first order.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import edge_of_chaos
+    >>> edge = edge_of_chaos("gelu", [0.05, 0.3])
+    >>> edge.weight_variance.round(6), edge.stable
+    (array([2.30252 , 1.956159]), array([False,  True]))
+    """
+
+    bias_variance: FloatArray
+    weight_variance: FloatArray
+    variance: FloatArray
+    variance_slope: FloatArray
+    error: FloatArray
+
+    @property
+    def stable(self) -> NDArray[np.bool_]:
+        """Whether q* attracts: ``|variance_slope| <= 1``. It is 1 at q* = 0."""
+        return np.asarray(np.abs(self.variance_slope) <= 1.0)
+
+
+class _Point(NamedTuple):
+    weight: float
+    variance: float
+    slope: float
+    error: float
+
+
+def edge_of_chaos(
+    activation: ActivationLike,
+    bias_variance: ArrayLike = 0.0,
+    *,
+    norm: str | Norm = "none",
+    order: str = "norm-activation",
+    rtol: float = 1e-8,
+) -> EdgeOfChaos:
+    """Weight variances at the edge of chaos, where gradients neither vanish nor explode.
+
+    Parameters
+    ----------
+    activation : str, Activation or callable
+        As in `CorrelationMap`.
+    bias_variance : array_like of real numbers, default 0
+        σ_b² >= 0.
+    norm, order
+        As in `CorrelationMap`; skip and eps are 0.
+    rtol : float, default 1e-8
+        Largest acceptable relative error of σ_w².
+
+    Returns
+    -------
+    EdgeOfChaos
+        With one σ_w² for each σ_b². If several variances q* qualify, the smallest one that is an
+        attractor is taken, or the smallest one if none is.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        If an argument is not allowed, or there is no edge at a bias variance. For example, the edge
+        of relu without norm is the single point σ_w² = 2, σ_b² = 0.
+    PartialEstimateError
+        If `rtol` is not reached; ``partial`` is the `EdgeOfChaos`.
+
+    Notes
+    -----
+    With ``V(q) = E σ(u)²`` and ``S(q) = E σ′(u)²`` for u normal of variance q, the edge without
+    norm is ``σ_w² = 1/S(q*)``, ``σ_b² = q* − V(q*)/S(q*)`` (Schoenholz et al., arXiv 1611.01232).
+    The module has the formulas with norms. For a positively homogeneous activation without norm,
+    every variance is a fixed point on the edge, and `EdgeOfChaos.variance` is 1.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import edge_of_chaos
+    >>> edge = edge_of_chaos("tanh", [0.0, 0.05, 0.3])
+    >>> edge.weight_variance.round(9)
+    array([1.        , 1.76095464, 2.50512719])
+    >>> float(edge_of_chaos("relu").weight_variance)
+    2.0
+    """
+    layer = pair_layer(activation, 1.0, 0.0, norm, order, 0.0, 0.0)
+    biases = real_numbers("bias_variance", bias_variance, "numbers >= 0", lambda b: b >= 0.0)
+    rtol = real("rtol", rtol, above=0.0)
+    curve = _curve(layer)
+    found = [_point(layer, curve, float(bias)) for bias in biases.reshape(-1)]
+    columns = [np.reshape([one[k] for one in found], biases.shape) for k in range(4)]
+    edge = EdgeOfChaos(
+        bias_variance=biases,
+        weight_variance=columns[0],
+        variance=columns[1],
+        variance_slope=columns[2],
+        error=columns[3],
+    )
+    if not (edge.error <= rtol).all():
+        worst = float(np.max(edge.error))
+        raise PartialEstimateError(f"edge known to {worst:.1e} only, rtol is {rtol:g}", edge)
+    return edge
+
+
+class _Curve:
+    """σ_b² as a function of q, remembered at the points of the search."""
+
+    def __init__(self, layer: PairLayer) -> None:
+        self.layer = layer
+        self._known: dict[float, float] = {}
+
+    def bias(self, variance: float) -> float:
+        if variance not in self._known:
+            found = rough_moments(self.layer.function, variance)
+            finite = math.isfinite(found.square)
+            self._known[variance] = _bias(self.layer, found) if finite else math.nan
+        return self._known[variance]
+
+
+def _curve(layer: PairLayer) -> _Curve:
+    if math.isinf(rough_moments(layer.function, 1.0).gradient):
+        hint = "it jumps, so every network is chaotic"
+        raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
+    return _Curve(layer)
+
+
+def _lengths(layer: PairLayer, found: Moments) -> float:
+    """Return V(q), or v(q) if the norm follows σ and subtracts the mean."""
+    centred = layer.norm == "layer" and not layer.norm_is_first
+    return found.square - found.mean**2 if centred else found.square
+
+
+def _bias(layer: PairLayer, found: Moments) -> float:
+    if found.gradient == 0.0:
+        return math.nan
+    return found.variance - _lengths(layer, found) / found.gradient
+
+
+def _weight(layer: PairLayer, found: Moments) -> float:
+    part = 1.0 if layer.norm_is_first else _lengths(layer, found)
+    return part / found.gradient
+
+
+def _point(layer: PairLayer, curve: _Curve, bias: float) -> _Point:
+    """Return the edge at one bias variance."""
+    if layer.fixes_variance and layer.norm_is_first:
+        return _on_line(layer, bias)
+    if layer.is_scale_free:
+        if bias > 0.0:
+            raise _no_edge(layer, bias, "of a homogeneous activation is a single point, at 0")
+        return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
+    # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
+    smallest = SMALLEST if bias > 0.0 else _SMALLEST_ROOT
+    found = [_at(layer, curve, q) for q in roots(lambda q: curve.bias(q) - bias, smallest)]
+    if bias == 0.0 and layer.norm == "none":
+        found = _with_zero(layer, curve, found)
+    if not found:
+        raise _no_edge(layer, bias, "does not pass here")
+    stable = [one for one in found if abs(one.slope) <= 1.0]
+    return (stable or found)[0]
+
+
+def _on_line(layer: PairLayer, bias: float) -> _Point:
+    """Return the edge with a norm before σ, where the variance in σ is 1."""
+    found = moments(layer.function, 1.0)
+    gap = found.gradient - found.square
+    noise = found.gradient_error * found.gradient + found.error * found.square
+    if bias == 0.0 or gap <= noise:
+        always = "critical" if abs(gap) <= noise else "chaotic" if gap > 0.0 else "ordered"
+        there = f"does not pass here: without bias every network is {always}"
+        raise _no_edge(layer, bias, there)
+    weight = bias / gap
+    return _Point(weight, weight * found.square + bias, 0.0, noise / gap + EPSILON)
+
+
+def _at(layer: PairLayer, curve: _Curve, variance: float) -> _Point:
+    """Return the point of the curve with the parameter q."""
+    found = moments(layer.function, variance)
+    weight = _weight(layer, found)
+    step = _STEP * variance
+    nearby = rough_moments(layer.function, variance + step)
+    ratio = _lengths(layer, found) / found.gradient
+    noise = ratio * (3.0 * found.error + found.gradient_error) + 4.0 * EPSILON * variance
+    steepness = abs(curve.bias(variance + step) - curve.bias(variance)) / step
+    shift = noise / steepness if steepness > 0.0 else math.inf
+    change = abs(_weight(layer, nearby) / weight - 1.0) / step
+    error = 3.0 * found.error + found.gradient_error + 2.0 * change * shift
+    slope = weight * found.square_slope if layer.norm == "none" else 0.0
+    return _Point(weight, variance, slope, error)
+
+
+def _with_zero(layer: PairLayer, curve: _Curve, found: list[_Point]) -> list[_Point]:
+    """Add the limit q → 0 to the points without bias, if σ(0) = 0 and σ′(0) is not 0."""
+    least = rough_moments(layer.function, SMALLEST)
+    limit, error = gradient_at_zero(layer.function)
+    if not abs(least.square - SMALLEST * limit) <= 1e-3 * SMALLEST * limit:
+        return found
+    # The slope is 1 there.  The variance decreases if the curve leaves upwards.
+    falls = curve.bias(_SMALLEST_ROOT) >= 0.0
+    zero = _Point(1.0 / limit, 0.0, 1.0 if falls else 1.0 + EPSILON, error)
+    return [zero, *found] if falls else [*found, zero]
+
+
+def _no_edge(layer: PairLayer, bias: float, there: str) -> ArgumentError:
+    hint = f"the edge of {layer.function.name} with norm {layer.norm!r} {there}"
+    return ArgumentError("bias_variance", bias, "a bias variance with an edge of chaos", hint)

@@ -20,7 +20,8 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NO_SKIP, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
-from bnmc.mean_field.correlation.results import CorrelationPoint, Phase
+from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
+from bnmc.mean_field.correlation.phases import Phase
 from bnmc.mean_field.finite_width.pair_moments import COARSE, FINE, PairMoments, pair_moments
 from bnmc.mean_field.finite_width.pair_results import PairFluctuations
 from bnmc.mean_field.finite_width.results import mean_square_of, require_known

@@ -1,7 +1,7 @@
 """The mean-field map F, from the Gram matrix G of one layer to that of the next.
 
 F(G) = E[σ(φ) σ(φ)ᵀ], with σ the activation, φ = N(h) a normalized row, N the normalization, and
-h ~ N(0, gain² G).  `rows` turns G into the law of h, `laplace` removes the normalization by an
+h ~ N(0, gain² G).  `rows` turns G into the law of h and removes the normalization by an
 integral, `homogeneous` and `pairwise` evaluate the integral for the two kinds of activation, and
 `iteration` checks the arguments and iterates.
 

@@ -11,7 +11,7 @@ For normal rows of covariance C the two expectations are C and
 
 (Cho and Saul, *Kernel methods for deep learning*, 2009, degree 1).  Without normalization this is
 the result.  With normalization, φ = √n u / √(‖u‖² + ε), so σ(φ_i) σ(φ_j) is
-n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.map.laplace` with k = 1,
+n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.map.rows` with k = 1,
 
     F(G) = n ∫ D(z) (α² C(z) + β² A(C(z))) dz.
 """
@@ -22,10 +22,7 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.map.laplace import laplace_nodes
-from bnmc.mean_field.map.rows import Rows
-
-__all__ = ["homogeneous_map", "slopes"]
+from bnmc.mean_field.map.rows import Rows, laplace_nodes
 
 # Distance of the nodes.  The integrand is analytic where |Im log z| < π/2, so the rule of every
 # second node has an error of about exp(−π²/(2 · 0.15)) = 5e-15.  The error estimate is the error of

@@ -15,11 +15,8 @@ import numpy as np
 
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
-from bnmc.mean_field.correlation.functions import gaussian_function
-from bnmc.mean_field.correlation.gaussian_moments import moments
+from bnmc.mean_field.correlation.gaussian_moments import gaussian_function, moments
 from bnmc.mean_field.float64 import FloatArray
-
-__all__ = ["SampleMoments", "normalized_gram", "sample_moments"]
 
 # A part of E σ² below this is rounding: the norm would divide by it.
 _NO_VARIANCE = 1e-13

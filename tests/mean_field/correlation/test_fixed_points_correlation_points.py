@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.mean_field.correlation.correlation_points import LevelMap, correlation_points
-from bnmc.mean_field.correlation.layer import layer_of
-from bnmc.mean_field.correlation.pair_function import pair_function
+from bnmc.mean_field.correlation.fixed_points import correlation_points
+from bnmc.mean_field.correlation.layer import LevelMap, layer_of, pair_function
 
 
 class Wrong:

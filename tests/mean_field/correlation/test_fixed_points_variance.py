@@ -7,8 +7,8 @@ import pytest
 from scipy.integrate import quad
 
 from bnmc.mean_field import CorrelationMap
+from bnmc.mean_field.correlation.fixed_points import attractor, roots, variance_points
 from bnmc.mean_field.correlation.layer import pair_layer
-from bnmc.mean_field.correlation.variance import attractor, roots, variance_points
 
 
 def crossing(*points):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc.mean_field.correlation.gaussian_moments import Moments
-from bnmc.mean_field.correlation.pair_function import PowerSeries
+from bnmc.mean_field.correlation.layer import PowerSeries
 
 TERMS, REST = 5, 1e-3
 SQUARES = 0.5 ** np.arange(TERMS)

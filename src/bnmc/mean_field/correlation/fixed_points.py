@@ -1,0 +1,312 @@
+"""Fixed points of the variance map, the one that a network is attracted to, and those of Φ.
+
+Let Φ be the correlation map.  Φ(c) = Σ_k β_k c^k with β_k ≥ 0 and Σ_k β_k = 1 (Hermite series).  So
+Φ is increasing and convex on [0, 1], and
+
+    ψ(c) = (1 − Φ(c))/(1 − c) = Σ_j B_j c^j,    B_j = 1 − Σ_{k ≤ j} β_k,
+
+increases from 1 − β_0 at c = 0 to Φ′(1) at c = 1.  Fixed points in [0, 1) solve ψ(c) = 1, so there
+is none if Φ′(1) ≤ 1, and one if Φ′(1) > 1.  If all even β_k are 0, −c is a fixed point with c.  If
+not, there is none in [−1, 0): let O and E be the odd and the even part of Φ; then
+O(x) − E(x) − x < O(1) x − x ≤ 0 for x in (0, 1], so Φ(−x) > −x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bnmc.mean_field.correlation.gaussian_moments import (
+    GaussianFunction,
+    rough_moments,
+    slopes_at_zero,
+)
+from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
+from bnmc.mean_field.float64 import EPSILON
+
+#: Variances between these are searched for fixed points; a smaller one counts as 0.
+SMALLEST, _LARGEST = 1e-12, 1e12
+
+# Points of the search per factor of 10.
+_PER_DECADE = 8
+
+# A factor per layer of a homogeneous activation that is this close to 1 is 1.
+_ONE = 8.0 * EPSILON
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariancePoint:
+    """A fixed point of the variance map; see `CorrelationMap.variance_fixed_points`.
+
+    Attributes
+    ----------
+    variance : float
+        q* ≥ 0, the variance of the pre-activations.
+    slope : float
+        The derivative of the variance map at q*: small deviations shrink by this factor per layer.
+    error : float
+        Bound of the error of q*, absolute below 1, relative above.  ``inf`` if the slope is 1
+        within its error.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import CorrelationMap
+    >>> (point,) = CorrelationMap("tanh", bias_variance=0.1).variance_fixed_points()
+    >>> round(point.variance, 6), round(point.slope, 6), point.stable
+    (0.294985, 0.456487, True)
+    """
+
+    variance: float
+    slope: float
+    error: float
+
+    @property
+    def stable(self) -> bool:
+        """Whether ``|slope| < 1``."""
+        return abs(self.slope) < 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorrelationPoint:
+    """A fixed point of the correlation map; see `CorrelationMap.fixed_points`.
+
+    Attributes
+    ----------
+    correlation : float
+        c*, in [−1, 1].
+    slope : float
+        Φ′(c*): small deviations shrink by this factor per layer.
+    stable : bool
+        Whether correlations near c* converge to c*: ``slope < 1``, or ``slope = 1`` at c* = 1,
+        where they converge like a power of the depth.
+    error : float
+        Bound of the error of c*.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import CorrelationMap
+    >>> low, high = CorrelationMap("gelu", norm="layer").fixed_points()
+    >>> round(low.correlation, 6), round(low.depth, 3), high.stable
+    (0.760402, 14.359, False)
+    """
+
+    correlation: float
+    slope: float
+    stable: bool
+    error: float
+
+    @property
+    def depth(self) -> float:
+        """Depth scale ξ = −1/ln|Φ′(c*)|, in layers; ``inf`` if it is no attractor."""
+        return depth_scale(self.slope)
+
+
+def depth_scale(slope: float) -> float:
+    """Return −1/ln|slope|, the layers in which deviations shrink by the factor e."""
+    size = abs(slope)
+    if size == 0.0:
+        return 0.0
+    return -1.0 / math.log(size) if size < 1.0 else math.inf
+
+
+# --- the variance
+
+
+def roots(function: Callable[[float], float], smallest: float = SMALLEST) -> list[float]:
+    """Return the points from `smallest` to the largest variance where a function is 0.
+
+    Two roots between neighbouring points of the search are not found.  The function may be infinite
+    in places; where it jumps to infinity is no root.  Intervals with a NaN at an end are left out.
+    """
+    from scipy.optimize import brentq
+
+    def at(logarithm: float) -> float:
+        return function(math.exp(logarithm))
+
+    ends = math.log(smallest), math.log(_LARGEST)
+    count = round((ends[1] - ends[0]) / math.log(10.0) * _PER_DECADE)
+    grid = np.linspace(*ends, count + 1).tolist()
+    signs = [np.sign(at(point)) for point in grid]
+    found = [point for point, sign in zip(grid, signs, strict=True) if sign == 0.0]
+    for k in range(count):
+        if signs[k] * signs[k + 1] < 0.0:
+            low, high = _finite(at, grid[k], grid[k + 1])
+            if math.isfinite(at(low)) and math.isfinite(at(high)):
+                found.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
+    return [math.exp(point) for point in sorted(found)]
+
+
+def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
+    """Return the fixed points of the variance map, by increasing variance.
+
+    If every variance is a fixed point (a homogeneous activation on its edge), return none.
+    """
+    if layer.is_scale_free:
+        rate = layer.scale_rate
+        if abs(rate - 1.0) <= _ONE:
+            return ()
+        if layer.bias_variance == 0.0:
+            return (VariancePoint(variance=0.0, slope=rate, error=0.0),)
+        if rate > 1.0:
+            return ()
+        variance = layer.bias_variance / (1.0 - rate)
+        error = 4.0 * EPSILON / (1.0 - rate)
+        return (VariancePoint(variance=variance, slope=rate, error=error * max(1.0, variance)),)
+    if layer.fixes_variance:
+        level = layer.level(1.0)
+        error = level.error * max(1.0, level.following)
+        return (VariancePoint(variance=level.following, slope=0.0, error=error),)
+    found = [_point(layer, variance) for variance in roots(layer.growth)]
+    least = layer.rough_level(SMALLEST)
+    if layer.bias_variance == 0.0 and least.following < math.sqrt(SMALLEST):
+        zero = VariancePoint(variance=0.0, slope=least.following / SMALLEST, error=0.0)
+        found.insert(0, zero)
+    return tuple(found)
+
+
+def attractor(layer: PairLayer, start: float) -> float:
+    """Return the fixed point that the variance goes to from `start`; ``inf`` if it diverges.
+
+    The variance goes up or down to the next fixed point.  It does not oscillate:
+    V(q) = ∫ σ(x)² exp(−x²/(2q)) dx/√(2πq), so d ln V/d ln q ≥ −1/2, and the slope of the map at a
+    fixed point is at least −1/2.
+    """
+    if layer.is_scale_free and layer.scale_rate >= 1.0 - _ONE:
+        constant = layer.scale_rate <= 1.0 + _ONE and layer.bias_variance == 0.0
+        return start if constant else math.inf
+    points = [point.variance for point in variance_points(layer)]
+    if layer.fixes_variance or layer.is_scale_free:
+        return points[0]
+    if start in points:
+        return start
+    rises = layer.growth(start) > 0.0
+    beyond = [point for point in points if (point > start) == rises]
+    if not beyond:
+        return math.inf if rises else 0.0
+    return beyond[0] if rises else beyond[-1]
+
+
+def gradient_at_zero(function: GaussianFunction) -> tuple[float, float]:
+    """Return the limit of E σ′(u)² for variances that tend to 0, and its relative error."""
+    slopes = slopes_at_zero(function)
+    if slopes is not None:
+        return 0.5 * (slopes[0] ** 2 + slopes[1] ** 2), 4.0 * EPSILON
+    found, other = (rough_moments(function, k * SMALLEST).gradient for k in (1.0, 4.0))
+    # The gradient converges at least like √q, if it does.
+    return found, 2.0 * abs(other / found - 1.0) + 64.0 * EPSILON if found > 0.0 else 0.0
+
+
+def _point(layer: PairLayer, variance: float) -> VariancePoint:
+    level = layer.level(variance)
+    escape = abs(1.0 - level.variance_slope)
+    error = (level.error + 4.0 * EPSILON) * max(level.following, variance)
+    total = error / escape if escape > 0.0 else math.inf
+    # Where the slope is 1 within the error, the root may be a double one.
+    if escape < math.sqrt(EPSILON):
+        total = math.inf
+    return VariancePoint(
+        variance=variance, slope=level.variance_slope, error=total / max(1.0, variance)
+    )
+
+
+def _finite(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Narrow an interval with different signs at its ends until both values are finite.
+
+    An infinite value has a sign, but no chord.  At a jump one value stays infinite.
+    """
+    while math.isinf(function(low)) or math.isinf(function(high)):
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        same = (function(middle) > 0.0) == (function(high) > 0.0)
+        low, high = (low, middle) if same else (middle, high)
+    return low, high
+
+
+# --- the correlation
+
+# A part of Φ below this is rounding.
+_ROUNDING = 1e-13
+
+
+def correlation_points(
+    at: LevelMap, gradient: float, tolerance: float
+) -> tuple[CorrelationPoint, ...]:
+    """Return the fixed points of Φ, by increasing correlation.
+
+    Parameters
+    ----------
+    at : LevelMap
+        Φ, not the identity.
+    gradient : float
+        Φ′(1).
+    tolerance : float
+        Φ′(1) up to 1 + tolerance counts as at most 1.
+    """
+    chaotic = gradient > 1.0 + tolerance
+    top = CorrelationPoint(correlation=1.0, slope=gradient, stable=not chaotic, error=0.0)
+    if not chaotic:
+        return (top,)
+    if at.constant <= _ROUNDING:
+        inner, error = 0.0, 0.0
+    else:
+        inner, error = _inner(at, gradient)
+    slope = float(at.slope(np.array([inner]))[0][0])
+    middle = CorrelationPoint(correlation=inner, slope=slope, stable=slope < 1.0, error=error)
+    if inner == 0.0 and at.is_odd:
+        low = CorrelationPoint(correlation=-1.0, slope=gradient, stable=False, error=0.0)
+        return low, middle, top
+    return middle, top
+
+
+def _inner(at: LevelMap, gradient: float) -> tuple[float, float]:
+    """Return the solution of ψ(c) = 1 in (0, 1), and a bound of its error."""
+    found = at.shares()
+    if found is None:
+        return _of_closed_form(at)
+    shares, noise = found
+    tails = 1.0 - np.cumsum(shares)
+    tails[tails < 0.0] = 0.0
+    missing = gradient - float(tails.sum()) if math.isfinite(gradient) else math.inf
+    terms = len(tails)
+
+    def lower(c: float) -> float:
+        return float(np.polynomial.polynomial.polyval(c, tails)) - 1.0
+
+    def upper(c: float) -> float:
+        # The tails decrease, so the terms that are left out are at most a geometric series.
+        rest = min(max(missing, 0.0), float(tails[-1]) / (1.0 - c)) * c**terms
+        return lower(c) + rest
+
+    high, low = _root(lower), _root(upper)
+    centre = 0.5 * (low + high)
+    steepness = _steepness(lower, centre)
+    return centre, 0.5 * (high - low) + (4.0 * noise / (1.0 - centre) + EPSILON) / steepness
+
+
+def _of_closed_form(at: LevelMap) -> tuple[float, float]:
+    def function(c: float) -> float:
+        return (1.0 - float(at.value(np.array([c]))[0][0])) / (1.0 - c) - 1.0
+
+    root = _root(function)
+    noise = at.value(np.array([root]))[1]
+    return root, (noise / (1.0 - root) + EPSILON) / _steepness(function, root)
+
+
+def _root(function: Callable[[float], float]) -> float:
+    """Return the root of an increasing function on [0, 1)."""
+    from scipy.optimize import brentq
+
+    edge = 1.0 - 1e-9
+    if function(edge) <= 0.0:
+        return edge
+    return float(brentq(function, 0.0, edge, xtol=1e-16, rtol=4.0 * EPSILON))
+
+
+def _steepness(function: Callable[[float], float], c: float) -> float:
+    """Return ψ′ near its root; ψ is convex, so a difference to the left is a lower bound."""
+    step = 1e-3 * min(c, 1.0 - c)
+    return max((function(c) - function(c - step)) / step, EPSILON)
