@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import draw_key, instance, integer, real
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.finite_width.path import path_fluctuations
 from bnmc.mean_field.finite_width.predicted import fluctuations, require_independent
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
+from bnmc.mean_field.float64 import within
 from bnmc.mean_field.map.iteration import MeanFieldTrajectory, Step, step, trajectory
 
 
@@ -433,10 +434,5 @@ class MeanField:
         path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
         found = path_fluctuations(self.chain, path.gram, wanted, draw_key(rng), most)
         complete = replace(path, fluctuations=found)
-        if found.error > wanted:
-            raise PartialEstimateError(
-                f"relative standard error {found.error:.1e} of the mean square with {most} points, "
-                f"fluctuation_rtol is {wanted:.1e}",
-                complete,
-            )
-        return complete
+        note = f" with {most} points"
+        return within(complete, found.error, wanted, "mean square", note, "fluctuation_rtol")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import integer, real, real_numbers
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import Norm
-from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation.fixed_points import (
     CorrelationPoint,
     VariancePoint,
@@ -29,7 +29,7 @@ from bnmc.mean_field.correlation.layer import (
     pair_layer,
 )
 from bnmc.mean_field.correlation.phases import Phase, phase_of
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import FloatArray, within
 
 __all__ = ["CorrelationMap"]
 
@@ -300,11 +300,8 @@ class CorrelationMap:
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
         found = correlation_points(at, float(at.slope(np.ones(1))[0][0]), tolerance)
         worst = max(point.error for point in found)
-        if not worst <= real("rtol", rtol, above=0.0):
-            raise PartialEstimateError(
-                f"fixed point of the correlation known to {worst:.1e} only, rtol is {rtol:g}", found
-            )
-        return found
+        rtol = real("rtol", rtol, above=0.0)
+        return within(found, worst, rtol, "fixed point of the correlation")
 
     def phase(self, *, start: float = 1.0, tolerance: float = 1e-9, rtol: float = 1e-6) -> Phase:
         """Whether the network is ordered, critical or chaotic, with its depth scales.
@@ -359,9 +356,7 @@ class CorrelationMap:
         variance = attractor(self._layer, start)
         at = self._at(variance) if 0.0 < variance < math.inf else None
         found, worst = phase_of(self._layer, variance, at, tolerance)
-        if not worst <= real("rtol", rtol, above=0.0):
-            raise PartialEstimateError(f"phase known to {worst:.1e} only, rtol is {rtol:g}", found)
-        return found
+        return within(found, worst, real("rtol", rtol, above=0.0), "phase")
 
     def trajectory(
         self, depth: int, *, correlation: ArrayLike, variance: float = 1.0, rtol: float = 1e-6
@@ -422,10 +417,7 @@ class CorrelationMap:
             gradient_factor=np.array(gradients),
             error=worst,
         )
-        if not worst <= rtol:
-            message = f"a layer is known to {worst:.1e} only, rtol is {rtol:g}"
-            raise PartialEstimateError(message, found)
-        return found
+        return within(found, worst, rtol, "a layer is")
 
     def _variance(self, variance: float | None) -> float:
         """Return the argument `variance`, or the fixed point of the variance."""
@@ -452,11 +444,6 @@ class CorrelationMap:
         )
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
-        if not error <= real("rtol", rtol, above=0.0):
-            raise PartialEstimateError(
-                f"the series of {self._layer.function.name} has an error of up to {error:.1e}, "
-                f"above rtol = {rtol:g}: correlations near 1 or -1 need more terms if the "
-                "activation has kinks",
-                value,
-            )
-        return value
+        note = ": correlations near 1 or -1 need more terms if the activation has kinks"
+        what = f"the series of {self._layer.function.name} is"
+        return within(value, error, real("rtol", rtol, above=0.0), what, note)

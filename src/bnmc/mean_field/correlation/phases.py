@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import real, real_numbers
 from bnmc.chain.norms import Norm
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import (
     SMALLEST,
     correlation_points,
@@ -37,7 +37,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     rough_moments,
 )
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, pair_layer
-from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 
 # The limit of infinite variance is evaluated here.
 _LARGE = 1e12
@@ -347,10 +347,7 @@ def edge_of_chaos(
         variance_slope=columns[2],
         error=columns[3],
     )
-    if not (edge.error <= rtol).all():
-        worst = float(np.max(edge.error))
-        raise PartialEstimateError(f"edge known to {worst:.1e} only, rtol is {rtol:g}", edge)
-    return edge
+    return within(edge, float(np.max(edge.error, initial=0.0)), rtol, "edge")
 
 
 class _Curve:

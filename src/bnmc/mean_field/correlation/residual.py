@@ -34,7 +34,7 @@ import numpy as np
 
 from bnmc._support.arguments import real
 from bnmc.chain.norms import Norm
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
 from bnmc.mean_field.correlation.gaussian_moments import (
     ActivationLike,
@@ -43,6 +43,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     rough_moments,
 )
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, pair_function, pair_layer
+from bnmc.mean_field.float64 import within
 
 # A variance of σ below this part of its mean square is rounding.
 _NO_VARIANCE = 1e-13
@@ -138,9 +139,7 @@ def isometry_rate(
         escape_rate=found.variance * found.gradient / spread,
         error=error,
     )
-    if not error <= rtol:
-        raise PartialEstimateError(f"β known to {error:.1e} only, rtol is {rtol:g}", result)
-    return result
+    return within(result, error, rtol, "β")
 
 
 # --- growth laws

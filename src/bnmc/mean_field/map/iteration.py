@@ -20,13 +20,12 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import (
     ArgumentError,
     NonFiniteError,
-    PartialEstimateError,
     ResultTooLargeError,
     ZeroVarianceError,
 )
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.path_results import PathFluctuations
-from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
 from bnmc.mean_field.map.norm_after import normalized_gram, sample_moments
 from bnmc.mean_field.map.pairwise import pairwise_maps
@@ -157,12 +156,8 @@ def trajectory(
 
 def _accurate(result: _R, rtol: float) -> _R:
     """Return the result; raise `PartialEstimateError` if its error exceeds `rtol`."""
-    if result.error <= rtol:
-        return result
     nodes = f" with {result.nodes} nodes for each pair and shift" if result.nodes else ""
-    raise PartialEstimateError(
-        f"relative error {result.error:.1e}{nodes}, rtol is {rtol:.1e}", result
-    )
+    return within(result, result.error, rtol, "Gram matrix", nodes)
 
 
 def _run(
