@@ -104,7 +104,7 @@ def brute_force_uncentred(function, points, weight):
     squares = (q[:, :, None] * q[:, None, :]).reshape(len(s), -1)
     jacobian = 0.5 * (outer * weight[:, None]).T @ (squares - inverse.ravel())
     stationary = solve_discrete_lyapunov(jacobian, noise)
-    # F″[S] = E[σσᵀ Q] less its mean, with Q of `bnmc.mean_field.finite_width.uncentred_bias`.
+    # F″[S] = E[σσᵀ Q] less its mean, with Q of `bnmc.mean_field.finite_width.bias`.
     S = stationary.reshape((n,) * 4)
     score = 0.25 * (n + 2) / n * np.einsum("ra,ab,rb->r", squares, stationary, squares)
     score -= 0.5 * squares @ stationary @ inverse.ravel()

@@ -21,7 +21,7 @@ import bnmc
 from bnmc import Chain
 from bnmc._support import arguments
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.finite_width.path_results import PathFluctuations
+from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 
 G, X = np.eye(4), np.eye(8, 4)
 CHAIN = Chain(8, 4)

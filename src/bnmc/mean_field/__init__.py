@@ -31,11 +31,13 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
-from bnmc.mean_field.blocks.results import BlockFixedPoint
+from bnmc.mean_field.blocks.block_fixed_point import (
+    BlockFixedPoint,
+    block_symmetric,
+    partial_collapse,
+)
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap, PairTrajectory
 from bnmc.mean_field.correlation.fixed_points import CorrelationPoint, VariancePoint
 from bnmc.mean_field.correlation.phases import EdgeOfChaos, Phase, edge_of_chaos
@@ -47,15 +49,12 @@ from bnmc.mean_field.correlation.residual import (
     residual_growth,
 )
 from bnmc.mean_field.field import MeanField
-from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
-from bnmc.mean_field.finite_width.pair_results import PairFluctuations
-from bnmc.mean_field.finite_width.path_results import PathFluctuations, PathPrediction
-from bnmc.mean_field.finite_width.results import Fluctuations, Prediction
-from bnmc.mean_field.finite_width.sectors import Sector
-from bnmc.mean_field.fixed_point.crossings import Crossing, Stability, atlas, stability
-from bnmc.mean_field.fixed_point.large_batch import Limit, limit
+from bnmc.mean_field.finite_width.gaussian import PathFluctuations, PathPrediction
+from bnmc.mean_field.finite_width.results import Fluctuations, PairFluctuations, Prediction
+from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint, FourierMode
-from bnmc.mean_field.fixed_point.stability_plot import plot_stability
+from bnmc.mean_field.fixed_point.stability import Crossing, Stability, atlas, stability
+from bnmc.mean_field.fixed_point.symmetric import Limit, limit
 from bnmc.mean_field.map.iteration import MeanFieldTrajectory, Step
 
 __all__ = [
@@ -98,9 +97,15 @@ __all__ = [
 #: Modules that the documentation named under this package, and where they are now.
 _MOVED = {"pairwise": "bnmc.mean_field.map.pairwise"}
 
-if not TYPE_CHECKING:  # so that type checkers still report unknown names
+if TYPE_CHECKING:
+    from bnmc.plot.stability import plot_stability
+else:  # so that type checkers still report unknown names
 
-    def __getattr__(name: str) -> ModuleType:
+    def __getattr__(name: str) -> object:
+        if name == "plot_stability":  # the first use imports the pictures
+            from bnmc.plot.stability import plot_stability
+
+            return plot_stability
         if name not in _MOVED:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         message = f"bnmc.mean_field.{name} has moved to {_MOVED[name]}; the old name goes in 0.3"

@@ -217,9 +217,9 @@ class MeanField:
         **Norms over the features, no norm.** The map acts on pairs of samples. G* is at the
         variance and the correlation that `CorrelationMap.phase` returns. The derivatives of an
         entry with respect to its own value and to its two diagonal entries determine J. C has the
-        terms of the norm that `bnmc.mean_field.finite_width.norm_terms` derives. Given one normal
+        terms of the norm that `bnmc.mean_field.finite_width.path` derives. Given one normal
         variable that all samples share, they are independent, so every expectation is an integral
-        over two variables; see the module `bnmc.mean_field.finite_width.pair_moments`. It takes
+        over two variables; see the module `bnmc.mean_field.finite_width.predicted`. It takes
         about 0.2 s, and the numerical error is about 1e-13. For norms over the features with eps 0,
         the lengths of samples do not matter, so 0 is an eigenvalue of J.
 
@@ -404,7 +404,7 @@ class MeanField:
         jumps. C_l and J_l are means over scrambled Sobol points. J_l S_l J_lᵀ uses two
         independent estimates of J_l, so S_l is unbiased. The standard errors are those of 8
         replicates. A norm over the features adds terms to σσᵀ, for the means and lengths of samples
-        at finite width: see `bnmc.mean_field.finite_width.norm_terms`. Deep layers have the
+        at finite width: see `bnmc.mean_field.finite_width.path`. Deep layers have the
         fluctuations at the fixed point, if the path tends to a stable one. For batch size n, each
         point of a layer costs about n⁴ operations. The theory
         needs that G_l is far from singular, compared with its fluctuation, in the space that the

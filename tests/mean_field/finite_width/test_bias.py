@@ -8,8 +8,8 @@ import pytest
 import bnmc
 from bnmc.chain import Chain
 from bnmc.mean_field import MeanField
-from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
-from bnmc.mean_field.finite_width.uncentred_bias import _others, _score
+from bnmc.mean_field.finite_width.bias import _others, _score
+from bnmc.mean_field.finite_width.sectors import EntryCovariance
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from bnmc.errors import (
     PartialEstimateError,
 )
 from bnmc.mean_field import MeanField, PathFluctuations
-from bnmc.mean_field.finite_width.packing import packed
+from bnmc.mean_field.finite_width.gaussian import packed
 from bnmc.mean_field.finite_width.path import _relative_square
 from bnmc.random_matrix import linear_covariance
 

@@ -9,7 +9,7 @@ from spheres import brute_force, brute_force_uncentred, centred_points, full_poi
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field import MeanField
-from bnmc.mean_field.finite_width.sectors import uncentred_jacobians
+from bnmc.mean_field.finite_width.predicted import uncentred_jacobians
 from bnmc.mean_field.fixed_point import uncentred
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
 

@@ -12,10 +12,19 @@ w ~ N(0, G) is
 for a sample i of block X, with v_i the entry of v_X.  Given the *lengths* z_0, z_1 and z_e, a
 sample of block X is a function of one coordinate of a uniform point on the sphere in s_X − 1
 dimensions, two samples are functions of two coordinates, of correlation −1/(s_X − 1).  So all
-expectations are integrals over the lengths (`lengths`) of one-dimensional integrals
-(`block_moments`), and of series for pairs of samples (`pair_series`).
+expectations are integrals over the lengths (`lengths`) of one-dimensional integrals, and
+of series for pairs of samples (`pieces`).
 
 If the level of a block is 0, the block has *collapsed*: its samples coincide.
+
+**Eigenvalues of the Jacobian.**  The Jacobian commutes with the permutations within the blocks, so
+it decomposes by the irreducible representations of these permutations.  In these formulas, σ_i is
+the activation at sample i, s the size of a block, and v the unit vector of the part of φ in the
+block.
+
+**Fixed points.**  The map does not depend on the scale of the levels, so the unknowns are the
+logarithms log(α_X/β) of the blocks X whose level is positive: the *active* blocks.  At a fixed
+point the map does not change them.
 """
 
 from __future__ import annotations
@@ -23,23 +32,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.blocks.given_lengths import GivenLengths, given_lengths
-from bnmc.mean_field.blocks.modes import (
-    Mode,
-    across_mode,
-    collapsed_modes,
-    ratio_modes,
-    within_modes,
-)
-from bnmc.mean_field.blocks.pieces import pieces
-from bnmc.mean_field.blocks.sizes import BlockSizes
+from bnmc.mean_field.blocks.lengths import BlockSizes, GivenLengths, given_lengths
+from bnmc.mean_field.blocks.pieces import Pieces, pieces
 from bnmc.mean_field.float64 import TINY, FloatArray
-
-__all__ = ["BlockMap", "Image"]
 
 # The weight of nodes that are left out, per sample.
 _LEFT_OUT = 1e-30
@@ -162,3 +162,261 @@ class BlockMap:
 def _both(values: Iterator[float]) -> tuple[float, float]:
     first, second = values
     return first, second
+
+
+# --- eigenvalues of the Jacobian
+
+
+@dataclass(frozen=True)
+class Mode:
+    """An eigenvalue of the Jacobian.
+
+    Attributes
+    ----------
+    name : str
+        The kind of its eigenvectors; see `BlockFixedPoint.modes`.
+    value : complex
+        The eigenvalue.
+    multiplicity : int
+        Its multiplicity.
+    """
+
+    name: str
+    value: complex
+    multiplicity: int
+
+
+def ratio_modes(jacobian: FloatArray, active: tuple[bool, bool]) -> list[Mode]:
+    """Return the eigenvalues on the levels, without the eigenvalue 0 of their common scale.
+
+    Parameters
+    ----------
+    jacobian : ndarray of shape (3, 3)
+        Derivatives of the levels of the image by the levels.
+    active : tuple of bool
+        Whether the level of each block is positive.
+    """
+    kept = [index for index in range(3) if index == 2 or active[index]]
+    ratios = sorted(np.linalg.eigvals(jacobian[np.ix_(kept, kept)]), key=abs)[1:]
+    return [Mode("ratios", complex(value), 1) for value in ratios]
+
+
+def within_modes(
+    sizes: BlockSizes, given: GivenLengths, levels: FloatArray, block: int
+) -> Iterator[Mode]:
+    """Yield the eigenvalues on deviations that differ between the samples of one block.
+
+    `given` has all moments, and the level of the block is positive.
+    """
+    size, label = sizes.sizes[block], f"block {block}"
+    alpha, beta, rank = levels[block], levels[2], given.rank
+    inside, other = given.blocks[block], given.blocks[1 - block]
+    length, z_e = given.lengths[block], given.lengths[2]
+    root = math.sqrt(size)
+    # Given the lengths: the expectations of Σσ_i v_i and of Σσ_i(v_i²−1/s), and those of their
+    # products with σ̄, the mean of σ over the block.
+    by_v = root * inside.first[1]
+    by_square = inside.first[2] - inside.first[0]
+    mean_by_v = (inside.second[1] + (size - 1) * inside.pair[0, 1]) / root
+    alone = inside.second[2] - inside.second[0]
+    mean_by_square = (alone + (size - 1) * (inside.pair[0, 2] - inside.pair[0, 0])) / size
+    # eᵀσ is the difference of the means of the two blocks, times a constant.
+    norm = sizes.contrast[block] * size
+    lever = inside.centre - other.centre - other.first[0]
+    contrast_by_v = norm * (lever * by_v + mean_by_v)
+    contrast_by_square = norm * (lever * by_square + mean_by_square)
+
+    mixed = rank / math.sqrt(alpha * beta) / (size - 1) * given.weight * z_e * length
+    pure = 0.5 * rank / alpha / (size - 1) * given.weight * length**2
+    to_contrast = float(mixed @ contrast_by_v)
+    if size == 2:
+        yield Mode(f"one of {label}", complex(to_contrast), 1)
+        return
+    # Given the lengths: the expectations of Σ(σ_i−σ̄)² v_i and of Σ(σ_i−σ̄)²(v_i²−1/s).
+    spread_by_v = root * inside.second[1] - 2.0 * mean_by_v
+    spread_by_square = alone - 2.0 * mean_by_square
+    share = 1.0 - 2.0 / size
+    matrix = [
+        [to_contrast, float(pure @ contrast_by_square)],
+        [float(mixed @ spread_by_v) / share, float(pure @ spread_by_square) / share],
+    ]
+    for value in np.linalg.eigvals(np.array(matrix)):
+        yield Mode(f"one of {label}", complex(value), size - 1)
+    if size > 3:
+        whole = inside.second[2] + (size - 1) * inside.pair[1, 1]
+        trace = inside.second[0] - inside.pair[0, 0]
+        rest = whole - trace - spread_by_square / share
+        dimension = size * (size - 3) // 2
+        value = float(pure @ rest) * (size - 1) / dimension
+        yield Mode(f"pairs of {label}", complex(value), dimension)
+
+
+def collapsed_modes(
+    sizes: BlockSizes, sigma: Pieces, given: GivenLengths, levels: FloatArray, block: int
+) -> Iterator[Mode]:
+    """Yield the eigenvalues on deviations that separate the samples of a collapsed block.
+
+    To first order, σ(φ_i) = σ(φ) + σ′(φ) √n u_i/|w|, with u the part of w in the block.
+    """
+    n, size, label = sizes.batch, sizes.sizes[block], f"block {block}"
+    inside, other = given.blocks[block], given.blocks[1 - block]
+    slope = sigma.slope(given.offset[block])
+    norm = sizes.contrast[block] * size
+    contrast = norm * (inside.centre - other.centre - other.first[0])
+    beta, z_e = levels[2], given.lengths[2]
+    apart = given.weight @ (slope / given.radius) ** 2
+    if sigma.jumps_within(given.offset[block]):
+        split = math.inf
+    elif apart == 0.0:
+        split = 0.0
+    else:  # E 1/|z|² = 1/(rank − 2) for a standard normal z in `rank` dimensions
+        split = n * float(apart) / (given.rank - 2) if given.rank > 2 else math.inf
+    yield Mode(f"split of {label}", complex(split), size * (size - 1) // 2)
+    value = math.sqrt(n / beta) * float(given.weight @ (contrast * slope * z_e / given.radius))
+    yield Mode(f"one of {label}", complex(value), size - 1)
+    if given.active[1 - block]:
+        alpha, partners = levels[1 - block], sizes.sizes[1 - block]
+        products = slope * given.lengths[1 - block] / given.radius * other.first[1]
+        value = math.sqrt(n * partners / alpha) * float(given.weight @ products) / (partners - 1)
+        yield Mode("across", complex(value), (size - 1) * (partners - 1))
+
+
+def across_mode(sizes: BlockSizes, given: GivenLengths, levels: FloatArray) -> Mode:
+    """Return the eigenvalue on the block between two blocks of distinct samples."""
+    degrees = (sizes.sizes[0] - 1) * (sizes.sizes[1] - 1)
+    products = (
+        given.lengths[0] * given.lengths[1] * given.blocks[0].first[1] * given.blocks[1].first[1]
+    )
+    scale = given.rank * math.sqrt(sizes.sizes[0] * sizes.sizes[1] / (levels[0] * levels[1]))
+    return Mode("across", complex(scale * float(given.weight @ products) / degrees), degrees)
+
+
+# --- fixed points
+
+# One unknown is sought on a grid.  The grid does not contain 0, the symmetric fixed point.
+_GRID = np.arange(-20.25, 6.0, 0.5)
+
+# Two unknowns are sought by Newton's method from these starts.
+_STARTS = (
+    (-3.0, -5.0), (-0.4, -2.0), (-0.4, -4.0), (-1.5, -0.8), (-1.5, 0.4), (0.5, 0.5), (0.5, -0.8),
+    (1.5, -2.0),
+)  # fmt: skip
+
+
+# A root solves the equations to _SOLVED.  Two roots closer than _SAME are the same.
+_SOLVED, _SAME = 1e-12, 1e-6
+
+# Newton's method ends after _MOST_STEPS steps.  A step changes each unknown by at most
+# _LONGEST_STEP.
+_MOST_STEPS, _LONGEST_STEP = 20, 2.0
+
+# A root closer than _SYMMETRIC to 0 is the symmetric fixed point, up to errors of the quadrature.
+# Beyond _FAR, Newton's method converges to a collapse.
+_SYMMETRIC, _FAR = 1e-4, 20.0
+
+
+def find_roots(
+    coarse: BlockMap, fine: BlockMap, active: tuple[int, ...], *, symmetric: bool
+) -> list[FloatArray]:
+    """Return the roots, each of shape (len(active),), sought by `coarse` and refined by `fine`.
+
+    Parameters
+    ----------
+    coarse, fine : BlockMap
+        The map by a coarse and by a fine quadrature.
+    active : tuple of int
+        The active blocks.
+    symmetric : bool
+        Whether the symmetric fixed point is among the roots; it is left out of the result.
+    """
+    if len(active) == 2:
+        starts = _starts(coarse)
+    else:
+        starts = _scan(coarse, active, symmetric=symmetric) if active else [np.empty(0)]
+    return _refined(fine, active, starts, symmetric=symmetric)
+
+
+def newton(block_map: BlockMap, active: tuple[int, ...], start: FloatArray) -> FloatArray | None:
+    """Return a root near a start, by Newton's method with steps of bounded length.
+
+    None if the iterates leave the range or do not converge.
+    """
+    if not active:  # only the scale is free
+        return start
+    at = start
+    for _ in range(_MOST_STEPS):
+        change, jacobian = _residual(block_map, active, at)
+        if np.abs(change).max() < _SOLVED:
+            return at
+        step = -np.linalg.lstsq(jacobian, change)[0]
+        at = at + step * min(1.0, _LONGEST_STEP / float(np.abs(step).max()))
+        if np.abs(at).max() > _FAR:
+            return None
+    return None
+
+
+def levels_of(active: tuple[int, ...], logarithms: FloatArray) -> FloatArray:
+    """Return the levels (α_0, α_1, β) with β = 1."""
+    levels = np.array([0.0, 0.0, 1.0])
+    levels[list(active)] = np.exp(np.clip(logarithms, -100.0, 100.0))
+    return levels
+
+
+def _residual(
+    block_map: BlockMap, active: tuple[int, ...], logarithms: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the change of the unknowns in one layer, and its Jacobian."""
+    levels = levels_of(active, logarithms)
+    image = block_map.image(levels)
+    rows = list(active)
+    after = np.maximum(image.levels, TINY)
+    change = np.log(after[rows] / after[2]) - logarithms
+    relative = image.jacobian[:, rows] * levels[rows] / after[:, None]
+    return change, relative[rows] - relative[2] - np.eye(len(rows))
+
+
+def _scan(block_map: BlockMap, active: tuple[int, ...], *, symmetric: bool) -> list[FloatArray]:
+    """Return roots in one unknown; the root 0 of the symmetric fixed point is divided out."""
+    from scipy.optimize import brentq
+
+    def remainder(logarithm: float) -> float:
+        change = float(_residual(block_map, active, np.array([logarithm]))[0][0])
+        return change / logarithm if symmetric else change
+
+    is_positive = [remainder(float(logarithm)) > 0.0 for logarithm in _GRID]
+    brackets = zip(pairwise(_GRID), pairwise(is_positive), strict=True)
+    return [
+        np.array([brentq(remainder, low, high, xtol=1e-10)])
+        for (low, high), (before, after) in brackets
+        if before != after
+    ]
+
+
+def _starts(block_map: BlockMap) -> list[FloatArray]:
+    """Return the roots in two unknowns that Newton's method reaches from the starts."""
+    reached = (newton(block_map, (0, 1), np.array(start)) for start in _STARTS)
+    return [root for root in reached if root is not None]
+
+
+def _refined(
+    block_map: BlockMap, active: tuple[int, ...], starts: list[FloatArray], *, symmetric: bool
+) -> list[FloatArray]:
+    """Return the roots near the starts, each once, without the symmetric fixed point."""
+    found: list[FloatArray] = []
+    for start in _distinct(starts):
+        root = newton(block_map, active, start)
+        if root is None or (symmetric and np.abs(root).max() < _SYMMETRIC):
+            continue
+        if len(active) == 2 and block_map.sizes[0] == block_map.sizes[1]:
+            root = -np.sort(-root)  # blocks of equal size are interchangeable
+        found.append(root)
+    return _distinct(found)
+
+
+def _distinct(roots: list[FloatArray]) -> list[FloatArray]:
+    """Return the roots, each once."""
+    kept: list[FloatArray] = []
+    for root in roots:
+        if all(np.abs(root - other).max() > _SAME for other in kept):
+            kept.append(root)
+    return kept

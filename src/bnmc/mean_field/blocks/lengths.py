@@ -1,4 +1,4 @@
-"""Quadrature over the lengths of the parts of a row of a Gram matrix with two blocks.
+"""Expectations over a row of a Gram matrix with two blocks, given the lengths of its parts.
 
 Let z be uniform on the unit sphere of the space on which the Gram matrix is not 0.  It has a part
 z_e along the contrast e, with a sign, and parts of lengths z_0 and z_1 in the blocks.  Let α_0, α_1
@@ -14,17 +14,50 @@ densities.  The panels of the angles end where a sample of one block can first m
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.mean_field.blocks.block_moments import WIDEST_PANEL
-from bnmc.mean_field.blocks.pieces import Pieces
-from bnmc.mean_field.blocks.sizes import BlockSizes
+from bnmc.mean_field.blocks.pieces import WIDEST_PANEL, BlockMoments, Pieces, block_moments
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import power_of_cosine, row_panels
 from bnmc.mean_field.quadrature.sphere import reach
 
-__all__ = ["length_nodes"]
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Two blocks of samples.
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        Samples s_0 and s_1 of the blocks, each at least 1.
+    """
+
+    sizes: tuple[int, int]
+
+    @property
+    def batch(self) -> int:
+        """Batch size n = s_0 + s_1."""
+        return sum(self.sizes)
+
+    @property
+    def contrast(self) -> tuple[float, float]:
+        """The entries of the unit vector e: constant on either block, orthogonal to (1, …, 1)."""
+        first, second = self.sizes
+        share = math.sqrt(first * second / self.batch)
+        return share / first, -share / second
+
+    def ranks(self, active: tuple[bool, bool]) -> tuple[int, int]:
+        """Return the rank of the Gram matrix on the vectors of either block that sum to 0.
+
+        It is s_X − 1 for a block X of distinct samples (`active`), 0 for a collapsed one.
+        """
+        first, second = (size - 1 if on else 0 for size, on in zip(self.sizes, active, strict=True))
+        return first, second
+
+
+# --- quadrature over the lengths
 
 # Nodes whose weight, relative to the largest, is at most this are left out.  The error is below
 # rounding for activations that grow like exp(|φ|).
@@ -140,3 +173,80 @@ def _roots(a: FloatArray, b: FloatArray | float, c: FloatArray) -> FloatArray:
         roots = np.concatenate(np.broadcast_arrays(far / a, c / far), axis=-1)
     roots = np.where(np.isfinite(roots) & np.concatenate([exists, exists], axis=-1), roots, 0.0)
     return np.concatenate([roots, -roots], axis=-1)
+
+
+# --- expectations given the lengths
+
+
+@dataclass(frozen=True)
+class GivenLengths:
+    """Nodes of the lengths z_0, z_1 and z_e, with the moments of the activations given them.
+
+    `bnmc.mean_field.blocks.block_map` defines the levels α_0, α_1 and β, and ρ.
+
+    Attributes
+    ----------
+    lengths : ndarray of shape (3, nodes)
+        z_0, z_1 and z_e.
+    weight : ndarray of shape (nodes,)
+        Weights of the nodes, which sum to 1.
+    radius : ndarray of shape (nodes,)
+        ρ.
+    rank : int
+        Rank of the Gram matrix orthogonal to (1, …, 1).
+    active : tuple of bool
+        Whether the level of each block is positive.
+    offset : list of ndarray of shape (nodes,)
+        For each block, the value of φ for a sample whose coordinate is 0.
+    blocks : list of BlockMoments
+        For each block, the moments of its activations.
+    scores : list of ndarray of shape (nodes,)
+        For each level, the derivative of the log density of z by that level; 0 for a level 0.
+    """
+
+    lengths: FloatArray
+    weight: FloatArray
+    radius: FloatArray
+    rank: int
+    active: tuple[bool, bool]
+    offset: list[FloatArray]
+    blocks: list[BlockMoments]
+    scores: list[FloatArray]
+
+
+def given_lengths(
+    sizes: BlockSizes, sigma: Pieces, levels: FloatArray, powers: int, order: int
+) -> GivenLengths:
+    """Return the expectations for one Gram matrix.
+
+    Parameters
+    ----------
+    sizes : BlockSizes
+        The blocks.
+    sigma : Pieces
+        The activation.
+    levels : ndarray of shape (3,)
+        α_0, α_1, β.
+    powers : int
+        1 for the moments of order 0 only, 3 for all; see `block_moments`.
+    order : int
+        Nodes per panel.
+    """
+    active = (levels[0] > 0.0, levels[1] > 0.0)
+    lengths, weight = length_nodes(sizes, sigma, levels, active, order)
+    dimensions = sizes.ranks(active)
+    rank = 1 + sum(dimensions)
+    radius = np.sqrt(levels @ lengths**2)
+    n = sizes.batch
+    offset, blocks, scores = [], [], []
+    for block, (size, dimension) in enumerate(zip(sizes.sizes, dimensions, strict=True)):
+        offset.append(math.sqrt(n * levels[2]) * sizes.contrast[block] * lengths[2] / radius)
+        scale = math.sqrt(n / size * levels[block]) * lengths[block] / radius
+        blocks.append(block_moments(sigma, offset[-1], scale, weight, dimension, powers, order))
+        scores.append(
+            0.5 * (rank * lengths[block] ** 2 - dimension) / levels[block]
+            if active[block]
+            else np.zeros_like(weight)
+        )
+    scores.append(0.5 * (rank * lengths[2] ** 2 - 1.0) / levels[2])
+    return GivenLengths(lengths, weight, radius, rank, active, offset, blocks, scores)

@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
+from bnmc.mean_field.finite_width.sectors import EntryCovariance
 from bnmc.mean_field.finite_width.transforms import (
     LEAST_BATCH,
     TRANSFORM_ORDERS,

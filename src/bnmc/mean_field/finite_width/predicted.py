@@ -1,34 +1,77 @@
-"""`fluctuations`: the predicted fluctuations of a chain around its mean-field fixed point."""
+"""`fluctuations`: the predicted fluctuations of a chain around its mean-field fixed point.
+
+**Maps of pairs of samples.**  Norms over the features, biases and no norm leave a map of pairs: the
+Gram matrix of a layer is a function of the variances and the correlation of two pre-activations.
+Its attractor is the variance q* of `bnmc.mean_field.correlation`, and the correlation c* of all
+pairs.  If q* is positive and finite, c* < 1, and both are stable, the Gram matrices of wide chains
+fluctuate around
+
+    G* = b ((1−c) I + c 11ᵀ),    q* = gain² b + σ_b²,    q* c* = gain² b c + σ_b²,
+
+with the stationary covariance S/width, S = J S Jᵀ + C in each sector of the permutation group.
+
+Noise and Jacobian of such a layer: the pre-activations of all samples have the variance q and the
+correlation c ≥ 0.  Let r be the variance of the argument u_i = √r v_i of σ.  With independent
+standard normal z_0, z_1, …, z_n,
+
+    v_i = √c z_0 + √(1−c) z_i,
+
+so given z_0 the samples are independent, and an expectation over any number of samples is an
+integral over z_0 of products of integrals over one z.
+
+Let x be σ(u), or N(σ(u)) if the norm follows the activation.  Then to first order in 1/width the
+Gram matrix of a layer is a mean over its rows of
+
+    g_ij = x_i x_j − p (y_i + y_j) − s (u_i + u_j) − ½ t (x_i² + x_j²),    y_i = (u_i² − r)/2,
+
+with coefficients that `bnmc.mean_field.finite_width.path` derives: p = E u_i x′_i x_j for a norm
+before the activation, s = E x′_i x_j if it also subtracts means, and t = E x_i x_j for a norm
+after it; the others are 0.  For i = j the same holds with x_i in place of x_j.
+
+The derivatives with respect to the covariance of the pre-activations need V = E x_i x_j as a
+function of the variances of u_i and u_j, and of their covariance.  Let V₁ and V₃ be its
+derivatives with respect to one variance and to the covariance.  By parts in z, given z_0,
+
+    E x′_i = E z_i x_i/√(r(1−c)),    V₃ = E x′_i x′_j,    p = r (2V₁ + cV₃).
+"""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
+
+import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.needs import FULLY_CONNECTED, require
+from bnmc.chain.needs import FULLY_CONNECTED, NO_SKIP, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
+from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
+from bnmc.mean_field.correlation.gaussian_moments import normal_panels
+from bnmc.mean_field.correlation.layer import Level, PairLayer
+from bnmc.mean_field.correlation.phases import Phase
 from bnmc.mean_field.finite_width.bias import mean_bias
-from bnmc.mean_field.finite_width.joint_moments import (
-    joint_moments,
-    odd_moments,
+from bnmc.mean_field.finite_width.joint_moments import JointMoments, joint_moments, odd_moments
+from bnmc.mean_field.finite_width.results import (
+    Fluctuations,
+    PairFluctuations,
+    mean_square_of,
+    require_known,
 )
-from bnmc.mean_field.finite_width.pair_fluctuations import pair_fluctuations
-from bnmc.mean_field.finite_width.results import Fluctuations, require_known
 from bnmc.mean_field.finite_width.sectors import (
+    EntryCovariance,
     Sector,
-    centred_jacobians,
     noises,
-    odd_jacobians,
+    pair_jacobians,
     stationary,
-    uncentred_jacobians,
 )
 from bnmc.mean_field.finite_width.uncentred_moments import uncentred_moments
-from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors
+from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, row_panels, subdivided
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
-
-__all__ = ["fluctuations", "require_independent"]
 
 # Numbers of the fixed point that are not part of the law of G.
 _ELSEWHERE = ("backward_rate", "cross_batch", "cross_batch_rate")
@@ -94,7 +137,7 @@ def _sectors(
     """Return the sectors by a fine and by a coarse quadrature."""
     if centres or point.c == 0.0:  # 0 is exact: σ is odd
         pair = (joint_moments if centres else odd_moments)(activation, batch)
-        jacobians_of = centred_jacobians if centres else odd_jacobians
+        jacobians_of = _centred_jacobians if centres else _odd_jacobians
         return [
             stationary(noises(one.covariance, batch), jacobians_of(one, batch, point), batch)
             for one in pair
@@ -107,3 +150,369 @@ def _sectors(
         )
         for one in uncentred_moments(activation, batch, point, _AGREED * rtol)
     ]
+
+
+def _centred_jacobians(
+    moments: JointMoments, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector under a centring norm.
+
+    J sees the traceless part of PΔP, P the projector orthogonal to 1, so J = u vᵀ in sector
+    "standard", with u = J[P diag(e) P].
+    """
+    trivial = np.zeros((2, 2))
+    if batch == 2:
+        return trivial, np.zeros((1, 1))
+    mu = moments.m2 - moments.m11
+    root = math.sqrt(2.0 / (batch - 2.0))
+    u = np.array([0.5 * moments.own, 0.5 * (batch - 1.0) * root * moments.pair]) / mu
+    standard = np.outer(u, [1.0, -root])
+    if batch == 3:
+        return trivial, standard
+    return trivial, standard, np.array([[point.eigenvalues[1].real]])
+
+
+def _odd_jacobians(
+    _: JointMoments, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector for an odd activation under a norm that does not centre."""
+    diagonal, off = (value.real for value in point.eigenvalues)
+    every = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
+    if batch == 2:
+        return every[0], every[1][:1, :1]
+    return every[: min(batch, 4) - 1]
+
+
+def uncentred_jacobians(
+    trivial: FloatArray, standard: FloatArray, batch: int, point: SymmetricFixedPoint
+) -> tuple[FloatArray, ...]:
+    """Return J in each sector under a norm that does not centre, if σ is not odd.
+
+    J in the first two sectors is known. In sector "pairs" it is the last eigenvalue.
+    """
+    if batch <= 3:
+        return trivial, standard
+    return trivial, standard, np.array([[point.eigenvalues[-1].real]])
+
+
+# --- maps of pairs of samples
+
+# The errors are judged here, not by the correlation map.
+_ANY = 1e100
+
+# Rates above 1 minus this count as 1.
+_NEUTRAL = 1e-9
+
+_INSTEAD = "MeanField.trajectory(..., fluctuations=True) predicts the layers up to a depth"
+
+
+def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
+    """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
+    require(chain, (TWO_SAMPLES, NO_SKIP), "bnmc.simulate measures this chain")
+    field = CorrelationMap.of(chain)
+    phase = field.phase(rtol=_ANY)
+    q = _variance(chain, phase)
+    point = _attractor(chain, field, phase)
+    error = phase.error + point.error + _variance_error(field, q)
+    level = field.layer.level(q)
+    fine, coarse = (
+        pair_moments(field.layer, level, q, point.correlation, widest) for widest in (FINE, COARSE)
+    )
+    if point.correlation == 0.0:  # without biases, and with E x = 0
+        fine = fine._replace(pair=0.0)
+    star = _fixed_point(chain, phase, fine, error)
+    if not error <= rtol:
+        raise PartialEstimateError(
+            f"fixed point known to {error:.1e} only, rtol is {rtol:.1e}", star
+        )
+    sectors, others = (_pair_sectors(one, chain.batch) for one in (fine, coarse))
+    found = PairFluctuations(
+        fixed_point=star,
+        sectors=sectors,
+        centred=False,
+        coarse=others,
+        point_error=error,
+        activation=chain.activation,
+        relative_square=_relative_square(chain, sectors, q, point.correlation),
+    )
+    require_known(found, rtol)
+    return found
+
+
+def _variance(chain: Chain, phase: Phase) -> float:
+    """Return q*; raise unless it is positive, finite and stable."""
+    if 0.0 < phase.variance < math.inf and abs(phase.variance_rate) < 1.0 - _NEUTRAL:
+        return phase.variance
+    happens = "is not changed by a layer at infinite width, and does a random walk at finite width"
+    if phase.variance == 0.0:
+        happens = "tends to 0"
+    elif phase.variance == math.inf:
+        happens = "diverges"
+    allowed = "a norm, or a gain and biases whose variance has a stable fixed point"
+    hint = f"the variance of the pre-activations {happens}. {_INSTEAD}"
+    raise ArgumentError("norm", chain.norm, allowed, hint)
+
+
+def _attractor(chain: Chain, field: CorrelationMap, phase: Phase) -> CorrelationPoint:
+    """Return c* < 1; raise if there is no such attractor."""
+    if phase.correlation is None:
+        allowed = "a function for which correlations have a stable fixed point"
+        hint = f"every correlation is a fixed point, so correlations do a random walk. {_INSTEAD}"
+        raise ArgumentError("activation", chain.activation.name, allowed, hint)
+    if phase.correlation == 1.0:
+        raise NotMixing(
+            f"the correlation of all samples tends to 1 ({phase.name} phase), so Gram matrices "
+            f"become singular and do not fluctuate around a fixed point. {_INSTEAD}; gain and "
+            "bias_variance may change the phase",
+            phase,
+            0.5 * math.log(phase.gradient_factor) if phase.gradient_factor > 0.0 else -math.inf,
+            0.0,
+        )
+    points = field.fixed_points(variance=phase.variance, rtol=_ANY)
+    return next(point for point in points if point.stable)
+
+
+def _variance_error(field: CorrelationMap, q: float) -> float:
+    """Return the error of q*, 0 if a layer fixes it."""
+    if field.layer.fixes_variance:
+        return 0.0
+    return max(
+        (point.error for point in field.variance_fixed_points() if point.variance == q),
+        default=0.0,
+    )
+
+
+def _fixed_point(chain: Chain, phase: Phase, at: PairMoments, error: float) -> FixedPoint:
+    n = chain.batch
+    pairs = n * (n - 1) // 2
+    # A norm with eps 0 fixes the variance: the eigenvalue is that of scaling G*.
+    moves = at.of_length != 0.0
+    return FixedPoint(
+        batch=n,
+        b=at.own,
+        c=at.pair / at.own,
+        eigenvalues=(at.of_length, at.of_pair) if moves else (at.of_pair,),
+        multiplicities=(n, pairs) if moves else (pairs,),
+        rate=max(abs(at.of_length), abs(at.of_pair)),
+        backward_rate=phase.gradient_factor,
+        cross_batch=at.pair,
+        cross_batch_rate=at.of_pair,
+        error=error,
+    )
+
+
+def _pair_sectors(at: PairMoments, batch: int) -> tuple[Sector, ...]:
+    jacobians = pair_jacobians(at.of_length, at.of_first, at.of_pair, batch)
+    return stationary(noises(at.noise, batch), jacobians, batch)
+
+
+def _relative_square(chain: Chain, sectors: tuple[Sector, ...], q: float, c: float) -> float:
+    """Return the squared relative fluctuation of the covariance of the pre-activations."""
+    n = chain.batch
+    ones = np.ones((n, n)) / n
+    whitener = (np.eye(n) - ones) / math.sqrt(q * (1.0 - c))
+    whitener += ones / math.sqrt(q * (1.0 + (n - 1.0) * c))
+    lengths_matter = chain.normalization.is_identity or chain.order == "activation-norm"
+
+    def relative(matrix: FloatArray) -> FloatArray:
+        change = chain.gain**2 * matrix
+        if not lengths_matter:
+            own = 0.5 * np.diagonal(change)
+            change = change - c * (own[:, None] + own)
+            np.fill_diagonal(change, 0.0)
+        return np.asarray(whitener @ change @ whitener)
+
+    return mean_square_of(relative, sectors, n) / n**2
+
+
+# --- noise and Jacobian of a pair layer
+
+#: Widths of the panels of z of the fine and of the coarse rule.
+FINE, COARSE = 0.5, 0.75
+
+# Nodes per panel, ends of the range of z_0 and z, and rows of an array.
+_ORDER, _END, _ROWS = 16, 13.0, 32
+
+# E x⁴ may have this part beyond the range.
+_TAIL = 1e-12
+
+
+class PairMoments(NamedTuple):
+    """One layer at the fixed point.
+
+    Attributes
+    ----------
+    own, pair : float
+        The diagonal and the other entries of the Gram matrix: E x_i² and E x_i x_j.
+    noise : EntryCovariance
+        The covariance of the entries g_ij of one row.
+    of_length, of_first, of_pair : float
+        The derivatives of a diagonal entry with respect to the diagonal entry of the Gram matrix
+        before, and of an entry off the diagonal with respect to one of its two diagonal entries and
+        to that entry.
+    """
+
+    own: float
+    pair: float
+    noise: EntryCovariance
+    of_length: float
+    of_first: float
+    of_pair: float
+
+
+def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: float) -> PairMoments:
+    """Return the moments from panels of a given width.
+
+    Parameters
+    ----------
+    layer : PairLayer
+        A layer without skip connection.
+    level : Level
+        The layer at the variance q.
+    q, c : float
+        Variance and correlation of the pre-activations, c in [0, 1).
+    widest : float
+        Largest width of a panel.
+
+    Raises
+    ------
+    ArgumentError
+        If σ has no finite fourth moment.
+    """
+    r = level.inner.variance
+    given = _given_shared(layer, level, c, widest)
+    weight, moments = given.weight, given.products
+    first = moments[:, 0]  # E (1, x, y, u, x²) given z_0
+    mean = weight @ moments.reshape(len(weight), -1)
+    own, growth, tilt = (float(mean[5 * 4 + k]) for k in (0, 2, 3))
+    # E x² = own, E x² y = growth and E x² u = tilt.
+    pair = float(weight @ first[:, 1] ** 2)
+    slopes = given.scores[:, 0] / math.sqrt(r * (1.0 - c))
+    stretches = given.scores[:, 1] / math.sqrt(r * (1.0 - c)) - first[:, 1]
+    p, s = float(weight @ (stretches * first[:, 1])), float(weight @ (slopes * first[:, 1]))
+    of_covariance = float(weight @ slopes**2)
+    of_variance = 0.5 * (p / r - c * of_covariance)
+    length_slope = growth / r**2  # the derivative of E x² with respect to r
+
+    entry, diagonal = np.zeros((5, 5)), np.zeros(5)
+    entry[1, 1], diagonal[4] = 1.0, 1.0
+    w = layer.weight_variance
+    if layer.norm == "none":
+        jacobian = length_slope, of_variance, of_covariance
+    elif layer.norm_is_first:
+        entry[0, 2] = entry[2, 0] = -p
+        diagonal[2] = -2.0 * growth / r
+        if layer.norm == "layer":
+            entry[0, 3] = entry[3, 0] = -s
+            diagonal[3] = -tilt / r
+        spread = q + layer.eps
+        shrink = layer.eps / spread**2
+        first_slope = of_variance * shrink - 0.5 * of_covariance * c * r / spread
+        jacobian = length_slope * shrink, first_slope, of_covariance / spread
+    else:
+        entry[0, 4] = entry[4, 0] = -0.5 * pair
+        diagonal[4] = 1.0 - own
+        jacobian = (
+            (1.0 - own) * length_slope,
+            of_variance - 0.5 * pair * length_slope,
+            of_covariance,
+        )
+    noise = _covariances(weight, moments, entry, diagonal)
+    return PairMoments(own, pair, noise, *(w * one for one in jacobian))
+
+
+class _Given(NamedTuple):
+    """Expectations over z given z_0.
+
+    Attributes
+    ----------
+    weight : ndarray of shape (nodes,)
+        The rule for z_0.
+    products : ndarray of shape (nodes, 5, 5)
+        E φφᵀ, φ = (1, x, y, u, x²).
+    scores : ndarray of shape (nodes, 2)
+        E z x and E z u x.
+    """
+
+    weight: FloatArray
+    products: FloatArray
+    scores: FloatArray
+
+
+def _given_shared(layer: PairLayer, level: Level, c: float, widest: float) -> _Given:
+    function, r = layer.function, level.inner.variance
+    root, own, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
+    z0, weight = np.zeros(1), np.ones(1)
+    if c > 0.0:
+        z0, weight = _shared_rule(function.kinks, root, c, widest)
+    edges = normal_panels(function.kinks, root, widest, _END)
+    steps = subdivided(np.array([-_END, _END]), widest)
+    mean, scale = (0.0, 1.0) if layer.norm_is_first else (level.mean, math.sqrt(level.factor))
+    products, scores = np.empty((z0.size, 5, 5)), np.empty((z0.size, 2))
+    for begin in range(0, z0.size, _ROWS):
+        rows = slice(begin, begin + _ROWS)
+        moved = (edges - shared * z0[rows, None]) / own
+        bounds = np.concatenate([moved, np.broadcast_to(steps, (len(moved), steps.size))], axis=1)
+        z, density = row_panels(np.sort(np.clip(bounds, -_END, _END), axis=1), _ORDER)
+        density *= np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        u = root * (shared * z0[rows, None] + own * z)
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = (np.asarray(function.value(u), dtype=np.float64) - mean) * scale
+            basis = np.stack([np.ones_like(x), x, 0.5 * (u * u - r), u, x * x])
+            products[rows] = np.einsum("iaz,jaz,az->aij", basis, basis, density, optimize=True)
+        weighted = density * z * x
+        scores[rows] = np.stack([weighted.sum(axis=1), (weighted * u).sum(axis=1)], axis=1)
+    fourth = weight * products[:, 4, 4]
+    rim = max(float(fourth[0]), float(fourth[-1])) if c > 0.0 else 0.0
+    if not (np.isfinite(products).all() and rim <= _TAIL * float(fourth.sum())):
+        allowed = "a function that is finite and has a finite fourth moment"
+        hint = f"of a normal variable of variance {r:.6g}"
+        raise ArgumentError("activation", function.name, allowed, hint)
+    return _Given(weight, products, scores)
+
+
+def _shared_rule(
+    kinks: tuple[float, ...], root: float, c: float, widest: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights for z_0 ~ N(0, 1).
+
+    Expectations given z_0 change within √((1−c)/c) of a kink.
+    """
+    scale = root * math.sqrt(c)
+    edges, smooth = [normal_panels(kinks, scale, widest, _END)], math.sqrt((1.0 - c) / c)
+    while smooth < widest:
+        edges += [np.array([kink / scale + side * smooth for kink in kinks]) for side in (-1, 1)]
+        smooth *= 2.0
+    merged = np.unique(np.clip(np.concatenate(edges), -_END, _END))
+    points, half = panel_points(merged, gauss_legendre(_ORDER).nodes)
+    weight = half * gauss_legendre(_ORDER).weights * np.exp(-0.5 * points * points)
+    return points.ravel(), weight.ravel() / math.sqrt(2.0 * math.pi)
+
+
+def _covariances(
+    weight: FloatArray, moments: FloatArray, entry: FloatArray, diagonal: FloatArray
+) -> EntryCovariance:
+    """Return the covariances of g_ij = φ_iᵀ `entry` φ_j and g_ii = `diagonal` · φ_i."""
+    mean = moments[:, 0]
+    image = mean @ entry  # of the other sample, given z_0
+    own = mean @ diagonal
+    both = np.einsum("ai,ai->a", image, mean)
+    mixed = np.einsum("i,aij,aj->a", diagonal, moments, image)
+    square = np.einsum("i,aij,j->a", diagonal, moments, diagonal)
+    turned = entry @ moments
+    pairs = np.einsum("aij,aji->a", turned, turned)
+    common = np.einsum("ai,aij,aj->a", image, moments, image)
+    length, product = float(weight @ own), float(weight @ both)
+
+    def covariance(values: FloatArray, first: float, second: float) -> float:
+        return float(weight @ values) - first * second
+
+    return EntryCovariance(
+        ii_ii=covariance(square, length, length),
+        ii_jj=covariance(own * own, length, length),
+        ii_ij=covariance(mixed, length, product),
+        ii_jk=covariance(own * both, length, product),
+        ij_ij=covariance(pairs, product, product),
+        ij_ik=covariance(common, product, product),
+        ij_kl=covariance(both * both, product, product),
+    )

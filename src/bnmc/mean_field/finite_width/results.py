@@ -12,15 +12,11 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
-from bnmc.mean_field.finite_width.gradient import gradient_at
-from bnmc.mean_field.finite_width.norms import mean_norm
-from bnmc.mean_field.finite_width.sectors import Sector
-from bnmc.mean_field.finite_width.uncentred_bias import uncentred_bias
+from bnmc.mean_field.finite_width.bias import uncentred_bias
+from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
+from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
-
-__all__ = ["Fluctuations", "Prediction", "mean_square_of", "require_known"]
 
 _Sectors = tuple[Sector, ...]
 
@@ -193,7 +189,7 @@ class Fluctuations:
         Jacobian at G* and S/d the stationary covariance. Permutations leave an integral over two
         coordinates of a sphere; see `bnmc.mean_field.finite_width.bias`. Under norm
         "batch-uncentred", if the activation is not odd, the integral is also over the angle of a
-        row to (1, …, 1) and takes seconds; see `bnmc.mean_field.finite_width.uncentred_bias`.
+        row to (1, …, 1) and takes seconds; see `bnmc.mean_field.finite_width.bias`.
 
         Parameters
         ----------
@@ -460,3 +456,46 @@ def _spectrum(sectors: _Sectors) -> list[tuple[float, int]]:
 def _total(sectors: _Sectors) -> float:
     """Return the trace of S."""
     return sum(sector.multiplicity * float(np.trace(sector.variance)) for sector in sectors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFluctuations(Fluctuations):
+    """Fluctuations of chains with a norm over the features, or with biases and no norm.
+
+    `MeanField.fluctuations` returns it and has the formulas. The map of such a chain acts on pairs
+    of samples, so `CorrelationMap` has the fixed point, and J is triangular. The predictions are
+    those of `Fluctuations`, except that `bias` raises.
+
+    Attributes
+    ----------
+    relative_square : float
+        The squared relative fluctuation r at width 1, from which `least_width` follows. Here Δ is
+        relative to the covariance of the pre-activations, with its trace. A norm over the features
+        that acts before the activation does not see changes of the lengths of samples.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(1000, 10, "relu", norm="layer", order="activation-norm")
+    >>> law = bnmc.MeanField(chain).fluctuations()
+    >>> print(law.mean_square(1000), law.least_width)
+    0.194797 74
+    """
+
+    relative_square: float = field(repr=False)
+
+    def bias(self, width: int) -> FloatArray:
+        """Raise `ArgumentError`: the bias of order 1/width is known for norms over the batch only.
+
+        Parameters
+        ----------
+        width : int
+            Width d, >= 1.
+        """
+        integer("width", width, low=1)
+        hint = "at finite width the norm adds a bias of its own; bnmc.simulate measures E G"
+        raise ArgumentError("norm", "one over the features", "a norm over the batch", hint)
+
+    @property
+    def _relative_square(self) -> float:
+        return self.relative_square

@@ -25,20 +25,52 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.mean_field.finite_width.entry_covariance import EntryCovariance
-from bnmc.mean_field.finite_width.joint_moments import JointMoments
-from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = [
-    "Sector",
-    "centred_jacobians",
-    "noises",
-    "odd_jacobians",
-    "pair_jacobians",
-    "stationary",
-    "uncentred_jacobians",
-]
+
+@dataclass(frozen=True, kw_only=True)
+class EntryCovariance:
+    """Covariances of the entries of the stationary Gram matrix G, which symmetry leaves.
+
+    Different letters are different samples. Entries that a batch lacks, for example ``ij_kl`` for
+    three samples, are 0.
+
+    Attributes
+    ----------
+    ii_ii, ii_jj : float
+        Variance of a diagonal entry, and covariance of two.
+    ii_ij, ii_jk : float
+        Covariance of ``G_ii`` with ``G_ij``, and with ``G_jk``.
+    ij_ij, ij_ik, ij_kl : float
+        Variance of an entry off the diagonal, and covariance of two in one row, and in none.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=1000, batch=5, activation="relu")
+    >>> covariance = bnmc.MeanField(chain).fluctuations().covariance(1000)
+    >>> covariance.between((0, 1), (1, 0)) == covariance.ij_ij
+    True
+    """
+
+    ii_ii: float
+    ii_jj: float
+    ii_ij: float
+    ii_jk: float
+    ij_ij: float
+    ij_ik: float
+    ij_kl: float
+
+    def between(self, first: tuple[int, int], second: tuple[int, int]) -> float:
+        """Return the covariance of two entries, each given by its row and column."""
+        (i, j), (k, m) = sorted(first), sorted(second)
+        if i != j and k == m:
+            (i, j), (k, m) = (k, m), (i, j)
+        if i == j and k == m:
+            return self.ii_ii if i == k else self.ii_jj
+        if i == j:
+            return self.ii_ij if i in (k, m) else self.ii_jk
+        return (self.ij_kl, self.ij_ik, self.ij_ij)[len({i, j} & {k, m})]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,49 +132,6 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
     if n == 3:
         return trivial, standard
     return trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]])
-
-
-def centred_jacobians(
-    moments: JointMoments, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector under a centring norm.
-
-    J sees the traceless part of PΔP, P the projector orthogonal to 1, so J = u vᵀ in sector
-    "standard", with u = J[P diag(e) P].
-    """
-    trivial = np.zeros((2, 2))
-    if batch == 2:
-        return trivial, np.zeros((1, 1))
-    mu = moments.m2 - moments.m11
-    root = math.sqrt(2.0 / (batch - 2.0))
-    u = np.array([0.5 * moments.own, 0.5 * (batch - 1.0) * root * moments.pair]) / mu
-    standard = np.outer(u, [1.0, -root])
-    if batch == 3:
-        return trivial, standard
-    return trivial, standard, np.array([[point.eigenvalues[1].real]])
-
-
-def odd_jacobians(
-    _: JointMoments, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector for an odd activation under a norm that does not centre."""
-    diagonal, off = (value.real for value in point.eigenvalues)
-    every = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
-    if batch == 2:
-        return every[0], every[1][:1, :1]
-    return every[: min(batch, 4) - 1]
-
-
-def uncentred_jacobians(
-    trivial: FloatArray, standard: FloatArray, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector under a norm that does not centre, if σ is not odd.
-
-    J in the first two sectors is known. In sector "pairs" it is the last eigenvalue.
-    """
-    if batch <= 3:
-        return trivial, standard
-    return trivial, standard, np.array([[point.eigenvalues[-1].real]])
 
 
 def pair_jacobians(

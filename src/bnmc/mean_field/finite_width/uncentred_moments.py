@@ -37,9 +37,12 @@ from bnmc.mean_field.finite_width.transforms import (
     TRANSFORM_ORDERS,
     transformed_pairs,
 )
-from bnmc.mean_field.fixed_point.accuracy import resolved
-from bnmc.mean_field.fixed_point.angle_average import AngleNodes, angle_nodes
-from bnmc.mean_field.fixed_point.angle_table import singular_angles
+from bnmc.mean_field.fixed_point.expectations import (
+    AngleNodes,
+    angle_nodes,
+    resolved,
+    singular_angles,
+)
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import subdivided

@@ -1,38 +1,44 @@
 """The symmetric fixed point of the mean-field map, with an estimate of its error.
 
 The fixed point is computed twice, with a fine and a coarse quadrature.  The error is their
-difference plus the bounds of `accuracy`.  Which formulas apply depends on the norm and the
-activation.  If N(w) of a row w ~ N(0, G*) is uniform on a sphere, `isotropic` has closed forms.
-That is so for centring norms, and for odd activations.  Otherwise `uncentred` solves an equation
-for the correlation.
+difference plus the bounds of `bnmc.mean_field.fixed_point.expectations`.  Which formulas apply
+depends on the norm and the activation.
+
+Let w ~ N(0, G*) be a row and φ = N(w) its normalization, n the batch size, σ the activation and
+σ_i = σ(φ_i).  φ is uniform on a sphere of radius √n in two cases: under a centring norm, on the
+sphere of the space orthogonal to (1, …, 1); under a norm that does not centre, if σ is odd, on the
+sphere of the whole space, as G* is then a multiple of I.  In these cases there are closed forms;
+`MeanField.fixed_point` has them.  Otherwise `bnmc.mean_field.fixed_point.uncentred` solves an
+equation for the correlation.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
-from typing import TypeVar
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
-from bnmc.chain.activations import Activation
+import numpy as np
+
+from bnmc._support.arguments import choice, real
+from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.mean_field.fixed_point.accuracy import resolved, value_errors
-from bnmc.mean_field.fixed_point.fourier import fourier_modes
-from bnmc.mean_field.fixed_point.isotropic import centred, is_odd, odd
-from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
+from bnmc.mean_field.fixed_point.expectations import (
+    Gradient,
+    resolved,
+    rounding_error,
+    value_errors,
+)
+from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
 from bnmc.mean_field.fixed_point.uncentred import uncentred
+from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import InfiniteMomentError
-from bnmc.mean_field.quadrature.resolution import UnresolvedError
-from bnmc.mean_field.quadrature.sphere import normal_rule, sphere_rule
-
-__all__ = [
-    "SYMMETRIC_NORMS",
-    "fixed_point",
-    "fixed_point_and_errors",
-    "fixed_point_of_batch",
-    "require_accuracy",
-]
+from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
+from bnmc.mean_field.quadrature.resolution import Function, UnresolvedError
+from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, sphere_rule
 
 #: The names of the norms whose mean-field map has a symmetric fixed point.
 SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
@@ -189,3 +195,197 @@ def _fine_and_coarse(
 def _difference(fine: complex, coarse: complex) -> float:
     """Return |fine − coarse|, relative to `fine` if that exceeds 1."""
     return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))
+
+
+# --- rows that are uniform on a sphere
+
+# If the standard deviation of σ on the sphere, relative to its root mean square, is at most this,
+# σ is constant to rounding and G* has rank one.
+_CONSTANT = 1e-12
+
+
+def is_odd(function: Function, breaks: FloatArray) -> bool:
+    """Return whether a function is odd, to rounding, at 512 points and on its panels `breaks`."""
+    nodes = panel_points(breaks, gauss_legendre(8).nodes)[0].ravel()
+    points = np.concatenate([np.linspace(0.0, breaks[-1], 513)[1:], np.abs(nodes[nodes != 0.0])])
+    plus, minus = function(points), function(-points)
+    return bool(np.all(np.abs(plus + minus) <= 4.0 * np.finfo(np.float64).eps * np.abs(plus)))
+
+
+def centred(
+    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
+) -> SymmetricFixedPoint:
+    """Return the fixed point under a centring norm.
+
+    Parameters
+    ----------
+    activation : Activation
+        The activation σ.
+    batch : float
+        n ≥ 2, an integer or ``inf``.
+    rule : SphereRule
+        Rule for two coordinates of φ, with values of σ.
+    gradient : Gradient
+        What is known about E σ′².
+
+    Raises
+    ------
+    ArgumentError
+        If σ is constant on the sphere.
+    """
+    e, x = 1.0 / batch, rule.x
+    m = moments(rule, batch)
+    b, mu = rule.mean(rule.value**2), m.spread
+    _require_spread(activation, batch, mu, b)
+    eigenvalues = []
+    if batch > 2:
+        eigenvalues.append((1.0 - e) * m.diagonal[1] / (2.0 * (1.0 - 2.0 * e) * mu))
+    if batch > 3:
+        eigenvalues.append((1.0 - e) * m.mixed / mu)
+    # For gradients on the sphere of radius √n, n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
+    own = gradient.energy(rule, 1.0 - e - e * x * x)
+    pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
+    return SymmetricFixedPoint(
+        b=b,
+        c=(m.covariance + m.mean**2) / b,
+        eigenvalues=tuple(eigenvalues),
+        rate=max(map(abs, eigenvalues), default=0.0),
+        backward_rate=math.inf if gradient.explodes else (own + e * pair) / (mu * (1.0 - 3.0 * e)),
+        cross_batch=m.mean**2,
+        cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
+        error=rounding_error(mu, b),
+    )
+
+
+def odd(
+    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
+) -> SymmetricFixedPoint:
+    """Return the fixed point of an odd σ under a norm that does not centre.
+
+    The parameters are those of `centred`.
+    """
+    e, x, value = 1.0 / batch, rule.x, rule.value
+    b = rule.mean(value**2)
+    _require_spread(activation, batch, b, b)
+    eigenvalues = (
+        rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e)),
+        rule.mean(value * x * rule.given[1]) / b,
+    )
+    slopes = gradient.energy(rule, 1.0 - e * x * x)
+    return SymmetricFixedPoint(
+        b=b,
+        c=0.0,
+        eigenvalues=eigenvalues,
+        rate=max(map(abs, eigenvalues)),
+        backward_rate=math.inf if gradient.explodes else slopes / (b * (1.0 - 2.0 * e)),
+        cross_batch=0.0,
+        cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
+        error=rounding_error(b, b),
+    )
+
+
+def _require_spread(activation: Activation, batch: float, mu: float, b: float) -> None:
+    """Raise `ArgumentError` if σ is constant on the sphere, so that G* has rank one."""
+    if not mu > _CONSTANT**2 * b:
+        raise ArgumentError(
+            "activation",
+            activation.name,
+            f"a function that is not constant on the sphere of a batch of {batch}",
+            "G* has rank one and the Jacobian does not exist",
+        )
+
+
+def _mean_length(dimension: float) -> float:
+    """Return √(2/m) Γ((m+1)/2)/Γ(m/2): E|z|/√m for a standard normal z in m dimensions."""
+    if dimension < 300:
+        return (
+            math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2) / math.gamma(dimension / 2)
+        )
+    # Stirling's series: the Gamma function would overflow.
+    y = 2.0 / dimension
+    terms = (1.0, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144)
+    return sum(term * y**power for power, term in enumerate(terms))
+
+
+# --- batches of infinite size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit(SymmetricFixedPoint):
+    """The limits of the numbers of a `FixedPoint` for batch size n → ∞.
+
+    Attributes
+    ----------
+    b, c, eigenvalues, rate, backward_rate, cross_batch, cross_batch_rate, error
+        As in `FixedPoint`. Under norm "batch-uncentred" the eigenvalues include the one of
+        multiplicity 1, on the matrix of ones.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import limit
+    >>> tanh = limit("tanh")
+    >>> round(tanh.b, 6), round(tanh.c, 6), round(tanh.rate, 6)
+    (0.394294, 0.0, 0.93047)
+    """
+
+
+def limit(
+    activation: str | Activation | Callable[[Any], Any],
+    *,
+    norm: str = "batch",
+    rtol: float = 1e-8,
+) -> Limit:
+    """Limit of the symmetric fixed point and its rates for batch size n → ∞.
+
+    Parameters
+    ----------
+    activation : str, Activation or callable
+        As in `bnmc.Chain`.
+    norm : {"batch", "batch-uncentred"}
+        The normalization; eps is 0.
+    rtol : float, default 1e-8
+        Largest acceptable `Limit.error`, > 0.
+
+    Returns
+    -------
+    Limit
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If the activation is constant, quadrature cannot resolve it, or its mean square is infinite
+        for a standard normal variable (σ grows like exp(x²/4) or faster, so there is no fixed
+        point). Also if another argument is out of range.
+    PartialEstimateError
+        If the error exceeds `rtol`; ``partial`` is the limit. The error is ``inf`` if σ² overflows
+        before the integrand of its mean square decays, as for ``exp(|x|^1.9)``.
+
+    Notes
+    -----
+    The error is a bound under the assumption that `MeanField.fixed_point` states. How σ grows where
+    it exceeds 1e150 is extrapolated from smaller values.
+
+    In the limit, the normalized entries of a row are independent. Let σ be the activation, z a
+    standard normal variable, ``a₁ = E[σ(z) z]``, ``μ = Var σ(z)`` and ``σ̃ = σ − E σ(z)``. Under
+    norm "batch",
+
+        b = E σ(z)²,    b c = (E σ(z))²,    λ_L = E[σ̃(z)²(z²−1)]/(2μ),    λ_M = a₁²/μ,
+
+    with λ_L and λ_M the eigenvalues of `MeanField.fixed_point`. The backward rate is
+    ``E σ′(z)²/μ``, the entry between two batches is ``(E σ(z))²``, and its rate is λ_M. For relu,
+    c = 1/π, λ_M = π/(2(π−1)), and the backward rate is π/(π−1). For finite n the numbers differ
+    from the limits by terms of order 1/n.
+
+    Examples
+    --------
+    >>> from bnmc.mean_field import limit
+    >>> relu = limit("relu")
+    >>> round(relu.c, 9), round(relu.backward_rate, 6), round(relu.eigenvalues[1], 6)
+    (0.318309886, 1.466942, 0.733471)
+    """
+    function = as_activation(activation)
+    function.check()
+    norm = choice("norm", norm, SYMMETRIC_NORMS)
+    rtol = real("rtol", rtol, above=0.0)
+    point, worst = fixed_point_of_batch(function, math.inf, as_norm(norm))
+    return require_accuracy(Limit(**asdict(point)), worst, rtol)

@@ -24,7 +24,7 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.gram import validate_gram
-from bnmc.mean_field.finite_width.path_results import PathFluctuations
+from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
 from bnmc.mean_field.map.norm_after import normalized_gram, sample_moments

@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.mean_field.fixed_point.crossings import atlas, stability
-from bnmc.mean_field.fixed_point.stability_plot import plot_stability
+from bnmc.mean_field.fixed_point.stability import atlas, stability
+from bnmc.plot.stability import plot_stability
 
 #: What the docstring of `atlas` tabulates for the built-in activations.
 SURVEY = {

@@ -13,9 +13,8 @@ import bnmc
 from bnmc.chain import Chain, Convolution
 from bnmc.errors import ArgumentError
 from bnmc.mean_field import MeanField
-from bnmc.mean_field.finite_width.norm_terms import norm_terms
-from bnmc.mean_field.finite_width.packing import packed
-from bnmc.mean_field.finite_width.path import _estimates, _whitening
+from bnmc.mean_field.finite_width.gaussian import packed
+from bnmc.mean_field.finite_width.path import _estimates, _whitening, norm_terms
 from bnmc.mean_field.map.rows import gaussian_rows
 
 FALSE_ALARM = 1e-6

@@ -13,7 +13,7 @@ from scipy import special
 from bnmc._support.text import dumps
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.mean_field.fixed_point.crossings import Crossing, _crossing, atlas, stability
+from bnmc.mean_field.fixed_point.stability import Crossing, _crossing, atlas, stability
 
 
 def series_lambda_l(sigma, n, terms=60):

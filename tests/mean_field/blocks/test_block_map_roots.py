@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bnmc.mean_field.blocks.roots import _distinct
+from bnmc.mean_field.blocks.block_map import _distinct
 
 
 def test_roots_are_the_same_if_all_their_coordinates_are():

@@ -5,7 +5,7 @@ import pytest
 from spheres import centred_points
 
 from bnmc.chain.activations import as_activation
-from bnmc.mean_field.fixed_point.angle_table import angle_tables
+from bnmc.mean_field.fixed_point.expectations import angle_tables
 
 
 def points_of(n):

@@ -14,7 +14,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import MeanField, limit
-from bnmc.mean_field.fixed_point.accuracy import Gradient
+from bnmc.mean_field.fixed_point.expectations import Gradient
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
 from bnmc.mean_field.quadrature.deviation import Singularity
 from bnmc.mean_field.quadrature.sphere import SphereRule

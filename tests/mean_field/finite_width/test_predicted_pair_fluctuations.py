@@ -13,7 +13,7 @@ import bnmc
 from bnmc.chain import Activation, Chain, Convolution
 from bnmc.errors import ArgumentError, NotMixing
 from bnmc.mean_field import CorrelationMap, MeanField, PairFluctuations, Phase
-from bnmc.mean_field.finite_width.pair_moments import FINE, pair_moments
+from bnmc.mean_field.finite_width.predicted import FINE, pair_moments
 
 CASES = {
     "none": (Activation(np.sin, name="sin"), {"norm": "none", "gain": 2.0, "bias_variance": 0.2}),

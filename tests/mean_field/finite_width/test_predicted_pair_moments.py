@@ -8,7 +8,7 @@ import pytest
 from bnmc.chain import Activation, Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.layer import layer_of
-from bnmc.mean_field.finite_width.pair_moments import FINE, pair_moments
+from bnmc.mean_field.finite_width.predicted import FINE, pair_moments
 
 Q, C = 0.5, 0.6
 # Not odd, and integrated by few nodes.

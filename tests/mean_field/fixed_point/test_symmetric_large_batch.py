@@ -7,7 +7,7 @@ import pytest
 
 import bnmc
 from bnmc.errors import ArgumentError, PartialEstimateError, UnknownNameError
-from bnmc.mean_field.fixed_point.large_batch import limit
+from bnmc.mean_field.fixed_point.symmetric import limit
 
 SMOOTH = ["linear", "tanh", "sigmoid", "sin", "erf", "silu", "gelu"]
 

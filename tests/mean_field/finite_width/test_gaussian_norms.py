@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bnmc.mean_field.finite_width.norms import mean_norm, norm_quantile
+from bnmc.mean_field.finite_width.gaussian import mean_norm, norm_quantile
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 200])

@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.mean_field.fixed_point.crossings import Stability
+from bnmc.plot.axes import COLOURS, figure, mark_unstable, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["plot_stability"]
 
 # Styles of line, one per kind of eigenvalue.
 _STYLES = ("-", "--", ":", "-.")
 
 # Markers for activations of the same colour.  "o" is reserved for crossings.
 _MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+
+
+class _Crossing(Protocol):
+    """A change of stability: `bnmc.mean_field.Crossing`, or an object with its attributes."""
+
+    @property
+    def batch(self) -> int:
+        """The smallest batch size after the change."""
+
+    @property
+    def value(self) -> float:
+        """The eigenvalue there."""
+
+
+@runtime_checkable
+class Stability(Protocol):
+    """Stability to draw: `bnmc.mean_field.Stability`, or an object with its attributes."""
+
+    @property
+    def activation(self) -> str:
+        """Name of the activation."""
+
+    @property
+    def norm(self) -> str:
+        """Name of the normalization."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the kinds of eigenvalues."""
+
+    @property
+    def batches(self) -> NDArray[np.int64]:
+        """Batch sizes, shape (batches,)."""
+
+    @property
+    def eigenvalues(self) -> NDArray[np.float64]:
+        """Eigenvalues, shape (batches, kinds); NaN for one that does not exist."""
+
+    @property
+    def crossings(self) -> Sequence[_Crossing]:
+        """The changes of stability."""
 
 
 def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None = None) -> Axes:
@@ -56,8 +96,6 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     >>> ax.get_xscale(), ax.get_xlabel(), ax.get_ylabel()
     ('log', 'batch size $n$', 'modulus of the eigenvalue')
     """
-    from bnmc.plot.axes import COLOURS, figure, mark_unstable, plain_ticks
-
     lines = import_extra("matplotlib.lines", "plot")
     drawn = _several(entries)
     if ax is None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bnmc.mean_field.fixed_point.isotropic import _mean_length, is_odd
+from bnmc.mean_field.fixed_point.symmetric import _mean_length, is_odd
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 150, 298, 299, 300, 301, 400, 3_000, 10**6, 10**9])

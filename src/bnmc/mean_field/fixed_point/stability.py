@@ -28,8 +28,6 @@ from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["Crossing", "Stability", "atlas", "stability"]
-
 _ActivationLike = str | Activation | Callable[[Any], Any]
 
 # Largest acceptable error of the fixed points, the default of `MeanField.fixed_point`.
