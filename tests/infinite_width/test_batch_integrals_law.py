@@ -24,7 +24,7 @@ def test_the_factor_has_the_covariances_of_centred_rows():
     assert (left.size, left.rank, right.rank) == (4, 3, 5)
     factor = joint_factor(left, right, x.T @ y)
     assert factor.shape == (8, 8)
-    a, b = left.rows.vectors @ factor[:3], right.rows.vectors @ factor[3:]
+    a, b = left.vectors @ factor[:3], right.vectors @ factor[3:]
     expected = centred(x).T @ centred(y) / np.sqrt(left.trace * right.trace)
     np.testing.assert_allclose(a @ b.T, expected, atol=1e-14)
     np.testing.assert_allclose(a @ a.T, centred(x).T @ centred(x) / left.trace, atol=1e-14)

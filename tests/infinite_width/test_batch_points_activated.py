@@ -11,7 +11,6 @@ from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.batch_integrals import batch_law
 from bnmc.infinite_width.batch_points import (
     _LINEAR,
-    ActivatedLaw,
     ActivatedPoints,
     Linear,
     _Outputs,
@@ -30,8 +29,7 @@ def split(matrix):
 
 
 def law_of(gram):
-    seen = batch_law(Chain(1, len(gram), "linear"), split(gram)[:-1, :-1], 0, "x")
-    return ActivatedLaw(seen, split(gram))
+    return batch_law(Chain(1, len(gram), "linear"), split(gram), 0, "x")
 
 
 def two_batches():
@@ -121,8 +119,8 @@ def test_rows_have_the_covariances_of_the_law():
         for one, n, rest in zip(maps, SIZES, rows.rest, strict=True)
     ]
     for found, expected in (
-        (full[0] @ full[0].T, laws[0].split),
-        (full[1] @ full[1].T, laws[1].split),
+        (full[0] @ full[0].T, laws[0].covariance),
+        (full[1] @ full[1].T, laws[1].covariance),
         (full[0] @ full[1].T, between),
     ):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)

@@ -12,7 +12,8 @@ from bnmc.infinite_width.batches import NormalizedBatches
 def network(sizes):
     inputs = np.random.default_rng(0).standard_normal((9, sum(sizes)))
     tanh = Activation.named("tanh")
-    return NormalizedBatches(inputs, tuple(sizes), len(sizes), 1, tanh, 1.0, 0.0, 0.0, False)
+    layer = tanh, "batch", "norm-activation", 1.0, 0.0, 0.0
+    return NormalizedBatches([inputs], [tuple(sizes)], 1, *layer, False)
 
 
 @pytest.mark.parametrize("sizes", [[4], [5, 5], [3, 6, 2, 5], [6, 3, 4]])
@@ -25,6 +26,6 @@ def test_points_have_the_coordinates_of_the_largest_pair(sizes):
 
 def test_a_smaller_batch_does_not_change_the_points_of_the_others():
     two, three = network([5, 4]), network([5, 4, 3])
-    three = replace(three, inputs=np.concatenate([two.inputs, three.inputs[:, 9:]], axis=1))
+    three = replace(three, sets=[np.concatenate([two.inputs, three.inputs[:, 9:]], axis=1)])
     found = [one.replicate(64, np.random.default_rng(1), lambda: None) for one in (two, three)]
     np.testing.assert_array_equal(found[1][:9, :9], found[0])

@@ -158,14 +158,13 @@ def test_progress_and_text():
 def test_dimensions_are_those_of_the_smallest_batch():
     """Differences of three samples in general position span 2 dimensions, of two samples 1."""
     x = np.random.default_rng(3).standard_normal((4, 5))
-    groups = {"both": (slice(0, 3), slice(3, 5)), "other": (slice(3, 5), slice(0, 3))}
+    groups = {"both": [x[:, :3], x[:, 3:]], "other": [x[:, 3:], x[:, :3]], "one": [x]}
     found = {
         name: networks._dimensions(
-            mock.Mock(is_batched=True, tangent=True, inputs=x, width=9, groups=lambda at=at: at)
+            mock.Mock(is_batched=True, tangent=True, width=9, parts=lambda parts=parts: parts)
         )
-        for name, at in {**groups, "one": (slice(0, 5),)}.items()
+        for name, parts in groups.items()
     }
     assert found == {"both": 1, "other": 1, "one": 4}
-    narrow = mock.Mock(is_batched=True, tangent=True, inputs=x, width=3)
-    narrow.groups.return_value = [slice(0, 5)]
+    narrow = mock.Mock(is_batched=True, tangent=True, width=3, parts=lambda: [x])
     assert networks._dimensions(narrow) == 3

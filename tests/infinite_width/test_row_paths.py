@@ -15,15 +15,13 @@ OPTIONS = {"norm": "batch", "weight_variance": 1.5, "bias_variance": 0.3, "skip"
 
 @pytest.mark.parametrize("tangent", [False, True])
 def test_one_layer_of_paths_has_the_kernel_of_integrals(tangent):
-    def given(inputs, sizes):
-        return inputs, sizes, 1, 1, Activation.named("relu"), 1.5, 0.3, 0.7, tangent
-
+    layer = Activation.named("relu"), "batch", "norm-activation", 1.5, 0.3, 0.7
     # Batches of different scales.
-    two = np.hstack([X[:, :7], 1e-5 * X[:, 7:]])
-    for inputs, sizes in ((X[:, :7], (7,)), (two, (7, 7))):
-        exact, error = NormalizedBatches(*given(inputs, sizes)).integrals()(lambda: None)
+    for sets in ([X[:, :7]], [X[:, :7], 1e-5 * X[:, 7:]]):
+        given = sets, [(7,)] * len(sets), 1, *layer, tangent
+        exact, error = NormalizedBatches(*given).integrals()(lambda: None)
         assert error < 1e-8
-        paths = RowPaths(*given(inputs, sizes))
+        paths = RowPaths(*given)
         found = np.array(
             [paths.replicate(1 << 11, np.random.default_rng(i), lambda: None) for i in range(16)]
         )

@@ -57,47 +57,45 @@ from bnmc.mean_field.map.rows import Rows, gaussian_rows, laplace_nodes
 
 
 @dataclass(frozen=True)
-class BatchLaw:
+class BatchLaw(Rows):
     """The law of a row of one batch.
+
+    The eigenvectors and eigenvalues are those of P K P / t.
 
     Attributes
     ----------
-    rows : Rows
-        Eigenvectors and eigenvalues of P K P / t.
     trace : float
         t.
+    covariance : ndarray
+        K; in split coordinates if the normalization follows the activation (see `batch_points`).
     """
 
-    rows: Rows
     trace: float
+    covariance: FloatArray
 
     @property
     def size(self) -> int:
         """Number of samples n."""
-        return len(self.rows.vectors)
-
-    @property
-    def rank(self) -> int:
-        """Number of dimensions of the rows as the normalization sees them."""
-        return self.rows.rank
+        return len(self.vectors)
 
 
 def batch_law(chain: Chain, covariance: FloatArray, layer: int, name: str) -> BatchLaw:
-    """Return the law of a row of a batch.
+    """Return the law of a row of a batch; a covariance in split coordinates has a row more.
 
     Raises
     ------
     ArgumentError, ZeroVarianceError
         If no row can be normalized, in layer 0 (`name` is the argument) or in a later one.
     """
-    rows = gaussian_rows(chain, covariance)
+    seen = covariance[: chain.batch, : chain.batch]
+    rows = gaussian_rows(chain, seen)
     if not rows.has_variance:
         if layer == 0:
             allowed = 'batches of samples that are not all equal, with norm="batch"'
             raise ArgumentError(name, f"{chain.batch} equal samples", allowed)
         raise ZeroVarianceError(None, layer, 0)
-    vectors = rows.vectors
-    return BatchLaw(rows, float(np.einsum("ik,ij,jk->", vectors, covariance, vectors)))
+    trace = float(np.einsum("ik,ij,jk->", rows.vectors, seen, rows.vectors))
+    return BatchLaw(**vars(rows), trace=trace, covariance=covariance)
 
 
 def require_finite_tangents(law: BatchLaw, name: str) -> None:
@@ -128,13 +126,29 @@ def joint_factor(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatAr
         The columns are orthogonal, those of the largest eigenvalue first.  Negative eigenvalues,
         which are errors of the covariances, count as 0.
     """
-    one, two = left.rows, right.rows
-    block = one.vectors.T @ across @ two.vectors / np.sqrt(left.trace * right.trace)
-    joint = np.block([[np.diag(one.values), block], [block.T, np.diag(two.values)]])
+    block = _seen(left, right, across)
+    joint = np.block([[np.diag(left.values), block], [block.T, np.diag(right.values)]])
     values, vectors = np.linalg.eigh(joint)
-    positive = values > len(joint) * np.finfo(np.float64).eps * values[-1]
+    positive = values > len(joint) * EPSILON * values[-1]
     factor = vectors[:, positive] * np.sqrt(values[positive])
     return np.ascontiguousarray(factor[:, ::-1])
+
+
+def seen_tangents(left: BatchLaw, right: BatchLaw, tangent: FloatArray | None) -> FloatArray | None:
+    """Return M, the tangents as the normalizations see them.
+
+    None if no tangents are given, or if a row has less than three dimensions: with one its
+    derivative is 0, and two are excluded by `require_finite_tangents`.
+    """
+    if tangent is None or min(left.rank, right.rank) < 3:
+        return None
+    return left.vectors @ left.vectors.T @ tangent @ (right.vectors @ right.vectors.T)
+
+
+def _seen(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatArray:
+    """Return the covariances between two batches in their eigenvectors and units."""
+    block = left.vectors.T @ across @ right.vectors
+    return block / np.sqrt(left.trace * right.trace)
 
 
 # Distance of nodes, for one variable and for two.  The integrand is analytic where
@@ -174,16 +188,16 @@ class Homogeneous:
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
-        value, error = homogeneous_map(law.rows, *self._slopes)
+        value, error = homogeneous_map(law, *self._slopes)
         self.error = max(self.error, error)
         if tangent is None or law.rank < 3:
             return value, np.zeros_like(value)
-        nodes = laplace_nodes(law.rows, _STEP, 0.0, growth=1.0)
-        vectors = law.rows.vectors
+        nodes = laplace_nodes(law, _STEP, 0.0, growth=1.0)
+        vectors = law.vectors
         seen = vectors.T @ tangent @ vectors
         M = vectors @ seen @ vectors.T
-        spectra = law.rows.values * law.rows.shrinkage(nodes.z)
-        halves = [np.zeros_like(value), np.zeros_like(value)]
+        spectra = law.values * law.shrinkage(nodes.z)
+        halves = np.zeros((2, *value.shape))
         size = max(1, _BLOCK // value.size)
         for half in (0, 1):
             z, weights, c = (one[half::2] for one in (nodes.z, nodes.weight, spectra))
@@ -207,15 +221,9 @@ class Homogeneous:
         self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return E σσᵀ between two batches, and the tangents of earlier layers."""
-        needs_tangent = tangent is not None and min(left.rank, right.rank) >= 3
-        seen = np.zeros((left.size, right.size))
-        if needs_tangent:
-            assert tangent is not None
-            projectors = [one.rows.vectors @ one.rows.vectors.T for one in (left, right)]
-            seen = projectors[0] @ tangent @ projectors[1]
-        columns = _columns(left, right, across, needs_tangent)
-        values = [np.zeros_like(seen), np.zeros_like(seen)]
-        tangents = [np.zeros_like(seen), np.zeros_like(seen)]
+        M = seen_tangents(left, right, tangent)
+        columns = _columns(left, right, across, M is not None)
+        values, tangents = np.zeros((2, 2, left.size, right.size))
         size = max(1, _BLOCK // max(left.size, right.size) ** 2)
         for column in columns:
             for half in (0, 1):
@@ -226,8 +234,8 @@ class Homogeneous:
                     signs = _signs(B, _diagonal(A)[:, 0], _diagonal(A2)[:, 0])
                     value = self.signed * B + self.unsigned * signs.absolute
                     values[half] += np.tensordot(weight, value, axes=1)
-                    if needs_tangent:
-                        terms = _between(seen, column.z, two[:, None, None], A, A2, B)
+                    if M is not None:
+                        terms = _between(M, column.z, two[:, None, None], A, A2, B)
                         expected = self._tangent(terms, signs)
                         tangents[half] += np.tensordot(weight, expected, axes=1)
         scale = np.sqrt(left.size * right.size) / np.pi
@@ -246,7 +254,7 @@ class Homogeneous:
             )
         return np.asarray(found)
 
-    def _sum(self, halves: list[FloatArray]) -> FloatArray:
+    def _sum(self, halves: FloatArray) -> FloatArray:
         """Return the sum of two half rules, and note their difference."""
         total = halves[0] + halves[1]
         norm = float(np.linalg.norm(total))
@@ -364,19 +372,18 @@ class _Column(NamedTuple):
 
 def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool) -> list[_Column]:
     """Return the trapezoidal rule in x and x′ with log z = x − exp(−x) − 2, and the laws."""
-    one, two = left.rows, right.rows
-    block = one.vectors.T @ across @ two.vectors / np.sqrt(left.trace * right.trace)
+    block = _seen(left, right, across)
     x, x2 = _line(left, tangent), _line(right, tangent)
     (log_z, step_z), (log_y, step_y) = _spaced(x), _spaced(x2)
     z, y = np.exp(log_z), np.exp(log_y)
-    shrunk = one.shrinkage(z)
+    shrunk = left.shrinkage(z)
     # The covariance of v given z is that of v given u, which is 0 if u determines v, plus a part
     # that shrinks with z.  A difference of both with rounding errors would not shrink.
-    seen = block.T / np.sqrt(one.values)
-    free, basis = np.linalg.eigh(np.diag(two.values) - seen @ seen.T)
+    seen = block.T / np.sqrt(left.values)
+    free, basis = np.linalg.eigh(np.diag(right.values) - seen @ seen.T)
     # Entries of the block have errors of EPSILON.
     rounding = EPSILON * (left.size + right.size)
-    rounding *= 1.0 + float((np.linalg.norm(seen, axis=0) / np.sqrt(one.values)).sum())
+    rounding *= 1.0 + float((np.linalg.norm(seen, axis=0) / np.sqrt(left.values)).sum())
     given = (basis * np.where(free > rounding, free, 0.0)) @ basis.T
     mu, vectors = np.linalg.eigh(given + (seen * shrunk[:, None]) @ seen.T)
     mu = np.maximum(mu, 0.0)
@@ -395,9 +402,9 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
                 y[at],
                 np.exp(log_weight[k, at]) * step_z[k] * step_y[at],
                 (at + k) % 2,
-                (one.vectors * (one.values * shrunk[k])) @ one.vectors.T,
-                one.vectors @ (shrunk[k, :, None] * block @ vectors[k]),
-                two.vectors @ vectors[k],
+                (left.vectors * (left.values * shrunk[k])) @ left.vectors.T,
+                left.vectors @ (shrunk[k, :, None] * block @ vectors[k]),
+                right.vectors @ vectors[k],
                 mu[k],
             )
         )
@@ -414,7 +421,7 @@ def _line(law: BatchLaw, tangent: bool) -> FloatArray:
     x = np.arange(np.floor(_FIRST / _PLANE_STEP), np.ceil(_LAST / _PLANE_STEP)) * _PLANE_STEP
     log_z = x - np.exp(-x) - 2.0
     # The weight D of two batches is at most that of either one.
-    size = 0.5 * np.log(law.rows.shrinkage(np.exp(log_z))).sum(axis=1)
+    size = 0.5 * np.log(law.shrinkage(np.exp(log_z))).sum(axis=1)
     if tangent:
         size += np.maximum(log_z, 0.0)
     return np.asarray(x[size > np.log(_CUT)])

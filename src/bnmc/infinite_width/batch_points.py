@@ -56,7 +56,12 @@ from scipy.stats import qmc
 
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.batch_integrals import BatchLaw, Homogeneous, joint_factor
+from bnmc.infinite_width.batch_integrals import (
+    BatchLaw,
+    Homogeneous,
+    joint_factor,
+    seen_tangents,
+)
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Points whose rows are computed at once: arrays stay in the cache, and BLAS starts no threads.
@@ -127,7 +132,7 @@ class Sampled:
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
-        base = law.rows.vectors * np.sqrt(law.rows.values)
+        base = law.vectors * np.sqrt(law.values)
         base = np.ascontiguousarray(base[:, ::-1])
         value, slopes = self._means((law, law), (base, base), tangent, self.control)
         if self.control is None:
@@ -141,7 +146,7 @@ class Sampled:
         """Return E σσᵀ between two batches, and the tangents of earlier layers."""
         factor = joint_factor(left, right, across)
         parts = factor[: left.rank], factor[left.rank :]
-        bases = left.rows.vectors @ parts[0], right.rows.vectors @ parts[1]
+        bases = left.vectors @ parts[0], right.vectors @ parts[1]
         return self._means((left, right), bases, tangent, None)
 
     def _means(
@@ -154,12 +159,7 @@ class Sampled:
         """Return the means over the points; with a control, of the difference from its layer."""
         shape, rank = (laws[0].size, laws[1].size), bases[0].shape[1]
         value, slopes = np.zeros(shape), np.zeros(shape)
-        needs_tangent = tangent is not None and min(law.rank for law in laws) >= 3
-        M = np.zeros(shape)
-        if needs_tangent:
-            assert tangent is not None
-            projectors = [law.rows.vectors @ law.rows.vectors.T for law in laws]
-            M = projectors[0] @ tangent @ projectors[1]
+        M = seen_tangents(*laws, tangent)
         points = len(self.normals)
         for first in range(0, points, _BLOCK):
             z = self.normals[first : first + _BLOCK, :rank]
@@ -174,7 +174,7 @@ class Sampled:
             if control is not None:
                 known = [control.slope(one) * one for one in inputs]
                 value -= known[0].T @ known[1]
-            if not needs_tangent:
+            if M is None:
                 continue
             weight = np.sum(z**2, axis=1) / ((rank - 2.0) * lengths[0] * lengths[1])
             at = _Directions(units[0], units[1], units[1] @ M.T, units[0] @ M)
@@ -215,46 +215,43 @@ _ROUNDING = 8 * EPSILON
 # --- normalization after the activation
 
 
-@dataclass(frozen=True)
-class ActivatedLaw:
-    """The law of a row of one batch before its activation.
-
-    Attributes
-    ----------
-    seen : BatchLaw
-        The law of the deviations.
-    split : ndarray of shape (n + 1, n + 1)
-        The covariance of deviations and mean.
-    """
-
-    seen: BatchLaw
-    split: FloatArray
-
-    def means(self, column: FloatArray) -> FloatArray:
-        """Return covariances with the deviations in units of their eigenvectors and trace."""
-        return np.asarray(column @ self.seen.rows.vectors / np.sqrt(self.seen.trace))
-
-
 class Linear:
     """Layers of a linear activation, which commutes with the norm up to a factor."""
 
     def __init__(self) -> None:
         self.inner = Homogeneous(1.0, 1.0)
 
-    def own(self, law: ActivatedLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    @property
+    def error(self) -> float:
+        """The largest relative error of a result so far."""
+        return self.inner.error
+
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        return self.inner.own(law.seen, None if tangent is None else tangent[:-1, :-1])
+        return _split(*self.inner.own(law, None if tangent is None else tangent[:-1, :-1]))
 
     def across(
-        self,
-        left: ActivatedLaw,
-        right: ActivatedLaw,
-        across: FloatArray,
-        tangent: FloatArray | None,
+        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
         inner = None if tangent is None else tangent[:-1, :-1]
-        return self.inner.across(left.seen, right.seen, across[:-1, :-1], inner)
+        return _split(*self.inner.across(left, right, across[:-1, :-1], inner))
+
+
+class Stream:
+    """Layers that change nothing: the skip connection beside an activation before its norm."""
+
+    error = 0.0
+
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances and the tangents of the layer before."""
+        return self.across(law, law, law.covariance, tangent)
+
+    def across(
+        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return the covariances and the tangents of the layer before."""
+        return across, np.zeros_like(across) if tangent is None else tangent
 
 
 class ActivatedPoints:
@@ -270,38 +267,34 @@ class ActivatedPoints:
     def __init__(self, activation: Activation, normals: FloatArray) -> None:
         self.activation, self.normals = activation, normals
 
-    def own(self, law: ActivatedLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        factor = np.diag(np.sqrt(law.seen.rows.values))
-        rows = _Rows.of([law], factor, law.means(law.split[-1:, :-1]), law.split[-1:, -1:])
+        split = law.covariance
+        rows = _Rows.of(
+            [law], np.diag(np.sqrt(law.values)), _in_units(law, split[-1:, :-1]), split[-1:, -1:]
+        )
         return self._means((law, law), rows, tangent)
 
     def across(
-        self,
-        left: ActivatedLaw,
-        right: ActivatedLaw,
-        across: FloatArray,
-        tangent: FloatArray | None,
+        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        factor = joint_factor(left.seen, right.seen, across[:-1, :-1])
-        with_left = [left.means(left.split[-1, :-1]), right.means(across[-1, :-1])]
-        with_right = [left.means(across[:-1, -1]), right.means(right.split[-1, :-1])]
-        means = np.array(
-            [
-                [left.split[-1, -1], across[-1, -1]],
-                [across[-1, -1], right.split[-1, -1]],
-            ]
+        one, two = left.covariance, right.covariance
+        with_one = [_in_units(left, one[-1, :-1]), _in_units(right, across[-1, :-1])]
+        with_two = [_in_units(left, across[:-1, -1]), _in_units(right, two[-1, :-1])]
+        rows = _Rows.of(
+            [left, right],
+            joint_factor(left, right, across[:-1, :-1]),
+            np.array([np.concatenate(with_one), np.concatenate(with_two)]),
+            np.array([[one[-1, -1], across[-1, -1]], [across[-1, -1], two[-1, -1]]]),
         )
-        columns = np.array([np.concatenate(with_left), np.concatenate(with_right)])
-        rows = _Rows.of([left, right], factor, columns, means)
         return self._means((left, right), rows, tangent)
 
     def _means(
-        self, laws: tuple[ActivatedLaw, ActivatedLaw], rows: _Rows, tangent: FloatArray | None
+        self, laws: tuple[BatchLaw, BatchLaw], rows: _Rows, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the means over the points."""
-        sizes = [law.seen.size for law in laws]
+        sizes = [law.size for law in laws]
         value, slopes = np.zeros(sizes), np.zeros(sizes)
         for first in range(0, len(self.normals), _BLOCK):
             deviations, means, weight = rows.at(
@@ -316,7 +309,7 @@ class ActivatedPoints:
             if tangent is not None:
                 slopes += left.tangents(right, weight, tangent)
         scale = np.sqrt(sizes[0] * sizes[1]) / len(self.normals)
-        return scale * value, scale * slopes
+        return _split(scale * value, scale * slopes)
 
 
 class _Rows(NamedTuple):
@@ -336,13 +329,13 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(
-        cls, laws: list[ActivatedLaw], factor: FloatArray, columns: FloatArray, means: FloatArray
+        cls, laws: list[BatchLaw], factor: FloatArray, columns: FloatArray, means: FloatArray
     ) -> _Rows:
         """Return the maps.
 
         Parameters
         ----------
-        laws : list of ActivatedLaw
+        laws : list of BatchLaw
         factor : ndarray of shape (ranks, k)
             L with orthogonal columns, and L Lᵀ the covariance of the deviations in their units.
         columns : ndarray of shape (batches, ranks)
@@ -353,10 +346,9 @@ class _Rows(NamedTuple):
         regression = columns @ factor / np.sum(factor**2, axis=0)
         values, vectors = np.linalg.eigh(means - regression @ regression.T)
         positive = values > len(values) * EPSILON * np.trace(means)
-        parts = np.split(factor, np.cumsum([law.seen.rank for law in laws])[:-1])
+        parts = np.split(factor, np.cumsum([law.rank for law in laws])[:-1])
         deviations = [
-            np.sqrt(law.seen.trace) * (law.seen.rows.vectors @ part)
-            for law, part in zip(laws, parts, strict=True)
+            np.sqrt(law.trace) * (law.vectors @ part) for law, part in zip(laws, parts, strict=True)
         ]
         return cls(deviations, regression, vectors[:, positive] * np.sqrt(values[positive]))
 
@@ -455,6 +447,16 @@ def _constant_rows(activation: Activation) -> ArgumentError:
         'a function whose outputs differ in every batch, with norm="batch" after it',
         "a row of equal outputs has no variance",
     )  # fmt: skip
+
+
+def _in_units(law: BatchLaw, column: FloatArray) -> FloatArray:
+    """Return covariances with the deviations in units of their eigenvectors and trace."""
+    return column @ law.vectors / np.sqrt(law.trace)
+
+
+def _split(value: FloatArray, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return covariances and tangents of deviations in split coordinates: the means are 0."""
+    return np.pad(value, (0, 1)), np.pad(slopes, (0, 1))
 
 
 def _projected(rows: FloatArray) -> FloatArray:

@@ -25,14 +25,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import Activation, require_derivative
+from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain
 from bnmc.errors import NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.batch_integrals import (
@@ -42,13 +41,14 @@ from bnmc.infinite_width.batch_integrals import (
     require_finite_tangents,
 )
 from bnmc.infinite_width.batch_points import (
-    ActivatedLaw,
     ActivatedPoints,
     Control,
     Linear,
     Sampled,
+    Stream,
     normal_points,
 )
+from bnmc.infinite_width.networks import Network
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 
@@ -59,35 +59,12 @@ Key = tuple[int, int]
 Report = Callable[[], None]
 
 
-@dataclass(frozen=True)
-class BatchNetwork(ABC):
-    """A network with batch normalization, and its inputs.
+class BatchNetwork(Network, ABC):
+    """A network with batch normalization.
 
-    Attributes
-    ----------
-    inputs : ndarray of shape (features, samples)
-        The batches one after the other.
-    sizes : tuple of int
-        Number of samples of each batch.
-    rows : int
-        Number of batches that are rows of the kernel.  The others are its columns; if there are no
-        others, all batches are both.
-    depth : int
-    activation : Activation
-    weight_variance, bias_variance, skip : float
-    tangent : bool
-        Whether the tangent kernel is needed.
+    The first batches are rows of the kernel, and the others its columns; if there are no others,
+    all batches are both.
     """
-
-    inputs: FloatArray
-    sizes: tuple[int, ...]
-    rows: int
-    depth: int
-    activation: Activation
-    weight_variance: float
-    bias_variance: float
-    skip: float
-    tangent: bool
 
     @property
     @abstractmethod
@@ -113,61 +90,65 @@ class BatchNetwork(ABC):
         """Return an estimate of the kernel from some random points."""
 
     @property
-    def one_set(self) -> bool:
-        """Whether the kernel is that of one set with itself."""
-        return self.rows == len(self.sizes)
-
-    @property
     def pairs(self) -> list[Key]:
         """The pairs of batches whose kernels are needed, i <= j."""
-        last = len(self.sizes)
-        if self.one_set:
-            return [(i, j) for i in range(last) for j in range(i, last)]
-        return [(i, j) for i in range(self.rows) for j in range(self.rows, last)]
+        rows, columns = self._axes
+        return [(i, j) for i in rows for j in columns if i <= j]
 
     @property
     def own_and_pairs(self) -> set[Key]:
         """The needed pairs, and each batch with itself."""
         return {*self.pairs, *((i, i) for i in range(len(self.sizes)))}
 
-    def parts(self) -> list[FloatArray]:
-        """Return the inputs of each batch."""
-        return np.split(self.inputs, np.cumsum(self.sizes)[:-1], axis=1)
+    @property
+    def _axes(self) -> tuple[range, range]:
+        """The batches that are rows of the kernel, and those that are columns."""
+        rows, last = len(self.batches[0]), len(self.sizes)
+        return range(rows), range(rows if rows < last else 0, last)
 
-    def weighed(self, products: FloatArray) -> FloatArray:
-        """Return σ_w² times a matrix, plus σ_b²."""
-        return np.asarray(self.weight_variance * products + self.bias_variance)
+    def argument(self, batch: int) -> str:
+        """Return the name of the argument that contains a batch."""
+        return "x" if batch in self._axes[0] else "other"
 
     def products(self, parts: list[FloatArray]) -> dict[Key, FloatArray]:
         """Return σ_w² times the mean products of features, of all pairs and own batches."""
         with np.errstate(over="ignore", invalid="ignore"):
-            found = {
-                (i, j): self.weight_variance * (parts[i].T @ parts[j] / len(self.inputs))
+            blocks = {
+                (i, j): self.weight_variance * (parts[i].T @ parts[j] / len(parts[0]))
                 for i, j in self.own_and_pairs
             }
-        if not all(np.isfinite(one).all() for one in found.values()):
+        if not all(np.isfinite(block).all() for block in blocks.values()):
             raise NonFiniteError(None, 0, "kernel")
-        return found
+        return blocks
 
     def law(self, kernel: FloatArray, depth: int, batch: int) -> BatchLaw:
         """Return the law of a row of a batch as its normalization sees it, or raise."""
-        name = "x" if batch < self.rows else "other"
+        name = self.argument(batch)
         # The width does not matter.
-        law = batch_law(Chain(1, len(kernel), self.activation), kernel, depth, name)
+        law = batch_law(Chain(1, self.sizes[batch], self.activation), kernel, depth, name)
         if self.tangent:
             require_finite_tangents(law, name)
         return law
 
     def assembled(self, blocks: dict[Key, FloatArray]) -> FloatArray:
         """Return the blocks of all pairs as one matrix."""
-        last = len(self.sizes)
-        columns = range(last) if self.one_set else range(self.rows, last)
+        rows, columns = self._axes
         return np.block(
-            [
-                [blocks[i, j] if (i, j) in blocks else blocks[j, i].T for j in columns]
-                for i in range(self.rows)
-            ]
+            [[blocks[i, j] if (i, j) in blocks else blocks[j, i].T for j in columns] for i in rows]
         )
+
+
+# --- networks whose rows are Gaussian
+
+
+class _Layer(Protocol):
+    """One layer: covariances of its outputs, and tangents of earlier layers."""
+
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]: ...
+
+    def across(
+        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]: ...
 
 
 class _LayerwiseNetwork(BatchNetwork):
@@ -177,6 +158,30 @@ class _LayerwiseNetwork(BatchNetwork):
     @abstractmethod
     def coordinates(self) -> int:
         """Number of coordinates of a point."""
+
+    @abstractmethod
+    def exact_layer(self) -> Homogeneous | Linear | None:
+        """Return the layer that is computed by integrals, or None."""
+
+    @abstractmethod
+    def sampled_layer(self, normals: FloatArray) -> _Layer:
+        """Return the layer at given points."""
+
+    @abstractmethod
+    def stream(self) -> Homogeneous | Stream:
+        """Return the layer of the skip connection."""
+
+    @abstractmethod
+    def first(self) -> dict[Key, FloatArray]:
+        """Return the covariances of h_0, of all needed pairs and of each batch with itself."""
+
+    @abstractmethod
+    def with_bias(self, kernel: FloatArray) -> FloatArray:
+        """Return a kernel plus σ_b²."""
+
+    def joined(self, blocks: dict[Key, FloatArray]) -> dict[Key, FloatArray]:
+        """Return the kernels of samples."""
+        return blocks
 
     @property
     def steps(self) -> int:
@@ -196,42 +201,14 @@ class _LayerwiseNetwork(BatchNetwork):
         """Numbers of the points and of their uniform origins."""
         return 2 * self.most_points * self.coordinates
 
-
-def centred(batch: FloatArray) -> FloatArray:
-    """Return the samples of a batch, (features, samples), minus their mean."""
-    # Half of the numbers, so that sums do not overflow.
-    return np.asarray(batch - 2.0 * (0.5 * batch).mean(axis=1, keepdims=True))
-
-
-# --- normalization before the activation
-
-
-class _Layer(Protocol):
-    """One layer, as `Homogeneous` and `Sampled` compute it."""
-
-    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]: ...
-
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]: ...
-
-
-class NormalizedBatches(_LayerwiseNetwork):
-    """A network of the order "norm-activation", with at most one layer if `skip` is not 0."""
-
-    @property
-    def coordinates(self) -> int:
-        """Number of coordinates of a point."""
-        return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
-
     def integrals(self) -> Callable[[Report], tuple[FloatArray, float]] | None:
-        """Return what computes the kernel of a homogeneous activation, and its relative error."""
-        found = slopes(self.activation)
-        if found is None:
+        """Return what computes the kernel and its relative error by integrals, or None."""
+        layer = self.exact_layer()
+        if layer is None:
             return None
-        layer, stream = Homogeneous(*found), Homogeneous(1.0, 1.0)
 
         def compute(report: Report) -> tuple[FloatArray, float]:
+            stream = self.stream()
             kernel = self._through(layer, stream, report)
             return kernel, max(layer.error, stream.error)
 
@@ -239,19 +216,8 @@ class NormalizedBatches(_LayerwiseNetwork):
 
     def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
         """Return an estimate of the kernel from some random points."""
-        normals = normal_points(self.coordinates, points, rng)
-        layer = Sampled(self.activation, normals, Control.of(self.activation))
-        return self._through(layer, Homogeneous(1.0, 1.0), report)
-
-    def first(self) -> dict[Key, FloatArray]:
-        """Return the covariances of h_0, of all needed pairs and of each batch with itself.
-
-        If there is a layer, which hides them, without the means of batches and without the bias:
-        beside these, differences of nearly equal samples would be lost by rounding.
-        """
-        if self.depth:
-            return self.products([centred(one) for one in self.parts()])
-        return {key: one + self.bias_variance for key, one in self.products(self.parts()).items()}
+        layer = self.sampled_layer(normal_points(self.coordinates, points, rng))
+        return self._through(layer, self.stream(), report)
 
     def _through(self, layer: _Layer, stream: _Layer, report: Report) -> FloatArray:
         """Return the kernel, computed layer by layer."""
@@ -263,17 +229,20 @@ class NormalizedBatches(_LayerwiseNetwork):
             for pair, kernel in kernels.items():
                 tangent = tangents.get(pair) if self.tangent else None
                 value, slope = _moments(layer, laws, pair, kernel, tangent)
-                fresh, moved = self.weighed(value), self.weight_variance * slope
-                following[pair] = fresh
+                fresh, moved = self.weight_variance * value, self.weight_variance * slope
+                following[pair] = fresh = self.with_bias(fresh)
                 if self.skip != 0.0:
                     value, slope = _moments(stream, laws, pair, kernel, tangent)
-                    following[pair] = fresh + self.skip**2 * value
-                    moved = moved + self.skip**2 * slope
+                    with np.errstate(over="ignore"):
+                        following[pair] = fresh + self.skip**2 * value
+                        moved = moved + self.skip**2 * slope
+                if not np.isfinite(following[pair]).all():
+                    raise NonFiniteError(None, depth + 1, "kernel")
                 if pair in tangents:
                     tangents[pair] = fresh + moved
                 report()
             kernels = following
-        return self.assembled(tangents if self.tangent else kernels)
+        return self.assembled(self.joined(tangents if self.tangent else kernels))
 
 
 def _moments(
@@ -282,105 +251,95 @@ def _moments(
     """Return the covariances of the activations of a pair, and the tangents of earlier layers."""
     if pair[0] != pair[1]:
         return layer.across(laws[pair[0]], laws[pair[1]], kernel, tangent)
-    found = layer.own(laws[pair[0]], tangent)
+    value, slope = layer.own(laws[pair[0]], tangent)
     # Products of the same numbers may round differently.
-    return 0.5 * (found[0] + found[0].T), 0.5 * (found[1] + found[1].T)
+    return 0.5 * (value + value.T), 0.5 * (slope + slope.T)
 
 
-# --- normalization after the activation
+class NormalizedBatches(_LayerwiseNetwork):
+    """A network of the order "norm-activation", with at most one layer if `skip` is not 0."""
 
+    @property
+    def coordinates(self) -> int:
+        """Number of coordinates of a point."""
+        return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
 
-class _ActivatedLayer(Protocol):
-    """One layer, as `Linear` and `ActivatedPoints` compute it."""
+    def exact_layer(self) -> Homogeneous | None:
+        """Return the layer of a positively homogeneous activation."""
+        pair = slopes(self.activation)
+        return None if pair is None else Homogeneous(*pair)
 
-    def own(
-        self, law: ActivatedLaw, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]: ...
+    def sampled_layer(self, normals: FloatArray) -> _Layer:
+        """Return the layer of any activation, with the control variate for one batch."""
+        return Sampled(self.activation, normals, Control.of(self.activation))
 
-    def across(
-        self,
-        left: ActivatedLaw,
-        right: ActivatedLaw,
-        across: FloatArray,
-        tangent: FloatArray | None,
-    ) -> tuple[FloatArray, FloatArray]: ...
+    def stream(self) -> Homogeneous:
+        """Return the linear layer, since the skip connection starts behind the norm."""
+        return Homogeneous(1.0, 1.0)
+
+    def first(self) -> dict[Key, FloatArray]:
+        """Return the covariances of h_0, of all needed pairs and of each batch with itself.
+
+        If there is a layer, which hides them, without the means of batches and without the bias:
+        beside these, differences of nearly equal samples would be lost by rounding.
+        """
+        if self.depth:
+            return self.products([centred(part) for part in self.parts()])
+        return {key: self.with_bias(one) for key, one in self.products(self.parts()).items()}
+
+    def with_bias(self, kernel: FloatArray) -> FloatArray:
+        """Return a kernel plus σ_b²."""
+        return kernel + self.bias_variance
 
 
 class ActivatedBatches(_LayerwiseNetwork):
-    """A network of the order "activation-norm"."""
+    """A network of the order "activation-norm", with kernels in split coordinates."""
 
     @property
     def coordinates(self) -> int:
         """Number of coordinates of a point."""
         return sum(sorted(self.sizes)[-2:]) + 1
 
-    def integrals(self) -> Callable[[Report], tuple[FloatArray, float]] | None:
-        """Return what computes the kernel of a linear activation, and its relative error."""
-        found = slopes(self.activation)
-        if found is None or found[0] != found[1]:
-            return None
-        layer = Linear()
+    def exact_layer(self) -> Linear | None:
+        """Return the layer of a linear activation."""
+        pair = slopes(self.activation)
+        return Linear() if pair is not None and pair[0] == pair[1] else None
 
-        def compute(report: Report) -> tuple[FloatArray, float]:
-            return self._through(layer, report), layer.inner.error
+    def sampled_layer(self, normals: FloatArray) -> _Layer:
+        """Return the layer of any activation."""
+        return ActivatedPoints(self.activation, normals)
 
-        return compute
-
-    def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
-        """Return an estimate of the kernel from some random points."""
-        normals = normal_points(self.coordinates, points, rng)
-        return self._through(ActivatedPoints(self.activation, normals), report)
+    def stream(self) -> Stream:
+        """Return the identity."""
+        return Stream()
 
     def first(self) -> dict[Key, FloatArray]:
-        """Return the covariances of h_0 in split coordinates."""
+        """Return the covariances of deviations and mean of h_0."""
         parts = [
-            np.column_stack([centred(one), 2.0 * (0.5 * one).mean(axis=1)]) for one in self.parts()
+            np.column_stack([centred(part), 2.0 * (0.5 * part).mean(axis=1)])
+            for part in self.parts()
         ]
-        return {key: self._with_bias(one) for key, one in self.products(parts).items()}
+        return {key: self.with_bias(one) for key, one in self.products(parts).items()}
 
-    def _through(self, layer: _ActivatedLayer, report: Report) -> FloatArray:
-        """Return the kernel, computed layer by layer."""
-        kernels = self.first()
-        tangents = {pair: kernels[pair] for pair in self.pairs}
-        for depth in range(self.depth):
-            laws = [
-                ActivatedLaw(self.law(kernels[i, i][:-1, :-1], depth, i), kernels[i, i])
-                for i in range(len(self.sizes))
-            ]
-            following: dict[Key, FloatArray] = {}
-            for (i, j), kernel in kernels.items():
-                tangent = tangents.get((i, j)) if self.tangent else None
-                if i == j:
-                    found = layer.own(laws[i], tangent)
-                    value, slope = (0.5 * (one + one.T) for one in found)
-                else:
-                    value, slope = layer.across(laws[i], laws[j], kernel, tangent)
-                fresh = self._with_bias(np.pad(self.weight_variance * value, (0, 1)))
-                with np.errstate(over="ignore"):
-                    following[i, j] = self.skip**2 * kernel + fresh
-                    if (i, j) in tangents:
-                        moved = np.pad(self.weight_variance * slope, (0, 1))
-                        tangents[i, j] = self.skip**2 * tangents[i, j] + fresh + moved
-                if not np.isfinite(following[i, j]).all():
-                    raise NonFiniteError(None, depth + 1, "kernel")
-                report()
-            kernels = following
-        found_blocks = tangents if self.tangent else kernels
-        return self.assembled(
-            {(i, j): _joined(one, i == j) for (i, j), one in found_blocks.items()}
-        )
+    def with_bias(self, kernel: FloatArray) -> FloatArray:
+        """Return a kernel plus σ_b², which joins the means only."""
+        kernel[-1, -1] += self.bias_variance
+        return kernel
 
-    def _with_bias(self, split: FloatArray) -> FloatArray:
-        """Return a kernel in split coordinates plus σ_b²."""
-        split[-1, -1] += self.bias_variance
-        return split
+    def joined(self, blocks: dict[Key, FloatArray]) -> dict[Key, FloatArray]:
+        """Return the kernels of samples from those of deviations and means."""
+        sums = {
+            key: one[:-1, :-1] + one[:-1, -1:] + one[-1:, :-1] + one[-1, -1]
+            for key, one in blocks.items()
+        }
+        # Sums in another order may round differently.
+        return {(i, j): 0.5 * (one + one.T) if i == j else one for (i, j), one in sums.items()}
 
 
-def _joined(split: FloatArray, same: bool) -> FloatArray:
-    """Return the kernel of samples from that of deviations and means, of one batch or of two."""
-    found = split[:-1, :-1] + split[:-1, -1:] + split[-1:, :-1] + split[-1, -1]
-    # Sums in another order may round differently.
-    return 0.5 * (found + found.T) if same else np.asarray(found)
+def centred(batch: FloatArray) -> FloatArray:
+    """Return the samples of a batch, (features, samples), minus their mean."""
+    # Half of the numbers, so that sums do not overflow.
+    return batch - 2.0 * (0.5 * batch).mean(axis=1, keepdims=True)
 
 
 # --- kernels to a relative error
@@ -393,7 +352,7 @@ _FEWEST = 1 << 11
 
 
 def batch_kernel(
-    network: BatchNetwork, name: str, rtol: float, key: int, progress: bool | Progress
+    network: BatchNetwork, rtol: float, key: int, progress: bool | Progress
 ) -> FloatArray:
     """Return the covariance or the tangent kernel of a network with batch normalization.
 
@@ -409,15 +368,13 @@ def batch_kernel(
         require_derivative(network.activation)
     integrals = network.integrals()
     if integrals is None:
-        return _sampled(network, name, rtol, key, progress)
-    with reporting(progress, name, "pairs of batches") as report:
+        return _sampled(network, rtol, key, progress)
+    with reporting(progress, network.name, "pairs of batches") as report:
         kernel, error = integrals(_Counter(report, network.steps))
     return _accurate(network, kernel, error, rtol, "of the quadrature")
 
 
-def _sampled(
-    network: BatchNetwork, name: str, rtol: float, key: int, progress: bool | Progress
-) -> FloatArray:
+def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Progress) -> FloatArray:
     """Return the mean of the kernels of all replicates, with more points until `rtol` holds."""
     most = network.most_points
     points, rng = min(_FEWEST, most), np.random.default_rng(key)
@@ -425,7 +382,7 @@ def _sampled(
     while True:
         generators = rng.spawn(_REPLICATES)
         # Matrices of a block of points are too small for several threads.
-        with reporting(progress, name, "pairs of batches") as report, one_blas_thread():
+        with reporting(progress, network.name, "pairs of batches") as report, one_blas_thread():
             done = _Counter(report, steps)
             kernels = [network.replicate(points, one, done) for one in generators]
         mean = np.mean(kernels, axis=0)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -17,16 +16,19 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.infinite_width.batch_integrals import batch_law
 from bnmc.infinite_width.batch_points import require_rows_vary
-from bnmc.infinite_width.batches import ActivatedBatches, NormalizedBatches, batch_kernel
+from bnmc.infinite_width.batches import (
+    ActivatedBatches,
+    BatchNetwork,
+    NormalizedBatches,
+    batch_kernel,
+)
 from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
-from bnmc.infinite_width.networks import FiniteNetwork, SimulatedKernel, simulated_kernel
+from bnmc.infinite_width.networks import FiniteNetwork, Network, SimulatedKernel, simulated_kernel
 from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
-
-__all__ = ["MOST_LAYERS", "nngp", "ntk"]
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
 _Batch = int | tuple[int, int] | None
@@ -48,26 +50,32 @@ _RTOL, _ESTIMATED_RTOL = 1e-6, 1e-3
 _MOST_NODES, _MOST_EVALUATIONS = 100_000, 50_000_000
 
 
+class _Options(TypedDict, total=False):
+    """The other arguments of `nngp` and `ntk`."""
+
+    other: ArrayLike | None
+    activation: _Spec
+    norm: str
+    order: str
+    weight_variance: float
+    bias_variance: float
+    skip: float
+    batch: _Batch
+    rtol: float | None
+    width: int
+    networks: int
+    dtype: DTypeLike
+    progress: bool | Progress
+    rng: Any
+
+
 @overload
 def nngp(
     x: ArrayLike,
     depth: int,
     *,
-    other: ArrayLike | None = ...,
-    activation: _Spec = ...,
-    norm: str = ...,
-    order: str = ...,
-    weight_variance: float = ...,
-    bias_variance: float = ...,
-    skip: float = ...,
-    batch: _Batch = ...,
-    rtol: float | None = ...,
     method: Literal["monte-carlo"],
-    width: int = ...,
-    networks: int = ...,
-    dtype: DTypeLike = ...,
-    progress: bool | Progress = ...,
-    rng: Any = ...,
+    **options: Unpack[_Options],
 ) -> SimulatedKernel: ...
 
 
@@ -76,21 +84,8 @@ def nngp(
     x: ArrayLike,
     depth: int,
     *,
-    other: ArrayLike | None = ...,
-    activation: _Spec = ...,
-    norm: str = ...,
-    order: str = ...,
-    weight_variance: float = ...,
-    bias_variance: float = ...,
-    skip: float = ...,
-    batch: _Batch = ...,
-    rtol: float | None = ...,
     method: Literal["analytic"] = ...,
-    width: int = ...,
-    networks: int = ...,
-    dtype: DTypeLike = ...,
-    progress: bool | Progress = ...,
-    rng: Any = ...,
+    **options: Unpack[_Options],
 ) -> _Matrix: ...
 
 
@@ -225,10 +220,7 @@ def nngp(
     >>> nngp(x, 2, activation="relu", norm="batch", batch=5).shape
     (10, 10)
     """
-    return _Request(
-        "nngp", x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
-        batch, rtol, dtype, progress, rng,
-    ).compute(method, width, networks)  # fmt: skip
+    return _kernel(tangent=False, **locals())
 
 
 @overload
@@ -236,21 +228,8 @@ def ntk(
     x: ArrayLike,
     depth: int,
     *,
-    other: ArrayLike | None = ...,
-    activation: _Spec = ...,
-    norm: str = ...,
-    order: str = ...,
-    weight_variance: float = ...,
-    bias_variance: float = ...,
-    skip: float = ...,
-    batch: _Batch = ...,
-    rtol: float | None = ...,
     method: Literal["monte-carlo"],
-    width: int = ...,
-    networks: int = ...,
-    dtype: DTypeLike = ...,
-    progress: bool | Progress = ...,
-    rng: Any = ...,
+    **options: Unpack[_Options],
 ) -> SimulatedKernel: ...
 
 
@@ -259,21 +238,8 @@ def ntk(
     x: ArrayLike,
     depth: int,
     *,
-    other: ArrayLike | None = ...,
-    activation: _Spec = ...,
-    norm: str = ...,
-    order: str = ...,
-    weight_variance: float = ...,
-    bias_variance: float = ...,
-    skip: float = ...,
-    batch: _Batch = ...,
-    rtol: float | None = ...,
     method: Literal["analytic"] = ...,
-    width: int = ...,
-    networks: int = ...,
-    dtype: DTypeLike = ...,
-    progress: bool | Progress = ...,
-    rng: Any = ...,
+    **options: Unpack[_Options],
 ) -> _Matrix: ...
 
 
@@ -364,166 +330,126 @@ def ntk(
     >>> ntk(x, 1, activation="tanh", norm="batch", rtol=0.01, rng=0).shape
     (6, 6)
     """
-    return _Request(
-        "ntk", x, depth, other, activation, norm, order, weight_variance, bias_variance, skip,
-        batch, rtol, dtype, progress, rng,
-    ).compute(method, width, networks)  # fmt: skip
+    return _kernel(tangent=True, **locals())
 
 
-@dataclass
-class _Request:
-    """The arguments of a kernel; `compute` checks them."""
-
-    name: str
-    x: ArrayLike
-    depth: int
-    other: ArrayLike | None
-    activation: _Spec
-    norm: str
-    order: str
-    weight_variance: float
-    bias_variance: float
-    skip: float
-    batch: _Batch
-    rtol: float | None
-    dtype: DTypeLike
-    progress: bool | Progress
-    rng: Any
-
-    def compute(self, method: str, width: int, networks: int) -> _Matrix | SimulatedKernel:
-        """Return the kernel."""
-        self.inputs = [finite_array("x", self.x, shape=("features", "samples")).astype(np.float64)]
-        if self.other is not None:
-            shape = (self.inputs[0].shape[0], "samples")
-            self.inputs.append(finite_array("other", self.other, shape=shape).astype(np.float64))
-        self.depth = integer("depth", self.depth, low=0, high=MOST_LAYERS)
-        choice("norm", self.norm, (*NORMS, "batch"))
-        choice("order", self.order, ORDERS)
-        self.weight_variance = real("weight_variance", self.weight_variance, above=0.0)
-        self.bias_variance = real("bias_variance", self.bias_variance, low=0.0)
-        self.skip = real("skip", self.skip, low=-_MOST_SKIP, high=_MOST_SKIP)
-        if self.rtol is not None:
-            self.rtol = real("rtol", self.rtol, above=0.0)
-        self.dtype = precision(self.dtype)
-        self.progress = as_progress(self.progress)
-        sizes = self._sizes()
-        if choice("method", method, _METHODS) == "monte-carlo":
-            return self._simulated(
-                sizes, integer("width", width, low=2), integer("networks", networks, low=1)
-            )
-        if self.norm == "batch":
-            found = self._of_batches(sizes)
-            with np.errstate(over="ignore"):  # beyond the range of float32
-                return found.astype(self.dtype)
+def _kernel(
+    x: ArrayLike, depth: int, *, tangent: bool, method: str, **options: Unpack[_Options]
+) -> _Matrix | SimulatedKernel:
+    """Check the arguments of a kernel, and return it."""
+    sets = [finite_array("x", x, shape=("features", "samples")).astype(np.float64)]
+    if options["other"] is not None:
+        shape = (sets[0].shape[0], "samples")
+        sets.append(finite_array("other", options["other"], shape=shape).astype(np.float64))
+    depth = integer("depth", depth, low=0, high=MOST_LAYERS)
+    norm = choice("norm", options["norm"], (*NORMS, "batch"))
+    order = choice("order", options["order"], ORDERS)
+    weight_variance = real("weight_variance", options["weight_variance"], above=0.0)
+    bias_variance = real("bias_variance", options["bias_variance"], low=0.0)
+    skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
+    rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
+    if rtol is not None:
+        rtol = real("rtol", rtol, above=0.0)
+    dtype, progress = precision(options["dtype"]), as_progress(options["progress"])
+    batches = _batches([one.shape[1] for one in sets], norm, options["batch"])
+    is_simulated = choice("method", method, _METHODS) == "monte-carlo"
+    if is_simulated:
+        width = integer("width", options["width"], low=2)
+        networks = integer("networks", options["networks"], low=1)
+    elif norm != "batch":
         layers = Layers(
-            dual(self.activation), self.norm, self.order, self.weight_variance, self.bias_variance,
-            self.skip, self.name == "ntk",
-        )  # fmt: skip
-        kernel = TiledKernel(self.inputs, self.depth, layers)
-        return kernel.compute(self.name, self.rtol or _RTOL, self.dtype, self.progress)
-
-    def _sizes(self) -> list[tuple[int, ...]]:
-        """Return the sizes of the batches of each set."""
-        counts = [one.shape[1] for one in self.inputs]
-        if self.batch is None:
-            return [(count,) for count in counts]
-        if self.norm != "batch":
-            raise ArgumentError("batch", self.batch, f'None, with norm="{self.norm}"')
-        if isinstance(self.batch, (str, bytes)):
-            raise ArgumentTypeError("batch", self.batch, "an integer, or two")
-        given = (
-            items("batch", self.batch, "an integer, or one for x and one for other")
-            if hasattr(self.batch, "__len__")
-            else [self.batch] * len(counts)
+            dual(activation), norm, order, weight_variance, bias_variance, skip, tangent
         )
-        if len(given) != len(counts):
-            raise ArgumentError("batch", given, f"{len(counts)} numbers of samples")
-        found = []
-        for count, size in zip(counts, given, strict=True):
-            size = integer("batch", size, low=1)
-            if count % size:
-                raise ArgumentError("batch", size, f"a divisor of the number of samples, {count}")
-            found.append((size,) * (count // size))
-        return found
+        kernel = TiledKernel(sets, depth, layers)
+        return kernel.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
+    if isinstance(activation, Dual):
+        allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
+        raise ArgumentError("activation", activation.name, allowed)
+    network = Network(
+        sets, batches, depth, as_activation(activation), norm, order, weight_variance,
+        bias_variance, skip, tangent,
+    )  # fmt: skip
+    if is_simulated:
+        finite = FiniteNetwork(**vars(network), width=width)
+        return simulated_kernel(finite, networks, draw_key(rng), progress)
+    found = _of_batches(network, rtol, rng, progress)
+    with np.errstate(over="ignore"):  # beyond the range of float32
+        return found.astype(dtype)
 
-    def _function(self) -> Activation:
-        if isinstance(self.activation, Dual):
-            allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
-            raise ArgumentError("activation", self.activation.name, allowed)
-        return as_activation(self.activation)
 
-    def _of_batches(self, sizes: list[tuple[int, ...]]) -> FloatArray:
-        """Return the kernel of a network with batch normalization."""
-        function = self._function()
-        function.check()
-        kind = self._kind_of_batches()
-        if kind is ActivatedBatches:
-            require_rows_vary(function)
-        network = kind(
-            np.concatenate(self.inputs, axis=1), tuple(size for one in sizes for size in one),
-            len(sizes[0]), self.depth, function, self.weight_variance, self.bias_variance,
-            self.skip, self.name == "ntk",
-        )  # fmt: skip
-        largest = max(network.sizes)
-        rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
-        size = 8 * (3 * rows * columns + (1 << 20) + 30 * largest**2 + network.numbers)
-        require_memory("x", size, "take smaller batches")
-        is_exact = network.integrals() is not None
-        if (
-            isinstance(network, NormalizedBatches)
-            and not is_exact
-            and self._may_be_integrated(sizes)
-        ):
-            integrated = self._integrated(network)
-            if integrated is not None:
-                return integrated
-        rtol = self.rtol or (_RTOL if is_exact else _ESTIMATED_RTOL)
-        return batch_kernel(network, self.name, rtol, draw_key(self.rng), self.progress)
+def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...]]:
+    """Return the sizes of the batches of each set, from the numbers of samples of each."""
+    if batch is None:
+        return [(count,) for count in counts]
+    if norm != "batch":
+        raise ArgumentError("batch", batch, f'None, with norm="{norm}"')
+    if isinstance(batch, (str, bytes)):
+        raise ArgumentTypeError("batch", batch, "an integer, or two")
+    given = (
+        items("batch", batch, "an integer, or one for x and one for other")
+        if hasattr(batch, "__len__")
+        else [batch] * len(counts)
+    )
+    if len(given) != len(counts):
+        raise ArgumentError("batch", given, f"{len(counts)} numbers of samples")
+    sizes = []
+    for count, one in zip(counts, given, strict=True):
+        size = integer("batch", one, low=1)
+        if count % size:
+            raise ArgumentError("batch", size, f"a divisor of the number of samples, {count}")
+        sizes.append((size,) * (count // size))
+    return sizes
 
-    def _kind_of_batches(
-        self,
-    ) -> type[NormalizedBatches] | type[ActivatedBatches] | type[RowPaths]:
-        """Return the class of the network with batch normalization."""
-        if self.depth and self.order == "activation-norm":
-            return ActivatedBatches
-        return RowPaths if self.depth > 1 and self.skip != 0.0 else NormalizedBatches
 
-    def _may_be_integrated(self, sizes: list[tuple[int, ...]]) -> bool:
-        """Return whether the kernel is that of `MeanField`: of one batch, without skip."""
-        one_batch = sum(map(len, sizes)) == 1
-        return self.name == "nngp" and one_batch and (self.skip == 0.0 or not self.depth)
+def _of_batches(
+    network: Network, rtol: float | None, rng: Any, progress: bool | Progress
+) -> FloatArray:
+    """Return the kernel of a network with batch normalization."""
+    network.activation.check()
+    kind: type[BatchNetwork] = NormalizedBatches
+    if network.depth and network.order == "activation-norm":
+        kind = ActivatedBatches
+        require_rows_vary(network.activation)
+    elif network.depth > 1 and network.skip != 0.0:
+        kind = RowPaths
+    batched = kind(**vars(network))
+    rows, columns = network.shape
+    size = 8 * (3 * rows * columns + (1 << 20) + 30 * max(network.sizes) ** 2 + batched.numbers)
+    require_memory("x", size, "take smaller batches")
+    is_exact = batched.integrals() is not None
+    # The kernel of one batch, without skip connection, is that of `MeanField`.
+    if (
+        isinstance(batched, NormalizedBatches)
+        and not (is_exact or network.tangent)
+        and len(network.sizes) == 1
+        and (network.skip == 0.0 or not network.depth)
+    ):
+        integrated = _integrated(batched, rtol, rng)
+        if integrated is not None:
+            return integrated
+    rtol = rtol or (_RTOL if is_exact else _ESTIMATED_RTOL)
+    return batch_kernel(batched, rtol, draw_key(rng), progress)
 
-    def _integrated(self, network: NormalizedBatches) -> FloatArray | None:
-        """Return the covariance for one batch from `MeanField`; None if it is not accurate.
 
-        The normalization hides σ_w², σ_b² and the mean of the samples, so the variances matter in
-        the last layer only.
-        """
-        gram = network.first()[0, 0]
-        if not self.depth:
-            return gram
-        chain = Chain(1, len(gram), network.activation)
-        batch_law(chain, gram, 0, "x")
-        most = _MOST_NODES
-        if self.rtol is None:
-            most = min(most, _MOST_EVALUATIONS // (4 * len(gram) * (len(gram) + 1) * self.depth))
-        with np.errstate(over="ignore", invalid="ignore"):
-            try:
-                path = MeanField(chain).trajectory(
-                    gram, self.depth, rtol=self.rtol or _RTOL, rng=self.rng, max_nodes=max(1, most)
-                )
-            except PartialEstimateError:
-                return None
-        return network.weighed(path.gram[-1])
+def _integrated(network: NormalizedBatches, rtol: float | None, rng: Any) -> FloatArray | None:
+    """Return the covariance for one batch from `MeanField`; None if it is not accurate.
 
-    def _simulated(
-        self, sizes: list[tuple[int, ...]], width: int, networks: int
-    ) -> SimulatedKernel:
-        """Return kernels of networks of finite width."""
-        network = FiniteNetwork(
-            np.concatenate(self.inputs, axis=1), self.inputs[0].shape[1],
-            tuple(size for one in sizes for size in one), self.depth, width, self._function(),
-            self.norm, self.order, self.weight_variance, self.bias_variance, self.skip,
-            self.name == "ntk",
-        )  # fmt: skip
-        return simulated_kernel(network, networks, draw_key(self.rng), self.name, self.progress)
+    The normalization hides σ_w², σ_b² and the mean of the samples, so the variances matter in the
+    last layer only.
+    """
+    gram = network.first()[0, 0]
+    if not network.depth:
+        return gram
+    chain = Chain(1, len(gram), network.activation)
+    batch_law(chain, gram, 0, "x")
+    most = _MOST_NODES
+    if rtol is None:
+        most = min(most, _MOST_EVALUATIONS // (4 * len(gram) * (len(gram) + 1) * network.depth))
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            path = MeanField(chain).trajectory(
+                gram, network.depth, rtol=rtol or _RTOL, rng=rng, max_nodes=max(1, most)
+            )
+        except PartialEstimateError:
+            return None
+    return network.weighed(path.gram[-1])

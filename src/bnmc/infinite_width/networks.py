@@ -1,4 +1,4 @@
-"""Kernels of networks of finite width with real weights, in NumPy: the Monte Carlo method.
+"""A network and its inputs, and kernels at finite width with real weights, in NumPy.
 
 The parameters are standard normal, and the network multiplies those of a layer by σ_w/√inputs
 (weights) and σ_b (biases).  `bnmc.gradients.tangent_kernel` simulates wider networks without making
@@ -21,8 +21,6 @@ from bnmc.chain.layers import RowMap, Rows
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
-
-__all__ = ["FiniteNetwork", "SimulatedKernel", "simulated_kernel"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -102,18 +100,16 @@ class SimulatedKernel:
 
 
 @dataclass(frozen=True)
-class FiniteNetwork:
-    """A network of finite width and its inputs.
+class Network:
+    """A random network of any width and its inputs: the arguments of a kernel, checked.
 
     Attributes
     ----------
-    inputs : ndarray of shape (features, samples)
-        Rows of the kernel, then columns if there are others.
-    rows : int
-        Number of samples that are rows of the kernel.
-    sizes : tuple of int
-        Number of samples of each batch, for norm "batch".
-    depth, width : int
+    sets : list of ndarray of shape (features, samples)
+        The inputs of the rows of the kernel, then those of the columns if they are others.
+    batches : list of tuple of int
+        Number of samples of each batch of each set, for norm "batch".
+    depth : int
     activation : Activation
     norm, order : str
     weight_variance, bias_variance, skip : float
@@ -121,11 +117,9 @@ class FiniteNetwork:
         Whether the kernel is the tangent kernel, or the covariance of the outputs.
     """
 
-    inputs: FloatArray
-    rows: int
-    sizes: tuple[int, ...]
+    sets: list[FloatArray]
+    batches: list[tuple[int, ...]]
     depth: int
-    width: int
     activation: Activation
     norm: str
     order: str
@@ -133,6 +127,41 @@ class FiniteNetwork:
     bias_variance: float
     skip: float
     tangent: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the function that computes the kernel."""
+        return "ntk" if self.tangent else "nngp"
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of samples of each batch."""
+        return sum(self.batches, ())
+
+    @property
+    def inputs(self) -> FloatArray:
+        """All inputs, one batch after the other."""
+        return np.concatenate(self.sets, axis=1)
+
+    def parts(self) -> list[FloatArray]:
+        """Return the inputs of each batch."""
+        return np.split(self.inputs, np.cumsum(self.sizes)[:-1], axis=1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns of the kernel."""
+        return self.sets[0].shape[1], self.sets[-1].shape[1]
+
+    def weighed(self, products: FloatArray) -> FloatArray:
+        """Return σ_w² times a matrix, plus σ_b²."""
+        return self.weight_variance * products + self.bias_variance
+
+
+@dataclass(frozen=True)
+class FiniteNetwork(Network):
+    """A network of finite width."""
+
+    width: int
 
     @property
     def is_batched(self) -> bool:
@@ -146,20 +175,19 @@ class FiniteNetwork:
 
     def kernel(self, rng: np.random.Generator) -> FloatArray:
         """Return the kernel of one network with weights from a generator."""
-        features = len(self.inputs)
-        made = self._layers()
+        inputs = self.inputs
         layers: list[_Layer] = []
-        gram = self._weighed(self.inputs.T @ self.inputs / features)
-        h = self._product(rng, self.inputs, self.width)[1] if self.depth else self.inputs
+        gram = self.weighed(inputs.T @ inputs / len(inputs))
+        h = self._product(rng, inputs, self.width)[1] if self.depth else inputs
         stream = h
         for layer in range(self.depth):
-            parts = [self._layer(made, h[:, at]) for at in self._groups()]
+            parts = [self._layer(h[:, at]) for at in self._groups()]
             stream = np.concatenate([part.x for part in parts], axis=1)
             outputs = np.concatenate([part.outputs() for part in parts], axis=1)
             last = layer == self.depth - 1
             weights, product = self._product(rng, outputs, 1 if last else self.width)
             layers.append(_Layer(parts, gram, weights))
-            gram = self._weighed(outputs.T @ outputs / self.width)
+            gram = self.weighed(outputs.T @ outputs / self.width)
             h = self.skip * stream + product
         if not self.tangent or not self.depth:
             return gram + (self.skip**2 / self.width * stream.T @ stream if self.depth else 0.0)
@@ -167,11 +195,11 @@ class FiniteNetwork:
 
     def _groups(self) -> list[slice]:
         """Return the columns that one layer takes together: those of a batch, or all."""
-        return self.groups() if self.is_batched else [slice(0, self.inputs.shape[1])]
+        return self.groups() if self.is_batched else [slice(0, sum(self.sizes))]
 
     def _of_earlier_layers(self, layers: list[_Layer]) -> FloatArray:
         """Return the part of the tangent kernel of all weights but those of the output."""
-        samples, groups = self.inputs.shape[1], self._groups()
+        samples, groups = sum(self.sizes), self._groups()
         total = np.zeros((samples, samples))
         # The gradient with respect to the output, (1, functions, columns): the functions are the
         # outputs of a batch, or the sum of all outputs, which depend on their own samples only.
@@ -203,18 +231,14 @@ class FiniteNetwork:
             stream[:1] = self.skip * delta
         return part.down(through, stream)
 
-    def _layers(self) -> RowMap:
-        """Return what all layers have in common; each batch is a part of its own."""
-        return RowMap(self.activation, as_norm(self.norm), ORDERS[self.order], 0)
-
-    def _layer(self, made: RowMap, h: FloatArray) -> Rows:
+    def _layer(self, h: FloatArray) -> Rows:
         """Return a layer of some columns, or raise."""
-        made = made._replace(batch=h.shape[1])
-        normed = made.normalise(made.argument(h))
+        layer = RowMap(self.activation, as_norm(self.norm), ORDERS[self.order], h.shape[1])
+        normed = layer.normalise(layer.argument(h))
         if normed.spread is not None and not (normed.spread > 0.0).all():
             allowed = f'samples that norm="{self.norm}" can divide by their deviation'
             raise ArgumentError("x", "a row or a sample without variance", allowed)
-        return made.rows(h, normed)
+        return layer.rows(h, normed)
 
     def _product(
         self, rng: np.random.Generator, a: FloatArray, outputs: int
@@ -224,9 +248,6 @@ class FiniteNetwork:
         weights = scale * rng.standard_normal((outputs, len(a)))
         biases = np.sqrt(self.bias_variance) * rng.standard_normal((outputs, 1))
         return weights, weights @ a + biases
-
-    def _weighed(self, gram: FloatArray) -> FloatArray:
-        return np.asarray(self.weight_variance * gram + self.bias_variance)
 
 
 class _Layer(NamedTuple):
@@ -248,7 +269,7 @@ class _Layer(NamedTuple):
 
 
 def simulated_kernel(
-    network: FiniteNetwork, networks: int, key: int, name: str, progress: bool | Progress
+    network: FiniteNetwork, networks: int, key: int, progress: bool | Progress
 ) -> SimulatedKernel:
     """Return the kernels of some networks.
 
@@ -264,18 +285,17 @@ def simulated_kernel(
     network.activation.check()
     if network.tangent:
         require_derivative(network.activation)
-    samples = network.inputs.shape[1]
-    columns = samples - network.rows or samples
+    samples, (rows, columns) = sum(network.sizes), network.shape
     # The matrices between hidden layers, and the normals that one of them is made from.
     weights = network.width**2 * (network.depth if network.depth > 1 else 0)
     hidden = network.width * samples * (4 * network.depth + 2)
     if network.is_batched:
         hidden += 6 * network.width * sum(size**2 for size in network.sizes)
-    size = 8 * (networks * network.rows * columns + weights + hidden + 4 * samples**2)
+    size = 8 * (networks * rows * columns + weights + hidden + 4 * samples**2)
     require_memory("width, networks", size, "take fewer networks, or narrower ones")
-    kernels = np.empty((networks, network.rows, columns))
+    kernels = np.empty((networks, rows, columns))
     # The bits of products of narrow matrices depend on the number of their threads.
-    with reporting(progress, name, "networks") as report, one_blas_thread():
+    with reporting(progress, network.name, "networks") as report, one_blas_thread():
         for number in range(networks):
             report(number, networks)
             generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
@@ -283,7 +303,7 @@ def simulated_kernel(
                 kernel = network.kernel(generator)
             if not np.isfinite(kernel).all():
                 raise NonFiniteError(number, network.depth, "kernel")
-            kernels[number] = kernel[: network.rows, samples - columns :]
+            kernels[number] = kernel[:rows, samples - columns :]
         report(networks, networks)
     return SimulatedKernel(kernels, network.width, key, _dimensions(network))
 
@@ -292,8 +312,8 @@ def _dimensions(network: FiniteNetwork) -> int | None:
     """Return the least number of dimensions of the differences of a batch, if it matters."""
     if not network.is_batched or not network.tangent:
         return None
-    ranks = []
-    for at in network.groups():
-        part = network.inputs[:, at]
-        ranks.append(int(np.linalg.matrix_rank(part - part.mean(axis=1, keepdims=True))))
-    return min(*ranks, network.width) if len(ranks) > 1 else min(ranks[0], network.width)
+    ranks = [
+        int(np.linalg.matrix_rank(part - part.mean(axis=1, keepdims=True)))
+        for part in network.parts()
+    ]
+    return min(*ranks, network.width)

@@ -100,7 +100,7 @@ class RowPaths(BatchNetwork):
         products = self.products(parts)
         laws = [self.law(products[i, i], 0, i) for i in range(len(parts))]
         # Batches of all scales are alike.
-        scales = [np.sqrt(self.weight_variance / len(self.inputs) / law.trace) for law in laws]
+        scales = [np.sqrt(self.weight_variance / len(parts[0]) / law.trace) for law in laws]
         units = np.hstack([scale * part for scale, part in zip(scales, parts, strict=True)])
         factor = _factor(units.T @ units, laws)
         z = normals[:, : factor.shape[1]]
@@ -140,7 +140,7 @@ class RowPaths(BatchNetwork):
         """Raise if the variance of 1/variance of a row is infinite, and so that of estimates."""
         if law.rank in (3, 4):
             raise ArgumentError(
-                "x" if batch < self.rows else "other",
+                self.argument(batch),
                 f"a batch whose differences have {law.rank} dimensions",
                 "batches of at least 6 samples whose differences have at least 5 dimensions, with "
                 'norm="batch", a skip connection and at least 2 layers',
@@ -174,7 +174,7 @@ def _factor(covariance: FloatArray, laws: list[BatchLaw]) -> FloatArray:
     positive, so that rounding does not change signs.
     """
     # Rounding has directions that the norms do not see.
-    seen = block_diag(*(law.rows.vectors for law in laws))
+    seen = block_diag(*(law.vectors for law in laws))
     values, vectors = np.linalg.eigh(seen.T @ covariance @ seen)
     positive = values > len(covariance) * EPSILON * values[-1]
     factor = (seen @ (vectors[:, positive] * np.sqrt(values[positive])))[:, ::-1]
