@@ -39,15 +39,11 @@ PUBLIC_MODULES = (
     "bounds/rank_collapse.py",
 )
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
-LISTING = (
-    *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
-    "random_matrix",
-)
+LISTING = (*("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),)
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 SPEAKING = (
     *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
-    "random_matrix",
     "errors",  # `UnknownNameError.known` is public
 )
 MOST_NAMES = 25

@@ -15,15 +15,16 @@ first.
 
 from __future__ import annotations
 
-from bnmc.random_matrix.gaussian_distances import kl, wasserstein
-from bnmc.random_matrix.gaussian_total_variation import total_variation
-from bnmc.random_matrix.lyapunov import (
+from bnmc.random_matrix.gaussian_distances import kl, total_variation, wasserstein
+from bnmc.random_matrix.linear_chain import (
+    WishartMoments,
+    linear_covariance,
     lyapunov_ginibre,
     lyapunov_residual,
     lyapunov_residual_estimate,
+    vanilla_deviation,
 )
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
-from bnmc.random_matrix.wishart import WishartMoments, linear_covariance, vanilla_deviation
 
 __all__ = [
     "MarchenkoPastur",

@@ -1,22 +1,206 @@
-"""The Marchenko–Pastur law of eigenvalues, and the law of the singular values."""
+"""The Marchenko–Pastur law of eigenvalues, and the law of the singular values.
+
+`_FrozenLaw` has the methods of SciPy's laws, for an atom at 0 and a continuous part, the bulk. The
+mass and the quantiles of the bulk are those of T = tan(θ/2), for the angle θ that `MarchenkoPastur`
+defines. T is 0 at one edge of the bulk, and 1 at the middle of the range of θ.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import Float64Array, instance, real
-from bnmc.random_matrix.bulk import bulk_mass, bulk_tangent
-from bnmc.random_matrix.frozen_law import FrozenLaw
-from bnmc.random_matrix.quadrature import unit_rule
+from bnmc._support.arguments import Float64Array, generator, instance, integer, real, real_numbers
+from bnmc._support.machine import require_memory
+from bnmc.errors import ArgumentError
 
-__all__ = ["MarchenkoPastur", "SingularValueLaw"]
+
+class _FrozenLaw(ABC):
+    """A law on [0, ∞) with a continuous part, the bulk, and possibly an atom at 0.
+
+    Its methods have the names of the frozen distributions of `scipy.stats`.
+    """
+
+    @property
+    @abstractmethod
+    def atom(self) -> float:
+        """Mass at 0, ``max(0, 1 − 1/γ)``."""
+
+    @property
+    @abstractmethod
+    def _bulk(self) -> float:
+        """Mass of the bulk, ``1 − atom`` to all digits."""
+
+    @property
+    @abstractmethod
+    def edges(self) -> tuple[float, float]:
+        """Ends of the bulk."""
+
+    @abstractmethod
+    def moment(self, order: float) -> float:
+        """Moment of real order >= 0, including the atom."""
+
+    @abstractmethod
+    def var(self) -> float:
+        """Variance."""
+
+    @abstractmethod
+    def _density(self, x: Float64Array) -> Float64Array:
+        """Return the density of the bulk."""
+
+    @abstractmethod
+    def _masses(self, x: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return the shares of the bulk below and above x."""
+
+    @abstractmethod
+    def _quantiles(self, below: Float64Array, above: Float64Array) -> Float64Array:
+        """Return the points x of the bulk with the given `_masses`."""
+
+    def support(self) -> tuple[float, float]:
+        """Smallest and largest point of the law: `edges`, or (0, b) if the law has an atom."""
+        low, high = self.edges
+        return (0.0 if self.atom > 0 else low), high
+
+    def pdf(self, x: ArrayLike) -> Float64Array:
+        """Density of the bulk, which has the mass ``1 − atom``.
+
+        Parameters
+        ----------
+        x : (...) array_like
+            Finite real numbers.
+
+        Returns
+        -------
+        (...) ndarray of float64
+            Non-negative. Infinite only for eigenvalues, γ = 1 and x = 0.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `x` is not an array of finite real numbers.
+        """
+        return self._density(real_numbers("x", x))[()]
+
+    def cdf(self, x: ArrayLike) -> Float64Array:
+        """Mass of (−∞, x], including the atom.
+
+        Parameters
+        ----------
+        x : (...) array_like
+            Finite real numbers.
+
+        Returns
+        -------
+        (...) ndarray of float64
+            In [0, 1].
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `x` is not an array of finite real numbers.
+        """
+        at = real_numbers("x", x)
+        below, _ = self._masses(at)
+        return np.where(at < 0, 0.0, self.atom + self._bulk * below)[()]
+
+    def sf(self, x: ArrayLike) -> Float64Array:
+        """Mass of (x, ∞), ``1 − cdf(x)`` without cancellation.
+
+        Parameters
+        ----------
+        x : (...) array_like
+            Finite real numbers.
+
+        Returns
+        -------
+        (...) ndarray of float64
+            In [0, 1].
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `x` is not an array of finite real numbers.
+        """
+        at = real_numbers("x", x)
+        _, above = self._masses(at)
+        return np.where(at < 0, 1.0, self._bulk * above)[()]
+
+    def ppf(self, q: ArrayLike) -> Float64Array:
+        """Quantiles: the smallest x of the support with ``cdf(x) >= q``.
+
+        Parameters
+        ----------
+        q : (...) array_like
+            Probabilities, in [0, 1].
+
+        Returns
+        -------
+        (...) ndarray of float64
+            In the support.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `q` is not an array of numbers in [0, 1].
+        """
+        levels = real_numbers("q", q)
+        outside = levels[(levels < 0) | (levels > 1)]
+        if outside.size:
+            raise ArgumentError("q", float(outside[0]), "probabilities in [0, 1]")
+        below = np.clip((levels - self.atom) / self._bulk, 0.0, 1.0)
+        above = np.clip((1.0 - levels) / self._bulk, 0.0, 1.0)
+        is_atom = (levels <= self.atom) & (self.atom > 0) & (levels < 1)
+        bulk = np.clip(self._quantiles(below, above), *self.edges)
+        return np.where(is_atom, 0.0, bulk)[()]
+
+    def mean(self) -> float:
+        """First moment."""
+        return self.moment(1)
+
+    def std(self) -> float:
+        """Standard deviation."""
+        return math.sqrt(self.var())
+
+    def median(self) -> float:
+        """Median, ``ppf(0.5)``."""
+        return float(self.ppf(0.5))
+
+    def rvs(self, size: int | tuple[int, ...] = (), rng: Any = None) -> Float64Array:
+        """Independent samples, by inversion.
+
+        Parameters
+        ----------
+        size : int or tuple of int, default ()
+            Shape of the result.
+        rng : optional
+            Any argument of `numpy.random.default_rng`.
+
+        Returns
+        -------
+        (*size) ndarray of float64
+            Independent, unlike the eigenvalues of one matrix, which repel each other.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If `size` is not a shape, or `rng` is not such an argument.
+        ResultTooLargeError
+            If the samples do not fit into the free memory.
+        """
+        lengths = size if isinstance(size, tuple) else (size,)
+        shape = tuple(integer("size", length, low=0) for length in lengths)
+        require_memory("size", 16 * math.prod(shape))
+        return self.ppf(generator(rng).random(shape))
 
 
 @dataclass(frozen=True)
-class MarchenkoPastur(FrozenLaw):
+class MarchenkoPastur(_FrozenLaw):
     """Limiting law of the eigenvalues of ``AᵀA/d``, A a d × n matrix of i.i.d. centred entries.
 
     As d and n grow with ``n/d → γ``, the fraction of eigenvalues up to x tends to ``cdf(x)``, for
@@ -156,14 +340,14 @@ class MarchenkoPastur(FrozenLaw):
         is_low = above_low <= below_high
         T = np.sqrt(np.minimum(above_low, below_high) / np.maximum(above_low, below_high))
         near, far = np.where(is_low, self._near, self._far), np.where(is_low, self._far, self._near)
-        mass = bulk_mass(self._root, near, far, T)
+        mass = _bulk_mass(self._root, near, far, T)
         return np.where(is_low, mass, 1.0 - mass), np.where(is_low, 1.0 - mass, mass)
 
     def _quantiles(self, below: Float64Array, above: Float64Array) -> Float64Array:
         low, high = np.array(self._near), np.array(self._far)
-        is_low = below <= bulk_mass(self._root, low, high, np.array(1.0))
+        is_low = below <= _bulk_mass(self._root, low, high, np.array(1.0))
         near, far = np.where(is_low, low, high), np.where(is_low, high, low)
-        T = bulk_tangent(self._root, near, far, np.where(is_low, below, above))
+        T = _bulk_tangent(self._root, near, far, np.where(is_low, below, above))
         distance = 4.0 * self._root * T * T / (1.0 + T * T)
         if self._root < 0.5:  # as in `_locate`
             reach = np.where(is_low, -self._root, self._root)
@@ -187,7 +371,7 @@ class MarchenkoPastur(FrozenLaw):
 
 
 @dataclass(frozen=True)
-class SingularValueLaw(FrozenLaw):
+class SingularValueLaw(_FrozenLaw):
     """Law of the singular values of ``A/√d``, the square roots of Marchenko–Pastur eigenvalues.
 
     Its density is ``2 z f(z²)``, where f is the density of the eigenvalues. For γ = 1 it is the
@@ -279,3 +463,76 @@ class SingularValueLaw(FrozenLaw):
 
     def _quantiles(self, below: Float64Array, above: Float64Array) -> Float64Array:
         return np.sqrt(self.squares._quantiles(below, above))
+
+
+# --- the bulk, in T = tan(θ/2)
+
+
+def _bulk_mass(root: float, near: Float64Array, far: Float64Array, T: Float64Array) -> Float64Array:
+    """Return the mass of the bulk between an edge and the point T <= 1.
+
+    The density in T is ``(16/π) T² / ((1+T²)² (near² + far² T²))``.
+
+    Parameters
+    ----------
+    root : float
+        √γ, for γ <= 1.
+    near, far : ndarray of float64
+        1 − root and 1 + root for the lower edge, 1 + root and 1 − root for the upper edge.
+    T : ndarray of float64
+        tan(θ/2) for the angle θ from that edge. It broadcasts with `near` and `far`.
+
+    Returns
+    -------
+    ndarray of float64
+        In [0, 1].
+    """
+    mass = np.empty(np.broadcast_shapes(near.shape, T.shape))
+    near, far, T = (np.broadcast_to(array, mass.shape) for array in (near, far, T))
+    # The density has poles at ±i near/far. If T is far above them, the quadrature fails, but the
+    # closed form does not cancel. That happens for near < far/1.86 only, so at the lower edge.
+    is_steep = far * T >= 1.86 * near
+
+    t, close, distant = T[~is_steep], near[~is_steep], far[~is_steep]
+    integral = np.zeros_like(t)
+    for node, weight in unit_rule():
+        square = np.square(node * t)
+        integral += (weight * node**2) / (
+            np.square(1.0 + square) * (close**2 + distant**2 * square)
+        )
+    mass[~is_steep] = 16.0 / math.pi * t**3 * integral
+
+    t, close, distant = T[is_steep], near[is_steep], far[is_steep]
+    bend = distant**2 * t - close * distant * np.arctan2(distant * t, close)
+    bend -= (1.0 + root**2) * (t - np.arctan(t)) + 2.0 * root * t**3 / (1.0 + t**2)
+    mass[is_steep] = bend / (math.pi * root**2)
+    return mass
+
+
+def _bulk_tangent(
+    root: float, near: Float64Array, far: Float64Array, mass: Float64Array
+) -> Float64Array:
+    """Return T with ``_bulk_mass(root, near, far, T) = mass``."""
+    # The density without one factor of its denominator is larger, so both of these are at most T.
+    # For a tiny mass the larger of the two is exact to rounding.
+    cubic = np.cbrt(3.0 / 16.0 * math.pi * near**2 * mass)
+    start = np.maximum(cubic, math.pi / 16.0 * far**2 * mass)
+    is_tiny = mass < 1e-100
+    T, target = np.where(is_tiny, 0.5, start), np.where(is_tiny, 0.1, mass)
+    # T times the density is log-concave in ln T, hence so is the mass. So Newton's iteration in
+    # logarithms, started below the root, increases towards the root and never exceeds it.
+    for _ in range(60):
+        value = _bulk_mass(root, near, far, T)
+        rise = 16.0 / math.pi * T**3 / (np.square(1.0 + T**2) * (near**2 + far**2 * T**2))
+        step = np.where(is_tiny, 0.0, np.log(target / value) * (value / rise))
+        T = T * np.exp(step)
+        if (np.abs(step) < 1e-9).all():  # the next step would be of the order of its square
+            break
+    return np.where(is_tiny, start, np.minimum(T, 1.0))
+
+
+@cache
+def unit_rule() -> tuple[tuple[float, float], ...]:
+    """Return the pairs (node, weight) of the Gauss–Legendre rule of order 20 on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    return tuple(zip((0.5 * (nodes + 1.0)).tolist(), (0.5 * weights).tolist(), strict=True))

@@ -12,7 +12,7 @@ from scipy import integrate, linalg
 
 from bnmc import random_matrix as rm
 from bnmc.errors import PartialEstimateError
-from bnmc.random_matrix import gaussian_total_variation as contour
+from bnmc.random_matrix import gaussian_distances as contour
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 10, 100, 10_000, 1_000_000])
@@ -158,10 +158,10 @@ def test_total_variation_on_every_contour(monkeypatch):
         n, rows = int(rng.choice([1, 2, 5, 30])), 10 ** rng.uniform(0, 6)
         half_logs = rng.standard_normal(n) * 10 ** rng.uniform(-3, 0, n)
         half_logs *= 10 ** rng.uniform(-3, 0.6) / math.sqrt(rows * np.sum(half_logs**2))
-        value = contour._total_variation(half_logs, rows, 1e-12)
+        value = contour._distance(half_logs, rows, 1e-12)
         with monkeypatch.context() as patch:
             patch.setattr(contour, "_ANGLES", (0.1, 0.0))
-            assert contour._total_variation(-half_logs, rows, 1e-12) == pytest.approx(
+            assert contour._distance(-half_logs, rows, 1e-12) == pytest.approx(
                 value, rel=1e-13, abs=0
             )
 
@@ -177,19 +177,19 @@ def test_total_variation_if_the_tilted_integrand_is_large(monkeypatch):
     chi = np.stack([rng.chisquare(rows, 200_000), rng.chisquare(rows * m, 200_000)])
     log_ratio = 0.5 * (np.exp(-log_ratios) - 1) @ chi + 0.5 * rows * (-2 + 2.1)
     half_logs = log_ratios.repeat([1, m]) / 2
-    exact = contour._total_variation(half_logs, rows, 1e-12)
+    exact = contour._distance(half_logs, rows, 1e-12)
     assert_mean(np.maximum(0, -np.expm1(-np.maximum(log_ratio, 0))), exact)
     peak = contour._log_affinity(half_logs, rows, np.arange(0, 20, 0.1), 0.3)
     assert peak.real.max() > 11
     # On the real axis |M| <= 1, so the sum does not cancel.
     monkeypatch.setattr(contour, "_ANGLES", (0.0,))
-    real = contour._total_variation(half_logs, rows, 1e-12)
+    real = contour._distance(half_logs, rows, 1e-12)
     assert exact == pytest.approx(real, rel=1e-13, abs=0)
 
 
 def test_total_variation_without_convergence(monkeypatch):
     half_logs = np.r_[-5.0, np.full(200, 5.0 / 200)]
-    value = contour._total_variation(half_logs, 1.0, 1e-12)
+    value = contour._distance(half_logs, 1.0, 1e-12)
     monkeypatch.setattr(contour, "_HALVINGS", 1)
     with pytest.raises(PartialEstimateError, match="^halving the step .* > atol$") as caught:
         rm.total_variation(np.diag(np.exp(2 * half_logs)), np.eye(201), atol=1e-15)
