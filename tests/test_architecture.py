@@ -36,10 +36,10 @@ PRIVATE = ("_kernels", "_support", "_claims")
 PUBLIC_MODULES = (
     *("errors.py", "gram.py", "kernels/c.py", "kernels/cuda.py", "bounds/bridging.py"),
     *("bounds/gaussian.py", "bounds/limits.py", "bounds/orthogonalizes.py"),
-    "bounds/rank_collapse.py",
+    *("bounds/rank_collapse.py", "testing/examples.py"),
 )
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
-LISTING = (*("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),)
+LISTING = (*("cli", "experiments", "infinite_width", "torch", "mean_field", "plot"),)
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 SPEAKING = (

@@ -19,7 +19,7 @@ from bnmc.simulation import segment
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.runs import Run
 from bnmc.testing import LawMismatch, assert_same_law
-from bnmc.testing.adapters import from_features_last
+from bnmc.testing.examples import from_features_last
 
 #: Networks on each side of a comparison of laws.
 NETWORKS = 10_000

@@ -6,13 +6,13 @@ not.  `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis stra
 peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
 
 The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
-Read `same_law.py` first.  `sequential_test.py` calls the step on the states of `tried_states.py`,
-and `exact_tests.py` tests the sums of `calls_on_state.py` and `dependence.py`, with the bounds of
-`spread_tests.py`.  `explanation.py` finds the causes, with `faults.py` for wrong covariances.
+Read `same_law.py` first.  `sequential_test.py` calls the step on some states, `calls_on_state.py`
+sums what it returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes, with
+`faults.py` for wrong covariances.
 """
 
 from bnmc.testing import examples
-from bnmc.testing.adapters import from_features_last, from_images, from_linear_first
+from bnmc.testing.examples import from_features_last, from_images, from_linear_first
 from bnmc.testing.machine_limits import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law
 from bnmc.testing.strategies import activations, batches, chains, gram_matrices

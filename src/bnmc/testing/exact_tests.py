@@ -1,28 +1,43 @@
 """Exact tests of a step with Gaussian weights, at every width and number of calls.
 
 The p-values are tails of χ² and normal laws.  For the two tests of Kolmogorov and Smirnov, the
-inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant bounds the p-value.
+inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant bounds the p-value, and for
+tests of a spread Chernoff's inequality.
+
+The spread of q with the law χ² with m degrees of freedom is tested by the orthonormal polynomial of
+degree 2,
+
+    g(q) = ((q − m − 2)² − 2(m + 2))/√(8 m(m + 2)),    E g = 0,  E g² = 1.
+
+Its mean is the most powerful test against a small change of the variance of q: the kurtosis of
+single weights (m = 1, q a squared weight), norms of rows (m the rank of G) and norms of calls
+(m the rank times the width).  For rows of W of norm 1, E g = −√(m(m + 2)/2)/(width + 2).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._claims.claims import Claim
-from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.dependence import CallPairs, Products, RowPairs
-from bnmc.testing.spread_tests import spread_claim
-
-__all__ = ["exact_claims", "largest_claim", "uniform_claim"]
-
-FloatArray = NDArray[np.float64]
+from bnmc._support.arguments import Float64Array
+from bnmc.testing.calls_on_state import CallPairs, CallsOnState, Products, RowPairs
 
 #: Least squared norm in a quotient.
 _LEAST = 1e-300
+
+#: q is moved to these quantiles where it is beyond them: g then has exponential moments.
+_TAIL = 1e-5
+
+#: Exponents t of Chernoff's bound.  The best one is about z/√count for z standard errors.
+_EXPONENTS = np.geomspace(1e-5, 4.0, 128)
+
+#: Nodes of the quadrature of E exp(t g).
+_NODES = 160
 
 
 def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
@@ -170,7 +185,7 @@ def _normal(claim: str, product: float, square: float, size: float) -> Claim:
     )
 
 
-def uniform_claim(claim: str, parts: list[FloatArray]) -> Claim:
+def uniform_claim(claim: str, parts: list[Float64Array]) -> Claim:
     """Test Kolmogorov's distance from the uniform law: P(distance > t) ≤ 2 exp(−2 count t²)."""
     values = np.sort(np.concatenate(parts))
     count = values.size
@@ -180,7 +195,7 @@ def uniform_claim(claim: str, parts: list[FloatArray]) -> Claim:
     return Claim(claim, distance, 0.0, 0.5 / math.sqrt(count), p_value=p)
 
 
-def largest_claim(claim: str, values: FloatArray) -> Claim:
+def largest_claim(claim: str, values: Float64Array) -> Claim:
     """Test the largest modulus of `count` normals: P(largest ≤ t) = (1 − erfc(t/√2))^count."""
     from scipy.special import erfc, erfcinv
 
@@ -193,24 +208,108 @@ def largest_claim(claim: str, values: FloatArray) -> Claim:
 
 
 def _chi2_tails(
-    value: float | FloatArray, degrees: float | NDArray[np.intp]
-) -> tuple[FloatArray, FloatArray]:
+    value: float | Float64Array, degrees: float | NDArray[np.intp]
+) -> tuple[Float64Array, Float64Array]:
     from scipy.special import chdtr, chdtrc
 
     return np.asarray(chdtr(degrees, value)), np.asarray(chdtrc(degrees, value))
 
 
-def _chi2_below(value: FloatArray, degrees: int) -> FloatArray:
+def _chi2_below(value: Float64Array, degrees: int) -> Float64Array:
     from scipy.special import chdtr
 
     return np.asarray(chdtr(degrees, value))
 
 
-def _normal_below(value: FloatArray) -> FloatArray:
+def _normal_below(value: Float64Array) -> Float64Array:
     from scipy.special import ndtr
 
     return np.asarray(ndtr(value))
 
 
-def _both_sides(below: FloatArray, above: FloatArray) -> FloatArray:
+def _both_sides(below: Float64Array, above: Float64Array) -> Float64Array:
     return np.minimum(1.0, 2.0 * np.minimum(below, above))
+
+
+# --- the spread of χ² variables
+
+
+def spread_claim(claim: str, parts: Iterable[tuple[Float64Array, int]]) -> Claim:
+    """Test the mean of g(q) over independent χ² variables q, by Chernoff's bound.
+
+    For S = Σ g(q), the probability that S is at least s is at most exp(log E exp(tS) − ts) for each
+    t > 0.  The p-value is twice the least of these bounds over a fixed grid of t, for the more
+    unlikely sign.  So it is never too small, and at z standard errors about z√(2π) times too large.
+
+    Parameters
+    ----------
+    claim : str
+        Name of the claim.
+    parts : iterable of (ndarray, int)
+        Values and their degrees of freedom.
+
+    Returns
+    -------
+    Claim
+        Its statistic is the mean of g(q), with q moved into its central quantiles.
+    """
+    total, expected, count = 0.0, 0.0, 0
+    above, below = np.zeros_like(_EXPONENTS), np.zeros_like(_EXPONENTS)
+    for values, degrees in parts:
+        mean, up, down = _cumulants(degrees)
+        total += float(scores(values, degrees).sum())
+        expected += values.size * mean
+        count += values.size
+        above += values.size * up
+        below += values.size * down
+    if count == 0:
+        return Claim(claim, 0.0, 0.0, None, p_value=1.0)
+    logs = float((above - _EXPONENTS * total).min()), float((below + _EXPONENTS * total).min())
+    p = min(1.0, 2.0 * math.exp(min(0.0, *logs)))
+    return Claim(claim, total / count, expected / count, 1 / math.sqrt(count), p_value=p)
+
+
+def scores(values: Float64Array, degrees: int) -> Float64Array:
+    """Return g(q), with q moved into the quantiles 1e-5 to 1 − 1e-5."""
+    return _polynomial(np.clip(values, *_quantiles(degrees)), degrees)
+
+
+def _polynomial(q: Float64Array, degrees: int) -> Float64Array:
+    return ((q - degrees - 2) ** 2 - 2 * (degrees + 2)) / math.sqrt(8 * degrees * (degrees + 2))
+
+
+@lru_cache(maxsize=256)
+def _quantiles(degrees: int) -> tuple[float, float]:
+    from scipy.special import gammainccinv, gammaincinv
+
+    return 2 * float(gammaincinv(degrees / 2, _TAIL)), 2 * float(gammainccinv(degrees / 2, _TAIL))
+
+
+@lru_cache(maxsize=1)
+def _rule() -> tuple[Float64Array, Float64Array]:
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return np.asarray(nodes), np.asarray(weights)
+
+
+@lru_cache(maxsize=256)
+def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
+    """Return E g, and log E exp(tg) and log E exp(−tg) on the grid of t.
+
+    The integrals are over r = √q, whose density is smooth at 0, by the rule of Gauss and Legendre.
+    """
+    from scipy.special import logsumexp
+
+    low, high = _quantiles(degrees)
+    nodes, weights = _rule()
+    center, half = (math.sqrt(high) + math.sqrt(low)) / 2, (math.sqrt(high) - math.sqrt(low)) / 2
+    r = center + half * nodes
+    logs = np.log(weights) + (degrees - 1) * np.log(r / center) - (np.square(r) - center**2) / 2
+    # The mass between the quantiles is known, so the constant of the density is not needed.
+    logs += math.log1p(-2 * _TAIL) - logsumexp(logs)
+    logs = np.concatenate([[math.log(_TAIL)], logs, [math.log(_TAIL)]])
+    values = _polynomial(np.concatenate([[low], np.square(r), [high]]), degrees)
+    up, down = (
+        np.asarray(logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1))
+        for sign in (1.0, -1.0)
+    )
+    return float((np.exp(logs) * values).sum()), up, down

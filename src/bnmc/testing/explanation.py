@@ -10,16 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
+from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
 from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.faults import likeliest_fault
-
-__all__ = ["explained"]
-
-FloatArray = NDArray[np.float64]
 
 #: Squared whitened norms of the vector of ones up to this are rounding errors.
 _RIDGE = 1e-9
@@ -153,7 +149,7 @@ def _kept_part(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
         yield f"the skip connection keeps {kept}, not {right}"
 
 
-def _share_normalised(chain: Chain, states: Sequence[FloatArray]) -> float:
+def _share_normalised(chain: Chain, states: Sequence[Float64Array]) -> float:
     """Return the share of rows with the moments of normalized rows, for any ddof and eps."""
     rows = np.concatenate(states)
     n = chain.batch
@@ -164,7 +160,7 @@ def _share_normalised(chain: Chain, states: Sequence[FloatArray]) -> float:
     return float(near.mean())
 
 
-def _activated(chain: Chain, states: Sequence[FloatArray]) -> bool:
+def _activated(chain: Chain, states: Sequence[Float64Array]) -> bool:
     """Whether states are values σ(N(h)) rather than sums of them with random weights."""
     reach = math.sqrt(chain.normalization.dimensions(chain.batch))
     x = np.linspace(-reach, reach, 4097)
@@ -370,12 +366,12 @@ def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -
         )
 
 
-def _read(states: Sequence[CallsOnState]) -> FloatArray:
+def _read(states: Sequence[CallsOnState]) -> Float64Array:
     """Return the weights that can be read off h′."""
     return np.concatenate([np.empty(0), *(part for state in states for part in state.readings)])
 
 
-def _kurtosis(weights: FloatArray) -> tuple[float, float, float]:
+def _kurtosis(weights: Float64Array) -> tuple[float, float, float]:
     """Return the excess kurtosis of weights, its standard error, and their standard deviation."""
     unit = max(math.sqrt(float(np.square(weights).mean())), _LEAST)
     return float(((weights / unit) ** 4).mean()) - 3.0, math.sqrt(24.0 / weights.size), unit

@@ -1,6 +1,9 @@
 """Known mistakes in a step, compared by the likelihood of the covariances of h' given h.
 
-A step may have two of them, such as the bias and the eps of PyTorch's default layers.
+A step may have two of them, such as the bias and the eps of PyTorch's default layers.  Learned
+factors of a norm are no such mistake, as their values are unknown.  They show in the features: all
+parts of a layer treat features alike, so a permutation of the features of h does not change the law
+of h'.  (For group normalization this holds for permutations that keep the groups.)
 """
 
 from __future__ import annotations
@@ -14,19 +17,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
+from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.convolution import Convolution
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.convolution_faults import wrong_covariances, wrong_norms_of_images
 
-__all__ = ["Fault", "likeliest_fault"]
-
-FloatArray = NDArray[np.float64]
-
-NormFunction = Callable[[FloatArray], FloatArray]
+_NormFunction = Callable[[Float64Array], Float64Array]
 
 #: Ridge of all covariances, as a share of their mean variance: null spaces get a likelihood.
 _RIDGE = 1e-9
@@ -51,7 +52,7 @@ _PARTS = ("norm", "activation", "bias", "norm_is_last", "covariance")
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
 
-def _unchanged(gram: FloatArray) -> FloatArray:
+def _unchanged(gram: Float64Array) -> Float64Array:
     """Return the covariance of rows of W a if W is fully connected."""
     return gram
 
@@ -78,15 +79,15 @@ class Fault:
     """
 
     texts: tuple[str, ...]
-    norm: NormFunction
-    activation: Callable[[FloatArray], FloatArray]
+    norm: _NormFunction
+    activation: Callable[[Float64Array], Float64Array]
     bias: float = 0.0
     parameters: int = 0
     norm_is_last: bool = False
     gain: float = 1.0
-    covariance: Callable[[FloatArray], FloatArray] = _unchanged
+    covariance: Callable[[Float64Array], Float64Array] = _unchanged
 
-    def apply(self, y: FloatArray) -> FloatArray:
+    def apply(self, y: Float64Array) -> Float64Array:
         """Return the activations of a state y = h / gain, both (width, batch)."""
         if self.norm_is_last:
             return self.norm(self.activation(self.gain * y) / self.gain)
@@ -161,7 +162,7 @@ def _directions(states: Sequence[CallsOnState]) -> int:
 
 
 def _compared(
-    faults: Iterable[Fault], states: Sequence[CallsOnState], seen: Sequence[FloatArray]
+    faults: Iterable[Fault], states: Sequence[CallsOnState], seen: Sequence[Float64Array]
 ) -> list[_Fit]:
     """Return the fits of faults, each without and with a scale, the best one first."""
     size = math.log(_directions(states))
@@ -181,7 +182,7 @@ def _pairs(
     right: Fault,
     singles: Sequence[_Fit],
     states: Sequence[CallsOnState],
-    seen: Sequence[FloatArray],
+    seen: Sequence[Float64Array],
 ) -> Iterator[Fault]:
     """Yield steps with two mistakes; eps is fitted beside those that explain most alone."""
     ranked = [fault for fault in dict.fromkeys(fit.fault for fit in singles) if fault.texts]
@@ -194,16 +195,16 @@ def _pairs(
         yield from _with_eps(chain, fault, states, seen)
 
 
-def _grams(fault: Fault, states: Sequence[CallsOnState]) -> list[FloatArray]:
+def _grams(fault: Fault, states: Sequence[CallsOnState]) -> list[Float64Array]:
     """Return the covariance of the rows of h' after each state, by a fault."""
     activations = [fault.apply(state.layer.y[0]) for state in states]
     return [fault.covariance(a.T @ a / len(a)) + fault.bias for a in activations]
 
 
 def _fitted(
-    grams: Sequence[FloatArray],
+    grams: Sequence[Float64Array],
     states: Sequence[CallsOnState],
-    seen: Sequence[FloatArray],
+    seen: Sequence[Float64Array],
     free: bool,
 ) -> tuple[float, float]:
     """Return the Gaussian log-likelihood of all rows, and the scale, which is fitted if `free`."""
@@ -247,7 +248,7 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     if chain.convolution is not None:
         given["covariance"] = chain.convolution.covariance
 
-    def right(h: FloatArray) -> FloatArray:
+    def right(h: Float64Array) -> Float64Array:
         return _normalised(chain, h)
 
     yield Fault((), right, sigma, **given)
@@ -271,22 +272,22 @@ def _faults(chain: Chain) -> Iterator[Fault]:
         yield Fault((text,), wrong, sigma, **given)
 
 
-def _normalised(chain: Chain, y: FloatArray) -> FloatArray:
+def _normalised(chain: Chain, y: Float64Array) -> Float64Array:
     """Return N(h) for y = h / gain."""
     # A row without variance gives NaN, which has no likelihood.
     return chain.normalization(chain.gain * y, chain.eps)
 
 
-def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
+def _norms(chain: Chain) -> Iterator[tuple[str, _NormFunction]]:
     """Yield texts and functions of wrong norms."""
     n, gain = chain.batch, chain.gain
     unscaled = "the state is not divided by its own standard deviation"
 
-    def over(h: FloatArray, axis: int, ddof: float, centred: bool) -> FloatArray:
+    def over(h: Float64Array, axis: int, ddof: float, centred: bool) -> Float64Array:
         if centred:
             h = h - h.mean(axis=axis, keepdims=True)
         variance = np.square(h).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
-        x: FloatArray = h / np.sqrt(variance + chain.eps / gain**2)
+        x: Float64Array = h / np.sqrt(variance + chain.eps / gain**2)
         return x
 
     norm = chain.normalization
@@ -313,7 +314,7 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         yield "rows are centred", lambda h: over(h, 1, 0, True)
     if over_batch:
         yield f"{unscaled}: evaluation mode, with running statistics?", lambda h: gain * h
-        for other, axes in wrong_norms_of_images(chain):
+        for other, axes in _wrong_norms_of_images(chain):
             yield other, partial(_over_images, chain, axes)
         yield f"{unscaled}, but centred", lambda h: gain * (h - h.mean(axis=1, keepdims=True))
     if chain.width > 1:
@@ -321,7 +322,7 @@ def _norms(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
         yield text, lambda h: over(h, 0, 0, centred)
 
 
-def _over_images(chain: Chain, axes: tuple[int, ...], y: FloatArray) -> FloatArray:
+def _over_images(chain: Chain, axes: tuple[int, ...], y: Float64Array) -> Float64Array:
     """Normalize y = h / gain over axes of (channels, samples, pixels)."""
     assert chain.convolution is not None
     h = y.reshape(len(y), -1, chain.convolution.positions)
@@ -329,24 +330,24 @@ def _over_images(chain: Chain, axes: tuple[int, ...], y: FloatArray) -> FloatArr
         h = h - h.mean(axis=axes, keepdims=True)
     variance = np.square(h).mean(axis=axes, keepdims=True) + chain.eps / chain.gain**2
     # Equal pixels have no variance; the ε of a framework makes them zero.
-    normed: FloatArray = h / np.sqrt(np.maximum(variance, _LEAST))
+    normed: Float64Array = h / np.sqrt(np.maximum(variance, _LEAST))
     return normed.reshape(y.shape)
 
 
-def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
+def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, _NormFunction]]:
     """Yield texts and functions of wrong norms over the features."""
     norm, d, eps = chain.normalization, chain.width, chain.eps / chain.gain**2
     size = d // norm.groups
 
-    def over(h: FloatArray, groups: int, ddof: float, centred: bool) -> FloatArray:
+    def over(h: Float64Array, groups: int, ddof: float, centred: bool) -> Float64Array:
         x = h.reshape(groups, -1, h.shape[1])
         if centred:
             x = x - x.mean(axis=1, keepdims=True)
         variance = np.square(x).sum(axis=1, keepdims=True) / (x.shape[1] - ddof)
-        normed: FloatArray = (x / np.sqrt(variance + eps)).reshape(h.shape)
+        normed: Float64Array = (x / np.sqrt(variance + eps)).reshape(h.shape)
         return normed
 
-    def transposed(h: FloatArray) -> FloatArray:
+    def transposed(h: Float64Array) -> Float64Array:
         order = np.arange(d).reshape(size, norm.groups).T.ravel()
         x = np.empty_like(h)
         x[order] = over(h[order], norm.groups, 0, norm.centred)
@@ -372,7 +373,7 @@ def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, NormFunction]]:
 
 
 def _with_eps(
-    chain: Chain, step: Fault, states: Sequence[CallsOnState], seen: Sequence[FloatArray]
+    chain: Chain, step: Fault, states: Sequence[CallsOnState], seen: Sequence[Float64Array]
 ) -> Iterator[Fault]:
     """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
     from scipy.optimize import minimize_scalar
@@ -394,7 +395,7 @@ def _with_eps(
         )
 
     @cache
-    def grams(log_eps: float) -> list[FloatArray]:
+    def grams(log_eps: float) -> list[Float64Array]:
         return _grams(fault(log_eps), states)
 
     for free in (False, True):
@@ -408,3 +409,163 @@ def _with_eps(
         # Prefer a power of ten within four standard errors.
         whole = round(found.x)
         yield fault(whole if cost(whole) - found.fun < 8.0 else float(found.x))
+
+
+# --- convolutions: the covariances and the norms that mistakes lead to
+
+#: Sizes of other kernels that are tried along an axis.
+_SIZES = (1, 2, 3, 5, 7)
+
+
+def wrong_covariances(chain: Chain) -> Iterator[tuple[str, Callable[[Float64Array], Float64Array]]]:
+    """Yield texts, and maps from Gram matrices to the covariances of rows that mistakes lead to.
+
+    Nothing is yielded for chains without convolution.
+    """
+    right = chain.convolution
+    if right is None:
+        return
+    n, (height, width) = chain.batch, right.shape
+    if right.taps > 1:
+        yield "the padding is zero, not circular", lambda g: _with_zeros(right, g)
+    places = np.arange(n).reshape(-1, right.positions)
+    if len(places) > 1 and right.taps > 1:
+        text = (
+            "samples and pixels are transposed: a column is pixel p of sample s at "
+            "s * pixels + p, not at p * samples + s"
+        )
+        yield text, _reordered(right, places.reshape(right.positions, -1).T.ravel())
+    if height > 1 and width > 1:
+        text = "height and width of the images are transposed"
+        order = np.arange(n).reshape(-1, width, height).swapaxes(1, 2).ravel()
+        yield text, _reordered(right, order)
+    for axis, size in enumerate(right.kernel):
+        if size > 1:
+            for by in (-1, 1):
+                text = f"images are shifted by {by} pixel along axis {axis}: another padding?"
+                yield text, _shifted(right, axis, by)
+    sizes = {(i, j) for i in _SIZES for j in _SIZES if i == j or i == 1 or j == 1}
+    for kernel in sorted(sizes | {right.kernel[::-1]}):
+        if kernel != right.kernel and kernel[0] <= height and kernel[1] <= width:
+            text = "the kernel has {} x {} taps, not {} x {}".format(*kernel, *right.kernel)
+            yield text, Convolution(right.shape, kernel).covariance
+
+
+def _wrong_norms_of_images(chain: Chain) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield texts, and the axes of (channels, samples, pixels) over which wrong norms act."""
+    if chain.convolution is None:
+        return
+    samples = chain.batch // chain.convolution.positions
+    if samples > 1 and chain.convolution.positions > 1:
+        yield "the norm acts on each pixel, over the samples alone, not over both", (1,)
+        yield "the norm acts on each sample, over its pixels alone: instance normalization", (2,)
+    text = "the norm acts on each sample, over channels and pixels: layer normalization of images"
+    yield text, (0, 2)
+
+
+def _with_zeros(convolution: Convolution, gram: Float64Array) -> Float64Array:
+    """Return the covariance if taps see zeros outside of the images."""
+    (height, width), out = convolution.shape, np.zeros_like(gram)
+    rows, columns = np.divmod(np.arange(len(gram)) % convolution.positions, width)
+    taps = np.ndindex(*convolution.kernel)
+    for (i, j), seen in zip(taps, convolution.neighbours(len(gram)), strict=True):
+        y = rows + i - (convolution.kernel[0] - 1) // 2
+        x = columns + j - (convolution.kernel[1] - 1) // 2
+        inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+        out += gram[np.ix_(seen, seen)] * np.outer(inside, inside)
+    return out / convolution.taps
+
+
+def _reordered(
+    convolution: Convolution, order: NDArray[np.int64]
+) -> Callable[[Float64Array], Float64Array]:
+    """Return the covariance if the convolution takes the columns in another order, and back."""
+    back = np.argsort(order)
+    return lambda g: convolution.covariance(g[np.ix_(order, order)])[np.ix_(back, back)]
+
+
+def _shifted(
+    convolution: Convolution, axis: int, by: int
+) -> Callable[[Float64Array], Float64Array]:
+    """Return the covariance of images that are moved by some pixels."""
+
+    def moved(gram: Float64Array) -> Float64Array:
+        places = np.arange(len(gram)).reshape(-1, *convolution.shape)
+        order = np.roll(places, by, axis=axis + 1).ravel()
+        return convolution.covariance(gram)[np.ix_(order, order)]
+
+    return moved
+
+
+# --- learned factors of a norm
+
+#: Least calls on each state, and least rows of h' in these calls.
+_CALLS, _ROWS = 16, 1 << 14
+
+#: The covariances differ if the likelihood ratio exceeds this quantile so many times.  The quantile
+#: is that of normal rows; rows of other weights vary a little more.
+_LEVEL, _MARGIN = 1e-6, 2.0
+
+#: Eigenvalues of a covariance up to this part of the largest are rounding errors.
+_ROUNDING = 1e-9
+
+#: Size of all entries but one of a sample, in units of that one.
+_REST = 0.01
+
+
+def features_differ(
+    chain: Chain, step: Callable[[Float64Array], Float64Array], generator: np.random.Generator
+) -> bool:
+    """Return whether the covariance of h' given h changes with a permutation of the features of h.
+
+    Parameters
+    ----------
+    chain : Chain
+        Its norm tells which permutations keep the law.
+    step : callable
+        Function of a state, (width, batch), that returns the next one.
+    generator : numpy.random.Generator
+    """
+    order = _permutation(chain, generator)
+    return any(
+        _covariances_differ(_rest(step, h), _rest(step, h[order]))
+        for h in _states(chain, generator)
+    )
+
+
+def _permutation(chain: Chain, generator: np.random.Generator) -> NDArray[np.intp]:
+    """Return a random permutation of the features that keeps the groups of the norm together."""
+    groups = np.arange(chain.width).reshape(chain.normalization.groups, -1)
+    order: NDArray[np.intp] = generator.permuted(groups, axis=1)[generator.permutation(len(groups))]
+    return order.ravel()
+
+
+def _states(chain: Chain, generator: np.random.Generator) -> tuple[Float64Array, Float64Array]:
+    """Return a generic state, and one whose samples have one large entry each."""
+    d, n = chain.width, chain.batch
+    generic, one = generator.standard_normal((2, d, n))
+    one *= _REST
+    one[generator.permutation(max(d, n))[:n] % d, np.arange(n)] += 1.0
+    return generic, one
+
+
+def _rest(step: Callable[[Float64Array], Float64Array], h: Float64Array) -> Float64Array:
+    """Return the deviations of h' from its mean over calls, (calls, width, batch)."""
+    values = np.stack([step(h) for _ in range(max(_CALLS, -(-_ROWS // len(h))))])
+    deviations: Float64Array = values - values.mean(axis=0)
+    return deviations
+
+
+def _covariances_differ(first: Float64Array, second: Float64Array) -> bool:
+    """Compare the covariances of the rows of two arrays of one shape, (calls, width, batch)."""
+    degrees = (len(first) - 1) * first.shape[1]
+    pair = [np.einsum("cri,crj->ij", one, one, optimize=True) / degrees for one in (first, second)]
+    pooled = (pair[0] + pair[1]) / 2.0
+    values, vectors = np.linalg.eigh(pooled)
+    regular = values > _ROUNDING * values[-1]
+    basis = vectors[:, regular] / np.sqrt(values[regular])
+    # Box's test: twice the logarithm of the likelihood ratio.
+    logs = [np.linalg.slogdet(basis.T @ one @ basis)[1] for one in pair]
+    rank = int(regular.sum())
+    quantile = float(stats.chi2.isf(_LEVEL, rank * (rank + 1) // 2))
+    return bool(-degrees * sum(logs) > _MARGIN * quantile)

@@ -14,10 +14,8 @@ from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, ve
 from bnmc._support.arguments import choice, integer
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["Roofline", "layer_flops", "layer_normals", "roofline"]
-
 #: Duration of one measurement of a rate, in seconds.
-RATE_SECONDS = 0.005
+_RATE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ def _enough(rate: Callable[[int], float], units: float) -> int:
     `rate(repetitions)` returns the time per unit; each repetition has `units` units.
     """
     rate(1)  # compiles
-    return max(1, round(RATE_SECONDS / (rate(8) * units)))
+    return max(1, round(_RATE_SECONDS / (rate(8) * units)))
 
 
 def _clock(run: Callable[[], object]) -> float:

@@ -13,16 +13,14 @@ from bnmc._support.arguments import draw_key, integer, real
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
 from bnmc.testing.explanation import explained
-from bnmc.testing.learned_factors import features_differ
+from bnmc.testing.faults import features_differ
 from bnmc.testing.sequential_test import SequentialTest, Step, numbers_of_calls
 
-__all__ = ["LawMismatch", "assert_same_law"]
-
 #: Least width for weights that are not Gaussian: narrower chains have no measured error rate.
-LEAST_WIDTH_OF_MOMENTS = 4
+_LEAST_WIDTH_OF_MOMENTS = 4
 
 #: Least number of calls on each state, and of their rows, for an explanation.
-CALLS_TO_EXPLAIN, ROWS_TO_EXPLAIN = 16, 2048
+_CALLS_TO_EXPLAIN, _ROWS_TO_EXPLAIN = 16, 2048
 
 #: Number of claims in a message.
 _SHOWN = 6
@@ -221,8 +219,8 @@ def assert_same_law(
     as_chain(chain)
     alpha = real("alpha", alpha, above=0.0, below=1.0)
     rows = integer("rows", rows, low=2)
-    if not chain.is_gaussian and chain.width < LEAST_WIDTH_OF_MOMENTS:
-        allowed = f"an integer >= {LEAST_WIDTH_OF_MOMENTS} for weights that are not Gaussian"
+    if not chain.is_gaussian and chain.width < _LEAST_WIDTH_OF_MOMENTS:
+        allowed = f"an integer >= {_LEAST_WIDTH_OF_MOMENTS} for weights that are not Gaussian"
         raise ArgumentError("width", chain.width, allowed)
     if chain.bias_variance > 0.0 and chain.is_orthogonal:
         allowed = "0 for orthogonal weights"
@@ -239,7 +237,7 @@ def assert_same_law(
         failures = _failures(test, calls, alpha / len(stages))
         if failures:
             # Explain from more calls, after which a false alarm may no longer fail.
-            more = max(calls, CALLS_TO_EXPLAIN, -(-ROWS_TO_EXPLAIN // (2 * chain.width)) * 2)
+            more = max(calls, _CALLS_TO_EXPLAIN, -(-_ROWS_TO_EXPLAIN // (2 * chain.width)) * 2)
             failures = _failures(test, more, alpha) or failures
             names = {claim.claim for claim in failures}
             differ = partial(features_differ, chain, test.step, generator)

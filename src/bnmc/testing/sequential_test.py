@@ -1,4 +1,7 @@
-"""A sequential test of a step: calls on each state, in stages, and the claims after each stage."""
+"""A sequential test of a step: calls on each state, in stages, and the claims after each stage.
+
+Each of the states on which a step is tested reveals other mistakes.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +10,40 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._claims.claims import COARSE, Claim, Evidence, assessed, of_one_step
-from bnmc._claims.layer import LARGEST, Layer, rounding_of
-from bnmc._support.arguments import finite_array
+from bnmc._claims.layer import LARGEST, Layer, near_a_line, rounding_of
+from bnmc._support.arguments import Float64Array, finite_array
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError
-from bnmc.testing.adapters import as_numpy
+from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.exact_tests import exact_claims
-from bnmc.testing.tried_states import tried_states
-
-__all__ = ["CheckedStep", "SequentialTest", "Step", "numbers_of_calls"]
-
-FloatArray = NDArray[np.float64]
+from bnmc.testing.examples import as_numpy
 
 #: A function of a state (width, batch) that returns the next state as any array.
-Step = Callable[[FloatArray], Any]
+Step = Callable[[Float64Array], Any]
 
 #: Calls on each state: before the first verdict, and at least in the end.
-FEWEST_CALLS, MOST_CALLS = 2, 16
+_FEWEST_CALLS, _MOST_CALLS = 2, 16
 
 #: Calls on each state before the first verdict, for tests by the central limit theorem.
-FEWEST_CALLS_OF_MOMENTS = 64
+_FEWEST_CALLS_OF_MOMENTS = 64
 
 #: Numbers in a block of calls that are evaluated together.
 BLOCK_NUMBERS = 1 << 18
+
+#: Number of calls of the tested step that lead to the state "iterated".
+_ITERATED = 10
+
+#: Largest number of rows that are apart from the others, and number of draws to choose from.
+_APART, _DRAWS = 4, 16
+
+#: Least divisor.
+_LEAST = 1e-300
+
+#: Ranges of log₁₀ of the standard deviations of rows.
+TINY, _HUGE = (-6.0, -2.0), (3.0, 6.0)
 
 
 class SequentialTest:
@@ -51,12 +60,12 @@ class SequentialTest:
 
     Attributes
     ----------
-    step : CheckedStep
+    step : _CheckedStep
     states : list of CallsOnState
     """
 
     def __init__(self, step: Step, chain: Chain, generator: np.random.Generator) -> None:
-        self.chain, self.step = chain, CheckedStep(step, chain)
+        self.chain, self.step = chain, _CheckedStep(step, chain)
         # One of the states comes from calls of the step, which also show the rounding.
         known = list(tried_states(chain, self.step, generator))
         rounding, seed = self.step.rounding, int(generator.integers(2**63))
@@ -81,9 +90,9 @@ def numbers_of_calls(chain: Chain, rows: int) -> Iterator[int]:
 
     `rows` is the least number of rows of h′ per state in the end.
     """
-    calls, most = FEWEST_CALLS, MOST_CALLS
+    calls, most = _FEWEST_CALLS, _MOST_CALLS
     if not chain.is_gaussian:
-        calls = most = FEWEST_CALLS_OF_MOMENTS
+        calls = most = _FEWEST_CALLS_OF_MOMENTS
     most = max(most, -(-rows // chain.width))
     while True:
         yield calls
@@ -92,7 +101,7 @@ def numbers_of_calls(chain: Chain, rows: int) -> Iterator[int]:
         calls *= 2
 
 
-class CheckedStep:
+class _CheckedStep:
     """The caller's step, with checks of the states that it returns.
 
     Attributes
@@ -107,7 +116,7 @@ class CheckedStep:
         self.step, self.chain = step, chain
         self.calls, self.rounding = 0, rounding_of(0.0)
 
-    def __call__(self, h: FloatArray) -> FloatArray:
+    def __call__(self, h: Float64Array) -> Float64Array:
         """Return the next state in float64, or raise if the step does not return a state."""
         value = as_numpy(self.step(h.copy()))
         self.calls += 1
@@ -124,7 +133,7 @@ class CheckedStep:
 class _ExactTests:
     """The tests for Gaussian weights, from the sums on each state alone."""
 
-    def add(self, layer: Layer, rest: FloatArray) -> None:
+    def add(self, layer: Layer, rest: Float64Array) -> None:
         """Ignore R of some calls: the sums on each state suffice."""
 
     def claims(self, states: Sequence[CallsOnState]) -> Iterator[Claim]:
@@ -139,7 +148,7 @@ class _MomentTests:
         self.chain, self.rounding = chain, rounding
         self._evidence: defaultdict[str, list[Evidence]] = defaultdict(list)
 
-    def add(self, layer: Layer, rest: FloatArray) -> None:
+    def add(self, layer: Layer, rest: Float64Array) -> None:
         """Add R = (h′ − skip x)/gain of an even number of calls on one state."""
         arrays = (layer.y, layer.x, layer.a, layer.gram, layer.square)
         before = Layer(*(np.broadcast_to(one, (len(rest), *one.shape[1:])) for one in arrays))
@@ -154,9 +163,81 @@ class _MomentTests:
             yield assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))
 
 
-def _residuals(step: CheckedStep, chain: Chain, layer: Layer, count: int) -> Iterator[FloatArray]:
+def _residuals(
+    step: _CheckedStep, chain: Chain, layer: Layer, count: int
+) -> Iterator[Float64Array]:
     """Yield R of an even number of calls on a state, in blocks of pairs."""
     h, known = chain.gain * layer.y[0], chain.skip * layer.x
     block = 2 * max(1, BLOCK_NUMBERS // (2 * h.size))
     for first, last in ranges(count, block):
         yield (np.stack([step(h) for _ in range(first, last)]) - known) / chain.gain
+
+
+# --- the states
+
+
+def tried_states(
+    chain: Chain, step: Callable[[Float64Array], Float64Array], generator: np.random.Generator
+) -> Iterator[tuple[str, Layer]]:
+    """Yield states by name, as layers with one sample.
+
+    States with a row of zero variance are left out.
+    """
+    for name, h in _states(chain, step, generator):
+        try:
+            layer = Layer.of(chain, h[None], 0)
+        except ZeroVarianceError:
+            continue
+        yield name, layer
+
+
+def _states(
+    chain: Chain, step: Callable[[Float64Array], Float64Array], generator: np.random.Generator
+) -> Iterator[tuple[str, Float64Array]]:
+    shape = d, n = chain.width, chain.batch
+
+    def normal() -> Float64Array:
+        return generator.standard_normal(shape)
+
+    def scales(decades: tuple[float, float]) -> Float64Array:
+        return 10.0 ** generator.uniform(*decades, (d, 1))
+
+    state = generic = normal()
+    yield "generic", generic
+    yield "rows apart", _rows_apart(chain, generator)
+    yield "row means", normal() + 3.0 * generator.standard_normal((d, 1))
+    if n > 1:
+        yield "nearly collinear", near_a_line(chain, generator)
+    if n > 2:
+        yield "duplicated samples", normal()[:, np.arange(n) % ((n + 1) // 2)]
+    yield "tiny variance", normal() * scales(TINY)
+    if not chain.normalization.is_identity:
+        yield "huge scale", normal() * scales(_HUGE)
+    for _ in range(_ITERATED):
+        state = step(state)
+    yield "iterated", state
+
+
+def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
+    """Return a state with equal rows, except up to four in random places.
+
+    If the activations of these rows and of one other row are linearly independent, the columns of W
+    in these places can be read off h′.  Of several draws, return the one whose activations are
+    furthest from dependence.
+    """
+    d, n = chain.width, chain.batch
+    count = min(_APART, d, max(1, chain.normalization.dimensions(n) - 1))
+    places = generator.permutation(d)
+    best, furthest = np.zeros((d, n)), -1.0
+    for _ in range(_DRAWS):
+        h = np.repeat(generator.standard_normal((1, n)), d, axis=0)
+        h[places[:count]] = generator.standard_normal((count, n))
+        try:
+            a = Layer.of(chain, h[None], 0).a[0, places[: count + 1]]
+        except ZeroVarianceError:
+            continue
+        sizes = np.linalg.svd(a, compute_uv=False)
+        distance = float(sizes[-1] / max(sizes[0], _LEAST)) if len(a) <= n else 0.0
+        if distance > furthest:
+            best, furthest = h, distance
+    return best

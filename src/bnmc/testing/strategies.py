@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.arguments import choice, integer
+from bnmc._support.arguments import Float64Array, choice, integer
 from bnmc._support.extras import import_extra
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
@@ -19,9 +18,6 @@ from bnmc.errors import ArgumentError, ArgumentTypeError
 if TYPE_CHECKING:
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-__all__ = ["BATCH_KINDS", "activations", "batches", "chains", "gram_matrices"]
-
-FloatArray = NDArray[np.float64]
 
 #: Kinds of states of `batches`.
 BATCH_KINDS = ("generic", "collinear", "tiny variance", "huge scale", "duplicated")
@@ -139,7 +135,7 @@ def batches(
     batch: int | SearchStrategy[int] | None = None,
     *,
     kinds: tuple[str, ...] = BATCH_KINDS,
-) -> SearchStrategy[FloatArray]:
+) -> SearchStrategy[Float64Array]:
     """Return a strategy of pre-normalization states, (width, batch), without constant rows.
 
     Parameters
@@ -188,10 +184,10 @@ def batches(
     for kind in kinds:
         choice("kinds", kind, BATCH_KINDS)
 
-    def states(draw: DrawFn) -> FloatArray:
+    def states(draw: DrawFn) -> Float64Array:
         kind = draw(st.sampled_from(kinds))
         shape = draw(widths), draw(counts)
-        h: FloatArray = draw(_entries(*shape))
+        h: Float64Array = draw(_entries(*shape))
         if kind == "duplicated" and shape[1] > 2:
             copies = draw(st.permutations(range(shape[1])))
             h[:, copies[0]] = h[:, copies[1]]
@@ -205,13 +201,13 @@ def batches(
             h = h * factor if kind == "tiny variance" else h / factor
         return h
 
-    composed: SearchStrategy[FloatArray] = st.composite(states)()
+    composed: SearchStrategy[Float64Array] = st.composite(states)()
     return composed
 
 
 def gram_matrices(
     batch: int | SearchStrategy[int] | None = None, *, regular: bool = False
-) -> SearchStrategy[FloatArray]:
+) -> SearchStrategy[Float64Array]:
     """Return a strategy of Gram matrices, (batch, batch): positive semidefinite and not 0.
 
     Parameters
@@ -245,16 +241,16 @@ def gram_matrices(
     if not isinstance(regular, bool):
         raise ArgumentTypeError("regular", regular, "a bool")
 
-    def matrices(draw: DrawFn) -> FloatArray:
+    def matrices(draw: DrawFn) -> Float64Array:
         n = draw(counts)
         a = _UNIT * draw(_entries(draw(st.integers(1, 2 * n)), n))
         if not a.any():
             a[0, 0] = 1.0
         scale = 2.0 ** draw(st.integers(-20, 20))
-        gram: FloatArray = scale * (a.T @ a + regular * np.eye(n))
+        gram: Float64Array = scale * (a.T @ a + regular * np.eye(n))
         return gram
 
-    composed: SearchStrategy[FloatArray] = st.composite(matrices)()
+    composed: SearchStrategy[Float64Array] = st.composite(matrices)()
     return composed
 
 
@@ -282,7 +278,7 @@ def _entries(rows: int, columns: int) -> Any:
     )
 
 
-def _varied(h: FloatArray, column: int) -> FloatArray:
+def _varied(h: Float64Array, column: int) -> Float64Array:
     """Add 1 to the entry in a column of each constant row, in place."""
     h[(h == h[:, :1]).all(axis=1), column] += 1.0
     return h

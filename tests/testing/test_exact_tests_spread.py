@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, stats
 
-from bnmc.testing.spread_tests import scores, spread_claim
+from bnmc.testing.exact_tests import scores, spread_claim
 
 TAIL = 1e-5
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 import bnmc
-from bnmc.testing.learned_factors import _covariances_differ, _permutation, features_differ
+from bnmc.testing.faults import _covariances_differ, _permutation, features_differ
 
 
 def step_of(chain, factors=1.0, shifts=0.0):

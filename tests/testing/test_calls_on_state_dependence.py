@@ -8,7 +8,7 @@ import pytest
 from oracle import FALSE_ALARM
 from scipy import stats
 
-from bnmc.testing.dependence import CallPairs, RowPairs, RowSequence, compared_rows
+from bnmc.testing.calls_on_state import CallPairs, RowPairs, RowSequence, compared_rows
 
 
 def drawn(calls, width, rank, seed=0):

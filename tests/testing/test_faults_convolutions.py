@@ -9,7 +9,7 @@ from slow_cases import some
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.testing import LawMismatch, assert_same_law, examples, from_images
-from bnmc.testing.convolution_faults import wrong_covariances
+from bnmc.testing.faults import wrong_covariances
 
 #: Two samples of 3 x 2 pixels, and a kernel of even size.
 CHAIN = bnmc.Chain.conv(16, 2, "relu", shape=(3, 2), kernel=(2, 2))
