@@ -43,7 +43,7 @@ LISTING = (*("cli", "experiments", "infinite_width", "torch", "mean_field", "plo
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 SPEAKING = (
-    *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot", "testing"),
+    *("cli", "experiments", "infinite_width", "torch", "mean_field", "plot"),
     "errors",  # `UnknownNameError.known` is public
 )
 MOST_NAMES = 25

@@ -260,8 +260,8 @@ class RowSequence:
 
     def __init__(self, width: int, rank: int, generator: np.random.Generator) -> None:
         self.generator = generator
-        known = {1, 2, width // 2, -(-width // 2), width}
-        self.lags = {lag: Products() for lag in sorted(known) if 0 < lag <= width}
+        lags = {1, 2, width // 2, -(-width // 2), width}
+        self.lags = {lag: Products() for lag in sorted(lags) if 0 < lag <= width}
         self.orders, self.calls = Products(), Products()
         self._last, self._last_norms = np.zeros((0, width, rank)), np.zeros((0, width))
 

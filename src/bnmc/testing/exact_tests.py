@@ -82,14 +82,14 @@ def _dependence(states: Sequence[CallsOnState]) -> Iterator[Claim]:
         sum(state.calls * state.rank for state in states),
     )  # fmt: skip
     sequences = [state.sequence for state in states]
-    yield from _products("calls", [one.calls for one in sequences])
-    yield from _products("calls: each row", [one.lags[width] for one in sequences])
+    yield from _products("calls", [sequence.calls for sequence in sequences])
+    yield from _products("calls: each row", [sequence.lags[width] for sequence in sequences])
     if width > 1:
         for lag in sequences[0].lags:
             name = "rows: neighbours" if lag == 1 else f"rows: r and r + {lag}"
             if lag < width:
-                yield from _products(name, [one.lags[lag] for one in sequences])
-        yield from _products("rows: random pairs", [one.orders for one in sequences])
+                yield from _products(name, [sequence.lags[lag] for sequence in sequences])
+        yield from _products("rows: random pairs", [sequence.orders for sequence in sequences])
         yield from _pairs_of_rows([state.row_pairs for state in states])
     yield _pairs_of_calls([state.call_pairs for state in states])
 
@@ -126,8 +126,8 @@ def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
 
 
 def _pairs_of_calls(parts: Sequence[CallPairs]) -> Claim:
-    known = [(part.largest, part.places.size, part.pairs) for part in parts]
-    return _largest_correlation("calls: largest correlation", known)
+    blocks = [(part.largest, part.places.size, part.pairs) for part in parts]
+    return _largest_correlation("calls: largest correlation", blocks)
 
 
 def _largest_correlation(claim: str, parts: Sequence[tuple[float, int, int]]) -> Claim:

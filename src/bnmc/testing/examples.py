@@ -6,7 +6,6 @@ with another law.  PyTorch and JAX are imported when a step is built; neither is
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.arguments import Float64Array, choice, integer, real
+from bnmc._support.extras import import_extra
 from bnmc.chain.convolution import Convolution
-from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, MissingExtraError
 
 __all__ = ["jax_step", "torch_conv_step", "torch_step"]
 
@@ -64,7 +64,7 @@ def torch_step(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, BackendError
+    ArgumentError, ArgumentTypeError, BackendError, MissingExtraError
         For arguments that are not allowed, and if PyTorch is missing.
 
     Examples
@@ -137,7 +137,7 @@ def torch_conv_step(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, BackendError
+    ArgumentError, ArgumentTypeError, BackendError, MissingExtraError
         For arguments that are not allowed, and if PyTorch is missing.
 
     Examples
@@ -218,7 +218,7 @@ def jax_step(
 
     Raises
     ------
-    ArgumentError, ArgumentTypeError, BackendError
+    ArgumentError, ArgumentTypeError, BackendError, MissingExtraError
         For arguments that are not allowed, and if JAX is missing.
 
     Examples
@@ -244,18 +244,18 @@ def jax_step(
     key = jax.random.key(seed)
 
     def layer(key: Any, h: Any) -> Any:
-        known = {"mean": h.mean(axis=0), "variance": h.var(axis=0, ddof=ddof)} if ddof else {}
+        moments = {"mean": h.mean(axis=0), "variance": h.var(axis=0, ddof=ddof)} if ddof else {}
         if not training:
-            known = {"mean": 0.0, "variance": 1.0}
-        a = sigma(jax.nn.standardize(h, axis=0, epsilon=eps, **known))
+            moments = {"mean": 0.0, "variance": 1.0}
+        a = sigma(jax.nn.standardize(h, axis=0, epsilon=eps, **moments))
         return a @ initializer(key, (width, width), h.dtype)
 
     compiled = jax.jit(layer)
 
     def step(h: Float64Array) -> Any:
         nonlocal key
-        key, own = jax.random.split(key)
-        return compiled(own, jax.numpy.asarray(h, dtype=jax.numpy.float32))
+        key, fresh = jax.random.split(key)
+        return compiled(fresh, jax.numpy.asarray(h, dtype=jax.numpy.float32))
 
     return from_features_last(step)
 
@@ -263,8 +263,8 @@ def jax_step(
 def _torch_activation(torch: Any, name: str) -> Any:
     """Return a function of PyTorch by its name, or raise."""
     functional: Any = torch.nn.functional
-    known = [name for name in dir(functional) if not name.startswith("_")] + ["sin", "erf", "abs"]
-    choice("activation", name, known)
+    names = [name for name in dir(functional) if not name.startswith("_")] + ["sin", "erf", "abs"]
+    choice("activation", name, names)
     return getattr(functional, name, None) or getattr(torch, name)
 
 
@@ -308,12 +308,10 @@ def _torch_drawing(
 
 
 def _framework(name: str) -> ModuleType:
-    """Import a framework, or raise `BackendError` if it is missing."""
+    """Import a framework, or raise `BackendError` if it is missing: bnmc has no extra for it."""
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
+        return import_extra(name, name)
+    except MissingExtraError as error:
         raise BackendError(name, f"it is not installed: pip install {name}") from error
 
 

@@ -99,7 +99,7 @@ def explained(
     fault, scale, unexplained = likeliest_fault(chain, states)
     causes = list(_rows(states, failed, spread_is_right))
     dependent = bool(causes)
-    spread = list(fault.texts)
+    spread, bias = list(fault.texts), fault.step.bias
     # Likelihoods assume independent rows; if rows depend, the scale is less certain.
     if scale != 1.0 and not (dependent and abs(scale - 1.0) < 0.05):
         spread.append(_scaled(chain, states, scale))
@@ -109,9 +109,9 @@ def explained(
     added = list(_mean(chain, states, failed, spread_is_right))
     causes += added
     # Norms and weights that are read off h′ contain what is added, and factors of features.
-    if (not fault.texts or fault.bias) and not (dependent or added or _LEARNED in spread):
+    if (not fault.texts or bias) and not (dependent or added or _LEARNED in spread):
         norms = [*_norms_of_rows(states, failed), *_norms_of_calls(states, failed)][:1]
-        causes += norms or _weights(states, failed, has_bias=fault.bias > 0.0)
+        causes += norms or _weights(states, failed, has_bias=bias > 0.0)
     return tuple(causes)
 
 
@@ -145,8 +145,8 @@ def _kept_part(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
         mean = state.moved / state.calls
         left.append(float(np.square(mean - expected).sum() / max(np.square(mean).sum(), _LEAST)))
     if _median(left) < _MOST_LEFT:
-        kept, right = ("h", "N(h)") if keeps_norm else ("N(h)", "h")
-        yield f"the skip connection keeps {kept}, not {right}"
+        keeps, right = ("h", "N(h)") if keeps_norm else ("N(h)", "h")
+        yield f"the skip connection keeps {keeps}, not {right}"
 
 
 def _share_normalised(chain: Chain, states: Sequence[Float64Array]) -> float:
@@ -166,13 +166,15 @@ def _activated(chain: Chain, states: Sequence[Float64Array]) -> bool:
     x = np.linspace(-reach, reach, 4097)
     values = chain.activation(x)
     if (np.diff(values) >= 0.0).all() and (np.diff(values[np.abs(x) <= 1.0]) > 0.0).all():
-        known = [np.interp(one, values, x, left=np.nan, right=np.nan) for one in states]
-        return _share_normalised(chain, known) > 0.5
+        before = [np.interp(state, values, x, left=np.nan, right=np.nan) for state in states]
+        return _share_normalised(chain, before) > 0.5
     # σ has no inverse: compare the range of the values with that of σ, and their mean with 0.
     low, high = float(values.min()), float(values.max())
     slack = 1e-6 * (high - low)
-    within = [bool((one >= low - slack).all() and (one <= high + slack).all()) for one in states]
-    every = np.concatenate([one.ravel() for one in states])
+    within = [
+        bool((state >= low - slack).all() and (state <= high + slack).all()) for state in states
+    ]
+    every = np.concatenate([state.ravel() for state in states])
     return sum(within) > len(states) / 2 and abs(every.mean()) > 0.2 * math.sqrt(
         float(np.square(every).mean())
     )
@@ -188,10 +190,10 @@ def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterat
         )
     elif any(name.startswith(("mean 0", "calls independent")) for name in failed):
         calls = states[0].calls
-        kept = _median(share for state in states for share in _kept_by_mean(state))
-        if kept > 1.5 / calls:
+        share = _median(part for state in states for part in _kept_by_mean(state))
+        if share > 1.5 / calls:
             yield (
-                f"weights come back: means over {calls} calls keep {kept:.1%} of the variance, as "
+                f"weights come back: means over {calls} calls keep {share:.1%} of the variance, as "
                 "means of few different W do"
             )
 
@@ -224,14 +226,14 @@ def _shared_up_to_signs(states: Sequence[CallsOnState], failed: set[str]) -> Ite
 def _kept_by_mean(state: CallsOnState) -> Iterator[float]:
     """Yield |mean Z|² over mean |Z|², after projecting out a bias and parts along x, a and h."""
     layer, mean = state.layer, state.total / state.calls
-    known = [state.whitened(one[0]) for one in (layer.x, layer.a, layer.y)]
-    degrees = mean.size - len(known)
+    explained_by = [state.whitened(rows[0]) for rows in (layer.x, layer.a, layer.y)]
+    degrees = mean.size - len(explained_by)
     along = state.whitened(np.ones((1, layer.x.shape[2])))
     if np.square(along).sum() > _RIDGE * state.rank:
         along /= np.linalg.norm(along)
-        mean, *known = (one - (one @ along.T) @ along for one in (mean, *known))
+        mean, *explained_by = (z - (z @ along.T) @ along for z in (mean, *explained_by))
         degrees -= len(mean)
-    parts = np.column_stack([one.ravel() for one in known])
+    parts = np.column_stack([z.ravel() for z in explained_by])
     rest = mean.ravel() - parts @ np.linalg.lstsq(parts, mean.ravel())[0]
     if degrees > 0 and state.variance > 0.0:
         yield float(np.square(rest).sum()) / (degrees * state.variance)
@@ -239,16 +241,17 @@ def _kept_by_mean(state: CallsOnState) -> Iterator[float]:
 
 def _history(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect correlated |h'|² in successive calls on a state, which are independent for any law."""
-    found = []
+    correlations = []
     for state in states:
         logs = np.log(np.maximum(np.concatenate(state.energies), _LEAST))
         # A spread far below that of χ² would be rounding, as for orthogonal weights.
         if logs.std() > 0.5 * math.sqrt(2 / state.total.size):
-            found.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
-    if found and np.mean(found) > _ERRORS / math.sqrt(len(found) * states[0].calls):
+            correlations.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
+    mean = np.mean(correlations) if correlations else 0.0
+    if mean > _ERRORS / math.sqrt(max(1, len(correlations)) * states[0].calls):
         yield (
             "a call depends on those before it: |h'|² on one state has correlation "
-            f"{np.mean(found):.2f} with that of the next call; running statistics (momentum)?"
+            f"{mean:.2f} with that of the next call; running statistics (momentum)?"
         )
 
 
@@ -284,8 +287,8 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
     far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
     tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
     # A part of h′ that is the same in all calls correlates rows, too.
-    known = far or width < 2 or any(name.startswith("mean 0") for name in failed)
-    parts = [] if known else [*_rows_at_a_lag(states), *_most_correlated_rows(states)]
+    is_explained = far or width < 2 or any(name.startswith("mean 0") for name in failed)
+    parts = [] if is_explained else [*_rows_at_a_lag(states), *_most_correlated_rows(states)]
     if parts and any(name.startswith("rows: ") for name in failed):
         yield f"rows depend on each other: {', and '.join(parts)}"
     elif failed & tests and (spread_is_right or far):
@@ -299,10 +302,10 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
 def _rows_at_a_lag(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect the lag at which rows depend most, with signs that vary."""
     width = len(states[0].total)
-    found = {lag: _square_correlation(states, lag) for lag in states[0].sequence.lags}
-    lag = max(found, key=lambda one: found[one] * (one < width))
-    if lag < width and found[lag] > 0.0:
-        yield f"rows r and r + {lag} have mean squared correlation {found[lag]:.2g}"
+    squares = {lag: _square_correlation(states, lag) for lag in states[0].sequence.lags}
+    lag = max(squares, key=lambda k: squares[k] * (k < width))
+    if lag < width and squares[lag] > 0.0:
+        yield f"rows r and r + {lag} have mean squared correlation {squares[lag]:.2g}"
 
 
 def _square_correlation(states: Sequence[CallsOnState], lag: int) -> float:
@@ -353,8 +356,8 @@ def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -
         return
     kurtosis, error, unit = _kurtosis(weights)
     if abs(kurtosis) > 5.0 * error:
-        name, known = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
-        like = f": {name}?" if abs(known - kurtosis) < max(0.1, 4.0 * error) else ""
+        name, expected = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
+        like = f": {name}?" if abs(expected - kurtosis) < max(0.1, 4.0 * error) else ""
         if kurtosis > 0.0:  # 6/(ν − 4) for Student's t with ν degrees of freedom
             like = f": Student's t with about {4.0 + 6.0 / kurtosis:.0f} degrees of freedom?"
         if has_bias:  # the readings contain the bias
@@ -394,11 +397,11 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
         for norms in state.norms
     )
     count = sum(norms.size for state in states for norms in state.norms)
-    ratio, known = fourth / count, width / (width + 2)
-    if abs(ratio - known) < 0.5 * (1.0 - known):
+    ratio, expected = fourth / count, width / (width + 2)
+    if abs(ratio - expected) < 0.5 * (1.0 - expected):
         yield (
             f"norms of rows vary too little: E|z|⁴ is {ratio:.4f} of that of normal rows, and "
-            f"width/(width + 2) = {known:.4f} if the rows of W are normalized"
+            f"width/(width + 2) = {expected:.4f} if the rows of W are normalized"
         )
 
 
@@ -433,24 +436,24 @@ def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterato
 
 def _scaled(chain: Chain, states: Sequence[CallsOnState], scale: float) -> str:
     """Return a cause for rows that are scaled by a factor."""
-    known = list(_SCALES)
-    known.append((math.sqrt(chain.width), "is the factor 1/sqrt(width) missing?"))
-    known.append((1 / math.sqrt(chain.width), "is 1/sqrt(width) there twice?"))
+    scales = list(_SCALES)
+    scales.append((math.sqrt(chain.width), "is the factor 1/sqrt(width) missing?"))
+    scales.append((1 / math.sqrt(chain.width), "is 1/sqrt(width) there twice?"))
     if chain.convolution is not None:
         root = math.sqrt(chain.convolution.taps)
-        known.append((root, "variance 1/channels instead of 1/(channels · taps)?"))
+        scales.append((root, "variance 1/channels instead of 1/(channels · taps)?"))
     if abs(chain.gain) != 1.0:
-        known.append((1 / abs(chain.gain), f"is the gain {chain.gain:g} missing?"))
+        scales.append((1 / abs(chain.gain), f"is the gain {chain.gain:g} missing?"))
     if chain.batch > 1:
         ratio = math.sqrt(chain.batch / (chain.batch - 1))
-        known.append((ratio, "sqrt(n/(n-1)) for the batch n, is something divided by n - 1?"))
-        known.append((1 / ratio, "sqrt((n-1)/n) for the batch n, a normalization with ddof = 1?"))
+        scales.append((ratio, "sqrt(n/(n-1)) for the batch n, is something divided by n - 1?"))
+        scales.append((1 / ratio, "sqrt((n-1)/n) for the batch n, a normalization with ddof = 1?"))
     error = 4.0 / math.sqrt(2 * sum(state.calls * state.total.size for state in states))
-    fits = [text for one, text in known if abs(math.log(one / scale)) < max(0.005, error)]
+    fits = [text for factor, text in scales if abs(math.log(factor / scale)) < max(0.005, error)]
     return f"rows are scaled by {scale:.4f}" + (f": {' or: '.join(fits)}" if fits else "")
 
 
 def _median(values: Iterable[float]) -> float:
     """Return the median, 0 without values."""
-    known = list(values)
-    return float(np.median(known)) if known else 0.0
+    numbers = list(values)
+    return float(np.median(numbers)) if numbers else 0.0

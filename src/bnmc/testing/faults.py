@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
+from bnmc.chain.layers import CovarianceMap
 from bnmc.testing.calls_on_state import CallsOnState
 
-_NormFunction = Callable[[Float64Array], Float64Array]
+_Map = Callable[[Float64Array], Float64Array]
 
 #: Ridge of all covariances, as a share of their mean variance: null spaces get a likelihood.
 _RIDGE = 1e-9
@@ -45,69 +46,74 @@ _ENOUGH, _NOISE = 0.1, 3.0
 #: Number of mistakes beside which ε is fitted.
 _WITH_EPS = 4
 
-#: Attributes that a mistake changes.
-_PARTS = ("norm", "activation", "bias", "norm_is_last", "covariance")
-
 #: Grid of log₁₀ ε.
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
 
-def _unchanged(gram: Float64Array) -> Float64Array:
-    """Return the covariance of rows of W a if W is fully connected."""
-    return gram
+class _Step(NamedTuple):
+    """The parts of a step that determine the covariance of h' given h.
 
-
-@dataclass(frozen=True)
-class Fault:
-    """A known mistake, as the covariance aᵀa/width that it leads to.
-
-    Attributes
-    ----------
-    texts : tuple of str
-        Each mistake in words; empty for a correct step.
-    norm, activation : callable
-        a = activation(norm(h / gain)).
+    norm : callable
+        N, as a map of y = h / gain, or of activation(h) / gain if `norm_is_last`.
+    activation : callable
+    norm_is_last : bool
+        Whether a = norm(activation(h) / gain), not a = activation(norm(h / gain)).
     bias : float
         Variance of the bias that is added, over gain².
-    parameters : int
-        Number of fitted parameters.
-    norm_is_last : bool
-        Whether a = norm(activation(h) / gain) instead.
     gain : float
     covariance : callable
         Map from aᵀa/width to the covariance of rows of W a.
     """
 
-    texts: tuple[str, ...]
-    norm: _NormFunction
-    activation: Callable[[Float64Array], Float64Array]
-    bias: float = 0.0
-    parameters: int = 0
-    norm_is_last: bool = False
-    gain: float = 1.0
-    covariance: Callable[[Float64Array], Float64Array] = _unchanged
+    norm: _Map
+    activation: _Map
+    norm_is_last: bool
+    bias: float
+    gain: float
+    covariance: _Map
 
-    def apply(self, y: Float64Array) -> Float64Array:
-        """Return the activations of a state y = h / gain, both (width, batch)."""
+    def gram(self, y: Float64Array) -> Float64Array:
+        """Return the covariance of rows of h' / gain for a state y = h / gain, (width, batch)."""
         if self.norm_is_last:
-            return self.norm(self.activation(self.gain * y) / self.gain)
-        return self.activation(self.norm(y))
+            a = self.norm(self.activation(self.gain * y) / self.gain)
+        else:
+            a = self.activation(self.norm(y))
+        return self.covariance(a.T @ a / len(a)) + self.bias
 
-    def and_also(self, other: Fault, right: Fault) -> Fault | None:
-        """Return both mistakes in one step, or None if they change the same part of `right`."""
-        ours, theirs = (
-            {name for name in _PARTS if getattr(one, name) != getattr(right, name)}
-            for one in (self, other)
-        )
-        if ours & theirs:
+
+@dataclass(frozen=True, eq=False)
+class Fault:
+    """Known mistakes, as the parts of a correct step that they replace.
+
+    Attributes
+    ----------
+    right : _Step
+        The correct step.
+    texts : tuple of str
+        Each mistake in words; empty for a correct step.
+    changes : dict
+        The replaced parts by name.
+    parameters : int
+        Number of fitted parameters.
+    """
+
+    right: _Step
+    texts: tuple[str, ...]
+    changes: dict[str, Any]
+    parameters: int = 0
+
+    @property
+    def step(self) -> _Step:
+        """The step with these mistakes."""
+        return self.right._replace(**self.changes)
+
+    def and_also(self, other: Fault) -> Fault | None:
+        """Return both mistakes in one step, or None if they replace the same part."""
+        if self.changes.keys() & other.changes.keys():
             return None
-        changes: dict[str, Any] = {name: getattr(other, name) for name in theirs}
-        return replace(
-            self,
-            texts=self.texts + other.texts,
-            parameters=self.parameters + other.parameters,
-            **changes,
-        )
+        changes = {**self.changes, **other.changes}
+        parameters = self.parameters + other.parameters
+        return Fault(self.right, self.texts + other.texts, changes, parameters)
 
 
 def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault, float, float]:
@@ -129,12 +135,12 @@ def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault
     seen = [state.covariance for state in states]
     right, *wrong = _faults(chain)
     with np.errstate(all="ignore"):  # overflows give a likelihood of 0
-        found = _compared([right, *wrong, *_with_eps(chain, right, states, seen)], states, seen)
+        fits = _compared([right, *wrong, *_with_eps(chain, right, states, seen)], states, seen)
         # Against covariances without a model, the true one lacks half a unit per free entry.
-        noise = 0.5 * sum(len(one) * (len(one) + 1) / 2 for one in seen)
-        if found[0].lacking > _NOISE * noise and _error(found[0], states) > _ENOUGH:
-            found += _compared(_pairs(chain, right, found, states, seen), states, seen)
-    best = min(found, key=lambda one: one.cost)
+        noise = 0.5 * sum(len(gram) * (len(gram) + 1) / 2 for gram in seen)
+        if fits[0].lacking > _NOISE * noise and _error(fits[0], states) > _ENOUGH:
+            fits += _compared(_pairs(chain, fits, states, seen), states, seen)
+    best = min(fits, key=lambda fit: fit.cost)
     return best.fault, best.scale, _error(best, states)
 
 
@@ -168,7 +174,7 @@ def _compared(
     size = math.log(_directions(states))
     fits = []
     for fault in faults:
-        grams = _grams(fault, states)
+        grams = [fault.step.gram(state.layer.y[0]) for state in states]
         for free in (False, True):
             likelihood, scale = _fitted(grams, states, seen, free)
             # A known mistake has a larger prior probability than an arbitrary scale.
@@ -179,26 +185,20 @@ def _compared(
 
 def _pairs(
     chain: Chain,
-    right: Fault,
     singles: Sequence[_Fit],
     states: Sequence[CallsOnState],
     seen: Sequence[Float64Array],
 ) -> Iterator[Fault]:
     """Yield steps with two mistakes; eps is fitted beside those that explain most alone."""
     ranked = [fault for fault in dict.fromkeys(fit.fault for fit in singles) if fault.texts]
-    for one, other in itertools.combinations(ranked, 2):
-        both = one.and_also(other, right)
+    for first, second in itertools.combinations(ranked, 2):
+        both = first.and_also(second)
         if both is not None:
             yield both
-    beside = [fault for fault in ranked if fault.norm is right.norm]
-    for fault in [*beside[:_WITH_EPS], *(one for one in beside[_WITH_EPS:] if one.bias)]:
+    beside = [fault for fault in ranked if "norm" not in fault.changes]
+    biased = [fault for fault in beside[_WITH_EPS:] if fault.step.bias]
+    for fault in [*beside[:_WITH_EPS], *biased]:
         yield from _with_eps(chain, fault, states, seen)
-
-
-def _grams(fault: Fault, states: Sequence[CallsOnState]) -> list[Float64Array]:
-    """Return the covariance of the rows of h' after each state, by a fault."""
-    activations = [fault.apply(state.layer.y[0]) for state in states]
-    return [fault.covariance(a.T @ a / len(a)) + fault.bias for a in activations]
 
 
 def _fitted(
@@ -209,21 +209,23 @@ def _fitted(
 ) -> tuple[float, float]:
     """Return the Gaussian log-likelihood of all rows, and the scale, which is fitted if `free`."""
     rows, ranks, traces, logs = [], [], [], []
-    for state, gram, one in zip(states, grams, seen, strict=True):
-        n = len(one)
-        if not (gram.any() or one.any()):
+    for state, gram, returned in zip(states, grams, seen, strict=True):
+        n = len(gram)
+        if not (gram.any() or returned.any()):
             continue  # the step returns zero, as the fault predicts
         if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
             return -math.inf, 1.0
-        of_one, of_gram = float(np.trace(one)), float(np.trace(gram))
+        of_returned, of_gram = float(np.trace(returned)), float(np.trace(gram))
         # What a direction contributes that neither covariance has.
-        unit = max(of_one, _LEAST) / of_gram if free else 1.0
-        size = of_gram if free else max(of_one, float(np.trace(state.layer.gram[0])))
+        unit = max(of_returned, _LEAST) / of_gram if free else 1.0
+        size = of_gram if free else max(of_returned, float(np.trace(state.layer.gram[0])))
         ridge = _RIDGE * size / n
         if ridge <= np.finfo(np.float64).eps * of_gram:
             return -math.inf, 1.0  # a covariance so much larger than the observed one has no chance
         lifted = gram + ridge * np.eye(n)
-        values = np.linalg.eigvals(np.linalg.solve(lifted, one + unit * ridge * np.eye(n))).real
+        values = np.linalg.eigvals(
+            np.linalg.solve(lifted, returned + unit * ridge * np.eye(n))
+        ).real
         rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
         rows.append(state.calls * state.layer.y.shape[1])
         ranks.append(rank)
@@ -243,61 +245,79 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
     sigma, norm = chain.activation, chain.normalization
     is_last = chain.order_code == ACTIVATION_FIRST
-    bias = chain.bias_variance / chain.gain**2
-    given: dict[str, Any] = {"bias": bias, "norm_is_last": is_last, "gain": chain.gain}
-    if chain.convolution is not None:
-        given["covariance"] = chain.convolution.covariance
+    right = _Step(
+        norm=lambda y: _normed(chain, y, chain.eps),
+        activation=sigma,
+        norm_is_last=is_last,
+        bias=chain.bias_variance / chain.gain**2,
+        gain=chain.gain,
+        covariance=CovarianceMap(chain.convolution),
+    )
 
-    def right(h: Float64Array) -> Float64Array:
-        return _normalised(chain, h)
+    def fault(text: str, **changes: Any) -> Fault:
+        return Fault(right, (text,), changes)
 
-    yield Fault((), right, sigma, **given)
-    if bias > 0.0:
-        text = f"the bias, of variance {chain.bias_variance:g}, is missing"
-        yield Fault((text,), right, sigma, **{**given, "bias": 0.0})
+    yield Fault(right, (), {})
+    if right.bias > 0.0:
+        yield fault(f"the bias, of variance {chain.bias_variance:g}, is missing", bias=0.0)
     else:
         text = "a bias, with the variance of the weights, is added"
-        yield Fault((text,), right, sigma, **{**given, "bias": 1.0 / chain.fan_in})
+        yield fault(text, bias=1.0 / chain.fan_in)
     if not norm.is_identity:
         text = "after the activation, not before it" if not is_last else "before the activation"
-        other = {**given, "norm_is_last": not is_last}
-        yield Fault((f"the norm is {text}",), right, sigma, **other)
+        yield fault(f"the norm is {text}", norm_is_last=not is_last)
     for name in BUILTIN:
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
-            yield Fault((text,), right, Activation.named(name), **given)
+            yield fault(text, activation=Activation.named(name))
     for text, covariance in wrong_covariances(chain):
-        yield Fault((text,), right, sigma, **{**given, "covariance": covariance})
+        yield fault(text, covariance=covariance)
     for text, wrong in _norms(chain):
-        yield Fault((text,), wrong, sigma, **given)
+        yield fault(text, norm=wrong)
 
 
-def _normalised(chain: Chain, y: Float64Array) -> Float64Array:
+def _normed(chain: Chain, y: Float64Array, eps: float) -> Float64Array:
     """Return N(h) for y = h / gain."""
     # A row without variance gives NaN, which has no likelihood.
-    return chain.normalization(chain.gain * y, chain.eps)
+    return chain.normalization(chain.gain * y, eps)
 
 
-def _norms(chain: Chain) -> Iterator[tuple[str, _NormFunction]]:
+def _moments_over(
+    y: Float64Array,
+    *,
+    shape: tuple[int, ...],
+    axes: tuple[int, ...],
+    centred: bool,
+    eps: float,
+    ddof: int = 0,
+) -> Float64Array:
+    """Normalize y with the moments over some axes of an array of another shape."""
+    x = y.reshape(shape)
+    if centred:
+        x = x - x.mean(axis=axes, keepdims=True)
+    count = math.prod(shape[axis] for axis in axes) - ddof
+    variance = np.square(x).sum(axis=axes, keepdims=True) / count
+    normed: Float64Array = x / np.sqrt(variance + eps)
+    return normed.reshape(y.shape)
+
+
+def _norms(chain: Chain) -> Iterator[tuple[str, _Map]]:
     """Yield texts and functions of wrong norms."""
-    n, gain = chain.batch, chain.gain
+    d, n, gain, norm = chain.width, chain.batch, chain.gain, chain.normalization
     unscaled = "the state is not divided by its own standard deviation"
+    eps = chain.eps / gain**2
 
-    def over(h: Float64Array, axis: int, ddof: float, centred: bool) -> Float64Array:
-        if centred:
-            h = h - h.mean(axis=axis, keepdims=True)
-        variance = np.square(h).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
-        x: Float64Array = h / np.sqrt(variance + chain.eps / gain**2)
-        return x
+    def over(axis: int, *, centred: bool, ddof: int = 0) -> _Map:
+        options: dict[str, Any] = {"centred": centred, "ddof": ddof, "eps": eps}
+        return partial(_moments_over, shape=(d, n), axes=(axis,), **options)
 
-    norm = chain.normalization
     if not norm.acts_on_rows:
         yield from _norms_of_samples(chain)
         text = "the norm acts on rows, over the batch, not on samples, over the features"
-        yield text, lambda h: over(h, 1, 0, norm.centred)
+        yield text, over(1, centred=norm.centred)
         if not norm.centred:
             text = "the norm centres rows and acts on them, over the batch, not on samples"
-            yield text, lambda h: over(h, 1, 0, True)
+            yield text, over(1, centred=True)
         return
     centred = norm.hides_common_part
     over_batch = norm.axis == "batch"
@@ -307,73 +327,48 @@ def _norms(chain: Chain) -> Iterator[tuple[str, _NormFunction]]:
             "the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by "
             f"sqrt((n-1)/n) = {ratio:.4f}"
         )
-        yield text, lambda h: over(h, 1, 1, centred)
+        yield text, over(1, centred=centred, ddof=1)
     if not (over_batch and not centred) and n > 1:
-        yield "rows are normalised without being centred", lambda h: over(h, 1, 0, False)
+        yield "rows are normalised without being centred", over(1, centred=False)
     if not centred:
-        yield "rows are centred", lambda h: over(h, 1, 0, True)
+        yield "rows are centred", over(1, centred=True)
     if over_batch:
         yield f"{unscaled}: evaluation mode, with running statistics?", lambda h: gain * h
-        for other, axes in _wrong_norms_of_images(chain):
-            yield other, partial(_over_images, chain, axes)
+        yield from _norms_of_images(chain)
         yield f"{unscaled}, but centred", lambda h: gain * (h - h.mean(axis=1, keepdims=True))
-    if chain.width > 1:
+    if d > 1:
         text = "the norm acts on samples, over the features, not on features"
-        yield text, lambda h: over(h, 0, 0, centred)
+        yield text, over(0, centred=centred)
 
 
-def _over_images(chain: Chain, axes: tuple[int, ...], y: Float64Array) -> Float64Array:
-    """Normalize y = h / gain over axes of (channels, samples, pixels)."""
-    assert chain.convolution is not None
-    h = y.reshape(len(y), -1, chain.convolution.positions)
-    if chain.normalization.centred:
-        h = h - h.mean(axis=axes, keepdims=True)
-    variance = np.square(h).mean(axis=axes, keepdims=True) + chain.eps / chain.gain**2
-    # Equal pixels have no variance; the ε of a framework makes them zero.
-    normed: Float64Array = h / np.sqrt(np.maximum(variance, _LEAST))
-    return normed.reshape(y.shape)
-
-
-def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, _NormFunction]]:
+def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, _Map]]:
     """Yield texts and functions of wrong norms over the features."""
-    norm, d, eps = chain.normalization, chain.width, chain.eps / chain.gain**2
-    size = d // norm.groups
-
-    def over(h: Float64Array, groups: int, ddof: float, centred: bool) -> Float64Array:
-        x = h.reshape(groups, -1, h.shape[1])
-        if centred:
-            x = x - x.mean(axis=1, keepdims=True)
-        variance = np.square(x).sum(axis=1, keepdims=True) / (x.shape[1] - ddof)
-        normed: Float64Array = (x / np.sqrt(variance + eps)).reshape(h.shape)
-        return normed
-
-    def transposed(h: Float64Array) -> Float64Array:
-        order = np.arange(d).reshape(size, norm.groups).T.ravel()
-        x = np.empty_like(h)
-        x[order] = over(h[order], norm.groups, 0, norm.centred)
-        return x
-
+    norm, d = chain.normalization, chain.width
+    groups, size = norm.groups, d // norm.groups
+    over = partial(_moments_over, axes=(1,), eps=chain.eps / chain.gain**2)
+    right = {"shape": (groups, size, chain.batch), "centred": norm.centred}
     if size > 1:
         ratio = math.sqrt((size - 1) / size)
         text = (
             f"the variance of {size} features is divided by {size - 1} (ddof = 1): x is smaller "
             f"by {ratio:.4f}"
         )
-        yield text, lambda h: over(h, norm.groups, 1, norm.centred)
+        yield text, partial(over, **right, ddof=1)
     change = "normalised without being centred" if norm.centred else "centred"
-    yield f"samples are {change}", lambda h: over(h, norm.groups, 0, not norm.centred)
-    if norm.groups > 1:
-        text = f"the norm acts on all {d} features, not on {norm.groups} groups of them"
-        yield text, lambda h: over(h, 1, 0, norm.centred)
-        text = f"groups are transposed: group i has the features i, i + {norm.groups}, …"
-        yield text, transposed
-        if size not in (1, norm.groups):
-            text = f"there are {size} groups of {norm.groups} features, not {norm.groups} of {size}"
-            yield text, lambda h: over(h, size, 0, norm.centred)
+    yield f"samples are {change}", partial(over, **{**right, "centred": not norm.centred})
+    if groups > 1:
+        text = f"the norm acts on all {d} features, not on {groups} groups of them"
+        yield text, partial(over, **{**right, "shape": (1, d, chain.batch)})
+        transposed = {**right, "shape": (size, groups, chain.batch)}
+        text = f"groups are transposed: group i has the features i, i + {groups}, …"
+        yield text, partial(over, **transposed, axes=(0,))
+        if size not in (1, groups):
+            text = f"there are {size} groups of {groups} features, not {groups} of {size}"
+            yield text, partial(over, **transposed)
 
 
 def _with_eps(
-    chain: Chain, step: Fault, states: Sequence[CallsOnState], seen: Sequence[Float64Array]
+    chain: Chain, fault: Fault, states: Sequence[CallsOnState], seen: Sequence[Float64Array]
 ) -> Iterator[Fault]:
     """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
     from scipy.optimize import minimize_scalar
@@ -381,22 +376,16 @@ def _with_eps(
     if chain.batch < 2 or chain.normalization.is_identity:
         return
 
-    def fault(log_eps: float) -> Fault:
+    def with_eps(log_eps: float) -> Fault:
         eps = 10.0**log_eps
-        other = Chain(
-            chain.width, chain.batch, chain.activation, norm=chain.norm, gain=chain.gain, eps=eps
-        )
         text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
-        return replace(
-            step,
-            texts=(*step.texts, text),
-            norm=lambda h: _normalised(other, h),
-            parameters=step.parameters + 1,
-        )
+        changes = {**fault.changes, "norm": lambda y: _normed(chain, y, eps)}
+        return Fault(fault.right, (*fault.texts, text), changes, fault.parameters + 1)
 
     @cache
     def grams(log_eps: float) -> list[Float64Array]:
-        return _grams(fault(log_eps), states)
+        step = with_eps(log_eps).step
+        return [step.gram(state.layer.y[0]) for state in states]
 
     for free in (False, True):
 
@@ -405,10 +394,10 @@ def _with_eps(
 
         best = min(_EPSILONS, key=cost)
         bounds = best - 0.5, best + 0.5
-        found = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+        least = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
         # Prefer a power of ten within four standard errors.
-        whole = round(found.x)
-        yield fault(whole if cost(whole) - found.fun < 8.0 else float(found.x))
+        whole = round(least.x)
+        yield with_eps(whole if cost(whole) - least.fun < 8.0 else float(least.x))
 
 
 # --- convolutions: the covariances and the norms that mistakes lead to
@@ -417,7 +406,7 @@ def _with_eps(
 _SIZES = (1, 2, 3, 5, 7)
 
 
-def wrong_covariances(chain: Chain) -> Iterator[tuple[str, Callable[[Float64Array], Float64Array]]]:
+def wrong_covariances(chain: Chain) -> Iterator[tuple[str, _Map]]:
     """Yield texts, and maps from Gram matrices to the covariances of rows that mistakes lead to.
 
     Nothing is yielded for chains without convolution.
@@ -451,16 +440,22 @@ def wrong_covariances(chain: Chain) -> Iterator[tuple[str, Callable[[Float64Arra
             yield text, Convolution(right.shape, kernel).covariance
 
 
-def _wrong_norms_of_images(chain: Chain) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield texts, and the axes of (channels, samples, pixels) over which wrong norms act."""
+def _norms_of_images(chain: Chain) -> Iterator[tuple[str, _Map]]:
+    """Yield texts and functions of norms over other axes of (channels, samples, pixels)."""
     if chain.convolution is None:
         return
-    samples = chain.batch // chain.convolution.positions
-    if samples > 1 and chain.convolution.positions > 1:
-        yield "the norm acts on each pixel, over the samples alone, not over both", (1,)
-        yield "the norm acts on each sample, over its pixels alone: instance normalization", (2,)
+    pixels = chain.convolution.positions
+    shape = chain.width, chain.batch // pixels, pixels
+    # Equal pixels have no variance; the ε of a framework makes them zero.
+    eps = max(chain.eps / chain.gain**2, _LEAST)
+    over = partial(_moments_over, shape=shape, centred=chain.normalization.centred, eps=eps)
+    if shape[1] > 1 and pixels > 1:
+        text = "the norm acts on each pixel, over the samples alone, not over both"
+        yield text, partial(over, axes=(1,))
+        text = "the norm acts on each sample, over its pixels alone: instance normalization"
+        yield text, partial(over, axes=(2,))
     text = "the norm acts on each sample, over channels and pixels: layer normalization of images"
-    yield text, (0, 2)
+    yield text, partial(over, axes=(0, 2))
 
 
 def _with_zeros(convolution: Convolution, gram: Float64Array) -> Float64Array:
@@ -476,17 +471,13 @@ def _with_zeros(convolution: Convolution, gram: Float64Array) -> Float64Array:
     return out / convolution.taps
 
 
-def _reordered(
-    convolution: Convolution, order: NDArray[np.int64]
-) -> Callable[[Float64Array], Float64Array]:
+def _reordered(convolution: Convolution, order: NDArray[np.int64]) -> _Map:
     """Return the covariance if the convolution takes the columns in another order, and back."""
     back = np.argsort(order)
     return lambda g: convolution.covariance(g[np.ix_(order, order)])[np.ix_(back, back)]
 
 
-def _shifted(
-    convolution: Convolution, axis: int, by: int
-) -> Callable[[Float64Array], Float64Array]:
+def _shifted(convolution: Convolution, axis: int, by: int) -> _Map:
     """Return the covariance of images that are moved by some pixels."""
 
     def moved(gram: Float64Array) -> Float64Array:
@@ -513,9 +504,7 @@ _ROUNDING = 1e-9
 _REST = 0.01
 
 
-def features_differ(
-    chain: Chain, step: Callable[[Float64Array], Float64Array], generator: np.random.Generator
-) -> bool:
+def features_differ(chain: Chain, step: _Map, generator: np.random.Generator) -> bool:
     """Return whether the covariance of h' given h changes with a permutation of the features of h.
 
     Parameters
@@ -543,13 +532,13 @@ def _permutation(chain: Chain, generator: np.random.Generator) -> NDArray[np.int
 def _states(chain: Chain, generator: np.random.Generator) -> tuple[Float64Array, Float64Array]:
     """Return a generic state, and one whose samples have one large entry each."""
     d, n = chain.width, chain.batch
-    generic, one = generator.standard_normal((2, d, n))
-    one *= _REST
-    one[generator.permutation(max(d, n))[:n] % d, np.arange(n)] += 1.0
-    return generic, one
+    generic, peaked = generator.standard_normal((2, d, n))
+    peaked *= _REST
+    peaked[generator.permutation(max(d, n))[:n] % d, np.arange(n)] += 1.0
+    return generic, peaked
 
 
-def _rest(step: Callable[[Float64Array], Float64Array], h: Float64Array) -> Float64Array:
+def _rest(step: _Map, h: Float64Array) -> Float64Array:
     """Return the deviations of h' from its mean over calls, (calls, width, batch)."""
     values = np.stack([step(h) for _ in range(max(_CALLS, -(-_ROWS // len(h))))])
     deviations: Float64Array = values - values.mean(axis=0)
@@ -559,13 +548,13 @@ def _rest(step: Callable[[Float64Array], Float64Array], h: Float64Array) -> Floa
 def _covariances_differ(first: Float64Array, second: Float64Array) -> bool:
     """Compare the covariances of the rows of two arrays of one shape, (calls, width, batch)."""
     degrees = (len(first) - 1) * first.shape[1]
-    pair = [np.einsum("cri,crj->ij", one, one, optimize=True) / degrees for one in (first, second)]
+    pair = [np.einsum("cri,crj->ij", h, h, optimize=True) / degrees for h in (first, second)]
     pooled = (pair[0] + pair[1]) / 2.0
     values, vectors = np.linalg.eigh(pooled)
     regular = values > _ROUNDING * values[-1]
     basis = vectors[:, regular] / np.sqrt(values[regular])
     # Box's test: twice the logarithm of the likelihood ratio.
-    logs = [np.linalg.slogdet(basis.T @ one @ basis)[1] for one in pair]
+    logs = [np.linalg.slogdet(basis.T @ covariance @ basis)[1] for covariance in pair]
     rank = int(regular.sum())
     quantile = float(stats.chi2.isf(_LEVEL, rank * (rank + 1) // 2))
     return bool(-degrees * sum(logs) > _MARGIN * quantile)

@@ -35,8 +35,8 @@ class Roofline:
     Examples
     --------
     >>> from bnmc.testing import Roofline
-    >>> found = Roofline(seconds=2e-3, ideal=1e-3, ratio=0.5)
-    >>> found.ideal / found.seconds
+    >>> time = Roofline(seconds=2e-3, ideal=1e-3, ratio=0.5)
+    >>> time.ideal / time.seconds
     0.5
     """
 
@@ -86,8 +86,8 @@ def roofline(
     >>> from bnmc.testing import roofline
     >>> import numpy as np
     >>> a = np.ones((100, 10))
-    >>> found = roofline(lambda: a.T @ a, width=100, batch=10, rounds=1)
-    >>> found.ratio > 0.0
+    >>> time = roofline(lambda: a.T @ a, width=100, batch=10, rounds=1)
+    >>> time.ratio > 0.0
     True
     """
     if not callable(run):

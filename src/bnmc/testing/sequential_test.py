@@ -67,12 +67,12 @@ class SequentialTest:
     def __init__(self, step: Step, chain: Chain, generator: np.random.Generator) -> None:
         self.chain, self.step = chain, _CheckedStep(step, chain)
         # One of the states comes from calls of the step, which also show the rounding.
-        known = list(tried_states(chain, self.step, generator))
+        tried = list(tried_states(chain, self.step, generator))
         rounding, seed = self.step.rounding, int(generator.integers(2**63))
         # Each state has the same seed, so that all compare the same rows.
         self.states = [
             CallsOnState(name, layer, rounding, np.random.default_rng(seed))
-            for name, layer in known
+            for name, layer in tried
         ]
         self._tests = _ExactTests() if chain.is_gaussian else _MomentTests(chain, rounding)
 
@@ -151,10 +151,10 @@ class _MomentTests:
     def add(self, layer: Layer, rest: Float64Array) -> None:
         """Add R = (h′ − skip x)/gain of an even number of calls on one state."""
         arrays = (layer.y, layer.x, layer.a, layer.gram, layer.square)
-        before = Layer(*(np.broadcast_to(one, (len(rest), *one.shape[1:])) for one in arrays))
+        before = Layer(*(np.broadcast_to(array, (len(rest), *array.shape[1:])) for array in arrays))
         y = rest + self.chain.skip / self.chain.gain * before.x
-        found, _ = of_one_step(self.chain, before, y, self.rounding)
-        for claim, evidence in found.items():
+        evidence_of, _ = of_one_step(self.chain, before, y, self.rounding)
+        for claim, evidence in evidence_of.items():
             self._evidence[claim].append(evidence)
 
     def claims(self, states: Sequence[CallsOnState]) -> Iterator[Claim]:
@@ -167,10 +167,10 @@ def _residuals(
     step: _CheckedStep, chain: Chain, layer: Layer, count: int
 ) -> Iterator[Float64Array]:
     """Yield R of an even number of calls on a state, in blocks of pairs."""
-    h, known = chain.gain * layer.y[0], chain.skip * layer.x
+    h, mean = chain.gain * layer.y[0], chain.skip * layer.x
     block = 2 * max(1, BLOCK_NUMBERS // (2 * h.size))
     for first, last in ranges(count, block):
-        yield (np.stack([step(h) for _ in range(first, last)]) - known) / chain.gain
+        yield (np.stack([step(h) for _ in range(first, last)]) - mean) / chain.gain
 
 
 # --- the states
