@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from bnmc.errors import SingularGramError
+from bnmc._support.arguments import real_numbers
+from bnmc.errors import ArgumentError, SingularGramError
 
 #: Distance from 1 to the next float64 number.
 EPS = float(np.finfo(np.float64).eps)
@@ -52,13 +54,47 @@ def require_regular(name: str, spectrum: NDArray[np.float64], rounding: float) -
         raise SingularGramError(name, index, float(smallest / largest) if largest else 0.0)
 
 
-def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+def broadcast_covariances(
+    S1: NDArray[np.float64], S2: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return two stacks of matrices, broadcast, or raise `ArgumentError` for the argument `S2`."""
+    with suppress(ValueError):
+        if S1.shape[-2:] == S2.shape[-2:]:
+            first, second = np.broadcast_arrays(S1, S2)
+            return first, second
+    size, leading = S1.shape[-2:], S1.shape[:-2]
+    allowed = f"matrices of shape {size} with leading axes that broadcast with {leading}"
+    raise ArgumentError("S2", S2.shape, allowed)
+
+
+def checked_rows(rows: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return numbers of rows >= 1 as float64, or raise an error if they do not fit to a stack.
+
+    Parameters
+    ----------
+    rows : array_like
+        Real numbers >= 1.
+    shape : tuple of int
+        Shape of the stack of covariances, with which `rows` must broadcast.
+    """
+    count = real_numbers("rows", rows, "real numbers >= 1", lambda number: number >= 1)
+    try:
+        np.broadcast_shapes(count.shape, shape)
+    except ValueError:
+        allowed = f"a shape that broadcasts with {shape}, that of the stacks"
+        raise ArgumentError("rows", count.shape, allowed) from None
+    return count
+
+
+def semidefinite_root(matrices: NDArray[np.float64], rounding: float = 0.0) -> NDArray[np.float64]:
     """Return the symmetric R with ``R R = S`` for positive semidefinite matrices S.
 
     Parameters
     ----------
     matrices : (..., n, n) ndarray of float64
         S. Negative eigenvalues count as zero.
+    rounding : float, default 0.0
+        ε. Eigenvalues of at most n ε times the largest count as zero.
 
     Returns
     -------
@@ -75,6 +111,17 @@ def semidefinite_root(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     array([[2., 1.],
            [1., 2.]])
     """
+    values, vectors = semidefinite_spectrum(matrices, rounding)
+    return (vectors * np.sqrt(values)[..., None, :]) @ np.matrix_transpose(vectors)
+
+
+def semidefinite_spectrum(
+    matrices: NDArray[np.float64], rounding: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the ascending eigenvalues of S, 0 if they are zero to rounding, and eigenvectors.
+
+    `matrices` and `rounding` are those of `semidefinite_root`.
+    """
     values, vectors = np.linalg.eigh(matrices)
-    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
-    return scaled @ np.matrix_transpose(vectors)
+    zero = values.shape[-1] * rounding * np.maximum(values[..., -1:], 0.0)
+    return np.where(values <= zero, 0.0, values), vectors

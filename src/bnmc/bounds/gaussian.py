@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import Float64Array, finite_array, real_numbers
-from bnmc._support.linalg import require_regular, rounding_unit
-from bnmc.errors import ArgumentError
+from bnmc._support.arguments import Float64Array, finite_array
+from bnmc._support.linalg import broadcast_covariances, checked_rows, require_regular, rounding_unit
 
 __all__ = ["spectral_deviation", "total_variation"]
 
@@ -68,15 +67,8 @@ def total_variation(
     >>> lower, upper
     (array([0.001, 0.005, 0.01 ]), array([0.15, 0.75, 1.  ]))
     """
-    count = real_numbers("rows", rows)
-    if (count < 1).any():
-        raise ArgumentError("rows", float(count.min()), "real numbers >= 1")
     deviation = spectral_deviation(S1, S2)
-    try:
-        scaled = np.sqrt(count) * deviation
-    except ValueError:
-        allowed = f"a shape that broadcasts with {deviation.shape}, that of the matrices' stacks"
-        raise ArgumentError("rows", count.shape, allowed) from None
+    scaled = np.sqrt(checked_rows(rows, deviation.shape)) * deviation
     return np.minimum(scaled, 1) / 100, np.minimum(1.5 * scaled, 1)
 
 
@@ -115,32 +107,13 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
     """
     given = finite_array("S1", S1, shape=(..., "n", "n"))
     first, second = gram.validate_gram(given, "S1"), gram.validate_gram(S2, "S2")
-    _require_matching(first.shape, second.shape)
-    factor = _inverse_root(first, rounding_unit(given))
+    broadcast_covariances(first, second)
     scale = np.abs(first).max(axis=(-2, -1), keepdims=True)
+    spectrum, vectors = np.linalg.eigh(first / np.where(scale > 0, scale, 1))
+    require_regular("S1", spectrum, rounding_unit(given))
+    factor = vectors / np.sqrt(spectrum)[..., None, :]
     with np.errstate(over="ignore", invalid="ignore"):  # infinite below
         # Subtract before whitening: the difference of nearly equal matrices keeps every digit.
         whitened = np.swapaxes(factor, -2, -1) @ (second / scale - first / scale) @ factor
         deviation: Float64Array = np.linalg.norm(whitened, axis=(-2, -1))
     return np.where(np.isfinite(deviation), deviation, np.inf)[()]
-
-
-def _require_matching(first: tuple[int, ...], second: tuple[int, ...]) -> None:
-    try:
-        np.broadcast_shapes(first[:-2], second[:-2])
-    except ValueError:
-        broadcasts = False
-    else:
-        broadcasts = True
-    if not broadcasts or first[-2:] != second[-2:]:
-        allowed = f"matrices of shape {first[-2:]}, with leading axes that broadcast with {first}"
-        raise ArgumentError("S2", second, allowed)
-
-
-def _inverse_root(matrices: Float64Array, rounding: float) -> Float64Array:
-    """Return F with ``Fᵀ (S / max|S|) F = I``, or raise `SingularGramError` for a singular S."""
-    scale = np.abs(matrices).max(axis=(-2, -1), keepdims=True)
-    spectrum, vectors = np.linalg.eigh(matrices / np.where(scale > 0, scale, 1))
-    require_regular("S1", spectrum, rounding)
-    inverse_root: Float64Array = vectors / np.sqrt(spectrum)[..., None, :]
-    return inverse_root

@@ -48,8 +48,7 @@ def du_width(
     1.6e+16
     """
     n, value, failure, factor = _checked(samples, least_eigenvalue, delta, constant)
-    width: Float64Array = factor * n**6 / (failure**3 * value**4)
-    return width
+    return factor * n**6 / (failure**3 * value**4)
 
 
 def song_yang_width(
@@ -66,8 +65,7 @@ def song_yang_width(
     5.27e+11
     """
     n, value, failure, factor = _checked(samples, least_eigenvalue, delta, constant)
-    width: Float64Array = factor * n**4 / value**4 * np.log(n / failure) ** 3
-    return width
+    return factor * n**4 / value**4 * np.log(n / failure) ** 3
 
 
 def du_residual(
@@ -115,8 +113,7 @@ def du_residual(
         least_eigenvalue=_positive("least_eigenvalue", least_eigenvalue),
         learning_rate=_positive("learning_rate", learning_rate),
     )
-    bound: Float64Array = np.exp(-rate * value * t / n)
-    return bound
+    return np.exp(-rate * value * t / n)
 
 
 def arora_error(
@@ -160,8 +157,7 @@ def arora_error(
         samples=n, least_eigenvalue=value, delta=failure, constant=factor,
     )  # fmt: skip
     log = np.maximum(np.log(n / (value * failure)), 0.0)
-    bound: Float64Array = leading + factor * np.sqrt(log / n)
-    return bound
+    return leading + factor * np.sqrt(log / n)
 
 
 def _checked(

@@ -191,8 +191,7 @@ def theorem_5(v_hat: ArrayLike, width: ArrayLike, batch: ArrayLike) -> Float64Ar
     width = integers("width", width, accept_floats=True)
     contracted = lemma_8(v_hat, batch)
     broadcast(v_hat=contracted, width=width)
-    bound: Float64Array = contracted + 1 / np.sqrt(width)
-    return bound
+    return contracted + 1 / np.sqrt(width)
 
 
 def lemma_6(width: ArrayLike) -> Float64Array:
@@ -222,8 +221,7 @@ def lemma_6(width: ArrayLike) -> Float64Array:
     >>> lemma_6([100, 1000])
     array([0.01 , 0.001])
     """
-    bound: Float64Array = 1 / integers("width", width, accept_floats=True)
-    return bound
+    return 1 / integers("width", width, accept_floats=True)
 
 
 def lemma_8(v_hat: ArrayLike, batch: ArrayLike) -> Float64Array:
@@ -265,8 +263,7 @@ def lemma_8(v_hat: ArrayLike, batch: ArrayLike) -> Float64Array:
     batch = integers("batch", batch, accept_floats=True)
     v_hat, batch = broadcast(v_hat=v_hat, batch=batch)
     _require_at_most_one_over_batch("v_hat", v_hat, batch)
-    bound: Float64Array = (1 - 2 / 3 * (1 / batch - v_hat)) * v_hat
-    return bound
+    return (1 - 2 / 3 * (1 / batch - v_hat)) * v_hat
 
 
 def _require_at_most_one_over_batch(name: str, array: Float64Array, batch: Float64Array) -> None:
@@ -308,8 +305,7 @@ def shortfall(eigenvalues: ArrayLike) -> Float64Array:
     """
     shares = _shares(eigenvalues)
     # For equal shares, rounding may make the difference negative.
-    v_hat: Float64Array = np.maximum(1 / shares.shape[-1] - shares.min(axis=-1), 0)
-    return v_hat
+    return np.maximum(1 / shares.shape[-1] - shares.min(axis=-1), 0)
 
 
 def expected_shares(eigenvalues: ArrayLike) -> Float64Array:
@@ -362,8 +358,7 @@ def expected_shares(eigenvalues: ArrayLike) -> Float64Array:
         x = t * doubled
         root = np.exp(-np.log1p(x).sum(axis=-1, keepdims=True) / 2)
         total += x / (1 + x) * root
-    p: Float64Array = step / 2 * total
-    return p
+    return step / 2 * total
 
 
 def expected_squared_gap(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
@@ -397,8 +392,7 @@ def expected_squared_gap(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Arr
     """
     variance = one_step_variance(eigenvalues, width)
     p = expected_shares(eigenvalues)
-    squared: Float64Array = np.square(p - 1 / p.shape[-1]).sum(axis=-1) + variance
-    return squared
+    return np.square(p - 1 / p.shape[-1]).sum(axis=-1) + variance
 
 
 def one_step_variance(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
@@ -435,8 +429,7 @@ def one_step_variance(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
     broadcast(eigenvalues=leading, width=width)
     p = expected_shares(eigenvalues)
     # Since Σp = 1, this is 1 − Σp² without cancellation.
-    variance: Float64Array = (p * (1 - p)).sum(axis=-1) / width
-    return variance
+    return (p * (1 - p)).sum(axis=-1) / width
 
 
 def wasserstein_squared(eigenvalues: ArrayLike) -> Float64Array:
@@ -469,8 +462,7 @@ def wasserstein_squared(eigenvalues: ArrayLike) -> Float64Array:
     """
     shares = _shares(eigenvalues)
     n = shares.shape[-1]
-    squared: Float64Array = np.square(np.sqrt(shares) - 1 / math.sqrt(n)).sum(axis=-1)
-    return squared
+    return np.square(np.sqrt(shares) - 1 / math.sqrt(n)).sum(axis=-1)
 
 
 def _shares(eigenvalues: ArrayLike) -> Float64Array:
@@ -486,8 +478,7 @@ def _shares(eigenvalues: ArrayLike) -> Float64Array:
     if negative.any():
         raise ArgumentError("eigenvalues", float(values[negative][0]), "no negative eigenvalue")
     scaled = np.maximum(scaled, 0)
-    shares: Float64Array = scaled / scaled.sum(axis=-1, keepdims=True)
-    return shares
+    return scaled / scaled.sum(axis=-1, keepdims=True)
 
 
 # --- stationary means
@@ -569,5 +560,4 @@ def _width_and_batch(
 
 
 def _squared_gap(width: Float64Array, m: Float64Array) -> Float64Array:
-    gap: Float64Array = (m - 1) / (4 * m) * np.square(m + 2) / (m + 1) / width
-    return gap
+    return (m - 1) / (4 * m) * np.square(m + 2) / (m + 1) / width

@@ -106,8 +106,7 @@ def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
         raise ArgumentError(
             "M", float(trace[is_off][0]), f"trace {d}, its size", "or tau = 0, for any scale"
         )
-    bound: Float64Array = np.square(1 - tau) * gram.rank_bound(matrices)
-    return bound
+    return np.square(1 - tau) * gram.rank_bound(matrices)
 
 
 def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
@@ -142,8 +141,7 @@ def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
     """
     bound = real_numbers("bound", bound, "numbers >= 1", lambda value: value >= 1)
     bound, width = broadcast(bound=bound, width=_width(width))
-    gamma: Float64Array = 1 / 8 / bound / width
-    return gamma
+    return 1 / 8 / bound / width
 
 
 def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
@@ -280,8 +278,7 @@ def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
     92.376
     """
     width, alpha = broadcast(width=_width(width), alpha=_regularity(alpha))
-    bound: Float64Array = width**1.5 / (2 * np.sqrt(1 - alpha))
-    return bound
+    return width**1.5 / (2 * np.sqrt(1 - alpha))
 
 
 def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Array:
@@ -334,8 +331,7 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
     """
     tau = _in_unit_interval("tau", tau)
     width, alpha, tau = broadcast(width=_width(width), alpha=_regularity(alpha), tau=tau)
-    bound: Float64Array = 2 * np.square(1 - tau) * np.sqrt(1 - alpha) * np.sqrt(width)
-    return bound
+    return 2 * np.square(1 - tau) * np.sqrt(1 - alpha) * np.sqrt(width)
 
 
 def corollary_15(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
@@ -395,5 +391,4 @@ def _change(
     d: int, gamma: Float64Array, norm: Float64Array, cubic: Float64Array, diagonal: Float64Array
 ) -> Float64Array:
     """Return δ_F from ``‖M‖_F²``, ``Tr M³`` and ``Tr diag(M²)²``."""
-    change: Float64Array = np.square(gamma) * (2 * (d * d - norm) - 8 * (cubic - diagonal))
-    return change
+    return np.square(gamma) * (2 * (d * d - norm) - 8 * (cubic - diagonal))

@@ -8,13 +8,18 @@ integral.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._support.arguments import Float64Array, real, real_numbers
+from bnmc._support.arguments import Float64Array, real
+from bnmc._support.linalg import (
+    broadcast_covariances,
+    checked_rows,
+    semidefinite_root,
+    semidefinite_spectrum,
+)
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.gram import validate_gram
 from bnmc.random_matrix.marchenko_pastur import unit_rule
@@ -66,7 +71,7 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
     0.096573590... 0.965735902...
     """
     logs, is_same_range = _log_ratios(S1, S2)
-    count = _checked_rows(rows, is_same_range.shape)
+    count = checked_rows(rows, is_same_range.shape)
     is_close = np.abs(logs) < 0.4
     excess = np.where(
         is_close,
@@ -114,13 +119,10 @@ def wasserstein(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64
     2.2360679775
     """
     first, second, rounding = _checked_covariances(S1, S2)
-    count = _checked_rows(rows, first.shape[:-2])
+    count = checked_rows(rows, first.shape[:-2])
     largest = np.maximum(np.abs(first).max(axis=(-2, -1)), np.abs(second).max(axis=(-2, -1)))
     scale = np.where(largest > 0, largest, 1.0)
-    A, B = (
-        _SemidefiniteSpectrum.of(S / scale[..., None, None], rounding).symmetric_root()
-        for S in (first, second)
-    )
+    A, B = (semidefinite_root(S / scale[..., None, None], rounding) for S in (first, second))
     left, _, right = np.linalg.svd(B @ A)
     distance: Float64Array = np.linalg.norm(A - B @ (left @ right), axis=(-2, -1))
     return np.sqrt(count) * np.sqrt(scale) * distance
@@ -188,7 +190,7 @@ def total_variation(
     """
     atol = real("atol", atol, above=0)
     logs, is_same_range = _log_ratios(S1, S2)
-    count = _checked_rows(rows, is_same_range.shape)
+    count = checked_rows(rows, is_same_range.shape)
     shape = np.broadcast_shapes(count.shape, is_same_range.shape)
     count, is_same_range = np.broadcast_to(count, shape), np.broadcast_to(is_same_range, shape)
     logs = np.broadcast_to(logs, (*shape, logs.shape[-1]))
@@ -202,93 +204,40 @@ def total_variation(
 # --- pairs of covariances
 
 
-def _checked_rows(rows: ArrayLike, shape: tuple[int, ...]) -> Float64Array:
-    """Return numbers of rows as float64, or raise an error if they do not broadcast with a shape.
-
-    Parameters
-    ----------
-    rows : array_like
-        Real numbers >= 1.
-    shape : tuple of int
-        Shape of the stack of covariances.
-    """
-    count = real_numbers("rows", rows)
-    if (count < 1).any():
-        raise ArgumentError("rows", float(count.min()), "real numbers >= 1")
-    try:
-        np.broadcast_shapes(count.shape, shape)
-    except ValueError:
-        raise ArgumentError(
-            "rows", count.shape, f"a shape that broadcasts with {shape}, that of the stacks"
-        ) from None
-    return count
-
-
 def _checked_covariances(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, Float64Array, float]:
     """Return both stacks of covariances, broadcast, and the larger rounding unit of the two."""
     first, second = validate_gram(S1, "S1"), validate_gram(S2, "S2")
-    allowed = f"matrices of shape {first.shape[-2:]} with leading axes that broadcast"
-    if first.shape[-2:] != second.shape[-2:]:
-        raise ArgumentError("S2", second.shape, allowed)
-    try:
-        shape = np.broadcast_shapes(first.shape, second.shape)
-    except ValueError:
-        raise ArgumentError("S2", second.shape, f"{allowed} with {first.shape[:-2]}") from None
+    first, second = broadcast_covariances(first, second)
     is_single = any(np.asarray(S).dtype == np.float32 for S in (S1, S2))
     rounding = float(np.finfo(np.float32 if is_single else np.float64).eps)
-    return np.broadcast_to(first, shape), np.broadcast_to(second, shape), rounding
+    return first, second, rounding
 
 
-@dataclass(frozen=True)
-class _SemidefiniteSpectrum:
+class _Spectrum:
     """Eigenvalues and eigenvectors of positive semidefinite matrices S.
 
     Attributes
     ----------
     values : (..., n) ndarray of float64
         Eigenvalues, ascending. Those that are zero to rounding are set to 0.
-    basis : (..., n, n) ndarray of float64
-        Eigenvectors, in columns.
+    is_null : (..., n) ndarray of bool
+        Which eigenvalues are zero to rounding.
     """
 
-    values: Float64Array
-    basis: Float64Array
-
-    @classmethod
-    def of(cls, matrices: Float64Array, rounding: float) -> _SemidefiniteSpectrum:
-        """Return the spectrum of matrices with the given rounding unit."""
-        values, basis = np.linalg.eigh(matrices)
-        zero = values.shape[-1] * rounding * np.maximum(values[..., -1:], 0.0)
-        return cls(np.where(values <= zero, 0.0, values), basis)
-
-    @property
-    def is_null(self) -> NDArray[np.bool_]:
-        """Which eigenvalues are zero to rounding, (..., n)."""
-        is_null: NDArray[np.bool_] = self.values == 0
-        return is_null
-
-    def symmetric_root(self) -> Float64Array:
-        """Return the symmetric square root of S.
-
-        `bnmc._support.linalg.semidefinite_root` keeps positive eigenvalues that are zero to
-        rounding.
-        """
-        root: Float64Array = (
-            self.basis * np.sqrt(self.values)[..., None, :]
-        ) @ np.matrix_transpose(self.basis)
-        return root
+    def __init__(self, matrices: Float64Array, rounding: float) -> None:
+        self.values, self._basis = semidefinite_spectrum(matrices, rounding)
+        self.is_null = self.values == 0
 
     def whiten(self, matrices: Float64Array) -> Float64Array:
         """Return ``Wᵀ matrices W``. ``Wᵀ S W`` is I on the range of S, and W is 0 off the range."""
         inverse_roots = 1.0 / np.sqrt(np.where(self.is_null, np.inf, self.values))
-        W = self.basis * inverse_roots[..., None, :]
+        W = self._basis * inverse_roots[..., None, :]
         return np.matrix_transpose(W) @ matrices @ W
 
     def largest_off_range(self, matrices: Float64Array) -> Float64Array:
         """Return the largest diagonal entry of `matrices` in the null directions of S, or 0."""
-        diagonal = (self.basis * (matrices @ self.basis)).sum(axis=-2)
-        largest: Float64Array = np.where(self.is_null, diagonal, 0.0).max(axis=-1)
-        return largest
+        diagonal = (self._basis * (matrices @ self._basis)).sum(axis=-2)
+        return np.where(self.is_null, diagonal, 0.0).max(axis=-1)
 
 
 def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.bool_]]:
@@ -308,8 +257,8 @@ def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.
     """
     first, second, rounding = _checked_covariances(S1, S2)
     n = first.shape[-1]
-    spectrum1 = _SemidefiniteSpectrum.of(first, rounding)
-    spectrum2 = _SemidefiniteSpectrum.of(second, rounding)
+    spectrum1 = _Spectrum(first, rounding)
+    spectrum2 = _Spectrum(second, rounding)
     largest1, largest2 = spectrum1.values[..., -1], spectrum2.values[..., -1]
     is_regular = (largest1 > 0) & (largest2 > 0)
     magnitudes = [np.log(np.where(is_regular, largest, 1.0)) for largest in (largest1, largest2)]

@@ -248,8 +248,7 @@ def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
 
 
 def _trace(matrices: Float64Array) -> Float64Array:
-    traces: Float64Array = np.trace(matrices, axis1=-2, axis2=-1)
-    return traces
+    return np.trace(matrices, axis1=-2, axis2=-1)
 
 
 # --- Lyapunov exponents

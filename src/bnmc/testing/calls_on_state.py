@@ -150,8 +150,7 @@ class CallsOnState:
 
     def whitened(self, rows: Float64Array) -> Float64Array:
         """Return rows (..., batch) in the coordinates of Z, (..., rank)."""
-        z: Float64Array = rows @ self._whiten
-        return z
+        return rows @ self._whiten
 
     @property
     def variance(self) -> float:
@@ -194,8 +193,7 @@ def _readers(rows: Float64Array) -> Float64Array:
     largest = np.argsort(-leverages, kind="stable")[:_COLUMNS]
     chosen = rows[largest[leverages[largest] >= LEVERAGE]]
     left, _, right = np.linalg.svd(chosen, full_matrices=False)
-    directions: Float64Array = left @ right
-    return directions
+    return left @ right
 
 
 # --- dependence between rows, and between calls

@@ -541,8 +541,7 @@ def _states(chain: Chain, generator: np.random.Generator) -> tuple[Float64Array,
 def _rest(step: _Map, h: Float64Array) -> Float64Array:
     """Return the deviations of h' from its mean over calls, (calls, width, batch)."""
     values = np.stack([step(h) for _ in range(max(_CALLS, -(-_ROWS // len(h))))])
-    deviations: Float64Array = values - values.mean(axis=0)
-    return deviations
+    return values - values.mean(axis=0)
 
 
 def _covariances_differ(first: Float64Array, second: Float64Array) -> bool:

@@ -58,10 +58,7 @@ def activations() -> SearchStrategy[Activation]:
     >>> find(activations(), lambda activation: activation(-1.0) >= 0.0)
     Activation.named('relu')
     """
-    named: SearchStrategy[Activation] = _strategies().sampled_from(
-        [Activation.named(name) for name in BUILTIN]
-    )
-    return named
+    return _strategies().sampled_from([Activation.named(name) for name in BUILTIN])
 
 
 def chains(
@@ -112,7 +109,7 @@ def chains(
             raise ArgumentTypeError(name, strategy, "a Hypothesis strategy, or None")
         return default if strategy is None else strategy
 
-    built: SearchStrategy[Chain] = st.builds(
+    return st.builds(
         Chain,
         chosen("widths", widths, st.integers(1, 64)),
         chosen("batches", batches, st.integers(2, 16)),
@@ -127,7 +124,6 @@ def chains(
         weights=chosen("weights", weights, st.sampled_from(_INDEPENDENT)),
         eps=chosen("epsilons", epsilons, st.just(0.0)),
     )
-    return built
 
 
 def batches(
@@ -201,8 +197,7 @@ def batches(
             h = h * factor if kind == "tiny variance" else h / factor
         return h
 
-    composed: SearchStrategy[Float64Array] = st.composite(states)()
-    return composed
+    return st.composite(states)()
 
 
 def gram_matrices(
@@ -247,11 +242,9 @@ def gram_matrices(
         if not a.any():
             a[0, 0] = 1.0
         scale = 2.0 ** draw(st.integers(-20, 20))
-        gram: Float64Array = scale * (a.T @ a + regular * np.eye(n))
-        return gram
+        return scale * (a.T @ a + regular * np.eye(n))
 
-    composed: SearchStrategy[Float64Array] = st.composite(matrices)()
-    return composed
+    return st.composite(matrices)()
 
 
 def _strategies() -> Any:
