@@ -16,7 +16,7 @@ from oracle import FORMULAS, gram, ks_distance, normals, two_sample_threshold
 import bnmc
 from bnmc._kernels.scalar import codes
 from bnmc.chain.start import Representation, prepare
-from bnmc.errors import BackendError
+from bnmc.errors import ArgumentError, BackendError
 from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows, NormalRows, Readout
 from bnmc.gradients.network import NetworkTask, generator_of
@@ -335,3 +335,11 @@ def test_kernels_that_repeat_a_layer_refuse_others():
     run = segment_of(2, "conditional").run
     with pytest.raises(BackendError, match="layers of the run differ"):
         GpuTask(run, NormalRows(), ()).require_device()
+
+
+def test_orthogonal_weights_that_are_not_square_are_drawn():
+    """Their frames are not those that the conditional sampler draws."""
+    chains = [CHAINS[0], bnmc.Chain(24, 5, "tanh", weights="haar")]
+    with pytest.raises(ArgumentError, match="'weights' where orthogonal weights are not square"):
+        segment_of(2, "conditional", chains=chains)
+    assert segment_of(2, "weights", chains=chains).run.layers[1].linear.fan_in == 20

@@ -324,6 +324,11 @@ def _derived(
 ) -> dict[str, Any]:
     """Return what follows from the fields of a `Run`: a short run feels the time to make it."""
     layers, columns = network or chain.layers, chain.batch * (inputs or 1)
+    for linear in (layer.linear for layer in network[1:]):
+        if linear.law.is_orthogonal and path != "weights" and linear.width != linear.fan_in:
+            raise ArgumentError(
+                "sampler", NAMES[path], "'weights' where orthogonal weights are not square"
+            )
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
     if path == "weights" and backend == "cpu":
         specs = tuple(map(_spec_of_weights, itertools.count(), specs))
