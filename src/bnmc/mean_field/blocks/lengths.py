@@ -20,7 +20,7 @@ import numpy as np
 
 from bnmc.mean_field.blocks.pieces import WIDEST_PANEL, BlockMoments, Pieces, block_moments
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import power_of_cosine, row_panels
+from bnmc.mean_field.quadrature.panels import coordinate_rule, row_panels
 from bnmc.mean_field.quadrature.sphere import reach
 
 
@@ -97,8 +97,7 @@ def length_nodes(
         if dimensions[block]:
             edges += [np.arctan(_tangents(blocks, sigma, levels, block)).ravel()]
     joined = np.unique(np.clip(np.concatenate(edges), -limit, limit))
-    angle, weight = row_panels(joined[None], order)
-    angle, weight = angle[0], weight[0] * power_of_cosine(angle[0], rank - 2)
+    angle, weight = coordinate_rule(joined, rank, order)
     sine, cosine = np.sin(angle), np.cos(angle)
     if not all(dimensions):
         lengths = np.zeros((3, angle.size))

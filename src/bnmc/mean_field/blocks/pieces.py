@@ -26,7 +26,7 @@ from numpy.polynomial import legendre
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import explosive, largest_deviation, singularities
-from bnmc.mean_field.quadrature.panels import gauss_legendre, power_of_cosine, row_panels
+from bnmc.mean_field.quadrature.panels import coordinate_rule, gauss_legendre
 from bnmc.mean_field.quadrature.resolution import panels_of
 from bnmc.mean_field.quadrature.sphere import reach
 
@@ -331,9 +331,6 @@ def _coordinate(
     spread = np.where(scale > 0.0, scale, 1.0)[:, None]
     breaks = np.clip((sigma.breaks - offset[:, None]) / spread, -limit, limit)
     edges = np.concatenate([breaks, np.broadcast_to(mesh, (offset.size, mesh.size))], axis=1)
-    angle, weight = row_panels(
-        np.arcsin(np.clip(np.sort(edges, axis=1) / radius, -1.0, 1.0)), order
-    )
-    weight *= power_of_cosine(angle, dimension - 2)
-    weight /= weight.sum(axis=1, keepdims=True)
+    angles = np.arcsin(np.clip(np.sort(edges, axis=1) / radius, -1.0, 1.0))
+    angle, weight = coordinate_rule(angles, dimension, order)
     return radius * np.sin(angle), weight

@@ -34,7 +34,12 @@ from numpy.polynomial import hermite_e
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, row_panels, subdivided
+from bnmc.mean_field.quadrature.panels import (
+    coordinate_rule,
+    gauss_legendre,
+    panel_points,
+    subdivided,
+)
 
 # Terms of a series, at most.
 _MOST_TERMS = 1024
@@ -311,10 +316,9 @@ def _integral(
     )
     mesh = np.broadcast_to(_EDGES, (len(rho), _EDGES.size))
     edges = np.sort(np.clip(np.concatenate([mesh, met, bent, graded], axis=1), -9.0, 9.0), axis=1)
-    x, weight = row_panels(edges, orders[0])
-    weight = weight * np.exp(-0.5 * x**2) * f(left * x)
+    x, weight = coordinate_rule(edges, np.inf, orders[0])
     means = _means(f, right, rho, rest, kinks, x, orders[1])
-    return np.asarray(np.sum(weight * means, axis=1) / np.sqrt(2.0 * np.pi))
+    return np.sum(weight * f(left * x) * means, axis=1)
 
 
 def _means(
@@ -339,8 +343,6 @@ def _means(
     if near.any():
         mesh = np.broadcast_to(_INNER_EDGES, (int(near.sum()), _INNER_EDGES.size))
         edges = np.sort(np.clip(np.concatenate([mesh, ends[near]], axis=1), -9.0, 9.0), axis=1)
-        z, density = row_panels(edges, order)
-        density = density * np.exp(-0.5 * z**2)
-        y = centres[near, None] + scales[near, None] * z
-        means[near] = np.sum(density * f(y), axis=1) / np.sqrt(2.0 * np.pi)
+        z, density = coordinate_rule(edges, np.inf, order)
+        means[near] = np.sum(density * f(centres[near, None] + scales[near, None] * z), axis=1)
     return means.reshape(x.shape)

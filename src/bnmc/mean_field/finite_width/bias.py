@@ -164,7 +164,7 @@ def uncentred_bias(
     """
     n = batch
     known = resolved(activation, n, wider=True)
-    kinks = np.unique(np.concatenate([jumps(activation, known.breaks, k) for k in range(3)]))
+    kinks = jumps(activation, known.breaks)
     nodes = angle_rule(n, point, kinks, known.edge, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))

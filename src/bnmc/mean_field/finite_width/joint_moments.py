@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import roots_gegenbauer
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.finite_width.sectors import EntryCovariance
@@ -30,7 +31,7 @@ from bnmc.mean_field.finite_width.transforms import (
 )
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
-from bnmc.mean_field.quadrature.panels import gauss_legendre, power_of_cosine, root_panels
+from bnmc.mean_field.quadrature.panels import coordinate_rule
 from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps, panels_of
 from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, reach, sphere_rule
 
@@ -149,7 +150,7 @@ def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joi
         return np.asarray(centred(x) ** 2)
 
     squares = sphere_rule(centred_square, m, -1.0 / m, breaks, _PAIR_ORDER)
-    kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
+    kinks = jumps(activation, breaks)
     fine, coarse = _agreeing(centred, batch, kinks, breaks, known.variance)
     products = pair_products(rule, squares, known.mean)
     return raw_moments(known, products, fine, batch), raw_moments(known, products, coarse, batch)
@@ -331,16 +332,7 @@ def _next(
         lower = math.pi - upper
         ends += [tilt + upper, tilt - upper, lower - tilt, -lower - tilt]
     edges = np.sort(np.clip(np.concatenate(ends, axis=1), -last, last), axis=1)
-    if left <= _FEW_LEFT:
-        angle, weights = root_panels(edges, order)
-    else:
-        nodes, gauss, _, _ = gauss_legendre(order)
-        half = 0.5 * np.diff(edges)[..., None]
-        shape = (sums.size, -1)
-        angle = (0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes).reshape(shape)
-        weights = (half * gauss).reshape(shape)
-    weights = weights * power_of_cosine(angle, left - 3)
-    weights /= weights.sum(axis=1, keepdims=True)
+    angle, weights = coordinate_rule(edges, left - 1, order, roots=left <= _FEW_LEFT)
     return centre + spread * np.sin(angle), weights
 
 
@@ -366,11 +358,5 @@ def nested_size(batch: int, kinks: int, order: int) -> float:
 @lru_cache(maxsize=64)
 def _gegenbauer(order: int, left: int) -> tuple[FloatArray, FloatArray]:
     """Return nodes and weights for the density (1 − t²)^((N−4)/2) on [−1, 1], N = `left`."""
-    # The Golub-Welsch algorithm: the recurrence of Gegenbauer polynomials of index (N−3)/2.
-    index, k = 0.5 * (left - 3), np.arange(1.0, order)
-    if index == 0.0:
-        nodes = np.cos(np.pi * (np.arange(order) + 0.5) / order)
-        return nodes, np.full(order, 1.0 / order)
-    squared = k * (k + 2.0 * index - 1.0) / (4.0 * (k + index) * (k + index - 1.0))
-    nodes, vectors = np.linalg.eigh(np.diag(np.sqrt(squared), 1) + np.diag(np.sqrt(squared), -1))
-    return nodes, vectors[0] ** 2
+    nodes, weights = roots_gegenbauer(order, 0.5 * (left - 3))
+    return nodes, weights / weights.sum()

@@ -70,7 +70,7 @@ from bnmc.mean_field.finite_width.uncentred_moments import uncentred_moments
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, row_panels, subdivided
+from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
 # Numbers of the fixed point that are not part of the law of G.
@@ -453,8 +453,8 @@ def _given_shared(layer: PairLayer, level: Level, c: float, widest: float) -> _G
         rows = slice(begin, begin + _ROWS)
         moved = (edges - shared * z0[rows, None]) / own
         bounds = np.concatenate([moved, np.broadcast_to(steps, (len(moved), steps.size))], axis=1)
-        z, density = row_panels(np.sort(np.clip(bounds, -_END, _END), axis=1), _ORDER)
-        density *= np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+        ends = np.sort(np.clip(bounds, -_END, _END), axis=1)
+        z, density = coordinate_rule(ends, math.inf, _ORDER)
         u = root * (shared * z0[rows, None] + own * z)
         with np.errstate(over="ignore", invalid="ignore"):
             x = (np.asarray(function.value(u), dtype=np.float64) - mean) * scale
@@ -484,9 +484,7 @@ def _shared_rule(
         edges += [np.array([kink / scale + side * smooth for kink in kinks]) for side in (-1, 1)]
         smooth *= 2.0
     merged = np.unique(np.clip(np.concatenate(edges), -_END, _END))
-    points, half = panel_points(merged, gauss_legendre(_ORDER).nodes)
-    weight = half * gauss_legendre(_ORDER).weights * np.exp(-0.5 * points * points)
-    return points.ravel(), weight.ravel() / math.sqrt(2.0 * math.pi)
+    return coordinate_rule(merged, math.inf, _ORDER)
 
 
 def _covariances(

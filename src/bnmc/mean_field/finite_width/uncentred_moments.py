@@ -112,7 +112,7 @@ def uncentred_moments(
         If the activation cannot be resolved.
     """
     known = resolved(activation, batch, wider=True)
-    kinks = np.unique(np.concatenate([jumps(activation, known.breaks, k) for k in range(3)]))
+    kinks = jumps(activation, known.breaks)
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs

@@ -394,7 +394,7 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
     """
     known = resolved(activation, batch, wider=True)
     breaks = known.breaks
-    kinks = np.unique(np.concatenate([jumps(activation, breaks, order) for order in range(3)]))
+    kinks = jumps(activation, breaks)
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
     singular = singular_angles(kinks, batch)
 

@@ -45,7 +45,13 @@ from bnmc.mean_field.fixed_point.expectations import (
 )
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import Table, gauss_legendre, panel_points, root_panels
+from bnmc.mean_field.quadrature.panels import (
+    Table,
+    coordinate_rule,
+    gauss_legendre,
+    panel_points,
+    root_panels,
+)
 
 # Nodes per panel of the integrals between two batches, for the fine and the coarse result.
 _CROSS_ORDER, _COARSE_CROSS_ORDER = 16, 12
@@ -304,9 +310,7 @@ def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int
 
 def _products(profile: Table, stretch: float, rho: float, order: int) -> FloatArray:
     """Return E f(z₀) f(z₀′) for f = M, M′ and A, if z₀ and z₀′ have the correlation `rho`."""
-    u, weight = root_panels(profile.edges, order)
-    weight *= np.exp(-0.5 * u * u)
-    weight /= weight.sum()
+    u, weight = coordinate_rule(profile.edges, math.inf, order, roots=True)
     # z₀ and z₀′ are αu ± βv for independent standard normal u and v.  If β is small, the product is
     # smooth in v; otherwise f(z₀) and f(z₀′) are steep near v = ∓αu/β.
     alpha, beta = math.sqrt(0.5 * (1.0 + rho)), math.sqrt(0.5 * max(0.0, 1.0 - rho))
@@ -317,8 +321,7 @@ def _products(profile: Table, stretch: float, rho: float, order: int) -> FloatAr
         steps = 2.0 ** np.arange(-2.0, 1.0 + math.log2(4.0 * _CUT * beta * stretch))
         breaks += [steep, steep + steps / (beta * stretch), steep - steps / (beta * stretch)]
     edges = np.sort(np.clip(np.concatenate(breaks, axis=1), 0.0, _CUT), axis=1)
-    v, density = root_panels(edges, order)
-    density *= np.exp(-0.5 * v * v)
-    density *= (weight / density.sum(axis=1))[:, None]
+    v, density = coordinate_rule(edges, math.inf, order, roots=True)
+    density *= weight[:, None]
     sides = [profile((alpha * u[:, None] + sign * beta * v).ravel()) for sign in (1.0, -1.0)]
     return np.asarray(np.einsum("cp,cp,p->c", *sides, density.ravel()))

@@ -104,21 +104,52 @@ def row_panels(edges: FloatArray, order: int) -> tuple[FloatArray, FloatArray]:
 
     Parameters
     ----------
-    edges : ndarray of shape (rows, panels + 1)
-        Ends of the panels, nondecreasing.  Panels that are empty in every row are left out.
+    edges : ndarray of shape (..., panels + 1)
+        Ends of the panels, nondecreasing along the last axis.  Panels that are empty in every row
+        are left out.
     order : int
         Nodes per panel.
 
     Returns
     -------
-    nodes, weights : ndarray of shape (rows, kept panels · order)
+    nodes, weights : ndarray of shape (..., kept panels · order)
     """
-    length = np.diff(edges, axis=1)
-    kept = (length > _EMPTY).any(axis=0)
-    half, low = 0.5 * length[:, kept, None], edges[:, :-1][:, kept, None]
+    length = np.diff(edges)
+    kept = (length > _EMPTY).reshape(-1, length.shape[-1]).any(axis=0)
+    half, low = 0.5 * length[..., kept, None], edges[..., :-1][..., kept, None]
     nodes, weights, _, _ = gauss_legendre(order)
-    points, spread = low + half * (nodes + 1.0), half * weights
-    return points.reshape(len(edges), -1), spread.reshape(len(edges), -1)
+    shape = (*edges.shape[:-1], -1)
+    return (low + half * (nodes + 1.0)).reshape(shape), (half * weights).reshape(shape)
+
+
+def coordinate_rule(
+    edges: FloatArray, dimension: float, order: int, roots: bool = False
+) -> tuple[FloatArray, FloatArray]:
+    """Return a rule for a coordinate x of a uniform point on a sphere, or of a normal vector.
+
+    Parameters
+    ----------
+    edges : ndarray of shape (..., panels + 1)
+        Ends of the panels, nondecreasing along the last axis: of angles a with x = √m sin a, or of
+        x itself if m is infinite.
+    dimension : float
+        m ≥ 2, the dimension of the space that contains the sphere of radius √m, or ``inf``.
+    order : int
+        Nodes per panel.
+    roots : bool
+        Whether integrands may have square roots at the ends of panels (see `root_panels`).
+
+    Returns
+    -------
+    points, weights : ndarray of shape (..., nodes)
+        The points are angles or values of x, as the edges.  The weights sum to 1 in each row.
+    """
+    points, weights = root_panels(edges, order) if roots else row_panels(edges, order)
+    if dimension == np.inf:
+        weights = weights * np.exp(-0.5 * points * points)
+    else:
+        weights = weights * power_of_cosine(points, dimension - 2.0)
+    return points, weights / weights.sum(axis=-1, keepdims=True)
 
 
 def power_of_cosine(angle: FloatArray, power: float) -> FloatArray:

@@ -178,8 +178,8 @@ def _place_of_jump(function: Function, low: float, high: float, left: float, rig
     return high
 
 
-def jumps(function: Function, breaks: FloatArray, order: int) -> FloatArray:
-    """Return those inner ends of panels where the derivative of this order jumps.
+def jumps(function: Function, breaks: FloatArray) -> FloatArray:
+    """Return those inner ends of panels where a function or its first two derivatives jump.
 
     Parameters
     ----------
@@ -187,22 +187,21 @@ def jumps(function: Function, breaks: FloatArray, order: int) -> FloatArray:
         Maps a float64 array elementwise.
     breaks : ndarray of float64
         Panels of the function, from `resolve`.
-    order : int
-        Order of the derivative, >= 0; 0 for the function itself.
     """
     nodes, _, to_coefficients, differentiate = gauss_legendre(_SLOPE_ORDER)
     points, half = panel_points(breaks, nodes)
     values = evaluate(function, points)
     scale = np.abs(values).max()
-    for _ in range(order):
-        values = values @ differentiate.T / half
     ends = legendre.legvander(np.array([-1.0, 1.0]), _SLOPE_ORDER - 1) @ to_coefficients
-    left, right = (values @ ends.T).T
-    # The jump of the derivative, as the change of the function that it makes over the shorter one
-    # of the two panels.
-    change = np.abs(left[1:] - right[:-1]) * np.minimum(half[1:, 0], half[:-1, 0]) ** order
-    found: FloatArray = breaks[1:-1][change > _JUMP * scale]
-    return found
+    jumped = np.zeros(len(values) - 1, dtype=bool)
+    for order in range(3):
+        left, right = (values @ ends.T).T
+        # The jump of the derivative, as the change of the function that it makes over the shorter
+        # one of the two panels.
+        change = np.abs(left[1:] - right[:-1]) * np.minimum(half[1:, 0], half[:-1, 0]) ** order
+        jumped |= change > _JUMP * scale
+        values = values @ differentiate.T / half
+    return breaks[1:-1][jumped]
 
 
 def slope(

@@ -24,8 +24,8 @@ from numpy.polynomial import legendre
 
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import (
+    coordinate_rule,
     gauss_legendre,
-    panel_points,
     power_of_cosine,
     subdivided,
 )
@@ -123,28 +123,13 @@ def sphere_rule(
         return _two_points(function, correlation)
     tilt = np.arcsin(correlation)
     edges = _edges_of_first_angle(dimension, tilt, breaks)
-    nodes, weights, _, _ = gauss_legendre(order)
-
     # Where a kink of y enters or leaves the sphere, expectations given x have a square root at the
-    # end of a panel of x.  An angle that is quadratic in the position at both ends makes it smooth.
-    position = 0.25 * np.pi * (nodes + 1.0)
-    length = np.diff(edges)[:, None]
-    angle = edges[:-1, None] + length * np.sin(position) ** 2
-    speed = length * (0.25 * np.pi) * np.sin(2.0 * position)
-    weight = weights * speed * power_of_cosine(angle, dimension - 2)
-    weight /= weight.sum()
-
+    # end of a panel of x.
+    angle, weight = coordinate_rule(edges, dimension, order, roots=True)
     x = np.sqrt(dimension) * np.sin(angle)
-    value = evaluate(function, x)
     given = _given_first_angles(function, angle, dimension, tilt, breaks, order)
-    return SphereRule(
-        x=x.ravel(),
-        weight=weight.ravel(),
-        value=value.ravel(),
-        given=given[:3],
-        slope=slope(function, x.ravel(), breaks, order),
-        slope_given=given[3:],
-    )
+    slopes = slope(function, x, breaks, order)
+    return SphereRule(x, weight, evaluate(function, x), given[:3], slopes, given[3:])
 
 
 def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRule:
@@ -155,11 +140,7 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     function, breaks, order
         As those of `sphere_rule`.
     """
-    nodes, weights, _, _ = gauss_legendre(order)
-    points, half = panel_points(subdivided(breaks, WIDEST_PANEL), nodes)
-    x = points.ravel()
-    weight = (half * weights).ravel() * np.exp(-0.5 * x * x)
-    weight /= weight.sum()
+    x, weight = coordinate_rule(subdivided(breaks, WIDEST_PANEL), np.inf, order)
     value, slopes = evaluate(function, x), slope(function, x, breaks, order)
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
     given = np.repeat(np.array(means)[:, None], x.size, axis=1)
@@ -206,7 +187,7 @@ def _given_first_angles(
     if dimension < _SMOOTH_DIMENSION:
         # Parts are so small that their arrays stay in the cache.
         some = max(1, _CACHED // (order * breaks.size))
-        parts = [angle.ravel()[i : i + some] for i in range(0, angle.size, some)]
+        parts = [angle[i : i + some] for i in range(0, angle.size, some)]
         return np.concatenate(
             [_given(function, part, dimension, tilt, breaks, order) for part in parts], axis=1
         )
@@ -217,8 +198,8 @@ def _given_first_angles(
     ends = np.linspace(-last, last, count + 1)
     middle, half = 0.5 * (ends[1:] + ends[:-1]), last / count
     few = [_given(function, row + half * nodes, dimension, tilt, breaks, order) for row in middle]
-    panel = np.clip(np.searchsorted(ends, angle.ravel(), "right") - 1, 0, count - 1)
-    basis = legendre.legvander((angle.ravel() - middle[panel]) / half, order - 1)
+    panel = np.clip(np.searchsorted(ends, angle, "right") - 1, 0, count - 1)
+    basis = legendre.legvander((angle - middle[panel]) / half, order - 1)
     coefficients = np.stack(few) @ to_coefficients.T
     return np.asarray(np.einsum("ak,apk->pa", basis, coefficients[panel]))
 
