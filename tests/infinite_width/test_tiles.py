@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bnmc.infinite_width import dual, nngp, ntk
-from bnmc.infinite_width.layers import Layers
 from bnmc.infinite_width.tiles import TiledKernel
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -33,6 +33,6 @@ def test_float32_and_progress():
 
 def test_a_tile_goes_through_all_layers():
     x = np.random.default_rng(1).standard_normal((3, 5))
-    layers = Layers(dual("relu"), "none", "norm-activation", 2.0, 0.1, 0.0, tangent=True)
-    found = TiledKernel([x], 2, layers).compute("ntk", 1e-6, "float64", progress=False)
+    layer = PairwiseLayer(sigma=dual("relu"), weight_variance=2.0, bias_variance=0.1)
+    found = TiledKernel([x], 2, layer, tangent=True).compute("ntk", 1e-6, "float64", progress=False)
     assert (found == ntk(x, 2, weight_variance=2.0, bias_variance=0.1)).all()

@@ -88,7 +88,7 @@ def batch_law(chain: Chain, covariance: FloatArray, layer: int, name: str) -> Ba
         If no row can be normalized, in layer 0 (`name` is the argument) or in a later one.
     """
     seen = covariance[: chain.batch, : chain.batch]
-    rows = gaussian_rows(chain, seen)
+    rows = gaussian_rows(chain.layers[1], seen)
     if not rows.has_variance:
         if layer == 0:
             allowed = 'batches of samples that are not all equal, with norm="batch"'

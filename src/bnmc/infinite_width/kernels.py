@@ -22,19 +22,21 @@ from bnmc.infinite_width.batches import (
     NormalizedBatches,
     batch_kernel,
 )
-from bnmc.infinite_width.layers import NORMS, ORDERS, Layers
 from bnmc.infinite_width.networks import FiniteNetwork, Network, SimulatedKernel, simulated_kernel
 from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
 _Batch = int | tuple[int, int] | None
 _Matrix = NDArray[np.floating[Any]]
 
-# How kernels are computed.
+# Norms and orders of kernels, and how kernels are computed.
+_NORMS = ("none", "layer", "rms", "batch")
+_ORDERS = ("norm-activation", "activation-norm")
 _METHODS = ("analytic", "monte-carlo")
 #: Largest depth.
 MOST_LAYERS = 1_000_000
@@ -342,8 +344,8 @@ def _kernel(
         shape = (sets[0].shape[0], "samples")
         sets.append(finite_array("other", options["other"], shape=shape).astype(np.float64))
     depth = integer("depth", depth, low=0, high=MOST_LAYERS)
-    norm = choice("norm", options["norm"], (*NORMS, "batch"))
-    order = choice("order", options["order"], ORDERS)
+    norm = choice("norm", options["norm"], _NORMS)
+    order = choice("order", options["order"], _ORDERS)
     weight_variance = real("weight_variance", options["weight_variance"], above=0.0)
     bias_variance = real("bias_variance", options["bias_variance"], low=0.0)
     skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
@@ -357,10 +359,11 @@ def _kernel(
         width = integer("width", options["width"], low=2)
         networks = integer("networks", options["networks"], low=1)
     elif norm != "batch":
-        layers = Layers(
-            dual(activation), norm, order, weight_variance, bias_variance, skip, tangent
-        )
-        kernel = TiledKernel(sets, depth, layers)
+        layer = PairwiseLayer(
+            sigma=dual(activation), norm=norm, order=order, weight_variance=weight_variance,
+            bias_variance=bias_variance, skip=skip,
+        )  # fmt: skip
+        kernel = TiledKernel(sets, depth, layer, tangent)
         return kernel.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'

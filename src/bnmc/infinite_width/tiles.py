@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from bnmc._support.machine import available_processors, one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
-from bnmc.errors import NonFiniteError
-from bnmc.infinite_width.layers import Layers, Level
+from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.duals.duals import require_accuracy
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 __all__ = ["TiledKernel"]
 
@@ -30,11 +30,16 @@ class TiledKernel:
     inputs : list of ndarray of shape (features, samples)
         One set, or two.
     depth : int
-    layers : Layers
+    layer : PairwiseLayer
+        The hidden layers.
+    tangent : bool
+        Whether the kernel is the tangent kernel, or the covariance of the outputs.
     """
 
-    def __init__(self, inputs: list[FloatArray], depth: int, layers: Layers) -> None:
-        self.inputs, self.depth, self.layers = inputs, depth, layers
+    def __init__(
+        self, inputs: list[FloatArray], depth: int, layer: PairwiseLayer, tangent: bool
+    ) -> None:
+        self.inputs, self.depth, self.layer, self.tangent = inputs, depth, layer, tangent
 
     def compute(
         self, name: str, rtol: float, dtype: str, progress: bool | Progress
@@ -83,18 +88,29 @@ class TiledKernel:
             raise NonFiniteError(None, self.depth, "kernel")
         if place is not None:
             result = result[place[:, None], place]
-        require_accuracy(self.layers.dual.name, error, rtol, result)
+        require_accuracy(self.layer.sigma.name, error, rtol, result)
         return result
 
     def _levels(self, x: FloatArray, argument: str) -> tuple[FloatArray, list[Level]]:
-        """Return the variances of h_0 of one set of inputs, and its levels."""
+        """Return the variances of h_0 of one set of inputs, and its levels of all layers."""
         with np.errstate(over="ignore"):
-            variances = self._first(np.einsum("fs,fs->s", x, x))
-        return variances, self.layers.levels(variances, self.depth, argument)
+            first = variances = self._first(np.einsum("fs,fs->s", x, x))
+        levels: list[Level] = []
+        for layer in range(self.depth + 1):
+            if not np.isfinite(variances).all():
+                raise NonFiniteError(None, layer, "variance")
+            if layer < self.depth:
+                levels.append(self.layer.levels(variances, self.tangent))
+                if levels[-1].flat is not None:
+                    allowed = f'samples that norm="{self.layer.norm}" can divide by their deviation'
+                    without = f"sample {levels[-1].flat} without variance"
+                    raise ArgumentError(argument, without, allowed)
+                variances = levels[-1].following
+        return first, levels
 
     def _first(self, products: FloatArray) -> FloatArray:
-        layers, features = self.layers, self.inputs[0].shape[0]
-        return np.asarray(layers.weight_variance / features * products + layers.bias_variance)
+        layer, features = self.layer, self.inputs[0].shape[0]
+        return np.asarray(layer.weight_variance / features * products + layer.bias_variance)
 
     def _tile(
         self, sides: list[tuple[FloatArray, list[Level]]], i: slice, j: slice
@@ -107,16 +123,16 @@ class TiledKernel:
             kernel = self._first(left.T @ right)
             if on_diagonal:
                 np.fill_diagonal(kernel, sides[0][0][i])
-            tangent = kernel
+            tangent = kernel if self.tangent else None
             for first, second in zip(sides[0][1], sides[-1][1], strict=True):
                 levels = first.at(i), second.at(j)
-                kernel, tangent, one = self.layers.step(*levels, kernel, tangent, on_diagonal)
-                error = max(error, one)
+                kernel, tangent, more = self.layer.step(*levels, kernel, tangent, on_diagonal)
+                error = max(error, more)
+        result = kernel if tangent is None else tangent
         if on_diagonal:
             # Products of the same numbers, in one order or the other, may round differently.
-            tangent = 0.5 * (tangent + tangent.T)
-            kernel = 0.5 * (kernel + kernel.T)
-        return (tangent if self.layers.tangent else kernel), error
+            result = 0.5 * (result + result.T)
+        return result, error
 
 
 def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:

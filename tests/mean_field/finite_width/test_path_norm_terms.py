@@ -93,7 +93,7 @@ def test_slopes_are_those_of_the_map(name):
         field.step(START + sign * step * change, rtol=1e-8, rng=1).gram for sign in (1, -1)
     )
     expected = packed((high - low) / (2 * step))
-    rows = gaussian_rows(chain, START)
+    rows = gaussian_rows(chain.layers[1], START)
     terms = norm_terms(chain, rows, START, field.step(START, rtol=1e-8, rng=1).gram)
     seen = _whitening(chain, rows, START) @ packed(change)
     found = [
@@ -111,7 +111,7 @@ def test_coefficients_of_lengths_are_means_with_the_derivative(eps):
     """L_ij,i = E u_i σ′(u_i) σ(u_j) by Gauss-Hermite sums of 60² nodes, for σ = exp(x/2)."""
     chain = Chain(10, 2, "tanh", norm="rms", eps=eps)
     gram = np.array([[2.0, 0.6], [0.6, 0.7]])
-    rows = gaussian_rows(chain, gram)
+    rows = gaussian_rows(chain.layers[1], gram)
     root = rows.vectors * np.sqrt(rows.values)
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     z = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
@@ -229,7 +229,7 @@ def test_changes_of_lengths_are_visible_as_far_as_eps_lets_them(eps):
     leave the diagonal.  Without eps ρ_i is 1.
     """
     chain = Chain(10, 3, "tanh", norm="rms", eps=eps)
-    rows = gaussian_rows(chain, START)
+    rows = gaussian_rows(chain.layers[1], START)
     root = rows.vectors * np.sqrt(rows.values)
     covariance, inverse = root @ root.T, np.linalg.inv(root)
     terms = norm_terms(chain, rows, START, np.eye(3))

@@ -17,7 +17,7 @@ def test_an_eps_below_rounding_is_none(rank):
     above = math.nextafter(1e-32, 1.0)
 
     def damping(eps):
-        rows = gaussian_rows(Chain(4, 4, norm="batch-uncentred", eps=eps), gram)
+        rows = gaussian_rows(Chain(4, 4, norm="batch-uncentred", eps=eps).layers[1], gram)
         assert rows.rank == rank
         return rows.damping
 

@@ -28,6 +28,8 @@ from bnmc.mean_field.duals.closed_forms import (
 from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
+from bnmc.mean_field.quadrature.deviation import explosive, singularities
+from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, panels_of
 
 __all__ = ["Dual", "Side", "derivative_of", "dual", "require_accuracy"]
 
@@ -35,6 +37,10 @@ _Spec = str | Activation | Callable[[Any], Any]
 
 # Pairs whose integrals are computed at once.
 _BLOCK = 32
+
+# Kinks that were not declared are found in [−_LIMIT, _LIMIT], up to _MOST_KINKS of them; those
+# closer than _SAME are one.
+_LIMIT, _MOST_KINKS, _SAME = 16.0, 32, 1e-7
 
 # Entries of which a series lacks a larger part, as near correlation 1, are computed by quadrature.
 _LACKING = 1e-12
@@ -267,13 +273,43 @@ def dual(activation: _Spec | Dual) -> Dual:
         raise UnknownNameError("activation", str(activation), (*error.known, *others)) from None
     if function.builtin and function.name in CLOSED_FORMS:
         return Dual(function.name, True, CLOSED_FORMS[function.name], None, None)
+    return _of_function(function)
+
+
+@lru_cache(maxsize=64)
+def _of_function(function: Activation) -> Dual:
+    """Return the dual activation of a function that has no known closed form."""
+    derivative = derivative_of(function)
     if not function.builtin:
         function.check()
-        found = slopes(function)
-        if found is not None:
-            return Dual(function.name, True, homogeneous(*found), None, None)
+        at_zero = slopes(function)
+        if at_zero is not None:
+            return Dual(function.name, True, homogeneous(*at_zero), None, None)
         function.check_derivative()
-    return Dual(function.name, False, None, function, derivative_of(function))
+        derivative = derivative and _with_kinks(derivative)
+    return Dual(function.name, False, None, _with_kinks(function), derivative)
+
+
+def _with_kinks(function: Activation) -> Activation:
+    """Return a function whose kinks include those that were not declared, if they are resolved."""
+    if function.builtin:
+        return function
+    try:
+        breaks = panels_of(function, _LIMIT)
+    except UnresolvedError:
+        return function
+    places = [kink for order in range(3) for kink in jumps(function, breaks, order).tolist()]
+    places += explosive(function, breaks).tolist()
+    places += [singular.point for singular in singularities(function, breaks)]
+    kinks = list(function.kinks)
+    for place in places:
+        if all(abs(place - kink) > _SAME for kink in kinks):
+            kinks.append(place)
+    if len(kinks) > _MOST_KINKS or len(kinks) == len(function.kinks):
+        return function
+    return Activation(
+        function.scalar("float64"), kinks=kinks, name=function.name, derivative=function.derivative
+    )
 
 
 def _pairs(

@@ -65,8 +65,8 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.map.norm_after import sample_moments
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 #: Independent replicates of the path; the standard errors come from their spread.
 REPLICATES = 8
@@ -149,7 +149,7 @@ def _replicate(
     squares, traces = np.zeros((2, len(grams)))
     seeds = seed.spawn(2 * (len(grams) - 1))
     for layer in range(len(grams) - 1):
-        rows = gaussian_rows(chain, grams[layer])
+        rows = gaussian_rows(chain.layers[1], grams[layer])
         terms = norm_terms(chain, rows, grams[layer], grams[layer + 1])
         first, second = (
             _estimates(chain, rows, terms, one, exponent)
@@ -209,7 +209,7 @@ def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
     """Return the matrix from packed coordinates of Δ to those of A."""
     n = len(gram)
     covariance = chain.covariance(gram)
-    if chain.normalization.axis == "features" and not follows_activation(chain):
+    if chain.normalization.axis == "features" and not follows_activation(chain.layers[1]):
         # The row is D^(-½) w, with D the variances of the samples.
         spread = np.sqrt(np.diagonal(covariance) + chain.eps / chain.gain**2)
         inverse = rows.vectors / np.sqrt(rows.values) / spread[:, None]
@@ -363,8 +363,9 @@ class _NormAfter(NormTerms):
 
     def __init__(self, chain: Chain, gram: FloatArray, following: FloatArray) -> None:
         super().__init__(following)
-        at = sample_moments(chain, gram)
-        self._means, self._spread = at.means, np.sqrt(at.variances + chain.eps)
+        covariance = chain.gain**2 * np.diagonal(chain.covariance(gram))
+        level = PairwiseLayer.of(chain.layers[1]).levels(covariance)
+        self._means, self._spread = level.mean, level.scale
         self._squares = np.diagonal(following)
         i, j = np.triu_indices(len(following))
         self._pairs = i, j
@@ -391,7 +392,7 @@ def norm_terms(chain: Chain, rows: Rows, gram: FloatArray, following: FloatArray
     gram, following : ndarray of shape (batch, batch)
         The Gram matrices of the layer before and of the layer.
     """
-    if follows_activation(chain):
+    if follows_activation(chain.layers[1]):
         return _NormAfter(chain, gram, following)
     if chain.normalization.axis == "features":
         return _NormBefore(chain, rows, following)

@@ -18,6 +18,8 @@ n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.ma
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from bnmc.chain.activations import Activation
@@ -37,6 +39,7 @@ _BLOCK = 1 << 20
 _SLACK, _OCTAVES = 4, 40
 
 
+@lru_cache(maxsize=64)
 def slopes(activation: Activation) -> tuple[float, float] | None:
     """Return the slopes of σ left and right of 0 if σ is positively homogeneous, else None.
 

@@ -1,15 +1,18 @@
 """One step and the iterates of the mean-field map, with an estimate of their errors.
 
-`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`.  Homogeneous
-activations use `homogeneous_map`.  Others use `pairwise_maps` on lattices with 8 random shifts:
-each shift has its own trajectory, so the standard errors include propagated errors.
+`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`.  Layers without norm
+over the batch are sums of series or closed forms: `bnmc.mean_field.pairwise_layer`.  With such a
+norm, homogeneous activations use `homogeneous_map`, and others `pairwise_maps` on lattices with 8
+random shifts: each shift has its own trajectory, so the standard errors include propagated errors.
+Each layer of a trajectory may be of another kind.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -17,6 +20,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import available_memory
 from bnmc.chain.chain import Chain
+from bnmc.chain.layers import Layer
+from bnmc.chain.needs import NO_SKIP, require
 from bnmc.errors import (
     ArgumentError,
     NonFiniteError,
@@ -27,9 +32,9 @@ from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
-from bnmc.mean_field.map.norm_after import normalized_gram, sample_moments
 from bnmc.mean_field.map.pairwise import pairwise_maps
-from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
+from bnmc.mean_field.map.rows import Rows, gaussian_rows
+from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,19 +63,20 @@ class Step(_MapResult):
     gram : (batch, batch) ndarray of float64
         F(G), symmetric.
     stderr : (batch, batch) ndarray of float64
-        Standard error of each entry, rounding included; zeros if `method` is "homogeneous".
+        Standard error of each entry, rounding included; zeros unless `method` is "lattice".
     error : float
         Relative error in the Frobenius norm.  If `method` is "lattice", it is ‖stderr‖ / ‖gram‖; if
-        `method` is "homogeneous", the estimated error of the quadrature.
-    method : {"homogeneous", "lattice"}
-        "homogeneous" for activations with σ(cx) = c σ(x) for all c > 0: a closed form or a
-        one-dimensional integral.  "lattice" for all others: the mean over 8 random shifts of a
-        lattice of nodes.
+        `method` is "homogeneous", the estimated error of the quadrature; if `method` is "pairwise",
+        a bound of the error of a series, plus that of its coefficients.
+    method : {"pairwise", "homogeneous", "lattice"}
+        "pairwise" without norm over the batch: each entry is a closed form or a series.  With such
+        a norm, "homogeneous" for activations with σ(cx) = c σ(x) for all c > 0: a one-dimensional
+        integral.  "lattice" for all others: the mean over 8 random shifts of a lattice of nodes.
     nodes : int
-        Nodes of the lattice per pair of samples and per shift; 0 if `method` is "homogeneous".
+        Nodes of the lattice per pair of samples and per shift; 0 unless `method` is "lattice".
     key : int or None
         The 64-bit key of the random shifts: ``rng=numpy.random.default_rng(seed)`` draws it.  None
-        if `method` is "homogeneous".
+        unless `method` is "lattice".
 
     Examples
     --------
@@ -95,9 +101,9 @@ class MeanFieldTrajectory(_MapResult):
         The Gram matrices; ``gram[0]`` is the argument ``G0``.
     stderr : (depth + 1, batch, batch) ndarray of float64
         Standard errors, which include the propagated errors of earlier layers.  Zeros for layer 0,
-        and for all layers if `method` is "homogeneous".
+        and for all layers unless `method` is "lattice".
     error : float
-        The largest relative error of any layer, as in `Step`.  If `method` is "homogeneous", errors
+        The largest relative error of any layer, as in `Step`.  Unless `method` is "lattice", errors
         are not propagated: it is the largest error of a single step.
     method, nodes, key
         As in `Step`; `nodes` is the largest number of any layer.
@@ -117,8 +123,6 @@ class MeanFieldTrajectory(_MapResult):
     fluctuations: PathFluctuations | None = None
 
 
-_R = TypeVar("_R", bound=_MapResult)
-
 #: Independent random shifts of the lattice; the standard errors come from their spread.
 SHIFTS = 8
 
@@ -131,104 +135,172 @@ _ANGLES = (5, 7, 11, 15, 21, 31, 43, 61, 87, 123, 173, 245, 347, 491, 693, 981)
 _ROUNDING = 16.0 * EPSILON
 
 
+class _Pairs(NamedTuple):
+    """What a layer without norm over the batch sees: covariances, and the samples alone."""
+
+    layer: PairwiseLayer
+    covariance: FloatArray
+    level: Level
+
+
 def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
     """Return F(G); see `MeanField.step` for the arguments."""
     run = _run(chain, "G", G, 1, rtol, rng, max_nodes)
-    return _accurate(
-        Step(
-            gram=run.gram[1],
-            stderr=run.stderr[1],
-            error=run.error,
-            method=run.method,
-            nodes=run.nodes,
-            key=run.key,
-        ),
-        rtol,
+    result = Step(
+        gram=run.gram[1],
+        stderr=run.stderr[1],
+        error=run.error,
+        method=run.method,
+        nodes=run.nodes,
+        key=run.key,
     )
+    return within(result, run.error, rtol, "Gram matrix", _effort(run))
 
 
 def trajectory(
     chain: Chain, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """Return G0, F(G0), F(F(G0)), …; see `MeanField.trajectory` for the arguments."""
-    return _accurate(_run(chain, "G0", G0, depth, rtol, rng, max_nodes), rtol)
+    run = _run(chain, "G0", G0, depth, rtol, rng, max_nodes)
+    return within(run, run.error, rtol, "Gram matrix", _effort(run))
 
 
-def _accurate(result: _R, rtol: float) -> _R:
-    """Return the result; raise `PartialEstimateError` if its error exceeds `rtol`."""
-    nodes = f" with {result.nodes} nodes for each pair and shift" if result.nodes else ""
-    return within(result, result.error, rtol, "Gram matrix", nodes)
+def _effort(run: MeanFieldTrajectory) -> str:
+    return f" with {run.nodes} nodes for each pair and shift" if run.nodes else ""
 
 
 def _run(
     chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
-    if chain.skip != 0:
-        hint = (
-            "with a skip connection the next Gram matrix depends on more than this one; "
-            "bnmc.simulate measures this chain"
-            if chain.normalization.axis == "batch" or chain.convolution is not None
-            else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections"
-        )
-        raise ArgumentError("skip", chain.skip, "0", hint)
+    mixes_samples = chain.normalization.axis == "batch" or chain.convolution is not None
+    require(
+        chain,
+        (NO_SKIP,),
+        "with a skip connection the next Gram matrix depends on more than this one; "
+        "bnmc.simulate measures this chain"
+        if mixes_samples
+        else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections",
+    )
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
     key = draw_key(rng)
     chain.activation.check()
+    given = finite_array(name, G0, shape=(chain.batch, chain.batch))
+    gram, layer = validate_gram(given, name), chain.layers[1]
     with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
-        first = _first_layer(chain, name, G0)
-        size, available = 2 * (depth + 1) * first.gram.nbytes, available_memory()
+        first = _seen(layer, gram, 1, name, float(np.finfo(given.dtype).eps))
+        size, available = 2 * (depth + 1) * gram.nbytes, available_memory()
         if size > available:
             raise ResultTooLargeError("depth", size, available, "go on from the last layer")
-        found = slopes(chain.activation)
-        if found is not None:
-            return _homogeneous(chain, first, depth, *found)
-        return _lattice(chain, first, depth, key, rtol, max_nodes)
+        if _method(layer) != "lattice":
+            return _iterated([layer] * depth, gram, first, _method(layer))
+        return _refined([layer] * depth, gram, first, key, rtol, max_nodes)
 
 
-class _FirstLayer(NamedTuple):
-    """The Gram matrix of layer 0, and the law of the rows of layer 1."""
-
-    gram: FloatArray
-    rows: Rows
-
-
-def _first_layer(chain: Chain, name: str, G: ArrayLike) -> _FirstLayer:
-    """Check the Gram matrix of the argument `name`."""
-    given = finite_array(name, G, shape=(chain.batch, chain.batch))
-    gram = validate_gram(given, name)
-    rows = gaussian_rows(chain, gram, float(np.finfo(given.dtype).eps))
-    if not rows.has_variance:
-        allowed = "samples not all 0"
-        if chain.normalization.hides_common_part:
-            allowed = "samples that are not all equal"
-        if chain.normalization.axis == "features":
-            allowed = "a matrix whose diagonal has no 0"
-        raise ArgumentError(name, float(np.abs(gram).max()), allowed, "no row can be normalized")
-    return _FirstLayer(gram, rows)
+def _method(layer: Layer) -> str:
+    """Return the method of a layer."""
+    if layer.rows.norm.axis != "batch":
+        return "pairwise"
+    return "lattice" if slopes(layer.rows.activation) is None else "homogeneous"
 
 
-def _next_rows(chain: Chain, gram: FloatArray, layer: int) -> Rows:
-    """Return the law of the rows of a layer, from the Gram matrix of the layer before."""
-    rows = gaussian_rows(chain, gram)
-    if not rows.has_variance:
-        if chain.normalization.axis == "features":
-            sample = int(np.diagonal(chain.covariance(gram)).argmin())
-            raise ZeroVarianceError(None, layer, None, sample)
-        raise ZeroVarianceError(None, layer, 0)
-    return rows
+def _seen(
+    layer: Layer, gram: FloatArray, number: int, name: str, rounding: float = EPSILON
+) -> Rows | _Pairs:
+    """Return what a layer sees of a Gram matrix; `name` is the argument that layer 1 sees."""
+    largest = float(np.abs(gram).max())
+    if layer.rows.norm.axis != "batch":
+        pairs = _pairs(layer, gram, number)
+        if pairs.level.flat is None:
+            return pairs
+        if number > 1:
+            raise ZeroVarianceError(None, number, None, pairs.level.flat)
+        if not pairs.layer.norm_is_first:
+            allowed = "a function that is not constant, since "
+            allowed += f'norm="{layer.rows.norm.name}" follows it'
+            raise ArgumentError("activation", layer.rows.activation.name, allowed)
+        allowed = "a matrix whose diagonal has no 0"
+        raise ArgumentError(name, largest, allowed, "no row can be normalized")
+    rows = gaussian_rows(layer, gram, rounding)
+    if rows.has_variance:
+        return rows
+    if number > 1:
+        raise ZeroVarianceError(None, number, 0)
+    centred = layer.rows.norm.hides_common_part
+    allowed = "samples that are not all equal" if centred else "samples not all 0"
+    raise ArgumentError(name, largest, allowed, "no row can be normalized")
 
 
-def _after_norm(
-    chain: Chain, before: FloatArray, products: FloatArray, layer: int
-) -> tuple[FloatArray, float]:
-    """Return the Gram matrix of a layer from E σσᵀ, and the error of the means of its samples."""
-    if not follows_activation(chain):
-        return products, 0.0
-    at = sample_moments(chain, before)
-    return normalized_gram(chain, products, at.means, layer), at.error
+def _pairs(layer: Layer, gram: FloatArray, number: int) -> _Pairs:
+    """Return what a layer without norm over the batch sees of a Gram matrix."""
+    # The next weights have variance 1, as the result is the Gram matrix of the activations.
+    outputs = replace(PairwiseLayer.of(layer), weight_variance=1.0, bias_variance=0.0)
+    gain, covariance = layer.linear.gain, layer.linear.covariance()(gram)
+    if outputs.norm != "none" and outputs.norm_is_first:
+        # Only the ratio to eps matters.  The factors are applied one by one, as their product may
+        # be outside the range of float64.
+        unit = float(np.abs(covariance).max()) or 1.0
+        covariance = covariance / unit
+        outputs = replace(outputs, eps=outputs.eps / unit / gain / gain)
+    else:
+        covariance = covariance * gain * gain
+    _require_finite(covariance, number)
+    try:
+        level = outputs.levels(np.maximum(np.diagonal(covariance), 0.0))
+    except ArgumentError:
+        if number == 1:
+            raise
+        raise NonFiniteError(None, number, "mean-field Gram matrix") from None
+    return _Pairs(outputs, covariance, level)
+
+
+def _pairwise_map(pairs: _Pairs) -> tuple[FloatArray, float]:
+    """Return F(G) of a layer without norm over the batch, and its relative error."""
+    layer, level = pairs.layer, pairs.level
+    gram, _, error = layer.step(level, level, pairs.covariance, None, same=True)
+    # The quadrature of a pair of samples may round otherwise in the other order.
+    gram = 0.5 * (gram + gram.T)
+    lengths = layer.sigma.mean_square(level.side)
+    if not layer.norm_is_first:
+        lengths = 3.0 * lengths / level.scale**2
+    norm = float(np.linalg.norm(gram))
+    return gram, max(error, _ROUNDING) * float(lengths.sum()) / norm if norm > 0.0 else 0.0
+
+
+def _mapped(
+    layer: Layer, seen: Sequence[Rows | _Pairs], angles: int, shifts: FloatArray
+) -> tuple[FloatArray, float, int]:
+    """Return F(G) of some G, the largest relative error of one, and the nodes of a lattice."""
+    activation = layer.rows.activation
+    method, rows = _method(layer), [law for law in seen if isinstance(law, Rows)]
+    if method == "lattice":
+        grams, nodes = pairwise_maps(rows, activation, angles, shifts)
+        return grams, 0.0, nodes
+    if method == "pairwise":
+        steps = [_pairwise_map(pairs) for pairs in seen if isinstance(pairs, _Pairs)]
+    else:
+        steps = [homogeneous_map(law, *(slopes(activation) or (0.0, 0.0))) for law in rows]
+    return np.array([gram for gram, _ in steps]), max(error for _, error in steps), 0
+
+
+def _refined(
+    layers: Sequence[Layer],
+    gram: FloatArray,
+    first: Rows | _Pairs,
+    key: int,
+    rtol: float,
+    max_nodes: int,
+) -> MeanFieldTrajectory:
+    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds."""
+    shifts = np.random.default_rng(key).random((SHIFTS, 2))
+    for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
+        finer = (next_angles / angles) ** 2
+        run = _iterated(layers, gram, first, "lattice", angles, shifts, rtol, max_nodes / finer)
+        if run.error <= rtol or run.nodes * finer > max_nodes:
+            break
+    return replace(run, key=key)
 
 
 def _require_finite(gram: FloatArray, layer: int) -> None:
@@ -236,70 +308,55 @@ def _require_finite(gram: FloatArray, layer: int) -> None:
         raise NonFiniteError(None, layer, "mean-field Gram matrix")
 
 
-def _homogeneous(
-    chain: Chain, first: _FirstLayer, depth: int, left: float, right: float
+def _iterated(
+    layers: Sequence[Layer],
+    gram: FloatArray,
+    first: Rows | _Pairs,
+    method: str,
+    angles: int = 0,
+    shifts: FloatArray | None = None,
+    rtol: float = math.inf,
+    refinable: float = 0.0,
 ) -> MeanFieldTrajectory:
-    """Return the trajectory for a homogeneous activation with these slopes."""
-    grams, worst = [first.gram], 0.0
-    for layer in range(1, depth + 1):
-        rows = first.rows if layer == 1 else _next_rows(chain, grams[-1], layer)
-        gram, error = homogeneous_map(rows, left, right)
-        _require_finite(gram, layer)
-        gram, more = _after_norm(chain, grams[-1], gram, layer)
-        error += more
-        grams.append(gram)
-        worst = max(worst, error)
-    return MeanFieldTrajectory(
-        layers=np.arange(depth + 1),
-        gram=np.array(grams),
-        stderr=np.zeros((depth + 1, *first.gram.shape)),
-        error=worst,
-        method="homogeneous",
-        nodes=0,
-        key=None,
-    )
+    """Return the mean over trajectories from a Gram matrix, one for each shift or a single one.
 
-
-def _lattice(
-    chain: Chain, first: _FirstLayer, depth: int, key: int, rtol: float, max_nodes: int
-) -> MeanFieldTrajectory:
-    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds."""
-    shifts = np.random.default_rng(key).random((SHIFTS, 2))
-    for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
-        grams, stderrs, worst, most = [first.gram], [np.zeros_like(first.gram)], 0.0, 0
-        states = np.repeat(first.gram[None], SHIFTS, axis=0)
-        for layer in range(1, depth + 1):
-            rows = [first.rows if layer == 1 else _next_rows(chain, G, layer) for G in states]
-            products, nodes = pairwise_maps(rows, chain.activation, angles, shifts)
-            most = max(most, nodes)
-            _require_finite(products, layer)
-            pairs = zip(states, products, strict=True)
-            normed = [_after_norm(chain, before, one, layer) for before, one in pairs]
-            states = np.array([gram for gram, _ in normed])
-            mean = np.mean(states, axis=0)
-            _require_finite(mean, layer)
-            worst = max(worst, *(error for _, error in normed))
-            grams.append(mean)
-            stderrs.append(_standard_error(states, mean))
-            worst = max(worst, _relative(stderrs[-1], mean))
-            refinable = most * (next_angles / angles) ** 2 <= max_nodes
-            if worst > rtol and refinable:
-                break
-        else:
+    Parameters
+    ----------
+    first : Rows or _Pairs
+        What the first layer sees.
+    rtol, refinable : float
+        The iteration ends where the error exceeds `rtol`, if there are at most `refinable` nodes.
+    """
+    shifts = np.zeros((1, 2)) if shifts is None else shifts
+    grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
+    states = np.repeat(gram[None], len(shifts), axis=0)
+    for number, layer in enumerate(layers, 1):
+        seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
+        states, error, nodes = _mapped(layer, seen, angles, shifts)
+        most = max(most, nodes)
+        _require_finite(states, number)
+        mean = np.mean(states, axis=0)
+        _require_finite(mean, number)
+        grams.append(mean)
+        stderrs.append(_standard_error(states, mean))
+        worst = max(worst, error, _relative(stderrs[-1], mean))
+        if worst > rtol and most <= refinable:
             break
     return MeanFieldTrajectory(
-        layers=np.arange(depth + 1),
+        layers=np.arange(len(layers) + 1),
         gram=np.array(grams),
         stderr=np.array(stderrs),
         error=worst,
-        method="lattice",
+        method=method,
         nodes=most,
-        key=key,
+        key=None,
     )
 
 
 def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
     """Return the standard error of each entry of the mean of the states, plus rounding."""
+    if len(states) == 1:
+        return np.zeros_like(mean)
     spread = np.std(states, axis=0, ddof=1) / math.sqrt(len(states))
     size = np.sqrt(np.abs(np.diagonal(mean)))
     return np.asarray(spread + _ROUNDING * size[:, None] * size)

@@ -8,7 +8,7 @@ only function that goes from G to that covariance.
 A norm over the features divides each sample by the root mean square of its features.  At infinite
 width the mean over all of them, or over those of a group, is 0 and the mean square is the variance
 of the sample.  So before the activation such a norm divides the covariance by constants; after the
-activation, the rows are those without norm (`bnmc.mean_field.map.norm_after`).
+activation, the rows are those without norm (`bnmc.mean_field.pairwise_layer`).
 
 An integral over z removes the normalization from expectations.  Let u ~ N(0, S), with tr S = 1, be
 a row as the normalization sees it, and φ = √n u / √(‖u‖² + ε) the normalized row, with n the batch
@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
-from bnmc.chain.chain import Chain
+from bnmc.chain.layers import Layer
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
@@ -86,31 +86,31 @@ class Rows:
         return np.asarray(1.0 / (1.0 + 2.0 * z[:, None] * self.norm_values))
 
 
-def follows_activation(chain: Chain) -> bool:
+def follows_activation(layer: Layer) -> bool:
     """Whether a norm over the features acts on σ(h)."""
-    return chain.normalization.axis == "features" and chain.order_code == ACTIVATION_FIRST
+    return layer.rows.norm.axis == "features" and layer.rows.order == ACTIVATION_FIRST
 
 
-def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> Rows:
-    """Return the law of a row, as the normalization of the chain sees it.
+def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> Rows:
+    """Return the law of a row, as the normalization of a layer sees it.
 
     Parameters
     ----------
-    chain : Chain
+    layer : Layer
         Its batch size, gain, bias, convolution, normalization and eps are used.
     gram : ndarray of shape (batch, batch)
         The Gram matrix G of the layer before.
     rounding : float
         Relative rounding error of G.  Eigenvalues λ ≤ batch · rounding · ‖G‖_∞ count as 0.
     """
-    norm, n = chain.normalization, chain.batch
-    plain = norm.is_identity or follows_activation(chain)
+    norm, n, eps = layer.rows.norm, layer.rows.batch, layer.rows.eps
+    plain = norm.is_identity or follows_activation(layer)
     scale = float(1 if plain else n)
     none = np.zeros(0)
-    zero = Rows(np.zeros((n, 0)), none, none, float(plain or chain.eps > 0), scale)
-    covariance = _row_covariance(chain, gram)
+    zero = Rows(np.zeros((n, 0)), none, none, float(plain or eps > 0), scale)
+    covariance = _row_covariance(layer, gram)
     if norm.axis == "features" and not plain:
-        return _rows_of_samples(covariance, n, chain.eps, rounding)
+        return _rows_of_samples(covariance, n, eps, rounding)
     if covariance is None:
         return zero
     basis = _seen_basis(norm, n)
@@ -123,7 +123,7 @@ def gaussian_rows(chain: Chain, gram: FloatArray, rounding: float = EPSILON) -> 
         values = covariance.multiplied(values)
         return Rows(vectors, values, np.zeros_like(values), 1.0, scale)
     trace = float(values.sum())
-    damping = covariance.divided(n * chain.eps) / trace
+    damping = covariance.divided(n * eps) / trace
     if not np.isfinite(damping):  # the rows are negligible beside eps
         return zero
     values = values / trace
@@ -173,16 +173,17 @@ class _Covariance:
         return value
 
 
-def _row_covariance(chain: Chain, gram: FloatArray) -> _Covariance | None:
+def _row_covariance(layer: Layer, gram: FloatArray) -> _Covariance | None:
     """Return the covariance of a row of h given the Gram matrix G; None if it is 0.
 
-    It is gain² G, or gain² C(G) plus the variance of a bias; see `Chain.covariance`.
+    It is gain² G, or gain² C(G) plus the variance of a bias; see `Linear.covariance`.
     """
-    covariance = chain.covariance(gram)
+    linear = layer.linear
+    covariance = linear.covariance(shows_bias=not layer.rows.hides_common_part())(gram)
     largest = float(np.abs(covariance).max())
     if largest == 0.0:
         return None
-    return _Covariance(covariance / largest, (largest, chain.gain, chain.gain))
+    return _Covariance(covariance / largest, (largest, linear.gain, linear.gain))
 
 
 def _seen_basis(norm: Norm, batch: int) -> FloatArray:
