@@ -111,7 +111,7 @@ class PairwiseLayer:
         rows, linear = layer.rows, layer.linear
         return cls(
             sigma=dual(rows.activation), norm=kind_of(rows.norm), order=_NAMES[rows.order],
-            weight_variance=linear.gain**2, bias_variance=linear.bias_variance, skip=rows.skip,
+            weight_variance=linear.gain * linear.gain, bias_variance=linear.bias_variance, skip=rows.skip,
             eps=rows.eps,
         )  # fmt: skip
 

@@ -331,12 +331,28 @@ def test_kinks_without_closed_form_raise_with_the_result():
     assert float(field(1.0)) == 1.0
     with pytest.raises(PartialEstimateError):
         field.trajectory(1, correlation=0.99999, rtol=1e-12)
-    hidden = Activation(lambda x: np.tanh(x) if x < 0.377 else np.tanh(0.377) + 3 * (x - 0.377))
+    stairs = Activation(lambda x: np.floor(10.0 * x))  # more jumps than are searched for
     with pytest.raises(PartialEstimateError) as caught:
-        CorrelationMap(hidden, norm="rms").phase()
+        CorrelationMap(stairs, norm="rms").phase()
     assert caught.value.partial.name == "chaotic"
     with pytest.raises(PartialEstimateError):
-        CorrelationMap(hidden, norm="rms", bias_variance=0.1).fixed_points(rtol=1e-9)
+        CorrelationMap(stairs, norm="rms", bias_variance=0.1).fixed_points(rtol=1e-9)
+
+
+@pytest.mark.parametrize("norm", ["none", "rms"])
+def test_kinks_need_not_be_declared(norm):
+    def bent(x):
+        return np.tanh(x) if x < 0.377 else np.tanh(0.377) + 3 * (x - 0.377)
+
+    options = {"norm": norm, "weight_variance": 0.2, "bias_variance": 0.1}
+    found = CorrelationMap(Activation(bent), **options)
+    declared = CorrelationMap(Activation(bent, kinks=(0.377,)), **options)
+    assert found.phase().error < 1e-11
+    assert found.phase().gradient_factor == pytest.approx(
+        declared.phase().gradient_factor, rel=1e-11
+    )
+    c = np.array([-0.9, 0.3, 0.99])
+    np.testing.assert_allclose(found(c, rtol=1e-8), declared(c, rtol=1e-8), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_what_raises():
     for name in ("fluctuation_rtol", "max_points"):
         with pytest.raises(ArgumentError, match=name):
             along(Chain(10, 3, "tanh"), START, 2, **{name: 0})
-    with pytest.raises(PartialEstimateError, match="standard error") as caught:
+    with pytest.raises(PartialEstimateError, match="mean square known to") as caught:
         along(Chain(10, 3, "tanh"), START, 2, fluctuation_rtol=1e-9, max_points=600)
     law = caught.value.partial.fluctuations
     assert law.error > 1e-9

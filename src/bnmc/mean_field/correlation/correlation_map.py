@@ -82,7 +82,7 @@ class CorrelationMap:
     ----------
     activation : str, Activation or callable
         Activation σ, as for `bnmc.infinite_width.dual`. The derivative of your own function is
-        computed if it is not known. Kinks should be declared.
+        computed if it is not known. Kinks need not be declared; see `bnmc.infinite_width.dual`.
     weight_variance : float, default 1
         σ_w², the variance of the weights times the number of their inputs, from 1e-100 to 1e100.
     bias_variance : float, default 0
@@ -122,7 +122,7 @@ class CorrelationMap:
     Gauss-Legendre sums on panels that end at kinks. V has a closed form, or is a Hermite series.
     Stated errors consist of four times the largest difference between sums on panels of three
     widths, the bound of what the series lacks, and rounding, each propagated to first order. They
-    include kinks that were not declared, but may miss features narrower than 0.01 √q.
+    include kinks that were neither declared nor found, but may miss features narrower than 0.01 √q.
 
     Examples
     --------

@@ -23,7 +23,7 @@ import numpy as np
 
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.duals.duals import Dual, derivative_of, dual
+from bnmc.mean_field.duals.duals import Dual, derivative_of, dual, with_kinks
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import slopes
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
@@ -57,7 +57,7 @@ class GaussianFunction:
     derivative : callable or None
         σ′; None if it is not known, so that it is computed from polynomials on panels.
     kinks : tuple of float
-        The points where σ or σ′ is discontinuous.
+        The points where σ or σ′ is discontinuous, declared or found.
     slopes : tuple of float or None
         Slopes left and right of 0 if σ is positively homogeneous, else None.
     dual : Dual
@@ -106,15 +106,15 @@ def _of_formula(name: str) -> GaussianFunction:
 
 @lru_cache(maxsize=64)
 def _of_activation(function: Activation) -> GaussianFunction:
-    found = dual(function)
+    sigma, resolved = dual(function), with_kinks(function)
     return GaussianFunction(
         name=function.name,
         value=function,
         derivative=derivative_of(function),
-        kinks=function.kinks,
+        kinks=resolved.kinks,
         slopes=slopes(function),
-        dual=found,
-        expanded=None if found.closed_form else function,
+        dual=sigma,
+        expanded=None if sigma.closed_form else resolved,
     )
 
 

@@ -1,14 +1,7 @@
-"""One layer of an infinitely wide network, as a map of the variance q and the correlation c.
+"""A pairwise layer as a map of the variance q and the correlation c of two inputs.
 
-Let h_l be the pre-activations of two inputs whose variances are equal, N the normalization over the
-features, and
-
-    h_{l+1} = skip N(h_l) + W σ(N(h_l)) + b      (order "norm-activation"),
-    h_{l+1} = skip h_l + W N(σ(h_l)) + b         (order "activation-norm"),
-    h_{l+1} = skip h_l + W σ(N(h_l)) + b         (order "pre-activation"),
-
-W with entries of variance σ_w²/width, b with entries of variance σ_b².  At infinite width the
-coordinates of h_l are independent normal pairs with variance q and correlation c.  One layer maps
+The two inputs have the same variance.  In the notation of `bnmc.mean_field.pairwise_layer`, one
+layer maps
 
     q ← skip² p + σ_w² t (V(r, 1) − m²) + σ_b²,
     c ← (skip² p c + σ_w² t (V(r, c) − m²) + σ_b²) / q_new,
@@ -24,10 +17,6 @@ none               q              q              m = 0, t = 1
 "activation-norm"  q              q              m = E σ(u) for a norm that subtracts means,
                                                  else 0; t = 1 / (V(r, 1) − m² + eps)
 =================  =============  =============  =============================================
-
-Before σ the means over the features are 0 at infinite width, so layer, RMS and group normalization
-are the same there.  Group normalization with a fixed number of groups is layer normalization: each
-group is infinitely wide.
 
 If V has a closed form, it is used.  If not, V is a power series in c whose coefficients are not
 negative: the squares of the Hermite coefficients of σ.
@@ -53,9 +42,10 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     moments,
     rough_moments,
 )
-from bnmc.mean_field.duals.closed_forms import CLOSED_FORMS, ClosedForm, homogeneous
+from bnmc.mean_field.duals.duals import Dual, Side
 from bnmc.mean_field.duals.series import expansion
 from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.pairwise_layer import NO_VARIANCE, PairwiseLayer, kind_of
 
 #: Normalizations over the features, and none; a string that begins with "group" is one, too.
 _NORMS = ("none", "layer", "rms", "group")
@@ -63,9 +53,6 @@ _ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
 # Largest variance and factor: their squares and products are far from the end of float64.
 _MOST = 1e100
-
-# A part of E σ² below this is rounding: the norm would divide by it.
-_NO_VARIANCE = 1e-13
 
 
 class Level(NamedTuple):
@@ -103,37 +90,17 @@ class Level(NamedTuple):
     gradient_error: float
 
 
-@dataclass(frozen=True, eq=False)
-class PairLayer:
-    """A layer: activation, variances, normalization.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PairLayer(PairwiseLayer):
+    """A layer whose moments have rigorous errors and derivatives.
 
     Attributes
     ----------
     function : GaussianFunction
-    weight_variance, bias_variance, skip, eps : float
-    norm : {"none", "layer", "rms"}
-        "layer" stands for all norms over the features that subtract the mean, "rms" for those that
-        do not.
-    order : {"norm-activation", "activation-norm", "pre-activation"}
+        The activation; `sigma` is its dual.
     """
 
     function: GaussianFunction
-    weight_variance: float
-    bias_variance: float
-    norm: str
-    order: str
-    skip: float
-    eps: float
-
-    @property
-    def norm_is_first(self) -> bool:
-        """Whether σ acts on the normalized pre-activation, or there is no normalization."""
-        return self.norm == "none" or self.order != "activation-norm"
-
-    @property
-    def streams_normalized(self) -> bool:
-        """Whether the skip connection carries the normalized pre-activation."""
-        return self.norm != "none" and self.order == "norm-activation"
 
     @property
     def fixes_variance(self) -> bool:
@@ -161,48 +128,39 @@ class PairLayer:
         ArgumentError
             If σ has no finite mean square, or is constant and is to be normalized.
         """
-        return self._level(variance, moments(self.function, self._inner(variance)))
+        return self._level(variance, moments(self.function, self.argument(variance)))
 
     def rough_level(self, variance: float) -> Level:
         """Return the level at q > 0 without errors, ``inf`` where the mean square is not finite."""
-        return self._level(variance, rough_moments(self.function, self._inner(variance)))
-
-    def _inner(self, variance: float) -> float:
-        if self.norm == "none" or not self.norm_is_first:
-            return variance
-        return variance / (variance + self.eps)
+        return self._level(variance, rough_moments(self.function, self.argument(variance)))
 
     def _level(self, variance: float, inner: Moments) -> Level:
-        w, skip = self.weight_variance, self.skip**2
+        w, skip, stream = self.weight_variance, self.skip**2, self.stream(variance)
         if self.norm_is_first:
-            mean, factor = 0.0, 1.0
-            stream = inner.variance if self.streams_normalized else variance
-            part, error = inner.square, inner.error
-            shrink = (
-                1.0
-                if self.norm == "none"
-                else self.eps / (variance + self.eps) / (variance + self.eps)
-            )
+            mean, factor, part, error = 0.0, 1.0, inner.square, inner.error
+            # The derivative of the variance of the argument of σ.
+            shrink = 1.0
+            if self.norm != "none":
+                shrink = self.eps / (variance + self.eps) / (variance + self.eps)
             slope = skip * (shrink if self.streams_normalized else 1.0)
             slope += w * shrink * inner.square_slope
         else:
-            mean, stream = (inner.mean if self.norm == "layer" else 0.0), variance
+            mean = inner.mean if self.norm == "layer" else 0.0
             lengths = inner.square - mean**2
-            if not lengths > _NO_VARIANCE * inner.square:
+            if not lengths > NO_VARIANCE * inner.square:
                 allowed = f'a function that is not constant, since norm="{self.norm}" follows it'
                 raise ArgumentError("activation", self.function.name, allowed)
             factor = 1.0 / (lengths + self.eps)
             part, error = lengths * factor, 3.0 * inner.error * inner.square / lengths
             change = inner.square_slope - (2.0 * mean * inner.mean_slope if mean else 0.0)
             slope = skip + w * self.eps * factor * factor * change
-        following = skip * stream + w * part + self.bias_variance
         gradient = skip * stream + w * factor * inner.variance * inner.gradient
         return Level(
             inner=inner,
             stream=stream,
             mean=mean,
             factor=factor,
-            following=following,
+            following=self.weighed(stream, part),
             variance_slope=slope,
             gradient=gradient / variance,
             error=error,
@@ -231,8 +189,10 @@ def pair_layer(
     ArgumentError, ArgumentTypeError, UnknownNameError
         If an argument is not allowed.
     """
+    function = gaussian_function(activation)
     return PairLayer(
-        function=gaussian_function(activation),
+        sigma=function.dual,
+        function=function,
         weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
         bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
         norm=_kind(norm),
@@ -259,14 +219,9 @@ def layer_of(chain: Chain) -> PairLayer:
         )
         raise ArgumentError("chain", chain, "a chain of fully connected layers", hint)
     return pair_layer(
-        chain.activation,
-        chain.gain**2,
-        getattr(chain, "bias_variance", 0.0),
-        chain.normalization,
-        getattr(chain, "order", "norm-activation"),
-        chain.skip,
-        chain.eps,
-    )
+        chain.activation, chain.gain**2, chain.bias_variance, chain.normalization, chain.order,
+        chain.skip, chain.eps,
+    )  # fmt: skip
 
 
 def _kind(norm: str | Norm) -> str:
@@ -274,7 +229,7 @@ def _kind(norm: str | Norm) -> str:
     if isinstance(norm, Norm):
         if norm.axis == "batch":
             raise _of_batch(norm.name)
-        return "none" if norm.is_identity else "layer" if norm.centred else "rms"
+        return kind_of(norm)
     if not isinstance(norm, str):
         raise ArgumentTypeError("norm", norm, ", ".join(_NORMS))
     if norm.startswith("batch"):
@@ -310,7 +265,7 @@ class _PairFunction(Protocol):
 class _Closed(NamedTuple):
     """A dual activation with a closed form, at one variance."""
 
-    form: ClosedForm
+    sigma: Dual
     inner: Moments
 
     def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
@@ -324,12 +279,11 @@ class _Closed(NamedTuple):
         if np.isinf(self.inner.gradient):  # the form of "step" lacks the derivative of the jump
             with np.errstate(divide="ignore"):
                 slope = 1.0 / (2.0 * np.pi * np.sqrt((1.0 - correlation) * (1.0 + correlation)))
-        return np.asarray(slope), _ROUNDING
+        return slope, _ROUNDING
 
     def _pair(self, correlation: FloatArray) -> tuple[FloatArray, FloatArray]:
-        q = np.asarray(self.inner.variance)
-        with np.errstate(over="ignore", invalid="ignore"):
-            return self.form.pair(q, q, np.asarray(q * correlation))
+        side = Side(np.asarray(self.inner.variance))
+        return self.sigma.pair(side, side, side.variance * correlation, needs_slope=True)[:2]
 
 
 class PowerSeries(NamedTuple):
@@ -392,12 +346,7 @@ def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
         If a series is needed and σ has no finite mean square.
     """
     if function.expanded is None:
-        form = (
-            homogeneous(*function.slopes)
-            if function.slopes is not None
-            else CLOSED_FORMS[function.name]
-        )
-        return _Closed(form, inner)
+        return _Closed(function.dual, inner)
     found = expansion(function.expanded, np.array([inner.variance]))
     squares = found.coefficients[0] ** 2
     rest = max(inner.square - float(squares.sum()), float(found.rest[0]) * inner.square)
@@ -430,8 +379,8 @@ class LevelMap(NamedTuple):
         """Return the correlations after the layer, and the largest error."""
         layer, level = self.layer, self.level
         value, error = self.pairs.value(correlation)
-        product = layer.skip**2 * level.stream * correlation
-        product = product + self._weight * (value - level.mean**2) + layer.bias_variance
+        outputs = level.factor * (value - level.mean**2)
+        product = layer.weighed(level.stream * correlation, outputs)
         following = np.clip(product / level.following, -1.0, 1.0)
         # At c = 1 both are computed from the same moments, but rounded apart.
         following = np.where(correlation == 1.0, 1.0, following)

@@ -118,7 +118,7 @@ class Dual:
             If a result is not finite.
         PartialEstimateError
             If the error exceeds `rtol`, as it may for correlations near 1 or −1 if the activation
-            has kinks that are not declared; ``partial`` is the pair of arrays.
+            has many kinks that are not declared; ``partial`` is the pair of arrays.
 
         Notes
         -----
@@ -251,7 +251,8 @@ def dual(activation: _Spec | Dual) -> Dual:
     series is bounded by the mean squares, which are computed directly. If the series lacks more
     than 1e-12, as near correlation 1 or −1 if σ or σ′ has kinks, V and V′ are computed by
     quadrature with panels that end at the kinks. Its error is the difference of two rules. One
-    pair takes some milliseconds, unless many pairs have the same two variances.
+    pair takes some milliseconds, unless many pairs have the same two variances. Kinks, jumps and
+    singular slopes of a function need not be declared: up to 32 of them are found in [−16, 16].
 
     Examples
     --------
@@ -286,11 +287,12 @@ def _of_function(function: Activation) -> Dual:
         if at_zero is not None:
             return Dual(function.name, True, homogeneous(*at_zero), None, None)
         function.check_derivative()
-        derivative = derivative and _with_kinks(derivative)
-    return Dual(function.name, False, None, _with_kinks(function), derivative)
+        derivative = derivative and with_kinks(derivative)
+    return Dual(function.name, False, None, with_kinks(function), derivative)
 
 
-def _with_kinks(function: Activation) -> Activation:
+@lru_cache(maxsize=64)
+def with_kinks(function: Activation) -> Activation:
     """Return a function whose kinks include those that were not declared, if they are resolved."""
     if function.builtin:
         return function
