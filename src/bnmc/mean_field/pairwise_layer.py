@@ -110,10 +110,14 @@ class PairwiseLayer:
         """Return a layer whose norm, if it has one, acts over the features."""
         rows, linear = layer.rows, layer.linear
         return cls(
-            sigma=dual(rows.activation), norm=kind_of(rows.norm), order=_NAMES[rows.order],
-            weight_variance=linear.gain * linear.gain, bias_variance=linear.bias_variance, skip=rows.skip,
+            sigma=dual(rows.activation),
+            norm=kind_of(rows.norm),
+            order=_NAMES[rows.order],
+            weight_variance=linear.gain * linear.gain,
+            bias_variance=linear.bias_variance,
+            skip=rows.skip,
             eps=rows.eps,
-        )  # fmt: skip
+        )
 
     @property
     def norm_is_first(self) -> bool:
