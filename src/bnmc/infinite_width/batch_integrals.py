@@ -187,7 +187,7 @@ class Homogeneous:
         self.error = 0.0
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
+        """Return E σσᵀ of y batch, and the tangents of earlier layers (zeros for None)."""
         value, error = homogeneous_map(law, *self._slopes)
         self.error = max(self.error, error)
         if tangent is None or law.rank < 3:
@@ -200,17 +200,17 @@ class Homogeneous:
         halves = np.zeros((2, *value.shape))
         size = max(1, _BLOCK // value.size)
         for half in (0, 1):
-            z, weights, c = (one[half::2] for one in (nodes.z, nodes.weight, spectra))
+            z, weights, c = (part[half::2] for part in (nodes.z, nodes.weight, spectra))
             for first in range(0, z.size, size):
                 at = slice(first, first + size)
                 C = (vectors * c[at, None]) @ vectors.T
                 MC = vectors @ (seen * c[at, None]) @ vectors.T
                 CMC = vectors @ (c[at, :, None] * seen * c[at, None]) @ vectors.T
-                one = z[at, None, None]
-                ends = 0.5 * one**2 * _diagonal(CMC) - one * _diagonal(MC)
+                y = z[at, None, None]
+                ends = 0.5 * y**2 * _diagonal(CMC) - y * _diagonal(MC)
                 terms = _Terms(
-                    M - one * (MC + MC.swapaxes(1, 2)) + one**2 * CMC,
-                    C, 0.5 * one**2 * np.einsum("zii->z", MC)[:, None, None], ends, ends,
+                    M - y * (MC + MC.swapaxes(1, 2)) + y**2 * CMC,
+                    C, 0.5 * y**2 * np.einsum("zii->z", MC)[:, None, None], ends, ends,
                 )  # fmt: skip
                 variances = _diagonal(C)[:, 0]
                 expected = self._tangent(terms, _signs(C, variances, variances))
@@ -244,15 +244,15 @@ class Homogeneous:
 
     def _tangent(self, terms: _Terms, signs: _Signs) -> FloatArray:
         """Return the expectation in the integral of the tangents at each node."""
-        found = self.signed * (terms.X + terms.weight * terms.B)
+        expected = self.signed * (terms.X + terms.weight * terms.B)
         if self.unsigned > 0.0:
-            found = found + self.unsigned * (
+            expected = expected + self.unsigned * (
                 signs.product * terms.X
                 + terms.weight * signs.absolute
                 + signs.left * terms.columns
                 + signs.right * terms.rows.swapaxes(1, 2)
             )
-        return np.asarray(found)
+        return np.asarray(expected)
 
     def _sum(self, halves: FloatArray) -> FloatArray:
         """Return the sum of two half rules, and note their difference."""
@@ -393,10 +393,10 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     decay = 0.0 if tangent else 0.5 * (np.log1p(2.0 * z)[:, None] + np.log1p(2.0 * y))
     largest = log_weight - decay
     used = largest > largest.max() + np.log(_CUT)
-    found = []
+    columns = []
     for k in np.nonzero(used.any(axis=1))[0]:
         at = np.nonzero(used[k])[0]
-        found.append(
+        columns.append(
             _Column(
                 float(z[k]),
                 y[at],
@@ -408,7 +408,7 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
                 mu[k],
             )
         )
-    return found
+    return columns
 
 
 def _spaced(x: FloatArray) -> tuple[FloatArray, FloatArray]:

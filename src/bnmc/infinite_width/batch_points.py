@@ -137,8 +137,8 @@ class Sampled:
         value, slopes = self._means((law, law), (base, base), tangent, self.control)
         if self.control is None:
             return value, slopes
-        known = Homogeneous(self.control.left, self.control.right).own(law, tangent)
-        return value + known[0], slopes + known[1]
+        exact = Homogeneous(self.control.left, self.control.right).own(law, tangent)
+        return value + exact[0], slopes + exact[1]
 
     def across(
         self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
@@ -164,24 +164,24 @@ class Sampled:
         for first in range(0, points, _BLOCK):
             z = self.normals[first : first + _BLOCK, :rank]
             rows = [z @ base.T for base in bases]
-            lengths = [np.linalg.norm(one, axis=1) for one in rows]
-            units = [one / size[:, None] for one, size in zip(rows, lengths, strict=True)]
+            lengths = [np.linalg.norm(row, axis=1) for row in rows]
+            units = [row / size[:, None] for row, size in zip(rows, lengths, strict=True)]
             inputs = [np.sqrt(law.size) * unit for law, unit in zip(laws, units, strict=True)]
-            outputs = [self.activation(one) for one in inputs]
-            if not all(np.isfinite(one).all() for one in outputs):
+            outputs = [self.activation(x) for x in inputs]
+            if not all(np.isfinite(x).all() for x in outputs):
                 raise NonFiniteError(None, None, "activation of a normalized row")
             value += outputs[0].T @ outputs[1]
             if control is not None:
-                known = [control.slope(one) * one for one in inputs]
-                value -= known[0].T @ known[1]
+                outputs = [control.slope(x) * x for x in inputs]
+                value -= outputs[0].T @ outputs[1]
             if M is None:
                 continue
             weight = np.sum(z**2, axis=1) / ((rank - 2.0) * lengths[0] * lengths[1])
             at = _Directions(units[0], units[1], units[1] @ M.T, units[0] @ M)
-            derivatives = [slope_at(self.activation, one) for one in inputs]
+            derivatives = [slope_at(self.activation, x) for x in inputs]
             slopes += at.tangents(derivatives[0] * weight[:, None], derivatives[1], M)
             if control is not None:
-                derivatives = [control.slope(one) for one in inputs]
+                derivatives = [control.slope(x) for x in inputs]
                 slopes -= at.tangents(derivatives[0] * weight[:, None], derivatives[1], M)
         scale = np.sqrt(shape[0] * shape[1] / (laws[0].trace * laws[1].trace))
         return value / points, scale * slopes / points
@@ -279,14 +279,14 @@ class ActivatedPoints:
         self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        one, two = left.covariance, right.covariance
-        with_one = [_in_units(left, one[-1, :-1]), _in_units(right, across[-1, :-1])]
-        with_two = [_in_units(left, across[:-1, -1]), _in_units(right, two[-1, :-1])]
+        first, second = left.covariance, right.covariance
+        with_first = [_in_units(left, first[-1, :-1]), _in_units(right, across[-1, :-1])]
+        with_second = [_in_units(left, across[:-1, -1]), _in_units(right, second[-1, :-1])]
         rows = _Rows.of(
             [left, right],
             joint_factor(left, right, across[:-1, :-1]),
-            np.array([np.concatenate(with_one), np.concatenate(with_two)]),
-            np.array([[one[-1, -1], across[-1, -1]], [across[-1, -1], two[-1, -1]]]),
+            np.array([np.concatenate(with_first), np.concatenate(with_second)]),
+            np.array([[first[-1, -1], across[-1, -1]], [across[-1, -1], second[-1, -1]]]),
         )
         return self._means((left, right), rows, tangent)
 
@@ -371,7 +371,7 @@ class _Rows(NamedTuple):
             z = z * np.sqrt(squares / np.sum(z**2, axis=1))[:, None]
             weight = squares / (k - 2)
         means = z @ self.means.T + normals[:, k : k + rest] @ self.rest.T
-        return [z @ one.T for one in self.deviations], list(means.T), weight
+        return [z @ factor.T for factor in self.deviations], list(means.T), weight
 
 
 class _Outputs(NamedTuple):
@@ -430,8 +430,8 @@ class _Outputs(NamedTuple):
 
     def _seen(self, vectors: FloatArray) -> FloatArray:
         """Return q(w) of vectors."""
-        found = _projected(vectors)
-        return np.asarray(found - self.unit * np.sum(self.unit * found, axis=1)[:, None])
+        rows = _projected(vectors)
+        return np.asarray(rows - self.unit * np.sum(self.unit * rows, axis=1)[:, None])
 
 
 def require_rows_vary(activation: Activation) -> None:

@@ -285,7 +285,7 @@ class NormalizedBatches(_LayerwiseNetwork):
         """
         if self.depth:
             return self.products([centred(part) for part in self.parts()])
-        return {key: self.with_bias(one) for key, one in self.products(self.parts()).items()}
+        return {key: self.with_bias(block) for key, block in self.products(self.parts()).items()}
 
     def with_bias(self, kernel: FloatArray) -> FloatArray:
         """Return a kernel plus σ_b²."""
@@ -319,7 +319,7 @@ class ActivatedBatches(_LayerwiseNetwork):
             np.column_stack([centred(part), 2.0 * (0.5 * part).mean(axis=1)])
             for part in self.parts()
         ]
-        return {key: self.with_bias(one) for key, one in self.products(parts).items()}
+        return {key: self.with_bias(block) for key, block in self.products(parts).items()}
 
     def with_bias(self, kernel: FloatArray) -> FloatArray:
         """Return a kernel plus σ_b², which joins the means only."""
@@ -329,11 +329,11 @@ class ActivatedBatches(_LayerwiseNetwork):
     def joined(self, blocks: dict[Key, FloatArray]) -> dict[Key, FloatArray]:
         """Return the kernels of samples from those of deviations and means."""
         sums = {
-            key: one[:-1, :-1] + one[:-1, -1:] + one[-1:, :-1] + one[-1, -1]
-            for key, one in blocks.items()
+            key: block[:-1, :-1] + block[:-1, -1:] + block[-1:, :-1] + block[-1, -1]
+            for key, block in blocks.items()
         }
         # Sums in another order may round differently.
-        return {(i, j): 0.5 * (one + one.T) if i == j else one for (i, j), one in sums.items()}
+        return {(i, j): 0.5 * (k + k.T) if i == j else k for (i, j), k in sums.items()}
 
 
 def centred(batch: FloatArray) -> FloatArray:
@@ -384,7 +384,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Prog
         # Matrices of a block of points are too small for several threads.
         with reporting(progress, network.name, "pairs of batches") as report, one_blas_thread():
             done = _Counter(report, steps)
-            kernels = [network.replicate(points, one, done) for one in generators]
+            kernels = [network.replicate(points, each, done) for each in generators]
         mean = np.mean(kernels, axis=0)
         spread = np.std(kernels, axis=0, ddof=1) / np.sqrt(_REPLICATES)
         norm = float(np.linalg.norm(mean))

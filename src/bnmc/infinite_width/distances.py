@@ -139,7 +139,7 @@ def convergence(
     slope -0.52 ± 0.05
     """
     depth = integer("depth", depth, low=1, high=MOST_LAYERS)
-    sizes = [integer("widths", one, low=2) for one in items("widths", widths, "integers >= 2")]
+    sizes = [integer("widths", width, low=2) for width in items("widths", widths, "integers >= 2")]
     if len(set(sizes)) < 2:
         raise ArgumentError("widths", sizes, "at least two different widths")
     networks = integer("networks", networks, low=2)
@@ -150,25 +150,20 @@ def convergence(
     limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
     means, errors = [], []
     for number, width in enumerate(sizes):
-        found = ntk(
+        finite = ntk(
             x, depth, method="monte-carlo", width=width, networks=networks,
             rng=np.random.default_rng([key, number]), progress=progress, **options,
         )  # fmt: skip
-        assert isinstance(found, SimulatedKernel)
-        far = np.sqrt(np.square(found.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum())
+        assert isinstance(finite, SimulatedKernel)
+        far = np.sqrt(np.square(finite.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum())
         means.append(float(far.mean()))
         errors.append(float(far.std(ddof=1)) / np.sqrt(networks))
     distances, stderr = np.array(means), np.array(errors)
-    slope, slope_stderr = _line(np.log(sizes), np.log(distances), stderr / distances)
+    line, covariance = np.polyfit(
+        np.log(sizes), np.log(distances), 1, w=distances / stderr, cov="unscaled"
+    )
+    slope, slope_stderr = float(line[0]), float(np.sqrt(covariance[0, 0]))
     return Convergence(np.array(sizes), distances, stderr, slope, slope_stderr, limit)
-
-
-def _line(x: FloatArray, y: FloatArray, errors: FloatArray) -> tuple[float, float]:
-    """Return the slope of a weighted line, and its standard error."""
-    weight = 1.0 / errors**2
-    centred = x - np.average(x, weights=weight)
-    total = float((weight * centred**2).sum())
-    return float((weight * centred * y).sum()) / total, total**-0.5
 
 
 def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: bool = True) -> float:

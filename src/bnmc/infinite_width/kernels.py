@@ -353,7 +353,7 @@ def _kernel(
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
     dtype, progress = precision(options["dtype"]), as_progress(options["progress"])
-    batches = _batches([one.shape[1] for one in sets], norm, options["batch"])
+    batches = _batches([inputs.shape[1] for inputs in sets], norm, options["batch"])
     is_simulated = choice("method", method, _METHODS) == "monte-carlo"
     if is_simulated:
         width = integer("width", options["width"], low=2)
@@ -363,8 +363,8 @@ def _kernel(
             sigma=dual(activation), norm=norm, order=order, weight_variance=weight_variance,
             bias_variance=bias_variance, skip=skip,
         )  # fmt: skip
-        kernel = TiledKernel(sets, depth, layer, tangent)
-        return kernel.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
+        tiles = TiledKernel(sets, depth, layer, tangent)
+        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
         raise ArgumentError("activation", activation.name, allowed)
@@ -375,9 +375,9 @@ def _kernel(
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
         return simulated_kernel(finite, networks, draw_key(rng), progress)
-    found = _of_batches(network, rtol, rng, progress)
+    kernel = _of_batches(network, rtol, rng, progress)
     with np.errstate(over="ignore"):  # beyond the range of float32
-        return found.astype(dtype)
+        return kernel.astype(dtype)
 
 
 def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...]]:
@@ -396,8 +396,8 @@ def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...
     if len(given) != len(counts):
         raise ArgumentError("batch", given, f"{len(counts)} numbers of samples")
     sizes = []
-    for count, one in zip(counts, given, strict=True):
-        size = integer("batch", one, low=1)
+    for count, number in zip(counts, given, strict=True):
+        size = integer("batch", number, low=1)
         if count % size:
             raise ArgumentError("batch", size, f"a divisor of the number of samples, {count}")
         sizes.append((size,) * (count // size))

@@ -31,8 +31,6 @@ from bnmc.infinite_width.batch_points import normal_points
 from bnmc.infinite_width.batches import BatchNetwork, Key, Report, centred
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
-__all__ = ["RowPaths"]
-
 # Numbers of one array of all points, at most.
 _NUMBERS = 1 << 24
 _MOST = 1 << 18
@@ -79,24 +77,24 @@ class RowPaths(BatchNetwork):
                 for (i, j), tangent in tangents.items()
             }
             for (i, j), tangent in moved.items():
-                ends = [slope_at(self.activation, layers[one].x) for one in (i, j)]
+                ends = [slope_at(self.activation, layers[batch].x) for batch in (i, j)]
                 seen = np.einsum("pi,pij,pj->ij", ends[0], tangent, ends[1], optimize=True)
                 fresh[i, j] += self.weight_variance * seen / points
-            tangents = {key: self.skip**2 * one + fresh[key] for key, one in moved.items()}
+            tangents = {key: self.skip**2 * block + fresh[key] for key, block in moved.items()}
             x = np.concatenate([layer.x for layer in layers], axis=1)
             report()
             if depth < self.depth:
                 h, weight = self._next(a, x, depth, rng), np.ones(1)
         if self.tangent:
-            return self.assembled({key: one.mean(axis=0) for key, one in tangents.items()})
+            return self.assembled({key: block.mean(axis=0) for key, block in tangents.items()})
         stream = self._blocks(self.skip**2 * (x.T @ x) / points)
-        return self.assembled({key: fresh[key] + one for key, one in stream.items()})
+        return self.assembled({key: fresh[key] + block for key, block in stream.items()})
 
     def _first(
         self, normals: FloatArray
     ) -> tuple[list[FloatArray], FloatArray, dict[Key, FloatArray]]:
         """Return the deviations of h_0, the weights of its tangents, and these."""
-        parts = [centred(one) for one in self.parts()]
+        parts = [centred(part) for part in self.parts()]
         products = self.products(parts)
         laws = [self.law(products[i, i], 0, i) for i in range(len(parts))]
         # Batches of all scales are alike.
@@ -120,7 +118,7 @@ class RowPaths(BatchNetwork):
     ) -> list[FloatArray]:
         """Return the deviations of h of the next layer."""
         points, samples = x.shape
-        outputs = np.hstack([one - one.mean(axis=1, keepdims=True) for one in self._split(a)])
+        outputs = np.hstack([part - part.mean(axis=1, keepdims=True) for part in self._split(a)])
         covariance = self.weight_variance * (outputs.T @ outputs) / points
         rows = self._blocks(covariance + self.skip**2 * (x.T @ x) / points)
         laws = [self.law(rows[i, i], depth, i) for i in range(len(self.sizes))]

@@ -17,8 +17,6 @@ from bnmc._support.arguments import choice, instance, real
 from bnmc._support.text import text_table
 from bnmc.errors import ArgumentTypeError
 
-__all__ = ["SCALINGS", "Properties", "Scaling", "as_scaling"]
-
 _HALF = Fraction(1, 2)
 
 

@@ -22,8 +22,6 @@ from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import Scaling, as_scaling
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["NetworkTraining", "train_networks"]
-
 #: Derivative of the loss of one sample in the output f, for the label y.
 _GRADIENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "cross-entropy": lambda f, y: np.asarray(expit(f)) - y,
@@ -191,9 +189,9 @@ def train_networks(
     each = np.broadcast_to(labels, (count, inputs.shape[1]))
     groups = [slice(first, first + together) for first in range(0, count, together)]
     with np.errstate(over="ignore", invalid="ignore"):  # raises below
-        found = [list(plan.trained(each[at], generators[at])) for at in groups]
+        records = [list(plan.trained(each[at], generators[at])) for at in groups]
     outputs, kernels, squares, changes = (
-        np.concatenate([np.stack([record[part] for record in group], axis=1) for group in found])
+        np.concatenate([np.stack([record[part] for record in group], axis=1) for group in records])
         for part in range(4)
     )
     if not np.isfinite(outputs).all():
@@ -212,8 +210,8 @@ def _steps(steps: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _generators(rng: Any, count: int) -> list[np.random.Generator]:
     """Return the generator of each network."""
-    if isinstance(rng, Sequence) and any(isinstance(one, np.random.Generator) for one in rng):
-        if len(rng) != count or not all(isinstance(one, np.random.Generator) for one in rng):
+    if isinstance(rng, Sequence) and any(isinstance(seed, np.random.Generator) for seed in rng):
+        if len(rng) != count or not all(isinstance(seed, np.random.Generator) for seed in rng):
             raise ArgumentError("rng", f"{len(rng)} objects", f"{count} generators, or one seed")
         return list(rng)
     return np.random.default_rng(rng).spawn(count)
@@ -244,15 +242,15 @@ class _Plan(NamedTuple):
         """
         factor, output_rate, input_rate = self.scaling.factors(self.width, self.reference)
         hidden = [self.scaling.hidden_rate(self.width, self.reference)] * (self.layers - 1)
-        rates = [self.rate * one for one in (input_rate, *hidden, output_rate)]
+        rates = [self.rate * factor for factor in (input_rate, *hidden, output_rate)]
         normals = self._normals(generators)
         root = math.sqrt(self.width)
-        weights = [normals[0], *(one * (factor / root) for one in normals[1:])]
-        first = [one.copy() for one in weights]
+        weights = [normals[0], *(layer * (factor / root) for layer in normals[1:])]
+        first = [layer.copy() for layer in weights]
         both, samples = np.hstack([self.inputs, self.tests]), self.inputs.shape[1]
         shift = np.zeros((len(generators), both.shape[1]))
         if self.scaling.corrected:
-            unscaled = [normals[0], *(one / root for one in normals[1:])]
+            unscaled = [normals[0], *(layer / root for layer in normals[1:])]
             shift = self._outputs(unscaled, both) - self._outputs(weights, both)
         for step in range(int(self.steps[-1]) + 1):
             active, outputs, deltas = self._passes(weights)
@@ -261,9 +259,9 @@ class _Plan(NamedTuple):
                     eta * (_lengths(x) * _lengths(delta)).mean(axis=-1)
                     for eta, x, delta in zip(rates, active, deltas, strict=True)
                 ]
-                squares = [_mean_squares(one) for one in weights]
+                squares = [_mean_squares(layer) for layer in weights]
                 changes = [
-                    _mean_squares(one - old) for one, old in zip(weights, first, strict=True)
+                    _mean_squares(new - old) for new, old in zip(weights, first, strict=True)
                 ]
                 f = self._outputs(weights, both) + shift
                 yield f, _last_first(kernels), _last_first(squares), _last_first(changes)
@@ -277,7 +275,7 @@ class _Plan(NamedTuple):
         """Return the standard normal weights of each layer, (networks, outputs, inputs)."""
         d = self.width
         shapes = [(d, len(self.inputs)), *[(d, d)] * (self.layers - 1), (1, d)]
-        each = [[one.standard_normal(shape) for shape in shapes] for one in generators]
+        each = [[rng.standard_normal(shape) for shape in shapes] for rng in generators]
         return [np.stack(layer) for layer in zip(*each, strict=True)]
 
     def _outputs(self, weights: list[FloatArray], inputs: FloatArray) -> FloatArray:

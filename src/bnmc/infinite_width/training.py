@@ -356,8 +356,8 @@ def _cross_entropy_flow(
     )
     if not solution.success:
         raise PartialEstimateError(f"the solver failed: {solution.message}", solution.message)
-    found = np.asarray(solution.y).T[np.searchsorted(moments, when)]
-    return found.reshape(when.size, *labels.shape)
+    states = np.asarray(solution.y).T[np.searchsorted(moments, when)]
+    return states.reshape(when.size, *labels.shape)
 
 
 def _probabilities(outputs: FloatArray) -> FloatArray:
@@ -488,11 +488,11 @@ def posterior(
     across = finite_array("test_tangent", test_tangent, shape=("tests", n)).astype(np.float64)
     m = across.shape[0]
     cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
-    own = finite_array("test_covariance", test_covariance, shape=(m, m)).astype(np.float64)
+    among = finite_array("test_covariance", test_covariance, shape=(m, m)).astype(np.float64)
     pulls = _learned(values, rate / n * when)
     maps = np.einsum("ij,tj,kj->tik", across @ vectors, pulls, vectors, optimize=True)
     mixed = maps @ cross.T
-    covariance = own - mixed - np.swapaxes(mixed, 1, 2) + maps @ square @ np.swapaxes(maps, 1, 2)
+    covariance = among - mixed - np.swapaxes(mixed, 1, 2) + maps @ square @ np.swapaxes(maps, 1, 2)
     return Posterior(when, np.einsum("tik,k...->ti...", maps, labels), _symmetric(covariance))
 
 

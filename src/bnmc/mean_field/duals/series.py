@@ -110,8 +110,8 @@ def expansion(f: Activation, variances: FloatArray) -> Expansion:
     rest = np.maximum(squares[:, None] - partial, 0.0) / positive[:, None]
     enough = np.nonzero((rest <= _ROUNDING).all(axis=0))[0]
     terms = int(enough[0]) + 1 if enough.size else _MOST_TERMS
-    found = Expansion(distinct, fine[0][:, :terms], squares, rest[:, terms - 1], change)
-    return Expansion(*(part[position] for part in found))
+    series = Expansion(distinct, fine[0][:, :terms], squares, rest[:, terms - 1], change)
+    return Expansion(*(part[position] for part in series))
 
 
 def pair_sum(
@@ -255,8 +255,9 @@ def nearly_equal(
     position = position.reshape(-1)
     for number in np.nonzero(counts > _MANY)[0]:
         members = np.nonzero(position == number)[0]
-        found = _interpolated(f, p[members], q[members], correlation[members])
-        values[members], errors[members] = found
+        values[members], errors[members] = _interpolated(
+            f, p[members], q[members], correlation[members]
+        )
     alone = np.nonzero(counts[position] <= _MANY)[0]
     # Pairs of similar correlations have panels of similar lengths.
     alone = alone[np.argsort(np.abs(correlation[alone]))]
@@ -274,13 +275,13 @@ def _interpolated(
     checks = np.cos(np.pi * (np.arange(_CHECKS) + 0.3) / _CHECKS)
     points = low + 0.5 * (high - low) * (np.concatenate([nodes, checks]) + 1.0)
     moduli = np.maximum(1.0 - points**2, 0.0)
-    exact, own = _quadrature(
+    exact, off_exact = _quadrature(
         f, np.full(points.size, p[0]), np.full(points.size, q[0]), sign * moduli
     )
     fit = np.polynomial.chebyshev.chebfit(nodes, exact[: nodes.size], _DEGREE)
     off = np.abs(np.polynomial.chebyshev.chebval(checks, fit) - exact[nodes.size :])
     scaled = 2.0 * (t - low) / (high - low) - 1.0 if high > low else np.zeros_like(t)
-    error = float(off.max() + own.max())
+    error = float(off.max() + off_exact.max())
     values = np.asarray(np.polynomial.chebyshev.chebval(scaled, fit), dtype=np.float64)
     return values, np.full(t.size, error)
 

@@ -285,22 +285,22 @@ def deviation(
     weight = weight / weight.sum()
     x = np.clip(x, *_inside(breaks))
     at = panel_points(breaks, gauss_legendre(_ORDER).nodes)[0]
-    known = evaluate(function, at)
-    value, eta = _compared(function, breaks, x, known)
+    at_nodes = evaluate(function, at)
+    value, eta = _compared(function, breaks, x, at_nodes)
 
     mean = float(np.sum(weight * value))
     factor = 1.0 + x * x
     centred = np.abs(value - mean)
-    own = float(np.sum(weight * centred * eta * factor))
+    pure = float(np.sum(weight * centred * eta * factor))
     second = float(np.sum(weight * (eta * factor) ** 2)) + tail
     size = math.sqrt(float(np.sum(weight * (centred * factor) ** 2)))
     cross = math.sqrt(float(np.sum(weight * (eta * factor) ** 2))) * size
     largest = float(np.sum(weight * eta * factor)) * float((centred * factor).max())
     product = (
-        2.0 * own + 2.0 * min(cross, largest) + 2.0 * _TAIL_SHARE * math.sqrt(tail) * size + second
+        2.0 * pure + 2.0 * min(cross, largest) + 2.0 * _TAIL_SHARE * math.sqrt(tail) * size + second
     )
     first = float(np.sum(weight * eta))
-    slope, mixed = _slope_errors(breaks, at, known, eta.max(axis=1), dimension, ignored)
+    slope, mixed = _slope_errors(breaks, at, at_nodes, eta.max(axis=1), dimension, ignored)
     mean_square = float(np.sum(weight * value**2))
     return Deviation(
         mean_square=mean_square,
@@ -320,10 +320,10 @@ def largest_deviation(function: Function, breaks: FloatArray) -> float:
     Deviations on panels shorter than 1e-6 count times the length of the panel.
     """
     x = np.clip(_points(breaks, _double_exponential()[0]), *_inside(breaks))
-    known = evaluate(function, panel_points(breaks, gauss_legendre(_ORDER).nodes)[0])
+    at_nodes = evaluate(function, panel_points(breaks, gauss_legendre(_ORDER).nodes)[0])
     length = np.diff(breaks)
     share = np.where(length < 1e-6, length, 1.0)
-    return float((_compared(function, breaks, x, known)[1].max(axis=1) * share).max())
+    return float((_compared(function, breaks, x, at_nodes)[1].max(axis=1) * share).max())
 
 
 def density(x: FloatArray, dimension: float) -> FloatArray:
@@ -380,17 +380,17 @@ def _inside(breaks: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _compared(
-    function: Function, breaks: FloatArray, x: FloatArray, known: FloatArray
+    function: Function, breaks: FloatArray, x: FloatArray, at_nodes: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return values at points of each panel, and their distances from the polynomials.
 
-    `known` has the values at the Gauss-Legendre nodes of the panels.
+    `at_nodes` has the values at the Gauss-Legendre nodes of the panels.
     """
     half = 0.5 * np.diff(breaks)[:, None]
     value = evaluate(function, x)
     basis = legendre.legvander((x - breaks[:-1, None]) / half - 1.0, _ORDER - 1)
     to_coefficients = gauss_legendre(_ORDER).to_coefficients
-    expected = np.einsum("pxk,pk->px", basis, known @ to_coefficients.T)
+    expected = np.einsum("pxk,pk->px", basis, at_nodes @ to_coefficients.T)
     return value, np.abs(value - expected)
 
 
@@ -482,7 +482,7 @@ def explosive(function: Function, breaks: FloatArray) -> FloatArray:
 
 def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
     """Return the points at which σ′ is infinite; E σ′² must be finite (see `explosive`)."""
-    found = []
+    spots = []
     for point in _shrinking(breaks):
         trends = _trends(function, point)
         if not any(trend is not None and trend.exponent < _REGULAR for trend in trends):
@@ -496,13 +496,13 @@ def singularities(function: Function, breaks: FloatArray) -> list[Singularity]:
             if trend is not None:
                 shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
                 error += 4.0 * trend.last * shrink / (1.0 - shrink)
-        found.append(Singularity(point, low, high, energy, error, change))
+        spots.append(Singularity(point, low, high, energy, error, change))
     # Ends of panels very near a singular point look singular as well.
-    kept: list[Singularity] = []
-    for spot in sorted(found, key=lambda one: -one.error):
-        if all(abs(spot.point - other.point) > _SAME for other in kept):
-            kept.append(spot)
-    return kept
+    distinct: list[Singularity] = []
+    for spot in sorted(spots, key=lambda spot: -spot.error):
+        if all(abs(spot.point - other.point) > _SAME for other in distinct):
+            distinct.append(spot)
+    return distinct
 
 
 def _shrinking(breaks: FloatArray) -> list[float]:

@@ -115,8 +115,8 @@ def row_panels(edges: FloatArray, order: int) -> tuple[FloatArray, FloatArray]:
     nodes, weights : ndarray of shape (..., kept panels · order)
     """
     length = np.diff(edges)
-    kept = (length > _EMPTY).reshape(-1, length.shape[-1]).any(axis=0)
-    half, low = 0.5 * length[..., kept, None], edges[..., :-1][..., kept, None]
+    used = (length > _EMPTY).reshape(-1, length.shape[-1]).any(axis=0)
+    half, low = 0.5 * length[..., used, None], edges[..., :-1][..., used, None]
     nodes, weights, _, _ = gauss_legendre(order)
     shape = (*edges.shape[:-1], -1)
     return (low + half * (nodes + 1.0)).reshape(shape), (half * weights).reshape(shape)
@@ -243,11 +243,11 @@ def tabulate(
     done: list[tuple[float, float, float, FloatArray]] = []
     scale: FloatArray = np.zeros(tolerance.size)
     for depth in range(_DEEPEST + 1):
-        found = [_coefficients(function, panel, order) for panel in waiting]
-        scale = np.maximum(scale, np.abs(found).max(axis=(0, 1)))
+        series = [_coefficients(function, panel, order) for panel in waiting]
+        scale = np.maximum(scale, np.abs(series).max(axis=(0, 1)))
         last = depth == _DEEPEST or len(done) + 2 * len(waiting) > _MOST_PANELS
         halves = []
-        for panel, coefficients in zip(waiting, found, strict=True):
+        for panel, coefficients in zip(waiting, series, strict=True):
             if last or np.all(np.abs(coefficients[-2:]) <= tolerance * scale):
                 done.append((*panel, coefficients))
             else:

@@ -225,9 +225,9 @@ def merged(points: FloatArray) -> FloatArray:
     """Sort points and drop each one within rounding of the point before it; keep the last one."""
     points = np.sort(points)
     keep = np.concatenate([[True], np.diff(points) > _MERGE * (points[-1] - points[0])])
-    kept: FloatArray = points[keep]
-    kept[-1] = points[-1]
-    return kept
+    distinct: FloatArray = points[keep]
+    distinct[-1] = points[-1]
+    return distinct
 
 
 def _missed(
@@ -255,7 +255,7 @@ def _missed(
         probes.append(centre + distance * np.arange(-2.0, 3.0))
         anchors.append(np.repeat(centre, 5, axis=1))
     x = np.concatenate([probe.ravel() for probe in probes])
-    anchor = np.concatenate([one.ravel() for one in anchors])
+    anchor = np.concatenate([points.ravel() for points in anchors])
     panel = np.clip(np.searchsorted(breaks, x, "right") - 1, 0, half.size - 1)
     # A probe at the very end of a panel may belong to the next one, across a jump.
     inside = (x > low[panel]) & (x < breaks[panel + 1])
@@ -269,11 +269,11 @@ def _missed(
     basis = legendre.legvander(local, _RESOLVE_ORDER - 1)
     expected = np.einsum("xk,xk->x", basis, (values @ to_coefficients.T)[panel])
     size = np.maximum(np.abs(values).max(axis=1), _scale(function, breaks[-1]))
-    found = evaluate(function, x)
-    if not np.all(np.isfinite(found)):
+    value = evaluate(function, x)
+    if not np.all(np.isfinite(value)):
         raise UnresolvedError("the function is not finite everywhere")
     size += _noise(values, low, breaks[1:]) / _MISSED
-    miss = np.abs(found - expected) / np.maximum(size, TINY)[panel]
+    miss = np.abs(value - expected) / np.maximum(size, TINY)[panel]
     cuts: set[float] = set()
     for index in np.unique(panel[miss > _MISSED]):
         here = np.flatnonzero((panel == index) & (miss > _MISSED))
@@ -424,8 +424,8 @@ def constants(activation: Activation) -> FloatArray:
     """
     if activation.builtin:
         return np.array(activation.kinks)
-    found = {abs(number) for number in _numbers(activation.scalar("float64"), set())}
-    numbers = sorted(found - {0.0})[:_MOST_NUMBERS]
+    sizes = {abs(number) for number in _numbers(activation.scalar("float64"), set())}
+    numbers = sorted(sizes - {0.0})[:_MOST_NUMBERS]
     points = {0.0, *numbers}
     for a, b in product(numbers, numbers):
         points |= {a + b, abs(a - b), a / b, a * b}
@@ -491,17 +491,17 @@ def _anomalies(activation: Activation) -> tuple[tuple[float, float], ...]:
     """
     if activation.builtin:
         return ()
-    found: list[tuple[float, float]] = []
+    places: list[tuple[float, float]] = []
     for start, end, distance in _GRID:
         count = round((end - start) / distance)
         for first in range(0, count, _CHUNK):
             # Chunks overlap by two points.  The offset is not a round number, as kinks often are.
             index = np.arange(first, min(first + _CHUNK, count) + 2)
             x = start + distance * (index - 0.381966)
-            found += [(float(x[i]), distance) for i in _outstanding(activation(x))]
-            if len(found) > _MOST_ANOMALIES:
+            places += [(float(x[i]), distance) for i in _outstanding(activation(x))]
+            if len(places) > _MOST_ANOMALIES:
                 return ()
-    return tuple(found)
+    return tuple(places)
 
 
 def _outstanding(values: FloatArray) -> list[int]:

@@ -163,16 +163,16 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     Given a, y runs from −√m cos(a + tilt) to √m cos(a − tilt), with tilt = arcsin ρ.
     """
     sine = np.clip(breaks / np.sqrt(dimension), -1.0, 1.0)
-    own = np.arcsin(sine)
+    crossed = np.arcsin(sine)
     # From four dimensions on, the density of y vanishes at its edge, where panels that shrink
     # towards a point then are as good as one.
     inner = sine[1:-1]
-    kept = np.diff(inner, prepend=-2.0) > (_SHRUNK if dimension >= 4 else 0.0)
-    upper = np.arccos(inner[kept])
+    apart = np.diff(inner, prepend=-2.0) > (_SHRUNK if dimension >= 4 else 0.0)
+    upper = np.arccos(inner[apart])
     lower = np.pi - upper
     other = np.concatenate([tilt + upper, tilt - upper, -tilt + lower, -tilt - lower])
-    inside = (other > own[0]) & (other < own[-1])
-    return merged(np.concatenate([own, other[inside]]))
+    inside = (other > crossed[0]) & (other < crossed[-1])
+    return merged(np.concatenate([crossed, other[inside]]))
 
 
 def _given_first_angles(
