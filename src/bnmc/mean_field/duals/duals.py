@@ -300,7 +300,7 @@ def with_kinks(function: Activation) -> Activation:
         breaks = panels_of(function, _LIMIT)
     except UnresolvedError:
         return function
-    places = [kink for order in range(3) for kink in jumps(function, breaks, order).tolist()]
+    places = jumps(function, breaks).tolist()
     places += explosive(function, breaks).tolist()
     places += [singular.point for singular in singularities(function, breaks)]
     kinks = list(function.kinks)
