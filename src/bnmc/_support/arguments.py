@@ -582,6 +582,9 @@ def draw_key(rng: Any) -> int:
 
 Float64Array = NDArray[np.float64]
 
+#: An argument of real numbers: one, or an array of any shape.
+Reals = ArrayLike
+
 #: Above this limit float64 no longer represents every integer.
 LARGEST_INTEGER = 2**53
 

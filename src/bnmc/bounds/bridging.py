@@ -58,10 +58,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import Float64Array, broadcast, finite_array, real_numbers
+from bnmc._support.arguments import Float64Array, Reals, broadcast, finite_array, real_numbers
 from bnmc._support.linalg import EPS, rounding_unit
 from bnmc.bounds.activation_distortion import Distortion, distortion
 from bnmc.bounds.gaussian import spectral_deviation
@@ -121,7 +120,7 @@ class _FixedPointLike(Protocol):
 
 
 #: G*: a mean-field fixed point or a matrix.
-_Star = _FixedPointLike | ArrayLike
+_Star = _FixedPointLike | Reals
 
 
 # --- theorems 1 and 3, their corollaries, eq. (6), and the poster's theorem
@@ -160,7 +159,7 @@ class Bulk:
     depth: _Result
 
 
-def equation_6(*, depth: ArrayLike, width: ArrayLike, batch: ArrayLike) -> _Result:
+def equation_6(*, depth: Reals, width: Reals, batch: Reals) -> _Result:
     r"""Bound ``exp(3 n l / (2 d))`` of the deviation of the vanilla linear chain.
 
     Section 4.2: "an overall bound for deviation from G* …
@@ -202,14 +201,14 @@ def equation_6(*, depth: ArrayLike, width: ArrayLike, batch: ArrayLike) -> _Resu
 
 def theorem_1(
     *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    depth: Reals,
+    width: Reals,
+    batch: Reals,
+    alpha: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    constant: ArrayLike = 1.0,
+    constant: Reals = 1.0,
 ) -> Concentration:
     r"""Theorem 1, eq. (8): relative deviation of the eigenvalues of G_l, for common activations.
 
@@ -258,14 +257,14 @@ def theorem_1(
 
 def corollary_2(
     *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    depth: Reals,
+    width: Reals,
+    batch: Reals,
+    alpha: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    constant: ArrayLike = 1.0,
+    constant: Reals = 1.0,
 ) -> Concentration:
     r"""Corollary 2, eq. (9): the spectra of two inputs of the same network approach one another.
 
@@ -315,15 +314,15 @@ def corollary_2(
 
 def theorem_3(
     *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    depth: Reals,
+    width: Reals,
+    batch: Reals,
+    alpha: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
-    constant: ArrayLike = 1.0,
+    distortion: Reals | Distortion,
+    constant: Reals = 1.0,
 ) -> Concentration:
     r"""Theorem 3, eq. (11): relative deviation of the Gram matrix, for general activations.
 
@@ -383,13 +382,13 @@ def theorem_3(
 
 def corollary_4(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
-    constant: ArrayLike = 1.0,
+    distortion: Reals | Distortion,
+    constant: Reals = 1.0,
 ) -> Concentration:
     r"""Corollary 4, eq. (12): the Gram matrices of two inputs approach one another.
 
@@ -428,13 +427,7 @@ def corollary_4(
 
 
 def corollary_6(
-    *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    t: ArrayLike,
-    constant: ArrayLike = 1.0,
+    *, depth: Reals, width: Reals, batch: Reals, alpha: Reals, t: Reals, constant: Reals = 1.0
 ) -> Concentration:
     r"""Corollary 6, eq. (17): deviation of the eigenvalues of G_l, for well-conditioned G*.
 
@@ -480,13 +473,7 @@ def corollary_6(
 
 
 def corollary_7(
-    *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    t: ArrayLike,
-    constant: ArrayLike = 1.0,
+    *, depth: Reals, width: Reals, batch: Reals, alpha: Reals, t: Reals, constant: Reals = 1.0
 ) -> Concentration:
     r"""Corollary 7, eq. (18): deviation of the Gram matrix, for well-conditioned G*.
 
@@ -522,12 +509,7 @@ def corollary_7(
 
 
 def corollary_8(
-    *,
-    width: ArrayLike,
-    alpha: ArrayLike,
-    star: _Star,
-    constant: ArrayLike = 1.0,
-    depth_constant: ArrayLike = 1.0,
+    *, width: Reals, alpha: Reals, star: _Star, constant: Reals = 1.0, depth_constant: Reals = 1.0
 ) -> Bulk:
     r"""Corollary 8: an interval of all eigenvalues of G_l but one, in sufficiently deep layers.
 
@@ -580,13 +562,13 @@ def corollary_8(
 
 def poster_theorem(
     *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    condition: ArrayLike | None = None,
+    depth: Reals,
+    width: Reals,
+    batch: Reals,
+    alpha: Reals,
+    condition: Reals | None = None,
     star: _Star | None = None,
-    constant: ArrayLike = 1.0,
+    constant: Reals = 1.0,
 ) -> _Result:
     r"""Return the radius of the poster's main result, its Theorem 2.
 
@@ -642,12 +624,12 @@ def poster_theorem(
 
 def lemma_5(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
-    constant: ArrayLike = 1.0,
+    distortion: Reals | Distortion,
+    constant: Reals = 1.0,
 ) -> _Result:
     r"""Lemma 5, eq. (13): change of the law of Gaussian rows with covariance G* in one layer.
 
@@ -694,12 +676,12 @@ def lemma_5(
 
 def lemma_9(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
+    distortion: Reals | Distortion,
 ) -> _Result:
     r"""Lemma 9, eq. (20): the Gram matrix of independent rows is near its expectation.
 
@@ -751,12 +733,12 @@ def lemma_9(
 
 def gram_concentration(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    t: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    t: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
+    distortion: Reals | Distortion,
 ) -> _Result:
     r"""Bound ``P{‖C^{−½} G C^{−½} − I‖_F² >= t}`` for independent rows: a provable Lemma 9.
 
@@ -809,7 +791,7 @@ def gram_concentration(
     return np.where(t_ > 0, bound, 1.0)[()]
 
 
-def lemma_10(*, t: ArrayLike, total_variation: ArrayLike) -> _Result:
+def lemma_10(*, t: Reals, total_variation: Reals) -> _Result:
     r"""Lemma 10, eq. (31): the deviation of G, from the total variation of one layer.
 
     "In the same setting as Lemma 5, we have
@@ -851,11 +833,11 @@ def lemma_10(*, t: ArrayLike, total_variation: ArrayLike) -> _Result:
 
 def lemma_11(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
+    distortion: Reals | Distortion,
 ) -> _Result:
     r"""Lemma 11, eq. (36): Lemma 5, "restated" with its constants.
 
@@ -899,11 +881,11 @@ def lemma_11(
 
 def equation_47(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
+    distortion: Reals | Distortion,
 ) -> _Result:
     r"""Eq. (47): the last line of the proof of Lemma 11, which differs from the lemma.
 
@@ -939,12 +921,12 @@ def equation_47(
 
 def one_step_total_variation(
     *,
-    width: ArrayLike,
-    batch: ArrayLike,
-    rows: ArrayLike = 1,
-    inverse_norm: ArrayLike | None = None,
+    width: Reals,
+    batch: Reals,
+    rows: Reals = 1,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
+    distortion: Reals | Distortion,
 ) -> _Result:
     r"""Bound the total variation of `rows` rows of h and of h′: a provable Lemma 11.
 
@@ -990,14 +972,14 @@ def one_step_total_variation(
 
 def lemma_12(
     *,
-    depth: ArrayLike,
-    width: ArrayLike,
-    batch: ArrayLike,
-    alpha: ArrayLike,
-    inverse_norm: ArrayLike | None = None,
+    depth: Reals,
+    width: Reals,
+    batch: Reals,
+    alpha: Reals,
+    inverse_norm: Reals | None = None,
     star: _Star | None = None,
-    distortion: ArrayLike | Distortion,
-    constant: ArrayLike = 1.0,
+    distortion: Reals | Distortion,
+    constant: Reals = 1.0,
 ) -> _Result:
     r"""Lemma 12, eq. (48): distance of the law of h_l from Gaussian rows with covariance G*.
 
@@ -1041,7 +1023,7 @@ def lemma_12(
     return np.minimum(np.exp(-layers * rate) + squared, 1)[()]
 
 
-def equation_19(C1: ArrayLike, C2: ArrayLike) -> tuple[_Result, _Result]:
+def equation_19(C1: Reals, C2: Reals) -> tuple[_Result, _Result]:
     r"""Eq. (19): bounds of the total variation of N(0, C1) and N(0, C2), as printed.
 
     .. math:: "\frac{1}{100} \le \frac{‖μ_X − μ_Y‖_{tv}}{\sum_i λ_i^2} \le \frac32, \quad
@@ -1086,7 +1068,7 @@ def equation_19(C1: ArrayLike, C2: ArrayLike) -> tuple[_Result, _Result]:
 # --- arguments that the statements share, and the formulas of ε and R
 
 
-def _checked(**given: ArrayLike) -> list[Float64Array]:
+def _checked(**given: Reals) -> list[Float64Array]:
     """Return the arguments as float64 arrays of one shape.
 
     Raises
@@ -1106,12 +1088,12 @@ def _checked(**given: ArrayLike) -> list[Float64Array]:
 
 
 def _epsilon_arguments(
-    width: ArrayLike,
-    batch: ArrayLike,
-    inverse_norm: ArrayLike | None,
+    width: Reals,
+    batch: Reals,
+    inverse_norm: Reals | None,
     star: _Star | None,
-    distortion: ArrayLike | Distortion,
-    **others: ArrayLike,
+    distortion: Reals | Distortion,
+    **others: Reals,
 ) -> list[Float64Array]:
     """Return d, n, ``‖G*⁻¹‖`` and γ, the arguments of ε, and then the others, all checked."""
     inverse = _from_star("inverse_norm", inverse_norm, star, batch, lambda low, _: 1 / low)
@@ -1121,11 +1103,11 @@ def _epsilon_arguments(
 
 def _from_star(
     name: str,
-    given: ArrayLike | None,
+    given: Reals | None,
     star: _Star | None,
-    batch: ArrayLike,
+    batch: Reals,
     function: Callable[[float, float], float],
-) -> ArrayLike:
+) -> Reals:
     """Return the argument `name` if it is given, else a function of the eigenvalues of `star`.
 
     Parameters

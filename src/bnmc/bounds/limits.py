@@ -8,15 +8,14 @@ exists, and name none: the functions take it as an argument, so their values hav
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import Float64Array, broadcast, integers, real_numbers
+from bnmc._support.arguments import Float64Array, Reals, broadcast, integers, real_numbers
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
 
 
 def du_width(
-    samples: ArrayLike, least_eigenvalue: ArrayLike, delta: ArrayLike, constant: ArrayLike = 1.0
+    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals = 1.0
 ) -> Float64Array:
     """Width ``C n⁶ / (δ³ λ⁴)`` from which on `du_residual` holds (Du et al., arXiv 1810.02054).
 
@@ -52,7 +51,7 @@ def du_width(
 
 
 def song_yang_width(
-    samples: ArrayLike, least_eigenvalue: ArrayLike, delta: ArrayLike, constant: ArrayLike = 1.0
+    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals = 1.0
 ) -> Float64Array:
     """Width ``C n⁴ ln³(n/δ) / λ⁴`` from which on `du_residual` holds (Song and Yang, 1906.03593).
 
@@ -69,10 +68,7 @@ def song_yang_width(
 
 
 def du_residual(
-    time: ArrayLike,
-    samples: ArrayLike,
-    least_eigenvalue: ArrayLike,
-    learning_rate: ArrayLike = 1.0,
+    time: Reals, samples: Reals, least_eigenvalue: Reals, learning_rate: Reals = 1.0
 ) -> Float64Array:
     """Bound ``exp(−η λ t / n)`` of ``‖ŷ_t − y‖² / ‖ŷ_0 − y‖²`` (Du et al., Theorem 3.2).
 
@@ -117,11 +113,7 @@ def du_residual(
 
 
 def arora_error(
-    complexity: ArrayLike,
-    samples: ArrayLike,
-    least_eigenvalue: ArrayLike,
-    delta: ArrayLike,
-    constant: ArrayLike = 1.0,
+    complexity: Reals, samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals = 1.0
 ) -> Float64Array:
     """Bound of the test error, ``√(2 yᵀG⁻¹y/n) + C √(ln(n/(λδ))/n)`` (Arora et al., 1901.08584).
 
@@ -161,7 +153,7 @@ def arora_error(
 
 
 def _checked(
-    samples: ArrayLike, least_eigenvalue: ArrayLike, delta: ArrayLike, constant: ArrayLike
+    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals
 ) -> tuple[Float64Array, ...]:
     return broadcast(
         samples=integers("samples", samples),
@@ -171,9 +163,9 @@ def _checked(
     )
 
 
-def _positive(name: str, value: ArrayLike) -> Float64Array:
+def _positive(name: str, value: Reals) -> Float64Array:
     return real_numbers(name, value, "numbers > 0", lambda given: given > 0.0)
 
 
-def _at_least_0(name: str, value: ArrayLike) -> Float64Array:
+def _at_least_0(name: str, value: Reals) -> Float64Array:
     return real_numbers(name, value, "numbers >= 0", lambda given: given >= 0.0)

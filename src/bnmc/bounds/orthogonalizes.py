@@ -39,9 +39,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import Float64Array, broadcast, finite_array, integers, real_numbers
+from bnmc._support.arguments import (
+    Float64Array,
+    Reals,
+    broadcast,
+    finite_array,
+    integers,
+    real_numbers,
+)
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -67,9 +73,7 @@ _SMALLEST_SHARE = 1e-250
 # --- the bounds as printed
 
 
-def theorem_1(
-    depth: ArrayLike, width: ArrayLike, batch: ArrayLike, alpha: ArrayLike
-) -> Float64Array:
+def theorem_1(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64Array:
     """Theorem 1: bound of the mean orthogonality gap.
 
     "Under Assumption A₁(α, ℓ), the following holds:
@@ -117,9 +121,7 @@ def theorem_1(
     return bound
 
 
-def corollary_3(
-    depth: ArrayLike, width: ArrayLike, batch: ArrayLike, alpha: ArrayLike
-) -> Float64Array:
+def corollary_3(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64Array:
     """Corollary 3: bound of the squared Wasserstein-2 distance of W H from a Gaussian matrix.
 
     "For G ∈ R^{d×n} with i.i.d. zero-mean 1/d-variance Gaussian elements,
@@ -158,7 +160,7 @@ def corollary_3(
     return bound
 
 
-def theorem_5(v_hat: ArrayLike, width: ArrayLike, batch: ArrayLike) -> Float64Array:
+def theorem_5(v_hat: Reals, width: Reals, batch: Reals) -> Float64Array:
     """Theorem 5: bound of the mean of V̂ after one layer.
 
     "Sequence {H_ℓ} obeys
@@ -194,7 +196,7 @@ def theorem_5(v_hat: ArrayLike, width: ArrayLike, batch: ArrayLike) -> Float64Ar
     return contracted + 1 / np.sqrt(width)
 
 
-def lemma_6(width: ArrayLike) -> Float64Array:
+def lemma_6(width: Reals) -> Float64Array:
     """Lemma 6: bound of the variance of ``C = HᵀH`` after one layer.
 
     "The following concentration always holds ``E‖C_{ℓ+1} − E[C_{ℓ+1}]‖² <= 1/d``", for given H_ℓ
@@ -224,7 +226,7 @@ def lemma_6(width: ArrayLike) -> Float64Array:
     return 1 / integers("width", width, accept_floats=True)
 
 
-def lemma_8(v_hat: ArrayLike, batch: ArrayLike) -> Float64Array:
+def lemma_8(v_hat: Reals, batch: Reals) -> Float64Array:
     """Lemma 8: bound of V̂ after one layer of infinite width.
 
     "For p_n(σ) defined in Eq. (13), the following holds:
@@ -276,7 +278,7 @@ def _require_at_most_one_over_batch(name: str, array: Float64Array, batch: Float
 # --- the bounded quantities: of a given representation, and of one layer from it
 
 
-def shortfall(eigenvalues: ArrayLike) -> Float64Array:
+def shortfall(eigenvalues: Reals) -> Float64Array:
     """Lyapunov function ``V̂(H) = 1/n − σ_n(H)²`` (eq. 11): 1/n less the smallest share.
 
     By Lemma 4, V̂ bounds the orthogonality gap, ``V <= 2n V̂``. A sharper bound is
@@ -308,7 +310,7 @@ def shortfall(eigenvalues: ArrayLike) -> Float64Array:
     return np.maximum(1 / shares.shape[-1] - shares.min(axis=-1), 0)
 
 
-def expected_shares(eigenvalues: ArrayLike) -> Float64Array:
+def expected_shares(eigenvalues: Reals) -> Float64Array:
     """Eigenvalues of the mean of ``H₊ᵀH₊`` after one layer (eqs. 13 and 15), at any width.
 
     Given H of squared singular values ``s_i`` that sum to 1, the mean has the eigenvectors of
@@ -361,7 +363,7 @@ def expected_shares(eigenvalues: ArrayLike) -> Float64Array:
     return step / 2 * total
 
 
-def expected_squared_gap(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
+def expected_squared_gap(eigenvalues: Reals, width: Reals) -> Float64Array:
     """Mean ``E[V(H₊)² | H]`` of the squared orthogonality gap after one layer.
 
     It is ``Σ p_i² − 1/n + (1 − Σ p_i²)/d`` with the p of `expected_shares`: the squared gap of the
@@ -395,7 +397,7 @@ def expected_squared_gap(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Arr
     return np.square(p - 1 / p.shape[-1]).sum(axis=-1) + variance
 
 
-def one_step_variance(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
+def one_step_variance(eigenvalues: Reals, width: Reals) -> Float64Array:
     """Variance ``E‖C₊ − E C₊‖_F² = (1 − Σ p_i²)/d`` of ``C₊ = H₊ᵀH₊`` given H.
 
     C₊ is the mean of d independent projectors of rank one with mean diag(p) (`expected_shares`).
@@ -432,7 +434,7 @@ def one_step_variance(eigenvalues: ArrayLike, width: ArrayLike) -> Float64Array:
     return (p * (1 - p)).sum(axis=-1) / width
 
 
-def wasserstein_squared(eigenvalues: ArrayLike) -> Float64Array:
+def wasserstein_squared(eigenvalues: Reals) -> Float64Array:
     """Squared Wasserstein-2 distance of W H, for given H, from i.i.d. N(0, 1/(nd)) entries.
 
     The rows of W H are N(0, HᵀH/d), and those of the Gaussian matrix are N(0, I/(nd)). The two
@@ -465,7 +467,7 @@ def wasserstein_squared(eigenvalues: ArrayLike) -> Float64Array:
     return np.square(np.sqrt(shares) - 1 / math.sqrt(n)).sum(axis=-1)
 
 
-def _shares(eigenvalues: ArrayLike) -> Float64Array:
+def _shares(eigenvalues: Reals) -> Float64Array:
     """Return the eigenvalues over their sum, or raise an error if one is negative."""
     array = finite_array("eigenvalues", eigenvalues, shape=(..., "n"))
     values = array.astype(np.float64, copy=False)
@@ -484,7 +486,7 @@ def _shares(eigenvalues: ArrayLike) -> Float64Array:
 # --- stationary means
 
 
-def stationary_squared_gap(width: ArrayLike, batch: ArrayLike) -> Float64Array:
+def stationary_squared_gap(width: Reals, batch: Reals) -> Float64Array:
     """Stationary mean ``(n−1)(n+2)²/(4n(n+1)d)`` of the squared orthogonality gap.
 
     The formula is of leading order in 1/d: each layer adds a variance of (1 − 1/n)/d, and contracts
@@ -516,7 +518,7 @@ def stationary_squared_gap(width: ArrayLike, batch: ArrayLike) -> Float64Array:
     return _squared_gap(d, n)
 
 
-def stationary_squared_distance(width: ArrayLike, batch: ArrayLike) -> Float64Array:
+def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
     """Mean ``E‖G − G*‖_F² = n²(m−1)(m+2)²/(4m(m+1)d)``, m = n−1, of the *centred* linear chain.
 
     That chain is ``bnmc.Chain.bn_mlp(width, batch, "linear")``, with ``G* = (n I − 11ᵀ)/(n−1)``.
@@ -551,7 +553,7 @@ def stationary_squared_distance(width: ArrayLike, batch: ArrayLike) -> Float64Ar
 
 
 def _width_and_batch(
-    width: ArrayLike, batch: ArrayLike, *, smallest_batch: int
+    width: Reals, batch: Reals, *, smallest_batch: int
 ) -> tuple[Float64Array, ...]:
     return broadcast(
         width=integers("width", width, accept_floats=True),

@@ -41,10 +41,16 @@ Errors of the text
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bnmc import gram
-from bnmc._support.arguments import Float64Array, broadcast, finite_array, integers, real_numbers
+from bnmc._support.arguments import (
+    Float64Array,
+    Reals,
+    broadcast,
+    finite_array,
+    integers,
+    real_numbers,
+)
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -59,7 +65,7 @@ __all__ = [
 ]
 
 
-def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
+def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
     """Lemma 1: lower bound ``(1 − τ)² r(H)``, ``r = (Tr M)²/‖M‖_F²``, of the soft rank of H.
 
     For every matrix, rank(H) >= r(H). For the sequence of eq. (2), whose rows are normalized,
@@ -109,7 +115,7 @@ def lemma_1(M: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
     return np.square(1 - tau) * gram.rank_bound(matrices)
 
 
-def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
+def lemma_5_gamma(bound: Reals, width: Reals) -> Float64Array:
     """Largest γ of Lemmas 5 and 6, ``1/(8Bd)``, for weights in [−B, B].
 
     Lemma 5: let the entries of the weight matrices be independent, of mean 0 and variance 1, with
@@ -144,7 +150,7 @@ def lemma_5_gamma(bound: ArrayLike, width: ArrayLike) -> Float64Array:
     return 1 / 8 / bound / width
 
 
-def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
+def lemma_7(M: Reals, gamma: Reals) -> Float64Array:
     """Lemma 7: mean change of ``‖M‖_F²`` in one layer, for small γ.
 
     If the law of the weights has bounded support, ``E‖M₊‖_F² − ‖M‖_F² = δ_F(M) + O(γ³)`` with
@@ -196,7 +202,7 @@ def lemma_7(M: ArrayLike, gamma: ArrayLike) -> Float64Array:
     return _change(matrices.shape[-1], gamma, row_norms.sum(axis=-1), cubic, diagonal_squared)
 
 
-def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
+def proposition_8(eigenvalues: Reals, gamma: Reals) -> Float64Array:
     """Proposition 8: the δ_F of `lemma_7` if all rows of M have the same norm.
 
     Then each ``(M²)_ii`` is ``m = Σλ_i²/d``, and δ_F follows from the eigenvalues λ of M:
@@ -246,7 +252,7 @@ def proposition_8(eigenvalues: ArrayLike, gamma: ArrayLike) -> Float64Array:
     return _change(d, gamma, norm, cubic, np.square(norm) / d)
 
 
-def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
+def lemma_13(width: Reals, alpha: Reals) -> Float64Array:
     """Lemma 13: bound ``d^{3/2}/(2√(1−α))`` of ``E‖M‖_F²`` under the stationary law.
 
     The bound holds for sufficiently small γ, if the regularity constant α is less than one. By
@@ -281,7 +287,7 @@ def lemma_13(width: ArrayLike, alpha: ArrayLike) -> Float64Array:
     return width**1.5 / (2 * np.sqrt(1 - alpha))
 
 
-def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Array:
+def theorem_14(width: Reals, alpha: Reals, tau: Reals) -> Float64Array:
     """Theorem 14, formally 2: bound ``2(1−τ)² √(1−α) √d`` of the mean soft rank over depth.
 
     Let the input X have rank d, and γ be sufficiently small. Let the weights be i.i.d. of mean 0
@@ -334,7 +340,7 @@ def theorem_14(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike) -> Float64Arr
     return 2 * np.square(1 - tau) * np.sqrt(1 - alpha) * np.sqrt(width)
 
 
-def corollary_15(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike = 0.0) -> Float64Array:
+def corollary_15(width: Reals, alpha: Reals, tau: Reals = 0.0) -> Float64Array:
     """Corollary 15: the bound of `theorem_14` for the rank or the soft rank of every layer.
 
     Under the assumptions of `theorem_14`, almost surely rank(H_ℓ) is at least the bound with τ = 0,
@@ -373,15 +379,15 @@ def corollary_15(width: ArrayLike, alpha: ArrayLike, tau: ArrayLike = 0.0) -> Fl
     return theorem_14(width, alpha, tau)
 
 
-def _width(width: ArrayLike) -> Float64Array:
+def _width(width: Reals) -> Float64Array:
     return integers("width", width, accept_floats=True)
 
 
-def _in_unit_interval(name: str, value: ArrayLike) -> Float64Array:
+def _in_unit_interval(name: str, value: Reals) -> Float64Array:
     return real_numbers(name, value, "numbers in [0, 1]", lambda array: (array >= 0) & (array <= 1))
 
 
-def _regularity(alpha: ArrayLike) -> Float64Array:
+def _regularity(alpha: Reals) -> Float64Array:
     return real_numbers(
         "alpha", alpha, "numbers >= 0 and < 1", lambda value: (value >= 0) & (value < 1)
     )

@@ -33,8 +33,8 @@ LEVERAGE, _COLUMNS = 0.99, 4
 #: Largest share of the variance that counts as amplified rounding errors.
 _MOST_NULL = 1e-3
 
-#: Least divisor.
-_LEAST = 1e-300
+#: Least divisor, and least number in a logarithm.
+LEAST = 1e-300
 
 #: Largest number of rows whose pairs are all compared, over all calls.
 _ROWS = 256
@@ -180,7 +180,7 @@ def _amplification(layer: Layer) -> float:
     y, x = layer.y[0], layer.x[0]
     before, after = y.std(axis=1), x.std(axis=1)
     factors = np.abs(y).max(axis=1) * np.divide(after, before, np.zeros(len(y)), where=before > 0.0)
-    return float(np.square(factors).mean() / max(float(np.square(x).mean()), _LEAST))
+    return float(np.square(factors).mean() / max(float(np.square(x).mean()), LEAST))
 
 
 def _readers(rows: Float64Array) -> Float64Array:
@@ -222,7 +222,7 @@ class Products:
     def add(self, first: Float64Array, second: Float64Array, norms: Float64Array) -> None:
         """Add pairs (first[i], second[i]), (..., rank) each, and |first[i]|²."""
         inner = np.einsum("...i,...i->...", first, second)
-        u = inner / np.sqrt(np.maximum(norms, _LEAST))
+        u = inner / np.sqrt(np.maximum(norms, LEAST))
         self.count += u.size
         self.total += float(u.sum())
         self.square += float(np.square(u).sum())
@@ -232,7 +232,7 @@ class Products:
     @property
     def correlation(self) -> float:
         """Σ ⟨b, a⟩/Σ |a|²."""
-        return self.product / max(self.norm, _LEAST)
+        return self.product / max(self.norm, LEAST)
 
 
 class RowSequence:
@@ -338,7 +338,7 @@ class CallPairs:
         """Add calls, (calls, width, rank); pairs are those within 256 successive calls."""
         chosen = z.reshape(len(z), -1)[:, self.places]
         norms = np.sqrt(np.square(chosen).sum(axis=1, keepdims=True))
-        unit = chosen / np.maximum(norms, math.sqrt(_LEAST))
+        unit = chosen / np.maximum(norms, math.sqrt(LEAST))
         for first in range(0, len(unit), _CALLS):
             part = unit[first : first + _CALLS]
             squares = np.square(part @ part.T)

@@ -22,13 +22,11 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from bnmc._claims.claims import Claim
 from bnmc._support.arguments import Float64Array
-from bnmc.testing.calls_on_state import CallPairs, CallsOnState, Products, RowPairs
-
-#: Least squared norm in a quotient.
-_LEAST = 1e-300
+from bnmc.testing.calls_on_state import LEAST, CallsOnState, Products, RowPairs
 
 #: q is moved to these quantiles where it is beyond them: g then has exponential moments.
 _TAIL = 1e-5
@@ -53,22 +51,18 @@ def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
     yield _chi2("variance, whitened", sum(energy), sum(numbers))
     yield from _dependence(states)
     shifts = sum(state.calls * float(np.square(state.shift).sum()) for state in states)
-    yield _normal(
-        "nothing of x is added",
-        sum(float((s.shift * s.total).sum()) for s in states),
-        shifts,
-        shifts,
-    )
+    added = sum(float((state.shift * state.total).sum()) for state in states)
+    yield _normal("nothing of x is added", added, shifts, shifts)
     norms = [(np.concatenate(state.norms), state.rank) for state in states]
     energies = [(np.concatenate(state.energies), state.total.size) for state in states]
     for name, parts in ("rows: norms", norms), ("calls: norms", energies):
-        yield uniform_claim(f"{name} Gaussian", [_chi2_below(*part) for part in parts])
+        yield uniform_claim(f"{name} Gaussian", [special.chdtr(m, q) for q, m in parts])
         yield spread_claim(f"{name}, spread", parts)
     read = [part for state in states for part in state.readings]
     if read:
         readings = np.concatenate(read)
         yield largest_claim("weights: largest", readings)
-        yield uniform_claim("weights: Gaussian", [_normal_below(readings)])
+        yield uniform_claim("weights: Gaussian", [special.ndtr(readings)])
         yield spread_claim("weights: kurtosis", [(np.square(readings), 1)])
     for state in states:
         yield from _of_one(state)
@@ -91,7 +85,9 @@ def _dependence(states: Sequence[CallsOnState]) -> Iterator[Claim]:
                 yield from _products(name, [sequence.lags[lag] for sequence in sequences])
         yield from _products("rows: random pairs", [sequence.orders for sequence in sequences])
         yield from _pairs_of_rows([state.row_pairs for state in states])
-    yield _pairs_of_calls([state.call_pairs for state in states])
+    calls = [state.call_pairs for state in states]
+    largest = [(pairs.largest, pairs.places.size, pairs.pairs) for pairs in calls]
+    yield _largest_correlation("calls: largest correlation", largest)
 
 
 def _products(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
@@ -112,7 +108,7 @@ def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
     gram = np.asarray(gram)
     size = len(gram)
     pairs = size * (size - 1) // 2
-    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), _LEAST))
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), LEAST))
     squares = np.square(np.triu(gram, 1) * scale * scale[:, None])
     largest = float(squares.max())
     yield _largest_correlation("rows: largest correlation", [(largest, columns, pairs)])
@@ -125,22 +121,17 @@ def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
             yield _chi2("rows: all pairs independent", float(np.square(below).sum()), pairs)
 
 
-def _pairs_of_calls(parts: Sequence[CallPairs]) -> Claim:
-    blocks = [(part.largest, part.places.size, part.pairs) for part in parts]
-    return _largest_correlation("calls: largest correlation", blocks)
-
-
 def _largest_correlation(claim: str, parts: Sequence[tuple[float, int, int]]) -> Claim:
     """Test largest squared correlations of vectors of `size` normals, of `pairs` each."""
-    from scipy.special import betainc
-
     p = [
-        pairs * float(betainc((size - 1) / 2, 0.5, max(0.0, 1.0 - square))) if size > 1 else 1.0
+        pairs * float(special.betainc((size - 1) / 2, 0.5, max(0.0, 1.0 - square)))
+        if size > 1
+        else 1.0
         for square, size, pairs in parts
     ]
     worst = int(np.argmin(p))
     square = math.sqrt(parts[worst][0])
-    return Claim(claim, square, 0.0, None, p_value=min(1.0, len(p) * p[worst]), count=len(p))
+    return Claim(claim, square, 0.0, None, p_value=min(1.0, len(p) * float(p[worst])), count=len(p))
 
 
 def _of_one(state: CallsOnState) -> Iterator[Claim]:
@@ -157,7 +148,7 @@ def _covariance(state: CallsOnState, at: str) -> Iterator[Claim]:
     rows, rank = state.calls * len(state.total), state.rank
     degrees = rows - np.arange(rank)
     diagonal = np.square(np.diagonal(state.root))
-    p = _both_sides(*_chi2_tails(diagonal, degrees))
+    p = np.asarray(_unlikeliness(diagonal, degrees))
     worst = int(p.argmin())
     yield Claim(
         "covariance" + at, float(diagonal[worst] / degrees[worst]), 1.0,
@@ -170,19 +161,16 @@ def _covariance(state: CallsOnState, at: str) -> Iterator[Claim]:
 
 def _chi2(claim: str, value: float, degrees: float) -> Claim:
     """Test a sum of squares of standard normals; the claim shows it per degree of freedom."""
-    p = float(_both_sides(*_chi2_tails(value, degrees)))
+    p = float(_unlikeliness(value, degrees))
     return Claim(claim, value / degrees, 1.0, math.sqrt(2 / degrees), p_value=p)
 
 
 def _normal(claim: str, product: float, square: float, size: float) -> Claim:
     """Test ⟨A, B⟩, which given A is normal with variance |A|²; the claim shows it per `size`."""
-    from scipy.special import erfc
-
     root = math.sqrt(square)
-    p = float(erfc(abs(product) / (math.sqrt(2) * root))) if root > 0.0 else 1.0
-    return Claim(
-        claim, product / size if size else 0.0, 0.0, root / size if size else 0.0, p_value=p
-    )
+    p = float(special.erfc(abs(product) / (math.sqrt(2) * root))) if root > 0.0 else 1.0
+    mean, error = (product / size, root / size) if size else (0.0, 0.0)
+    return Claim(claim, mean, 0.0, error, p_value=p)
 
 
 def uniform_claim(claim: str, parts: list[Float64Array]) -> Claim:
@@ -197,38 +185,20 @@ def uniform_claim(claim: str, parts: list[Float64Array]) -> Claim:
 
 def largest_claim(claim: str, values: Float64Array) -> Claim:
     """Test the largest modulus of `count` normals: P(largest ≤ t) = (1 − erfc(t/√2))^count."""
-    from scipy.special import erfc, erfcinv
-
     largest = float(np.abs(values).max())
-    single = float(erfc(largest / math.sqrt(2)))
+    single = float(special.erfc(largest / math.sqrt(2)))
     below = values.size * math.log1p(-single) if single < 1.0 else -math.inf
     p = min(1.0, 2.0 * min(math.exp(below), -math.expm1(below)))
-    median = math.sqrt(2) * float(erfcinv(-math.expm1(math.log(0.5) / values.size)))
+    median = math.sqrt(2) * float(special.erfcinv(-math.expm1(math.log(0.5) / values.size)))
     return Claim(claim, largest, median, None, p_value=p)
 
 
-def _chi2_tails(
+def _unlikeliness(
     value: float | Float64Array, degrees: float | NDArray[np.intp]
-) -> tuple[Float64Array, Float64Array]:
-    from scipy.special import chdtr, chdtrc
-
-    return np.asarray(chdtr(degrees, value)), np.asarray(chdtrc(degrees, value))
-
-
-def _chi2_below(value: Float64Array, degrees: int) -> Float64Array:
-    from scipy.special import chdtr
-
-    return np.asarray(chdtr(degrees, value))
-
-
-def _normal_below(value: Float64Array) -> Float64Array:
-    from scipy.special import ndtr
-
-    return np.asarray(ndtr(value))
-
-
-def _both_sides(below: Float64Array, above: Float64Array) -> Float64Array:
-    return np.minimum(1.0, 2.0 * np.minimum(below, above))
+) -> np.float64 | Float64Array:
+    """Return the p-values of χ² variables, on both sides."""
+    tails = special.chdtr(degrees, value), special.chdtrc(degrees, value)
+    return np.minimum(1.0, 2.0 * np.minimum(*tails))
 
 
 # --- the spread of χ² variables
@@ -280,9 +250,9 @@ def _polynomial(q: Float64Array, degrees: int) -> Float64Array:
 
 @lru_cache(maxsize=256)
 def _quantiles(degrees: int) -> tuple[float, float]:
-    from scipy.special import gammainccinv, gammaincinv
-
-    return 2 * float(gammaincinv(degrees / 2, _TAIL)), 2 * float(gammainccinv(degrees / 2, _TAIL))
+    return 2 * float(special.gammaincinv(degrees / 2, _TAIL)), 2 * float(
+        special.gammainccinv(degrees / 2, _TAIL)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -297,19 +267,17 @@ def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
 
     The integrals are over r = √q, whose density is smooth at 0, by the rule of Gauss and Legendre.
     """
-    from scipy.special import logsumexp
-
     low, high = _quantiles(degrees)
     nodes, weights = _rule()
     center, half = (math.sqrt(high) + math.sqrt(low)) / 2, (math.sqrt(high) - math.sqrt(low)) / 2
     r = center + half * nodes
     logs = np.log(weights) + (degrees - 1) * np.log(r / center) - (np.square(r) - center**2) / 2
     # The mass between the quantiles is known, so the constant of the density is not needed.
-    logs += math.log1p(-2 * _TAIL) - logsumexp(logs)
+    logs += math.log1p(-2 * _TAIL) - special.logsumexp(logs)
     logs = np.concatenate([[math.log(_TAIL)], logs, [math.log(_TAIL)]])
     values = _polynomial(np.concatenate([[low], np.square(r), [high]]), degrees)
     up, down = (
-        np.asarray(logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1))
+        np.asarray(special.logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1))
         for sign in (1.0, -1.0)
     )
     return float((np.exp(logs) * values).sum()), up, down

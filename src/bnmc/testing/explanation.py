@@ -14,14 +14,11 @@ import numpy as np
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
-from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.calls_on_state import LEAST, CallsOnState
 from bnmc.testing.faults import likeliest_fault
 
 #: Squared whitened norms of the vector of ones up to this are rounding errors.
 _RIDGE = 1e-9
-
-#: Least divisor.
-_LEAST = 1e-300
 
 #: Least deviation, in standard errors, of a cause that is named beside other failed tests.
 _ERRORS = 8.0
@@ -143,7 +140,7 @@ def _kept_part(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
         change = chain.normalization(h, chain.eps) - h
         expected = chain.skip / chain.gain * (-change if keeps_norm else change)
         mean = state.moved / state.calls
-        left.append(float(np.square(mean - expected).sum() / max(np.square(mean).sum(), _LEAST)))
+        left.append(float(np.square(mean - expected).sum() / max(np.square(mean).sum(), LEAST)))
     if _median(left) < _MOST_LEFT:
         keeps, right = ("h", "N(h)") if keeps_norm else ("N(h)", "h")
         yield f"the skip connection keeps {keeps}, not {right}"
@@ -243,7 +240,7 @@ def _history(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect correlated |h'|² in successive calls on a state, which are independent for any law."""
     correlations = []
     for state in states:
-        logs = np.log(np.maximum(np.concatenate(state.energies), _LEAST))
+        logs = np.log(np.maximum(np.concatenate(state.energies), LEAST))
         # A spread far below that of χ² would be rounding, as for orthogonal weights.
         if logs.std() > 0.5 * math.sqrt(2 / state.total.size):
             correlations.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
@@ -265,7 +262,7 @@ def _mean(
     # The mean square of sums over calls over that of single calls: 1 on average, with the standard
     # error below for independent rows.
     ratio = _median(
-        float(np.square(s.total).sum()) / max(s.calls * s.total.size * s.variance, _LEAST)
+        float(np.square(s.total).sum()) / max(s.calls * s.total.size * s.variance, LEAST)
         for s in states
     )
     error_of_ratio = math.sqrt(2 / len(states[0].total))
@@ -282,7 +279,7 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
     """Detect dependent rows."""
     width, calls = len(states[0].total), states[0].calls
     between = _median(state.sequence.lags[1].correlation for state in states)
-    ratio = _median(s.common / max(s.calls * s.rank * s.variance, _LEAST) for s in states)
+    ratio = _median(s.common / max(s.calls * s.rank * s.variance, LEAST) for s in states)
     far = abs(ratio - 1.0) > _ERRORS * math.sqrt(2 / calls)
     far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
     tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
@@ -314,13 +311,13 @@ def _square_correlation(states: Sequence[CallsOnState], lag: int) -> float:
     If rows depend at none of the lags, Σ u² per pair has the same mean at each, whatever the law of
     a row.  So the least one is the unit.
     """
-    units = [max(state.variance, _LEAST) for state in states]
+    units = [max(state.variance, LEAST) for state in states]
     square = {
         k: sum(s.sequence.lags[k].square / unit for s, unit in zip(states, units, strict=True))
         for k in states[0].sequence.lags
     }
     count = {k: sum(s.sequence.lags[k].count for s in states) for k in square}
-    unit = max(min(square[k] / max(1, count[k]) for k in square), _LEAST)
+    unit = max(min(square[k] / max(1, count[k]) for k in square), LEAST)
     excess = square[lag] / (unit * max(1, count[lag])) - 1.0
     rank = sum(s.rank * s.sequence.lags[lag].count for s in states) / max(1, count[lag])
     clear = excess > _ERRORS * math.sqrt(_SPREAD / max(1, count[lag])) and rank > 1.0
@@ -329,16 +326,15 @@ def _square_correlation(states: Sequence[CallsOnState], lag: int) -> float:
 
 def _most_correlated_rows(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect a pair of rows whose correlation stays from call to call."""
-    units = [max(state.variance, _LEAST) for state in states]
+    units = [max(state.variance, LEAST) for state in states]
     gram = np.asarray(sum(s.row_pairs.gram / unit for s, unit in zip(states, units, strict=True)))
-    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), _LEAST))
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), LEAST))
     correlations = np.triu(gram * scale * scale[:, None], 1)
     first, second = np.unravel_index(np.abs(correlations).argmax(), gram.shape)
     largest = float(correlations[first, second])
     # For rows with covariance C, a product of independent ones has variance Tr C² over calls.
     spread = sum(
-        float(np.square(s.root.T @ s.root).sum())
-        / max(s.calls * (len(s.total) * unit) ** 2, _LEAST)
+        float(np.square(s.root.T @ s.root).sum()) / max(s.calls * (len(s.total) * unit) ** 2, LEAST)
         for s, unit in zip(states, units, strict=True)
     )
     error = math.sqrt(spread) / sum(state.calls * state.rank for state in states)
@@ -376,7 +372,7 @@ def _read(states: Sequence[CallsOnState]) -> Float64Array:
 
 def _kurtosis(weights: Float64Array) -> tuple[float, float, float]:
     """Return the excess kurtosis of weights, its standard error, and their standard deviation."""
-    unit = max(math.sqrt(float(np.square(weights).mean())), _LEAST)
+    unit = max(math.sqrt(float(np.square(weights).mean())), LEAST)
     return float(((weights / unit) ** 4).mean()) - 3.0, math.sqrt(24.0 / weights.size), unit
 
 
@@ -392,7 +388,7 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
             return
     fourth = sum(
         float(np.square(norms).sum())
-        / max(state.rank * (state.rank + 2) * state.variance**2, _LEAST)
+        / max(state.rank * (state.rank + 2) * state.variance**2, LEAST)
         for state in states
         for norms in state.norms
     )
@@ -409,7 +405,7 @@ def _spread_of_calls(states: Sequence[CallsOnState]) -> float:
     """Return the standard deviation of |h′|² between calls over its expectation."""
     return _median(
         float(np.concatenate(s.energies).std())
-        / max(s.variance * math.sqrt(2 * s.total.size), _LEAST)
+        / max(s.variance * math.sqrt(2 * s.total.size), LEAST)
         for s in states
     )
 

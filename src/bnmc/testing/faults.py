@@ -26,15 +26,12 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.layers import CovarianceMap
-from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.calls_on_state import LEAST, CallsOnState
 
 _Map = Callable[[Float64Array], Float64Array]
 
 #: Ridge of all covariances, as a share of their mean variance: null spaces get a likelihood.
 _RIDGE = 1e-9
-
-#: Least eigenvalue in a logarithm.
-_LEAST = 1e-300
 
 #: Least fitted variance; smaller ones are dominated by the ridge.
 _LEAST_VARIANCE = 1e-7
@@ -217,7 +214,7 @@ def _fitted(
             return -math.inf, 1.0
         of_returned, of_gram = float(np.trace(returned)), float(np.trace(gram))
         # What a direction contributes that neither covariance has.
-        unit = max(of_returned, _LEAST) / of_gram if free else 1.0
+        unit = max(of_returned, LEAST) / of_gram if free else 1.0
         size = of_gram if free else max(of_returned, float(np.trace(state.layer.gram[0])))
         ridge = _RIDGE * size / n
         if ridge <= np.finfo(np.float64).eps * of_gram:
@@ -230,7 +227,7 @@ def _fitted(
         rows.append(state.calls * state.layer.y.shape[1])
         ranks.append(rank)
         traces.append(float(values.sum()) - (n - rank) * unit)
-        logs.append(float(np.log(np.maximum(values, _LEAST)).sum()) - (n - rank) * math.log(unit))
+        logs.append(float(np.log(np.maximum(values, LEAST)).sum()) - (n - rank) * math.log(unit))
     weights, rank_of, trace, log = (np.array(part, float) for part in (rows, ranks, traces, logs))
     variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
     if variance < _LEAST_VARIANCE:
@@ -447,7 +444,7 @@ def _norms_of_images(chain: Chain) -> Iterator[tuple[str, _Map]]:
     pixels = chain.convolution.positions
     shape = chain.width, chain.batch // pixels, pixels
     # Equal pixels have no variance; the ε of a framework makes them zero.
-    eps = max(chain.eps / chain.gain**2, _LEAST)
+    eps = max(chain.eps / chain.gain**2, LEAST)
     over = partial(_moments_over, shape=shape, centred=chain.normalization.centred, eps=eps)
     if shape[1] > 1 and pixels > 1:
         text = "the norm acts on each pixel, over the samples alone, not over both"

@@ -17,7 +17,7 @@ from bnmc._support.arguments import Float64Array, finite_array
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
-from bnmc.testing.calls_on_state import CallsOnState
+from bnmc.testing.calls_on_state import LEAST, CallsOnState
 from bnmc.testing.exact_tests import exact_claims
 from bnmc.testing.examples import as_numpy
 
@@ -38,9 +38,6 @@ _ITERATED = 10
 
 #: Largest number of rows that are apart from the others, and number of draws to choose from.
 _APART, _DRAWS = 4, 16
-
-#: Least divisor.
-_LEAST = 1e-300
 
 #: Ranges of log₁₀ of the standard deviations of rows.
 TINY, _HUGE = (-6.0, -2.0), (3.0, 6.0)
@@ -237,7 +234,7 @@ def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
         except ZeroVarianceError:
             continue
         sizes = np.linalg.svd(a, compute_uv=False)
-        distance = float(sizes[-1] / max(sizes[0], _LEAST)) if len(a) <= n else 0.0
+        distance = float(sizes[-1] / max(sizes[0], LEAST)) if len(a) <= n else 0.0
         if distance > furthest:
             best, furthest = h, distance
     return best
