@@ -129,16 +129,16 @@ def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault
     unexplained : float
         Approximate relative error of the covariances that fault and scale leave.
     """
-    seen = [state.covariance for state in states]
+    evidence = _Evidence(states)
     right, *wrong = _faults(chain)
     with np.errstate(all="ignore"):  # overflows give a likelihood of 0
-        fits = _compared([right, *wrong, *_with_eps(chain, right, states, seen)], states, seen)
+        fits = evidence.compared([right, *wrong, *_with_eps(chain, right, evidence)])
         # Against covariances without a model, the true one lacks half a unit per free entry.
-        noise = 0.5 * sum(len(gram) * (len(gram) + 1) / 2 for gram in seen)
-        if fits[0].lacking > _NOISE * noise and _error(fits[0], states) > _ENOUGH:
-            fits += _compared(_pairs(chain, fits, states, seen), states, seen)
+        noise = 0.5 * sum(len(gram) * (len(gram) + 1) / 2 for gram in evidence.grams)
+        if fits[0].lacking > _NOISE * noise and evidence.error(fits[0]) > _ENOUGH:
+            fits += evidence.compared(_pairs(chain, fits, evidence))
     best = min(fits, key=lambda fit: fit.cost)
-    return best.fault, best.scale, _error(best, states)
+    return best.fault, best.scale, evidence.error(best)
 
 
 @dataclass(frozen=True)
@@ -154,38 +154,83 @@ class _Fit:
     lacking: float
 
 
-def _error(fit: _Fit, states: Sequence[CallsOnState]) -> float:
-    """Return about the relative error of the covariances: r in k directions costs k r²/4 a row."""
-    return 2.0 * math.sqrt(max(0.0, fit.lacking) / _directions(states))
+class _Evidence:
+    """The covariances of the rows of h' after some states, and the likelihood of steps.
+
+    Attributes
+    ----------
+    states : sequence of CallsOnState
+    grams : list of (batch, batch) ndarray
+        The covariances of h' over gain, estimated from calls.
+    directions : int
+        Number of numbers in all rows of all calls.
+    """
+
+    def __init__(self, states: Sequence[CallsOnState]) -> None:
+        self.states = states
+        self.grams = [state.covariance for state in states]
+        self.directions = sum(state.calls * state.total.size for state in states)
+
+    def error(self, fit: _Fit) -> float:
+        """Return about the relative error that a fit leaves: r in k directions costs k r²/4."""
+        return 2.0 * math.sqrt(max(0.0, fit.lacking) / self.directions)
+
+    def compared(self, faults: Iterable[Fault]) -> list[_Fit]:
+        """Return the fits of faults, each without and with a scale, the best one first."""
+        size = math.log(self.directions)
+        fits = []
+        for fault in faults:
+            grams = self.predicted(fault)
+            for free in (False, True):
+                likelihood, scale = self.likelihood(grams, free)
+                # A known mistake has a larger prior probability than an arbitrary scale.
+                parameters = fault.parameters + 1.5 * free + len(fault.texts)
+                fits.append(_Fit(0.5 * parameters * size - likelihood, fault, scale, -likelihood))
+        return sorted(fits, key=lambda fit: fit.cost)
+
+    def predicted(self, fault: Fault) -> list[Float64Array]:
+        """Return the covariance of h' over gain after each state, by a fault."""
+        step = fault.step
+        return [step.gram(state.layer.y[0]) for state in self.states]
+
+    def likelihood(self, grams: Sequence[Float64Array], free: bool) -> tuple[float, float]:
+        """Return the log-likelihood of all rows, if they are normal with the given covariances.
+
+        It is relative to that of the estimated covariances.  The second number is the scale of the
+        rows, which is fitted if `free`.
+        """
+        rows, ranks, traces, logs = [], [], [], []
+        for state, gram, returned in zip(self.states, grams, self.grams, strict=True):
+            n = len(gram)
+            if not (gram.any() or returned.any()):
+                continue  # the step returns zero, as the fault predicts
+            if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
+                return -math.inf, 1.0
+            of_returned, of_gram = float(np.trace(returned)), float(np.trace(gram))
+            # What a direction contributes that neither covariance has.
+            unit = max(of_returned, LEAST) / of_gram if free else 1.0
+            size = of_gram if free else max(of_returned, float(np.trace(state.layer.gram[0])))
+            ridge = _RIDGE * size / n
+            if ridge <= np.finfo(np.float64).eps * of_gram:
+                return -math.inf, 1.0  # so much larger than the observed one: it has no chance
+            ridged, lifted = returned + unit * ridge * np.eye(n), gram + ridge * np.eye(n)
+            values = np.linalg.eigvals(np.linalg.solve(lifted, ridged)).real
+            rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
+            rows.append(state.calls * state.layer.y.shape[1])
+            ranks.append(rank)
+            traces.append(float(values.sum()) - (n - rank) * unit)
+            log = float(np.log(np.maximum(values, LEAST)).sum())
+            logs.append(log - (n - rank) * math.log(unit))
+        weights, rank_of, trace, logs_of = np.array([rows, ranks, traces, logs], float)
+        variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
+        if variance < _LEAST_VARIANCE:
+            return -math.inf, 1.0
+        fit = logs_of + rank_of - trace / variance - rank_of * math.log(variance)
+        likelihood = 0.5 * float(weights @ fit)
+        return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
 
 
-def _directions(states: Sequence[CallsOnState]) -> int:
-    """Return the number of numbers in all rows of all calls."""
-    return sum(state.calls * state.total.size for state in states)
-
-
-def _compared(
-    faults: Iterable[Fault], states: Sequence[CallsOnState], seen: Sequence[Float64Array]
-) -> list[_Fit]:
-    """Return the fits of faults, each without and with a scale, the best one first."""
-    size = math.log(_directions(states))
-    fits = []
-    for fault in faults:
-        grams = [fault.step.gram(state.layer.y[0]) for state in states]
-        for free in (False, True):
-            likelihood, scale = _fitted(grams, states, seen, free)
-            # A known mistake has a larger prior probability than an arbitrary scale.
-            parameters = fault.parameters + 1.5 * free + len(fault.texts)
-            fits.append(_Fit(0.5 * parameters * size - likelihood, fault, scale, -likelihood))
-    return sorted(fits, key=lambda fit: fit.cost)
-
-
-def _pairs(
-    chain: Chain,
-    singles: Sequence[_Fit],
-    states: Sequence[CallsOnState],
-    seen: Sequence[Float64Array],
-) -> Iterator[Fault]:
+def _pairs(chain: Chain, singles: Sequence[_Fit], evidence: _Evidence) -> Iterator[Fault]:
     """Yield steps with two mistakes; eps is fitted beside those that explain most alone."""
     ranked = [fault for fault in dict.fromkeys(fit.fault for fit in singles) if fault.texts]
     for first, second in itertools.combinations(ranked, 2):
@@ -195,47 +240,7 @@ def _pairs(
     beside = [fault for fault in ranked if "norm" not in fault.changes]
     biased = [fault for fault in beside[_WITH_EPS:] if fault.step.bias]
     for fault in [*beside[:_WITH_EPS], *biased]:
-        yield from _with_eps(chain, fault, states, seen)
-
-
-def _fitted(
-    grams: Sequence[Float64Array],
-    states: Sequence[CallsOnState],
-    seen: Sequence[Float64Array],
-    free: bool,
-) -> tuple[float, float]:
-    """Return the Gaussian log-likelihood of all rows, and the scale, which is fitted if `free`."""
-    rows, ranks, traces, logs = [], [], [], []
-    for state, gram, returned in zip(states, grams, seen, strict=True):
-        n = len(gram)
-        if not (gram.any() or returned.any()):
-            continue  # the step returns zero, as the fault predicts
-        if not (np.isfinite(gram).all() and np.trace(gram) > 0.0):
-            return -math.inf, 1.0
-        of_returned, of_gram = float(np.trace(returned)), float(np.trace(gram))
-        # What a direction contributes that neither covariance has.
-        unit = max(of_returned, LEAST) / of_gram if free else 1.0
-        size = of_gram if free else max(of_returned, float(np.trace(state.layer.gram[0])))
-        ridge = _RIDGE * size / n
-        if ridge <= np.finfo(np.float64).eps * of_gram:
-            return -math.inf, 1.0  # a covariance so much larger than the observed one has no chance
-        lifted = gram + ridge * np.eye(n)
-        values = np.linalg.eigvals(
-            np.linalg.solve(lifted, returned + unit * ridge * np.eye(n))
-        ).real
-        rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
-        rows.append(state.calls * state.layer.y.shape[1])
-        ranks.append(rank)
-        traces.append(float(values.sum()) - (n - rank) * unit)
-        logs.append(float(np.log(np.maximum(values, LEAST)).sum()) - (n - rank) * math.log(unit))
-    weights, rank_of, trace, log = (np.array(part, float) for part in (rows, ranks, traces, logs))
-    variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
-    if variance < _LEAST_VARIANCE:
-        return -math.inf, 1.0
-    # Relative to the likelihood at the observed covariances, which is the same for all faults.
-    fit = log + rank_of - trace / variance - rank_of * math.log(variance)
-    likelihood = 0.5 * float(weights @ fit)
-    return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
+        yield from _with_eps(chain, fault, evidence)
 
 
 def _faults(chain: Chain) -> Iterator[Fault]:
@@ -364,9 +369,7 @@ def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, _Map]]:
             yield text, partial(over, **transposed)
 
 
-def _with_eps(
-    chain: Chain, fault: Fault, states: Sequence[CallsOnState], seen: Sequence[Float64Array]
-) -> Iterator[Fault]:
+def _with_eps(chain: Chain, fault: Fault, evidence: _Evidence) -> Iterator[Fault]:
     """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
     from scipy.optimize import minimize_scalar
 
@@ -381,13 +384,12 @@ def _with_eps(
 
     @cache
     def grams(log_eps: float) -> list[Float64Array]:
-        step = with_eps(log_eps).step
-        return [step.gram(state.layer.y[0]) for state in states]
+        return evidence.predicted(with_eps(log_eps))
 
     for free in (False, True):
 
         def cost(log_eps: float, free: bool = free) -> float:
-            return -_fitted(grams(float(log_eps)), states, seen, free)[0]
+            return -evidence.likelihood(grams(float(log_eps)), free)[0]
 
         best = min(_EPSILONS, key=cost)
         bounds = best - 0.5, best + 0.5
