@@ -16,8 +16,6 @@ from bnmc.mean_field.duals.duals import require_accuracy
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
-__all__ = ["TiledKernel"]
-
 # Rows and columns of a tile: about ten arrays of 0.5 MB stay in the cache through all layers.
 _TILE = 256
 
@@ -56,8 +54,8 @@ class TiledKernel:
         hint = "compute blocks with other=, or use dtype=float32"
         require_memory("x", rows * columns * result_type.itemsize, hint)
         sides = [
-            self._levels(one, argument)
-            for one, argument in zip(self.inputs, ("x", "other"), strict=False)
+            self._levels(inputs, argument)
+            for inputs, argument in zip(self.inputs, ("x", "other"), strict=False)
         ]
         result = np.empty((rows, columns), result_type)
         tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))

@@ -223,4 +223,4 @@ def kind_of(norm: Norm) -> str:
 
 def _columns(side: Side) -> Side:
     """Return a side whose variances broadcast along rows."""
-    return side if side.value is not None else side._replace(variance=side.variance[:, None])
+    return side if side.series else side._replace(variance=side.variance[:, None])

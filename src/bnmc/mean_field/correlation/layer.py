@@ -283,7 +283,7 @@ class _Closed(NamedTuple):
 
     def _pair(self, correlation: FloatArray) -> tuple[FloatArray, FloatArray]:
         side = Side(np.asarray(self.inner.variance))
-        return self.sigma.pair(side, side, side.variance * correlation, needs_slope=True)[:2]
+        return self.sigma.pair(side, side, side.variance * correlation)[:2]
 
 
 class PowerSeries(NamedTuple):

@@ -23,8 +23,6 @@ import numpy as np
 
 from bnmc.mean_field.float64 import FloatArray
 
-__all__ = ["CLOSED_FORMS", "ClosedForm", "homogeneous", "scale_and_correlation"]
-
 _Pair = Callable[[FloatArray, FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 # Products of variances between these bounds neither overflow nor lose digits.

@@ -31,8 +31,6 @@ from bnmc.mean_field.map.homogeneous import slopes
 from bnmc.mean_field.quadrature.deviation import explosive, singularities
 from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, panels_of
 
-__all__ = ["Dual", "Side", "derivative_of", "dual", "require_accuracy"]
-
 _Spec = str | Activation | Callable[[Any], Any]
 
 # Pairs whose integrals are computed at once.
@@ -47,16 +45,21 @@ _LACKING = 1e-12
 
 
 class Side(NamedTuple):
-    """The properties of one variable of each pair: variances, and series if there are any."""
+    """The properties of one variable of each pair.
+
+    Attributes
+    ----------
+    variance : ndarray
+    series : tuple of Expansion
+        The series of σ, and that of σ′ if V′ is needed; empty if V and V′ have a closed form.
+    """
 
     variance: FloatArray
-    value: Expansion | None = None
-    slope: Expansion | None = None
+    series: tuple[Expansion, ...] = ()
 
     def at(self, index: slice) -> Side:
         """Return the properties of some of the variables."""
-        series = (one and one.at(index) for one in (self.value, self.slope))
-        return Side(self.variance[index], *series)
+        return Side(self.variance[index], tuple(series.at(index) for series in self.series))
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ class Dual:
 
     name: str
     closed_form: bool
-    _formulas: ClosedForm | None
-    _function: Activation | None
-    _derivative: Activation | None
+    _form: ClosedForm | None
+    # Those of σ and, if it is known, σ′; none if V and V′ have a closed form.
+    _functions: tuple[Activation, ...] = ()
 
     def __call__(
         self, p: ArrayLike, q: ArrayLike, c: ArrayLike, *, rtol: float = 1e-6
@@ -142,19 +145,17 @@ class Dual:
             raise ArgumentError(
                 "c", float(product[excess > 0.0].flat[0]), "covariances with |c| <= √(p q)"
             )
-        if self._formulas is not None:
-            value, slope, _ = self.pair(Side(first), Side(second), product, True)
+        if self.closed_form:
+            value, slope, _ = self.pair(Side(first), Side(second), product)
         else:
-            value, slope = np.empty(product.shape), np.empty(product.shape)
-            error = 0.0
-            flat = [array.reshape(-1) for array in (first, second, product)]
+            value, slope, error = np.empty(product.shape), np.empty(product.shape), 0.0
             for start in range(0, product.size, _BLOCK):
-                one, two, both = (array[start : start + _BLOCK] for array in flat)
+                at = slice(start, start + _BLOCK)
+                left, right = (self.side(part.reshape(-1)[at], True) for part in (first, second))
                 # The diagonal of a square of pairs: the series of each variable is computed once.
-                pairs = self.pair(self.side(one, True), self.side(two, True), np.diag(both), True)
-                value.reshape(-1)[start : start + _BLOCK] = np.diag(pairs[0])
-                slope.reshape(-1)[start : start + _BLOCK] = np.diag(pairs[1])
-                error = max(error, pairs[2])
+                *squares, off = self.pair(left, right, np.diag(product.reshape(-1)[at]))
+                value.reshape(-1)[at], slope.reshape(-1)[at] = map(np.diag, squares)
+                error = max(error, off)
             require_accuracy(self.name, error, rtol, (value, slope))
         if not (np.isfinite(value).all() and np.isfinite(slope).all()):
             raise NonFiniteError(None, None, f"dual activation of {self.name}")
@@ -162,21 +163,18 @@ class Dual:
 
     def side(self, variances: FloatArray, needs_slope: bool) -> Side:
         """Return what `pair` has to know of the variables of one side."""
-        if self._formulas is not None:
+        if self.closed_form:
             return Side(variances)
-        assert self._function is not None
-        value = expansion(self._function, variances)
-        if not needs_slope:
-            return Side(variances, value)
-        if self._derivative is None:
+        functions = self._functions[: 1 + needs_slope]
+        if len(functions) <= needs_slope:
             raise ArgumentError(
                 "activation", self.name, "an activation with a derivative",
                 "bnmc.Activation(function, derivative=...)",
             )  # fmt: skip
-        return Side(variances, value, expansion(self._derivative, variances))
+        return Side(variances, tuple(expansion(function, variances) for function in functions))
 
     def pair(
-        self, left: Side, right: Side, covariance: FloatArray, needs_slope: bool
+        self, left: Side, right: Side, covariance: FloatArray, needs_slope: bool = True
     ) -> tuple[FloatArray, FloatArray, float]:
         """Return V and V′ of all pairs of two sides, and a bound of their relative error.
 
@@ -189,37 +187,28 @@ class Dual:
         needs_slope : bool
             Whether V′ is needed. If not, a series returns V in its place.
         """
-        if self._formulas is not None:
+        if self._form is not None:
             with np.errstate(over="ignore", invalid="ignore"):
-                pairs = self._formulas.pair(left.variance, right.variance, covariance)
-            return (*pairs, 0.0)
-        assert left.value is not None
-        assert right.value is not None
+                return (*self._form.pair(left.variance, right.variance, covariance), 0.0)
         _, cosine = scale_and_correlation(left.variance[:, None], right.variance, covariance)
-        assert self._function is not None
-        value, error = _pairs(self._function, left.value, right.value, cosine)
-        if not needs_slope:
-            return value, value, error
-        assert left.slope is not None
-        assert right.slope is not None
-        assert self._derivative is not None
-        slope, other = _pairs(self._derivative, left.slope, right.slope, cosine)
-        return value, slope, max(error, other)
+        functions = self._functions[: 1 + needs_slope]
+        results = [
+            _pairs(function, row, column, cosine)
+            for function, row, column in zip(functions, left.series, right.series, strict=False)
+        ]
+        return results[0][0], results[-1][0], max(error for _, error in results)
 
     def mean(self, side: Side) -> FloatArray:
         """Return E σ(u) for each variable of a side."""
-        if self._formulas is not None:
-            return self._formulas.mean(side.variance)
-        assert side.value is not None
-        return side.value.coefficients[:, 0]
+        if self._form is not None:
+            return self._form.mean(side.variance)
+        return side.series[0].coefficients[:, 0]
 
     def mean_square(self, side: Side) -> FloatArray:
         """Return E σ(u)² for each variable of a side."""
-        if self._formulas is not None:
-            with np.errstate(over="ignore"):
-                return self._formulas.pair(side.variance, side.variance, side.variance)[0]
-        assert side.value is not None
-        return side.value.mean_square
+        if self.closed_form:
+            return self.pair(side, side, side.variance)[0]
+        return side.series[0].mean_square
 
 
 def dual(activation: _Spec | Dual) -> Dual:
@@ -266,14 +255,14 @@ def dual(activation: _Spec | Dual) -> Dual:
     if isinstance(activation, Dual):
         return activation
     if isinstance(activation, str) and activation in CLOSED_FORMS:
-        return Dual(activation, True, CLOSED_FORMS[activation], None, None)
+        return Dual(activation, True, CLOSED_FORMS[activation])
     try:
         function = as_activation(activation)
     except UnknownNameError as error:
         others = (name for name in CLOSED_FORMS if name not in error.known)
         raise UnknownNameError("activation", str(activation), (*error.known, *others)) from None
     if function.builtin and function.name in CLOSED_FORMS:
-        return Dual(function.name, True, CLOSED_FORMS[function.name], None, None)
+        return Dual(function.name, True, CLOSED_FORMS[function.name])
     return _of_function(function)
 
 
@@ -285,10 +274,11 @@ def _of_function(function: Activation) -> Dual:
         function.check()
         at_zero = slopes(function)
         if at_zero is not None:
-            return Dual(function.name, True, homogeneous(*at_zero), None, None)
+            return Dual(function.name, True, homogeneous(*at_zero))
         function.check_derivative()
         derivative = derivative and with_kinks(derivative)
-    return Dual(function.name, False, None, with_kinks(function), derivative)
+    functions = (with_kinks(function), derivative) if derivative else (with_kinks(function),)
+    return Dual(function.name, False, None, functions)
 
 
 @lru_cache(maxsize=64)
@@ -323,12 +313,12 @@ def _pairs(
     # If the coefficients are less accurate than the series is long, more terms would not help.
     i, j = np.nonzero((error - noise > np.maximum(noise, _LACKING)) & (correlation != 0.0))
     if i.size:
-        found, off = nearly_equal(f, left.variance[i], right.variance[j], correlation[i, j])
+        integral, off = nearly_equal(f, left.variance[i], right.variance[j], correlation[i, j])
         scale = np.sqrt(left.mean_square[i] * right.mean_square[j])
         off = off / np.where(scale > 0.0, scale, 1.0)
         better = off < error[i, j]
         i, j = i[better], j[better]
-        value[i, j], error[i, j] = found[better], off[better]
+        value[i, j], error[i, j] = integral[better], off[better]
     return value, float(error.max(initial=0.0))
 
 
