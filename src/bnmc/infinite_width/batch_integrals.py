@@ -53,7 +53,7 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map
-from bnmc.mean_field.map.rows import Rows, gaussian_rows, laplace_nodes
+from bnmc.mean_field.map.rows import Rows, gaussian_rows, laplace_nodes, spaced
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,8 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     """Return the trapezoidal rule in x and x′ with log z = x − exp(−x) − 2, and the laws."""
     block = _seen(left, right, across)
     x, x2 = _line(left, tangent), _line(right, tangent)
-    (log_z, step_z), (log_y, step_y) = _spaced(x), _spaced(x2)
+    (log_z, slope_z), (log_y, slope_y) = spaced(x), spaced(x2)
+    step_z, step_y = slope_z * _PLANE_STEP, slope_y * _PLANE_STEP
     z, y = np.exp(log_z), np.exp(log_y)
     shrunk = left.shrinkage(z)
     # The covariance of v given z is that of v given u, which is 0 if u determines v, plus a part
@@ -411,15 +412,10 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     return columns
 
 
-def _spaced(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return log z at nodes x, and d log z at each node."""
-    return x - np.exp(-x) - 2.0, (1.0 + np.exp(-x)) * _PLANE_STEP
-
-
 def _line(law: BatchLaw, tangent: bool) -> FloatArray:
     """Return the nodes x of one variable at which the integrand can matter."""
     x = np.arange(np.floor(_FIRST / _PLANE_STEP), np.ceil(_LAST / _PLANE_STEP)) * _PLANE_STEP
-    log_z = x - np.exp(-x) - 2.0
+    log_z = spaced(x)[0]
     # The weight D of two batches is at most that of either one.
     size = 0.5 * np.log(law.shrinkage(np.exp(log_z))).sum(axis=1)
     if tangent:

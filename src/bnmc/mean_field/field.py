@@ -262,10 +262,10 @@ class MeanField:
         G : (batch, batch) array_like
             Gram matrix G, symmetric and positive semidefinite to rounding; it may be singular.
         rtol : float, default 0.0001
-            Largest acceptable ``‖stderr‖ / ‖F(G)‖`` (Frobenius norms), > 0.
+            Largest acceptable `Step.error`, > 0.
         rng : optional
             Seed or generator of the random shifts of the lattices: any argument of
-            `numpy.random.default_rng`.
+            `numpy.random.default_rng`. Only norms over the batch have lattices.
         max_nodes : int, default 100_000
             Largest number of nodes of a lattice, >= 1. The coarsest lattice is evaluated in any
             case. With the default, a step for 10 samples takes several seconds at most.
@@ -282,7 +282,8 @@ class MeanField:
             If `G` is not such a matrix, or no row can be normalized: with eps 0, equal samples
             under norm "batch", ``G = 0`` under norm "batch-uncentred", a sample 0 under a norm over
             the features. Also if skip is not 0, or the activation is not finite on [−4, 4], or
-            constant and followed by a norm.
+            constant and followed by a norm, or has no finite mean square under no norm over the
+            batch.
         NonFiniteError
             If the activation overflows.
         PartialEstimateError
@@ -290,21 +291,27 @@ class MeanField:
 
         Notes
         -----
-        Let n be the batch size. With a normalization, let S be the covariance of the part of the
+        **Norms over the features, no norm.** Each entry depends on two samples. It has a closed
+        form for the activations that `bnmc.infinite_width.dual` lists, and is a Hermite series or,
+        for nearly parallel samples if σ has kinks, a quadrature for all others. A step for 10
+        samples takes some milliseconds, and its error is about 1e-14. So `rtol` and `rng` hardly
+        matter. See the module `bnmc.mean_field.pairwise_layer`.
+
+        **Norms over the batch.** Let n be the batch size, and S the covariance of the part of the
         row that the normalization sees, divided by its trace t: of ``gain² PGP`` under norm
         "batch", with P the projector orthogonal to (1, …, 1), of ``gain² G`` under norm
         "batch-uncentred". Let ``ε = n eps / t``.
 
-        **Homogeneous** σ, ``σ(x) = αx + β|x|``: linear, relu, leaky relu, abs, or a user's function
+        *Homogeneous* σ, ``σ(x) = αx + β|x|``: linear, relu, leaky relu, abs, or a user's function
         with such values. With ``C(z) = S(I + 2zS)⁻¹``,
 
             F(G) = n ∫₀^∞ det(I+2zS)^(−1/2) exp(−εz) (α² C(z) + β² A(C(z))) dz,
             A(C)_ij = (2/π) √(C_ii C_jj) (√(1−ρ²) + ρ arcsin ρ),    ρ = C_ij / √(C_ii C_jj).
 
-        Without normalization ``F(G) = gain² (α² G + β² A(G))``. The trapezoidal rule in log z has a
-        relative error of about 1e-15 for every S, so `rtol` and `rng` hardly matter.
+        The trapezoidal rule in log z has a relative error of about 1e-15 for every S, so `rtol` and
+        `rng` hardly matter.
 
-        **Other** σ. ``F(G)_ij`` is an integral over z and one angle, whatever n (see the module
+        *Other* σ. ``F(G)_ij`` is an integral over z and one angle, whatever n (see the module
         `bnmc.mean_field.map.pairwise`). It is evaluated by a randomly shifted two-dimensional
         lattice of nodes, a randomised quasi-Monte Carlo method. Each shift gives an unbiased
         estimate. The result is the mean over 8 shifts with its standard error (7 degrees of
@@ -354,7 +361,7 @@ class MeanField:
         depth : int
             Number of layers l, >= 0.
         rtol : float, default 0.0001
-            Largest acceptable ``‖stderr‖ / ‖G_l‖`` (Frobenius norms) of any layer, > 0.
+            Largest acceptable `MeanFieldTrajectory.error`, > 0.
         rng, max_nodes
             As in `step`.
         fluctuations : bool, default False
@@ -387,7 +394,7 @@ class MeanField:
 
         Notes
         -----
-        If σ is not homogeneous, each of the 8 random shifts has its own trajectory, on the same
+        On lattices, each of the 8 random shifts has its own trajectory, on the same
         lattice in all layers. So the standard errors of a layer include the propagated errors of
         earlier layers. These decrease if F is a contraction, and grow otherwise. F is not linear,
         which causes a bias of the order of the squared standard error.

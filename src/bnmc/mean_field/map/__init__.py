@@ -3,7 +3,8 @@
 F(G) = E[σ(φ) σ(φ)ᵀ], with σ the activation, φ = N(h) a normalized row, N the normalization, and
 h ~ N(0, gain² G).  `rows` turns G into the law of h and removes the normalization by an
 integral, `homogeneous` and `pairwise` evaluate the integral for the two kinds of activation, and
-`iteration` checks the arguments and iterates.
+`iteration` checks the arguments and iterates.  Layers without norm over the batch are in
+`bnmc.mean_field.pairwise_layer`.
 
 The package imports `bnmc.chain`, `bnmc.gram`, `bnmc._support`, `bnmc.errors` and
 `bnmc.mean_field.float64`.  Read `iteration.py` first.

@@ -9,9 +9,9 @@ For normal rows of covariance C the two expectations are C and
 
     A(C)_ij = (2/π) √(C_ii C_jj) (√(1 − ρ²) + ρ arcsin ρ),    ρ = C_ij / √(C_ii C_jj)
 
-(Cho and Saul, *Kernel methods for deep learning*, 2009, degree 1).  Without normalization this is
-the result.  With normalization, φ = √n u / √(‖u‖² + ε), so σ(φ_i) σ(φ_j) is
-n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.map.rows` with k = 1,
+(Cho and Saul, *Kernel methods for deep learning*, 2009, degree 1).  With φ = √n u / √(‖u‖² + ε),
+σ(φ_i) σ(φ_j) is n σ(u_i) σ(u_j) / (‖u‖² + ε), and in the notation of `bnmc.mean_field.map.rows`
+with k = 1,
 
     F(G) = n ∫ D(z) (α² C(z) + β² A(C(z))) dz.
 """
@@ -76,9 +76,6 @@ def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, 
         # φ takes two values, v and −v.
         outer = rows.scale * np.outer(rows.vectors, rows.vectors)
         return signed * outer + unsigned * np.abs(outer), EPSILON
-    if not rows.norm_values.any():
-        factor = rows.vectors * np.sqrt(rows.values)
-        return signed * (factor @ factor.T) + unsigned * _absolute(factor), EPSILON
 
     n = len(rows.vectors)
     nodes = laplace_nodes(rows, _STEP, 0.0, growth=0.0)

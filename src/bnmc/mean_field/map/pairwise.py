@@ -312,19 +312,16 @@ def _one_parameter_nodes(rows: Rows, count: int, shift: float) -> tuple[FloatArr
 
 
 def _on_a_line(rows: Rows, position: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the rule for rank 1: φ = v g without normalization, √n v g/√(g² + ε) with it.
+    """Return the rule for rank 1: φ = √n v g/√(g² + ε).
 
-    Here v is the eigenvector (times the root of the eigenvalue) and g a standard normal variable.
-    With g = √ε sinh x, g/√(g² + ε) is tanh x.
+    Here v is the eigenvector and g a standard normal variable.  With g = √ε sinh x, g/√(g² + ε) is
+    tanh x.
     """
-    normalized = bool(rows.norm_values.any())
-    end = np.arcsinh(_REACH / np.sqrt(rows.damping)) if normalized else _REACH
+    scale = np.sqrt(rows.damping)
+    end = np.arcsinh(_REACH / scale)
     x = end * (2.0 * position - 1.0)
-    if normalized:
-        factor, g = np.sqrt(rows.scale) * np.tanh(x), np.sqrt(rows.damping) * np.sinh(x)
-        speed = np.sqrt(rows.damping) * np.cosh(x)
-    else:
-        factor, g, speed = np.sqrt(rows.values) * x, x, np.ones_like(x)
+    factor, g = np.sqrt(rows.scale) * np.tanh(x), scale * np.sinh(x)
+    speed = scale * np.cosh(x)
     weight = np.exp(-0.5 * g * g) * speed * (2.0 * end / position.size / np.sqrt(2.0 * np.pi))
     return rows.vectors * factor, weight
 

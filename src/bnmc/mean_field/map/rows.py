@@ -21,13 +21,13 @@ rows of covariance C(z) = S (I + 2zS)⁻¹, with the weight
 
     D(z) = det(I + 2zS)^(−1/2) exp(−εz).
 
-In the eigenvectors of S both are diagonal, so S may be singular.  Without normalization,
-C(z) = S and D(z) = exp(−z): z is then half the squared radius of two standard normal variables.
+In the eigenvectors of S both are diagonal, so S may be singular.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,8 +201,8 @@ def _seen_basis(norm: Norm, batch: int) -> FloatArray:
 # Nodes whose contribution, relative to the whole integral, is at most this are left out.
 _CUT = 1e-17
 
-# log z = x − exp(−x) − _BEND, up to a constant; x starts at _FIRST, where log z is about −46.
-_BEND, _FIRST = 2.0, -3.7
+# x of `spaced` starts at _FIRST, where log z is about −46.
+_FIRST = -3.7
 
 # An x beyond all nodes: the smallest eigenvalue is at least the rounding unit times the largest
 # one, and if growth is 1, the rank is at least 3 or the damping positive.
@@ -228,6 +228,12 @@ class _Nodes:
     weight: FloatArray
 
 
+def spaced(x: NDArray[np.floating[Any]]) -> tuple[FloatArray, FloatArray]:
+    """Return log z = x − exp(−x) − 2 at nodes x, and its derivative."""
+    decay: FloatArray = np.exp(-x)
+    return x - decay - 2.0, 1.0 + decay
+
+
 def laplace_nodes(rows: Rows, step: float, shift: float, growth: float) -> _Nodes:
     """Return the trapezoidal rule in a variable x with log z = x − exp(−x) up to a constant.
 
@@ -249,9 +255,10 @@ def laplace_nodes(rows: Rows, step: float, shift: float, growth: float) -> _Node
     """
     index = np.arange(np.floor(_FIRST / step), np.ceil(_LAST / step)).astype(np.int64)
     x = (index + shift) * step
-    z = np.exp(x - np.exp(-x) - _BEND) / (rows.norm_values.sum() + rows.damping)
+    log_z, slope = spaced(x)
+    z = np.exp(log_z) / (rows.norm_values.sum() + rows.damping)
     log_weight = 0.5 * np.log(rows.shrinkage(z)).sum(axis=1) - rows.damping * z
     largest = float(rows.norm_values.max(initial=0.0))
     used = log_weight + growth * np.log1p(2.0 * z * largest) > np.log(_CUT)
-    index, x, z, log_weight = index[used], x[used], z[used], log_weight[used]
-    return _Nodes(index, z, np.exp(log_weight) * step * z * (1.0 + np.exp(-x)))
+    z, log_weight = z[used], log_weight[used]
+    return _Nodes(index[used], z, np.exp(log_weight) * step * z * slope[used])
