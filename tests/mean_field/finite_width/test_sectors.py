@@ -9,7 +9,6 @@ from spheres import brute_force, brute_force_uncentred, centred_points, full_poi
 from bnmc.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field import MeanField
-from bnmc.mean_field.finite_width.predicted import uncentred_jacobians
 from bnmc.mean_field.fixed_point import uncentred
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
 
@@ -156,7 +155,6 @@ def test_pairs_of_four_samples_without_centring():
     with mock.patch.object(uncentred, "cross_batch", return_value=(0.0, 0.0)):
         point, _ = fixed_point_of_batch(chain.activation, 4, chain.normalization)
     pairs = np.array([[0, 1, -1, 0], [1, 0, 0, -1], [-1, 0, 0, 1], [0, -1, 1, 0]]) / np.sqrt(8)
-    zero = np.zeros((2, 2))
-    found = uncentred_jacobians(zero, zero, 4, point)
+    found = point.jacobians
     assert len(found) == 3
     assert found[2].item() == pytest.approx(pairs.ravel() @ jacobian @ pairs.ravel(), rel=1e-5)

@@ -512,3 +512,26 @@ def test_gram_and_immutability():
 def test_width_gain_and_weights_play_no_role():
     fixed = fixed_point("tanh", 5)
     assert fixed_point("tanh", 5, gain=3.0, weights="uniform") == fixed
+
+
+@pytest.mark.parametrize(
+    ("activation", "batch", "norm"),
+    [
+        ("relu", 3, "batch"),
+        ("relu", 7, "batch"),
+        ("tanh", 2, "batch-uncentred"),
+        ("tanh", 6, "batch-uncentred"),
+        ("sigmoid", 5, "batch-uncentred"),
+    ],
+)
+def test_eigenvalues_are_those_of_the_jacobians(activation, batch, norm):
+    fixed = fixed_point(activation, batch, norm=norm)
+    assert len(fixed.jacobians) == min(batch, 4) - 1 or batch == 2
+    values = np.concatenate([np.linalg.eigvals(jacobian) for jacobian in fixed.jacobians])
+    for value in fixed.eigenvalues:
+        assert np.abs(values - value).min() < 1e-10
+    # In the other directions the Jacobian is 0.
+    others = [x for x in values if np.abs(x - np.array(fixed.eigenvalues)).min() > 1e-10]
+    np.testing.assert_allclose(others, 0.0, atol=1e-10)
+    star = [fixed.b * math.sqrt(batch), fixed.b * fixed.c * math.sqrt(batch * (batch - 1.0))]
+    np.testing.assert_allclose(fixed.jacobians[0] @ star, 0.0, atol=1e-9)

@@ -25,9 +25,13 @@ over the length of w and over Δ of covariance S, gives F″[S] = Cov(σσᵀ, Q
 
     Q = ¼ {(n+2)/n E(qᵀΔq)² − 2 E qᵀΔq tr(G*⁻¹Δ)} − E qᵀΔG*⁻¹Δq.
 
-Permutations preserve Q, so it is a polynomial of the power sums p_k = Σq_i^k.  As q_i = f + h x_i
-(see `uncentred_moments`), Q is linear in Σx_i³ and Σx_i⁴ given ψ.  The expectations of both, given
-two coordinates of the centred sphere, are polynomials.
+Permutations preserve Q, so it is a polynomial of the power sums p_k = Σq_i^k.  With the notation of
+`bnmc.mean_field.fixed_point.uncentred`,
+
+    q_i = f + h x_i,    f = sin ψ′/√(b g₀),    h = cos ψ′/√(b g₁),
+
+so given ψ, Q is linear in Σx_i³ and Σx_i⁴.  The expectations of both, given two coordinates of the
+centred sphere, are polynomials.
 """
 
 from __future__ import annotations
@@ -37,14 +41,13 @@ import math
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.finite_width.joint_moments import angle_rule
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
-from bnmc.mean_field.finite_width.uncentred_moments import angle_rule
-from bnmc.mean_field.fixed_point.expectations import resolved
+from bnmc.mean_field.fixed_point.expectations import Turned, resolved
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
-from bnmc.mean_field.quadrature.panels import subdivided
-from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps, panels_of
+from bnmc.mean_field.quadrature.resolution import evaluate, jumps, panels_of
 from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
 
 # Nodes per panel.
@@ -73,71 +76,36 @@ def mean_bias(
     n = point.batch
     if n <= (3 if centred else 1):  # Σu_i⁴ is constant
         return 0.0, 0.0
-    mu = point.b * (1.0 - point.c)
-    m, k = (n - 1, 1.0 / (1.0 - 2.0 / n)) if centred else (n, 1.0)
-    if centred:
-        seen = np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
-        first = float(seen @ sectors[1].variance @ seen) / k
-        second = float(sectors[2].variance[0, 0])
-    else:
-        first = float(sectors[1].variance[0, 0])
-        second = float(sectors[0].variance[1, 1])
-    own, pair = _covariances(activation, n, m)
-    factor = m * (m + 2) * k * (first - second) / (8.0 * mu**2)
-    return factor * own, factor * pair if centred else 0.0
-
-
-def _covariances(activation: Activation, batch: int, dimension: int) -> tuple[float, float]:
-    """Return the covariances of σ₁² and of σ₁σ₂ with Σu_i⁴; the latter only if m is n − 1."""
-    n, m = batch, dimension
-    centred = m < n
-
-    def value(x: FloatArray) -> FloatArray:
-        return np.asarray(evaluate(activation, x))
+    m = n - 1 if centred else n
 
     def square(x: FloatArray) -> FloatArray:
-        return np.asarray(value(x) ** 2)
+        return evaluate(activation, x) ** 2
 
-    def value_times_square(x: FloatArray) -> FloatArray:
-        return np.asarray(value(x) * x * x)
-
-    breaks = panels_of(activation, max(reach(m), range_of(square, m).limit))
-    correlation = -1.0 / m if centred else 0.0
-    rule = sphere_rule(value, m, correlation, breaks, _SPHERE_ORDER)
-    x = rule.x
-    fourth = 3.0 * n * m / (m + 2.0) if centred else 3.0 * n * n / (n + 2.0)
-    one = _sum_of_fourths(x, x * x, n - 1, n, centred) + x**4 - fourth
-    own = rule.mean(rule.value**2 * one) / n**2
-    if not centred:
-        return own, 0.0
-    more = sphere_rule(value_times_square, m, correlation, breaks, _SPHERE_ORDER)
-    given = np.concatenate([rule.given, more.given[1:]])
-    y = _FIVE[:, None]
-    sums = _sum_of_fourths(x + y, x * x + y * y, n - 2, n, centred) + x**4 + y**4 - fourth
-    coefficients = np.linalg.solve(np.vander(_FIVE, increasing=True), sums)
-    pair = rule.mean(rule.value * np.sum(coefficients * given, axis=0)) / n**2
-    return own, pair
-
-
-def _sum_of_fourths(
-    sums: FloatArray, squares: FloatArray, left: int, batch: int, centred: bool
-) -> FloatArray:
-    """Return the expected sum of fourth powers of the other N = `left` coordinates.
-
-    They are uniform on a sphere, given the sum and the sum of squares of the others.
-    """
-    if not centred:
-        return np.asarray(3.0 * (batch - squares) ** 2 / (left + 2.0))
-    centre = -sums / left
-    variance = (batch - squares - sums**2 / left) / left
-    fourth = 3.0 * variance**2 * (left - 1.0) / (left + 1.0)
-    return np.asarray(left * (centre**4 + 6.0 * centre**2 * variance + fourth))
+    edge = max(reach(m), range_of(square, m).limit)
+    breaks = panels_of(activation, edge)
+    if centred:
+        k, seen = 1.0 / (1.0 - 2.0 / n), np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
+        first = float(seen @ sectors[1].variance @ seen) / k
+        second = float(sectors[2].variance[0, 0])
+        covariances = _with_power_sums(Turned(activation, 0.0, edge), breaks, n, _SPHERE_ORDER)[
+            :, 2
+        ]
+    else:
+        k = 1.0
+        first, second = float(sectors[1].variance[0, 0]), float(sectors[0].variance[1, 1])
+        # The other coordinates are uniform on a sphere.  E Σx⁴ is 3n²/(n+2).
+        rule = sphere_rule(square, m, 0.0, breaks, _SPHERE_ORDER)
+        fourths = 3.0 * (n - rule.x**2) ** 2 / (n + 1.0) + rule.x**4 - 3.0 * n * n / (n + 2.0)
+        covariances = np.array([rule.mean(rule.value * fourths), 0.0])
+    factor = m * (m + 2) * k * (first - second) / (8.0 * (n * point.b * (1.0 - point.c)) ** 2)
+    diagonal, other = (factor * covariances).tolist()
+    return diagonal, other
 
 
 # --- norms that do not centre
 
-# Nodes per panel of ψ and of the coordinates, and widest panel of the latter.
-_ANGLE_ORDER, _ORDER, _WIDEST_PANEL = 10, 16, 3.0
+# Nodes per panel of ψ and of the coordinates.
+_ANGLE_ORDER, _ORDER = 10, 16
 
 
 def uncentred_bias(
@@ -168,19 +136,19 @@ def uncentred_bias(
     nodes = angle_rule(n, point, kinks, known.edge, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
-    parts = np.array([_parts(angle, known.edge, known.breaks, activation, n)
-                      for angle in nodes.angle.tolist()])  # fmt: skip
-    # Columns: E σ₁² and E σ₁σ₂ alone, times Σx³, and times Σx⁴; the last are those of 1.
-    third, fourth = (_score(f, h, n, trivial, covariance, point, *at) for at in ((1, 0), (0, 1)))
-    base = _score(f, h, n, trivial, covariance, point, 0, 0)
-    third, fourth = third - base, fourth - base
-    scores = np.stack([base, third, fourth])
-    mean_fourth = float(_others(np.zeros(1), np.zeros(1), n, n, 4)[0])
-    mean = float(nodes.weight @ (base + fourth * mean_fourth))
-    second = []
-    for one in (parts[:, 0], parts[:, 1]):
-        value = float(nodes.weight @ np.einsum("ak,ka->a", one, scores))
-        second.append(0.5 * (value - mean * float(nodes.weight @ one[:, 0])))
+    given = [
+        _with_power_sums(Turned(activation, angle, known.edge), known.breaks, n, _ORDER)
+        for angle in nodes.angle.tolist()
+    ]
+    # Q is `scores` times 1, Σx³ and Σx⁴ − E Σx⁴.
+    at = [_score(f, h, n, trivial, covariance, point, *sums) for sums in ((0, 0), (1, 0), (0, 1))]
+    third, fourth = at[1] - at[0], at[2] - at[0]
+    scores = np.stack([at[0] + fourth * _mean_fourth(n), third, fourth])
+    mean = float(nodes.weight @ scores[0])
+    second = [
+        0.5 * float(nodes.weight @ ((products * scores.T).sum(axis=1) - mean * products[:, 0]))
+        for products in np.stack(given, axis=1)
+    ]
     sizes = np.array([math.sqrt(n), math.sqrt(n * (n - 1.0))])
     found = np.linalg.solve(np.eye(2) - trivial.jacobian, sizes * second) / sizes
     return float(found[0]), float(found[1])
@@ -221,45 +189,37 @@ def _score(
     diagonal = own * (cov.ii_ii + (n - 1.0) * cov.ij_ij) + every * sums[0]
     other = own * (2.0 * cov.ii_ij + (n - 2.0) * cov.ij_ik) + every * sums[1]
     twice = diagonal * p2 + other * (p1**2 - p2)
-    return np.asarray(0.25 * ((n + 2.0) / n * square - 2.0 * product) - twice)
+    return 0.25 * ((n + 2.0) / n * square - 2.0 * product) - twice
 
 
-def _parts(
-    angle: float, edge: float, breaks: FloatArray, activation: Activation, n: int
-) -> FloatArray:
-    """Return E σ₁² and E σ₁σ₂ given ψ, alone, times Σx³, and times Σx⁴: shape (2, 3)."""
-    sine, cosine, m = math.sin(angle), math.cos(angle), n - 1
+def _with_power_sums(function: Turned, breaks: FloatArray, n: int, order: int) -> FloatArray:
+    """Return expectations of σ₁² and σ₁σ₂ given ψ, shape (2, 3).
 
-    def function(x: FloatArray) -> FloatArray:
-        return np.asarray(evaluate(activation, sine + cosine * x))
+    The columns are those of the products alone, times Σx³, and times Σx⁴ − E Σx⁴.
+    """
 
     def times_square(x: FloatArray) -> FloatArray:
-        return np.asarray(function(x) * x * x)
+        return function(x) * x * x
 
-    inner = (breaks - sine) / cosine
-    panels = subdivided(np.array([-edge, *inner[np.abs(inner) < edge], edge]), _WIDEST_PANEL)
-    rules = [_rule(one, m, panels) for one in (function, times_square)]
-    x, value, mean, weight = rules[0]
-    own, pair = value**2, value * mean[0]
-    given = np.concatenate([mean, rules[1][2][1:]])
-    found = np.empty((2, 3))
-    found[:, 0] = weight @ own, weight @ pair
-    powers = np.vander(_FIVE, increasing=True)
-    y = _FIVE[:, None]
-    for column, power in ((1, 3), (2, 4)):
-        one = x**power + _others(x, x * x, n - 1, n, power)
-        both = x**power + y**power + _others(x + y, x * x + y * y, n - 2, n, power)
-        coefficients = np.linalg.solve(powers, np.broadcast_to(both, (5, x.size)))
-        found[0, column] = weight @ (own * one)
-        found[1, column] = weight @ (value * np.sum(coefficients * given, axis=0))
-    return found
+    panels, m = function.panels(breaks), n - 1
+    rule, more = (
+        sphere_rule(values, m, -1.0 / m, panels, order) for values in (function, times_square)
+    )
+    x, y = rule.x, _FIVE[:, None]
+    given = np.concatenate([rule.given, more.given[1:]])
+    columns = [[rule.mean(rule.value**2), rule.mean(rule.value * rule.given[0])]]
+    for power, mean in ((3, 0.0), (4, _mean_fourth(n))):
+        alone = x**power + _others(x, x * x, n - 1, n, power) - mean
+        both = x**power + y**power + _others(x + y, x * x + y * y, n - 2, n, power) - mean
+        coefficients = np.linalg.solve(np.vander(_FIVE, increasing=True), both)
+        pair = rule.value * np.sum(coefficients * given, axis=0)
+        columns.append([rule.mean(rule.value**2 * alone), rule.mean(pair)])
+    return np.array(columns).T
 
 
-def _rule(
-    function: Function, m: int, panels: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    rule = sphere_rule(function, m, -1.0 / m, panels, _ORDER)
-    return rule.x, rule.value, rule.given, rule.weight
+def _mean_fourth(n: int) -> float:
+    """Return E Σx⁴."""
+    return 3.0 * n * (n - 1.0) / (n + 1.0)
 
 
 def _others(sums: FloatArray, squares: FloatArray, left: int, n: int, power: int) -> FloatArray:
@@ -272,6 +232,6 @@ def _others(sums: FloatArray, squares: FloatArray, left: int, n: int, power: int
     centre = -sums / left
     variance = (n - squares - sums**2 / left) / left
     if power == 3:
-        return np.asarray(left * (centre**3 + 3.0 * centre * variance))
+        return left * (centre**3 + 3.0 * centre * variance)
     fourth = 3.0 * variance**2 * (left - 1.0) / (left + 1.0)
-    return np.asarray(left * (centre**4 + 6.0 * centre**2 * variance + fourth))
+    return left * (centre**4 + 6.0 * centre**2 * variance + fourth)

@@ -11,41 +11,47 @@ where the angle β on [−π/2, π/2] has a density proportional to cos(β)^(N�
 four coordinates is a nested integral over four angles, three angles for n = 5, and two for n = 4.
 `bnmc.mean_field.quadrature.sphere` has expectations over one and two coordinates, to rounding.  For
 large batches, `bnmc.mean_field.finite_width.transforms` replaces the nested integral.
+
+Under a norm that does not centre, if the activation is not odd, the normalized row of w ~ N(0, G*)
+is (see `bnmc.mean_field.fixed_point.uncentred`)
+
+    φ_i = sin ψ + cos ψ x_i,    tan ψ = √(g₀/g₁) tan ψ′,
+
+with x uniform on the centred sphere and independent of ψ.  Given ψ, the joint moments are those of
+the function σ(sin ψ + cos ψ x) on the centred sphere, so one more angle is integrated outside of
+the nested rules.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import roots_gegenbauer
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.finite_width.sectors import EntryCovariance
+from bnmc.mean_field.finite_width.sectors import EntryCovariance, noises
 from bnmc.mean_field.finite_width.transforms import (
     LEAST_BATCH,
     TRANSFORM_ORDERS,
     transformed_moments,
+    transformed_pairs,
 )
+from bnmc.mean_field.fixed_point.expectations import (
+    AngleNodes,
+    Turned,
+    angle_nodes,
+    resolved,
+    singular_angles,
+)
+from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.panels import coordinate_rule
 from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps, panels_of
-from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, reach, sphere_rule
-
-__all__ = [
-    "CUT",
-    "MOST_EVALUATIONS",
-    "JointMoments",
-    "joint_moments",
-    "nested_moments",
-    "nested_size",
-    "odd_moments",
-    "pair_products",
-    "raw_moments",
-]
+from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
 
 # Nodes per panel of the accurate rules for one and two coordinates.
 _PAIR_ORDER, _COARSE_PAIR_ORDER = 32, 20
@@ -73,8 +79,7 @@ CUT = 20.0 * math.log(10.0)
 _FEW_LEFT = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class JointMoments:
+class JointMoments(NamedTuple):
     """Expectations of products of σ_i = σ(x_i), by the powers of distinct σ_i.
 
     For example, ``m211`` is E σ₁²σ₂σ₃.  For a batch of fewer than three samples ``m211`` is 0, for
@@ -86,8 +91,6 @@ class JointMoments:
         Second moments.
     m4, m31, m22, m211, m1111 : float
         Fourth moments.
-    own, pair : float
-        E σ₁²(x₁²−1) and E σ₁σ₂(x₁²−1).
     """
 
     m2: float
@@ -97,8 +100,6 @@ class JointMoments:
     m22: float
     m211: float
     m1111: float
-    own: float
-    pair: float
 
     @property
     def covariance(self) -> EntryCovariance:
@@ -136,24 +137,34 @@ def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joi
     m = batch - 1
 
     def square(x: FloatArray) -> FloatArray:
-        return np.asarray(evaluate(activation, x) ** 2)
+        return evaluate(activation, x) ** 2
 
-    edge = max(reach(m), range_of(square, m).limit)
-    breaks = panels_of(activation, edge)
-    rule = sphere_rule(activation, m, -1.0 / m, breaks, _PAIR_ORDER)
-    known = moments(rule, batch)
+    breaks = panels_of(activation, max(reach(m), range_of(square, m).limit))
+    mean, products, centred = _pairs(activation, batch, breaks, _PAIR_ORDER)
+    nested = _agreeing(centred, batch, breaks, jumps(activation, breaks), products[0])
+    fine, coarse = (raw_moments(mean, products, triples, batch) for triples in nested)
+    return fine, coarse
+
+
+def _pairs(
+    function: Function, batch: int, panels: FloatArray, order: int
+) -> tuple[float, FloatArray, Function]:
+    """Return E σ, the products that `raw_moments` needs, and σ̃ = σ − E σ."""
+    m = batch - 1
+    rule = sphere_rule(function, m, -1.0 / m, panels, order)
+    mean = rule.mean(rule.value)
 
     def centred(x: FloatArray) -> FloatArray:
-        return np.asarray(evaluate(activation, x) - known.mean)
+        return evaluate(function, x) - mean
 
     def centred_square(x: FloatArray) -> FloatArray:
-        return np.asarray(centred(x) ** 2)
+        return centred(x) ** 2
 
-    squares = sphere_rule(centred_square, m, -1.0 / m, breaks, _PAIR_ORDER)
-    kinks = jumps(activation, breaks)
-    fine, coarse = _agreeing(centred, batch, kinks, breaks, known.variance)
-    products = pair_products(rule, squares, known.mean)
-    return raw_moments(known, products, fine, batch), raw_moments(known, products, coarse, batch)
+    squares = sphere_rule(centred_square, m, -1.0 / m, panels, order)
+    value, other = rule.value - mean, rule.given[0] - mean
+    products = [value**2, value * other, value**3, value**4, value**2 * other, value**3 * other]
+    means = [rule.mean(product) for product in products]
+    return mean, np.array([*means, squares.mean(squares.value * squares.given[0])]), centred
 
 
 def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
@@ -181,39 +192,28 @@ def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joint
                 m22=rule.mean(rule.value * rule.given[0]),
                 m211=0.0,
                 m1111=0.0,
-                own=rule.mean(rule.value * (rule.x**2 - 1.0)),
-                pair=0.0,
             )
         )
     return found[0], found[1]
 
 
-def pair_products(rule: SphereRule, squares: SphereRule, mean: float) -> FloatArray:
-    """Return E σ̃₁³, E σ̃₁⁴, E σ̃₁²σ̃₂, E σ̃₁³σ̃₂ and E σ̃₁²σ̃₂² by rules for σ and σ̃².
+def raw_moments(mean: float, products: FloatArray, nested: FloatArray, batch: int) -> JointMoments:
+    """Return the moments of σ from its mean and those of σ̃ = σ − E σ.
 
-    Here σ̃ = σ − E σ.
+    Parameters
+    ----------
+    mean : float
+        E σ.
+    products : ndarray of shape (7,)
+        E σ̃₁², E σ̃₁σ̃₂, E σ̃₁³, E σ̃₁⁴, E σ̃₁²σ̃₂, E σ̃₁³σ̃₂ and E σ̃₁²σ̃₂².
+    nested : ndarray of shape (3,)
+        E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄.
+    batch : int
+        n ≥ 2.
     """
-    value, other = rule.value - mean, rule.given[0] - mean
-    means = [rule.mean(value**3), rule.mean(value**4)]
-    means += [rule.mean(value**2 * other), rule.mean(value**3 * other)]
-    return np.array([*means, squares.mean(squares.value * squares.given[0])])
-
-
-def raw_moments(
-    known: Moments, products: FloatArray, nested: FloatArray, batch: int
-) -> JointMoments:
-    """Return the moments of σ from those of σ̃ = σ − E σ.
-
-    `products` are those of `pair_products`, and `nested` has E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and
-    E σ̃₁σ̃₂σ̃₃σ̃₄.
-    """
-    mu = known.mean
-    t2, t11 = known.variance, known.covariance
-    t3, t4, t21, t31, t22 = products.tolist()
+    mu = mean
+    t2, t11, t3, t4, t21, t31, t22 = products.tolist()
     t111, t211, t1111 = nested.tolist()
-    e = known.inverse_batch
-    # Given x₁, x₂ has mean −x₁/(n−1), so E σ̃₂(x₁²−1) is that of σ̃₁ with a factor −1/(n−1).
-    pair = known.cross[1] + mu * known.second * (1.0 - e / (1.0 - e))
     m211 = t211 + 2.0 * mu * (t21 + t111) + mu**2 * (t2 + 5.0 * t11) + mu**4
     m1111 = t1111 + 4.0 * mu * t111 + 6.0 * mu**2 * t11 + mu**4
     return JointMoments(
@@ -224,13 +224,11 @@ def raw_moments(
         m22=t22 + 4.0 * mu * t21 + 2.0 * mu**2 * t2 + 4.0 * mu**2 * t11 + mu**4,
         m211=m211 if batch > 2 else 0.0,
         m1111=m1111 if batch > 3 else 0.0,
-        own=known.own[1] + 2.0 * mu * known.second,
-        pair=pair,
     )
 
 
 def _agreeing(
-    function: Function, batch: int, kinks: FloatArray, breaks: FloatArray, variance: float
+    function: Function, batch: int, breaks: FloatArray, kinks: FloatArray, variance: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the three nested moments of σ̃ by the first rule that agrees with the one before it.
 
@@ -360,3 +358,105 @@ def _gegenbauer(order: int, left: int) -> tuple[FloatArray, FloatArray]:
     """Return nodes and weights for the density (1 − t²)^((N−4)/2) on [−1, 1], N = `left`."""
     nodes, weights = roots_gegenbauer(order, 0.5 * (left - 3))
     return nodes, weights / weights.sum()
+
+
+# --- norms that do not centre, if the activation is not odd
+
+# Nodes per panel of one and two coordinates given ψ.
+_GIVEN_ORDER = 24
+
+# Nodes per panel of ψ, that many more for each finer nested rule, and widest panel of √n ψ′.
+_ANGLE_ORDER, _MORE_ANGLES, _WIDEST_ANGLE = 7, 1, 3.0
+
+# Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
+_SMOOTH_GIVEN, _PANELS_GIVEN = (8, 12, 17, 24, 34), (8, 12, 17, 24)
+
+# For batches up to this, the nested rules have at most one angle.
+_FEW = 3
+
+# Evaluations of the activation by the rules of all angles, in units of those that one nested rule
+# is allowed.
+_MORE = 20.0
+
+
+def uncentred_moments(
+    activation: Activation, batch: int, point: SymmetricFixedPoint, rtol: float
+) -> tuple[JointMoments, JointMoments]:
+    """Return the moments by the first rule that agrees with the one before it, and by that one.
+
+    If no affordable rule agrees, the results are those of the last two.
+
+    Parameters
+    ----------
+    activation : Activation
+        The activation σ, not odd.
+    batch : int
+        n ≥ 2.
+    point : SymmetricFixedPoint
+        The fixed point, with c < 1.
+    rtol : float
+        Two rules agree if the noise differs by at most this, relative to its trace in each sector.
+        For large batches and up to 3 samples, `rtol` is multiplied by
+        1 − rate².
+
+    Raises
+    ------
+    UnresolvedError
+        If the activation cannot be resolved.
+    """
+    known = resolved(activation, batch, wider=True)
+    kinks = jumps(activation, known.breaks)
+    large = batch >= LEAST_BATCH
+    orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
+    # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
+    # milliseconds, the rules are as accurate as that requires.
+    cheap = large or batch <= _FEW
+    agreed = rtol * (1.0 - point.rate**2) if cheap else rtol
+    found: list[JointMoments] = []
+    for more, order in enumerate(orders):
+        per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
+        nodes = angle_rule(batch, point, kinks, known.edge, per_panel)
+        size = nodes.weight.size * nested_size(batch, kinks.size, order)
+        if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
+            break
+        given = [
+            _given_angle(Turned(activation, angle, known.edge), batch, known.breaks, kinks, order)
+            for angle in nodes.angle.tolist()
+        ]
+        found.append(JointMoments(*(nodes.weight @ given).tolist()))
+        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= agreed:
+            break
+    return found[-1], found[-2]
+
+
+def angle_rule(
+    batch: int, point: SymmetricFixedPoint, kinks: FloatArray, edge: float, order: int
+) -> AngleNodes:
+    """Return the rule for ψ."""
+    stretch = math.sqrt((1.0 / (1.0 - point.c) - 1.0) + 1.0 / batch)
+    if edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
+        limit = reach(batch)
+    else:
+        limit = math.sqrt(-batch * math.expm1(-2.0 * CUT / (batch - 2)))
+    ends = singular_angles(kinks, batch)
+    return angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
+
+
+def _given_angle(
+    function: Turned, batch: int, breaks: FloatArray, kinks: FloatArray, order: int
+) -> JointMoments:
+    """Return the joint moments given ψ; `breaks` and `kinks` are those of σ."""
+    panels = function.panels(breaks)
+    if batch >= LEAST_BATCH:
+        return raw_moments(*transformed_pairs(function, batch, panels, order), batch)
+    mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
+    nested = np.zeros(3)
+    if batch > 2:
+        nested = nested_moments(centred, batch, function.inside(kinks), function.edge, order)
+    return raw_moments(mean, products, nested, batch)
+
+
+def _difference(first: JointMoments, second: JointMoments, batch: int) -> float:
+    """Return the largest difference of the noise, relative to its trace in each sector."""
+    noise = zip(*(noises(joint.covariance, batch) for joint in (first, second)), strict=True)
+    return max(float(np.abs(a - b).max() / np.trace(a)) for a, b in noise)

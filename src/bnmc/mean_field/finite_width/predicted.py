@@ -52,7 +52,11 @@ from bnmc.mean_field.correlation.gaussian_moments import normal_panels
 from bnmc.mean_field.correlation.layer import Level, PairLayer
 from bnmc.mean_field.correlation.phases import Phase
 from bnmc.mean_field.finite_width.bias import mean_bias
-from bnmc.mean_field.finite_width.joint_moments import JointMoments, joint_moments, odd_moments
+from bnmc.mean_field.finite_width.joint_moments import (
+    joint_moments,
+    odd_moments,
+    uncentred_moments,
+)
 from bnmc.mean_field.finite_width.results import (
     Fluctuations,
     PairFluctuations,
@@ -66,8 +70,7 @@ from bnmc.mean_field.finite_width.sectors import (
     pair_jacobians,
     stationary,
 )
-from bnmc.mean_field.finite_width.uncentred_moments import uncentred_moments
-from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
+from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
@@ -135,64 +138,15 @@ def _sectors(
     activation: Activation, batch: int, point: FixedPoint, centres: bool, rtol: float
 ) -> list[tuple[Sector, ...]]:
     """Return the sectors by a fine and by a coarse quadrature."""
-    if centres or point.c == 0.0:  # 0 is exact: σ is odd
-        pair = (joint_moments if centres else odd_moments)(activation, batch)
-        jacobians_of = _centred_jacobians if centres else _odd_jacobians
-        return [
-            stationary(noises(one.covariance, batch), jacobians_of(one, batch, point), batch)
-            for one in pair
-        ]
+    if centres:
+        results = joint_moments(activation, batch)
+    elif point.c == 0.0:  # 0 is exact: σ is odd
+        results = odd_moments(activation, batch)
+    else:
+        results = uncentred_moments(activation, batch, point, _AGREED * rtol)
     return [
-        stationary(
-            noises(one.joint.covariance, batch),
-            uncentred_jacobians(one.trivial, one.standard, batch, point),
-            batch,
-        )
-        for one in uncentred_moments(activation, batch, point, _AGREED * rtol)
+        stationary(noises(joint.covariance, batch), point.jacobians, batch) for joint in results
     ]
-
-
-def _centred_jacobians(
-    moments: JointMoments, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector under a centring norm.
-
-    J sees the traceless part of PΔP, P the projector orthogonal to 1, so J = u vᵀ in sector
-    "standard", with u = J[P diag(e) P].
-    """
-    trivial = np.zeros((2, 2))
-    if batch == 2:
-        return trivial, np.zeros((1, 1))
-    mu = moments.m2 - moments.m11
-    root = math.sqrt(2.0 / (batch - 2.0))
-    u = np.array([0.5 * moments.own, 0.5 * (batch - 1.0) * root * moments.pair]) / mu
-    standard = np.outer(u, [1.0, -root])
-    if batch == 3:
-        return trivial, standard
-    return trivial, standard, np.array([[point.eigenvalues[1].real]])
-
-
-def _odd_jacobians(
-    _: JointMoments, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector for an odd activation under a norm that does not centre."""
-    diagonal, off = (value.real for value in point.eigenvalues)
-    every = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
-    if batch == 2:
-        return every[0], every[1][:1, :1]
-    return every[: min(batch, 4) - 1]
-
-
-def uncentred_jacobians(
-    trivial: FloatArray, standard: FloatArray, batch: int, point: SymmetricFixedPoint
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector under a norm that does not centre, if σ is not odd.
-
-    J in the first two sectors is known. In sector "pairs" it is the last eigenvalue.
-    """
-    if batch <= 3:
-        return trivial, standard
-    return trivial, standard, np.array([[point.eigenvalues[-1].real]])
 
 
 # --- maps of pairs of samples
@@ -298,6 +252,7 @@ def _fixed_point(chain: Chain, phase: Phase, at: PairMoments, error: float) -> F
         cross_batch=at.pair,
         cross_batch_rate=at.of_pair,
         error=error,
+        jacobians=pair_jacobians(at.of_length, at.of_first, at.of_pair, n),
     )
 
 

@@ -21,9 +21,6 @@ from numpy.typing import NDArray
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
-from bnmc.mean_field.quadrature.sphere import Moments
-
-__all__ = ["LEAST_BATCH", "TRANSFORM_ORDERS", "transformed_moments", "transformed_pairs"]
 
 ComplexArray = NDArray[np.complex128]
 
@@ -62,14 +59,12 @@ def transformed_moments(
     """
     rule = _Rule(batch, panels, order)
     value = evaluate(function, rule.z)
-    one, square = rule.transforms([value, value * value])
-    three, four = (rule.weights(k) * one * one for k in (3, 4))
-    return np.array([_sum(three * one), _sum(three * square), _sum(four * one * one)])
+    return _nested(rule, *rule.transforms([value, value * value]))
 
 
 def transformed_pairs(
     function: Function, batch: int, panels: FloatArray, order: int
-) -> tuple[Moments, FloatArray, FloatArray]:
+) -> tuple[float, FloatArray, FloatArray]:
     """Return all moments of σ that `raw_moments` needs.
 
     Parameters
@@ -81,43 +76,30 @@ def transformed_pairs(
 
     Returns
     -------
-    known : Moments
-    products : ndarray of shape (5,)
-        E σ̃₁³, E σ̃₁⁴, E σ̃₁²σ̃₂, E σ̃₁³σ̃₂ and E σ̃₁²σ̃₂², with σ̃ = σ − E σ.
+    mean : float
+    products : ndarray of shape (7,)
+        E σ̃₁², E σ̃₁σ̃₂, E σ̃₁³, E σ̃₁⁴, E σ̃₁²σ̃₂, E σ̃₁³σ̃₂ and E σ̃₁²σ̃₂², with σ̃ = σ − E σ.
     nested : ndarray of shape (3,)
         As `transformed_moments`.
     """
     rule = _Rule(batch, panels, order)
-    n, z, law = float(batch), rule.z, rule.law
-    raw = evaluate(function, z)
-    mean = float(law @ raw)
+    raw = evaluate(function, rule.z)
+    mean = float(rule.law @ raw)
     value = raw - mean
-    powers = [value, value**2, value**3, z * value, z * z * value]
-    one, square, cube, first, second = rule.transforms(powers)
+    transforms = rule.transforms([value, value**2, value**3])
+    one, square, _ = transforms
     weight = rule.weights(2)
-    of_one = weight * one
-    t11, by_first, by_second = (_sum(of_one * other) for other in (one, first, second))
-    both = _sum(weight * first * first)
-    # Given x₁ and x₂, (x₁ − x₃)(x₂ − x₄) has the mean x₁x₂ + s²/N + (s² + q − n)/(N(N − 1)), with
-    # s = x₁ + x₂, q = x₁² + x₂² and N = n − 2.
-    rest, s2 = n - 2.0, 2.0 * (by_second + both)
-    mixed = both + s2 / rest + (s2 + 2.0 * by_second - n * t11) / (rest * (rest - 1.0))
-    known = Moments(
-        mean=mean,
-        first=float(law @ (raw * z)),
-        second=float(law @ (raw * (z * z - 1.0))),
-        variance=float(law @ value**2),
-        covariance=t11,
-        own=(float(law @ (value**2 * z)), float(law @ (value**2 * (z * z - 1.0)))),
-        cross=(by_first, by_second - t11),
-        mixed=mixed,
-        inverse_batch=1.0 / n,
-    )
-    pairs = [_sum(of_one * square), _sum(of_one * cube), _sum(weight * square * square)]
+    variance, third, fourth = (float(rule.law @ value**power) for power in (2, 3, 4))
+    pair, *pairs = (_sum(weight * one * other) for other in transforms)
+    squares = _sum(weight * square * square)
+    products = np.array([variance, pair, third, fourth, *pairs, squares])
+    return mean, products, _nested(rule, one, square)
+
+
+def _nested(rule: _Rule, one: ComplexArray, square: ComplexArray) -> FloatArray:
+    """Return the moments of three and four coordinates from the transforms of σ̃ and σ̃²."""
     three, four = (rule.weights(k) * one * one for k in (3, 4))
-    nested = [_sum(three * one), _sum(three * square), _sum(four * one * one)]
-    products = np.array([float(law @ value**3), float(law @ value**4), *pairs])
-    return known, products, np.array(nested)
+    return np.array([_sum(three * one), _sum(three * square), _sum(four * one * one)])
 
 
 class _Rule:

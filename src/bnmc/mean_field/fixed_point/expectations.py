@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from bnmc.mean_field.quadrature.panels import (
     subdivided,
     tabulate,
 )
-from bnmc.mean_field.quadrature.resolution import jumps, panels_of
+from bnmc.mean_field.quadrature.resolution import evaluate, jumps, panels_of
 from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
 
 # Relative rounding error of the sums and of the densities of the quadratures.
@@ -368,13 +368,78 @@ _MOST_SINGULAR = 32
 _SAME_ANGLE = 1e-9
 
 
+_Column = TypeVar("_Column", float, FloatArray)
+
+
+class AngleColumns(NamedTuple, Generic[_Column]):
+    """Expectations over x given ψ, or their averages over ψ.
+
+    Write σ_i for σ(sin ψ + cos ψ x_i), σ̄ for the mean of the σ_i over the batch, P for the
+    projector orthogonal to 1 = (1, …, 1), σ′ for the derivatives of σ at φ, and I for the identity.
+
+    Attributes
+    ----------
+    mean, first
+        E σ₁ and E σ₁x₁.
+    square, spread
+        E σ₁² and E|Pσ|²/(n−1).
+    along, along2
+        n/(n−1) E σ̄σ₁x₁ and the same of x₁² − 1.
+    diagonal, diagonal2
+        n/(n−1) E (Pσ)₁²x₁ and the same of x₁² − 1.
+    mixed
+        E σ₁σ₂(x₁−x₃)(x₂−x₄).
+    one, trace
+        1ᵀA1/n and tr A/(n−1) for A = cos²ψ E K diag(σ′)² K, K = I − φφᵀ/n.
+    one_pair, trace_pair
+        The same for A = cos²ψ E Kσ′σ′ᵀK/n.
+    """
+
+    mean: _Column
+    first: _Column
+    square: _Column
+    spread: _Column
+    along: _Column
+    along2: _Column
+    diagonal: _Column
+    diagonal2: _Column
+    mixed: _Column
+    one: _Column
+    trace: _Column
+    one_pair: _Column
+    trace_pair: _Column
+
+
+@dataclass(frozen=True)
+class Turned:
+    """σ(sin ψ + cos ψ x) as a function of x in [−edge, edge], for one angle ψ."""
+
+    activation: Activation
+    angle: float
+    edge: float
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Return the values at x."""
+        return evaluate(self.activation, math.sin(self.angle) + math.cos(self.angle) * x)
+
+    def inside(self, points: FloatArray) -> FloatArray:
+        """Return those x in the interval at which sin ψ + cos ψ x is one of the points."""
+        x = (points - math.sin(self.angle)) / math.cos(self.angle)
+        return x[np.abs(x) < self.edge]
+
+    def panels(self, breaks: FloatArray) -> FloatArray:
+        """Return panels on which the function is smooth, from those of σ."""
+        inner = np.array([-self.edge, *self.inside(breaks), self.edge])
+        return subdivided(inner, _WIDEST_PANEL)
+
+
 class AngleTables(NamedTuple):
     """The table of expectations given ψ from two quadratures.
 
     Attributes
     ----------
     fine, coarse : Table
-        Functions of ψ in [−π/2, π/2] with 13 columns; see `_given_angle`.
+        Functions of ψ in [−π/2, π/2] with the columns `AngleColumns`.
     known : Resolved
         The panels of σ, and what is known about its gradient and deviation.
     """
@@ -394,12 +459,13 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
     """
     known = resolved(activation, batch, wider=True)
     breaks = known.breaks
-    kinks = jumps(activation, breaks)
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
-    singular = singular_angles(kinks, batch)
+    singular = singular_angles(jumps(activation, breaks), batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
-        return lambda angle: _given_angle(activation, batch, angle, known.edge, breaks, order)
+        return lambda angle: np.array(
+            _given_angle(Turned(activation, angle, known.edge), batch, breaks, order)
+        )
 
     tolerance = _NO_GRADIENT if known.gradient.explodes else _TOLERANCE
     fine = tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
@@ -408,46 +474,23 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
 
 
 def _given_angle(
-    activation: Activation,
-    batch: float,
-    angle: float,
-    edge: float,
-    breaks: FloatArray,
-    order: int,
-) -> FloatArray:
-    """Return the columns of the table at one angle ψ, shape (13,).
-
-    Write σ_i for σ(sin ψ + cos ψ x_i), σ̄ for the mean of the σ_i over the batch, P for the
-    projector orthogonal to 1 = (1, …, 1), σ′ for the derivatives of σ at φ, and I for the identity.
-    The columns are
-
-     0, 1     E σ₁ and E σ₁x₁;
-     2, 3     E σ₁² and E|Pσ|²/(n−1);
-     4, 5     n/(n−1) E σ̄σ₁x₁ and the same of x₁² − 1;
-     6, 7     n/(n−1) E (Pσ)₁²x₁ and the same of x₁² − 1;
-     8        E σ₁σ₂(x₁−x₃)(x₂−x₄);
-     9, 10    1ᵀA1/n and tr A/(n−1) for A = cos²ψ E K diag(σ′)² K, K = I − φφᵀ/n;
-    11, 12    the same for A = cos²ψ E Kσ′σ′ᵀK/n.
-    """
-    sine, cosine = math.sin(angle), math.cos(angle)
-
-    def function(x: FloatArray) -> FloatArray:
-        return np.asarray(activation(sine + cosine * x))
-
-    inner = (breaks - sine) / cosine
-    inner = subdivided(np.array([-edge, *inner[np.abs(inner) < edge], edge]), _WIDEST_PANEL)
+    function: Turned, batch: float, breaks: FloatArray, order: int
+) -> AngleColumns[float]:
+    """Return the columns of the table at one angle; `breaks` are the panels of σ."""
+    panels = function.panels(breaks)
     if batch == math.inf:
-        rule = normal_rule(function, inner, order)
+        rule = normal_rule(function, panels, order)
     else:
-        n = int(batch)
-        rule = sphere_rule(function, n - 1, -1.0 / (n - 1), inner, order)
+        rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), panels, order)
     e, m = 1.0 / batch, moments(rule, batch)
-    along = [
+    along, along2 = (
         (m.mean * by_mean + e * own) / (1.0 - e) + cross
         for by_mean, own, cross in zip((m.first, m.second), m.own, m.cross, strict=True)
-    ]
+    )
+    diagonal, diagonal2 = m.diagonal
 
     # tau is cos ψ σ′, the slope of `function`; y = 1 − φ sin ψ are the entries of K1.
+    sine, cosine = math.sin(function.angle), math.cos(function.angle)
     phi, tau, tau_given = sine + cosine * rule.x, rule.slope, rule.slope_given
     y = 1.0 - sine * phi
     y_tau_given = cosine**2 * tau_given[0] - sine * cosine * tau_given[1]
@@ -456,9 +499,21 @@ def _given_angle(
     trace = rule.mean(tau**2 * (1.0 - e * phi * phi))
     pair = rule.mean(tau * y * y_tau_given)
     trace_pair = trace - (1.0 - e) * rule.mean(tau * phi * phi_tau_given)
-    columns = [m.mean, m.first, m.variance + m.mean**2, m.spread, *along, *m.diagonal, m.mixed]
-    columns += [one, trace / (1.0 - e), e * one + (1.0 - e) * pair, trace_pair * e / (1.0 - e)]
-    return np.array(columns)
+    return AngleColumns(
+        mean=m.mean,
+        first=m.first,
+        square=m.variance + m.mean**2,
+        spread=m.spread,
+        along=along,
+        along2=along2,
+        diagonal=diagonal,
+        diagonal2=diagonal2,
+        mixed=m.mixed,
+        one=one,
+        trace=trace / (1.0 - e),
+        one_pair=e * one + (1.0 - e) * pair,
+        trace_pair=trace_pair * e / (1.0 - e),
+    )
 
 
 def singular_angles(kinks: FloatArray, batch: float) -> FloatArray:

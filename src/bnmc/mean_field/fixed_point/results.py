@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -38,6 +38,7 @@ class SymmetricFixedPoint:
     cross_batch: float
     cross_batch_rate: float
     error: float
+    jacobians: tuple[FloatArray, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def stable(self) -> bool:
@@ -138,6 +139,10 @@ class FixedPoint(SymmetricFixedPoint):
         relative for larger ones. It includes the difference to a coarser quadrature, the tails of
         the integrals, the deviation of σ from polynomials on panels, and rounding.
         `MeanField.fixed_point` states its assumption. The true error is usually much smaller.
+    jacobians : tuple of ndarray
+        The Jacobian of the map at ``G*`` in the sectors "trivial", "standard" (n ≥ 2) and "pairs"
+        (n ≥ 4) of symmetric matrices, in the basis of `Sector`. Of a convolutional chain: that of
+        the fully connected chain with as many columns.
     modes : tuple of FourierMode
         Of a convolutional chain: the eigenvalues of a layer by spatial frequency. `eigenvalues` and
         `multiplicities` are then those of the fully connected chain with as many columns. Empty for

@@ -38,7 +38,7 @@ from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import InfiniteMomentError
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function, UnresolvedError
-from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, sphere_rule
+from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, normal_rule, sphere_rule
 
 #: The names of the norms whose mean-field map has a symmetric fixed point.
 SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
@@ -254,7 +254,25 @@ def centred(
         cross_batch=m.mean**2,
         cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
         error=rounding_error(mu, b),
+        jacobians=_centred_jacobians(m, batch, eigenvalues),
     )
+
+
+def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[FloatArray, ...]:
+    """Return the Jacobian in each sector under a centring norm, for finite n.
+
+    It sees the traceless part of PΔP, P the projector orthogonal to 1, so it is u vᵀ in sector
+    "standard", with u the image of P diag(e) P.
+    """
+    if n <= 2 or n == math.inf:
+        return (np.zeros((2, 2)), np.zeros((1, 1))) if n == 2 else ()
+    root = math.sqrt(2.0 / (n - 2.0))
+    # E σ₁²(x₁²−1) and E σ₁σ₂(x₁²−1); given x₁, x₂ has mean −x₁/(n−1).
+    own = m.own[1] + 2.0 * m.mean * m.second
+    pair = m.cross[1] + m.mean * m.second * (n - 2.0) / (n - 1.0)
+    image = np.array([0.5 * own, 0.5 * (n - 1.0) * root * pair]) / m.spread
+    jacobians = [np.zeros((2, 2)), np.outer(image, [1.0, -root])]
+    return (*jacobians, *(np.array([[value]]) for value in eigenvalues[1:]))
 
 
 def odd(
@@ -281,7 +299,16 @@ def odd(
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=rounding_error(b, b),
+        jacobians=_odd_jacobians(batch, *eigenvalues),
     )
+
+
+def _odd_jacobians(n: float, diagonal: float, off: float) -> tuple[FloatArray, ...]:
+    """Return the Jacobian in each sector if σ is odd and the norm does not centre, for finite n."""
+    if n == math.inf:
+        return ()
+    jacobians = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
+    return (jacobians[0], jacobians[1][:1, :1]) if n == 2 else jacobians[: min(int(n), 4) - 1]
 
 
 def _require_spread(activation: Activation, batch: float, mu: float, b: float) -> None:

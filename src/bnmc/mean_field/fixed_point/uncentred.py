@@ -38,6 +38,7 @@ from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.expectations import (
     AngleAverage,
+    AngleColumns,
     Resolved,
     angle_average,
     angle_tables,
@@ -118,10 +119,10 @@ def _stretches(table: Table, batch: float) -> list[float]:
     """
     from scipy.optimize import brentq
 
-    mean, _, square = table(np.zeros(1))[:3, 0]
-    if batch == math.inf and abs(mean) <= _ZERO_MEAN * math.sqrt(square):
+    middle = AngleColumns(*table(np.zeros(1))[:, 0])
+    if batch == math.inf and abs(middle.mean) <= _ZERO_MEAN * math.sqrt(middle.square):
         return [0.0]
-    sides = table.columns(slice(2, 4))
+    sides = _columns(table, "square", "spread")
 
     def excess(log_stretch: float) -> float:
         average = angle_average(sides, batch, math.exp(log_stretch))
@@ -143,28 +144,39 @@ def _fixed_point(
 ) -> SymmetricFixedPoint:
     """Return the fixed point with a given stretch; `cross_order` is for `cross_batch`."""
     average = angle_average(table, batch, stretch)
-    first, square, spread = (average.mean(column) for column in average.columns[1:4])
-    eigenvalues = _eigenvalues(average)
+    columns = AngleColumns(*average.columns)
+    square, spread = average.mean(columns.square), average.mean(columns.spread)
+    jacobians, eigenvalues = _jacobians(average, columns)
     if stretch == 0.0:
-        cross, cross_rate = 0.0, first**2 / spread
+        cross, cross_rate = 0.0, average.mean(columns.first) ** 2 / spread
     else:
         cross, cross_rate = cross_batch(
-            table.columns(slice(0, 2)), batch, stretch, spread, cross_order
+            _columns(table, "mean", "first"), batch, stretch, spread, cross_order
         )
     return SymmetricFixedPoint(
         b=square,
         c=1.0 - spread / square,
         eigenvalues=eigenvalues,
         rate=max(map(abs, eigenvalues)),
-        backward_rate=math.inf if explodes else _backward_rate(average),
+        backward_rate=math.inf if explodes else _backward_rate(average, columns),
         cross_batch=cross,
         cross_batch_rate=cross_rate,
         error=rounding_error(spread, square),
+        jacobians=jacobians,
     )
 
 
-def _eigenvalues(average: AngleAverage) -> tuple[complex, ...]:
-    """Return the distinct eigenvalues of the Jacobian, without that of the direction G*.
+def _columns(table: Table, *names: str) -> Table:
+    """Return the table of some of the columns."""
+    return table.columns([AngleColumns._fields.index(name) for name in names])
+
+
+def _jacobians(
+    average: AngleAverage, columns: AngleColumns[FloatArray]
+) -> tuple[tuple[FloatArray, ...], tuple[complex, ...]]:
+    """Return the Jacobian in each sector, for finite n, and its distinct eigenvalues.
+
+    The eigenvalues are without that of the direction G*.
 
     The Jacobian is DF(G)[Δ] = ½ E[σσᵀ(wᵀG⁻¹ΔG⁻¹w − tr G⁻¹Δ)].  The direction of w ~ N(0, G) is
     given by ψ and x; its length is independent of both, with E|G^(−½)w|² = n.  The first eigenvalue
@@ -172,30 +184,46 @@ def _eigenvalues(average: AngleAverage) -> tuple[complex, ...]:
     of diag(d) and d1ᵀ + 1dᵀ.  The last one (for n > 3) is that on all other symmetric matrices.
     """
     e, stretch, zeta, cosine = 1.0 / average.batch, average.stretch, average.zeta, average.cosine
-    square, spread, along, along2, diagonal, diagonal2, mixed = average.columns[2:9]
-    mu = average.mean(spread)
+    mu = average.mean(columns.spread)
     if stretch == 0.0:
         # E σ = 0, which `_stretches` returns for n = ∞ only.  The general formulas are 0/0 here.
-        slope = average.mean(mixed) / mu
-        return slope, slope, average.mean(diagonal2) / (2.0 * mu), slope
+        slope = average.mean(columns.mixed) / mu
+        return (), (slope, slope, average.mean(columns.diagonal2) / (2.0 * mu), slope)
     score = zeta**2 - 1.0
-    change = average.mean((spread - average.spread * square) * score)
+    change = average.mean((columns.spread - average.spread * columns.square) * score)
     eigenvalues: list[complex] = [-change / (2.0 * mu * average.spread * stretch**2)]
-    block = np.array([[average.mean(zeta * cosine * along) / (stretch * mu)]])
+    block = np.array([[average.mean(zeta * cosine * columns.along) / (stretch * mu)]])
     if average.batch > 2:
         norm = math.sqrt(2.0 * (1.0 - 2.0 * e))  # of P diag(d) P √2, for |d| = 1
-        right = average.mean(cosine**2 * along2) / (stretch * mu * norm)
-        below = average.mean(zeta * cosine * diagonal) / (mu * norm)
-        last = average.mean(cosine**2 * diagonal2) / (mu * norm**2)
+        right = average.mean(cosine**2 * columns.along2) / (stretch * mu * norm)
+        below = average.mean(zeta * cosine * columns.diagonal) / (mu * norm)
+        last = average.mean(cosine**2 * columns.diagonal2) / (mu * norm**2)
         block = np.array([[block[0, 0], right], [below, last]])
     pair = np.linalg.eigvals(block).tolist()
     eigenvalues += sorted(pair, key=lambda value: (abs(value), value.imag), reverse=True)
     if average.batch > 3:
-        eigenvalues.append(average.mean(cosine**2 * mixed) / mu)
-    return tuple(eigenvalues)
+        eigenvalues.append(average.mean(cosine**2 * columns.mixed) / mu)
+    if average.batch == math.inf:
+        return (), tuple(eigenvalues)
+    # The trivial sector sees 11ᵀ modulo G*.
+    n, b, g1 = average.batch, average.mean(columns.square), average.spread
+    sizes = np.array([math.sqrt(n), math.sqrt(n * (n - 1.0))])
+    images = [average.mean(x * score) for x in (columns.square, columns.square - columns.spread)]
+    image = sizes * images * 0.5 / (b * g1 * stretch**2)
+    along_ones = np.array([(g1 - 1.0) * math.sqrt(n - 1.0), 1.0]) / (sizes[1] * g1)
+    jacobians = [np.outer(image, along_ones), block]
+    if n > 2:
+        # From the orthonormal basis (d1ᵀ + 1dᵀ)/√(2n), P diag(d) P √2/norm to that of `Sector`.
+        scale = np.array([math.sqrt(n) * stretch, 1.0])
+        along, across = math.sqrt(2.0 * e), math.sqrt(1.0 - 2.0 * e)
+        turn = np.array([[along, across], [across, -along]])
+        jacobians[1] = turn @ (block * scale[:, None] / scale) @ turn
+    if n > 3:
+        jacobians.append(np.array([[eigenvalues[-1].real]]))
+    return tuple(jacobians), tuple(eigenvalues)
 
 
-def _backward_rate(average: AngleAverage) -> float:
+def _backward_rate(average: AngleAverage, columns: AngleColumns[FloatArray]) -> float:
     """Return the growth per layer of the covariance of the gradient within a batch.
 
     That covariance has the form p₀ 11ᵀ/n + p₁ P, with P the projector orthogonal to 1.  A layer
@@ -203,10 +231,10 @@ def _backward_rate(average: AngleAverage) -> float:
     """
     e = 1.0 / average.batch
     weight = average.weight / average.cosine**2
-    weight /= (1.0 - 2.0 * e) * average.mean(average.columns[3])
-    one, trace, one_pair, trace_pair = average.columns[9:] @ weight
-    to_one = np.array([one_pair, one - one_pair])
-    to_rest = np.array([trace_pair, trace - trace_pair]) - to_one * e / (1.0 - e)
+    weight /= (1.0 - 2.0 * e) * average.mean(columns.spread)
+    mean = AngleColumns(*(average.columns @ weight))
+    to_one = np.array([mean.one_pair, mean.one - mean.one_pair])
+    to_rest = np.array([mean.trace_pair, mean.trace - mean.trace_pair]) - to_one * e / (1.0 - e)
     return float(np.linalg.eigvals(np.stack([to_one, to_rest])).real.max())
 
 

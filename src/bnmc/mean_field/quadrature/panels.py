@@ -203,7 +203,7 @@ class Table:
         basis = legendre.legvander(2.0 * share - 1.0, self.coefficients.shape[1] - 1)
         return np.asarray(np.einsum("ak,akc->ca", basis, self.coefficients[panel]))
 
-    def columns(self, which: slice) -> Self:
+    def columns(self, which: list[int]) -> Self:
         """Return the table of some of the columns."""
         return type(self)(self.start, self.end, self.power, self.coefficients[:, :, which])
 
