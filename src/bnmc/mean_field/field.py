@@ -439,7 +439,7 @@ class MeanField:
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
-        found = path_fluctuations(self.chain, path.gram, wanted, draw_key(rng), most)
-        complete = replace(path, fluctuations=found)
+        law = path_fluctuations(self.chain, path.gram, wanted, draw_key(rng), most)
+        complete = replace(path, fluctuations=law)
         note = f" with {most} points"
-        return within(complete, found.error, wanted, "mean square", note, "fluctuation_rtol")
+        return within(complete, law.error, wanted, "mean square", note, "fluctuation_rtol")

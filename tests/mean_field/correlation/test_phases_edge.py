@@ -132,10 +132,18 @@ def test_no_edge(name, bias, options, reason):
         edge_of_chaos(name, bias, **options)
 
 
-def test_an_undeclared_kink_raises_with_the_result():
-    hidden = Activation(lambda x: np.tanh(x) if x < 0.377 else np.tanh(0.377))
+def test_kinks_that_are_not_declared():
+    """A kink is found; more than 32 of them raise with the result."""
+
+    def bent(x):
+        return np.tanh(x) if x < 0.377 else np.tanh(0.377)
+
+    found = edge_of_chaos(Activation(bent), 0.1)
+    declared = edge_of_chaos(Activation(bent, kinks=(0.377,)), 0.1)
+    assert found.weight_variance == pytest.approx(declared.weight_variance, rel=1e-10)
+    zigzag = Activation(lambda x: x + 0.3 * abs(5.0 * x - np.floor(5.0 * x) - 0.5))
     with pytest.raises(PartialEstimateError) as caught:
-        edge_of_chaos(hidden, 0.1)
+        edge_of_chaos(zigzag, 0.1)
     assert caught.value.partial.weight_variance > 0
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from bnmc import Activation
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -31,5 +32,13 @@ def test_activations_without_a_rate():
     with pytest.raises(ArgumentError, match="constant"):
         isometry_rate(Activation(lambda x: 1.0 + 0.0 * x))
     with pytest.raises(PartialEstimateError) as caught:
-        isometry_rate(Activation(lambda x: 1.0 if x > 0.377 else 0.0))
+        isometry_rate(Activation(lambda x: np.floor(5.0 * x)))  # too many jumps
     assert 1.0 < caught.value.partial.beta < 2.0
+
+
+def test_a_step_that_nobody_declared():
+    """(E 1[z > s] z)² / Var = φ(s)²/(p(1 − p)) with p = P(z > s)."""
+    s, tail = 0.377, stats.norm.sf(0.377)
+    expected = stats.norm.pdf(s) ** 2 / (tail * (1.0 - tail))
+    found = isometry_rate(Activation(lambda x: 1.0 if x > s else 0.0))
+    assert found.correlation_rate == pytest.approx(expected, rel=1e-10)

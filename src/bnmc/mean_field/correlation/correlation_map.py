@@ -22,19 +22,13 @@ from bnmc.mean_field.correlation.fixed_points import (
 )
 from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
 from bnmc.mean_field.correlation.layer import (
-    LevelMap,
     PairLayer,
     layer_of,
-    pair_function,
+    level_map,
     pair_layer,
 )
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
-
-__all__ = ["CorrelationMap"]
-
-# Levels that a map remembers.
-_REMEMBERED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +141,6 @@ class CorrelationMap:
         eps: float = 0.0,
     ) -> None:
         self._layer = pair_layer(activation, weight_variance, bias_variance, norm, order, skip, eps)
-        self._levels: dict[float, LevelMap] = {}
 
     @classmethod
     def of(cls, chain: Chain) -> Self:
@@ -172,7 +165,7 @@ class CorrelationMap:
         'critical'
         """
         made = cls.__new__(cls)
-        made._layer, made._levels = layer_of(chain), {}
+        made._layer = layer_of(chain)
         return made
 
     @property
@@ -206,7 +199,7 @@ class CorrelationMap:
             If `rtol` is not reached, as it may be near c = ±1 if σ has kinks and no closed form;
             ``partial`` is the result.
         """
-        c, at = self._correlations(correlation), self._at(self._variance(variance))
+        c, at = self._correlations(correlation), level_map(self._layer, self._variance(variance))
         value, error = at.value(c)
         return self._accurate(value, error, rtol)
 
@@ -224,7 +217,7 @@ class CorrelationMap:
         >>> relu.slope([-1.0, 0.0, 1.0], variance=1.0)
         array([0. , 0.5, 1. ])
         """
-        c, at = self._correlations(correlation), self._at(self._variance(variance))
+        c, at = self._correlations(correlation), level_map(self._layer, self._variance(variance))
         slope, error = at.slope(c)
         return self._accurate(slope, error, rtol)
 
@@ -293,15 +286,15 @@ class CorrelationMap:
         [(0.477539, True), (1.0, False)]
         """
         tolerance = real("tolerance", tolerance, low=0.0)
-        at = self._at(self._variance(variance))
+        at = level_map(self._layer, self._variance(variance))
         if at.is_identity:
             name, allowed = self._layer.function.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
-        found = correlation_points(at, float(at.slope(np.ones(1))[0][0]), tolerance)
-        worst = max(point.error for point in found)
+        points = correlation_points(at, float(at.slope(np.ones(1))[0][0]), tolerance)
+        worst = max(point.error for point in points)
         rtol = real("rtol", rtol, above=0.0)
-        return within(found, worst, rtol, "fixed point of the correlation")
+        return within(points, worst, rtol, "fixed point of the correlation")
 
     def phase(self, *, start: float = 1.0, tolerance: float = 1e-9, rtol: float = 1e-6) -> Phase:
         """Whether the network is ordered, critical or chaotic, with its depth scales.
@@ -354,9 +347,9 @@ class CorrelationMap:
         start = real("start", start, above=0.0)
         tolerance = real("tolerance", tolerance, low=0.0)
         variance = attractor(self._layer, start)
-        at = self._at(variance) if 0.0 < variance < math.inf else None
-        found, worst = phase_of(self._layer, variance, at, tolerance)
-        return within(found, worst, real("rtol", rtol, above=0.0), "phase")
+        at = level_map(self._layer, variance) if 0.0 < variance < math.inf else None
+        phase, worst = phase_of(self._layer, variance, at, tolerance)
+        return within(phase, worst, real("rtol", rtol, above=0.0), "phase")
 
     def trajectory(
         self, depth: int, *, correlation: ArrayLike, variance: float = 1.0, rtol: float = 1e-6
@@ -402,7 +395,7 @@ class CorrelationMap:
         rtol = real("rtol", rtol, above=0.0)
         variances, correlations, gradients, worst = [q], [c], [], 0.0
         for layer in range(1, depth + 1):
-            at = self._at(q)
+            at = level_map(self._layer, q)
             q = at.level.following
             if not 0.0 < q < math.inf:
                 raise NonFiniteError(None, layer, "variance")
@@ -411,32 +404,23 @@ class CorrelationMap:
             correlations.append(c)
             gradients.append(at.level.gradient)
             worst = max(worst, error)
-        found = PairTrajectory(
+        run = PairTrajectory(
             variance=np.array(variances),
             correlation=np.array(correlations),
             gradient_factor=np.array(gradients),
             error=worst,
         )
-        return within(found, worst, rtol, "a layer is")
+        return within(run, worst, rtol, "a layer is")
 
     def _variance(self, variance: float | None) -> float:
         """Return the argument `variance`, or the fixed point of the variance."""
         if variance is not None:
             return real("variance", variance, above=0.0)
-        found = attractor(self._layer, 1.0)
-        if not 0.0 < found < math.inf:
+        limit = attractor(self._layer, 1.0)
+        if not 0.0 < limit < math.inf:
             allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
             raise ArgumentError("variance", variance, allowed)
-        return found
-
-    def _at(self, variance: float) -> LevelMap:
-        if variance not in self._levels:
-            level = self._layer.level(variance)
-            pairs = pair_function(self._layer.function, level.inner)
-            while len(self._levels) >= _REMEMBERED:
-                self._levels.pop(next(iter(self._levels)))
-            self._levels[variance] = LevelMap(self._layer, level, pairs)
-        return self._levels[variance]
+        return limit
 
     def _correlations(self, correlation: ArrayLike) -> FloatArray:
         return real_numbers(

@@ -130,13 +130,13 @@ def roots(function: Callable[[float], float], smallest: float = SMALLEST) -> lis
     count = round((ends[1] - ends[0]) / math.log(10.0) * _PER_DECADE)
     grid = np.linspace(*ends, count + 1).tolist()
     signs = [np.sign(at(point)) for point in grid]
-    found = [point for point, sign in zip(grid, signs, strict=True) if sign == 0.0]
+    points = [point for point, sign in zip(grid, signs, strict=True) if sign == 0.0]
     for k in range(count):
         if signs[k] * signs[k + 1] < 0.0:
             low, high = _finite(at, grid[k], grid[k + 1])
             if math.isfinite(at(low)) and math.isfinite(at(high)):
-                found.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
-    return [math.exp(point) for point in sorted(found)]
+                points.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
+    return [math.exp(point) for point in sorted(points)]
 
 
 def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
@@ -159,12 +159,12 @@ def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
         level = layer.level(1.0)
         error = level.error * max(1.0, level.following)
         return (VariancePoint(variance=level.following, slope=0.0, error=error),)
-    found = [_point(layer, variance) for variance in roots(layer.growth)]
+    points = [_point(layer, variance) for variance in roots(layer.growth)]
     least = layer.rough_level(SMALLEST)
     if layer.bias_variance == 0.0 and least.following < math.sqrt(SMALLEST):
         zero = VariancePoint(variance=0.0, slope=least.following / SMALLEST, error=0.0)
-        found.insert(0, zero)
-    return tuple(found)
+        points.insert(0, zero)
+    return tuple(points)
 
 
 def attractor(layer: PairLayer, start: float) -> float:
@@ -194,9 +194,9 @@ def gradient_at_zero(function: GaussianFunction) -> tuple[float, float]:
     slopes = slopes_at_zero(function)
     if slopes is not None:
         return 0.5 * (slopes[0] ** 2 + slopes[1] ** 2), 4.0 * EPSILON
-    found, other = (rough_moments(function, k * SMALLEST).gradient for k in (1.0, 4.0))
+    limit, other = (rough_moments(function, k * SMALLEST).gradient for k in (1.0, 4.0))
     # The gradient converges at least like √q, if it does.
-    return found, 2.0 * abs(other / found - 1.0) + 64.0 * EPSILON if found > 0.0 else 0.0
+    return limit, 2.0 * abs(other / limit - 1.0) + 64.0 * EPSILON if limit > 0.0 else 0.0
 
 
 def _point(layer: PairLayer, variance: float) -> VariancePoint:
@@ -264,10 +264,10 @@ def correlation_points(
 
 def _inner(at: LevelMap, gradient: float) -> tuple[float, float]:
     """Return the solution of ψ(c) = 1 in (0, 1), and a bound of its error."""
-    found = at.shares()
-    if found is None:
+    series = at.shares()
+    if series is None:
         return _of_closed_form(at)
-    shares, noise = found
+    shares, noise = series
     tails = 1.0 - np.cumsum(shares)
     tails[tails < 0.0] = 0.0
     missing = gradient - float(tails.sum()) if math.isfinite(gradient) else math.inf

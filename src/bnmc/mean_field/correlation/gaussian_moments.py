@@ -179,22 +179,22 @@ def moments(function: GaussianFunction, variance: float) -> Moments:
     ArgumentError
         If σ is not finite, or its mean square is infinite or lies beyond 38 standard deviations.
     """
-    found = [_on_panels(function, variance, width) for width in _WIDTHS]
-    fine, scales = found[0]
+    rules = [_on_panels(function, variance, width) for width in _WIDTHS]
+    fine, scales = rules[0]
     if not math.isfinite(fine.square):
         allowed = "a function that is finite and has a finite mean square"
         hint = f"within 38 standard deviations of a normal variable of variance {variance:.6g}"
         raise ArgumentError("activation", function.name, allowed, hint)
     error = 0.0
-    for other, _ in found[1:]:
+    for other, _ in rules[1:]:
         changes = [abs(a - b) for a, b in zip(fine[1:7], other[1:7], strict=True)]
         parts = [a / scale for a, scale in zip(changes, scales, strict=True) if scale > 0.0]
         error = max(error, *parts, 0.0)
-    gradients = [one.gradient for one, _ in found]
+    gradients = [rule.gradient for rule, _ in rules]
     if math.isinf(fine.gradient) or fine.gradient == 0.0:
         gradient_error = 0.0
     else:
-        gradient_error = max(abs(one / fine.gradient - 1.0) for one in gradients)
+        gradient_error = max(abs(gradient / fine.gradient - 1.0) for gradient in gradients)
     return fine._replace(
         error=_SAFETY * error + _ROUNDING, gradient_error=_SAFETY * gradient_error + _ROUNDING
     )
@@ -232,7 +232,7 @@ def _on_panels(
     lift, spread = value - centre, value * value - centre * centre
     mirrored = np.asarray(function.value(-root * z), dtype=np.float64)
     size = math.sqrt(total)
-    found = Moments(
+    result = Moments(
         variance=variance,
         mean=float((value * weight).sum()),
         first=float((value * z * weight).sum()),
@@ -246,7 +246,7 @@ def _on_panels(
         size, size, total, total,
         float((np.abs(lift) * np.abs(score)).sum()), float((np.abs(spread) * np.abs(score)).sum()),
     )  # fmt: skip
-    return found, scales
+    return result, scales
 
 
 def normal_panels(kinks: tuple[float, ...], root: float, width: float, end: float) -> FloatArray:
@@ -261,13 +261,13 @@ def normal_panels(kinks: tuple[float, ...], root: float, width: float, end: floa
         inner = np.concatenate([near, far]) / root
         points += [inner, -inner]
     merged = np.unique(np.clip(np.concatenate(points), -end, end))
-    kept = merged[np.concatenate([[True], np.diff(merged) > _SAME * end])]
-    kept[-1] = end
+    edges = merged[np.concatenate([[True], np.diff(merged) > _SAME * end])]
+    edges[-1] = end
     # Kinks stay where they are: an edge next to one gives way.
     for kink in bends:
         if abs(kink) < end:
-            kept[np.argmin(np.abs(kept - kink))] = kink
-    return subdivided(kept, width)
+            edges[np.argmin(np.abs(edges - kink))] = kink
+    return subdivided(edges, width)
 
 
 def _gradient(

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -347,10 +348,10 @@ def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
     """
     if function.expanded is None:
         return _Closed(function.dual, inner)
-    found = expansion(function.expanded, np.array([inner.variance]))
-    squares = found.coefficients[0] ** 2
-    rest = max(inner.square - float(squares.sum()), float(found.rest[0]) * inner.square)
-    return PowerSeries(squares, rest, float(2.0 * found.noise[0]) + inner.error, inner)
+    series = expansion(function.expanded, np.array([inner.variance]))
+    squares = series.coefficients[0] ** 2
+    rest = max(inner.square - float(squares.sum()), float(series.rest[0]) * inner.square)
+    return PowerSeries(squares, rest, float(2.0 * series.noise[0]) + inner.error, inner)
 
 
 def _largest(size: FloatArray) -> float:
@@ -429,3 +430,11 @@ class LevelMap(NamedTuple):
         if len(shares) > 1:
             shares[1] += layer.skip**2 * level.stream
         return np.maximum(shares / level.following, 0.0), self.pairs.noise + level.error
+
+
+# The levels of several maps are remembered.
+@lru_cache(maxsize=64)
+def level_map(layer: PairLayer, variance: float) -> LevelMap:
+    """Return Φ at a variance q > 0."""
+    level = layer.level(variance)
+    return LevelMap(layer, level, pair_function(layer.function, level.inner))

@@ -143,17 +143,17 @@ def phase_of(
         points = correlation_points(at, gradient, tolerance)
         inner = next(point for point in points if point.stable)
         correlation, rate, error = inner.correlation, inner.slope, inner.error
-    known = _gradient_error(layer, variance)
-    found = Phase(
+    gradient_error = _gradient_error(layer, variance)
+    phase = Phase(
         name=_name(gradient, tolerance),
         variance=variance,
         variance_rate=level.variance_slope,
         correlation=correlation,
         correlation_rate=rate,
         gradient_factor=gradient,
-        error=known,
+        error=gradient_error,
     )
-    return found, max(error, known)
+    return phase, max(error, gradient_error)
 
 
 def _name(gradient: float, tolerance: float) -> str:
@@ -167,14 +167,14 @@ def _gradient_error(layer: PairLayer, variance: float) -> float:
     level = layer.level(variance)
     if not math.isfinite(level.gradient):
         return 0.0
-    known = level.gradient_error * level.gradient
+    error = level.gradient_error * level.gradient
     if not (layer.fixes_variance or layer.is_scale_free):
         # A change of q by its error changes χ by the difference quotient over 1 %, about.
         shift = (level.error + 4.0 * EPSILON) * variance
         escape = max(abs(1.0 - level.variance_slope), math.sqrt(shift / variance))
         change = layer.rough_level(1.01 * variance).gradient - level.gradient
-        known += 2.0 * abs(change) / (0.01 * variance) * shift / escape
-    return known / max(1.0, level.gradient)
+        error += 2.0 * abs(change) / (0.01 * variance) * shift / escape
+    return error / max(1.0, level.gradient)
 
 
 def _degenerate(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:
@@ -186,7 +186,7 @@ def _degenerate(layer: PairLayer, variance: float, tolerance: float) -> tuple[Ph
         gradient, rate, error = _limits(layer, probe)
     bias_wins = variance == math.inf and gradient <= 1.0 + tolerance and layer.bias_variance > 0.0
     bent = _is_bent(layer, math.sqrt(probe)) or bias_wins
-    found = Phase(
+    phase = Phase(
         name=_name(gradient, tolerance),
         variance=variance,
         variance_rate=rate,
@@ -195,7 +195,7 @@ def _degenerate(layer: PairLayer, variance: float, tolerance: float) -> tuple[Ph
         gradient_factor=gradient,
         error=error,
     )
-    return found, error
+    return phase, error
 
 
 def _limits(layer: PairLayer, probe: float) -> tuple[float, float, float]:
@@ -337,9 +337,11 @@ def edge_of_chaos(
     layer = pair_layer(activation, 1.0, 0.0, norm, order, 0.0, 0.0)
     biases = real_numbers("bias_variance", bias_variance, "numbers >= 0", lambda b: b >= 0.0)
     rtol = real("rtol", rtol, above=0.0)
-    curve = _curve(layer)
-    found = [_point(layer, curve, float(bias)) for bias in biases.reshape(-1)]
-    columns = [np.reshape([one[k] for one in found], biases.shape) for k in range(4)]
+    if math.isinf(rough_moments(layer.function, 1.0).gradient):
+        hint = "it jumps, so every network is chaotic"
+        raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
+    points = [_point(layer, float(bias)) for bias in biases.reshape(-1)]
+    columns = [np.reshape([point[k] for point in points], biases.shape) for k in range(4)]
     edge = EdgeOfChaos(
         bias_variance=biases,
         weight_variance=columns[0],
@@ -350,46 +352,26 @@ def edge_of_chaos(
     return within(edge, float(np.max(edge.error, initial=0.0)), rtol, "edge")
 
 
-class _Curve:
-    """σ_b² as a function of q, remembered at the points of the search."""
-
-    def __init__(self, layer: PairLayer) -> None:
-        self.layer = layer
-        self._known: dict[float, float] = {}
-
-    def bias(self, variance: float) -> float:
-        if variance not in self._known:
-            found = rough_moments(self.layer.function, variance)
-            finite = math.isfinite(found.square)
-            self._known[variance] = _bias(self.layer, found) if finite else math.nan
-        return self._known[variance]
-
-
-def _curve(layer: PairLayer) -> _Curve:
-    if math.isinf(rough_moments(layer.function, 1.0).gradient):
-        hint = "it jumps, so every network is chaotic"
-        raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
-    return _Curve(layer)
-
-
-def _lengths(layer: PairLayer, found: Moments) -> float:
+def _lengths(layer: PairLayer, at: Moments) -> float:
     """Return V(q), or v(q) if the norm follows σ and subtracts the mean."""
     centred = layer.norm == "layer" and not layer.norm_is_first
-    return found.square - found.mean**2 if centred else found.square
+    return at.square - at.mean**2 if centred else at.square
 
 
-def _bias(layer: PairLayer, found: Moments) -> float:
-    if found.gradient == 0.0:
+def _bias(layer: PairLayer, variance: float) -> float:
+    """Return σ_b² at the point of the curve with the parameter q; NaN if there is none."""
+    at = rough_moments(layer.function, variance)
+    if not math.isfinite(at.square) or at.gradient == 0.0:
         return math.nan
-    return found.variance - _lengths(layer, found) / found.gradient
+    return variance - _lengths(layer, at) / at.gradient
 
 
-def _weight(layer: PairLayer, found: Moments) -> float:
-    part = 1.0 if layer.norm_is_first else _lengths(layer, found)
-    return part / found.gradient
+def _weight(layer: PairLayer, at: Moments) -> float:
+    part = 1.0 if layer.norm_is_first else _lengths(layer, at)
+    return part / at.gradient
 
 
-def _point(layer: PairLayer, curve: _Curve, bias: float) -> _Point:
+def _point(layer: PairLayer, bias: float) -> _Point:
     """Return the edge at one bias variance."""
     if layer.fixes_variance and layer.norm_is_first:
         return _on_line(layer, bias)
@@ -399,54 +381,54 @@ def _point(layer: PairLayer, curve: _Curve, bias: float) -> _Point:
         return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
     # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
     smallest = SMALLEST if bias > 0.0 else _SMALLEST_ROOT
-    found = [_at(layer, curve, q) for q in roots(lambda q: curve.bias(q) - bias, smallest)]
+    points = [_at(layer, q) for q in roots(lambda q: _bias(layer, q) - bias, smallest)]
     if bias == 0.0 and layer.norm == "none":
-        found = _with_zero(layer, curve, found)
-    if not found:
+        points = _with_zero(layer, points)
+    if not points:
         raise _no_edge(layer, bias, "does not pass here")
-    stable = [one for one in found if abs(one.slope) <= 1.0]
-    return (stable or found)[0]
+    stable = [point for point in points if abs(point.slope) <= 1.0]
+    return (stable or points)[0]
 
 
 def _on_line(layer: PairLayer, bias: float) -> _Point:
     """Return the edge with a norm before σ, where the variance in σ is 1."""
-    found = moments(layer.function, 1.0)
-    gap = found.gradient - found.square
-    noise = found.gradient_error * found.gradient + found.error * found.square
+    at = moments(layer.function, 1.0)
+    gap = at.gradient - at.square
+    noise = at.gradient_error * at.gradient + at.error * at.square
     if bias == 0.0 or gap <= noise:
         always = "critical" if abs(gap) <= noise else "chaotic" if gap > 0.0 else "ordered"
         there = f"does not pass here: without bias every network is {always}"
         raise _no_edge(layer, bias, there)
     weight = bias / gap
-    return _Point(weight, weight * found.square + bias, 0.0, noise / gap + EPSILON)
+    return _Point(weight, weight * at.square + bias, 0.0, noise / gap + EPSILON)
 
 
-def _at(layer: PairLayer, curve: _Curve, variance: float) -> _Point:
+def _at(layer: PairLayer, variance: float) -> _Point:
     """Return the point of the curve with the parameter q."""
-    found = moments(layer.function, variance)
-    weight = _weight(layer, found)
+    at = moments(layer.function, variance)
+    weight = _weight(layer, at)
     step = _STEP * variance
     nearby = rough_moments(layer.function, variance + step)
-    ratio = _lengths(layer, found) / found.gradient
-    noise = ratio * (3.0 * found.error + found.gradient_error) + 4.0 * EPSILON * variance
-    steepness = abs(curve.bias(variance + step) - curve.bias(variance)) / step
+    ratio = _lengths(layer, at) / at.gradient
+    noise = ratio * (3.0 * at.error + at.gradient_error) + 4.0 * EPSILON * variance
+    steepness = abs(_bias(layer, variance + step) - _bias(layer, variance)) / step
     shift = noise / steepness if steepness > 0.0 else math.inf
     change = abs(_weight(layer, nearby) / weight - 1.0) / step
-    error = 3.0 * found.error + found.gradient_error + 2.0 * change * shift
-    slope = weight * found.square_slope if layer.norm == "none" else 0.0
+    error = 3.0 * at.error + at.gradient_error + 2.0 * change * shift
+    slope = weight * at.square_slope if layer.norm == "none" else 0.0
     return _Point(weight, variance, slope, error)
 
 
-def _with_zero(layer: PairLayer, curve: _Curve, found: list[_Point]) -> list[_Point]:
+def _with_zero(layer: PairLayer, points: list[_Point]) -> list[_Point]:
     """Add the limit q → 0 to the points without bias, if σ(0) = 0 and σ′(0) is not 0."""
     least = rough_moments(layer.function, SMALLEST)
     limit, error = gradient_at_zero(layer.function)
     if not abs(least.square - SMALLEST * limit) <= 1e-3 * SMALLEST * limit:
-        return found
+        return points
     # The slope is 1 there.  The variance decreases if the curve leaves upwards.
-    falls = curve.bias(_SMALLEST_ROOT) >= 0.0
+    falls = _bias(layer, _SMALLEST_ROOT) >= 0.0
     zero = _Point(1.0 / limit, 0.0, 1.0 if falls else 1.0 + EPSILON, error)
-    return [zero, *found] if falls else [*found, zero]
+    return [zero, *points] if falls else [*points, zero]
 
 
 def _no_edge(layer: PairLayer, bias: float, there: str) -> ArgumentError:

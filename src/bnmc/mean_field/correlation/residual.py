@@ -42,11 +42,9 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     moments,
     rough_moments,
 )
-from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, pair_function, pair_layer
+from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import within
-
-# A variance of σ below this part of its mean square is rounding.
-_NO_VARIANCE = 1e-13
+from bnmc.mean_field.pairwise_layer import NO_VARIANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,18 +123,18 @@ def isometry_rate(
     (1.266529, 0.733471, 1.466942)
     """
     function = gaussian_function(activation)
-    found = moments(function, real("variance", variance, above=0.0))
+    at = moments(function, real("variance", variance, above=0.0))
     rtol = real("rtol", rtol, above=0.0)
-    spread = found.square - found.mean**2
-    if not spread > _NO_VARIANCE * found.square:
+    spread = at.square - at.mean**2
+    if not spread > NO_VARIANCE * at.square:
         raise ArgumentError("activation", function.name, "a function that is not constant")
-    slope = min(found.first**2 / spread, 1.0)
-    error = 3.0 * found.error * (found.square / spread) * (1.0 + slope)
+    slope = min(at.first**2 / spread, 1.0)
+    error = 3.0 * at.error * (at.square / spread) * (1.0 + slope)
     result = IsometryRate(
         beta=2.0 - slope,
         correlation_rate=slope,
         gap_rate=slope**2,
-        escape_rate=found.variance * found.gradient / spread,
+        escape_rate=at.variance * at.gradient / spread,
         error=error,
     )
     return within(result, error, rtol, "β")
@@ -290,12 +288,12 @@ def residual_growth(
 
 def _normalized(layer: PairLayer) -> ResidualGrowth:
     """Return the laws with a norm in the branch, before σ."""
-    level = layer.level(1.0)
+    at = level_map(layer, 1.0)
+    level = at.level
     growth, gradient = level.following, level.gradient / level.following
     variance = GrowthLaw(kind="linear", rate=1.0, coefficient=growth)
     backwards = GrowthLaw(kind="power", rate=gradient)
     # Φ is that of a network without skip connection, whose variance is fixed after one layer.
-    at = LevelMap(layer, level, pair_function(layer.function, level.inner))
     if at.is_identity:
         constant = GrowthLaw(kind="constant", rate=0.0)
         return ResidualGrowth(
@@ -309,7 +307,7 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
         law = GrowthLaw(kind="logarithmic", rate=-2.0, coefficient=4.0 / bend**2)
         return ResidualGrowth(variance=variance, limit=1.0, correlation=law, gradient=backwards)
     points = correlation_points(at, gradient, _CRITICAL)
-    point = next(one for one in points if one.stable)
+    point = next(point for point in points if point.stable)
     law = GrowthLaw(kind="power", rate=point.slope - 1.0)
     return ResidualGrowth(
         variance=variance, limit=point.correlation, correlation=law, gradient=backwards

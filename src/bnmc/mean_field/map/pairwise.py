@@ -107,35 +107,35 @@ def _lattice_of(rows: Sequence[Rows], angles: int, shifts: FloatArray) -> _Latti
         [0, 1).
     """
     nodes = [
-        laplace_nodes(one, _ASPECT / angles, float(shift), growth=1.0)
-        for one, shift in zip(rows, shifts[:, 0], strict=True)
+        laplace_nodes(law, _ASPECT / angles, float(shift), growth=1.0)
+        for law, shift in zip(rows, shifts[:, 0], strict=True)
     ]
-    sizes = [one.z.size for one in nodes]
+    sizes = [line.z.size for line in nodes]
     rank = max(r.rank for r in rows)
     shrinkage = np.ones((sum(sizes), rank))
     units = np.zeros((sum(sizes), len(rows[0].vectors), rank))
     lengths = np.empty(units.shape[:2])
     traces, turns = [], []
     first = np.concatenate([[0], np.cumsum(sizes)])
-    for k, (r, one) in enumerate(zip(rows, nodes, strict=True)):
+    for k, (r, line) in enumerate(zip(rows, nodes, strict=True)):
         at = slice(first[k], first[k + 1])
-        shrunk = r.shrinkage(one.z)
+        shrunk = r.shrinkage(line.z)
         vectors = r.vectors.copy()
         vectors[~vectors.any(axis=1), 0] = 1.0  # no variance: any direction
         roots = vectors * np.sqrt(r.values * shrunk)[:, None, :]
         norms = np.linalg.norm(roots, axis=-1)
         shrinkage[at, : r.rank] = shrunk
         units[at, :, : r.rank] = roots / norms[..., None]
-        lengths[at] = np.sqrt(2.0 * r.scale * one.z)[:, None] * norms * r.vectors.any(axis=1)
+        lengths[at] = np.sqrt(2.0 * r.scale * line.z)[:, None] * norms * r.vectors.any(axis=1)
         traces.append(shrunk @ r.norm_values + r.damping)
-        turns.append(np.arange(angles) + shifts[k, 1] + _TURN * one.index[:, None])
+        turns.append(np.arange(angles) + shifts[k, 1] + _TURN * line.index[:, None])
     angle = (2.0 * np.pi / angles) * np.concatenate(turns)[:, None, :]
     cos, sin = np.cos(angle), np.sin(angle)
     return _Lattice(
         first[:-1],
         angles * max(sizes),
-        np.concatenate([one.z for one in nodes]),
-        np.concatenate([one.weight for one in nodes]) / angles,
+        np.concatenate([line.z for line in nodes]),
+        np.concatenate([line.weight for line in nodes]) / angles,
         np.concatenate(traces),
         shrinkage,
         units,
@@ -201,10 +201,10 @@ def _planes_of(lattice: _Lattice, i: _IntArray, j: _IntArray) -> _Planes:
     block = units[:, i[0] : i[-1] + 1]
     inner = np.stack([(block * w[:, None]) @ units.swapaxes(1, 2) for w in powers])
     inner = inner[:, :, i - i[0], j]
-    own = np.matmul(units**2, powers.transpose(1, 2, 0)).transpose(2, 0, 1)
-    sums = own[..., i] + own[..., j] + 2.0 * inner
-    differences = own[..., i] + own[..., j] - 2.0 * inner
-    mixed = own[..., i] - own[..., j]
+    squares = np.matmul(units**2, powers.transpose(1, 2, 0)).transpose(2, 0, 1)
+    sums = squares[..., i] + squares[..., j] + 2.0 * inner
+    differences = squares[..., i] + squares[..., j] - 2.0 * inner
+    mixed = squares[..., i] - squares[..., j]
 
     # If the sum or the difference is small, its square has cancelled: compute it from its entries.
     # Neither is 0, because vectors that differ at one node differ at all nodes.
@@ -378,7 +378,7 @@ def pairwise_maps(
     """
     n = len(rows[0].vectors)
     result = np.empty((len(rows), n, n))
-    planar = [k for k, one in enumerate(rows) if not _has_one_parameter(one)]
+    planar = [k for k, law in enumerate(rows) if not _has_one_parameter(law)]
     most = 0
     if planar:
         lattice = _lattice_of([rows[k] for k in planar], angles, shifts[planar])
