@@ -163,7 +163,7 @@ def levels(
     """
     from bnmc._claims.claims import judged
     from bnmc.testing import assert_same_law
-    from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
+    from bnmc.testing.same_law import SequentialTest, numbers_of_calls
 
     test = SequentialTest(step, chain, np.random.default_rng(seed))
     if rows is None:

@@ -27,7 +27,7 @@ from bnmc.testing import (
     assert_same_law,
     same_law,
 )
-from bnmc.testing.sequential_test import SequentialTest, numbers_of_calls
+from bnmc.testing.same_law import SequentialTest, numbers_of_calls
 
 RELU = bnmc.Chain(20, 5, "relu")
 

@@ -6,9 +6,9 @@ not.  `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis stra
 peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
 
 The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
-Read `same_law.py` first.  `sequential_test.py` calls the step on some states, `calls_on_state.py`
-sums what it returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes, with
-`faults.py` for wrong covariances.
+Read `same_law.py` first, which calls the step on some states.  `calls_on_state.py` sums what it
+returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes, with `faults.py`
+for wrong covariances.
 """
 
 from bnmc.testing import examples

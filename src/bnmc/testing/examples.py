@@ -164,11 +164,7 @@ def torch_conv_step(
             channels, channels, convolution.kernel, padding="same", padding_mode=padding,
             bias=weights == "default", dtype=torch.float64,
         )  # fmt: skip
-        if weights == "kaiming":
-            torch.nn.init.kaiming_normal_(layer.weight)
-        elif weights == "lecun":
-            torch.nn.init.normal_(layer.weight, std=(channels * convolution.taps) ** -0.5)
-        return layer
+        return _initialized(torch, layer, weights, channels * convolution.taps)
 
     def apply(layer: Any, h: Float64Array) -> Any:
         images = torch.from_numpy(h)
@@ -275,11 +271,16 @@ def _torch_linear(torch: Any, width: int, weights: str) -> Any:
     linear = torch.nn.utils.skip_init(
         torch.nn.Linear, width, width, bias=False, dtype=torch.float64
     )
+    return _initialized(torch, linear, weights, width)
+
+
+def _initialized(torch: Any, layer: Any, weights: str, fan_in: int) -> Any:
+    """Draw the weights of a layer in place; the law "default" keeps those it has."""
     if weights == "kaiming":
-        torch.nn.init.kaiming_normal_(linear.weight)
-    else:
-        torch.nn.init.normal_(linear.weight, std=width**-0.5)
-    return linear
+        torch.nn.init.kaiming_normal_(layer.weight)
+    elif weights == "lecun":
+        torch.nn.init.normal_(layer.weight, std=fan_in**-0.5)
+    return layer
 
 
 def _torch_drawing(

@@ -7,7 +7,7 @@ from scipy import stats
 
 import bnmc
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.sequential_test import tried_states
+from bnmc.testing.same_law import tried_states
 
 
 def rows_apart(chain, seed):
