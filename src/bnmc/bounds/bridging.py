@@ -195,8 +195,7 @@ def equation_6(*, depth: Reals, width: Reals, batch: Reals) -> _Result:
     """
     layers, d, n = _checked(depth=depth, width=width, batch=batch)
     with np.errstate(over="ignore"):
-        bound: Float64Array = np.exp(1.5 * n * layers / d)
-    return bound[()]
+        return np.exp(1.5 * n * layers / d)[()]
 
 
 def theorem_1(
@@ -727,8 +726,7 @@ def lemma_9(
     """
     d, n, inverse, gamma, t_ = _epsilon_arguments(width, batch, inverse_norm, star, distortion, t=t)
     scale = gamma**2 * inverse * n**2 * (1 + np.sqrt(t_ / n))
-    probability: Float64Array = n * np.exp(-(t_ * d / 2) / scale)
-    return np.minimum(probability, 1)[()]
+    return np.minimum(n * np.exp(-(t_ * d / 2) / scale), 1)[()]
 
 
 def gram_concentration(

@@ -143,19 +143,20 @@ def arora_error(
     >>> print(arora_error(0.3, 1000, 0.1, 0.05).round(4))
     0.4105
     """
-    n, value, failure, factor = _checked(samples, least_eigenvalue, delta, constant)
-    leading, n, value, failure, factor = broadcast(
-        complexity=_at_least_0("complexity", complexity),
-        samples=n, least_eigenvalue=value, delta=failure, constant=factor,
-    )  # fmt: skip
+    leading = _at_least_0("complexity", complexity)
+    leading, n, value, failure, factor = _checked(
+        samples, least_eigenvalue, delta, constant, complexity=leading
+    )
     log = np.maximum(np.log(n / (value * failure)), 0.0)
     return leading + factor * np.sqrt(log / n)
 
 
 def _checked(
-    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals
+    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals, **others: Float64Array
 ) -> tuple[Float64Array, ...]:
+    """Return the other arguments and these, broadcast."""
     return broadcast(
+        **others,
         samples=integers("samples", samples),
         least_eigenvalue=_positive("least_eigenvalue", least_eigenvalue),
         delta=real_numbers("delta", delta, "numbers in (0, 1)", lambda d: (d > 0.0) & (d < 1.0)),

@@ -117,8 +117,7 @@ def theorem_1(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64
     depth, width, batch, alpha = broadcast(depth=depth, width=width, batch=batch, alpha=alpha)
     _require_at_most_one_over_batch("alpha", alpha, batch)
     with np.errstate(over="ignore"):  # an infinite bound is valid
-        bound: Float64Array = 2 * (1 - 2 * alpha / 3) ** depth + 3 * batch / alpha / np.sqrt(width)
-    return bound
+        return 2 * (1 - 2 * alpha / 3) ** depth + 3 * batch / alpha / np.sqrt(width)
 
 
 def corollary_3(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64Array:
@@ -156,8 +155,7 @@ def corollary_3(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float
     """
     bound_of_gap = theorem_1(depth, width, batch, alpha)
     with np.errstate(over="ignore"):
-        bound: Float64Array = 2 * integers("batch", batch, accept_floats=True) * bound_of_gap
-    return bound
+        return 2 * integers("batch", batch, accept_floats=True) * bound_of_gap
 
 
 def theorem_5(v_hat: Reals, width: Reals, batch: Reals) -> Float64Array:

@@ -346,8 +346,7 @@ def _log_affinity(
 
 
 def _integrand(log_affinity: NDArray[np.complex128], v: Float64Array, angle: float) -> Float64Array:
-    values: Float64Array = (-np.expm1(log_affinity) / np.cosh(v + 1j * angle)).real
-    return 2.0 / math.pi * values
+    return 2.0 / math.pi * (-np.expm1(log_affinity) / np.cosh(v + 1j * angle)).real
 
 
 def _log_excess(z: NDArray[Any]) -> NDArray[Any]:

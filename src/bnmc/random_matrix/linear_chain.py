@@ -193,8 +193,7 @@ def linear_covariance(G0: ArrayLike, width: int, depth: int) -> Float64Array:
     both = X + Y
     with np.errstate(over="ignore", invalid="ignore"):  # 0 times infinity is replaced by 0
         grown = np.where(both == 0.0, 0.0, both * np.expm1(layers * math.log1p(2.0 / d)))
-        covariance: Float64Array = (grown + (2.0 * X - Y) * np.expm1(layers * decay)) / 3.0
-    return covariance
+        return (grown + (2.0 * X - Y) * np.expm1(layers * decay)) / 3.0
 
 
 def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
@@ -242,9 +241,8 @@ def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
     # The constants n(n+2)/3, n(n−1)/3 and n cancel. Without them, both terms of the difference are
     # non-negative.
     with np.errstate(over="ignore"):
-        grown: Float64Array = n * (n + 2.0) / 3.0 * np.expm1(layers * growth)
-        shrunk: Float64Array = n * (n - 1.0) / 3.0 * np.expm1(layers * decay)
-    return grown - shrunk
+        grown = n * (n + 2.0) / 3.0 * np.expm1(layers * growth)
+        return grown - n * (n - 1.0) / 3.0 * np.expm1(layers * decay)
 
 
 def _trace(matrices: Float64Array) -> Float64Array:

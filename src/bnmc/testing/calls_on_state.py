@@ -160,7 +160,7 @@ class CallsOnState:
     @property
     def covariance(self) -> Float64Array:
         """Covariance of the samples over calls, averaged over rows: G in expectation."""
-        about_mean: Float64Array = self.square - self.moved.T @ self.moved / self.calls
+        about_mean = self.square - self.moved.T @ self.moved / self.calls
         return about_mean / ((self.calls - 1) * len(self.total))
 
     @property

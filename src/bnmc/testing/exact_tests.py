@@ -257,8 +257,7 @@ def _quantiles(degrees: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=1)
 def _rule() -> tuple[Float64Array, Float64Array]:
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    return np.asarray(nodes), np.asarray(weights)
+    return np.polynomial.legendre.leggauss(_NODES)
 
 
 @lru_cache(maxsize=256)
@@ -277,7 +276,6 @@ def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
     logs = np.concatenate([[math.log(_TAIL)], logs, [math.log(_TAIL)]])
     values = _polynomial(np.concatenate([[low], np.square(r), [high]]), degrees)
     up, down = (
-        np.asarray(special.logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1))
-        for sign in (1.0, -1.0)
+        special.logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1) for sign in (1, -1)
     )
     return float((np.exp(logs) * values).sum()), up, down

@@ -299,8 +299,7 @@ def _moments_over(
         x = x - x.mean(axis=axes, keepdims=True)
     count = math.prod(shape[axis] for axis in axes) - ddof
     variance = np.square(x).sum(axis=axes, keepdims=True) / count
-    normed: Float64Array = x / np.sqrt(variance + eps)
-    return normed.reshape(y.shape)
+    return (x / np.sqrt(variance + eps)).reshape(y.shape)
 
 
 def _norms(chain: Chain) -> Iterator[tuple[str, _Map]]:
