@@ -420,4 +420,4 @@ def _line(law: BatchLaw, tangent: bool) -> FloatArray:
     size = 0.5 * np.log(law.shrinkage(np.exp(log_z))).sum(axis=1)
     if tangent:
         size += np.maximum(log_z, 0.0)
-    return np.asarray(x[size > np.log(_CUT)])
+    return x[size > np.log(_CUT)]

@@ -31,9 +31,9 @@ import numpy as np
 
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import require_derivative
+from bnmc.chain.activations import homogeneous_slopes, require_derivative
 from bnmc.chain.chain import Chain
-from bnmc.errors import NonFiniteError, PartialEstimateError
+from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,
     Homogeneous,
@@ -49,8 +49,7 @@ from bnmc.infinite_width.batch_points import (
     normal_points,
 )
 from bnmc.infinite_width.networks import Network
-from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.map.homogeneous import slopes
+from bnmc.mean_field.float64 import FloatArray, within
 
 # Most points of a replicate, and beyond 2^16 points the most coordinates of all of them.
 _MOST_POINTS, _MOST_COORDINATES = 1 << 18, 1 << 25
@@ -266,7 +265,7 @@ class NormalizedBatches(_LayerwiseNetwork):
 
     def exact_layer(self) -> Homogeneous | None:
         """Return the layer of a positively homogeneous activation."""
-        pair = slopes(self.activation)
+        pair = homogeneous_slopes(self.activation)
         return None if pair is None else Homogeneous(*pair)
 
     def sampled_layer(self, normals: FloatArray) -> _Layer:
@@ -302,7 +301,7 @@ class ActivatedBatches(_LayerwiseNetwork):
 
     def exact_layer(self) -> Linear | None:
         """Return the layer of a linear activation."""
-        pair = slopes(self.activation)
+        pair = homogeneous_slopes(self.activation)
         return Linear() if pair is not None and pair[0] == pair[1] else None
 
     def sampled_layer(self, normals: FloatArray) -> _Layer:
@@ -364,14 +363,14 @@ def batch_kernel(
         If `rtol` is not reached; ``partial`` is the kernel.
     """
     network.activation.check()
-    if network.tangent and slopes(network.activation) is None:
+    if network.tangent and homogeneous_slopes(network.activation) is None:
         require_derivative(network.activation)
     integrals = network.integrals()
     if integrals is None:
         return _sampled(network, rtol, key, progress)
     with reporting(progress, network.name, "pairs of batches") as report:
         kernel, error = integrals(_Counter(report, network.steps))
-    return _accurate(network, kernel, error, rtol, "of the quadrature")
+    return _accurate(network, kernel, error, rtol, "by quadrature")
 
 
 def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Progress) -> FloatArray:
@@ -402,9 +401,7 @@ def _accurate(
     """Return the kernel; raise if it is not finite, or its error exceeds the tolerance."""
     if not np.isfinite(kernel).all():
         raise NonFiniteError(None, network.depth, "kernel")
-    if not error <= rtol:
-        raise PartialEstimateError(f"relative error {error:.1e} {what}, rtol is {rtol:.1e}", kernel)
-    return kernel
+    return within(kernel, error, rtol, "kernel", f" ({what})")
 
 
 class _Counter:

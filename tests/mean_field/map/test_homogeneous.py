@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from mean_field_maps import (
     HOMOGENEOUS,
-    SMOOTH,
     assert_agrees,
     mean_field,
     on_circle,
@@ -22,7 +21,6 @@ from mean_field_maps import (
 from scipy import special
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.map.homogeneous import slopes
 
 
 @pytest.mark.parametrize(
@@ -116,38 +114,3 @@ def test_without_normalization_relu_is_the_arc_cosine_kernel():
     linear = mean_field("linear", 4, norm="none", gain=-1.5).step(G)
     np.testing.assert_allclose(linear, 2.25 * G, rtol=1e-13)
     assert not mean_field("relu", 4, norm="none").step(np.zeros((4, 4))).gram.any()
-
-
-class Plain:
-    """What `slopes` needs of an activation, without a compiler."""
-
-    def __init__(self, function, kinks=()):
-        self.function, self.kinks = function, kinks
-
-    def __call__(self, x):
-        return self.function(np.asarray(x, dtype=np.float64))
-
-
-def test_homogeneity_is_seen_from_values():
-    known = {"linear": (1, 1), "relu": (0, 1), "leaky_relu": (0.01, 1), "abs": (-1, 1)}
-    for name in (*HOMOGENEOUS, *SMOOTH, "erf", "elu", "celu", "selu", "silu"):
-        assert slopes(Activation.named(name)) == known.get(name)
-    assert slopes(Plain(lambda x: np.where(x > 0, 3.0 * x, -0.1 * x))) == (-0.1, 3.0)
-    assert slopes(Plain(lambda x: 0.0 * x)) == (0.0, 0.0)
-    assert slopes(Plain(lambda x: np.maximum(x, 0.0), kinks=(0.0,))) == (0.0, 1.0)
-    others = [
-        Plain(lambda x: np.maximum(x, 0.0), kinks=(0.0, 50.0)),
-        Plain(lambda x: np.clip(x, -1.0, 1.0)),
-        Plain(lambda x: np.minimum(x, 1e9)),
-        Plain(lambda x: x + 1e-12),
-        Plain(lambda x: x + 1e-13 * np.sin(x)),
-        Plain(lambda x: x * np.abs(x)),
-        Plain(np.sign),
-        Plain(lambda x: np.where(np.abs(x - 3.7) < 0.002, 0.0, x)),
-        Plain(lambda x: np.where(np.abs(x + 27.7) < 0.002, 0.0, x)),
-        Plain(lambda x: np.where(x == 0.0, 1.0, x)),
-        Plain(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
-        Plain(lambda x: np.where(x > 0.0, np.nan, x)),
-    ]
-    for activation in others:
-        assert slopes(activation) is None

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.duals.duals import Dual, derivative_of, dual, with_kinks
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.map.homogeneous import slopes
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 
 ActivationLike = str | Activation | Callable[[Any], Any]
@@ -112,7 +111,7 @@ def _of_activation(function: Activation) -> GaussianFunction:
         value=function,
         derivative=derivative_of(function),
         kinks=resolved.kinks,
-        slopes=slopes(function),
+        slopes=homogeneous_slopes(function),
         dual=sigma,
         expanded=None if sigma.closed_form else resolved,
     )

@@ -104,6 +104,12 @@ def _arc_cosine(power: int, cosine: FloatArray, sine: FloatArray, rest: FloatArr
 # --- homogeneous functions of degree 1
 
 
+def signs(cosine: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return E|u||v| and E sign(u) sign(v) for variances 1 and given correlations."""
+    arc = (2.0 / np.pi) * np.arcsin(cosine)
+    return (2.0 / np.pi) * _sine(cosine) + cosine * arc, arc
+
+
 def homogeneous(left: float, right: float) -> ClosedForm:
     """Return the closed form of the function with slope `left` below 0 and `right` above 0.
 
@@ -115,8 +121,7 @@ def homogeneous(left: float, right: float) -> ClosedForm:
 
     def pair(p: FloatArray, q: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
         scale, cosine = scale_and_correlation(p, q, c)
-        arc = (2.0 / np.pi) * np.arcsin(cosine)
-        absolute = (2.0 / np.pi) * _sine(cosine) + cosine * arc
+        absolute, arc = signs(cosine)
         return scale * (odd * cosine + even * absolute), odd + even * arc
 
     return ClosedForm(pair, lambda q: centre * np.sqrt(q))

@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc._support.arguments import broadcast, real_numbers
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
 from bnmc.errors import (
     ArgumentError,
     NonFiniteError,
-    PartialEstimateError,
     UnknownNameError,
 )
 from bnmc.mean_field.duals.closed_forms import (
@@ -26,8 +25,7 @@ from bnmc.mean_field.duals.closed_forms import (
     scale_and_correlation,
 )
 from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
-from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.map.homogeneous import slopes
+from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.quadrature.deviation import explosive, singularities
 from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, panels_of
 
@@ -272,7 +270,7 @@ def _of_function(function: Activation) -> Dual:
     derivative = derivative_of(function)
     if not function.builtin:
         function.check()
-        at_zero = slopes(function)
+        at_zero = homogeneous_slopes(function)
         if at_zero is not None:
             return Dual(function.name, True, homogeneous(*at_zero))
         function.check_derivative()
@@ -324,12 +322,8 @@ def _pairs(
 
 def require_accuracy(name: str, error: float, rtol: float, partial: object) -> None:
     """Raise `PartialEstimateError` if an error exceeds the tolerance."""
-    if not error <= rtol:
-        raise PartialEstimateError(
-            f"the series of {name} has a relative error of up to {error:.1e}, above rtol = {rtol:g}"
-            ": declare kinks of the activation and of its derivative, as Activation(..., kinks=)",
-            partial,
-        )
+    advice = "declare kinks of the activation and of its derivative, as Activation(..., kinks=)"
+    within(partial, error, rtol, f"series of {name}", f": {advice}")
 
 
 @lru_cache(maxsize=64)

@@ -18,11 +18,9 @@ with k = 1,
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
-from bnmc.chain.activations import Activation
+from bnmc.mean_field.duals.closed_forms import signs
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.rows import Rows, laplace_nodes
 
@@ -34,32 +32,6 @@ _STEP = 0.15
 # Entries of the matrices of one block of nodes, at most.
 _BLOCK = 1 << 20
 
-# An activation counts as homogeneous if it is so to _SLACK units in the last place, at magnitudes
-# from 2^−_OCTAVES to 2^_OCTAVES.
-_SLACK, _OCTAVES = 4, 40
-
-
-@lru_cache(maxsize=64)
-def slopes(activation: Activation) -> tuple[float, float] | None:
-    """Return the slopes of σ left and right of 0 if σ is positively homogeneous, else None.
-
-    Notes
-    -----
-    σ is evaluated at 20 000 points of either sign.  Half of them are spread over magnitudes from
-    2⁻⁴⁰ to 2⁴⁰, the others over [0, 32], the range of hidden representations; no two have the same
-    digits.  A function that differs from a homogeneous one only between those points counts as
-    homogeneous.
-    """
-    if any(kink != 0.0 for kink in activation.kinks):
-        return None
-    fractions = (np.arange(10_000) + 1) * ((5**0.5 - 1) / 2) % 1.0
-    points = np.concatenate([[1.0], 2.0 ** (_OCTAVES * (2.0 * fractions - 1.0)), 32.0 * fractions])
-    right, left = activation(points), activation(-points)
-    for value, slope in ((right, right[0]), (left, left[0])):
-        if not np.all(np.abs(value - slope * points) <= _SLACK * EPSILON * abs(slope) * points):
-            return None
-    return (-float(left[0]), float(right[0])) if activation(0.0) == 0.0 else None
-
 
 def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, float]:
     """Return F(G), shape (batch, batch), and its estimated relative error.
@@ -69,7 +41,7 @@ def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, 
     rows : Rows
         The law of the rows that G determines.
     left, right : float
-        Slopes of σ left and right of 0, from `slopes`.
+        Slopes of σ left and right of 0.
     """
     signed, unsigned = (0.5 * (right + left)) ** 2, (0.5 * (right - left)) ** 2
     if rows.damping == 0.0 and rows.rank == 1:
@@ -104,5 +76,4 @@ def _absolute(factor: FloatArray) -> FloatArray:
     lengths = np.linalg.norm(factor, axis=-1)
     products = lengths[..., :, None] * lengths[..., None, :]
     cosine = np.clip(covariance / np.where(products > 0.0, products, 1.0), -1.0, 1.0)
-    sine = np.sqrt((1.0 - cosine) * (1.0 + cosine))
-    return np.asarray((2.0 / np.pi) * products * (sine + cosine * np.arcsin(cosine)))
+    return products * signs(cosine)[0]

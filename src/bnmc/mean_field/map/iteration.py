@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import available_memory
+from bnmc.chain.activations import homogeneous_slopes
 from bnmc.chain.chain import Chain
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import NO_SKIP, require
@@ -31,7 +32,7 @@ from bnmc.errors import (
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
-from bnmc.mean_field.map.homogeneous import homogeneous_map, slopes
+from bnmc.mean_field.map.homogeneous import homogeneous_map
 from bnmc.mean_field.map.pairwise import pairwise_maps
 from bnmc.mean_field.map.rows import Rows, gaussian_rows
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
@@ -203,7 +204,7 @@ def _method(layer: Layer) -> str:
     """Return the method of a layer."""
     if layer.rows.norm.axis != "batch":
         return "pairwise"
-    return "lattice" if slopes(layer.rows.activation) is None else "homogeneous"
+    return "lattice" if homogeneous_slopes(layer.rows.activation) is None else "homogeneous"
 
 
 def _seen(
@@ -281,7 +282,9 @@ def _mapped(
     if method == "pairwise":
         steps = [_pairwise_map(pairs) for pairs in seen if isinstance(pairs, _Pairs)]
     else:
-        steps = [homogeneous_map(law, *(slopes(activation) or (0.0, 0.0))) for law in rows]
+        steps = [
+            homogeneous_map(law, *(homogeneous_slopes(activation) or (0.0, 0.0))) for law in rows
+        ]
     return np.array([gram for gram, _ in steps]), max(error for _, error in steps), 0
 
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import legendre
+from scipy.special import xlog1py
 
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, power_of_cosine
@@ -132,17 +133,21 @@ def range_of(function: Function, dimension: float) -> Range:
     return Range(limit, tail)
 
 
+def density(x: FloatArray, dimension: float) -> FloatArray:
+    """Return the density of a coordinate of the sphere of radius √m in m ≥ 3 dimensions."""
+    with np.errstate(divide="ignore"):
+        return np.exp(_log_density(x, dimension))
+
+
 def _log_density(x: FloatArray, dimension: float) -> FloatArray:
     """Return the logarithm of the density of a coordinate."""
-    if dimension == math.inf:
-        return np.asarray(-0.5 * x * x - 0.5 * math.log(2.0 * math.pi))
-    m = dimension
-    constant = (
-        math.lgamma(0.5 * m) - math.lgamma(0.5 * (m - 1.0)) - 0.5 * math.log(math.pi * m)
-        if m < 1e6
-        else -0.5 * math.log(2.0 * math.pi)
-    )
-    return np.asarray(0.5 * (m - 3.0) * np.log1p(-x * x / m) + constant)
+    m, constant = dimension, -0.5 * math.log(2.0 * math.pi)
+    if m == math.inf:
+        return constant - 0.5 * x * x
+    if m < 1e6:
+        constant = math.lgamma(0.5 * m) - math.lgamma(0.5 * (m - 1.0)) - 0.5 * math.log(math.pi * m)
+    power = xlog1py(0.5 * (m - 3.0), -np.minimum(x * x / m, 1.0))
+    return np.asarray(constant + power, dtype=np.float64)
 
 
 def _continued(
@@ -324,16 +329,6 @@ def largest_deviation(function: Function, breaks: FloatArray) -> float:
     length = np.diff(breaks)
     share = np.where(length < 1e-6, length, 1.0)
     return float((_compared(function, breaks, x, at_nodes)[1].max(axis=1) * share).max())
-
-
-def density(x: FloatArray, dimension: float) -> FloatArray:
-    """Return the density of a coordinate of the sphere of radius √m in m ≥ 3 dimensions."""
-    if dimension == math.inf or dimension > 1e6:
-        return np.asarray(np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
-    m = dimension
-    constant = math.lgamma(0.5 * m) - math.lgamma(0.5 * (m - 1.0)) - 0.5 * math.log(math.pi * m)
-    inside = np.maximum(1.0 - x * x / m, 0.0)
-    return np.asarray(math.exp(constant) * inside ** (0.5 * (m - 3.0)))
 
 
 def _slope_errors(

@@ -16,9 +16,6 @@ from numpy.polynomial import legendre
 
 from bnmc.mean_field.float64 import FloatArray
 
-# `row_panels` drops panels that are at most this long in every row.
-_EMPTY = 1e-13
-
 
 class _GaussLegendre(NamedTuple):
     """The Gauss-Legendre rule on [−1, 1] and the polynomials through values at its nodes.
@@ -115,7 +112,7 @@ def row_panels(edges: FloatArray, order: int) -> tuple[FloatArray, FloatArray]:
     nodes, weights : ndarray of shape (..., kept panels · order)
     """
     length = np.diff(edges)
-    used = (length > _EMPTY).reshape(-1, length.shape[-1]).any(axis=0)
+    used = (length > 0.0).reshape(-1, length.shape[-1]).any(axis=0)
     half, low = 0.5 * length[..., used, None], edges[..., :-1][..., used, None]
     nodes, weights, _, _ = gauss_legendre(order)
     shape = (*edges.shape[:-1], -1)
