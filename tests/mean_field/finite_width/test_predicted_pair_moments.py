@@ -63,7 +63,7 @@ def test_jacobian_is_that_of_the_map(name):
     found = pair_moments(layer, layer.level(Q), Q, C, FINE)
     covariance = Q * np.array([[1.0, C], [C, 1.0]])
     gram = following(chain, covariance)
-    np.testing.assert_allclose([found.own, found.pair], gram[0], rtol=1e-10)
+    np.testing.assert_allclose([found.square, found.pair], gram[0], rtol=1e-10)
 
     step = 1e-4
 

@@ -15,7 +15,7 @@ from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import MeanField, limit
 from bnmc.mean_field.fixed_point.expectations import Gradient
-from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
+from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch, worst_of
 from bnmc.mean_field.quadrature.deviation import Singularity
 from bnmc.mean_field.quadrature.sphere import SphereRule
 
@@ -63,7 +63,8 @@ def found(name, batch):
     """The fixed point, its least accurate number, and whether its error exceeds 1e-8."""
     kind = "batch-uncentred" if "uncentred" in batch else "batch"
     size = math.inf if batch == "inf" else int(batch.split()[0])
-    return fixed_point_of_batch(Plain(name), size, as_norm(kind))
+    point, errors = fixed_point_of_batch(Plain(name), size, as_norm(kind))
+    return point, worst_of(errors)
 
 
 def misses(point, expected):

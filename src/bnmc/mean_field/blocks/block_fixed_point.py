@@ -53,9 +53,9 @@ import numpy as np
 
 from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
-from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
 
@@ -327,16 +327,12 @@ def _solved(
     symmetric : bool
         Whether the symmetric fixed point has these active blocks.
     """
-    found = find_roots(maps[2], maps[1], active, symmetric=symmetric)
+    roots = find_roots(maps[2], maps[1], active, symmetric=symmetric)
     points = tuple(
-        sorted((_point(maps, active, root) for root in found), key=lambda point: point.rate)
+        sorted((_point(maps, active, root) for root in roots), key=lambda point: point.rate)
     )
     worst = max((point.error for point in points), default=0.0)
-    if not worst <= rtol:
-        raise PartialEstimateError(
-            f"fixed point known to {worst:.1e} only, rtol is {rtol:.1e}", points
-        )
-    return points
+    return within(points, worst, rtol, "fixed point")
 
 
 def _point(maps: list[BlockMap], active: tuple[int, ...], near: FloatArray) -> BlockFixedPoint:

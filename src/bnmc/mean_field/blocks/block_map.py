@@ -115,9 +115,9 @@ class BlockMap:
         weight, shift = given.weight, self._sigma.shift
         # Given the lengths: for each block, E σ_i, E σ_i² and E σ_i σ_j for σ − σ(0).
         means = [block.centre + block.first[0] for block in given.blocks]
-        own = [block.centre**2 + 2.0 * block.centre * block.first[0] for block in given.blocks]
-        squares = [a + block.second[0] for a, block in zip(own, given.blocks, strict=True)]
-        pairs = [a + block.pair[0, 0] for a, block in zip(own, given.blocks, strict=True)]
+        shared = [block.centre**2 + 2.0 * block.centre * block.first[0] for block in given.blocks]
+        squares = [a + block.second[0] for a, block in zip(shared, given.blocks, strict=True)]
+        pairs = [a + block.pair[0, 0] for a, block in zip(shared, given.blocks, strict=True)]
         mean_squares = sum(
             (square + (size - 1) * pair) / size
             for square, pair, size in zip(squares, pairs, self.sizes, strict=True)
@@ -138,21 +138,21 @@ class BlockMap:
             error=missing / max(float(min(image[[*given.active, True]])), TINY),
         )
 
-    def modes(self, levels: FloatArray) -> list[Mode]:
+    def modes(self, levels: FloatArray) -> list[_Mode]:
         """Return the eigenvalues of the Jacobian, without the eigenvalue 0 of the scale.
 
         The levels must be those of a fixed point at its own scale.
         """
         given = self._given_lengths(levels, powers=3)
-        modes = ratio_modes(self.image(levels).jacobian, given.active)
+        modes = _ratio_modes(self.image(levels).jacobian, given.active)
         for block in (0, 1):
             if self.sizes[block] > 1:
                 if given.active[block]:
-                    modes += within_modes(self._blocks, given, levels, block)
+                    modes += _within_modes(self._blocks, given, levels, block)
                 else:
-                    modes += collapsed_modes(self._blocks, self._sigma, given, levels, block)
+                    modes += _collapsed_modes(self._blocks, self._sigma, given, levels, block)
         if all(given.active):
-            modes.append(across_mode(self._blocks, given, levels))
+            modes.append(_across_mode(self._blocks, given, levels))
         return modes
 
     def _given_lengths(self, levels: FloatArray, powers: int) -> GivenLengths:
@@ -168,7 +168,7 @@ def _both(values: Iterator[float]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Mode:
+class _Mode:
     """An eigenvalue of the Jacobian.
 
     Attributes
@@ -186,7 +186,7 @@ class Mode:
     multiplicity: int
 
 
-def ratio_modes(jacobian: FloatArray, active: tuple[bool, bool]) -> list[Mode]:
+def _ratio_modes(jacobian: FloatArray, active: tuple[bool, bool]) -> list[_Mode]:
     """Return the eigenvalues on the levels, without the eigenvalue 0 of their common scale.
 
     Parameters
@@ -196,14 +196,14 @@ def ratio_modes(jacobian: FloatArray, active: tuple[bool, bool]) -> list[Mode]:
     active : tuple of bool
         Whether the level of each block is positive.
     """
-    kept = [index for index in range(3) if index == 2 or active[index]]
-    ratios = sorted(np.linalg.eigvals(jacobian[np.ix_(kept, kept)]), key=abs)[1:]
-    return [Mode("ratios", complex(value), 1) for value in ratios]
+    levels = [index for index in range(3) if index == 2 or active[index]]
+    ratios = sorted(np.linalg.eigvals(jacobian[np.ix_(levels, levels)]), key=abs)[1:]
+    return [_Mode("ratios", complex(value), 1) for value in ratios]
 
 
-def within_modes(
+def _within_modes(
     sizes: BlockSizes, given: GivenLengths, levels: FloatArray, block: int
-) -> Iterator[Mode]:
+) -> Iterator[_Mode]:
     """Yield the eigenvalues on deviations that differ between the samples of one block.
 
     `given` has all moments, and the level of the block is positive.
@@ -230,7 +230,7 @@ def within_modes(
     pure = 0.5 * rank / alpha / (size - 1) * given.weight * length**2
     to_contrast = float(mixed @ contrast_by_v)
     if size == 2:
-        yield Mode(f"one of {label}", complex(to_contrast), 1)
+        yield _Mode(f"one of {label}", complex(to_contrast), 1)
         return
     # Given the lengths: the expectations of Σ(σ_i−σ̄)² v_i and of Σ(σ_i−σ̄)²(v_i²−1/s).
     spread_by_v = root * inside.second[1] - 2.0 * mean_by_v
@@ -241,19 +241,19 @@ def within_modes(
         [float(mixed @ spread_by_v) / share, float(pure @ spread_by_square) / share],
     ]
     for value in np.linalg.eigvals(np.array(matrix)):
-        yield Mode(f"one of {label}", complex(value), size - 1)
+        yield _Mode(f"one of {label}", complex(value), size - 1)
     if size > 3:
         whole = inside.second[2] + (size - 1) * inside.pair[1, 1]
         trace = inside.second[0] - inside.pair[0, 0]
         rest = whole - trace - spread_by_square / share
         dimension = size * (size - 3) // 2
         value = float(pure @ rest) * (size - 1) / dimension
-        yield Mode(f"pairs of {label}", complex(value), dimension)
+        yield _Mode(f"pairs of {label}", complex(value), dimension)
 
 
-def collapsed_modes(
+def _collapsed_modes(
     sizes: BlockSizes, sigma: Pieces, given: GivenLengths, levels: FloatArray, block: int
-) -> Iterator[Mode]:
+) -> Iterator[_Mode]:
     """Yield the eigenvalues on deviations that separate the samples of a collapsed block.
 
     To first order, σ(φ_i) = σ(φ) + σ′(φ) √n u_i/|w|, with u the part of w in the block.
@@ -271,24 +271,24 @@ def collapsed_modes(
         split = 0.0
     else:  # E 1/|z|² = 1/(rank − 2) for a standard normal z in `rank` dimensions
         split = n * float(apart) / (given.rank - 2) if given.rank > 2 else math.inf
-    yield Mode(f"split of {label}", complex(split), size * (size - 1) // 2)
+    yield _Mode(f"split of {label}", complex(split), size * (size - 1) // 2)
     value = math.sqrt(n / beta) * float(given.weight @ (contrast * slope * z_e / given.radius))
-    yield Mode(f"one of {label}", complex(value), size - 1)
+    yield _Mode(f"one of {label}", complex(value), size - 1)
     if given.active[1 - block]:
         alpha, partners = levels[1 - block], sizes.sizes[1 - block]
         products = slope * given.lengths[1 - block] / given.radius * other.first[1]
         value = math.sqrt(n * partners / alpha) * float(given.weight @ products) / (partners - 1)
-        yield Mode("across", complex(value), (size - 1) * (partners - 1))
+        yield _Mode("across", complex(value), (size - 1) * (partners - 1))
 
 
-def across_mode(sizes: BlockSizes, given: GivenLengths, levels: FloatArray) -> Mode:
+def _across_mode(sizes: BlockSizes, given: GivenLengths, levels: FloatArray) -> _Mode:
     """Return the eigenvalue on the block between two blocks of distinct samples."""
     degrees = (sizes.sizes[0] - 1) * (sizes.sizes[1] - 1)
     products = (
         given.lengths[0] * given.lengths[1] * given.blocks[0].first[1] * given.blocks[1].first[1]
     )
     scale = given.rank * math.sqrt(sizes.sizes[0] * sizes.sizes[1] / (levels[0] * levels[1]))
-    return Mode("across", complex(scale * float(given.weight @ products) / degrees), degrees)
+    return _Mode("across", complex(scale * float(given.weight @ products) / degrees), degrees)
 
 
 # --- fixed points
@@ -402,21 +402,21 @@ def _refined(
     block_map: BlockMap, active: tuple[int, ...], starts: list[FloatArray], *, symmetric: bool
 ) -> list[FloatArray]:
     """Return the roots near the starts, each once, without the symmetric fixed point."""
-    found: list[FloatArray] = []
+    roots: list[FloatArray] = []
     for start in _distinct(starts):
         root = newton(block_map, active, start)
         if root is None or (symmetric and np.abs(root).max() < _SYMMETRIC):
             continue
         if len(active) == 2 and block_map.sizes[0] == block_map.sizes[1]:
             root = -np.sort(-root)  # blocks of equal size are interchangeable
-        found.append(root)
-    return _distinct(found)
+        roots.append(root)
+    return _distinct(roots)
 
 
 def _distinct(roots: list[FloatArray]) -> list[FloatArray]:
     """Return the roots, each once."""
-    kept: list[FloatArray] = []
+    distinct: list[FloatArray] = []
     for root in roots:
-        if all(np.abs(root - other).max() > _SAME for other in kept):
-            kept.append(root)
-    return kept
+        if all(np.abs(root - other).max() > _SAME for other in distinct):
+            distinct.append(root)
+    return distinct

@@ -64,7 +64,7 @@ class BlockSizes:
 _NEGLIGIBLE = 1e-30
 
 
-def length_nodes(
+def _length_nodes(
     blocks: BlockSizes,
     sigma: Pieces,
     levels: FloatArray,
@@ -114,9 +114,9 @@ def length_nodes(
                 np.broadcast_to(sine[:, None], turn.shape).ravel(),
             ]
         )
-    kept = weight > _NEGLIGIBLE * weight.max()
-    weight = weight[kept]
-    return lengths[:, kept], weight / weight.sum()
+    counted = weight > _NEGLIGIBLE * weight.max()
+    weight = weight[counted]
+    return lengths[:, counted], weight / weight.sum()
 
 
 def _tangents(blocks: BlockSizes, sigma: Pieces, levels: FloatArray, block: int) -> FloatArray:
@@ -232,7 +232,7 @@ def given_lengths(
         Nodes per panel.
     """
     active = (levels[0] > 0.0, levels[1] > 0.0)
-    lengths, weight = length_nodes(sizes, sigma, levels, active, order)
+    lengths, weight = _length_nodes(sizes, sigma, levels, active, order)
     dimensions = sizes.ranks(active)
     rank = 1 + sum(dimensions)
     radius = np.sqrt(levels @ lengths**2)

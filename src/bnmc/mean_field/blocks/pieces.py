@@ -288,7 +288,7 @@ def block_moments(
     count = offset.size
     centre = sigma.value(offset)
     pairs = [(0, 0)] if powers == 1 else [(0, 0), (0, 1), (0, 2), (1, 1)]
-    found = BlockMoments(
+    moments = BlockMoments(
         centre,
         np.zeros((powers, count)),
         np.zeros((powers, count)),
@@ -297,7 +297,7 @@ def block_moments(
         np.zeros(count),
     )
     if dimension == 0:
-        return found
+        return moments
     nodes = order * (sigma.breaks.size + 2 * math.ceil(reach(dimension) / WIDEST_PANEL))
     step = max(1, _PASS // nodes)
     for start in range(0, count, step):
@@ -308,14 +308,14 @@ def block_moments(
         for _ in range(1, powers):
             weighted.append(weighted[-1] * x)
         for power, term in enumerate(weighted):
-            found.first[power, rows] = term.sum(axis=1)
-            found.second[power, rows] = (term * value).sum(axis=1)
-            found.squares[power, rows] = (term * value * x**power).sum(axis=1)
-        sums = {pair: total[rows] for pair, total in found.pair.items()}
-        found.missing[rows] = add_pair_series(
-            sums, found.squares[:, rows], weighted, x, weight[rows], dimension
+            moments.first[power, rows] = term.sum(axis=1)
+            moments.second[power, rows] = (term * value).sum(axis=1)
+            moments.squares[power, rows] = (term * value * x**power).sum(axis=1)
+        sums = {pair: total[rows] for pair, total in moments.pair.items()}
+        moments.missing[rows] = add_pair_series(
+            sums, moments.squares[:, rows], weighted, x, weight[rows], dimension
         )
-    return found
+    return moments
 
 
 def _coordinate(

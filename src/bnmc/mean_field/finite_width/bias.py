@@ -131,13 +131,13 @@ def uncentred_bias(
         S.
     """
     n = batch
-    known = resolved(activation, n, wider=True)
-    kinks = jumps(activation, known.breaks)
-    nodes = angle_rule(n, point, kinks, known.edge, _ANGLE_ORDER)
+    sigma = resolved(activation, n, wider=True)
+    kinks = jumps(activation, sigma.breaks)
+    nodes = angle_rule(n, point, kinks, sigma.edge, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
     given = [
-        _with_power_sums(Turned(activation, angle, known.edge), known.breaks, n, _ORDER)
+        _with_power_sums(Turned(activation, angle, sigma.edge), sigma.breaks, n, _ORDER)
         for angle in nodes.angle.tolist()
     ]
     # Q is `scores` times 1, Σx³ and Σx⁴ − E Σx⁴.
@@ -150,8 +150,8 @@ def uncentred_bias(
         for products in np.stack(given, axis=1)
     ]
     sizes = np.array([math.sqrt(n), math.sqrt(n * (n - 1.0))])
-    found = np.linalg.solve(np.eye(2) - trivial.jacobian, sizes * second) / sizes
-    return float(found[0]), float(found[1])
+    shift = np.linalg.solve(np.eye(2) - trivial.jacobian, sizes * second) / sizes
+    return float(shift[0]), float(shift[1])
 
 
 def _score(
@@ -176,18 +176,18 @@ def _score(
     square += (2.0 * cov.ii_jk + 4.0 * cov.ij_ik) * s211 + cov.ij_kl * s1111
 
     # G*⁻¹ = own I + all 11ᵀ.
-    own = 1.0 / (point.b * (1.0 - point.c))
-    every = -point.c * own / (1.0 + (n - 1.0) * point.c)
+    across = 1.0 / (point.b * (1.0 - point.c))
+    every = -point.c * across / (1.0 + (n - 1.0) * point.c)
     root, off_root = math.sqrt(n), math.sqrt(n * (n - 1.0))
-    x, y = trivial.variance @ np.array([(own + every) * root, every * off_root])
+    x, y = trivial.variance @ np.array([(across + every) * root, every * off_root])
     product = x / root * p2 + y / off_root * (p1**2 - p2)
     sums = (
         cov.ii_ii + (n - 1.0) * (2.0 * cov.ii_ij + cov.ij_ij + (n - 2.0) * cov.ij_ik),
         cov.ii_jj + 2.0 * cov.ii_ij + cov.ij_ij
         + (n - 2.0) * (2.0 * cov.ii_jk + 3.0 * cov.ij_ik + (n - 3.0) * cov.ij_kl),
     )  # fmt: skip
-    diagonal = own * (cov.ii_ii + (n - 1.0) * cov.ij_ij) + every * sums[0]
-    other = own * (2.0 * cov.ii_ij + (n - 2.0) * cov.ij_ik) + every * sums[1]
+    diagonal = across * (cov.ii_ii + (n - 1.0) * cov.ij_ij) + every * sums[0]
+    other = across * (2.0 * cov.ii_ij + (n - 2.0) * cov.ij_ik) + every * sums[1]
     twice = diagonal * p2 + other * (p1**2 - p2)
     return 0.25 * ((n + 2.0) / n * square - 2.0 * product) - twice
 

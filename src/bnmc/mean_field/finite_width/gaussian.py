@@ -31,9 +31,9 @@ def products(rows: FloatArray) -> FloatArray:
     """Return the coordinates of vvᵀ for each row v, shape (rows, p)."""
     i, j = np.triu_indices(rows.shape[1])
     scaled = rows * math.sqrt(2.0)
-    found = np.where(i == j, rows[:, i], scaled[:, i])
-    found *= rows[:, j]
-    return np.asarray(found)
+    entries = np.where(i == j, rows[:, i], scaled[:, i])
+    entries *= rows[:, j]
+    return np.asarray(entries)
 
 
 # --- the norm of a Gaussian vector
@@ -99,11 +99,11 @@ def norm_quantile(variances: FloatArray, probability: float) -> float:
     """
     from scipy.optimize import brentq
 
-    kept = np.maximum(variances, 0.0)
-    total = float(kept.sum())
+    positive = np.maximum(variances, 0.0)
+    total = float(positive.sum())
     if total == 0.0:
         return 0.0
-    shares = kept[kept > 0.0] / total
+    shares = positive[positive > 0.0] / total
     law = _by_talbot if 1.0 / float(np.sum(shares**2)) <= _MANY else _by_imhof
 
     def excess(log_square: float) -> float:
@@ -387,10 +387,11 @@ class PathFluctuations:
         tails = 0.5 * (1.0 - level), 0.5 * (1.0 + level)
         if observable is None:
             spectra = np.linalg.eigvalsh(self.covariances) / width
-            return np.array([[norm_quantile(one, tail) for one in spectra] for tail in tails])
+            ends = [[norm_quantile(spectrum, tail) for spectrum in spectra] for tail in tails]
+            return np.array(ends)
         from scipy.special import ndtri
 
-        ends = []
+        limits = []
         i, j = np.triu_indices(self.gram.shape[1])
         size = np.where(i == j, 1.0, math.sqrt(2.0))
         for gram, covariance in zip(self.gram, self.covariances, strict=True):
@@ -398,5 +399,5 @@ class PathFluctuations:
             packed = gradient[i, j] * size
             centre = observable(gram) if callable(observable) else np.sum(gradient * gram)
             spread = math.sqrt(max(float(packed @ covariance @ packed), 0.0) / width)
-            ends.append([float(centre) + float(ndtri(tail)) * spread for tail in tails])
-        return np.array(ends).T
+            limits.append([float(centre) + float(ndtri(tail)) * spread for tail in tails])
+        return np.array(limits).T

@@ -65,21 +65,21 @@ _PANEL_ORDERS = (6, 9, 13, 18, 25, 33, 50)
 # or less for batches of more than _LARGE samples, in which eigenvalues near 1 amplify errors.
 _AGREED, _LARGE = 1e-6, 10
 
-#: Evaluations of the activation by one rule, at most.
-MOST_EVALUATIONS = 2e7
+# Evaluations of the activation by one rule, at most.
+_MOST_EVALUATIONS = 2e7
 
 # Evaluations of the activation in one array.
 _CHUNK = 1 << 18
 
-#: Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
-CUT = 20.0 * math.log(10.0)
+# Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
+_CUT = 20.0 * math.log(10.0)
 
 # If at most this many coordinates are left, panels also end where a kink of the next coordinate
 # meets the edge of its range.  With more coordinates, the singularities there are weak.
 _FEW_LEFT = 5
 
 
-class JointMoments(NamedTuple):
+class _JointMoments(NamedTuple):
     """Expectations of products of σ_i = σ(x_i), by the powers of distinct σ_i.
 
     For example, ``m211`` is E σ₁²σ₂σ₃.  For a batch of fewer than three samples ``m211`` is 0, for
@@ -104,19 +104,19 @@ class JointMoments(NamedTuple):
     @property
     def covariance(self) -> EntryCovariance:
         """The covariances of the entries of σσᵀ."""
-        own, pair = self.m2, self.m11
+        square, pair = self.m2, self.m11
         return EntryCovariance(
-            ii_ii=self.m4 - own * own,
-            ii_jj=self.m22 - own * own,
-            ii_ij=self.m31 - own * pair,
-            ii_jk=self.m211 - own * pair,
+            ii_ii=self.m4 - square * square,
+            ii_jj=self.m22 - square * square,
+            ii_ij=self.m31 - square * pair,
+            ii_jk=self.m211 - square * pair,
             ij_ij=self.m22 - pair * pair,
             ij_ik=self.m211 - pair * pair,
             ij_kl=self.m1111 - pair * pair,
         )
 
 
-def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
+def joint_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _JointMoments]:
     """Return the joint moments of an activation on the centred sphere, by a fine and a coarse rule.
 
     The two differ in the moments of three and four coordinates only; the others are accurate to
@@ -142,14 +142,14 @@ def joint_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joi
     breaks = panels_of(activation, max(reach(m), range_of(square, m).limit))
     mean, products, centred = _pairs(activation, batch, breaks, _PAIR_ORDER)
     nested = _agreeing(centred, batch, breaks, jumps(activation, breaks), products[0])
-    fine, coarse = (raw_moments(mean, products, triples, batch) for triples in nested)
+    fine, coarse = (_raw_moments(mean, products, triples, batch) for triples in nested)
     return fine, coarse
 
 
 def _pairs(
     function: Function, batch: int, panels: FloatArray, order: int
 ) -> tuple[float, FloatArray, Function]:
-    """Return E σ, the products that `raw_moments` needs, and σ̃ = σ − E σ."""
+    """Return E σ, the products that `_raw_moments` needs, and σ̃ = σ − E σ."""
     m = batch - 1
     rule = sphere_rule(function, m, -1.0 / m, panels, order)
     mean = rule.mean(rule.value)
@@ -167,7 +167,7 @@ def _pairs(
     return mean, np.array([*means, squares.mean(squares.value * squares.given[0])]), centred
 
 
-def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, JointMoments]:
+def odd_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _JointMoments]:
     """Return the joint moments of an odd activation on the sphere of radius √n in n dimensions.
 
     A reflection of one coordinate changes the sign of every moment with an odd power, so only
@@ -180,11 +180,11 @@ def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joint
         return np.asarray(evaluate(activation, x) ** 2)
 
     breaks = panels_of(activation, max(reach(batch), range_of(square, batch).limit))
-    found = []
+    results = []
     for order in (_PAIR_ORDER, _COARSE_PAIR_ORDER):
         rule = sphere_rule(square, batch, 0.0, breaks, order)
-        found.append(
-            JointMoments(
+        results.append(
+            _JointMoments(
                 m2=rule.mean(rule.value),
                 m11=0.0,
                 m4=rule.mean(rule.value**2),
@@ -194,10 +194,12 @@ def odd_moments(activation: Activation, batch: int) -> tuple[JointMoments, Joint
                 m1111=0.0,
             )
         )
-    return found[0], found[1]
+    return results[0], results[1]
 
 
-def raw_moments(mean: float, products: FloatArray, nested: FloatArray, batch: int) -> JointMoments:
+def _raw_moments(
+    mean: float, products: FloatArray, nested: FloatArray, batch: int
+) -> _JointMoments:
     """Return the moments of σ from its mean and those of σ̃ = σ − E σ.
 
     Parameters
@@ -216,7 +218,7 @@ def raw_moments(mean: float, products: FloatArray, nested: FloatArray, batch: in
     t111, t211, t1111 = nested.tolist()
     m211 = t211 + 2.0 * mu * (t21 + t111) + mu**2 * (t2 + 5.0 * t11) + mu**4
     m1111 = t1111 + 4.0 * mu * t111 + 6.0 * mu**2 * t11 + mu**4
-    return JointMoments(
+    return _JointMoments(
         m2=t2 + mu**2,
         m11=t11 + mu**2,
         m4=t4 + 4.0 * mu * t3 + 6.0 * mu**2 * t2 + mu**4,
@@ -253,8 +255,8 @@ def _agreeing(
     agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
     for order in finer:
-        known = bool(np.all(np.isfinite(coarse)))
-        if known and not large and nested_size(batch, kinks.size, order) > MOST_EVALUATIONS:
+        compared = bool(np.all(np.isfinite(coarse)))
+        if compared and not large and nested_size(batch, kinks.size, order) > _MOST_EVALUATIONS:
             break
         fine, coarse = by_rule(order), fine
         if np.all(np.abs(fine - coarse) <= allowed):
@@ -339,7 +341,7 @@ def _last_angle(left: int, edge: float) -> float:
     m = left - 1
     if edge > reach(m) * (1.0 + 1e-9) or m <= 3:  # the activation grows fast, or nothing to cut
         return 0.5 * math.pi
-    return math.asin(math.sqrt(-math.expm1(-2.0 * CUT / (m - 2))))
+    return math.asin(math.sqrt(-math.expm1(-2.0 * _CUT / (m - 2))))
 
 
 def nested_size(batch: int, kinks: int, order: int) -> float:
@@ -381,7 +383,7 @@ _MORE = 20.0
 
 def uncentred_moments(
     activation: Activation, batch: int, point: SymmetricFixedPoint, rtol: float
-) -> tuple[JointMoments, JointMoments]:
+) -> tuple[_JointMoments, _JointMoments]:
     """Return the moments by the first rule that agrees with the one before it, and by that one.
 
     If no affordable rule agrees, the results are those of the last two.
@@ -404,29 +406,29 @@ def uncentred_moments(
     UnresolvedError
         If the activation cannot be resolved.
     """
-    known = resolved(activation, batch, wider=True)
-    kinks = jumps(activation, known.breaks)
+    sigma = resolved(activation, batch, wider=True)
+    kinks = jumps(activation, sigma.breaks)
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
     # milliseconds, the rules are as accurate as that requires.
     cheap = large or batch <= _FEW
     agreed = rtol * (1.0 - point.rate**2) if cheap else rtol
-    found: list[JointMoments] = []
+    results: list[_JointMoments] = []
     for more, order in enumerate(orders):
         per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
-        nodes = angle_rule(batch, point, kinks, known.edge, per_panel)
+        nodes = angle_rule(batch, point, kinks, sigma.edge, per_panel)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
-        if len(found) > 1 and not large and size > _MORE * MOST_EVALUATIONS:
+        if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
         given = [
-            _given_angle(Turned(activation, angle, known.edge), batch, known.breaks, kinks, order)
+            _given_angle(Turned(activation, angle, sigma.edge), batch, sigma.breaks, kinks, order)
             for angle in nodes.angle.tolist()
         ]
-        found.append(JointMoments(*(nodes.weight @ given).tolist()))
-        if len(found) > 1 and _difference(found[-1], found[-2], batch) <= agreed:
+        results.append(_JointMoments(*(nodes.weight @ given).tolist()))
+        if len(results) > 1 and _difference(results[-1], results[-2], batch) <= agreed:
             break
-    return found[-1], found[-2]
+    return results[-1], results[-2]
 
 
 def angle_rule(
@@ -437,26 +439,26 @@ def angle_rule(
     if edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
         limit = reach(batch)
     else:
-        limit = math.sqrt(-batch * math.expm1(-2.0 * CUT / (batch - 2)))
+        limit = math.sqrt(-batch * math.expm1(-2.0 * _CUT / (batch - 2)))
     ends = singular_angles(kinks, batch)
     return angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
 def _given_angle(
     function: Turned, batch: int, breaks: FloatArray, kinks: FloatArray, order: int
-) -> JointMoments:
+) -> _JointMoments:
     """Return the joint moments given ψ; `breaks` and `kinks` are those of σ."""
     panels = function.panels(breaks)
     if batch >= LEAST_BATCH:
-        return raw_moments(*transformed_pairs(function, batch, panels, order), batch)
+        return _raw_moments(*transformed_pairs(function, batch, panels, order), batch)
     mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
     nested = np.zeros(3)
     if batch > 2:
         nested = nested_moments(centred, batch, function.inside(kinks), function.edge, order)
-    return raw_moments(mean, products, nested, batch)
+    return _raw_moments(mean, products, nested, batch)
 
 
-def _difference(first: JointMoments, second: JointMoments, batch: int) -> float:
+def _difference(first: _JointMoments, second: _JointMoments, batch: int) -> float:
     """Return the largest difference of the noise, relative to its trace in each sector."""
     noise = zip(*(noises(joint.covariance, batch) for joint in (first, second)), strict=True)
     return max(float(np.abs(a - b).max() / np.trace(a)) for a, b in noise)

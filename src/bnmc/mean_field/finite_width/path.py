@@ -68,8 +68,8 @@ from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
-#: Independent replicates of the path; the standard errors come from their spread.
-REPLICATES = 8
+# Independent replicates of the path; the standard errors come from their spread.
+_REPLICATES = 8
 
 # The numbers of points of an estimate of J are powers of 2 with these exponents; the next one is
 # tried until the standard error is small enough.
@@ -105,31 +105,31 @@ def path_fluctuations(
         replicates, squares, carried = zip(
             *[
                 _replicate(chain, grams, np.random.SeedSequence((key, exponent, r)), exponent)
-                for r in range(REPLICATES)
+                for r in range(_REPLICATES)
             ],
             strict=True,
         )
         traces = np.trace(replicates, axis1=2, axis2=3)
-        found = PathFluctuations(
+        law = PathFluctuations(
             layers=np.arange(len(grams)),
             gram=grams,
             covariances=np.mean(replicates, axis=0),
             stderr=_standard_error(traces),
             nonlinearity=_nonlinearity(*(np.mean(x, axis=0) for x in (squares, carried, traces))),
-            points=2 * REPLICATES << exponent,
+            points=2 * _REPLICATES << exponent,
         )
-        if found.error <= rtol or 1 << (exponent + _MORE) > most:
-            return found
+        if law.error <= rtol or 1 << (exponent + _MORE) > most:
+            return law
         exponent += _MORE
 
 
 def _nonlinearity(squares: FloatArray, carried: FloatArray, traces: FloatArray) -> FloatArray:
     """Return x_l of each layer from r_l and the traces of J_{l−1} S_{l−1} J_{l−1}ᵀ and of S_l."""
-    found = np.zeros(len(traces))
+    errors = np.zeros(len(traces))
     for layer in np.flatnonzero(traces[1:] > 0.0):
         share = math.sqrt(max(carried[layer + 1] / traces[layer + 1], 0.0))
-        found[layer + 1] = share * (found[layer] + max(squares[layer], 0.0))
-    return found
+        errors[layer + 1] = share * (errors[layer] + max(squares[layer], 0.0))
+    return errors
 
 
 def _standard_error(traces: FloatArray) -> FloatArray:
@@ -145,24 +145,24 @@ def _replicate(
     """
     n = grams.shape[1]
     p = n * (n + 1) // 2
-    found = np.zeros((len(grams), p, p))
+    covariances = np.zeros((len(grams), p, p))
     squares, traces = np.zeros((2, len(grams)))
     seeds = seed.spawn(2 * (len(grams) - 1))
     for layer in range(len(grams) - 1):
         rows = gaussian_rows(chain.layers[1], grams[layer])
         terms = norm_terms(chain, rows, grams[layer], grams[layer + 1])
         first, second = (
-            _estimates(chain, rows, terms, one, exponent)
-            for one in seeds[2 * layer : 2 * layer + 2]
+            _estimates(chain, rows, terms, child, exponent)
+            for child in seeds[2 * layer : 2 * layer + 2]
         )
         noise = terms.noise(first, second)
         whitened = _whitening(chain, rows, grams[layer])
-        seen = whitened @ found[layer] @ whitened.T
+        seen = whitened @ covariances[layer] @ whitened.T
         carried = terms.slopes(first) @ seen @ terms.slopes(second).T
-        found[layer + 1] = 0.5 * (carried + carried.T) + noise
+        covariances[layer + 1] = 0.5 * (carried + carried.T) + noise
         squares[layer] = _relative_square(terms.visible(seen), rows)
         traces[layer + 1] = np.trace(carried)
-    return found, squares, traces
+    return covariances, squares, traces
 
 
 def _relative_square(seen: FloatArray, rows: Rows) -> float:
@@ -171,12 +171,12 @@ def _relative_square(seen: FloatArray, rows: Rows) -> float:
     if m == 0:
         return 0.0
     trace = packed(np.eye(m)) / math.sqrt(m)
-    kept = float(trace @ seen @ trace) if rows.damping == 0.0 else 0.0
-    return float((np.trace(seen) - kept) / m**2)
+    share = float(trace @ seen @ trace) if rows.damping == 0.0 else 0.0
+    return float((np.trace(seen) - share) / m**2)
 
 
 def _estimates(
-    chain: Chain, rows: Rows, terms: NormTerms, seed: np.random.SeedSequence, exponent: int
+    chain: Chain, rows: Rows, terms: _NormTerms, seed: np.random.SeedSequence, exponent: int
 ) -> Estimates:
     """Return expectations over a row in packed coordinates, by 2^exponent points."""
     from scipy.special import ndtri
@@ -256,7 +256,7 @@ class Estimates(NamedTuple):
     linear: FloatArray
 
 
-class NormTerms:
+class _NormTerms:
     """One layer without a norm over the features: its Gram matrix is the mean of σσᵀ.
 
     Parameters
@@ -285,7 +285,7 @@ class NormTerms:
         return seen
 
 
-class _NormBefore(NormTerms):
+class _NormBefore(_NormTerms):
     """A layer with a norm over the features before the activation.
 
     Parameters
@@ -320,19 +320,19 @@ class _NormBefore(NormTerms):
         half = slopes @ self._trace
         images, pairs = slopes @ self._pi.T, np.arange(len(i))
         apart = self._of_first * images[pairs, i] - self._of_second * images[pairs, j]
-        found = np.zeros_like(images)
-        found[pairs, i] += half + apart
-        found[pairs, j] += half - apart
-        return found
+        coefficients = np.zeros_like(images)
+        coefficients[pairs, i] += half + apart
+        coefficients[pairs, j] += half - apart
+        return coefficients
 
     def slopes(self, estimates: Estimates) -> FloatArray:
         """Return J, from packed coordinates of A."""
-        found = self._coefficients(estimates.slopes) @ self._pi
-        return np.asarray(estimates.slopes - 0.5 * found)
+        lengths = self._coefficients(estimates.slopes) @ self._pi
+        return np.asarray(estimates.slopes - 0.5 * lengths)
 
     def noise(self, first: Estimates, second: Estimates) -> FloatArray:
         """Return C from two independent estimates."""
-        along = [self._coefficients(one.slopes) @ self._pi for one in (first, second)]
+        along = [self._coefficients(estimates.slopes) @ self._pi for estimates in (first, second)]
         mixed = along[0] @ second.slopes.T + along[1] @ first.slopes.T
         terms = 0.5 * along[0] @ along[1].T - mixed
         if self._centred:
@@ -346,11 +346,11 @@ class _NormBefore(NormTerms):
         inverse = self._root / values**2
         outer = inverse[:, :, None] * self._root[:, None, :]
         lengths = packed(outer + outer.swapaxes(1, 2))
-        kept = np.eye(len(seen)) - 0.5 * lengths.T @ self._pi
-        return np.asarray(kept @ seen @ kept.T)
+        visible = np.eye(len(seen)) - 0.5 * lengths.T @ self._pi
+        return np.asarray(visible @ seen @ visible.T)
 
 
-class _NormAfter(NormTerms):
+class _NormAfter(_NormTerms):
     """A layer with a norm over the features after the activation.
 
     Parameters
@@ -381,7 +381,7 @@ class _NormAfter(NormTerms):
         return np.asarray(super().entries(x) - lengths)
 
 
-def norm_terms(chain: Chain, rows: Rows, gram: FloatArray, following: FloatArray) -> NormTerms:
+def norm_terms(chain: Chain, rows: Rows, gram: FloatArray, following: FloatArray) -> _NormTerms:
     """Return the terms of a layer of the path.
 
     Parameters
@@ -396,4 +396,4 @@ def norm_terms(chain: Chain, rows: Rows, gram: FloatArray, following: FloatArray
         return _NormAfter(chain, gram, following)
     if chain.normalization.axis == "features":
         return _NormBefore(chain, rows, following)
-    return NormTerms(following)
+    return _NormTerms(following)

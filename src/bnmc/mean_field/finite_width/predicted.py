@@ -45,7 +45,7 @@ import numpy as np
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, NO_SKIP, TWO_SAMPLES, require
-from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
+from bnmc.errors import ArgumentError, NotMixing
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
 from bnmc.mean_field.correlation.gaussian_moments import normal_panels
@@ -60,6 +60,7 @@ from bnmc.mean_field.finite_width.joint_moments import (
 from bnmc.mean_field.finite_width.results import (
     Fluctuations,
     PairFluctuations,
+    inverse_root,
     mean_square_of,
     require_known,
 )
@@ -71,8 +72,8 @@ from bnmc.mean_field.finite_width.sectors import (
     stationary,
 )
 from bnmc.mean_field.fixed_point.results import FixedPoint
-from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
+from bnmc.mean_field.float64 import FloatArray, within
 from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
@@ -89,15 +90,11 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
     require(chain, [FULLY_CONNECTED], instead)
     if not chain.normalization.has_symmetric_fixed_point:
-        return pair_fluctuations(chain, rtol)
+        return _pair_fluctuations(chain, rtol)
     point, errors = fixed_point_and_errors(chain)
     used = {name: error for name, error in errors.items() if name not in _ELSEWHERE}
-    worst = max(used, key=lambda name: (not used[name] <= math.inf, used[name]))
-    if not used[worst] <= rtol:
-        raise PartialEstimateError(
-            f"fixed point known to {used[worst]:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
-            point,
-        )
+    worst = worst_of(used)
+    within(point, used[worst], rtol, "fixed point", f" (worst is {worst})")
     if not point.stable:
         raise NotMixing(
             f"the fixed point is unstable: small deviations grow by {point.rate:.6g} per layer, so "
@@ -113,18 +110,18 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
         raise ArgumentError(
             "activation", chain.activation.name, "a function that quadrature resolves", str(error)
         ) from None
-    known = centres or point.c == 0.0
-    found = Fluctuations(
+    isotropic = centres or point.c == 0.0
+    law = Fluctuations(
         fixed_point=point,
         sectors=fine,
         centred=centres,
         coarse=coarse,
         point_error=used[worst],
         activation=chain.activation,
-        mean_shift=mean_bias(chain.activation, point, fine, centres) if known else None,
+        mean_shift=mean_bias(chain.activation, point, fine, centres) if isotropic else None,
     )
-    require_known(found, rtol)
-    return found
+    require_known(law, rtol)
+    return law
 
 
 def require_independent(chain: Chain) -> None:
@@ -160,7 +157,7 @@ _NEUTRAL = 1e-9
 _INSTEAD = "MeanField.trajectory(..., fluctuations=True) predicts the layers up to a depth"
 
 
-def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
+def _pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require(chain, (TWO_SAMPLES, NO_SKIP), "bnmc.simulate measures this chain")
     field = CorrelationMap.of(chain)
@@ -175,12 +172,9 @@ def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
     if point.correlation == 0.0:  # without biases, and with E x = 0
         fine = fine._replace(pair=0.0)
     star = _fixed_point(chain, phase, fine, error)
-    if not error <= rtol:
-        raise PartialEstimateError(
-            f"fixed point known to {error:.1e} only, rtol is {rtol:.1e}", star
-        )
-    sectors, others = (_pair_sectors(one, chain.batch) for one in (fine, coarse))
-    found = PairFluctuations(
+    within(star, error, rtol, "fixed point")
+    sectors, others = (_pair_sectors(moments, chain.batch) for moments in (fine, coarse))
+    law = PairFluctuations(
         fixed_point=star,
         sectors=sectors,
         centred=False,
@@ -189,8 +183,8 @@ def pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
         activation=chain.activation,
         relative_square=_relative_square(chain, sectors, q, point.correlation),
     )
-    require_known(found, rtol)
-    return found
+    require_known(law, rtol)
+    return law
 
 
 def _variance(chain: Chain, phase: Phase) -> float:
@@ -236,15 +230,15 @@ def _variance_error(field: CorrelationMap, q: float) -> float:
     )
 
 
-def _fixed_point(chain: Chain, phase: Phase, at: PairMoments, error: float) -> FixedPoint:
+def _fixed_point(chain: Chain, phase: Phase, at: _PairMoments, error: float) -> FixedPoint:
     n = chain.batch
     pairs = n * (n - 1) // 2
     # A norm with eps 0 fixes the variance: the eigenvalue is that of scaling G*.
     moves = at.of_length != 0.0
     return FixedPoint(
         batch=n,
-        b=at.own,
-        c=at.pair / at.own,
+        b=at.square,
+        c=at.pair / at.square,
         eigenvalues=(at.of_length, at.of_pair) if moves else (at.of_pair,),
         multiplicities=(n, pairs) if moves else (pairs,),
         rate=max(abs(at.of_length), abs(at.of_pair)),
@@ -256,7 +250,7 @@ def _fixed_point(chain: Chain, phase: Phase, at: PairMoments, error: float) -> F
     )
 
 
-def _pair_sectors(at: PairMoments, batch: int) -> tuple[Sector, ...]:
+def _pair_sectors(at: _PairMoments, batch: int) -> tuple[Sector, ...]:
     jacobians = pair_jacobians(at.of_length, at.of_first, at.of_pair, batch)
     return stationary(noises(at.noise, batch), jacobians, batch)
 
@@ -264,18 +258,16 @@ def _pair_sectors(at: PairMoments, batch: int) -> tuple[Sector, ...]:
 def _relative_square(chain: Chain, sectors: tuple[Sector, ...], q: float, c: float) -> float:
     """Return the squared relative fluctuation of the covariance of the pre-activations."""
     n = chain.batch
-    ones = np.ones((n, n)) / n
-    whitener = (np.eye(n) - ones) / math.sqrt(q * (1.0 - c))
-    whitener += ones / math.sqrt(q * (1.0 + (n - 1.0) * c))
+    root = inverse_root(n, q, c)
     lengths_matter = chain.normalization.is_identity or chain.order == "activation-norm"
 
     def relative(matrix: FloatArray) -> FloatArray:
         change = chain.gain**2 * matrix
         if not lengths_matter:
-            own = 0.5 * np.diagonal(change)
-            change = change - c * (own[:, None] + own)
+            lengths = 0.5 * np.diagonal(change)
+            change = change - c * (lengths[:, None] + lengths)
             np.fill_diagonal(change, 0.0)
-        return np.asarray(whitener @ change @ whitener)
+        return root @ change @ root
 
     return mean_square_of(relative, sectors, n) / n**2
 
@@ -288,16 +280,19 @@ FINE, COARSE = 0.5, 0.75
 # Nodes per panel, ends of the range of z_0 and z, and rows of an array.
 _ORDER, _END, _ROWS = 16, 13.0, 32
 
+# The basis φ of one sample: 1, x, y, u and x².
+_ONE, _X, _Y, _U, _SQUARE = range(5)
+
 # E x⁴ may have this part beyond the range.
 _TAIL = 1e-12
 
 
-class PairMoments(NamedTuple):
+class _PairMoments(NamedTuple):
     """One layer at the fixed point.
 
     Attributes
     ----------
-    own, pair : float
+    square, pair : float
         The diagonal and the other entries of the Gram matrix: E x_i² and E x_i x_j.
     noise : EntryCovariance
         The covariance of the entries g_ij of one row.
@@ -307,7 +302,7 @@ class PairMoments(NamedTuple):
         to that entry.
     """
 
-    own: float
+    square: float
     pair: float
     noise: EntryCovariance
     of_length: float
@@ -315,7 +310,7 @@ class PairMoments(NamedTuple):
     of_pair: float
 
 
-def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: float) -> PairMoments:
+def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: float) -> _PairMoments:
     """Return the moments from panels of a given width.
 
     Parameters
@@ -338,42 +333,41 @@ def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: flo
     given = _given_shared(layer, level, c, widest)
     weight, moments = given.weight, given.products
     first = moments[:, 0]  # E (1, x, y, u, x²) given z_0
-    mean = weight @ moments.reshape(len(weight), -1)
-    own, growth, tilt = (float(mean[5 * 4 + k]) for k in (0, 2, 3))
-    # E x² = own, E x² y = growth and E x² u = tilt.
-    pair = float(weight @ first[:, 1] ** 2)
+    mean = (weight @ moments.reshape(len(weight), -1)).reshape(5, 5)
+    square, growth, tilt = mean[_SQUARE, [_ONE, _Y, _U]].tolist()  # E x², E x² y and E x² u
+    pair = float(weight @ first[:, _X] ** 2)
     slopes = given.scores[:, 0] / math.sqrt(r * (1.0 - c))
-    stretches = given.scores[:, 1] / math.sqrt(r * (1.0 - c)) - first[:, 1]
-    p, s = float(weight @ (stretches * first[:, 1])), float(weight @ (slopes * first[:, 1]))
+    stretches = given.scores[:, 1] / math.sqrt(r * (1.0 - c)) - first[:, _X]
+    p, s = float(weight @ (stretches * first[:, _X])), float(weight @ (slopes * first[:, _X]))
     of_covariance = float(weight @ slopes**2)
     of_variance = 0.5 * (p / r - c * of_covariance)
     length_slope = growth / r**2  # the derivative of E x² with respect to r
 
     entry, diagonal = np.zeros((5, 5)), np.zeros(5)
-    entry[1, 1], diagonal[4] = 1.0, 1.0
+    entry[_X, _X], diagonal[_SQUARE] = 1.0, 1.0
     w = layer.weight_variance
     if layer.norm == "none":
         jacobian = length_slope, of_variance, of_covariance
     elif layer.norm_is_first:
-        entry[0, 2] = entry[2, 0] = -p
-        diagonal[2] = -2.0 * growth / r
+        entry[_ONE, _Y] = entry[_Y, _ONE] = -p
+        diagonal[_Y] = -2.0 * growth / r
         if layer.norm == "layer":
-            entry[0, 3] = entry[3, 0] = -s
-            diagonal[3] = -tilt / r
+            entry[_ONE, _U] = entry[_U, _ONE] = -s
+            diagonal[_U] = -tilt / r
         spread = q + layer.eps
         shrink = layer.eps / spread**2
         first_slope = of_variance * shrink - 0.5 * of_covariance * c * r / spread
         jacobian = length_slope * shrink, first_slope, of_covariance / spread
     else:
-        entry[0, 4] = entry[4, 0] = -0.5 * pair
-        diagonal[4] = 1.0 - own
+        entry[_ONE, _SQUARE] = entry[_SQUARE, _ONE] = -0.5 * pair
+        diagonal[_SQUARE] = 1.0 - square
         jacobian = (
-            (1.0 - own) * length_slope,
+            (1.0 - square) * length_slope,
             of_variance - 0.5 * pair * length_slope,
             of_covariance,
         )
     noise = _covariances(weight, moments, entry, diagonal)
-    return PairMoments(own, pair, noise, *(w * one for one in jacobian))
+    return _PairMoments(square, pair, noise, *(w * derivative for derivative in jacobian))
 
 
 class _Given(NamedTuple):
@@ -396,7 +390,7 @@ class _Given(NamedTuple):
 
 def _given_shared(layer: PairLayer, level: Level, c: float, widest: float) -> _Given:
     function, r = layer.function, level.inner.variance
-    root, own, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
+    root, apart, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
     z0, weight = np.zeros(1), np.ones(1)
     if c > 0.0:
         z0, weight = _shared_rule(function.kinks, root, c, widest)
@@ -406,18 +400,18 @@ def _given_shared(layer: PairLayer, level: Level, c: float, widest: float) -> _G
     products, scores = np.empty((z0.size, 5, 5)), np.empty((z0.size, 2))
     for begin in range(0, z0.size, _ROWS):
         rows = slice(begin, begin + _ROWS)
-        moved = (edges - shared * z0[rows, None]) / own
+        moved = (edges - shared * z0[rows, None]) / apart
         bounds = np.concatenate([moved, np.broadcast_to(steps, (len(moved), steps.size))], axis=1)
         ends = np.sort(np.clip(bounds, -_END, _END), axis=1)
         z, density = coordinate_rule(ends, math.inf, _ORDER)
-        u = root * (shared * z0[rows, None] + own * z)
+        u = root * (shared * z0[rows, None] + apart * z)
         with np.errstate(over="ignore", invalid="ignore"):
             x = (np.asarray(function.value(u), dtype=np.float64) - mean) * scale
             basis = np.stack([np.ones_like(x), x, 0.5 * (u * u - r), u, x * x])
             products[rows] = np.einsum("iaz,jaz,az->aij", basis, basis, density, optimize=True)
         weighted = density * z * x
         scores[rows] = np.stack([weighted.sum(axis=1), (weighted * u).sum(axis=1)], axis=1)
-    fourth = weight * products[:, 4, 4]
+    fourth = weight * products[:, _SQUARE, _SQUARE]
     rim = max(float(fourth[0]), float(fourth[-1])) if c > 0.0 else 0.0
     if not (np.isfinite(products).all() and rim <= _TAIL * float(fourth.sum())):
         allowed = "a function that is finite and has a finite fourth moment"
@@ -448,23 +442,23 @@ def _covariances(
     """Return the covariances of g_ij = φ_iᵀ `entry` φ_j and g_ii = `diagonal` · φ_i."""
     mean = moments[:, 0]
     image = mean @ entry  # of the other sample, given z_0
-    own = mean @ diagonal
+    squares = mean @ diagonal
     both = np.einsum("ai,ai->a", image, mean)
     mixed = np.einsum("i,aij,aj->a", diagonal, moments, image)
     square = np.einsum("i,aij,j->a", diagonal, moments, diagonal)
     turned = entry @ moments
     pairs = np.einsum("aij,aji->a", turned, turned)
     common = np.einsum("ai,aij,aj->a", image, moments, image)
-    length, product = float(weight @ own), float(weight @ both)
+    length, product = float(weight @ squares), float(weight @ both)
 
     def covariance(values: FloatArray, first: float, second: float) -> float:
         return float(weight @ values) - first * second
 
     return EntryCovariance(
         ii_ii=covariance(square, length, length),
-        ii_jj=covariance(own * own, length, length),
+        ii_jj=covariance(squares * squares, length, length),
         ii_ij=covariance(mixed, length, product),
-        ii_jk=covariance(own * both, length, product),
+        ii_jk=covariance(squares * both, length, product),
         ij_ij=covariance(pairs, product, product),
         ij_ik=covariance(common, product, product),
         ij_kl=covariance(both * both, product, product),

@@ -123,12 +123,12 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
     cross = math.sqrt(n - 1.0) * (2.0 * e.ii_ij + (n - 2.0) * e.ii_jk)
     of_pairs = 2.0 * e.ij_ij + (n - 2.0) * (4.0 * e.ij_ik + (n - 3.0) * e.ij_kl)
     trivial = np.array([[e.ii_ii + (n - 1.0) * e.ii_jj, cross], [cross, of_pairs]])
-    own = e.ii_ii - e.ii_jj
+    diagonal = e.ii_ii - e.ii_jj
     if n == 2:
-        return trivial, np.array([[own]])
+        return trivial, np.array([[diagonal]])
     both = math.sqrt(2.0 * (n - 2.0)) * (e.ii_ij - e.ii_jk)
     other = 2.0 * (e.ij_ij - e.ij_ik + (n - 3.0) * (e.ij_ik - e.ij_kl))
-    standard = np.array([[own, both], [both, other]])
+    standard = np.array([[diagonal, both], [both, other]])
     if n == 3:
         return trivial, standard
     return trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]])

@@ -22,7 +22,7 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
 
-ComplexArray = NDArray[np.complex128]
+_ComplexArray = NDArray[np.complex128]
 
 #: For batches of at least this size, the rule costs less than nested ones.
 LEAST_BATCH = 24
@@ -65,7 +65,7 @@ def transformed_moments(
 def transformed_pairs(
     function: Function, batch: int, panels: FloatArray, order: int
 ) -> tuple[float, FloatArray, FloatArray]:
-    """Return all moments of σ that `raw_moments` needs.
+    """Return all moments of σ that `joint_moments` needs.
 
     Parameters
     ----------
@@ -87,19 +87,19 @@ def transformed_pairs(
     mean = float(rule.law @ raw)
     value = raw - mean
     transforms = rule.transforms([value, value**2, value**3])
-    one, square, _ = transforms
+    single, square, _ = transforms
     weight = rule.weights(2)
     variance, third, fourth = (float(rule.law @ value**power) for power in (2, 3, 4))
-    pair, *pairs = (_sum(weight * one * other) for other in transforms)
+    pair, *pairs = (_sum(weight * single * other) for other in transforms)
     squares = _sum(weight * square * square)
     products = np.array([variance, pair, third, fourth, *pairs, squares])
-    return mean, products, _nested(rule, one, square)
+    return mean, products, _nested(rule, single, square)
 
 
-def _nested(rule: _Rule, one: ComplexArray, square: ComplexArray) -> FloatArray:
+def _nested(rule: _Rule, single: _ComplexArray, square: _ComplexArray) -> FloatArray:
     """Return the moments of three and four coordinates from the transforms of σ̃ and σ̃²."""
-    three, four = (rule.weights(k) * one * one for k in (3, 4))
-    return np.array([_sum(three * one), _sum(three * square), _sum(four * one * one)])
+    three, four = (rule.weights(k) * single * single for k in (3, 4))
+    return np.array([_sum(three * single), _sum(three * square), _sum(four * single * single)])
 
 
 class _Rule:
@@ -123,13 +123,13 @@ class _Rule:
         self.law = law / law.sum()
         self._density = length * np.exp(-0.5 * self.z**2) / math.sqrt(2.0 * math.pi)
 
-    def transforms(self, functions: list[FloatArray]) -> list[ComplexArray]:
+    def transforms(self, functions: list[FloatArray]) -> list[_ComplexArray]:
         """Return f̂(s, t) for values of f at the nodes z, each of shape (len(s), len(t))."""
         of_s = np.exp(1j * self._s[:, None] * self.z) * self._density
         of_t = np.exp(1j * self._t * (self.z**2)[:, None])
         return [of_s @ (values[:, None] * of_t) for values in functions]
 
-    def weights(self, coordinates: int) -> ComplexArray:
+    def weights(self, coordinates: int) -> _ComplexArray:
         """Return what the transforms of k functions are multiplied by."""
         n, r = self._batch, 1.0 - 2.0j * self._t
         log_rest = -0.5 * np.log(r) - (self._s**2)[:, None] / (2.0 * r)
@@ -137,7 +137,7 @@ class _Rule:
         return np.asarray(weights)
 
 
-def _sum(values: ComplexArray) -> float:
+def _sum(values: _ComplexArray) -> float:
     return float(values.sum().real)
 
 

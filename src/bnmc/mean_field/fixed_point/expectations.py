@@ -148,15 +148,15 @@ def resolved(activation: Activation, dimension: float, wider: bool = False) -> R
     breaks = panels_of(activation, math.hypot(1.0, edge) if wider else edge)
     infinite = dimension <= 2 or explosive(activation, breaks).size > 0
     singular = [] if infinite else singularities(activation, breaks)
-    found = None
+    deviations = None
     if dimension >= 2:
         ignored = [(spot.low, spot.high) for spot in singular]
-        found = deviation(activation, breaks, dimension, tail, ignored)
-    return Resolved(edge, breaks, Gradient(infinite, singular, dimension), found)
+        deviations = deviation(activation, breaks, dimension, tail, ignored)
+    return Resolved(edge, breaks, Gradient(infinite, singular, dimension), deviations)
 
 
 def value_errors(
-    point: SymmetricFixedPoint, known: Resolved, batch: float, *, centred: bool, isotropic: bool
+    point: SymmetricFixedPoint, sigma: Resolved, batch: float, *, centred: bool, isotropic: bool
 ) -> dict[str, float]:
     """Return bounds of the errors of the numbers of a fixed point, by name.
 
@@ -166,28 +166,28 @@ def value_errors(
     ----------
     point : SymmetricFixedPoint
         The fixed point.
-    known : Resolved
+    sigma : Resolved
         The activation.
     batch : float
         n ≥ 2, an integer or ``inf``.
     centred, isotropic : bool
         Whether the norm centres, and whether normalized rows are uniform on a sphere.
     """
-    found = known.deviation
-    if found is None:
+    deviations = sigma.deviation
+    if deviations is None:
         return {}
     e = 1.0 / batch
     # If c is 1 to rounding, 1 − c is not known; μ is of the size of the variance.
-    mu = point.b * (1.0 - point.c) if point.c < 1.0 - 1e-6 else 0.5 * found.variance
+    mu = point.b * (1.0 - point.c) if point.c < 1.0 - 1e-6 else 0.5 * deviations.variance
     wider = 1.0 if isotropic else _density_ratio(point, batch)
-    product = wider * found.product / mu + _ROUNDING
+    product = wider * deviations.product / mu + _ROUNDING
     # The formulas divide by 1 − 2/n and 1 − 3/n.
     share = max(1.0 - 2.0 * e, 0.25) * (max(1.0 - 3.0 * e, 0.25) if centred else 1.0)
     spectrum = 4.0 * product / share
-    checked = abs(found.mean_square - point.b) / point.b if isotropic else 0.0
-    square = wider * found.square / point.b + checked + _ROUNDING
+    checked = abs(deviations.mean_square - point.b) / point.b if isotropic else 0.0
+    square = wider * deviations.square / point.b + checked + _ROUNDING
     size = math.sqrt(abs(point.cross_batch)) if isotropic else math.sqrt(point.b)
-    between = wider * found.mean * (2.0 * size + wider * found.mean)
+    between = wider * deviations.mean * (2.0 * size + wider * deviations.mean)
     errors = {
         "b": min(point.b, 1.0) * square,
         "c": 2.0 * (square + product * mu / point.b),
@@ -197,8 +197,8 @@ def value_errors(
     }
     if math.isfinite(point.backward_rate):
         slopes = point.backward_rate * mu
-        error = found.slope + e * found.mixed_slope
-        error += known.gradient.error(slopes, e) if isotropic else 4.0 * known.gradient.unresolved()
+        error = deviations.slope + e * deviations.mixed_slope
+        error += sigma.gradient.error(slopes, e) if isotropic else 4.0 * sigma.gradient.unresolved()
         gradient = share if centred else max(1.0 - 2.0 * e, 0.25)
         error = wider * error / (mu * gradient) + point.backward_rate * product
         errors["backward_rate"] = error / max(1.0, point.backward_rate)
@@ -389,7 +389,7 @@ class AngleColumns(NamedTuple, Generic[_Column]):
         n/(n−1) E (Pσ)₁²x₁ and the same of x₁² − 1.
     mixed
         E σ₁σ₂(x₁−x₃)(x₂−x₄).
-    one, trace
+    ones, trace
         1ᵀA1/n and tr A/(n−1) for A = cos²ψ E K diag(σ′)² K, K = I − φφᵀ/n.
     one_pair, trace_pair
         The same for A = cos²ψ E Kσ′σ′ᵀK/n.
@@ -404,7 +404,7 @@ class AngleColumns(NamedTuple, Generic[_Column]):
     diagonal: _Column
     diagonal2: _Column
     mixed: _Column
-    one: _Column
+    ones: _Column
     trace: _Column
     one_pair: _Column
     trace_pair: _Column
@@ -433,23 +433,23 @@ class Turned:
         return subdivided(inner, _WIDEST_PANEL)
 
 
-class AngleTables(NamedTuple):
+class _AngleTables(NamedTuple):
     """The table of expectations given ψ from two quadratures.
 
     Attributes
     ----------
     fine, coarse : Table
         Functions of ψ in [−π/2, π/2] with the columns `AngleColumns`.
-    known : Resolved
+    sigma : Resolved
         The panels of σ, and what is known about its gradient and deviation.
     """
 
     fine: Table
     coarse: Table
-    known: Resolved
+    sigma: Resolved
 
 
-def angle_tables(activation: Activation, batch: float) -> AngleTables:
+def angle_tables(activation: Activation, batch: float) -> _AngleTables:
     """Return the tables for an activation σ and a batch size n ≥ 2, an integer or ``inf``.
 
     Raises
@@ -457,20 +457,20 @@ def angle_tables(activation: Activation, batch: float) -> AngleTables:
     UnresolvedError
         If the activation cannot be resolved.
     """
-    known = resolved(activation, batch, wider=True)
-    breaks = known.breaks
+    sigma = resolved(activation, batch, wider=True)
+    breaks = sigma.breaks
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
     singular = singular_angles(jumps(activation, breaks), batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: np.array(
-            _given_angle(Turned(activation, angle, known.edge), batch, breaks, order)
+            _given_angle(Turned(activation, angle, sigma.edge), batch, breaks, order)
         )
 
-    tolerance = _NO_GRADIENT if known.gradient.explodes else _TOLERANCE
+    tolerance = _NO_GRADIENT if sigma.gradient.explodes else _TOLERANCE
     fine = tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
     coarse = fine.on_same_panels(columns(_COARSE_ORDER), _COARSE_ORDER)
-    return AngleTables(fine, coarse, known)
+    return _AngleTables(fine, coarse, sigma)
 
 
 def _given_angle(
@@ -484,8 +484,8 @@ def _given_angle(
         rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), panels, order)
     e, m = 1.0 / batch, moments(rule, batch)
     along, along2 = (
-        (m.mean * by_mean + e * own) / (1.0 - e) + cross
-        for by_mean, own, cross in zip((m.first, m.second), m.own, m.cross, strict=True)
+        (m.mean * by_mean + e * alone) / (1.0 - e) + cross
+        for by_mean, alone, cross in zip((m.first, m.second), m.own, m.cross, strict=True)
     )
     diagonal, diagonal2 = m.diagonal
 
@@ -495,7 +495,7 @@ def _given_angle(
     y = 1.0 - sine * phi
     y_tau_given = cosine**2 * tau_given[0] - sine * cosine * tau_given[1]
     phi_tau_given = sine * tau_given[0] + cosine * tau_given[1]
-    one = rule.mean((tau * y) ** 2)
+    ones = rule.mean((tau * y) ** 2)
     trace = rule.mean(tau**2 * (1.0 - e * phi * phi))
     pair = rule.mean(tau * y * y_tau_given)
     trace_pair = trace - (1.0 - e) * rule.mean(tau * phi * phi_tau_given)
@@ -509,9 +509,9 @@ def _given_angle(
         diagonal=diagonal,
         diagonal2=diagonal2,
         mixed=m.mixed,
-        one=one,
+        ones=ones,
         trace=trace / (1.0 - e),
-        one_pair=e * one + (1.0 - e) * pair,
+        one_pair=e * ones + (1.0 - e) * pair,
         trace_pair=trace_pair * e / (1.0 - e),
     )
 

@@ -212,7 +212,7 @@ def fourier_modes(
         functions of unordered pairs of columns, n(n−1)/2; "rest", these without the two others.
     """
     shape = convolution.shape
-    found = []
+    modes = []
     for frequency in itertools.product(*map(range, shape)):
         opposite = tuple(-k % size for k, size in zip(frequency, shape, strict=True))
         if opposite < frequency:
@@ -220,16 +220,16 @@ def fourier_modes(
         copies = 1 if opposite == frequency else 2
         factor = _factor(convolution, frequency)
         numbers = [copies * _multiplicity(shape, columns, sector, frequency) for sector in sectors]
-        kept = [index for index, number in enumerate(numbers) if number]
-        found.append(
+        present = [index for index, number in enumerate(numbers) if number]
+        modes.append(
             FourierMode(
                 frequency=frequency,
                 factor=factor,
-                eigenvalues=tuple(factor * eigenvalues[index] for index in kept),
-                multiplicities=tuple(numbers[index] for index in kept),
+                eigenvalues=tuple(factor * eigenvalues[index] for index in present),
+                multiplicities=tuple(numbers[index] for index in present),
             )
         )
-    return tuple(found)
+    return tuple(modes)
 
 
 def _factor(convolution: Convolution, frequency: tuple[int, ...]) -> complex:
@@ -267,11 +267,11 @@ def _pairs(shape: tuple[int, int], columns: int, frequency: tuple[int, ...]) -> 
     the two columns of n/2 pairs.
     """
     halves = [(0, size // 2) if size % 2 == 0 else (0,) for size in shape]
-    kept = 0.0
+    fixed = 0.0
     for shift in itertools.product(*halves):
         if any(shift):
             turns = sum(k * r / size for k, r, size in zip(frequency, shift, shape, strict=True))
-            kept += columns / 2 * math.cos(2 * math.pi * turns)
+            fixed += columns / 2 * math.cos(2 * math.pi * turns)
         else:
-            kept += columns * (columns - 1) / 2
-    return round(kept / math.prod(shape))
+            fixed += columns * (columns - 1) / 2
+    return round(fixed / math.prod(shape))

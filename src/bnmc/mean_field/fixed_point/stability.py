@@ -209,12 +209,12 @@ def stability(
     if as_norm(norm).axis != "batch":
         allowed = '"batch" or "batch-uncentred"; bnmc.mean_field.CorrelationMap takes other norms'
         raise ArgumentError("norm", norm, allowed)
-    known: dict[int, FixedPoint] = {}
+    points_by_batch: dict[int, FixedPoint] = {}
 
     def at(batch: int) -> FixedPoint:
-        if batch not in known:
-            known[batch] = fixed_point(Chain(1, batch, activation, norm=norm), _RTOL)
-        return known[batch]
+        if batch not in points_by_batch:
+            points_by_batch[batch] = fixed_point(Chain(1, batch, activation, norm=norm), _RTOL)
+        return points_by_batch[batch]
 
     points = tuple(at(size) for size in sizes)
     crossings = tuple(_crossing(at, a, b) for a, b in pairwise(points) if a.stable != b.stable)

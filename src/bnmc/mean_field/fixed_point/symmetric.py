@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from bnmc._support.arguments import choice, real
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import NORMS, Norm, as_norm
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.expectations import (
     Gradient,
     resolved,
@@ -34,16 +34,14 @@ from bnmc.mean_field.fixed_point.expectations import (
 )
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
 from bnmc.mean_field.fixed_point.uncentred import uncentred
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import FloatArray, within
 from bnmc.mean_field.quadrature.deviation import InfiniteMomentError
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function, UnresolvedError
 from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, normal_rule, sphere_rule
 
-#: The names of the norms whose mean-field map has a symmetric fixed point.
-SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
-
-_Point = TypeVar("_Point", bound=SymmetricFixedPoint)
+# The names of the norms whose mean-field map has a symmetric fixed point.
+_SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
 
 # Nodes per panel of the fine and of the coarse quadrature.
 _ORDER, _COARSE_ORDER = 32, 20
@@ -51,8 +49,8 @@ _ORDER, _COARSE_ORDER = 32, 20
 
 def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
     """Return the fixed point; see `MeanField.fixed_point` for the arguments and errors."""
-    found, errors = fixed_point_and_errors(chain)
-    return require_accuracy(found, _worst(errors), rtol)
+    point, errors = fixed_point_and_errors(chain)
+    return within(point, point.error, rtol, "fixed point", f" (worst is {worst_of(errors)})")
 
 
 def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
@@ -62,7 +60,7 @@ def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
     """
     _require_symmetric_fixed_point(chain)
     n, norm = chain.batch, chain.normalization
-    point, errors = _of_batch(chain.activation, n, norm)
+    point, errors = fixed_point_of_batch(chain.activation, n, norm)
     kinds = len(point.eigenvalues)
     if norm.hides_common_part:
         sectors: tuple[str, ...] = ("differences", "rest")[:kinds]
@@ -73,19 +71,19 @@ def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
     dimensions = {
         "constants": 1, "differences": n - 1, "pairs": n * (n - 1) // 2, "rest": n * (n - 3) // 2
     }  # fmt: skip
-    found = FixedPoint(
+    star = FixedPoint(
         **asdict(point), batch=n, multiplicities=tuple(dimensions[sector] for sector in sectors)
     )
     if chain.convolution is not None:
-        modes = fourier_modes(chain.convolution, n, found.eigenvalues, sectors)
-        found = replace(found, modes=modes, rate=max(mode.rate for mode in modes))
-    return found, errors
+        modes = fourier_modes(chain.convolution, n, star.eigenvalues, sectors)
+        star = replace(star, modes=modes, rate=max(mode.rate for mode in modes))
+    return star, errors
 
 
 def fixed_point_of_batch(
     activation: Activation, batch: float, norm: Norm
-) -> tuple[SymmetricFixedPoint, str]:
-    """Return the fixed point for a batch of any size, and the name of its least accurate number.
+) -> tuple[SymmetricFixedPoint, dict[str, float]]:
+    """Return the fixed point for a batch of any size, and the errors of its numbers by name.
 
     Parameters
     ----------
@@ -101,19 +99,6 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
-    point, errors = _of_batch(activation, batch, norm)
-    return point, _worst(errors)
-
-
-def _worst(errors: dict[str, float]) -> str:
-    """Return the name of the largest error; NaN counts as largest."""
-    return max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
-
-
-def _of_batch(
-    activation: Activation, batch: float, norm: Norm
-) -> tuple[SymmetricFixedPoint, dict[str, float]]:
-    """Return the fixed point, and the errors of its numbers by name."""
     allowed = "a function that quadrature resolves"
     try:
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
@@ -128,28 +113,20 @@ def _of_batch(
     errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
     errors |= {name: errors[name] + bound for name, bound in bounds.items()}
     errors = {name: value + fine.error for name, value in errors.items()}
-    total = errors[_worst(errors)]
+    total = errors[worst_of(errors)]
     return replace(fine, error=total if total <= math.inf else math.inf), errors
 
 
-def require_accuracy(point: _Point, worst: str, rtol: float) -> _Point:
-    """Return the fixed point; raise `PartialEstimateError` if its error exceeds `rtol`.
-
-    `worst` is the name of the least accurate number, for the message.
-    """
-    if not point.error <= rtol:
-        raise PartialEstimateError(
-            f"fixed point known to {point.error:.1e} only, rtol is {rtol:.1e} (worst is {worst})",
-            point,
-        )
-    return point
+def worst_of(errors: dict[str, float]) -> str:
+    """Return the name of the largest error; NaN counts as largest."""
+    return max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
 
 
 def _require_symmetric_fixed_point(chain: Chain) -> None:
     """Raise `ArgumentError` if the chain has no symmetric fixed point with a Jacobian."""
     norm = chain.normalization
     if not norm.has_symmetric_fixed_point:
-        allowed = " or ".join(f'"{name}"' for name in SYMMETRIC_NORMS)
+        allowed = " or ".join(f'"{name}"' for name in _SYMMETRIC_NORMS)
         hint = (
             "without a norm over the batch the map acts on pairs of samples: use "
             "bnmc.mean_field.CorrelationMap.of(chain)"
@@ -177,19 +154,19 @@ def _fine_and_coarse(
     """
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
-    known = resolved(activation, dimension)
-    if not centres and not is_odd(activation, known.breaks):
-        fine, coarse, known = uncentred(activation, batch)
-        return fine, coarse, value_errors(fine, known, batch, centred=False, isotropic=False)
+    sigma = resolved(activation, dimension)
+    if not centres and not is_odd(activation, sigma.breaks):
+        fine, coarse, sigma = uncentred(activation, batch)
+        return fine, coarse, value_errors(fine, sigma, batch, centred=False, isotropic=False)
     solve = centred if centres else odd
     rules = [
-        normal_rule(activation, known.breaks, order)
+        normal_rule(activation, sigma.breaks, order)
         if batch == math.inf
-        else sphere_rule(activation, int(dimension), correlation, known.breaks, order)
+        else sphere_rule(activation, int(dimension), correlation, sigma.breaks, order)
         for order in (_ORDER, _COARSE_ORDER)
     ]
-    fine, coarse = (solve(activation, batch, rule, known.gradient) for rule in rules)
-    return fine, coarse, value_errors(fine, known, batch, centred=centres, isotropic=True)
+    fine, coarse = (solve(activation, batch, rule, sigma.gradient) for rule in rules)
+    return fine, coarse, value_errors(fine, sigma, batch, centred=centres, isotropic=True)
 
 
 def _difference(fine: complex, coarse: complex) -> float:
@@ -243,14 +220,16 @@ def centred(
     if batch > 3:
         eigenvalues.append((1.0 - e) * m.mixed / mu)
     # For gradients on the sphere of radius √n, n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
-    own = gradient.energy(rule, 1.0 - e - e * x * x)
+    alone = gradient.energy(rule, 1.0 - e - e * x * x)
     pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
     return SymmetricFixedPoint(
         b=b,
         c=(m.covariance + m.mean**2) / b,
         eigenvalues=tuple(eigenvalues),
         rate=max(map(abs, eigenvalues), default=0.0),
-        backward_rate=math.inf if gradient.explodes else (own + e * pair) / (mu * (1.0 - 3.0 * e)),
+        backward_rate=math.inf
+        if gradient.explodes
+        else (alone + e * pair) / (mu * (1.0 - 3.0 * e)),
         cross_batch=m.mean**2,
         cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
         error=rounding_error(mu, b),
@@ -268,9 +247,9 @@ def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[
         return (np.zeros((2, 2)), np.zeros((1, 1))) if n == 2 else ()
     root = math.sqrt(2.0 / (n - 2.0))
     # E σ₁²(x₁²−1) and E σ₁σ₂(x₁²−1); given x₁, x₂ has mean −x₁/(n−1).
-    own = m.own[1] + 2.0 * m.mean * m.second
+    alone = m.own[1] + 2.0 * m.mean * m.second
     pair = m.cross[1] + m.mean * m.second * (n - 2.0) / (n - 1.0)
-    image = np.array([0.5 * own, 0.5 * (n - 1.0) * root * pair]) / m.spread
+    image = np.array([0.5 * alone, 0.5 * (n - 1.0) * root * pair]) / m.spread
     jacobians = [np.zeros((2, 2)), np.outer(image, [1.0, -root])]
     return (*jacobians, *(np.array([[value]]) for value in eigenvalues[1:]))
 
@@ -412,7 +391,8 @@ def limit(
     """
     function = as_activation(activation)
     function.check()
-    norm = choice("norm", norm, SYMMETRIC_NORMS)
+    norm = choice("norm", norm, _SYMMETRIC_NORMS)
     rtol = real("rtol", rtol, above=0.0)
-    point, worst = fixed_point_of_batch(function, math.inf, as_norm(norm))
-    return require_accuracy(Limit(**asdict(point)), worst, rtol)
+    point, errors = fixed_point_of_batch(function, math.inf, as_norm(norm))
+    note = f" (worst is {worst_of(errors)})"
+    return within(Limit(**asdict(point)), point.error, rtol, "fixed point", note)

@@ -92,10 +92,10 @@ def uncentred(
     ArgumentError
         If G* is singular.
     """
-    fine, coarse, known = angle_tables(activation, batch)
+    fine, coarse, sigma = angle_tables(activation, batch)
     points = [
         [
-            _fixed_point(table, batch, stretch, known.gradient.explodes, order)
+            _fixed_point(table, batch, stretch, sigma.gradient.explodes, order)
             for stretch in _stretches(table, batch)
         ]
         for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
@@ -109,7 +109,7 @@ def uncentred(
             "G* is singular and the Jacobian does not exist",
         )
     best = min(points[0], key=lambda point: point.rate)
-    return best, min(points[1], key=lambda point: abs(point.c - best.c)), known
+    return best, min(points[1], key=lambda point: abs(point.c - best.c)), sigma
 
 
 def _stretches(table: Table, batch: float) -> list[float]:
@@ -233,7 +233,7 @@ def _backward_rate(average: AngleAverage, columns: AngleColumns[FloatArray]) -> 
     weight = average.weight / average.cosine**2
     weight /= (1.0 - 2.0 * e) * average.mean(columns.spread)
     mean = AngleColumns(*(average.columns @ weight))
-    to_one = np.array([mean.one_pair, mean.one - mean.one_pair])
+    to_one = np.array([mean.one_pair, mean.ones - mean.one_pair])
     to_rest = np.array([mean.trace_pair, mean.trace - mean.trace_pair]) - to_one * e / (1.0 - e)
     return float(np.linalg.eigvals(np.stack([to_one, to_rest])).real.max())
 
