@@ -485,7 +485,7 @@ def _given_angle(
     e, m = 1.0 / batch, moments(rule, batch)
     along, along2 = (
         (m.mean * by_mean + e * alone) / (1.0 - e) + cross
-        for by_mean, alone, cross in zip((m.first, m.second), m.own, m.cross, strict=True)
+        for by_mean, alone, cross in zip((m.first, m.second), m.squares, m.cross, strict=True)
     )
     diagonal, diagonal2 = m.diagonal
 

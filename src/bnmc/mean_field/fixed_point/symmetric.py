@@ -247,7 +247,7 @@ def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[
         return (np.zeros((2, 2)), np.zeros((1, 1))) if n == 2 else ()
     root = math.sqrt(2.0 / (n - 2.0))
     # E σ₁²(x₁²−1) and E σ₁σ₂(x₁²−1); given x₁, x₂ has mean −x₁/(n−1).
-    alone = m.own[1] + 2.0 * m.mean * m.second
+    alone = m.squares[1] + 2.0 * m.mean * m.second
     pair = m.cross[1] + m.mean * m.second * (n - 2.0) / (n - 1.0)
     image = np.array([0.5 * alone, 0.5 * (n - 1.0) * root * pair]) / m.spread
     jacobians = [np.zeros((2, 2)), np.outer(image, [1.0, -root])]

@@ -259,7 +259,7 @@ class Moments:
         E σ₁, E σ₁x₁ and E σ₁(x₁²−1).
     variance, covariance : float
         E σ̃₁² and E σ̃₁σ̃₂.
-    own : tuple of float
+    squares : tuple of float
         E σ̃₁²x₁ and E σ̃₁²(x₁²−1).
     cross : tuple of float
         E σ̃₁σ̃₂x₁ and E σ̃₁σ̃₂(x₁²−1).
@@ -274,7 +274,7 @@ class Moments:
     second: float
     variance: float
     covariance: float
-    own: tuple[float, float]
+    squares: tuple[float, float]
     cross: tuple[float, float]
     mixed: float
     inverse_batch: float
@@ -288,7 +288,7 @@ class Moments:
     def diagonal(self) -> tuple[float, float]:
         """E (Pσ)₁² x₁ and E (Pσ)₁² (x₁²−1), each times n/(n−1)."""
         share = (1.0 - 2.0 * self.inverse_batch) / (1.0 - self.inverse_batch)
-        first, second = (share * a - 2.0 * b for a, b in zip(self.own, self.cross, strict=True))
+        first, second = (share * a - 2.0 * b for a, b in zip(self.squares, self.cross, strict=True))
         return first, second
 
 
@@ -327,7 +327,7 @@ def moments(rule: SphereRule, batch: float) -> Moments:
         second=rule.mean(value * square),
         variance=rule.mean(value**2),
         covariance=covariance,
-        own=(rule.mean(value**2 * x), rule.mean(value**2 * square)),
+        squares=(rule.mean(value**2 * x), rule.mean(value**2 * square)),
         cross=(rule.mean(value * given[0] * x), rule.mean(value * given[0] * square)),
         mixed=mixed,
         inverse_batch=e,
