@@ -22,6 +22,7 @@ from bnmc.mean_field.correlation.fixed_points import (
 )
 from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
 from bnmc.mean_field.correlation.layer import (
+    LevelMap,
     PairLayer,
     layer_of,
     level_map,
@@ -199,7 +200,7 @@ class CorrelationMap:
             If `rtol` is not reached, as it may be near c = ±1 if σ has kinks and no closed form;
             ``partial`` is the result.
         """
-        c, at = self._correlations(correlation), level_map(self._layer, self._variance(variance))
+        c, at = self._correlations(correlation), self._at(variance)
         value, error = at.value(c)
         return self._accurate(value, error, rtol)
 
@@ -217,7 +218,7 @@ class CorrelationMap:
         >>> relu.slope([-1.0, 0.0, 1.0], variance=1.0)
         array([0. , 0.5, 1. ])
         """
-        c, at = self._correlations(correlation), level_map(self._layer, self._variance(variance))
+        c, at = self._correlations(correlation), self._at(variance)
         slope, error = at.slope(c)
         return self._accurate(slope, error, rtol)
 
@@ -286,7 +287,7 @@ class CorrelationMap:
         [(0.477539, True), (1.0, False)]
         """
         tolerance = real("tolerance", tolerance, low=0.0)
-        at = level_map(self._layer, self._variance(variance))
+        at = self._at(variance)
         if at.is_identity:
             name, allowed = self._layer.function.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
@@ -412,15 +413,16 @@ class CorrelationMap:
         )
         return within(run, worst, rtol, "a layer is")
 
-    def _variance(self, variance: float | None) -> float:
-        """Return the argument `variance`, or the fixed point of the variance."""
+    def _at(self, variance: float | None) -> LevelMap:
+        """Return Φ at the argument `variance`, or at the fixed point of the variance."""
         if variance is not None:
-            return real("variance", variance, above=0.0)
-        limit = attractor(self._layer, 1.0)
-        if not 0.0 < limit < math.inf:
-            allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
-            raise ArgumentError("variance", variance, allowed)
-        return limit
+            q = real("variance", variance, above=0.0)
+        else:
+            q = attractor(self._layer, 1.0)
+            if not 0.0 < q < math.inf:
+                allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
+                raise ArgumentError("variance", variance, allowed)
+        return level_map(self._layer, q)
 
     def _correlations(self, correlation: ArrayLike) -> FloatArray:
         return real_numbers(

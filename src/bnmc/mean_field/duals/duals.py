@@ -182,7 +182,7 @@ class Dual:
             Variables from `side`. Closed forms broadcast their variances with the covariances;
             series take one variable per row and per column.
         covariance : ndarray
-        needs_slope : bool
+        needs_slope : bool, default True
             Whether V′ is needed. If not, a series returns V in its place.
         """
         if self._form is not None:
