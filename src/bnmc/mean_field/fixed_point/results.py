@@ -27,7 +27,8 @@ _KNOWN_RATE = 1e-12
 class SymmetricFixedPoint:
     """The attributes of the symmetric fixed point for a batch of any size, finite or infinite.
 
-    `FixedPoint` defines the attributes; `bnmc.mean_field.Limit` is the case of an infinite batch.
+    `FixedPoint` defines the attributes; `bnmc.mean_field.Limit` is the case of an infinite batch,
+    for which `jacobians` is empty.
     """
 
     b: float
