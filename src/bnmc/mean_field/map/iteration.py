@@ -195,9 +195,7 @@ def _run(
         size, available = 2 * (depth + 1) * gram.nbytes, available_memory()
         if size > available:
             raise ResultTooLargeError("depth", size, available, "go on from the last layer")
-        if _method(layer) != "lattice":
-            return _iterated([layer] * depth, gram, first, _method(layer))
-        return _refined([layer] * depth, gram, first, key, rtol, max_nodes)
+        return _refined([layer] * depth, gram, first, _method(layer), key, rtol, max_nodes)
 
 
 def _method(layer: Layer) -> str:
@@ -292,18 +290,23 @@ def _refined(
     layers: Sequence[Layer],
     gram: FloatArray,
     first: Rows | _Pairs,
+    method: str,
     key: int,
     rtol: float,
     max_nodes: int,
 ) -> MeanFieldTrajectory:
-    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds."""
-    shifts = np.random.default_rng(key).random((SHIFTS, 2))
+    """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds.
+
+    If `method` is not "lattice", no layer needs one: return a single trajectory.
+    """
+    on_lattices = method == "lattice"
+    shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
     for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
         finer = (next_angles / angles) ** 2
-        run = _iterated(layers, gram, first, "lattice", angles, shifts, rtol, max_nodes / finer)
-        if run.error <= rtol or run.nodes * finer > max_nodes:
+        run = _iterated(layers, gram, first, angles, shifts, rtol, max_nodes / finer)
+        if run.error <= rtol or not 0 < run.nodes * finer <= max_nodes:
             break
-    return replace(run, key=key)
+    return replace(run, method=method, key=key if on_lattices else None)
 
 
 def _require_finite(gram: FloatArray, layer: int) -> None:
@@ -315,22 +318,21 @@ def _iterated(
     layers: Sequence[Layer],
     gram: FloatArray,
     first: Rows | _Pairs,
-    method: str,
-    angles: int = 0,
-    shifts: FloatArray | None = None,
-    rtol: float = math.inf,
-    refinable: float = 0.0,
+    angles: int,
+    shifts: FloatArray,
+    rtol: float,
+    refinable: float,
 ) -> MeanFieldTrajectory:
-    """Return the mean over trajectories from a Gram matrix, one for each shift or a single one.
+    """Return the mean over trajectories from a Gram matrix, one for each shift.
 
     Parameters
     ----------
     first : Rows or _Pairs
         What the first layer sees.
     rtol, refinable : float
-        The iteration ends where the error exceeds `rtol`, if there are at most `refinable` nodes.
+        The iteration ends where the error exceeds `rtol`, if a lattice has at most `refinable`
+        nodes.
     """
-    shifts = np.zeros((1, 2)) if shifts is None else shifts
     grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
     states = np.repeat(gram[None], len(shifts), axis=0)
     for number, layer in enumerate(layers, 1):
@@ -343,14 +345,14 @@ def _iterated(
         grams.append(mean)
         stderrs.append(_standard_error(states, mean))
         worst = max(worst, error, _relative(stderrs[-1], mean))
-        if worst > rtol and most <= refinable:
+        if worst > rtol and 0 < most <= refinable:
             break
     return MeanFieldTrajectory(
         layers=np.arange(len(layers) + 1),
         gram=np.array(grams),
         stderr=np.array(stderrs),
         error=worst,
-        method=method,
+        method="",
         nodes=most,
         key=None,
     )
