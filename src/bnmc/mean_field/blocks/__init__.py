@@ -6,6 +6,6 @@ with two blocks, with the eigenvalues of its Jacobian and the roots of the equat
 points.  It needs expectations given the `lengths` of the parts of a row, which are integrals of the
 `pieces` of the activation.
 
-The package imports `bnmc.chain`, `bnmc._support`, `bnmc.errors`, `bnmc.mean_field.quadrature` and
-`bnmc.mean_field.float64`.  Read `block_map.py` first.
+The package imports `bnmc.chain`, `bnmc._support`, `bnmc.errors`, `bnmc.mean_field.fixed_point`,
+`bnmc.mean_field.quadrature` and `bnmc.mean_field.float64`.  Read `block_map.py` first.
 """

@@ -55,8 +55,8 @@ from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
+from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
-from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
 
 @dataclass(frozen=True)
@@ -300,11 +300,8 @@ def partial_collapse(
 
 def _maps(activation: Activation, sizes: tuple[int, int]) -> list[BlockMap]:
     """Return the map by quadratures of all orders; check the activation."""
-    try:
+    with quadrature_errors_as_arguments(activation):
         maps = [BlockMap(activation, sizes, order) for order in _ORDERS]
-    except UnresolvedError as error:
-        allowed = "a function that quadrature resolves"
-        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
     if maps[0].is_constant:
         allowed = f"a function that is not constant on the sphere of a batch of {sum(sizes)}"
         raise ArgumentError("activation", activation.name, allowed)

@@ -71,11 +71,11 @@ from bnmc.mean_field.finite_width.sectors import (
     pair_jacobians,
     stationary,
 )
+from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
 from bnmc.mean_field.float64 import FloatArray, within
 from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
-from bnmc.mean_field.quadrature.resolution import UnresolvedError
 
 # Numbers of the fixed point that are not part of the law of G.
 _ELSEWHERE = ("backward_rate", "cross_batch", "cross_batch_rate")
@@ -104,12 +104,8 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
             0.0,
         )
     centres = chain.normalization.hides_common_part
-    try:
+    with quadrature_errors_as_arguments(chain.activation):
         fine, coarse = _sectors(chain.activation, chain.batch, point, centres, rtol)
-    except UnresolvedError as error:
-        raise ArgumentError(
-            "activation", chain.activation.name, "a function that quadrature resolves", str(error)
-        ) from None
     isotropic = centres or point.c == 0.0
     law = Fluctuations(
         fixed_point=point,

@@ -187,9 +187,9 @@ class Fluctuations:
 
         It is ``(I − J)⁻¹ ½F″[S]/d``, with F″ the second derivative of the mean-field map, J its
         Jacobian at G* and S/d the stationary covariance. Permutations leave an integral over two
-        coordinates of a sphere; see `bnmc.mean_field.finite_width.bias`. Under norm
-        "batch-uncentred", if the activation is not odd, the integral is also over the angle of a
-        row to (1, …, 1) and takes seconds; see `bnmc.mean_field.finite_width.bias`.
+        coordinates of a sphere. Under norm "batch-uncentred", if the activation is not odd, the
+        integral is also over the angle of a row to (1, …, 1) and takes seconds. See the module
+        `bnmc.mean_field.finite_width.bias`.
 
         Parameters
         ----------

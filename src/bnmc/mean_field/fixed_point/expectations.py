@@ -19,7 +19,8 @@ independent standard normal entries.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
@@ -27,10 +28,12 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from bnmc.chain.activations import Activation
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.deviation import (
     Deviation,
+    InfiniteMomentError,
     Singularity,
     density,
     deviation,
@@ -45,7 +48,7 @@ from bnmc.mean_field.quadrature.panels import (
     subdivided,
     tabulate,
 )
-from bnmc.mean_field.quadrature.resolution import evaluate, jumps, panels_of
+from bnmc.mean_field.quadrature.resolution import UnresolvedError, evaluate, jumps, panels_of
 from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
 
 # Relative rounding error of the sums and of the densities of the quadratures.
@@ -118,6 +121,19 @@ class Resolved:
     breaks: FloatArray
     gradient: Gradient
     deviation: Deviation | None
+
+
+@contextmanager
+def quadrature_errors_as_arguments(activation: Activation) -> Iterator[None]:
+    """Turn the errors of quadratures into those of the argument `activation`."""
+    try:
+        yield
+    except InfiniteMomentError as error:
+        allowed = "a function with a fixed point"
+        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
+    except UnresolvedError as error:
+        allowed = "a function that quadrature resolves"
+        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
 
 
 @lru_cache(maxsize=64)

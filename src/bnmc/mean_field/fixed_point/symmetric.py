@@ -28,6 +28,7 @@ from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.expectations import (
     Gradient,
+    quadrature_errors_as_arguments,
     resolved,
     rounding_error,
     value_errors,
@@ -35,9 +36,8 @@ from bnmc.mean_field.fixed_point.expectations import (
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
 from bnmc.mean_field.fixed_point.uncentred import uncentred
 from bnmc.mean_field.float64 import FloatArray, within
-from bnmc.mean_field.quadrature.deviation import InfiniteMomentError
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
-from bnmc.mean_field.quadrature.resolution import Function, UnresolvedError
+from bnmc.mean_field.quadrature.resolution import Function
 from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, normal_rule, sphere_rule
 
 # The names of the norms whose mean-field map has a symmetric fixed point.
@@ -99,14 +99,8 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
-    allowed = "a function that quadrature resolves"
-    try:
+    with quadrature_errors_as_arguments(activation):
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
-    except InfiniteMomentError as error:
-        allowed = "a function with a fixed point"
-        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
-    except UnresolvedError as error:
-        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
     names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
     errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
     pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
