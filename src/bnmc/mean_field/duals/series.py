@@ -114,14 +114,6 @@ def expansion(f: Activation, variances: FloatArray) -> Expansion:
     return Expansion(*(part[position] for part in series))
 
 
-def pair_sum(
-    left: Expansion, right: Expansion, correlation: FloatArray
-) -> tuple[FloatArray, float]:
-    """Return E f(u)f(v) for all pairs of variances, and the largest error, as `pair_terms`."""
-    total, error = pair_terms(left, right, correlation)
-    return total, float(error.max(initial=0.0))
-
-
 def pair_terms(
     left: Expansion, right: Expansion, correlation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
