@@ -234,6 +234,15 @@ def test_a_norm_over_the_features_divides_each_sample(norm, eps):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize(("activation", "slope"), [("tanh", 1.0), ("gelu", 0.5), ("silu", 0.5)])
+def test_samples_whose_squares_vanish_have_an_error(activation, slope):
+    """There σ(x) is slope x; entries of G are above 1e-200, their squares are 0."""
+    G = 1e-200 * (np.eye(3) + 0.5)
+    step = bnmc.MeanField(bnmc.Chain(10, 3, activation, norm="none")).step(G)
+    assert 1e-16 < step.error < 1e-12
+    np.testing.assert_allclose(step.gram, slope**2 * G, rtol=1e-13)
+
+
 def test_samples_that_norms_over_the_features_refuse():
     toy = Chain(10, 3, "tanh", norm=Norm("toy", NORM_NONE, "features", centred=True))
     with pytest.raises(ArgumentError, match="^G: .*diagonal has no 0"):

@@ -264,7 +264,7 @@ def _pairwise_map(pairs: _Pairs) -> tuple[FloatArray, float]:
     lengths = layer.sigma.mean_square(level.side)
     if not layer.norm_is_first:
         lengths = 3.0 * lengths / level.scale**2
-    norm = float(np.linalg.norm(gram))
+    norm = _norm(gram)
     return gram, max(error, _ROUNDING) * float(lengths.sum()) / norm if norm > 0.0 else 0.0
 
 
@@ -368,5 +368,11 @@ def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
 
 
 def _relative(error: FloatArray, value: FloatArray) -> float:
-    norm = float(np.linalg.norm(value))
-    return float(np.linalg.norm(error)) / norm if norm > 0.0 else 0.0
+    norm = _norm(value)
+    return _norm(error) / norm if norm > 0.0 else 0.0
+
+
+def _norm(matrix: FloatArray) -> float:
+    """Return the Frobenius norm, also of entries whose squares leave the range of float64."""
+    largest = float(np.abs(matrix).max())
+    return largest * float(np.linalg.norm(matrix / largest)) if largest > 0.0 else 0.0
