@@ -35,7 +35,7 @@ def test_new_units_change_no_bit(dtype, skipped):
     gram = a.astype(np.float64) @ a.astype(np.float64).T / 512
     before = gram.copy(), x.copy(), a.copy()
     exponents = np.array([5, 6, 7, 8])
-    assert rescale(gram, x, a, exponents, 2)
+    assert rescale(gram, x, a, exponents, 2, 512)
     shifts = exponents - np.array([5, 6, 7, 8]) - 2
     assert shifts[1] == 0
     assert (np.abs(shifts[[0, 2]] - powers[[0, 2]]) <= 1).all()
@@ -45,4 +45,4 @@ def test_new_units_change_no_bit(dtype, skipped):
     if skipped:
         np.testing.assert_array_equal(np.ldexp(x, shifts[:, None].astype(np.int32)), before[1])
         x[2, 100] = -np.inf
-        assert not rescale(gram, x, a, exponents, 0)
+        assert not rescale(gram, x, a, exponents, 0, 512)
