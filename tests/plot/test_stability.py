@@ -6,26 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mean_field.fixed_point.stability import atlas, stability
 from bnmc.plot.stability import plot_stability
-
-#: What the docstring of `atlas` tabulates for the built-in activations.
-SURVEY = {
-    "linear": (1.0, 1.0, None),
-    "relu": (1.0, 0.733471, None),
-    "leaky_relu": (1.0, 0.741218, None),
-    "abs": (1.0, 0.0, None),
-    "tanh": (0.461071, 0.930470, None),
-    "sigmoid": (0.719201, 0.984167, None),
-    "sin": (0.313035, 0.850918, None),
-    "erf": (0.408567, 0.913583, None),
-    "elu": (0.860232, 0.936727, None),
-    "celu": (0.860232, 0.936727, None),
-    "selu": (0.782648, 0.970680, None),
-    "gelu": (1.062116, 0.723288, 39),
-    "silu": (1.100947, 0.798510, 26),
-}
 
 
 def test_plot_shows_moduli_and_crossings():
@@ -53,15 +37,15 @@ def test_plot_shows_moduli_and_crossings():
 
 
 def test_plot_of_all_activations_has_no_two_alike():
-    entries = atlas(SURVEY, [3, 4, 8])
+    entries = atlas(list(BUILTIN), [3, 4, 8])
     ax = plot_stability(entries)
     legend = ax.get_legend()
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == [*SURVEY, r"$\lambda_L$", r"$\lambda_M$"]
+    assert labels == [*BUILTIN, r"$\lambda_L$", r"$\lambda_M$"]
     looks = [(line.get_color(), line.get_marker()) for line in legend.get_lines()[:-2]]
-    assert len(set(looks)) == len(SURVEY)
+    assert len(set(looks)) == len(BUILTIN)
     lines = {line.get_label(): line for line in ax.lines}
-    for name, look in zip(SURVEY, looks, strict=True):
+    for name, look in zip(BUILTIN, looks, strict=True):
         drawn = [lines[rf"{name} $\lambda_{kind}$"] for kind in "LM"]
         assert [(line.get_color(), line.get_marker()) for line in drawn] == [look] * 2
         assert [line.get_linestyle() for line in drawn] == ["-", "--"]
