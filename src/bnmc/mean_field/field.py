@@ -294,8 +294,9 @@ class MeanField:
         **Norms over the features, no norm.** Each entry depends on two samples. It has a closed
         form for the activations that `bnmc.infinite_width.dual` lists, and is a Hermite series or,
         for nearly parallel samples if σ has kinks, a quadrature for all others. A step for 10
-        samples takes some milliseconds, and its error is about 1e-14. So `rtol` and `rng` hardly
-        matter. See the module `bnmc.mean_field.pairwise_layer`.
+        samples takes some milliseconds, with a relative error of about 1e-14. So `rng` is not used,
+        and only an `rtol` below this error raises `PartialEstimateError`. See the module
+        `bnmc.mean_field.pairwise_layer`.
 
         **Norms over the batch.** Let n be the batch size, and S the covariance of the part of the
         row that the normalization sees, divided by its trace t: of ``gain² PGP`` under norm
@@ -308,8 +309,8 @@ class MeanField:
             F(G) = n ∫₀^∞ det(I+2zS)^(−1/2) exp(−εz) (α² C(z) + β² A(C(z))) dz,
             A(C)_ij = (2/π) √(C_ii C_jj) (√(1−ρ²) + ρ arcsin ρ),    ρ = C_ij / √(C_ii C_jj).
 
-        The trapezoidal rule in log z has a relative error of about 1e-15 for every S, so `rtol` and
-        `rng` hardly matter.
+        The trapezoidal rule, applied to the variable log z, computes this integral with a relative
+        error of about 1e-15, for every covariance S. Again `rng` is not used.
 
         *Other* σ. ``F(G)_ij`` is an integral over z and one angle, whatever n (see the module
         `bnmc.mean_field.map.pairwise`). It is evaluated by a randomly shifted two-dimensional

@@ -9,7 +9,8 @@ Let h_l be the pre-activations of layer l, N the normalization of a sample over 
 W with entries of variance σ_w²/width, b with entries of variance σ_b².  At infinite width the
 features of h_l are independent Gaussian vectors with one entry per sample.  Let K be their
 covariance, q its diagonal, Θ the tangent kernel, and V[C] = E σ(u)σ(u)ᵀ, V′[C] = E σ′(u)σ′(u)ᵀ for
-u ~ N(0, C).  With the scales s of the samples and ∘ the product by entries, a layer maps
+u ~ N(0, C).  Let s be the vector of the numbers by which N divides the samples; the table has their
+squares.  Products ∘ are entry by entry.  One layer replaces K and Θ by
 
     K ← skip² P + σ_w² A + σ_b²,    Θ ← skip² Θ_P + σ_w² Θ_A + (σ_w² A + σ_b²).
 

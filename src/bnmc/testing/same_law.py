@@ -383,7 +383,10 @@ class _CheckedStep:
 
 
 class _MomentTests:
-    """The tests of one step of `bnmc.invariant.check`, which hold for every law of weights."""
+    """Tests one layer given the layer before, by the moments that all laws of weights share.
+
+    They are those of `bnmc.invariant.check`.
+    """
 
     def __init__(self, chain: Chain, rounding: float) -> None:
         self.chain, self.rounding = chain, rounding

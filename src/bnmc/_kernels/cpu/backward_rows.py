@@ -193,7 +193,9 @@ def first_pass(sigma, spec, x, draw, work, matrices, rows_of, sums):
 
 @kernel
 def add_bias(spec, variance, draw, matrices, rows_of, sums):
-    """Add to aᵀ Z one more row of a, which is constant, and of Z: the bias is its weight.
+    """Add the bias to aᵀ Z: it acts like the weight of one more row of a, which is constant.
+
+    That row of Z is drawn here.
 
     Parameters
     ----------
