@@ -75,7 +75,7 @@ class Descent:
         self._sampler, self._index, self._hidden = sampler, index, hidden
         self._run, self.number = sampler.run, sampler.offset + index
         self._dtype = sampler.dtype.name
-        #: Where δ of the layer above comes from.
+        #: Code of the map above: none at the top, a readout, or a layer of the network.
         self.stage = codes.TOP
         self.log_scale = 0.0
         self.state = np.zeros((2, sampler.columns, sampler.columns))
@@ -145,7 +145,7 @@ class Descent:
         spec = self._run.spec(self._run.depth)
         if self.stage == codes.READOUT:
             spec = backward.readout_of(spec)
-        # These covariances have what a bias adds already.
+        # The bias is in these covariances already.
         return self._basis(gram, spec._replace(shared_variance=0.0))[0]
 
     # --- the way down

@@ -457,7 +457,7 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
 
 
 def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[Run, int, int]:
-    """Return the run on the CPU, and the chain and layer whose numbers are wanted, or raise."""
+    """Check the arguments; return the run on the CPU, the chain and the layer."""
     if not isinstance(run, Trajectory):
         raise ArgumentTypeError("run", run, "a Trajectory")
     if run.sampler != "weights":

@@ -98,7 +98,7 @@ class Run:
     network : tuple of Layer
         The layers 0, 1, … if they differ; the last one repeats.  If empty, those of the chain.
 
-    These follow from them, and are the same for all runs of a kind:
+    Derived attributes, which do not depend on `key`, `chains`, `first` and `recorded`:
 
     layers : tuple of Layer
         The layers 0, 1, …, of which the last one repeats.
@@ -322,7 +322,7 @@ def _derived(
     backend: str,
     shows_state: bool,
 ) -> dict[str, Any]:
-    """Return what follows from the fields of a `Run`: a short run feels the time to make it."""
+    """Return the derived attributes of a `Run`; making them takes longer than a short run."""
     layers, columns = network or chain.layers, chain.batch * (inputs or 1)
     for linear in (layer.linear for layer in network[1:]):
         if linear.law.is_orthogonal and path != "weights" and linear.width != linear.fan_in:

@@ -34,8 +34,8 @@ def rescale(gram, x, a, exponents, lift, width):
     lift : int
         The exponent by which the law of the layer was divided.
     width : int
-        Of the layer, which has written whole groups.  Further rows are those of a wider layer
-        before: in new units at every layer they would become infinite.
+        Rows of the layer.  Rows beyond its last whole group keep their units: an earlier, wider
+        layer wrote them, and repeated changes of unit would make them infinite.
 
     Returns
     -------

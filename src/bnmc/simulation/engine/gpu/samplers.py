@@ -514,7 +514,7 @@ def _parts_of(run: Run) -> list[_Part]:
 
 def _spec_of(run: Run, part: _Part, source: int, dtype: str) -> Spec:
     spec = kernel_spec(part.layer, part.law, dtype, source)
-    # Other layers than those with a skip connection write the representation, too.
+    # If any layer has a skip connection, all layers write the representation.
     return spec._replace(skipped=run.keeps_x, scaled=run.splits_scale)
 
 
