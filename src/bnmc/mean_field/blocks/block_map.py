@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -40,6 +39,7 @@ from bnmc.chain.activations import Activation
 from bnmc.mean_field.blocks.lengths import BlockSizes, GivenLengths, given_lengths
 from bnmc.mean_field.blocks.pieces import Pieces, pieces
 from bnmc.mean_field.float64 import TINY, FloatArray
+from bnmc.mean_field.roots import roots
 
 # The weight of nodes that are left out, per sample.
 _LEFT_OUT = 1e-30
@@ -377,19 +377,12 @@ def _residual(
 
 def _scan(block_map: BlockMap, active: tuple[int, ...], *, symmetric: bool) -> list[FloatArray]:
     """Return roots in one unknown; the root 0 of the symmetric fixed point is divided out."""
-    from scipy.optimize import brentq
 
     def remainder(logarithm: float) -> float:
         change = float(_residual(block_map, active, np.array([logarithm]))[0][0])
         return change / logarithm if symmetric else change
 
-    is_positive = [remainder(float(logarithm)) > 0.0 for logarithm in _GRID]
-    brackets = zip(pairwise(_GRID), pairwise(is_positive), strict=True)
-    return [
-        np.array([brentq(remainder, low, high, xtol=1e-10)])
-        for (low, high), (before, after) in brackets
-        if before != after
-    ]
+    return [np.array([root]) for root in roots(remainder, _GRID, xtol=1e-10)]
 
 
 def _starts(block_map: BlockMap) -> list[FloatArray]:

@@ -14,7 +14,6 @@ O(x) − E(x) − x < O(1) x − x ≤ 0 for x in (0, 1], so Φ(−x) > −x.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +25,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
 )
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
 from bnmc.mean_field.float64 import EPSILON
+from bnmc.mean_field.roots import Function, roots
 
 #: Variances between these are searched for fixed points; a smaller one counts as 0.
 SMALLEST, _LARGEST = 1e-12, 1e12
@@ -115,28 +115,12 @@ def depth_scale(slope: float) -> float:
 # --- the variance
 
 
-def roots(function: Callable[[float], float], smallest: float = SMALLEST) -> list[float]:
-    """Return the points from `smallest` to the largest variance where a function is 0.
-
-    Two roots between neighbouring points of the search are not found.  The function may be infinite
-    in places; where it jumps to infinity is no root.  Intervals with a NaN at an end are left out.
-    """
-    from scipy.optimize import brentq
-
-    def at(logarithm: float) -> float:
-        return function(math.exp(logarithm))
-
+def variance_roots(function: Function, smallest: float = SMALLEST) -> list[float]:
+    """Return the points from `smallest` to the largest variance where a function is 0."""
     ends = math.log(smallest), math.log(_LARGEST)
     count = round((ends[1] - ends[0]) / math.log(10.0) * _PER_DECADE)
-    grid = np.linspace(*ends, count + 1).tolist()
-    signs = [np.sign(at(point)) for point in grid]
-    points = [point for point, sign in zip(grid, signs, strict=True) if sign == 0.0]
-    for k in range(count):
-        if signs[k] * signs[k + 1] < 0.0:
-            low, high = _finite(at, grid[k], grid[k + 1])
-            if math.isfinite(at(low)) and math.isfinite(at(high)):
-                points.append(brentq(at, low, high, xtol=1e-15, rtol=1e-15))
-    return [math.exp(point) for point in sorted(points)]
+    grid = np.linspace(*ends, count + 1)
+    return [math.exp(point) for point in roots(lambda point: function(math.exp(point)), grid)]
 
 
 def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
@@ -159,7 +143,7 @@ def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
         level = layer.level(1.0)
         error = level.error * max(1.0, level.following)
         return (VariancePoint(variance=level.following, slope=0.0, error=error),)
-    points = [_point(layer, variance) for variance in roots(layer.growth)]
+    points = [_point(layer, variance) for variance in variance_roots(layer.growth)]
     least = layer.rough_level(SMALLEST)
     if layer.bias_variance == 0.0 and least.following < math.sqrt(SMALLEST):
         zero = VariancePoint(variance=0.0, slope=least.following / SMALLEST, error=0.0)
@@ -210,20 +194,6 @@ def _point(layer: PairLayer, variance: float) -> VariancePoint:
     return VariancePoint(
         variance=variance, slope=level.variance_slope, error=total / max(1.0, variance)
     )
-
-
-def _finite(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Narrow an interval with different signs at its ends until both values are finite.
-
-    An infinite value has a sign, but no chord.  At a jump one value stays infinite.
-    """
-    while math.isinf(function(low)) or math.isinf(function(high)):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        same = (function(middle) > 0.0) == (function(high) > 0.0)
-        low, high = (low, middle) if same else (middle, high)
-    return low, high
 
 
 # --- the correlation
@@ -296,17 +266,13 @@ def _of_closed_form(at: LevelMap) -> tuple[float, float]:
     return root, (noise / (1.0 - root) + EPSILON) / _steepness(function, root)
 
 
-def _root(function: Callable[[float], float]) -> float:
+def _root(function: Function) -> float:
     """Return the root of an increasing function on [0, 1)."""
-    from scipy.optimize import brentq
-
     edge = 1.0 - 1e-9
-    if function(edge) <= 0.0:
-        return edge
-    return float(brentq(function, 0.0, edge, xtol=1e-16, rtol=4.0 * EPSILON))
+    return (*roots(function, (0.0, edge), xtol=1e-16), edge)[0]
 
 
-def _steepness(function: Callable[[float], float], c: float) -> float:
+def _steepness(function: Function, c: float) -> float:
     """Return ψ′ near its root; ψ is convex, so a difference to the left is a lower bound."""
     step = 1e-3 * min(c, 1.0 - c)
     return max((function(c) - function(c - step)) / step, EPSILON)

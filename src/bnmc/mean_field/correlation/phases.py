@@ -28,7 +28,7 @@ from bnmc.mean_field.correlation.fixed_points import (
     correlation_points,
     depth_scale,
     gradient_at_zero,
-    roots,
+    variance_roots,
 )
 from bnmc.mean_field.correlation.gaussian_moments import (
     ActivationLike,
@@ -381,7 +381,7 @@ def _point(layer: PairLayer, bias: float) -> _Point:
         return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
     # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
     smallest = SMALLEST if bias > 0.0 else _SMALLEST_ROOT
-    points = [_at(layer, q) for q in roots(lambda q: _bias(layer, q) - bias, smallest)]
+    points = [_at(layer, q) for q in variance_roots(lambda q: _bias(layer, q) - bias, smallest)]
     if bias == 0.0 and layer.norm == "none":
         points = _with_zero(layer, points)
     if not points:

@@ -45,6 +45,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
 from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import within
 from bnmc.mean_field.pairwise_layer import NO_VARIANCE
+from bnmc.mean_field.roots import roots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,8 +330,6 @@ def _homogeneous(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
 
 def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     """Return the laws without norm, for the limits of σ at −∞ and ∞."""
-    from scipy.optimize import brentq
-
     w, b = layer.weight_variance, layer.bias_variance
     growth = w * 0.5 * (left**2 + right**2) + b
     shift, size = 0.5 * (right + left), 0.5 * (right - left)
@@ -339,7 +338,7 @@ def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     def excess(c: float) -> float:
         return (w * shift**2 + b) / growth + steepness * math.asin(c) - c
 
-    limit = 0.0 if excess(0.0) == 0.0 else float(brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-15))
+    limit = roots(excess, (0.0, 1.0 - 1e-12))[0]
     exponent = 1.0 - steepness / math.sqrt(1.0 - limit**2)
     if limit > 0.0:
         exponent = min(exponent, 0.5)

@@ -53,6 +53,7 @@ from bnmc.mean_field.quadrature.panels import (
     panel_points,
     root_panels,
 )
+from bnmc.mean_field.roots import roots
 
 # Nodes per panel of the integrals between two batches, for the fine and the coarse result.
 _CROSS_ORDER, _COARSE_CROSS_ORDER = 16, 12
@@ -117,8 +118,6 @@ def _stretches(table: Table, batch: float) -> list[float]:
 
     At a fixed point 1 − c = E|Pσ|² / ((n−1) E σ₁²), with P the projector orthogonal to 1.
     """
-    from scipy.optimize import brentq
-
     middle = AngleColumns(*table(np.zeros(1))[:, 0])
     if batch == math.inf and abs(middle.mean) <= _ZERO_MEAN * math.sqrt(middle.square):
         return [0.0]
@@ -132,11 +131,7 @@ def _stretches(table: Table, batch: float) -> list[float]:
 
     least = _ZERO_MEAN if batch == math.inf else math.sqrt(_LEAST_RATIO / batch)
     grid = np.linspace(math.log(least), math.log(_MOST_STRETCH), _GRID)
-    positive = np.array([excess(point) > 0.0 for point in grid])
-    return [
-        math.exp(brentq(excess, grid[i], grid[i + 1], xtol=1e-15, rtol=1e-15))
-        for i in np.flatnonzero(~positive[:-1] & positive[1:])
-    ]
+    return [math.exp(point) for point in roots(excess, grid, rising=True)]
 
 
 def _fixed_point(
