@@ -118,6 +118,16 @@ def test_bad_input(q_sigma, q_tilde):
         Scaling(q_sigma, q_tilde)
 
 
+@pytest.mark.parametrize("function", [SCALINGS["ntk"].factors, SCALINGS["ntk"].hidden_rate])
+@pytest.mark.parametrize(
+    ("widths", "named"), [(("a", 2), "width"), ((0, 2), "width"), ((2, 0), "reference_width"),
+                          ((2, 1.5), "reference_width")]
+)  # fmt: skip
+def test_bad_widths(function, widths, named):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
+        function(*widths)
+
+
 def test_unknown_names():
     with pytest.raises(UnknownNameError, match="mean-field"):
         train_networks("meanfield", np.eye(2), [0, 1], [0], width=2)

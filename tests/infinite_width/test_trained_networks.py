@@ -272,7 +272,7 @@ def test_divergence_written_out():
     [({"x": np.ones(3)}, "x"), ({"y": [0.5] * 5}, "y"), ({"y": [2.0] * 6}, "y"),
      ({"steps": [3, 1]}, "steps"), ({"steps": []}, "steps"), ({"width": 0}, "width"),
      ({"y": np.ones((2, 6))}, "y"), ({"y": np.ones((10, 5))}, "y"), ({"y": 1.0}, "y"),
-     ({"rng": [np.random.default_rng(0)]}, "rng"),
+     ({"rng": [np.random.default_rng(0)]}, "rng"), ({"rng": -1}, "rng"), ({"rng": "a"}, "rng"),
      ({"rng": [*np.random.default_rng(0).spawn(9), 1]}, "rng"),
      ({"networks": 0}, "networks"), ({"hidden_layers": 0}, "hidden_layers"),
      ({"learning_rate": 0.0}, "learning_rate"),

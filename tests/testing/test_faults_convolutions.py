@@ -154,6 +154,9 @@ def test_what_is_refused():
         from_images(lambda images: images[..., :1], (2, 2))(np.ones((3, 8)))
     with pytest.raises(ArgumentError, match="^shape"):
         from_images(np.abs, (2, 0))
+    for wrong in (np.ones((3, 5)), np.ones(4)):
+        with pytest.raises(ArgumentError, match="^h: .*multiple of 4 columns"):
+            from_images(np.abs, (2, 2))(wrong)
 
 
 @pytest.mark.parametrize(("kernel", "named"), [((1, 1), False), ((1, 2), True), ((2, 1), True)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from bnmc._support.arguments import choice, instance, real
+from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.text import text_table
 from bnmc.errors import ArgumentTypeError
 
@@ -182,7 +182,7 @@ class Scaling:
         Parameters
         ----------
         width, reference_width : int
-            d and d*; r = d/d*.
+            d and d* >= 1; r = d/d*.
 
         Returns
         -------
@@ -190,8 +190,13 @@ class Scaling:
             ``r^(q_sigma + 1/2)``: factor of output weights that have variance 1/d.
         output_rate, input_rate : float
             ``r^(q_tilde + 2 q_sigma)`` and ``r^q_tilde``: factors of the learning rates.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If a width is not an integer >= 1.
         """
-        ratio = width / reference_width
+        ratio = _ratio(width, reference_width)
         output, inputs = self.q_tilde
         return (
             ratio ** float(self.q_sigma + _HALF),
@@ -205,7 +210,7 @@ class Scaling:
         Parameters
         ----------
         width, reference_width : int
-            d and d*; r = d/d*.
+            d and d* >= 1; r = d/d*.
 
         Returns
         -------
@@ -215,6 +220,11 @@ class Scaling:
             version of the authors' code has for NTK lets the tangent kernel of hidden weights
             diverge as √r.
 
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If a width is not an integer >= 1.
+
         Examples
         --------
         >>> from bnmc.infinite_width import SCALINGS
@@ -222,7 +232,7 @@ class Scaling:
         0.25
         """
         power = float(self.q_hidden + 2 * self.q_sigma)
-        return float((width / reference_width) ** power)
+        return _ratio(width, reference_width) ** power
 
 
 def as_scaling(spec: str | Scaling) -> Scaling:
@@ -230,6 +240,12 @@ def as_scaling(spec: str | Scaling) -> Scaling:
     if isinstance(spec, Scaling):
         return spec
     return SCALINGS[choice("scaling", spec, SCALINGS)]
+
+
+def _ratio(width: object, reference_width: object) -> float:
+    """Return the ratio of two widths, or raise."""
+    d = integer("width", width, low=1)
+    return d / integer("reference_width", reference_width, low=1)
 
 
 def _power(name: str, value: Any) -> Fraction:

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from bnmc._support.arguments import choice, finite_array, integer, integers, real
+from bnmc._support.arguments import (
+    choice,
+    finite_array,
+    generator,
+    integer,
+    integers,
+    real,
+)
 from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
@@ -214,7 +221,7 @@ def _generators(rng: Any, count: int) -> list[np.random.Generator]:
         if len(rng) != count or not all(isinstance(seed, np.random.Generator) for seed in rng):
             raise ArgumentError("rng", f"{len(rng)} objects", f"{count} generators, or one seed")
         return list(rng)
-    return np.random.default_rng(rng).spawn(count)
+    return generator(rng).spawn(count)
 
 
 class _Plan(NamedTuple):

@@ -365,6 +365,7 @@ def from_images(step: Callable[[Float64Array], Any], shape: tuple[int, int]) -> 
     -------
     callable
         Takes and returns (channels, samples * height * width), the states of a convolutional chain.
+        Raises `ArgumentError` for an array of another shape.
 
     Raises
     ------
@@ -382,14 +383,18 @@ def from_images(step: Callable[[Float64Array], Any], shape: tuple[int, int]) -> 
     if not callable(step):
         allowed = "a function of a (samples, channels, height, width) array"
         raise ArgumentTypeError("step", step, allowed)
-    sizes = Convolution(shape, (1, 1)).shape
+    images_of = Convolution(shape, (1, 1))
+    sizes, pixels = images_of.shape, images_of.positions
 
     def flat(h: Float64Array) -> Any:
-        images = h.reshape(len(h), -1, *sizes).swapaxes(0, 1)
+        if np.ndim(h) != 2 or np.shape(h)[1] % pixels:
+            allowed = f"an array (channels, columns), with a multiple of {pixels} columns"
+            raise ArgumentError("h", np.shape(h), allowed)
+        images = np.reshape(h, (len(h), -1, *sizes)).swapaxes(0, 1)
         returned = as_numpy(step(np.ascontiguousarray(images)))
         if np.shape(returned) != images.shape:
             raise ArgumentError("step(h)", np.shape(returned), f"an array of shape {images.shape}")
-        return np.swapaxes(returned, 0, 1).reshape(h.shape)
+        return np.swapaxes(returned, 0, 1).reshape(np.shape(h))
 
     return flat
 

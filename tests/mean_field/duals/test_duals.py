@@ -129,6 +129,13 @@ def test_bad_numbers_raise(triple, kind):
         dual("relu")(*triple)
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize(("rtol", "kind"), [(0.0, ArgumentError), ("word", ArgumentTypeError)])
+def test_bad_tolerances_raise(activation, rtol, kind):
+    with pytest.raises(kind, match="^rtol"):
+        dual(activation)(1.0, 1.0, 0.5, rtol=rtol)
+
+
 def test_overflow_raises():
     with pytest.raises(NonFiniteError):
         dual("exp")(1e3, 1e3, 1e3)

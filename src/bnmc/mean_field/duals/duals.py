@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._kernels.scalar.slopes import SLOPES
-from bnmc._support.arguments import broadcast, real_numbers
+from bnmc._support.arguments import broadcast, real, real_numbers
 from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
 from bnmc.errors import (
     ArgumentError,
@@ -103,7 +103,7 @@ class Dual:
             p, q and c broadcast.
         rtol : float, default 1e-6
             Largest acceptable error of a series or quadrature, relative to √(E σ(u)² E σ(v)²) for
-            V and to √(E σ′(u)² E σ′(v)²) for V′. That of a series is a bound.
+            V and to √(E σ′(u)² E σ′(v)²) for V′; > 0. That of a series is a bound.
 
         Returns
         -------
@@ -138,6 +138,7 @@ class Dual:
             for name, value in (("p", p), ("q", q))
         ]
         first, second, product = broadcast(p=variances[0], q=variances[1], c=real_numbers("c", c))
+        rtol = real("rtol", rtol, above=0.0)
         excess = np.abs(product) - (1.0 + 64.0 * EPSILON) * np.sqrt(first) * np.sqrt(second)
         if (excess > 0.0).any():
             raise ArgumentError(
