@@ -316,8 +316,8 @@ def test_floats_with_integer_values():
 
 
 def test_the_first_wrong_number_is_named():
-    with pytest.raises(ArgumentError, match=r"^x: got -2\.0, allowed: numbers >= 0"):
-        real_numbers("x", [[1, -2], [-3, 4]], "numbers >= 0", lambda x: x >= 0)
+    with pytest.raises(ArgumentError, match=r"^x: got -2\.0, allowed: real numbers >= 0"):
+        real_numbers("x", [[1, -2], [-3, 4]], low=0)
     with pytest.raises(ArgumentError, match="^x: got nan"):
         real_numbers("x", np.nan)
     array = np.arange(3.0)

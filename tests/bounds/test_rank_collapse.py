@@ -486,7 +486,7 @@ def test_arguments_broadcast():
         (lambda: rc.lemma_13(3, 1.0), "alpha"),
         (lambda: rc.theorem_14(3, -0.1, 0.5), "alpha"),
         (lambda: rc.theorem_14(3, 0.5, 2.0), "tau"),
-        (lambda: rc.corollary_15([3, 4], [0.5, 0.5, 0.5]), "tau"),
+        (lambda: rc.corollary_15([3, 4], [0.5, 0.5, 0.5]), "alpha"),
     ],
 )
 def test_refused_values(call, argument):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Integral, Real
 from types import EllipsisType
@@ -592,8 +592,11 @@ LARGEST_INTEGER = 2**53
 def real_numbers(
     name: str,
     value: ArrayLike,
-    allowed: str = "",
-    is_allowed: Callable[[Float64Array], NDArray[np.bool_]] | None = None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
 ) -> Float64Array:
     """Return an array of finite real numbers as float64.
 
@@ -603,10 +606,10 @@ def real_numbers(
         Name of the argument, for the message.
     value : array_like
         Real numbers, of any shape.
-    allowed : str, optional
-        The allowed numbers, for the message.
-    is_allowed : callable, optional
-        Maps the array to booleans of the same shape, False for numbers that are not allowed.
+    low, high : float, optional
+        Smallest and largest allowed number.
+    above, below : float, optional
+        Numbers have to be above and below these.
 
     Returns
     -------
@@ -623,14 +626,14 @@ def real_numbers(
     Examples
     --------
     >>> from bnmc._support.arguments import real_numbers
-    >>> real_numbers("tau", [0.0, 1.0], "numbers >= 0", lambda tau: tau >= 0)
+    >>> real_numbers("tau", [0.0, 1.0], low=0)
     array([0., 1.])
     """
     array = finite_array(name, value, shape=(...,)).astype(np.float64, copy=False)
-    if is_allowed is not None:
-        wrong = array[~is_allowed(array)]
-        if wrong.size:
-            raise ArgumentError(name, float(wrong[0]), allowed)
+    bounds = _Bounds(low, high, above, below)
+    if array.size and not (bounds.hold(array.min()) and bounds.hold(array.max())):
+        wrong = next(number for number in array.flat if not bounds.hold(number))
+        raise ArgumentError(name, float(wrong), f"real numbers{bounds}")
     return array
 
 
@@ -677,19 +680,12 @@ def integers(
     """
     limit = LARGEST_INTEGER if high is None else high
     allowed = f"integers in {low} … {'2⁵³' if high is None else high}"
-    if accept_floats:
-        return real_numbers(
-            name,
-            value,
-            allowed,
-            lambda array: (array >= low) & (array <= limit) & (array == np.floor(array)),
-        )
-    array = host_array(name, value, allowed)
-    if array.dtype.kind not in "iu":
+    array = real_numbers(name, value) if accept_floats else host_array(name, value, allowed)
+    if not accept_floats and array.dtype.kind not in "iu":
         raise ArgumentTypeError(name, value, allowed)
-    outside = (array < low) | (array > limit)
-    if outside.any():
-        raise ArgumentError(name, int(array[outside].flat[0]), allowed)
+    wrong = array[(array < low) | (array > limit) | (array != np.floor(array))]
+    if wrong.size:
+        raise ArgumentError(name, wrong[0].item(), allowed)
     return array.astype(np.float64)
 
 
@@ -704,8 +700,6 @@ def broadcast(**arrays: Float64Array) -> tuple[Float64Array, ...]:
     try:
         return tuple(np.broadcast_arrays(*arrays.values()))
     except ValueError:
-        names = list(arrays)
-        shapes = ", ".join(str(array.shape) for array in arrays.values())
-        raise ArgumentError(
-            names[-1], shapes, f"shapes of {', '.join(names)} that broadcast"
-        ) from None
+        shapes = {name: str(array.shape) for name, array in arrays.items() if array.ndim}
+        allowed = f"shapes of {', '.join(shapes)} that broadcast"
+        raise ArgumentError([*shapes][-1], ", ".join(shapes.values()), allowed) from None

@@ -77,7 +77,7 @@ def checked_rows(rows: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]
     shape : tuple of int
         Shape of the stack of covariances, with which `rows` must broadcast.
     """
-    count = real_numbers("rows", rows, "real numbers >= 1", lambda number: number >= 1)
+    count = real_numbers("rows", rows, low=1)
     try:
         np.broadcast_shapes(count.shape, shape)
     except ValueError:

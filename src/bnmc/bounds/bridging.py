@@ -247,10 +247,9 @@ def theorem_1(
     >>> print(bound.radius.round(4), bound.probability)
     2.0086 0.01
     """
-    d, n, inverse, _, layers, rate, t_, factor = _epsilon_arguments(
-        width, batch, inverse_norm, star, 1.0, depth=depth, alpha=alpha, t=t, constant=constant
-    )
-    radius = factor * _radius(layers, rate, t_, n * np.sqrt(inverse / d))
+    others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
+    scale, d, _, layers, rate, t_, factor = _scaled(width, batch, inverse_norm, star, 1.0, **others)
+    radius = factor * _radius(layers, rate, t_, np.sqrt(scale / d))
     return Concentration(radius[()], _inverse_square(t_))
 
 
@@ -372,10 +371,10 @@ def theorem_3(
     (array([2.0086, 0.3833]), array([0.01, 0.01]))
     """
     others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
-    d, n, inverse, gamma, layers, rate, t_, factor = _epsilon_arguments(
+    scale, d, _, layers, rate, t_, factor = _scaled(
         width, batch, inverse_norm, star, distortion, **others
     )
-    radius = _radius(layers, rate, t_, np.sqrt(_squared_epsilon(d, n, inverse, gamma)))
+    radius = _radius(layers, rate, t_, np.sqrt(scale / d))
     return Concentration(radius[()], _inverse_square(t_, factor))
 
 
@@ -418,11 +417,10 @@ def corollary_4(
     >>> print(corollary_4(width=10_000, batch=5, t=10, inverse_norm=4, distortion=1).radius)
     1.0
     """
-    d, n, inverse, gamma, t_, factor = _epsilon_arguments(
+    scale, d, _, t_, factor = _scaled(
         width, batch, inverse_norm, star, distortion, t=t, constant=constant
     )
-    radius = t_ * np.sqrt(_squared_epsilon(d, n, inverse, gamma))
-    return Concentration(radius[()], _inverse_square(t_, factor))
+    return Concentration((t_ * np.sqrt(scale / d))[()], _inverse_square(t_, factor))
 
 
 def corollary_6(
@@ -464,11 +462,8 @@ def corollary_6(
     >>> print(bound.radius.round(4), bound.probability)
     2.303 0.01
     """
-    layers, d, n, rate, t_, factor = _checked(
-        depth=depth, width=width, batch=batch, alpha=alpha, t=t, constant=constant
-    )
-    radius = factor * _radius(layers, rate, t_, n / np.sqrt(d))
-    return Concentration(radius[()], _inverse_square(t_))
+    others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
+    return theorem_1(width=width, batch=batch, inverse_norm=1.0, **others)
 
 
 def corollary_7(
@@ -550,7 +545,9 @@ def corollary_8(
     >>> print(bulk.lower.round(4), bulk.upper.round(4), bulk.depth.round(4))
     0.4293 0.5707 6.6846
     """
-    n, level = _bulk_level(star)
+    n, _, _, level = _spectrum(star)
+    if n < 2:
+        raise ArgumentError("star", (n, n), "a matrix of at least 2 rows")
     d, rate, factor, depth_factor = _checked(
         width=width, alpha=alpha, constant=constant, depth_constant=depth_constant
     )
@@ -667,10 +664,8 @@ def lemma_5(
     >>> print(lemma_5(width=10_000, batch=5, inverse_norm=4, distortion=1))
     0.01
     """
-    d, n, inverse, gamma, factor = _epsilon_arguments(
-        width, batch, inverse_norm, star, distortion, constant=constant
-    )
-    return np.minimum(factor * _squared_epsilon(d, n, inverse, gamma), 1)[()]
+    scale, d, _, factor = _scaled(width, batch, inverse_norm, star, distortion, constant=constant)
+    return np.minimum(factor * scale / d, 1)[()]
 
 
 def lemma_9(
@@ -724,9 +719,8 @@ def lemma_9(
     >>> print(lemma_9(width=10_000, batch=5, t=0.1, inverse_norm=2.5, distortion=1).round(6))
     0.004519
     """
-    d, n, inverse, gamma, t_ = _epsilon_arguments(width, batch, inverse_norm, star, distortion, t=t)
-    scale = gamma**2 * inverse * n**2 * (1 + np.sqrt(t_ / n))
-    return np.minimum(n * np.exp(-(t_ * d / 2) / scale), 1)[()]
+    scale, d, n, t_ = _scaled(width, batch, inverse_norm, star, distortion, t=t)
+    return np.minimum(n * np.exp(-(t_ * d / 2) / (scale * (1 + np.sqrt(t_ / n)))), 1)[()]
 
 
 def gram_concentration(
@@ -778,13 +772,12 @@ def gram_concentration(
     ... ).round(6)
     array([0.575   , 0.002556, 0.      ])
     """
-    d, n, inverse, gamma, t_ = _epsilon_arguments(width, batch, inverse_norm, star, distortion, t=t)
-    largest = _largest_square(n, inverse, gamma)
-    variance = n * (largest - 1)
+    scale, d, n, t_ = _scaled(width, batch, inverse_norm, star, distortion, t=t)
+    scale = np.maximum(scale, n**2)  # R >= n, but for rounding
     positive = np.maximum(t_, _SMALLEST**2)
-    markov = variance / (d * positive)
-    scale = variance + np.sqrt(positive / n) * n * largest / 3
-    bernstein = 2 * n * np.exp(-(positive * d / 2) / scale)
+    markov = (scale - n) / (d * positive)
+    spread = scale - n + np.sqrt(positive / n) * scale / 3
+    bernstein = 2 * n * np.exp(-(positive * d / 2) / spread)
     bound = np.minimum(np.minimum(markov, bernstein), 1)
     return np.where(t_ > 0, bound, 1.0)[()]
 
@@ -872,9 +865,9 @@ def lemma_11(
     >>> print(lemma_11(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.001609
     """
-    d, n, inverse, gamma = _epsilon_arguments(width, batch, inverse_norm, star, distortion)
-    scale = 3 * _squared_epsilon(d, n, inverse, gamma)
-    return np.where(scale < 1, scale * -np.log(np.minimum(scale, 1)), 1.0)[()]
+    scale, d, _ = _scaled(width, batch, inverse_norm, star, distortion)
+    tripled = 3 * scale / d
+    return np.where(tripled < 1, tripled * -np.log(np.minimum(tripled, 1)), 1.0)[()]
 
 
 def equation_47(
@@ -911,10 +904,10 @@ def equation_47(
     >>> print(equation_47(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.002098
     """
-    d, n, inverse, gamma = _epsilon_arguments(width, batch, inverse_norm, star, distortion)
-    scale = 3 * _squared_epsilon(d, n, inverse, gamma)
-    bound = np.minimum(scale * (1 - np.log(np.minimum(scale / n, 1))), 1)
-    return np.where(scale < n, bound, 1.0)[()]
+    scale, d, n = _scaled(width, batch, inverse_norm, star, distortion)
+    tripled = 3 * scale / d
+    bound = np.minimum(tripled * (1 - np.log(np.minimum(tripled / n, 1))), 1)
+    return np.where(tripled < n, bound, 1.0)[()]
 
 
 def one_step_total_variation(
@@ -961,10 +954,8 @@ def one_step_total_variation(
     ... ).round(4)
     array([0.1137, 0.3597, 1.    ])
     """
-    d, n, inverse, gamma, count = _epsilon_arguments(
-        width, batch, inverse_norm, star, distortion, rows=rows
-    )
-    variance = n * (_largest_square(n, inverse, gamma) - 1)
+    scale, d, n, count = _scaled(width, batch, inverse_norm, star, distortion, rows=rows)
+    variance = np.maximum(scale, n**2) - n  # R >= n, but for rounding
     return np.minimum(1.5 * np.sqrt(count * variance / d), 1)[()]
 
 
@@ -1014,11 +1005,10 @@ def lemma_12(
     >>> print(bound.round(6))
     0.00625
     """
-    d, n, inverse, gamma, layers, rate, factor = _epsilon_arguments(
+    scale, d, _, layers, rate, factor = _scaled(
         width, batch, inverse_norm, star, distortion, depth=depth, alpha=alpha, constant=constant
     )
-    squared = factor * _squared_epsilon(d, n, inverse, gamma)
-    return np.minimum(np.exp(-layers * rate) + squared, 1)[()]
+    return np.minimum(np.exp(-layers * rate) + factor * scale / d, 1)[()]
 
 
 def equation_19(C1: Reals, C2: Reals) -> tuple[_Result, _Result]:
@@ -1074,18 +1064,15 @@ def _checked(**given: Reals) -> list[Float64Array]:
     ArgumentError, ArgumentTypeError
         If an argument is not an array of real numbers in its range, or they do not broadcast.
     """
-    arrays = {name: real_numbers(name, value) for name, value in given.items()}
-    for name, array in arrays.items():
-        low, high = _RANGES.get(name, (_SMALLEST, _LARGEST))
-        wrong = (array < low) | (array > high)
-        if wrong.any():
-            raise ArgumentError(
-                name, float(array[wrong][0]), f"real numbers >= {low:g} and <= {high:g}"
-            )
+    ranges = {name: _RANGES.get(name, (_SMALLEST, _LARGEST)) for name in given}
+    arrays = {
+        name: real_numbers(name, value, low=ranges[name][0], high=ranges[name][1])
+        for name, value in given.items()
+    }
     return list(broadcast(**arrays))
 
 
-def _epsilon_arguments(
+def _scaled(
     width: Reals,
     batch: Reals,
     inverse_norm: Reals | None,
@@ -1093,10 +1080,16 @@ def _epsilon_arguments(
     distortion: Reals | Distortion,
     **others: Reals,
 ) -> list[Float64Array]:
-    """Return d, n, ``‖G*⁻¹‖`` and γ, the arguments of ε, and then the others, all checked."""
+    """Return ``n² γ² ‖G*⁻¹‖``, d, n, and then the others, all checked and of one shape.
+
+    The first number is ``d ε²``, and n R for the ``R = n γ² ‖C⁻¹‖`` of `gram_concentration`.
+    """
     inverse = _from_star("inverse_norm", inverse_norm, star, batch, lambda low, _: 1 / low)
     gamma = distortion.upper if isinstance(distortion, Distortion) else distortion
-    return _checked(width=width, batch=batch, inverse_norm=inverse, distortion=gamma, **others)
+    d, n, inverse, gamma, *rest = _checked(
+        width=width, batch=batch, inverse_norm=inverse, distortion=gamma, **others
+    )
+    return [n**2 * gamma**2 * inverse, d, n, *rest]
 
 
 def _from_star(
@@ -1134,52 +1127,29 @@ def _from_star(
         return given
     if given is not None or star is None:
         raise ArgumentTypeError(name, given, "a real number or an array, or star in its place")
-    n, low, high = _extreme_eigenvalues(star)
+    n, low, high, _ = _spectrum(star)
     if (finite_array("batch", batch, shape=(...,)) != n).any():
         raise ArgumentError("batch", batch, f"{n}, that of star")
     return function(low, high)
 
 
-def _bulk_level(star: _Star) -> tuple[int, float]:
-    """Return n and ``b (1 − c)``, the mean diagonal entry less the mean of the other entries."""
-    n, _, _ = _extreme_eigenvalues(star)
-    if isinstance(star, _FixedPointLike):
-        return n, star.b * (1 - star.c)
-    matrix = np.asarray(star, np.float64)
-    if n < 2:
-        raise ArgumentError("star", matrix.shape, "a matrix of at least 2 rows")
-    diagonal = float(np.trace(matrix))
-    return n, diagonal / n - (float(matrix.sum()) - diagonal) / (n * (n - 1))
+def _spectrum(star: _Star) -> tuple[int, float, float, float]:
+    """Return the size of a regular G*, its extreme eigenvalues, and ``b (1 − c)``.
 
-
-def _squared_epsilon(
-    d: Float64Array, n: Float64Array, inverse: Float64Array, gamma: Float64Array
-) -> Float64Array:
-    """Return ``ε² = n² γ² ‖G*⁻¹‖ / d``."""
-    return n**2 * gamma**2 * inverse / d
-
-
-def _largest_square(n: Float64Array, inverse: Float64Array, gamma: Float64Array) -> Float64Array:
-    """Return ``R = n γ² ‖C⁻¹‖``, the upper bound of ``‖C^{−½}σ‖²``.
-
-    R is at least n, the mean of ``‖C^{−½}σ‖²``. The maximum removes rounding errors below n.
+    For a matrix, ``b (1 − c)`` is the mean diagonal entry less the mean of the other entries.
     """
-    return np.maximum(n * gamma**2 * inverse, n)
-
-
-def _extreme_eigenvalues(star: _Star) -> tuple[int, float, float]:
-    """Return the size, the smallest and the largest eigenvalue of a regular G*."""
     if isinstance(star, _FixedPointLike):
-        n = star.batch
-        low, high = sorted((star.b * (1 - star.c), star.b * (1 + (n - 1) * star.c)))
-        rounding = max(star.error, EPS)
+        n, level, rounding = star.batch, star.b * (1 - star.c), max(star.error, EPS)
+        low, high = sorted((level, star.b * (1 + (n - 1) * star.c)))
     else:
         array = finite_array("star", star, shape=("n", "n"))
-        n, rounding = len(array), rounding_unit(array)
-        low, high = gram.eigenvalues(gram.validate_gram(array, "star"))[[0, -1]].tolist()
+        matrix, rounding = gram.validate_gram(array, "star"), rounding_unit(array)
+        n, diagonal = len(matrix), float(np.trace(matrix))
+        level = (n * diagonal - float(matrix.sum())) / (n * max(n - 1, 1))
+        low, high = gram.eigenvalues(matrix)[[0, -1]].tolist()
     if low <= n * rounding * high:
         raise SingularGramError("star", (), low / high if high else 0.0)
-    return n, low, high
+    return n, low, high, level
 
 
 def _radius(

@@ -104,10 +104,10 @@ def du_residual(
     [1.     0.3679]
     """
     t, n, value, rate = broadcast(
-        time=_at_least_0("time", time),
+        time=real_numbers("time", time, low=0),
         samples=integers("samples", samples),
-        least_eigenvalue=_positive("least_eigenvalue", least_eigenvalue),
-        learning_rate=_positive("learning_rate", learning_rate),
+        least_eigenvalue=real_numbers("least_eigenvalue", least_eigenvalue, above=0),
+        learning_rate=real_numbers("learning_rate", learning_rate, above=0),
     )
     return np.exp(-rate * value * t / n)
 
@@ -143,7 +143,7 @@ def arora_error(
     >>> print(arora_error(0.3, 1000, 0.1, 0.05).round(4))
     0.4105
     """
-    leading = _at_least_0("complexity", complexity)
+    leading = real_numbers("complexity", complexity, low=0)
     leading, n, value, failure, factor = _checked(
         samples, least_eigenvalue, delta, constant, complexity=leading
     )
@@ -158,15 +158,7 @@ def _checked(
     return broadcast(
         **others,
         samples=integers("samples", samples),
-        least_eigenvalue=_positive("least_eigenvalue", least_eigenvalue),
-        delta=real_numbers("delta", delta, "numbers in (0, 1)", lambda d: (d > 0.0) & (d < 1.0)),
-        constant=_positive("constant", constant),
+        least_eigenvalue=real_numbers("least_eigenvalue", least_eigenvalue, above=0),
+        delta=real_numbers("delta", delta, above=0, below=1),
+        constant=real_numbers("constant", constant, above=0),
     )
-
-
-def _positive(name: str, value: Reals) -> Float64Array:
-    return real_numbers(name, value, "numbers > 0", lambda given: given > 0.0)
-
-
-def _at_least_0(name: str, value: Reals) -> Float64Array:
-    return real_numbers(name, value, "numbers >= 0", lambda given: given >= 0.0)

@@ -37,6 +37,7 @@ Errors of the paper
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -68,6 +69,17 @@ __all__ = [
 
 #: Smaller shares count as zero, so that 1/share times exp(80) does not overflow.
 _SMALLEST_SHARE = 1e-250
+
+_count = partial(integers, accept_floats=True)
+
+#: The checks of arguments by name.  Those of `alpha` and `v_hat` include at most 1/batch.
+_CHECKS = {
+    "depth": partial(_count, low=0),
+    "width": _count,
+    "batch": _count,
+    "alpha": partial(real_numbers, above=0),
+    "v_hat": partial(real_numbers, low=0),
+}
 
 
 # --- the bounds as printed
@@ -110,12 +122,7 @@ def theorem_1(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64
     >>> theorem_1([0, 10, 100], width=10**6, batch=3, alpha=0.3).round(4)
     array([2.03  , 0.2447, 0.03  ])
     """
-    depth = integers("depth", depth, low=0, accept_floats=True)
-    width = integers("width", width, accept_floats=True)
-    batch = integers("batch", batch, accept_floats=True)
-    alpha = real_numbers("alpha", alpha, "numbers > 0", lambda value: value > 0)
-    depth, width, batch, alpha = broadcast(depth=depth, width=width, batch=batch, alpha=alpha)
-    _require_at_most_one_over_batch("alpha", alpha, batch)
+    depth, width, batch, alpha = _checked(depth=depth, width=width, batch=batch, alpha=alpha)
     with np.errstate(over="ignore"):  # an infinite bound is valid
         return 2 * (1 - 2 * alpha / 3) ** depth + 3 * batch / alpha / np.sqrt(width)
 
@@ -155,7 +162,7 @@ def corollary_3(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float
     """
     bound_of_gap = theorem_1(depth, width, batch, alpha)
     with np.errstate(over="ignore"):
-        return 2 * integers("batch", batch, accept_floats=True) * bound_of_gap
+        return 2 * _count("batch", batch) * bound_of_gap
 
 
 def theorem_5(v_hat: Reals, width: Reals, batch: Reals) -> Float64Array:
@@ -188,10 +195,8 @@ def theorem_5(v_hat: Reals, width: Reals, batch: Reals) -> Float64Array:
     >>> print(theorem_5(0.25, width=10_000, batch=3).round(6))
     0.246111
     """
-    width = integers("width", width, accept_floats=True)
-    contracted = lemma_8(v_hat, batch)
-    broadcast(v_hat=contracted, width=width)
-    return contracted + 1 / np.sqrt(width)
+    v_hat, width, batch = _checked(v_hat=v_hat, width=width, batch=batch)
+    return lemma_8(v_hat, batch) + 1 / np.sqrt(width)
 
 
 def lemma_6(width: Reals) -> Float64Array:
@@ -221,7 +226,7 @@ def lemma_6(width: Reals) -> Float64Array:
     >>> lemma_6([100, 1000])
     array([0.01 , 0.001])
     """
-    return 1 / integers("width", width, accept_floats=True)
+    return 1 / _count("width", width)
 
 
 def lemma_8(v_hat: Reals, batch: Reals) -> Float64Array:
@@ -259,18 +264,20 @@ def lemma_8(v_hat: Reals, batch: Reals) -> Float64Array:
     >>> print((1 / 3 - expected_shares(spectrum)[0]).round(6))
     0.166943
     """
-    v_hat = real_numbers("v_hat", v_hat, "numbers >= 0", lambda value: value >= 0)
-    batch = integers("batch", batch, accept_floats=True)
-    v_hat, batch = broadcast(v_hat=v_hat, batch=batch)
-    _require_at_most_one_over_batch("v_hat", v_hat, batch)
+    v_hat, batch = _checked(v_hat=v_hat, batch=batch)
     return (1 - 2 / 3 * (1 / batch - v_hat)) * v_hat
 
 
-def _require_at_most_one_over_batch(name: str, array: Float64Array, batch: Float64Array) -> None:
-    excess = array > 1 / batch
-    if excess.any():
-        n = int(batch[excess][0])
-        raise ArgumentError(name, float(array[excess][0]), f"at most 1/batch = 1/{n}")
+def _checked(**given: Reals) -> tuple[Float64Array, ...]:
+    """Return the arguments, broadcast, or raise an error if one lies outside its range."""
+    checked = {name: _CHECKS[name](name, value) for name, value in given.items()}
+    arrays = dict(zip(checked, broadcast(**checked), strict=True))
+    for name in arrays.keys() & {"alpha", "v_hat"}:
+        excess = arrays[name] > 1 / arrays["batch"]
+        if excess.any():
+            n = int(arrays["batch"][excess][0])
+            raise ArgumentError(name, float(arrays[name][excess][0]), f"at most 1/batch = 1/{n}")
+    return tuple(arrays.values())
 
 
 # --- the bounded quantities: of a given representation, and of one layer from it
@@ -424,9 +431,8 @@ def one_step_variance(eigenvalues: Reals, width: Reals) -> Float64Array:
     >>> print(one_step_variance([1.0, 9.0], width=100).round(6))
     0.00375
     """
-    width = integers("width", width, accept_floats=True)
-    leading = _shares(eigenvalues)[..., 0]
-    broadcast(eigenvalues=leading, width=width)
+    width = _count("width", width)
+    broadcast(eigenvalues=_shares(eigenvalues)[..., 0], width=width)
     p = expected_shares(eigenvalues)
     # Since Σp = 1, this is 1 − Σp² without cancellation.
     return (p * (1 - p)).sum(axis=-1) / width
@@ -512,8 +518,8 @@ def stationary_squared_gap(width: Reals, batch: Reals) -> Float64Array:
     >>> print(stationary_squared_gap(width=1000, batch=10).round(6))
     0.002945
     """
-    d, n = _width_and_batch(width, batch, smallest_batch=1)
-    return _squared_gap(d, n)
+    d, n = _checked(width=width, batch=batch)
+    return (n - 1) / (4 * n) * np.square(n + 2) / (n + 1) / d
 
 
 def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
@@ -546,18 +552,5 @@ def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
     >>> print(stationary_squared_distance(width=1000, batch=10).round(6))
     0.268889
     """
-    d, n = _width_and_batch(width, batch, smallest_batch=2)
-    return np.square(n) * _squared_gap(d, n - 1)
-
-
-def _width_and_batch(
-    width: Reals, batch: Reals, *, smallest_batch: int
-) -> tuple[Float64Array, ...]:
-    return broadcast(
-        width=integers("width", width, accept_floats=True),
-        batch=integers("batch", batch, low=smallest_batch, accept_floats=True),
-    )
-
-
-def _squared_gap(width: Float64Array, m: Float64Array) -> Float64Array:
-    return (m - 1) / (4 * m) * np.square(m + 2) / (m + 1) / width
+    d, n = _checked(width=width, batch=_count("batch", batch, low=2))
+    return np.square(n) * stationary_squared_gap(d, n - 1)

@@ -101,7 +101,7 @@ def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
     """
     rounding = rounding_unit(finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
-    tau = _in_unit_interval("tau", tau)
+    tau = real_numbers("tau", tau, low=0, high=1)
     trace = np.trace(matrices, axis1=-2, axis2=-1)
     if (trace <= 0).any():
         raise ArgumentError("M", float(trace.min()), "matrices of positive trace")
@@ -145,8 +145,7 @@ def lemma_5_gamma(bound: Reals, width: Reals) -> Float64Array:
     >>> print(lemma_5_gamma(3**0.5, width=32).round(6))
     0.002255
     """
-    bound = real_numbers("bound", bound, "numbers >= 1", lambda value: value >= 1)
-    bound, width = broadcast(bound=bound, width=_width(width))
+    bound, width = broadcast(bound=real_numbers("bound", bound, low=1), width=_width(width))
     return 1 / 8 / bound / width
 
 
@@ -197,7 +196,7 @@ def lemma_7(M: Reals, gamma: Reals) -> Float64Array:
     squared = matrices @ matrices
     row_norms = np.square(matrices).sum(axis=-1)  # (M²)_ii
     cubic = (squared * matrices).sum(axis=(-2, -1))
-    gamma, cubic = broadcast(gamma=_in_unit_interval("gamma", gamma), M=cubic)
+    gamma, cubic = broadcast(gamma=real_numbers("gamma", gamma, low=0, high=1), M=cubic)
     diagonal_squared = np.square(row_norms).sum(axis=-1)
     return _change(matrices.shape[-1], gamma, row_norms.sum(axis=-1), cubic, diagonal_squared)
 
@@ -248,7 +247,7 @@ def proposition_8(eigenvalues: Reals, gamma: Reals) -> Float64Array:
         raise ArgumentError("eigenvalues", float(total[is_off][0]), f"the sum {d}, their number")
     norm = np.square(values).sum(axis=-1)
     cubic = (values**3).sum(axis=-1)
-    gamma, cubic = broadcast(gamma=_in_unit_interval("gamma", gamma), eigenvalues=cubic)
+    gamma, cubic = broadcast(gamma=real_numbers("gamma", gamma, low=0, high=1), eigenvalues=cubic)
     return _change(d, gamma, norm, cubic, np.square(norm) / d)
 
 
@@ -335,7 +334,7 @@ def theorem_14(width: Reals, alpha: Reals, tau: Reals) -> Float64Array:
     >>> theorem_14([16, 64, 256], alpha=0.88, tau=0.5).round(4)
     array([0.6928, 1.3856, 2.7713])
     """
-    tau = _in_unit_interval("tau", tau)
+    tau = real_numbers("tau", tau, low=0, high=1)
     width, alpha, tau = broadcast(width=_width(width), alpha=_regularity(alpha), tau=tau)
     return 2 * np.square(1 - tau) * np.sqrt(1 - alpha) * np.sqrt(width)
 
@@ -383,14 +382,8 @@ def _width(width: Reals) -> Float64Array:
     return integers("width", width, accept_floats=True)
 
 
-def _in_unit_interval(name: str, value: Reals) -> Float64Array:
-    return real_numbers(name, value, "numbers in [0, 1]", lambda array: (array >= 0) & (array <= 1))
-
-
 def _regularity(alpha: Reals) -> Float64Array:
-    return real_numbers(
-        "alpha", alpha, "numbers >= 0 and < 1", lambda value: (value >= 0) & (value < 1)
-    )
+    return real_numbers("alpha", alpha, low=0, below=1)
 
 
 def _change(

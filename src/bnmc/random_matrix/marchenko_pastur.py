@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import Float64Array, generator, instance, integer, real, real_numbers
 from bnmc._support.machine import require_memory
-from bnmc.errors import ArgumentError
 
 
 class _FrozenLaw(ABC):
@@ -149,10 +148,7 @@ class _FrozenLaw(ABC):
         ArgumentError, ArgumentTypeError
             If `q` is not an array of numbers in [0, 1].
         """
-        levels = real_numbers("q", q)
-        outside = levels[(levels < 0) | (levels > 1)]
-        if outside.size:
-            raise ArgumentError("q", float(outside[0]), "probabilities in [0, 1]")
+        levels = real_numbers("q", q, low=0, high=1)
         below = np.clip((levels - self.atom) / self._bulk, 0.0, 1.0)
         above = np.clip((1.0 - levels) / self._bulk, 0.0, 1.0)
         is_atom = (levels <= self.atom) & (self.atom > 0) & (levels < 1)

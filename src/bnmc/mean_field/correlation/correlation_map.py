@@ -425,9 +425,7 @@ class CorrelationMap:
         return level_map(self._layer, q)
 
     def _correlations(self, correlation: ArrayLike) -> FloatArray:
-        return real_numbers(
-            "correlation", correlation, "numbers in [-1, 1]", lambda c: np.abs(c) <= 1.0
-        )
+        return real_numbers("correlation", correlation, low=-1, high=1)
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
         note = ": correlations near 1 or -1 need more terms if the activation has kinks"

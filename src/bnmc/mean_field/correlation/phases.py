@@ -335,7 +335,7 @@ def edge_of_chaos(
     2.0
     """
     layer = pair_layer(activation, 1.0, 0.0, norm, order, 0.0, 0.0)
-    biases = real_numbers("bias_variance", bias_variance, "numbers >= 0", lambda b: b >= 0.0)
+    biases = real_numbers("bias_variance", bias_variance, low=0)
     rtol = real("rtol", rtol, above=0.0)
     if math.isinf(rough_moments(layer.function, 1.0).gradient):
         hint = "it jumps, so every network is chaotic"

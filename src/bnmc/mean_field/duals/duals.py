@@ -133,11 +133,9 @@ class Dual:
         >>> value.round(6), slope.round(6)
         (array([0.      , 0.159155, 0.5     ]), array([0.  , 0.25, 0.5 ]))
         """
-        variances = [
-            real_numbers(name, value, "variances >= 0", lambda array: array >= 0)
-            for name, value in (("p", p), ("q", q))
-        ]
-        first, second, product = broadcast(p=variances[0], q=variances[1], c=real_numbers("c", c))
+        first, second, product = broadcast(
+            p=real_numbers("p", p, low=0), q=real_numbers("q", q, low=0), c=real_numbers("c", c)
+        )
         rtol = real("rtol", rtol, above=0.0)
         excess = np.abs(product) - (1.0 + 64.0 * EPSILON) * np.sqrt(first) * np.sqrt(second)
         if (excess > 0.0).any():
