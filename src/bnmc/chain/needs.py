@@ -43,6 +43,9 @@ TWO_SAMPLES = Need(
 NO_SKIP = Need("skip", lambda chain: chain.skip == 0.0, "0")
 NO_BIAS = Need("bias_variance", lambda chain: chain.bias_variance == 0.0, "0")
 FULLY_CONNECTED = Need("convolution", lambda chain: chain.convolution is None, "None")
+NORM_OVER_BATCH = Need(
+    "norm", lambda chain: chain.normalization.axis == "batch", '"batch" or "batch-uncentred"'
+)
 INDEPENDENT_ENTRIES = Need(
     "weights", lambda chain: not chain.is_orthogonal, "a law with independent entries"
 )
@@ -103,6 +106,35 @@ ROWS_ALONE = (
 
 #: The same with a W that is no convolution.
 ROW_BY_ROW = (FULLY_CONNECTED, *ROWS_ALONE)
+
+#: A map of Gram matrices at infinite width.
+MEAN_FIELD = Need(
+    "order",
+    lambda chain: chain.is_row_by_row or not chain.normalization.acts_on_rows,
+    '"norm-activation"',
+    "bnmc.simulate measures this chain; norms over the features may have this order",
+)
+
+#: A fixed point of that map that all permutations of samples preserve, with a Jacobian.
+SYMMETRIC_FIXED_POINT = (
+    NORM_OVER_BATCH._replace(
+        hint="without a norm over the batch the map acts on pairs of samples: use "
+        "bnmc.mean_field.CorrelationMap.of(chain); a convolution has the same fixed points as the "
+        "fully connected chain"
+    ),
+    NO_BIAS._replace(
+        holds=lambda chain: not chain.shows_bias,
+        hint="with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory",
+    ),
+    NO_SKIP._replace(hint="bnmc.simulate measures this chain"),
+    Need(
+        "eps",
+        lambda chain: chain.eps == 0.0,
+        "0",
+        "iterate bnmc.MeanField(chain).trajectory",
+    ),
+    TWO_SAMPLES._replace(hint="one sample has no Jacobian"),
+)
 
 
 def lacking(chain: Chain, needs: Iterable[Need]) -> Need | None:

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import draw_key, instance, integer, real
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.errors import ArgumentError
+from bnmc.chain.needs import INDEPENDENT_ENTRIES, MEAN_FIELD, require
 from bnmc.mean_field.finite_width.path import path_fluctuations
-from bnmc.mean_field.finite_width.predicted import fluctuations, require_independent
+from bnmc.mean_field.finite_width.predicted import WITHOUT_DEPENDENCE, fluctuations
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
@@ -46,10 +46,7 @@ class MeanField:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = as_chain(chain)
-        # Maps of norms over the features have errors of their own.
-        if chain.normalization.acts_on_rows and not chain.is_row_by_row:
-            hint = "bnmc.simulate measures this chain; norms over the features may have this order"
-            raise ArgumentError("order", chain.order, '"norm-activation"', hint)
+        require(chain, [MEAN_FIELD])
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.
@@ -171,8 +168,7 @@ class MeanField:
         -------
         Fluctuations
             With the mean square of the distance, the width for a distance, the covariance of the
-            entries, and autocorrelations. Under a norm over the features or none, a
-            `PairFluctuations`.
+            entries, and autocorrelations. `Fluctuations.bias` needs a norm over the batch.
 
         Raises
         ------
@@ -436,7 +432,7 @@ class MeanField:
         """
         if not instance("fluctuations", fluctuations, bool, "True or False"):
             return trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
-        require_independent(self.chain)
+        require(self.chain, [INDEPENDENT_ENTRIES], WITHOUT_DEPENDENCE)
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)

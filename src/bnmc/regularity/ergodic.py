@@ -17,7 +17,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import ranges, thread_count
 from bnmc.chain.chain import Chain
-from bnmc.chain.needs import FULLY_CONNECTED, ROWS_ALONE, Need, require
+from bnmc.chain.needs import FULLY_CONNECTED, NORM_OVER_BATCH, ROWS_ALONE, require
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.regularity import ensembles
@@ -391,12 +391,7 @@ _BURN_IN, _BURN_IN_RTOL = 6, 0.01
 #: What the averages need of a chain.
 _NEEDS = (
     FULLY_CONNECTED,
-    Need(
-        "norm",
-        lambda chain: chain.normalization.axis == "batch",
-        '"batch" or "batch-uncentred"',
-        "M has no unit diagonal without; {instead}",
-    ),
+    NORM_OVER_BATCH._replace(hint="M has no unit diagonal without; {instead}"),
     *ROWS_ALONE,
 )
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc.mean_field import CorrelationMap
 from bnmc.mean_field.correlation.fixed_points import correlation_points
-from bnmc.mean_field.correlation.layer import LevelMap, layer_of, pair_function
+from bnmc.mean_field.correlation.layer import LevelMap, pair_function
 
 
 class Wrong:
@@ -25,7 +26,7 @@ class Wrong:
     "options", [{"norm": "none", "bias_variance": 0.5}, {"norm": "rms", "gain": 3.0}]
 )
 def test_errors_are_those_that_wrong_moments_make(options):
-    layer = layer_of(bnmc.Chain(50, 2, "tanh", **options))
+    layer = CorrelationMap.of(bnmc.Chain(50, 2, "tanh", **options)).layer
     level = layer.level(0.7)
     pairs = pair_function(layer.function, level.inner)
     right = LevelMap(layer, level, pairs)
@@ -41,7 +42,7 @@ def test_errors_are_those_that_wrong_moments_make(options):
 @pytest.mark.parametrize("options", [{"skip": 0.6}, {"skip": 0.6, "bias_variance": 0.3}, {}])
 def test_shares_are_the_coefficients_of_the_map(options):
     """Φ(c) = Σ β_k c^k, with the skip connection in β_1 and the biases in β_0."""
-    layer = layer_of(bnmc.Chain(50, 2, "silu", norm="rms", **options))
+    layer = CorrelationMap.of(bnmc.Chain(50, 2, "silu", norm="rms", **options)).layer
     level = layer.level(0.7)
     at = LevelMap(layer, level, pair_function(layer.function, level.inner))
     shares, error = at.shares()
@@ -57,6 +58,7 @@ class Geometric:
 
     def __init__(self, q, terms):
         self.q, self.terms, self.constant = q, terms, 1 - q
+        self.gradient = q / (1 - q)
 
     def slope(self, correlation):
         return (1 - self.q) * self.q / (1 - self.q * correlation) ** 2, 0.0
@@ -74,7 +76,7 @@ def test_terms_that_are_left_out_are_bounded(q, terms):
     geometric series with the last B_j.
     """
     gradient = q / (1 - q)
-    inner, _ = correlation_points(Geometric(q, terms), gradient, 1e-9)
+    inner, _ = correlation_points(Geometric(q, terms), 1e-9)
     assert abs(inner.correlation - (1 - q) / q) <= inner.error
     tails = q ** np.arange(1, terms + 1)
 

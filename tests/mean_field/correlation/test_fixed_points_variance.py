@@ -62,7 +62,7 @@ def test_a_factor_per_layer_within_rounding_is_one(rate, limit):
 
     Then every variance is a fixed point, and a network keeps the one that it starts with.
     """
-    layer = pair_layer("linear", rate, 0.0, "none", "norm-activation", 0.0, 0.0)
+    layer = pair_layer("linear", "none", "norm-activation", weight_variance=rate)
     assert layer.scale_rate == rate
     expected = [] if limit == 3.0 else [0.0]
     assert [point.variance for point in variance_points(layer)] == expected
@@ -72,5 +72,7 @@ def test_a_factor_per_layer_within_rounding_is_one(rate, limit):
 
 @pytest.mark.parametrize("steps", [15, 16])
 def test_a_bias_makes_the_variance_diverge_if_the_factor_is_one(steps):
-    layer = pair_layer("linear", 1.0 - steps * ULP, 0.1, "none", "norm-activation", 0.0, 0.0)
+    layer = pair_layer(
+        "linear", "none", "norm-activation", weight_variance=1.0 - steps * ULP, bias_variance=0.1
+    )
     assert attractor(layer, 3.0) == math.inf

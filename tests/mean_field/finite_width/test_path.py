@@ -138,7 +138,7 @@ def test_least_widths_of_deep_layers(activation):
         s.multiplicity * np.trace(s.jacobian @ s.variance @ s.jacobian.T) for s in sectors
     )
     total = sum(s.multiplicity * np.trace(s.variance) for s in sectors)
-    rho, r = np.sqrt(carried / total), law._relative_square
+    rho, r = np.sqrt(carried / total), law.relative_square
     # Standard errors are 5 %, and rate¹⁶ < 1e-3.
     assert found.nonlinearity[-1] == pytest.approx(rho * r / (1 - rho), rel=0.2)
     assert found.least_widths[-1] <= 1.2 * law.least_width

@@ -38,9 +38,10 @@ def test_covariance_is_the_limit_of_its_recursion(name, n):
     chain = chain_of(name, n)
     law = MeanField(chain).fluctuations()
     assert isinstance(law, PairFluctuations)
+    assert not law.centred
     field = CorrelationMap.of(chain)
     q, c = field.phase().variance, field.phase().correlation
-    at = pair_moments(field.layer, field.layer.level(q), q, c, FINE)
+    at = pair_moments(field.layer, q, c, FINE)
     point = law.fixed_point
     covariance = chain.gain**2 * point.gram + chain.bias_variance
     np.testing.assert_allclose(covariance[0, :2], [q, q * c], rtol=1e-9)

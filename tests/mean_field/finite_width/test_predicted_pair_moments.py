@@ -7,7 +7,7 @@ import pytest
 
 from bnmc.chain import Activation, Chain
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.correlation.layer import layer_of
+from bnmc.mean_field import CorrelationMap
 from bnmc.mean_field.finite_width.predicted import FINE, pair_moments
 
 Q, C = 0.5, 0.6
@@ -59,8 +59,8 @@ def following(chain, covariance):
 @pytest.mark.parametrize("name", CASES)
 def test_jacobian_is_that_of_the_map(name):
     chain = chain_of(name)
-    layer = layer_of(chain)
-    found = pair_moments(layer, layer.level(Q), Q, C, FINE)
+    layer = CorrelationMap.of(chain).layer
+    found = pair_moments(layer, Q, C, FINE)
     covariance = Q * np.array([[1.0, C], [C, 1.0]])
     gram = following(chain, covariance)
     np.testing.assert_allclose([found.square, found.pair], gram[0], rtol=1e-10)
@@ -86,9 +86,8 @@ def test_jacobian_is_that_of_the_map(name):
 def test_noise_is_the_covariance_of_the_entries_of_a_row(name):
     """The entries g_ij of four samples, with the derivative of σ, on 20⁴ nodes."""
     chain = chain_of(name)
-    layer = layer_of(chain)
-    level = layer.level(Q)
-    found = pair_moments(layer, level, Q, C, FINE).noise
+    layer = CorrelationMap.of(chain).layer
+    found = pair_moments(layer, Q, C, FINE).noise
     after = chain.order == "activation-norm"
     before = chain.norm != "none" and not after
     r = Q / (Q + chain.eps) if before else Q
@@ -119,8 +118,8 @@ def test_noise_is_the_covariance_of_the_entries_of_a_row(name):
 @pytest.mark.parametrize("c", [0.0, 1 - 1e-6])
 def test_uncorrelated_and_nearly_equal_samples_of_relu(c):
     """The product moments of relu: E u₁u₂ over a quadrant, and E u₊⁴ = 3/2 for equal samples."""
-    layer = layer_of(Chain(8, 2, "relu", norm="none"))
-    found = pair_moments(layer, layer.level(1.0), 1.0, c, FINE)
+    layer = CorrelationMap.of(Chain(8, 2, "relu", norm="none")).layer
+    found = pair_moments(layer, 1.0, c, FINE)
     angle = math.pi - math.acos(c)
     pair = (math.sqrt(1 - c * c) + angle * c) / (2 * math.pi)
     assert found.pair == pytest.approx(pair, abs=1e-12)
@@ -133,6 +132,8 @@ def test_uncorrelated_and_nearly_equal_samples_of_relu(c):
 
 
 def test_fourth_moments_that_are_infinite():
-    layer = layer_of(Chain(8, 2, Activation(lambda x: np.exp(x * x / 7)), norm="none"))
+    layer = CorrelationMap.of(
+        Chain(8, 2, Activation(lambda x: np.exp(x * x / 7)), norm="none")
+    ).layer
     with pytest.raises(ArgumentError, match=r"^activation: .*finite fourth moment"):
-        pair_moments(layer, layer.level(1.0), 1.0, 0.5, FINE)
+        pair_moments(layer, 1.0, 0.5, FINE)

@@ -7,7 +7,7 @@ import pytest
 from spheres import brute_force, brute_force_uncentred, centred_points, full_points
 
 from bnmc.chain import Chain
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mean_field import MeanField
 from bnmc.mean_field.fixed_point import uncentred
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
@@ -158,3 +158,18 @@ def test_pairs_of_four_samples_without_centring():
     found = point.jacobians
     assert len(found) == 3
     assert found[2].item() == pytest.approx(pairs.ravel() @ jacobian @ pairs.ravel(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kind", "message"),
+    [
+        ((0, 1, 2), (0, 1), ArgumentError, "^first: .*a row and a column"),
+        ((0, 1), (0, -1), ArgumentError, "^second: got -1"),
+        ((0, 1), 3, ArgumentTypeError, "^second: "),
+        ((0, 0.5), (0, 1), ArgumentTypeError, "^first: "),
+    ],
+)
+def test_an_entry_has_a_row_and_a_column(first, second, kind, message):
+    covariance = MeanField(Chain(10, 2, "relu")).fluctuations().covariance(1)
+    with pytest.raises(kind, match=message):
+        covariance.between(first, second)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real, real_numbers
 from bnmc.chain.chain import Chain
+from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation.fixed_points import (
@@ -24,12 +25,16 @@ from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
 from bnmc.mean_field.correlation.layer import (
     LevelMap,
     PairLayer,
-    layer_of,
     level_map,
     pair_layer,
 )
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
+
+_FULLY_CONNECTED = FULLY_CONNECTED._replace(
+    hint="its map acts on the Gram matrix of samples and positions: bnmc.MeanField(chain).step; "
+    "fixed points are those of the chain without convolution"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +146,15 @@ class CorrelationMap:
         skip: float = 0.0,
         eps: float = 0.0,
     ) -> None:
-        self._layer = pair_layer(activation, weight_variance, bias_variance, norm, order, skip, eps)
+        self._layer = pair_layer(
+            activation,
+            norm,
+            order,
+            weight_variance=weight_variance,
+            bias_variance=bias_variance,
+            skip=skip,
+            eps=eps,
+        )
 
     @classmethod
     def of(cls, chain: Chain) -> Self:
@@ -165,9 +178,16 @@ class CorrelationMap:
         >>> CorrelationMap.of(chain).phase().name
         'critical'
         """
-        made = cls.__new__(cls)
-        made._layer = layer_of(chain)
-        return made
+        require(chain, [_FULLY_CONNECTED])
+        return cls(
+            chain.activation,
+            weight_variance=chain.gain**2,
+            bias_variance=chain.bias_variance,
+            norm=chain.normalization,
+            order=chain.order,
+            skip=chain.skip,
+            eps=chain.eps,
+        )
 
     @property
     def layer(self) -> PairLayer:
@@ -292,7 +312,7 @@ class CorrelationMap:
             name, allowed = self._layer.function.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
-        points = correlation_points(at, float(at.slope(np.ones(1))[0][0]), tolerance)
+        points = correlation_points(at, tolerance)
         worst = max(point.error for point in points)
         rtol = real("rtol", rtol, above=0.0)
         return within(points, worst, rtol, "fixed point of the correlation")
@@ -348,8 +368,7 @@ class CorrelationMap:
         start = real("start", start, above=0.0)
         tolerance = real("tolerance", tolerance, low=0.0)
         variance = attractor(self._layer, start)
-        at = level_map(self._layer, variance) if 0.0 < variance < math.inf else None
-        phase, worst = phase_of(self._layer, variance, at, tolerance)
+        phase, worst = phase_of(self._layer, variance, tolerance)
         return within(phase, worst, real("rtol", rtol, above=0.0), "phase")
 
     def trajectory(

@@ -202,20 +202,17 @@ def _point(layer: PairLayer, variance: float) -> VariancePoint:
 _ROUNDING = 1e-13
 
 
-def correlation_points(
-    at: LevelMap, gradient: float, tolerance: float
-) -> tuple[CorrelationPoint, ...]:
+def correlation_points(at: LevelMap, tolerance: float) -> tuple[CorrelationPoint, ...]:
     """Return the fixed points of Φ, by increasing correlation.
 
     Parameters
     ----------
     at : LevelMap
         Φ, not the identity.
-    gradient : float
-        Φ′(1).
     tolerance : float
         Φ′(1) up to 1 + tolerance counts as at most 1.
     """
+    gradient = at.gradient
     chaotic = gradient > 1.0 + tolerance
     top = CorrelationPoint(correlation=1.0, slope=gradient, stable=not chaotic, error=0.0)
     if not chaotic:

@@ -27,14 +27,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from bnmc._support.arguments import choice, real
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import ORDERS
 from bnmc.chain.norms import Norm
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import (
     ActivationLike,
     GaussianFunction,
@@ -50,13 +50,12 @@ from bnmc.mean_field.pairwise_layer import NO_VARIANCE, PairwiseLayer, kind_of
 
 #: Normalizations over the features, and none; a string that begins with "group" is one, too.
 _NORMS = ("none", "layer", "rms", "group")
-_ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
 # Largest variance and factor: their squares and products are far from the end of float64.
 _MOST = 1e100
 
 
-class Level(NamedTuple):
+class VarianceLevel(NamedTuple):
     """The quantities of a layer whose inputs have a given variance.
 
     Attributes
@@ -121,7 +120,7 @@ class PairLayer(PairwiseLayer):
         left, right = self.function.slopes
         return self.skip**2 + self.weight_variance * 0.5 * (left * left + right * right)
 
-    def level(self, variance: float) -> Level:
+    def level(self, variance: float) -> VarianceLevel:
         """Return the level at a variance q > 0.
 
         Raises
@@ -131,11 +130,11 @@ class PairLayer(PairwiseLayer):
         """
         return self._level(variance, moments(self.function, self.argument(variance)))
 
-    def rough_level(self, variance: float) -> Level:
+    def rough_level(self, variance: float) -> VarianceLevel:
         """Return the level at q > 0 without errors, ``inf`` where the mean square is not finite."""
         return self._level(variance, rough_moments(self.function, self.argument(variance)))
 
-    def _level(self, variance: float, inner: Moments) -> Level:
+    def _level(self, variance: float, inner: Moments) -> VarianceLevel:
         w, skip, stream = self.weight_variance, self.skip**2, self.stream(variance)
         if self.norm_is_first:
             mean, factor, part, error = 0.0, 1.0, inner.square, inner.error
@@ -156,7 +155,7 @@ class PairLayer(PairwiseLayer):
             change = inner.square_slope - (2.0 * mean * inner.mean_slope if mean else 0.0)
             slope = skip + w * self.eps * factor * factor * change
         gradient = skip * stream + w * factor * inner.variance * inner.gradient
-        return Level(
+        return VarianceLevel(
             inner=inner,
             stream=stream,
             mean=mean,
@@ -176,12 +175,13 @@ class PairLayer(PairwiseLayer):
 
 def pair_layer(
     activation: ActivationLike,
-    weight_variance: float,
-    bias_variance: float,
     norm: str | Norm,
     order: str,
-    skip: float,
-    eps: float,
+    *,
+    weight_variance: float = 1.0,
+    bias_variance: float = 0.0,
+    skip: float = 0.0,
+    eps: float = 0.0,
 ) -> PairLayer:
     """Check the arguments and return the layer.
 
@@ -197,70 +197,27 @@ def pair_layer(
         weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
         bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
         norm=_kind(norm),
-        order=choice("order", order, _ORDERS),
+        order=choice("order", order, ORDERS),
         skip=real("skip", skip, low=-_MOST, high=_MOST),
         eps=real("eps", eps, low=0.0, high=_MOST),
     )
 
 
-def layer_of(chain: Chain) -> PairLayer:
-    """Return the layer of a chain.
-
-    Raises
-    ------
-    ArgumentError
-        If the chain normalizes over the batch, or has positions, whose maps do not act on pairs.
-    """
-    chain = as_chain(chain)
-    # A bias adds its variance to all covariances; every other map mixes samples or positions.
-    if chain.covariance.convolution is not None:
-        hint = (
-            "its map acts on the Gram matrix of samples and positions: bnmc.MeanField(chain).step; "
-            "fixed points are those of the chain without convolution"
-        )
-        raise ArgumentError("chain", chain, "a chain of fully connected layers", hint)
-    return pair_layer(
-        chain.activation, chain.gain**2, chain.bias_variance, chain.normalization, chain.order,
-        chain.skip, chain.eps,
-    )  # fmt: skip
-
-
 def _kind(norm: str | Norm) -> str:
     """Return "none", "layer" or "rms" for an argument `norm`."""
-    if isinstance(norm, Norm):
-        if norm.axis == "batch":
-            raise _of_batch(norm.name)
+    if isinstance(norm, Norm) and norm.axis != "batch":
         return kind_of(norm)
-    if not isinstance(norm, str):
-        raise ArgumentTypeError("norm", norm, ", ".join(_NORMS))
-    if norm.startswith("batch"):
-        raise _of_batch(norm)
-    if norm.startswith("group"):
-        return "layer"
-    return choice("norm", norm, _NORMS)
-
-
-def _of_batch(name: str) -> ArgumentError:
-    hint = "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)"
-    return ArgumentError("norm", name, ", ".join(_NORMS), hint)
+    name = norm.name if isinstance(norm, Norm) else norm
+    if isinstance(norm, Norm) or str(name).startswith("batch"):
+        hint = "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)"
+        raise ArgumentError("norm", name, ", ".join(_NORMS), hint)
+    return "layer" if str(name).startswith("group") else choice("norm", name, _NORMS)
 
 
 # --- V as a function of the correlation
 
 # Relative rounding error of a closed form.
 _ROUNDING = 32.0 * EPSILON
-
-
-class _PairFunction(Protocol):
-    """V(ρ) = E σ(u)σ(v) and its derivative with respect to ρ, on [−1, 1]."""
-
-    def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
-        """Return V(ρ) and the largest error, relative to V(1)."""
-        ...
-
-    def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
-        """Return V′(ρ) and the largest error, relative to V′(ρ) or to V(1)."""
-        ...
 
 
 class _Closed(NamedTuple):
@@ -338,6 +295,11 @@ class PowerSeries(NamedTuple):
         return np.asarray(total), worst + self.noise * min(terms, 1.0 / (1.0 - _largest(size)))
 
 
+#: V(ρ) = E σ(u)σ(v) and its derivative with respect to ρ, on [−1, 1]: values, and the largest error
+#: relative to V(1), or to V′(ρ) if that is larger.
+_PairFunction = _Closed | PowerSeries
+
+
 def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
     """Return V at the variance of some moments.
 
@@ -368,12 +330,12 @@ class LevelMap(NamedTuple):
     Attributes
     ----------
     layer : PairLayer
-    level : Level
+    level : VarianceLevel
     pairs : _PairFunction
     """
 
     layer: PairLayer
-    level: Level
+    level: VarianceLevel
     pairs: _PairFunction
 
     def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
@@ -393,6 +355,11 @@ class LevelMap(NamedTuple):
         slope, error = self.pairs.slope(correlation)
         total = (layer.skip**2 * level.stream + self._weight * slope) / level.following
         return np.asarray(total), self._error(error)
+
+    @property
+    def gradient(self) -> float:
+        """Φ′(1)."""
+        return float(self.slope(np.ones(1))[0][0])
 
     @property
     def constant(self) -> float:

@@ -36,7 +36,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     moments,
     rough_moments,
 )
-from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, pair_layer
+from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map, pair_layer
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 
 # The limit of infinite variance is evaluated here.
@@ -116,9 +116,7 @@ class Phase:
         )
 
 
-def phase_of(
-    layer: PairLayer, variance: float, at: LevelMap | None, tolerance: float
-) -> tuple[Phase, float]:
+def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:
     """Return the phase, and the error of its least accurate number.
 
     Parameters
@@ -126,13 +124,12 @@ def phase_of(
     layer : PairLayer
     variance : float
         The attractor of the variance, possibly 0 or ``inf``.
-    at : LevelMap or None
-        Φ at that variance; None if it is 0 or ``inf``.
     tolerance : float
         Largest |χ − 1| of the critical phase.
     """
-    if at is None:
+    if not 0.0 < variance < math.inf:
         return _degenerate(layer, variance, tolerance)
+    at = level_map(layer, variance)
     level = at.level
     gradient = level.gradient
     correlation: float | None = 1.0
@@ -140,10 +137,10 @@ def phase_of(
     if at.is_identity:
         correlation, rate = None, 1.0
     elif gradient > 1.0 + tolerance:
-        points = correlation_points(at, gradient, tolerance)
+        points = correlation_points(at, tolerance)
         inner = next(point for point in points if point.stable)
         correlation, rate, error = inner.correlation, inner.slope, inner.error
-    gradient_error = _gradient_error(layer, variance)
+    gradient_error = _gradient_error(layer, level, variance)
     phase = Phase(
         name=_name(gradient, tolerance),
         variance=variance,
@@ -162,9 +159,8 @@ def _name(gradient: float, tolerance: float) -> str:
     return "ordered" if gradient < 1.0 else "chaotic"
 
 
-def _gradient_error(layer: PairLayer, variance: float) -> float:
+def _gradient_error(layer: PairLayer, level: VarianceLevel, variance: float) -> float:
     """Return the error of χ: that of its moments, and that of the fixed point it is taken at."""
-    level = layer.level(variance)
     if not math.isfinite(level.gradient):
         return 0.0
     error = level.gradient_error * level.gradient
@@ -277,9 +273,11 @@ class EdgeOfChaos:
 
 
 class _Point(NamedTuple):
-    weight: float
+    """The edge at one bias variance; the names are those of `EdgeOfChaos`."""
+
+    weight_variance: float
     variance: float
-    slope: float
+    variance_slope: float
     error: float
 
 
@@ -334,41 +332,34 @@ def edge_of_chaos(
     >>> float(edge_of_chaos("relu").weight_variance)
     2.0
     """
-    layer = pair_layer(activation, 1.0, 0.0, norm, order, 0.0, 0.0)
+    layer = pair_layer(activation, norm, order)
     biases = real_numbers("bias_variance", bias_variance, low=0)
     rtol = real("rtol", rtol, above=0.0)
     if math.isinf(rough_moments(layer.function, 1.0).gradient):
         hint = "it jumps, so every network is chaotic"
         raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
     points = [_point(layer, float(bias)) for bias in biases.reshape(-1)]
-    columns = [np.reshape([point[k] for point in points], biases.shape) for k in range(4)]
-    edge = EdgeOfChaos(
-        bias_variance=biases,
-        weight_variance=columns[0],
-        variance=columns[1],
-        variance_slope=columns[2],
-        error=columns[3],
-    )
+    columns = {
+        name: np.reshape([getattr(point, name) for point in points], biases.shape)
+        for name in _Point._fields
+    }
+    edge = EdgeOfChaos(bias_variance=biases, **columns)
     return within(edge, float(np.max(edge.error, initial=0.0)), rtol, "edge")
 
 
-def _lengths(layer: PairLayer, at: Moments) -> float:
-    """Return V(q), or v(q) if the norm follows σ and subtracts the mean."""
-    centred = layer.norm == "layer" and not layer.norm_is_first
-    return at.square - at.mean**2 if centred else at.square
-
-
-def _bias(layer: PairLayer, variance: float) -> float:
-    """Return σ_b² at the point of the curve with the parameter q; NaN if there is none."""
-    at = rough_moments(layer.function, variance)
+def _curve(layer: PairLayer, at: Moments) -> tuple[float, float]:
+    """Return σ_w² and σ_b² at the point of the curve with the parameter q; NaN if there is none."""
     if not math.isfinite(at.square) or at.gradient == 0.0:
-        return math.nan
-    return variance - _lengths(layer, at) / at.gradient
+        return math.nan, math.nan
+    centred = layer.norm == "layer" and not layer.norm_is_first
+    ratio = (at.square - at.mean**2 if centred else at.square) / at.gradient
+    weight = 1.0 / at.gradient if layer.norm_is_first else ratio
+    return weight, at.variance - ratio
 
 
-def _weight(layer: PairLayer, at: Moments) -> float:
-    part = 1.0 if layer.norm_is_first else _lengths(layer, at)
-    return part / at.gradient
+def _rough_bias(layer: PairLayer, variance: float) -> float:
+    """Return σ_b² of the curve without errors."""
+    return _curve(layer, rough_moments(layer.function, variance))[1]
 
 
 def _point(layer: PairLayer, bias: float) -> _Point:
@@ -381,12 +372,14 @@ def _point(layer: PairLayer, bias: float) -> _Point:
         return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
     # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
     smallest = SMALLEST if bias > 0.0 else _SMALLEST_ROOT
-    points = [_at(layer, q) for q in variance_roots(lambda q: _bias(layer, q) - bias, smallest)]
+    points = [
+        _at(layer, q) for q in variance_roots(lambda q: _rough_bias(layer, q) - bias, smallest)
+    ]
     if bias == 0.0 and layer.norm == "none":
         points = _with_zero(layer, points)
     if not points:
         raise _no_edge(layer, bias, "does not pass here")
-    stable = [point for point in points if abs(point.slope) <= 1.0]
+    stable = [point for point in points if abs(point.variance_slope) <= 1.0]
     return (stable or points)[0]
 
 
@@ -406,15 +399,14 @@ def _on_line(layer: PairLayer, bias: float) -> _Point:
 def _at(layer: PairLayer, variance: float) -> _Point:
     """Return the point of the curve with the parameter q."""
     at = moments(layer.function, variance)
-    weight = _weight(layer, at)
+    weight, bias = _curve(layer, at)
     step = _STEP * variance
-    nearby = rough_moments(layer.function, variance + step)
-    ratio = _lengths(layer, at) / at.gradient
-    noise = ratio * (3.0 * at.error + at.gradient_error) + 4.0 * EPSILON * variance
-    steepness = abs(_bias(layer, variance + step) - _bias(layer, variance)) / step
+    later, moved = _curve(layer, rough_moments(layer.function, variance + step))
+    spread = 3.0 * at.error + at.gradient_error
+    noise = (variance - bias) * spread + 4.0 * EPSILON * variance
+    steepness = abs(moved - _rough_bias(layer, variance)) / step
     shift = noise / steepness if steepness > 0.0 else math.inf
-    change = abs(_weight(layer, nearby) / weight - 1.0) / step
-    error = 3.0 * at.error + at.gradient_error + 2.0 * change * shift
+    error = spread + 2.0 * abs(later / weight - 1.0) / step * shift
     slope = weight * at.square_slope if layer.norm == "none" else 0.0
     return _Point(weight, variance, slope, error)
 
@@ -426,7 +418,7 @@ def _with_zero(layer: PairLayer, points: list[_Point]) -> list[_Point]:
     if not abs(least.square - SMALLEST * limit) <= 1e-3 * SMALLEST * limit:
         return points
     # The slope is 1 there.  The variance decreases if the curve leaves upwards.
-    falls = _bias(layer, _SMALLEST_ROOT) >= 0.0
+    falls = _rough_bias(layer, _SMALLEST_ROOT) >= 0.0
     zero = _Point(1.0 / limit, 0.0, 1.0 if falls else 1.0 + EPSILON, error)
     return [zero, *points] if falls else [*points, zero]
 

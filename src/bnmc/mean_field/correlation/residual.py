@@ -36,15 +36,9 @@ from bnmc._support.arguments import real
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
-from bnmc.mean_field.correlation.gaussian_moments import (
-    ActivationLike,
-    gaussian_function,
-    moments,
-    rough_moments,
-)
+from bnmc.mean_field.correlation.gaussian_moments import ActivationLike, rough_moments
 from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import within
-from bnmc.mean_field.pairwise_layer import NO_VARIANCE
 from bnmc.mean_field.roots import roots
 
 
@@ -123,19 +117,17 @@ def isometry_rate(
     >>> round(relu.beta, 6), round(relu.correlation_rate, 6), round(relu.escape_rate, 6)
     (1.266529, 0.733471, 1.466942)
     """
-    function = gaussian_function(activation)
-    at = moments(function, real("variance", variance, above=0.0))
+    layer = pair_layer(activation, "layer", "activation-norm")
+    q = real("variance", variance, above=0.0)
     rtol = real("rtol", rtol, above=0.0)
-    spread = at.square - at.mean**2
-    if not spread > NO_VARIANCE * at.square:
-        raise ArgumentError("activation", function.name, "a function that is not constant")
-    slope = min(at.first**2 / spread, 1.0)
-    error = 3.0 * at.error * (at.square / spread) * (1.0 + slope)
+    level = layer.level(q)
+    slope = min(level.inner.first**2 * level.factor, 1.0)
+    error = level.error * (1.0 + slope)
     result = IsometryRate(
         beta=2.0 - slope,
         correlation_rate=slope,
         gap_rate=slope**2,
-        escape_rate=at.variance * at.gradient / spread,
+        escape_rate=q * level.gradient,
         error=error,
     )
     return within(result, error, rtol, "β")
@@ -198,6 +190,9 @@ class GrowthLaw:
             "stretched": f"exp({self.rate:.4g} √l)",
         }[self.kind]
         return law if self.coefficient is None else f"{self.coefficient:.4g} {law}"
+
+
+_CONSTANT = GrowthLaw(kind="constant", rate=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +272,13 @@ def residual_growth(
     >>> print(tanh.variance, "|", tanh.limit, "|", tanh.correlation, "|", tanh.gradient)
     0.3943 l | 0.0 | l^-0.06953 | l^1.178
     """
-    layer = pair_layer(activation, weight_variance, bias_variance, norm, "pre-activation", 0.0, 0.0)
+    layer = pair_layer(
+        activation,
+        norm,
+        "pre-activation",
+        weight_variance=weight_variance,
+        bias_variance=bias_variance,
+    )
     if layer.norm != "none":
         return _normalized(layer)
     slopes, limits = _at_infinity(layer)
@@ -292,26 +293,24 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
     at = level_map(layer, 1.0)
     level = at.level
     growth, gradient = level.following, level.gradient / level.following
-    variance = GrowthLaw(kind="linear", rate=1.0, coefficient=growth)
-    backwards = GrowthLaw(kind="power", rate=gradient)
     # Φ is that of a network without skip connection, whose variance is fixed after one layer.
-    if at.is_identity:
-        constant = GrowthLaw(kind="constant", rate=0.0)
-        return ResidualGrowth(
-            variance=variance, limit=None, correlation=constant, gradient=backwards
-        )
-    if abs(gradient - 1.0) <= _CRITICAL:
+    limit: float | None = None
+    law = _CONSTANT
+    if not at.is_identity and abs(gradient - 1.0) <= _CRITICAL:
         bend = _bend(*layer.function.slopes) if layer.function.slopes is not None else 0.0
         if bend == 0.0:
             allowed = "a variance off the edge of chaos for such an activation"
             raise ArgumentError("bias_variance", layer.bias_variance, allowed)
-        law = GrowthLaw(kind="logarithmic", rate=-2.0, coefficient=4.0 / bend**2)
-        return ResidualGrowth(variance=variance, limit=1.0, correlation=law, gradient=backwards)
-    points = correlation_points(at, gradient, _CRITICAL)
-    point = next(point for point in points if point.stable)
-    law = GrowthLaw(kind="power", rate=point.slope - 1.0)
+        limit, law = 1.0, GrowthLaw(kind="logarithmic", rate=-2.0, coefficient=4.0 / bend**2)
+    elif not at.is_identity:
+        points = correlation_points(at, _CRITICAL)
+        point = next(point for point in points if point.stable)
+        limit, law = point.correlation, GrowthLaw(kind="power", rate=point.slope - 1.0)
     return ResidualGrowth(
-        variance=variance, limit=point.correlation, correlation=law, gradient=backwards
+        variance=GrowthLaw(kind="linear", rate=1.0, coefficient=growth),
+        limit=limit,
+        correlation=law,
+        gradient=GrowthLaw(kind="power", rate=gradient),
     )
 
 
@@ -321,8 +320,7 @@ def _homogeneous(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     grows = GrowthLaw(kind="exponential", rate=1.0 + kappa)
     bend = _bend(left, right)
     if bend == 0.0:
-        constant = GrowthLaw(kind="constant", rate=0.0)
-        return ResidualGrowth(variance=grows, limit=None, correlation=constant, gradient=grows)
+        return ResidualGrowth(variance=grows, limit=None, correlation=_CONSTANT, gradient=grows)
     root = 2.0 * (1.0 + kappa) / (kappa * bend)
     law = GrowthLaw(kind="power", rate=-2.0, coefficient=root * root)
     return ResidualGrowth(variance=grows, limit=1.0, correlation=law, gradient=grows)

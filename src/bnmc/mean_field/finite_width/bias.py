@@ -44,7 +44,7 @@ from bnmc.chain.activations import Activation
 from bnmc.mean_field.finite_width.joint_moments import angle_rule
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.expectations import Turned, resolved
-from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint
+from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.resolution import evaluate, jumps, panels_of
@@ -58,22 +58,28 @@ _FIVE = np.arange(-2.0, 3.0)
 
 
 def mean_bias(
-    activation: Activation, point: FixedPoint, sectors: tuple[Sector, ...], centred: bool
+    activation: Activation,
+    point: FixedPoint,
+    sectors: tuple[Sector, ...],
+    covariance: EntryCovariance,
+    centred: bool,
 ) -> tuple[float, float]:
     """Return the diagonal and the other entries of E G − G*, times the width.
 
     Parameters
     ----------
     activation : Activation
-        The activation; odd, if the norm does not centre.
     point : FixedPoint
-        The fixed point.
     sectors : tuple of Sector
-        The stationary covariance.
+        The stationary covariance S.
+    covariance : EntryCovariance
+        S, by entries.
     centred : bool
         Whether the norm centres.
     """
     n = point.batch
+    if not (centred or point.c == 0.0):  # 0 is exact: σ is odd
+        return _uncentred_bias(activation, point, sectors[0], covariance)
     if n <= (3 if centred else 1):  # Σu_i⁴ is constant
         return 0.0, 0.0
     m = n - 1 if centred else n
@@ -108,29 +114,14 @@ def mean_bias(
 _ANGLE_ORDER, _ORDER = 10, 16
 
 
-def uncentred_bias(
-    activation: Activation,
-    batch: int,
-    point: SymmetricFixedPoint,
-    trivial: Sector,
-    covariance: EntryCovariance,
+def _uncentred_bias(
+    activation: Activation, point: FixedPoint, trivial: Sector, covariance: EntryCovariance
 ) -> tuple[float, float]:
-    """Return the diagonal and the other entries of E G − G*, times the width.
+    """Return the diagonal and the other entries of E G − G*, times the width; c < 1.
 
-    Parameters
-    ----------
-    activation : Activation
-        The activation, not odd.
-    batch : int
-        n ≥ 2.
-    point : SymmetricFixedPoint
-        The fixed point, with c < 1.
-    trivial : Sector
-        The sector of matrices that permutations preserve.
-    covariance : EntryCovariance
-        S.
+    `trivial` is the sector of matrices that permutations preserve.
     """
-    n = batch
+    n = point.batch
     sigma = resolved(activation, n, wider=True)
     kinks = jumps(activation, sigma.breaks)
     nodes = angle_rule(n, point, kinks, sigma.edge, _ANGLE_ORDER)
@@ -160,7 +151,7 @@ def _score(
     n: int,
     trivial: Sector,
     cov: EntryCovariance,
-    point: SymmetricFixedPoint,
+    point: FixedPoint,
     cubes: float,
     fourths: float,
 ) -> FloatArray:

@@ -44,33 +44,20 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
-from bnmc.chain.needs import FULLY_CONNECTED, NO_SKIP, TWO_SAMPLES, require
+from bnmc.chain.needs import FULLY_CONNECTED, INDEPENDENT_ENTRIES, NO_SKIP, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, NotMixing
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
 from bnmc.mean_field.correlation.gaussian_moments import normal_panels
-from bnmc.mean_field.correlation.layer import Level, PairLayer
+from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map
 from bnmc.mean_field.correlation.phases import Phase
-from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.joint_moments import (
     joint_moments,
     odd_moments,
     uncentred_moments,
 )
-from bnmc.mean_field.finite_width.results import (
-    Fluctuations,
-    PairFluctuations,
-    inverse_root,
-    mean_square_of,
-    require_known,
-)
-from bnmc.mean_field.finite_width.sectors import (
-    EntryCovariance,
-    Sector,
-    noises,
-    pair_jacobians,
-    stationary,
-)
+from bnmc.mean_field.finite_width.results import Fluctuations
+from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector, noises, stationary
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
@@ -83,10 +70,13 @@ _ELSEWHERE = ("backward_rate", "cross_batch", "cross_batch_rate")
 # Rules for the joint moments agree to this, in units of the relative error that is asked for.
 _AGREED = 0.3
 
+#: What to do if the weights are not independent.
+WITHOUT_DEPENDENCE = "rows of W a are dependent: measure the spread of a run of bnmc.simulate"
+
 
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
-    require_independent(chain)
+    require(chain, [INDEPENDENT_ENTRIES], WITHOUT_DEPENDENCE)
     instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
     require(chain, [FULLY_CONNECTED], instead)
     if not chain.normalization.has_symmetric_fixed_point:
@@ -106,25 +96,23 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     centres = chain.normalization.hides_common_part
     with quadrature_errors_as_arguments(chain.activation):
         fine, coarse = _sectors(chain.activation, chain.batch, point, centres, rtol)
-    isotropic = centres or point.c == 0.0
-    law = Fluctuations(
-        fixed_point=point,
-        sectors=fine,
-        centred=centres,
-        coarse=coarse,
-        point_error=used[worst],
-        activation=chain.activation,
-        mean_shift=mean_bias(chain.activation, point, fine, centres) if isotropic else None,
+    return _accurate(
+        Fluctuations(
+            fixed_point=point,
+            sectors=fine,
+            coarse=coarse,
+            point_error=used[worst],
+            chain=chain,
+        ),
+        rtol,
     )
-    require_known(law, rtol)
-    return law
 
 
-def require_independent(chain: Chain) -> None:
-    """Raise `ArgumentError` if the weights are not independent."""
-    if chain.weights == "haar":
-        hint = "rows of W a are dependent: measure the spread of a run of bnmc.simulate"
-        raise ArgumentError("weights", chain.weights, "a law of independent entries", hint)
+def _accurate(law: Fluctuations, rtol: float) -> Fluctuations:
+    """Return a law if it has the mean square of the deviations to a relative error; else raise."""
+    square = law.mean_square(1)
+    relative = square.stderr / square.value if square.stderr > 0.0 else 0.0
+    return within(law, relative, rtol, "the mean square is")
 
 
 def _sectors(
@@ -153,7 +141,7 @@ _NEUTRAL = 1e-9
 _INSTEAD = "MeanField.trajectory(..., fluctuations=True) predicts the layers up to a depth"
 
 
-def _pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
+def _pair_fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require(chain, (TWO_SAMPLES, NO_SKIP), "bnmc.simulate measures this chain")
     field = CorrelationMap.of(chain)
@@ -161,26 +149,20 @@ def _pair_fluctuations(chain: Chain, rtol: float) -> PairFluctuations:
     q = _variance(chain, phase)
     point = _attractor(chain, field, phase)
     error = phase.error + point.error + _variance_error(field, q)
-    level = field.layer.level(q)
     fine, coarse = (
-        pair_moments(field.layer, level, q, point.correlation, widest) for widest in (FINE, COARSE)
+        pair_moments(field.layer, q, point.correlation, widest) for widest in (FINE, COARSE)
     )
     if point.correlation == 0.0:  # without biases, and with E x = 0
         fine = fine._replace(pair=0.0)
-    star = _fixed_point(chain, phase, fine, error)
-    within(star, error, rtol, "fixed point")
-    sectors, others = (_pair_sectors(moments, chain.batch) for moments in (fine, coarse))
-    law = PairFluctuations(
-        fixed_point=star,
-        sectors=sectors,
-        centred=False,
-        coarse=others,
-        point_error=error,
-        activation=chain.activation,
-        relative_square=_relative_square(chain, sectors, q, point.correlation),
+    star = within(_fixed_point(chain.batch, phase, fine, error), error, rtol, "fixed point")
+    sectors, others = (
+        stationary(noises(at.noise, chain.batch), at.jacobians(chain.batch), chain.batch)
+        for at in (fine, coarse)
     )
-    require_known(law, rtol)
-    return law
+    law = Fluctuations(
+        fixed_point=star, sectors=sectors, coarse=others, point_error=error, chain=chain
+    )
+    return _accurate(law, rtol)
 
 
 def _variance(chain: Chain, phase: Phase) -> float:
@@ -226,8 +208,8 @@ def _variance_error(field: CorrelationMap, q: float) -> float:
     )
 
 
-def _fixed_point(chain: Chain, phase: Phase, at: _PairMoments, error: float) -> FixedPoint:
-    n = chain.batch
+def _fixed_point(n: int, phase: Phase, at: _PairMoments, error: float) -> FixedPoint:
+    """Return the fixed point for a batch size n."""
     pairs = n * (n - 1) // 2
     # A norm with eps 0 fixes the variance: the eigenvalue is that of scaling G*.
     moves = at.of_length != 0.0
@@ -242,30 +224,8 @@ def _fixed_point(chain: Chain, phase: Phase, at: _PairMoments, error: float) -> 
         cross_batch=at.pair,
         cross_batch_rate=at.of_pair,
         error=error,
-        jacobians=pair_jacobians(at.of_length, at.of_first, at.of_pair, n),
+        jacobians=at.jacobians(n),
     )
-
-
-def _pair_sectors(at: _PairMoments, batch: int) -> tuple[Sector, ...]:
-    jacobians = pair_jacobians(at.of_length, at.of_first, at.of_pair, batch)
-    return stationary(noises(at.noise, batch), jacobians, batch)
-
-
-def _relative_square(chain: Chain, sectors: tuple[Sector, ...], q: float, c: float) -> float:
-    """Return the squared relative fluctuation of the covariance of the pre-activations."""
-    n = chain.batch
-    root = inverse_root(n, q, c)
-    lengths_matter = chain.normalization.is_identity or chain.order == "activation-norm"
-
-    def relative(matrix: FloatArray) -> FloatArray:
-        change = chain.gain**2 * matrix
-        if not lengths_matter:
-            lengths = 0.5 * np.diagonal(change)
-            change = change - c * (lengths[:, None] + lengths)
-            np.fill_diagonal(change, 0.0)
-        return root @ change @ root
-
-    return mean_square_of(relative, sectors, n) / n**2
 
 
 # --- noise and Jacobian of a pair layer
@@ -305,16 +265,26 @@ class _PairMoments(NamedTuple):
     of_first: float
     of_pair: float
 
+    def jacobians(self, batch: int) -> tuple[FloatArray, ...]:
+        """Return J in each sector of a batch of n ≥ 2 samples."""
 
-def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: float) -> _PairMoments:
+        def triangular(weight: float) -> FloatArray:
+            return np.array([[self.of_length, 0.0], [self.of_first * weight, self.of_pair]])
+
+        trivial = triangular(2.0 * math.sqrt(batch - 1.0))
+        if batch == 2:
+            return trivial, np.array([[self.of_length]])
+        standard = triangular(math.sqrt(2.0 * (batch - 2.0)))
+        return (trivial, standard, np.array([[self.of_pair]]))[: min(batch, 4) - 1]
+
+
+def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMoments:
     """Return the moments from panels of a given width.
 
     Parameters
     ----------
     layer : PairLayer
         A layer without skip connection.
-    level : Level
-        The layer at the variance q.
     q, c : float
         Variance and correlation of the pre-activations, c in [0, 1).
     widest : float
@@ -325,6 +295,7 @@ def pair_moments(layer: PairLayer, level: Level, q: float, c: float, widest: flo
     ArgumentError
         If σ has no finite fourth moment.
     """
+    level = level_map(layer, q).level
     r = level.inner.variance
     given = _given_shared(layer, level, c, widest)
     weight, moments = given.weight, given.products
@@ -384,7 +355,7 @@ class _Given(NamedTuple):
     scores: FloatArray
 
 
-def _given_shared(layer: PairLayer, level: Level, c: float, widest: float) -> _Given:
+def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: float) -> _Given:
     function, r = layer.function, level.inner.variance
     root, apart, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
     z0, weight = np.zeros(1), np.ones(1)

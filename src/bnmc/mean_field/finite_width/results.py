@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real
 from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain
+from bnmc.chain.needs import NORM_OVER_BATCH, require
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.mean_field.finite_width.bias import uncentred_bias
+from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint
-from bnmc.mean_field.float64 import FloatArray, within
+from bnmc.mean_field.float64 import FloatArray
 
 _Sectors = tuple[Sector, ...]
 
@@ -70,17 +73,12 @@ class Fluctuations:
     sectors : tuple of Sector
         The sectors "trivial", "standard" (n ≥ 2) and "pairs" (n ≥ 4) of the permutation group, with
         noise C, Jacobian J and stationary covariance S, all for width 1. n is the batch size.
-    centred : bool
-        Whether the normalization subtracts the mean of the batch.
     coarse : tuple of Sector
         The sectors by a coarser quadrature, from which the numerical errors are estimated.
     point_error : float
         Bound of the errors of b, c and the eigenvalues at the fixed point.
-    activation : Activation
-        The activation.
-    mean_shift : tuple of float or None
-        The diagonal and the other entries of E G − G*, for width 1; None if `bias` computes them,
-        under norm "batch-uncentred" if the activation is not odd.
+    chain : Chain
+        The chain.
 
     Examples
     --------
@@ -92,11 +90,55 @@ class Fluctuations:
 
     fixed_point: FixedPoint
     sectors: _Sectors
-    centred: bool
     coarse: _Sectors = field(repr=False)
     point_error: float = field(repr=False)
-    activation: Activation = field(repr=False)
-    mean_shift: tuple[float, float] | None = None
+    chain: Chain = field(repr=False)
+
+    @property
+    def activation(self) -> Activation:
+        """The activation."""
+        return self.chain.activation
+
+    @property
+    def centred(self) -> bool:
+        """Whether the normalization subtracts the mean of the batch."""
+        return self.chain.normalization.hides_common_part
+
+    @cached_property
+    def mean_shift(self) -> tuple[float, float]:
+        """The diagonal and the other entries of E G − G*, for width 1; see `bias`."""
+        instead = "at finite width the norm adds a bias of its own; bnmc.simulate measures E G"
+        require(self.chain, [NORM_OVER_BATCH], instead)
+        return mean_bias(
+            self.activation, self.fixed_point, self.sectors, self.covariance(1), self.centred
+        )
+
+    @property
+    def relative_square(self) -> float:
+        """The squared relative fluctuation r at width 1, from which `least_width` follows.
+
+        Under norms over the features and without norm, Δ is relative to the covariance of the
+        pre-activations, with its trace. A norm over the features that acts before the activation
+        does not see changes of the lengths of samples.
+        """
+        point, norm, n = self.fixed_point, self.chain.normalization, self.fixed_point.batch
+        # The covariance of a row over gain², without a bias that the norm does not see.
+        bias = self.chain.bias_variance / self.chain.gain**2 if self.chain.shows_bias else 0.0
+        variance, pair = point.b + bias, point.b * point.c + bias
+        across = 1.0 / math.sqrt(variance - pair)
+        along = 0.0 if self.centred else 1.0 / math.sqrt(variance + (n - 1.0) * pair)
+        if norm.axis == "batch":
+            square = _traceless_square(self.sectors, n, across, along)
+            return square / norm.dimensions(n) ** 2
+
+        def relative(matrix: FloatArray) -> FloatArray:
+            if not (norm.is_identity or self.chain.order == "activation-norm"):
+                lengths = 0.5 * np.diagonal(matrix)
+                matrix = matrix - pair / variance * (lengths[:, None] + lengths)
+                np.fill_diagonal(matrix, 0.0)
+            return _scaled(matrix, across, along)
+
+        return _mean_square_of(relative, self.sectors, n) / n**2
 
     @property
     def least_width(self) -> int:
@@ -111,7 +153,7 @@ class Fluctuations:
         not see other states in which a chain may stay: for abs at batch 32 it is 151, and chains of
         width 2000 leave the fixed point.
         """
-        return max(1, math.ceil(_LINEAR * self._relative_square / (1.0 - self.fixed_point.rate)))
+        return max(1, math.ceil(_LINEAR * self.relative_square / (1.0 - self.fixed_point.rate)))
 
     def mean_square(self, width: int) -> Prediction:
         """Return ``E‖G − G*‖_F²`` at stationarity.
@@ -121,7 +163,8 @@ class Fluctuations:
         width : int
             Width d, >= 1.
         """
-        return self._predict(_total, width)
+        width = integer("width", width, low=1)
+        return self._predict(lambda sectors: _total(sectors) / width)
 
     def mean_distance(self, width: int) -> Prediction:
         """Return ``E‖G − G*‖_F`` at stationarity: the mean norm of a Gaussian matrix.
@@ -136,8 +179,7 @@ class Fluctuations:
         def distance_of(sectors: _Sectors) -> float:
             return mean_norm([(0.0, 1), *_spectrum(sectors)]) / math.sqrt(width)
 
-        value, other = distance_of(self.sectors), distance_of(self.coarse)
-        return Prediction(value, abs(value - other) + 0.5 * self._relative_error * value)
+        return self._predict(distance_of, 0.5)
 
     def width_for(self, distance: float) -> int:
         """Return the least width at which ``√(E‖G − G*‖_F²)`` is at most `distance`.
@@ -161,25 +203,22 @@ class Fluctuations:
         """
         width = integer("width", width, low=1)
         n = self.fixed_point.batch
-        trivial, standard = (sector.variance / width for sector in self.sectors[:2])
-        pairs = float(self.sectors[2].variance[0, 0]) / width if n > 3 else 0.0
-        total = n * (n - 1.0)
-        mixed = float(trivial[0, 1]) / (n * math.sqrt(n - 1.0))
-        other = float(trivial[1, 1]) / total
-        both = off = 0.0
-        if n > 2:
-            both = float(standard[0, 1]) / math.sqrt(2.0 * (n - 2.0))
-            off = (float(standard[1, 1]) - pairs) / (2.0 * (n - 2.0))
-        rest = other - pairs / total
-        common, apart = float(trivial[0, 0]), float(standard[0, 0])
+
+        def between(i: int, j: int, k: int, m: int) -> float:
+            if max(i, j, k, m) >= n:
+                return 0.0
+            pairs = zip(self._parts(_unit(i, j, n)), self._parts(_unit(k, m, n)), strict=True)
+            terms = zip(pairs, self.sectors, strict=True)
+            return sum(float(np.sum((a @ s.variance) * b)) for (a, b), s in terms) / width
+
         return EntryCovariance(
-            ii_ii=common / n + apart * (1.0 - 1.0 / n),
-            ii_jj=(common - apart) / n,
-            ii_ij=mixed + both * (1.0 - 2.0 / n),
-            ii_jk=mixed - both * 2.0 / n if n > 2 else 0.0,
-            ij_ij=rest + off * (2.0 - 4.0 / n) + 0.5 * pairs,
-            ij_ik=rest + off * (1.0 - 4.0 / n) if n > 2 else 0.0,
-            ij_kl=rest - off * 4.0 / n if n > 3 else 0.0,
+            ii_ii=between(0, 0, 0, 0),
+            ii_jj=between(0, 0, 1, 1),
+            ii_ij=between(0, 0, 0, 1),
+            ii_jk=between(0, 0, 1, 2),
+            ij_ij=between(0, 1, 0, 1),
+            ij_ik=between(0, 1, 0, 2),
+            ij_kl=between(0, 1, 2, 3),
         )
 
     def bias(self, width: int) -> FloatArray:
@@ -200,6 +239,11 @@ class Fluctuations:
         -------
         (batch, batch) ndarray of float64
 
+        Raises
+        ------
+        ArgumentError
+            If the norm does not act over the batch.
+
         Examples
         --------
         >>> import bnmc
@@ -208,12 +252,7 @@ class Fluctuations:
         -0.0452
         """
         width = integer("width", width, low=1)
-        n, shift = self.fixed_point.batch, self.mean_shift
-        if shift is None:
-            shift = uncentred_bias(
-                self.activation, n, self.fixed_point, self.sectors[0], self.covariance(1)
-            )
-        diagonal, other = shift
+        n, (diagonal, other) = self.fixed_point.batch, self.mean_shift
         shifts = np.full((n, n), other / width)
         np.fill_diagonal(shifts, diagonal / width)
         return shifts
@@ -242,8 +281,7 @@ class Fluctuations:
             scaled = [(value / (width * trace**2), count) for value, count in variances]
             return mean_norm(scaled, offset)
 
-        value, other = gap_of(self.sectors), gap_of(self.coarse)
-        return Prediction(value, abs(value - other) + self._relative_error * value)
+        return self._predict(gap_of)
 
     def spectrum(self, width: int) -> Prediction:
         """Return the variance of the bulk of the spectrum over that of Marchenko and Pastur.
@@ -261,11 +299,16 @@ class Fluctuations:
             Width d, >= 1.
         """
         integer("width", width, low=1)
-        point = self.fixed_point
-        n = point.batch
-        size = n - (1 if self._has_outlier else 0)
-        mu = point.b * (1.0 - point.c)
-        return self._predict(lambda sectors: self._bulk(sectors) / (size * mu**2 * n), 1)
+        point, n = self.fixed_point, self.fixed_point.batch
+        # G* has another eigenvalue on (1, …, 1), or the norm does not see that.
+        has_outlier = self.centred or point.c != 0.0
+        mu, size = point.b * (1.0 - point.c), n - has_outlier
+
+        def quotient(sectors: _Sectors) -> float:
+            square = _traceless_square(sectors, n, 1.0, 0.0 if has_outlier else 1.0)
+            return square / (size * mu**2 * n)
+
+        return self._predict(quotient)
 
     def autocorrelation(
         self, observable: Callable[[FloatArray], float] | ArrayLike, lags: ArrayLike
@@ -338,63 +381,35 @@ class Fluctuations:
             parts.append(off.reshape(-1, 1))
         return parts
 
-    def _predict(self, of: Callable[[_Sectors], float], width: int) -> Prediction:
-        """Return a number that is proportional to 1/width."""
-        width = integer("width", width, low=1)
+    def _predict(self, of: Callable[[_Sectors], float], power: float = 1.0) -> Prediction:
+        """Return a number that is proportional to a power of S, with its error."""
         value, other = of(self.sectors), of(self.coarse)
-        error = abs(value - other) + self._relative_error * abs(value)
-        return Prediction(value / width, error / width)
-
-    @property
-    def _relative_error(self) -> float:
-        """Relative error of S from that of the fixed point."""
-        point = self.fixed_point
-        return self.point_error * (4.0 + 2.0 / (1.0 - point.rate**2))
-
-    @property
-    def _has_outlier(self) -> bool:
-        """Whether G* has another eigenvalue on (1, …, 1), or the norm does not see it."""
-        return self.centred or self.fixed_point.c != 0.0
-
-    @property
-    def _relative_square(self) -> float:
-        """The squared relative fluctuation r of `least_width`, times the width."""
-        point, n = self.fixed_point, self.fixed_point.batch
-        mu = point.b * (1.0 - point.c)
-        if self.centred or not self._has_outlier:
-            size = n - (1 if self.centred else 0)
-            return self._bulk(self.sectors) / (size * mu) ** 2
-        # Relative to G*, deviations along (1, …, 1) are divided by the eigenvalue there.
-        root = inverse_root(n, point.b, point.c)
-
-        def relative(matrix: FloatArray) -> FloatArray:
-            image = root @ matrix @ root
-            return image - np.trace(image) / n * np.eye(n)
-
-        return mean_square_of(relative, self.sectors, n) / n**2
-
-    def _bulk(self, sectors: _Sectors) -> float:
-        """Return the mean square of the traceless part of PGP, for width 1."""
-        n = self.fixed_point.batch
-        if not self._has_outlier:
-            return _total(sectors) - float(sectors[0].variance[0, 0])
-        if n == 2:
-            return 0.0
-        seen = np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
-        value = (n - 1.0) * (1.0 - 2.0 / n) * float(seen @ sectors[1].variance @ seen)
-        if n > 3:
-            value += sectors[2].multiplicity * float(sectors[2].variance[0, 0])
-        return value
+        # The relative error of S from that of the fixed point.
+        error = self.point_error * (4.0 + 2.0 / (1.0 - self.fixed_point.rate**2))
+        return Prediction(value, abs(value - other) + power * error * abs(value))
 
 
-def inverse_root(batch: int, b: float, c: float) -> FloatArray:
-    """Return G^(−½) for the Gram matrix G with the diagonal b and the correlation c."""
-    ones = np.ones((batch, batch)) / batch
-    along, across = b * (1.0 + (batch - 1.0) * c), b * (1.0 - c)
-    return (np.eye(batch) - ones) / math.sqrt(across) + ones / math.sqrt(along)
+def _scaled(matrix: FloatArray, across: float, along: float) -> FloatArray:
+    """Return RΔR for R with the eigenvalues `along` on (1, …, 1), `across` orthogonal to it."""
+    means = matrix.mean(axis=0)
+    mean = means.mean()
+    pairs = means[:, None] + means
+    rest = across**2 * (matrix - pairs + mean)
+    return rest + across * along * (pairs - 2.0 * mean) + along**2 * mean
 
 
-def mean_square_of(
+def _traceless_square(sectors: _Sectors, batch: int, across: float, along: float) -> float:
+    """Return E‖RΔR‖² without the trace, on the space on which R is not 0; see `_scaled`."""
+    space = _scaled(np.eye(batch), 1.0, float(along > 0.0))
+
+    def image(matrix: FloatArray) -> FloatArray:
+        scaled = _scaled(matrix, across, along)
+        return scaled - np.trace(scaled) / np.trace(space) * space
+
+    return _mean_square_of(image, sectors, batch)
+
+
+def _mean_square_of(
     image: Callable[[FloatArray], FloatArray], sectors: _Sectors, batch: int
 ) -> float:
     """Return E‖image(Δ)‖² for a deviation Δ at width 1.
@@ -415,17 +430,11 @@ def mean_square_of(
     return total
 
 
-def require_known(law: Fluctuations, rtol: float) -> None:
-    """Raise unless the mean square of the deviations is known to a relative error.
-
-    Raises
-    ------
-    PartialEstimateError
-        The partial result is `law`.
-    """
-    square = law.mean_square(1)
-    relative = square.stderr / square.value if square.stderr > 0.0 else 0.0
-    within(law, relative, rtol, "the mean square is")
+def _unit(i: int, j: int, batch: int) -> FloatArray:
+    """Return the symmetric matrix g with ⟨g, G⟩ = G_ij."""
+    unit = np.zeros((batch, batch))
+    unit[i, j] = 0.5
+    return unit + unit.T
 
 
 def _examples(batch: int) -> list[list[FloatArray]]:
@@ -461,44 +470,5 @@ def _total(sectors: _Sectors) -> float:
     return sum(sector.multiplicity * float(np.trace(sector.variance)) for sector in sectors)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairFluctuations(Fluctuations):
-    """Fluctuations of chains with a norm over the features, or with biases and no norm.
-
-    `MeanField.fluctuations` returns it and has the formulas. The map of such a chain acts on pairs
-    of samples, so `CorrelationMap` has the fixed point, and J is triangular. The predictions are
-    those of `Fluctuations`, except that `bias` raises.
-
-    Attributes
-    ----------
-    relative_square : float
-        The squared relative fluctuation r at width 1, from which `least_width` follows. Here Δ is
-        relative to the covariance of the pre-activations, with its trace. A norm over the features
-        that acts before the activation does not see changes of the lengths of samples.
-
-    Examples
-    --------
-    >>> import bnmc
-    >>> chain = bnmc.Chain(1000, 10, "relu", norm="layer", order="activation-norm")
-    >>> law = bnmc.MeanField(chain).fluctuations()
-    >>> print(law.mean_square(1000), law.least_width)
-    0.194797 74
-    """
-
-    relative_square: float = field(repr=False)
-
-    def bias(self, width: int) -> FloatArray:
-        """Raise `ArgumentError`: the bias of order 1/width is known for norms over the batch only.
-
-        Parameters
-        ----------
-        width : int
-            Width d, >= 1.
-        """
-        integer("width", width, low=1)
-        hint = "at finite width the norm adds a bias of its own; bnmc.simulate measures E G"
-        raise ArgumentError("norm", "one over the features", "a norm over the batch", hint)
-
-    @property
-    def _relative_square(self) -> float:
-        return self.relative_square
+#: The name of the fluctuations of chains with a norm over the features, or none.
+PairFluctuations = Fluctuations

@@ -25,6 +25,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnmc._support.arguments import integer, items
+from bnmc.errors import ArgumentError
 from bnmc.mean_field.float64 import FloatArray
 
 
@@ -62,8 +64,14 @@ class EntryCovariance:
     ij_kl: float
 
     def between(self, first: tuple[int, int], second: tuple[int, int]) -> float:
-        """Return the covariance of two entries, each given by its row and column."""
-        (i, j), (k, m) = sorted(first), sorted(second)
+        """Return the covariance of two entries, each given by its row and column.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an entry is not given by two integers >= 0.
+        """
+        (i, j), (k, m) = _place("first", first), _place("second", second)
         if i != j and k == m:
             (i, j), (k, m) = (k, m), (i, j)
         if i == j and k == m:
@@ -71,6 +79,15 @@ class EntryCovariance:
         if i == j:
             return self.ii_ij if i in (k, m) else self.ii_jk
         return (self.ij_kl, self.ij_ik, self.ij_ij)[len({i, j} & {k, m})]
+
+
+def _place(name: str, entry: tuple[int, int]) -> tuple[int, int]:
+    """Return the row and the column of an entry, the smaller one first."""
+    allowed = "a row and a column"
+    indices = [integer(name, index, low=0) for index in items(name, entry, allowed)]
+    if len(indices) != 2:
+        raise ArgumentError(name, entry, allowed)
+    return min(indices), max(indices)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,32 +149,6 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
     if n == 3:
         return trivial, standard
     return trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]])
-
-
-def pair_jacobians(
-    of_length: float, of_first: float, of_pair: float, batch: int
-) -> tuple[FloatArray, ...]:
-    """Return J in each sector of a map of pairs of samples.
-
-    Parameters
-    ----------
-    of_length : float
-        The derivative of a diagonal entry with respect to that before.
-    of_first, of_pair : float
-        Those of an entry off the diagonal with respect to one of its two diagonal entries and to
-        that entry.
-    batch : int
-        n ≥ 2.
-    """
-
-    def triangular(weight: float) -> FloatArray:
-        return np.array([[of_length, 0.0], [of_first * weight, of_pair]])
-
-    trivial = triangular(2.0 * math.sqrt(batch - 1.0))
-    if batch == 2:
-        return trivial, np.array([[of_length]])
-    standard = triangular(math.sqrt(2.0 * (batch - 2.0)))
-    return (trivial, standard, np.array([[of_pair]]))[: min(batch, 4) - 1]
 
 
 def stationary(

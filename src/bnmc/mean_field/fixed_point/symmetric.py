@@ -24,6 +24,7 @@ import numpy as np
 from bnmc._support.arguments import choice, real
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.needs import SYMMETRIC_FIXED_POINT, require
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.expectations import (
@@ -58,7 +59,7 @@ def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
 
     The errors are absolute for numbers below 1, relative for larger ones.
     """
-    _require_symmetric_fixed_point(chain)
+    require(chain, SYMMETRIC_FIXED_POINT)
     n, norm = chain.batch, chain.normalization
     point, errors = fixed_point_of_batch(chain.activation, n, norm)
     kinds = len(point.eigenvalues)
@@ -114,29 +115,6 @@ def fixed_point_of_batch(
 def worst_of(errors: dict[str, float]) -> str:
     """Return the name of the largest error; NaN counts as largest."""
     return max(errors, key=lambda name: (not errors[name] <= math.inf, errors[name]))
-
-
-def _require_symmetric_fixed_point(chain: Chain) -> None:
-    """Raise `ArgumentError` if the chain has no symmetric fixed point with a Jacobian."""
-    norm = chain.normalization
-    if not norm.has_symmetric_fixed_point:
-        allowed = " or ".join(f'"{name}"' for name in _SYMMETRIC_NORMS)
-        hint = (
-            "without a norm over the batch the map acts on pairs of samples: use "
-            "bnmc.mean_field.CorrelationMap.of(chain)"
-        )
-        if chain.convolution is not None:
-            hint += " of the chain without convolution, which has the same fixed points"
-        raise ArgumentError("norm", chain.norm, allowed, hint)
-    if chain.shows_bias:
-        hint = "with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory"
-        raise ArgumentError("bias_variance", chain.bias_variance, "0", hint)
-    if chain.skip != 0:
-        raise ArgumentError("skip", chain.skip, "0", "bnmc.simulate measures this chain")
-    if chain.eps != 0:
-        raise ArgumentError("eps", chain.eps, "0", "iterate bnmc.MeanField(chain).trajectory")
-    if chain.batch < 2:
-        raise ArgumentError("batch", chain.batch, "an integer >= 2", "one sample has no Jacobian")
 
 
 def _fine_and_coarse(
