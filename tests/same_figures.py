@@ -12,7 +12,6 @@ words: any of them), and `--times` leaves out differences of what the figure `sc
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import time
@@ -24,53 +23,9 @@ os.environ.setdefault("MPLBACKEND", "agg")
 
 import numpy as np
 from approved_pictures import describe
-from figure_sizes import FIGURES
+from figure_sizes import FIGURES, run
 
-from bnmc import Estimate, experiments
-
-
-def run(name, **arguments):
-    """Run a figure at its small sizes, or at others."""
-    sizes, rng = FIGURES[name]
-    arguments = {"rng": rng, **arguments}
-    function = experiments._function(name)
-    module = importlib.import_module(function.__module__)
-    if hasattr(module, "experiment"):
-        return _run_old(name, module, sizes, arguments)
-    return function(**sizes, **arguments)
-
-
-def _run_old(name, module, sizes, arguments):
-    """Run a figure that takes a tuple of sizes and a `Call`."""
-    from bnmc.experiments.parts import Call
-
-    call = Call(name, **arguments)
-    if name in ("rank-collapse-3a", "rank-collapse-8", "rank-collapse-9"):
-        from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
-
-        return module.experiment(tuple(map(EnsembleSizes, *sizes.values())), call)
-    if name.startswith("orthogonalizes") and "widths" in sizes and name != "orthogonalizes-6":
-        from bnmc.experiments.orthogonalizes.common import Sizes
-    else:
-        Sizes = module.Sizes
-    sizes = dict(sizes)
-    if name == "orthogonalizes-wasserstein":
-        narrow = Sizes(sizes["widths"], sizes["layers"], sizes["networks"])
-        wide = Sizes((sizes["wide"],), sizes["wide_layers"], sizes["wide_networks"])
-        return module.experiment((narrow, wide), call)
-    if name == "orthogonalizes-6":
-        published = {one.name: one for one in module.PUBLISHED}
-        sizes["activations"] = tuple(published[one] for one in sizes["activations"])
-    if name == "rates":
-        settings = {"pairs": sizes.pop("pairs"), "replicates": sizes.pop("replicates"),
-                    "chains": sizes.pop("networks")}  # fmt: skip
-        return module.experiment(Sizes(**sizes, settings=settings), call)
-    if name == "scale":
-        sizes |= {"chains": sizes["networks"], "networks": sizes.pop("batch_networks")}
-    elif "chains" in Sizes._fields:
-        sizes["chains"] = sizes.pop("networks")
-    return module.experiment(Sizes(**sizes), call)
-
+from bnmc import Estimate
 
 # --- a figure as arrays and texts
 

@@ -77,7 +77,7 @@ CROSS_CUTTING = {
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",
     "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",
     "experiments/test_authors.py": "compares all experiments with the numbers of the papers' code",
-    "experiments/test_registry.py": "tests the table of experiments in the `__init__`",
+    "experiments/test_figures.py": "checks what all figures share",
     "experiments/orthogonalizes/test_figures.py": "checks what all figures of the folder share",
     "experiments/rank_collapse/test_figures.py": "checks what all figures of the folder share",
     "_claims/test_evidence.py": "tests claims.py for the p-values of evidence",

@@ -19,6 +19,7 @@ import pytest
 
 import bnmc
 from bnmc import cli, experiments
+from bnmc.experiments.registry import FIGURES, function_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -304,10 +305,7 @@ def test_every_public_name_is_in_the_reference():
     # Two modules list this class; one page documents it.
     missing = public() - there - {"bnmc.mean_field.MeanField"}
     assert not missing
-    figures = {
-        f"bnmc.experiments.{entry.module}.{entry.function}"
-        for entry in experiments.REGISTRY.values()
-    }
+    figures = {f"bnmc.experiments.{function}" for function, _ in FIGURES.values()}
     assert not figures - there
 
 
@@ -417,13 +415,12 @@ def test_figures_say_what_they_are():
 
 def test_experiments_document_what_they_take():
     """A decorator adds the common section on parameters to the docstring of each."""
-    for entry in experiments.REGISTRY.values():
-        module = importlib.import_module(f"bnmc.experiments.{entry.module}")
-        function = getattr(module, entry.function)
+    for name in experiments.names():
+        function = function_of(name)
         sections = re.split(r"\n([A-Z][a-z]+)\n-+\n", inspect.getdoc(function))
-        assert sections[1::2][:2] == ["Parameters", "Returns"], entry
+        assert sections[1::2][:2] == ["Parameters", "Returns"], name
         named = re.findall(r"^(\w+) : ", sections[2], re.MULTILINE)
-        assert named == list(inspect.signature(function).parameters), entry
+        assert named == list(inspect.signature(function).parameters), name
 
 
 # ---------------------------------------------------------------- other files

@@ -4,7 +4,6 @@ A script that the build does not run shows the picture and the table that the re
 (`docs/scripts/kept_figures.py` makes them).
 """
 
-import importlib
 import inspect
 import re
 import textwrap
@@ -12,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from bnmc import experiments
+from bnmc.experiments.registry import function_of
 
 IMAGES = Path(__file__).parents[1] / "images" / "figures"
 
@@ -68,12 +68,8 @@ def scripts(run: Collection[str]) -> dict[str, str]:
     """Return the text of each script by the name of its file; the build runs those of `run`."""
     made = {}
     for name in experiments.names():
-        entry = experiments.REGISTRY[name]
-        module = importlib.import_module(f"bnmc.experiments.{entry.module}")
-        text = re.split(
-            r"\n(?:Parameters|Returns)\n", inspect.getdoc(getattr(module, entry.function))
-        )[0]
-        title = f"{name}: {entry.description}"
+        text = re.split(r"\n(?:Parameters|Returns)\n", inspect.getdoc(function_of(name)))[0]
+        title = f"{name}: {experiments.describe(name)}"
         made[f"plot_{name.replace('-', '_')}.py"] = SCRIPT.format(
             title=title,
             line="=" * len(title),

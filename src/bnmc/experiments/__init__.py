@@ -8,20 +8,19 @@ figure.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the
-# result, and `parts.py`, one call.  Each figure has a file with `Sizes`, `DEFAULT` and `FULL`; the
-# public function; `experiment`, which runs it with given sizes; and then, in this order, its
-# simulation, data, table, findings and picture.
+# result, and `kit.py`, of which figures are made.  Each figure has a file with its `Sizes`, its
+# function, and then, in this order, measurements, findings and picture.
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import choice
 from bnmc._support.extras import require_extras
 from bnmc.errors import ArgumentError
+from bnmc.experiments.registry import FIGURES, function_of
 
 if TYPE_CHECKING:
     from bnmc._support.progress import Progress
@@ -29,143 +28,6 @@ if TYPE_CHECKING:
     from bnmc.experiments.parts import Store
 
 __all__ = ["Experiment", "Table", "describe", "extras_of", "names", "run"]
-
-
-class _Entry(NamedTuple):
-    """Module within this package, name of the function, and description."""
-
-    module: str
-    function: str
-    description: str
-
-
-#: The experiments by name, paper by paper.
-REGISTRY = {
-    "bridging-1a": _Entry(
-        "bridging", "fig_1a", "error of the mean field over depth, with and without batch norm"
-    ),
-    "bridging-1b": _Entry("bridging", "fig_1b", "distance from the fixed point against width"),
-    "bridging-2": _Entry(
-        "bridging", "fig_2", "spectra for six activations, beside the Marchenko-Pastur law"
-    ),
-    "bridging-poster": _Entry(
-        "bridging", "poster", "distance from the fixed point over depth, width and batch"
-    ),
-    "bridging-two-inputs": _Entry(
-        "bridging", "two_inputs", "two inputs through one network, certified without the theory"
-    ),
-    "bridging-conditioning": _Entry(
-        "bridging", "conditioning", "condition of the Gram matrix on its n - 1 bulk eigenvalues"
-    ),
-    "bridging-certificate": _Entry(
-        "bridging", "certificate", "certified mixing of each activation, which the paper assumes"
-    ),
-    "orthogonalizes-1": _Entry(
-        "orthogonalizes", "fig_1", "cosine of two samples over depth, with and without batch norm"
-    ),
-    "orthogonalizes-2a": _Entry(
-        "orthogonalizes", "fig_2a", "orthogonality gap over depth, from nearly equal samples"
-    ),
-    "orthogonalizes-2b": _Entry(
-        "orthogonalizes", "fig_2b", "orthogonality gap against width, slope -1/2"
-    ),
-    "orthogonalizes-3": _Entry(
-        "orthogonalizes", "fig_3", "loss and orthogonality gap in training, for several depths"
-    ),
-    "orthogonalizes-4": _Entry(
-        "orthogonalizes", "fig_4", "training from orthogonal representations, and with batch norm"
-    ),
-    "orthogonalizes-6": _Entry(
-        "orthogonalizes",
-        "fig_6",
-        "distance of the Gram matrix from its mean, for other activations",
-    ),
-    "orthogonalizes-7": _Entry(
-        "orthogonalizes", "fig_7", "training convolutions from orthogonal representations"
-    ),
-    "orthogonalizes-wasserstein": _Entry(
-        "orthogonalizes", "wasserstein", "distance of hidden layers from a Gaussian law, and bound"
-    ),
-    "rank-collapse-1": _Entry(
-        "rank_collapse", "fig_1", "rank and accuracy of trained networks against depth"
-    ),
-    "rank-collapse-2": _Entry(
-        "rank_collapse", "fig_2", "rank over depth, with and without batch norm"
-    ),
-    "rank-collapse-3a": _Entry("rank_collapse", "fig_3a", "rank against width, for each gamma"),
-    "rank-collapse-3b": _Entry(
-        "rank_collapse", "fig_3b", "eigenvalues of M over depth, from nearly equal samples"
-    ),
-    "rank-collapse-4": _Entry(
-        "rank_collapse", "fig_4", "training after pre-training for the rank, and with batch norm"
-    ),
-    "rank-collapse-5": _Entry(
-        "rank_collapse", "fig_5", "training with batch norm that positive weights have broken"
-    ),
-    "rank-collapse-6": _Entry(
-        "rank_collapse", "fig_6", "rank in training, from several initial ranks"
-    ),
-    "rank-collapse-8": _Entry("rank_collapse", "fig_8", "regularity constant against width"),
-    "rank-collapse-9": _Entry("rank_collapse", "fig_9", "mean square of M against width"),
-    "rank-collapse-10": _Entry(
-        "rank_collapse",
-        "fig_10",
-        "directions of gradients in training, with and without norm",
-    ),
-    "rank-collapse-lemma-3": _Entry(
-        "rank_collapse", "lemma_3", "collapse without batch norm, with and without residual branch"
-    ),
-    "rank-collapse-centring": _Entry(
-        "rank_collapse", "centring", "rank with batch norm that centres and that does not"
-    ),
-    "gradients-explosion": _Entry(
-        "gradients", "explosion", "gradient norms over depth, for 13 activations"
-    ),
-    "gradients-orthogonal": _Entry(
-        "gradients", "orthogonal", "gradient norms over depth, Gaussian and orthogonal weights"
-    ),
-    "gradients-directions": _Entry(
-        "gradients", "directions", "cosines between gradients of samples over depth"
-    ),
-    "limits-ntk-convergence": _Entry(
-        "limits", "ntk_convergence", "tangent kernels against width, slope -1/2"
-    ),
-    "limits-alignment": _Entry(
-        "limits", "alignment", "true and random labels: alignment, spectrum, convergence"
-    ),
-    "limits-complexity": _Entry(
-        "limits", "complexity", "bound of Arora et al. and test error, labels randomized"
-    ),
-    "limits-plane": _Entry(
-        "limits", "plane", "limits of infinite width: regions, properties, named scalings"
-    ),
-    "limits-kl": _Entry(
-        "limits", "kl", "logits of five limits beside those of width 128, in training"
-    ),
-    "limits-exponents": _Entry(
-        "limits", "exponents", "powers of the width in training, measured and theory"
-    ),
-    "stability-atlas": _Entry(
-        "beyond", "stability_atlas", "for which batch sizes the fixed point is stable"
-    ),
-    "rates": _Entry(
-        "beyond", "rates", "rate of mixing against batch and width, by every estimator"
-    ),
-    "scale": _Entry("beyond", "scale", "widths up to a million, and batches up to 512"),
-    "edge-of-chaos": _Entry(
-        "beyond", "edge_of_chaos_diagram", "phases of networks without norm, with measured points"
-    ),
-    "gap": _Entry(
-        "beyond", "gap", "mean square distance from the fixed point, measured over predicted"
-    ),
-    "norms": _Entry("beyond", "norms", "rank, correlation and gradients over depth, for each norm"),
-    "isometry": _Entry(
-        "beyond", "isometry", "isometry gap over depth, norm before and after the activation"
-    ),
-    "conv": _Entry(
-        "beyond", "conv", "rank of convolutional networks over depth, with and without batch norm"
-    ),
-}
 
 
 def names() -> tuple[str, ...]:
@@ -177,7 +39,7 @@ def names() -> tuple[str, ...]:
     >>> names()[0]
     'bridging-1a'
     """
-    return tuple(REGISTRY)
+    return tuple(FIGURES)
 
 
 def describe(name: str) -> str:
@@ -199,7 +61,7 @@ def describe(name: str) -> str:
     >>> describe("bridging-1b")
     'distance from the fixed point against width'
     """
-    return _entry(name).description
+    return FIGURES[choice("name", name, FIGURES)][1]
 
 
 def run(
@@ -211,6 +73,7 @@ def run(
     threads: int | None = None,
     store: Store = None,
     data: Store = None,
+    **sizes: Any,
 ) -> Experiment:
     """Run an experiment.
 
@@ -234,6 +97,10 @@ def run(
         Folder with the training images of an experiment that trains networks: the files of MNIST or
         Fashion-MNIST (IDX format, also .gz) or of CIFAR-10 (binary version).  Default:
         handwritten digits that the package includes.
+    **sizes
+        Sizes that differ from the default, or from those of the paper with `full`: widths, numbers
+        of networks, activations and so on.  The docstring of the experiment's function lists them,
+        as does ``bnmc figure NAME --help``.
 
     Returns
     -------
@@ -242,7 +109,7 @@ def run(
     Raises
     ------
     UnknownNameError
-        If `name` is none of `names`.
+        If `name` is none of `names`, or the experiment has no size of some name.
     ArgumentError, ArgumentTypeError
         If another argument is invalid, or `data` is given to an experiment without training.
     StoreMismatchError, StoreError
@@ -253,18 +120,20 @@ def run(
     Examples
     --------
     >>> from bnmc import experiments
-    >>> found = experiments.run("bridging-1b")  # doctest: +SKIP
+    >>> found = experiments.run("bridging-1b", networks=32)  # doctest: +SKIP
     >>> found.data["distance"].dims  # doctest: +SKIP
     ('width',)
     """
-    function = _function(name)
+    function = function_of(name)
     require_extras(extras_of(name))
     further: dict[str, Any] = {}
     if data is not None:
         if "data" not in inspect.signature(function).parameters:
             raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
         further["data"] = data
-    return function(full=full, rng=rng, progress=progress, threads=threads, store=store, **further)
+    return function(
+        full=full, rng=rng, progress=progress, threads=threads, store=store, **further, **sizes
+    )
 
 
 def extras_of(name: str) -> dict[str, str]:
@@ -290,21 +159,10 @@ def extras_of(name: str) -> dict[str, str]:
     >>> extras_of("limits-kl"), extras_of("rank-collapse-1")
     ({'xarray': 'xarray'}, {'xarray': 'xarray', 'torch': 'torch'})
     """
-    has_data = "data" in inspect.signature(_function(name)).parameters
+    has_data = "data" in inspect.signature(function_of(name)).parameters
     # The figures of `limits` that train networks do so in NumPy.
-    in_torch = has_data and _entry(name).module != "limits"
+    in_torch = has_data and not name.startswith("limits")
     return {"xarray": "xarray"} | ({"torch": "torch"} if in_torch else {})
-
-
-def _function(name: str) -> Callable[..., Experiment]:
-    entry = _entry(name)
-    module = importlib.import_module(f"bnmc.experiments.{entry.module}")
-    function: Callable[..., Experiment] = getattr(module, entry.function)
-    return function
-
-
-def _entry(name: str) -> _Entry:
-    return REGISTRY[choice("name", name, REGISTRY)]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.extras import import_extra
 from bnmc._support.version import __version__
 from bnmc.experiments.parts import Call
+from bnmc.experiments.pictures import curve as curve
 
 if TYPE_CHECKING:
     import xarray
@@ -120,14 +121,6 @@ def with_band(
         f"{name}_band_low": Variable(dims, low, "5 % of networks"),
         f"{name}_band_high": Variable(dims, high, "95 % of networks"),
     }
-
-
-def curve(data: xarray.Dataset, name: str, kind: str = "") -> NDArray[np.float64]:
-    """Return a variable and the two ends beside it, stacked along a new last axis.
-
-    The ends are those of `with_ends`; with ``kind="_band"`` they are those of `with_band`.
-    """
-    return np.stack([data[name], data[f"{name}{kind}_low"], data[f"{name}{kind}_high"]], axis=-1)
 
 
 def _units(one: Variable) -> dict[str, str]:

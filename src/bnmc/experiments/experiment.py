@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Experiment", "Table", "with_parameters"]
+__all__ = ["Dataset", "Drawing", "Experiment", "Table", "with_parameters"]
+
+Dataset: TypeAlias = "xarray.Dataset"
+Drawing: TypeAlias = "Figure"
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,6 @@ threads : int, optional
 store : path, optional
     Folder for finished parts.  If a run was interrupted, the same call continues it and returns
     the same results.
-
 """
 
 #: A further parameter of the experiments that train networks.
@@ -160,16 +162,15 @@ _DATA = """\
 data : path, optional
     Folder with the training files of MNIST or Fashion-MNIST (IDX format, also .gz) or of CIFAR-10
     (binary version).  Default: handwritten digits that the package includes.
-
 """
 
 
-def with_parameters(run: _Run) -> _Run:
-    """Insert the section "Parameters", which all experiments share, into a docstring."""
+def with_parameters(run: _Run, sizes: str = "") -> _Run:
+    """Insert the section "Parameters" into a docstring: what all experiments share, and sizes."""
     about, returns, rest = inspect.cleandoc(run.__doc__ or "").partition("Returns\n-------\n")
     trains = "data" in inspect.signature(run).parameters
-    section = _PARAMETERS.rstrip("\n") + "\n" + _DATA if trains else _PARAMETERS
-    run.__doc__ = about + section + returns + rest
+    section = (_PARAMETERS + _DATA if trains else _PARAMETERS) + sizes
+    run.__doc__ = f"{about}{section}\n{returns}{rest}"
     return run
 
 

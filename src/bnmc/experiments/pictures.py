@@ -1,4 +1,4 @@
-"""Axes, bands and ticks that the pictures of the experiments share."""
+"""Axes, curves, points and ticks that the pictures of the experiments share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc.plot.axes import band, plain_ticks, style
+from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks, style
 
 if TYPE_CHECKING:
+    import xarray
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["axes_of", "draw_band", "label_outer", "label_widths", "logarithmic"]
+__all__ = [
+    "axes_of",
+    "curve",
+    "draw_band",
+    "label_outer",
+    "label_widths",
+    "legend_below",
+    "lines",
+    "logarithmic",
+    "points",
+    "shades",
+]
 
 
 def axes_of(
@@ -50,6 +62,68 @@ def label_outer(axes: NDArray[Any], used: int, x: str, y: str) -> None:
             ax.set_xlabel(x)
         if index % axes.shape[1] == 0:
             ax.set_ylabel(y)
+
+
+def curve(data: xarray.Dataset, name: str, kind: str = "") -> NDArray[np.float64]:
+    """Return a variable and the ends of its intervals, stacked along a new last axis.
+
+    ``kind="_band"``: the ends between which 90 % of the networks are.
+    """
+    return np.stack([data[name], data[f"{name}{kind}_low"], data[f"{name}{kind}_high"]], axis=-1)
+
+
+def lines(
+    ax: Axes,
+    data: xarray.Dataset,
+    name: str,
+    x: str,
+    by: str,
+    *,
+    kind: str = "",
+    text: str = "{}",
+    colours: Sequence[Any] = COLOURS,
+    **line: Any,
+) -> None:
+    """Draw a variable with its intervals against the axis `x`, a curve for each label of `by`.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+    data : xarray.Dataset
+        The variable has the axes `x` and `by` there.
+    name, x, by : str
+    kind : str, default ""
+        As `curve` takes it.
+    text : str, default "{}"
+        Format of the labels in the legend.
+    colours : sequence, optional
+        Colours in turn.
+    **line
+        As Matplotlib's ``plot`` takes it.
+    """
+    for k, label in enumerate(data[by].values):
+        values = curve(data.sel({by: label}), name, kind)
+        colour = colours[k % len(colours)]
+        draw_band(ax, data[x].values, values, colour, text.format(label), **line)
+
+
+def points(ax: Axes, data: xarray.Dataset, name: str, x: str, **line: Any) -> None:
+    """Draw a variable over one axis with its intervals, as `bnmc.plot.axes.estimates` does."""
+    estimates(ax, data[x].values, *curve(data, name).T, **line)
+
+
+def shades(count: int) -> list[str]:
+    """Return colours from dark to light, for labels in an order."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    return [to_hex(one) for one in colormaps["viridis"](np.linspace(0.0, 0.85, count))]
+
+
+def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:
+    """Show the legend of some axes below the figure, by default in one row."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns or len(labels))
 
 
 def draw_band(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,16 +114,24 @@ def interval(found: Estimate) -> str:
     return f"{found.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
 
 
-def overlap_note(own: NDArray[np.float64], other: NDArray[np.float64]) -> str:
-    """Return what follows two means of `banded`, each of shape (3,), whose intervals overlap.
+def overlap_note(
+    first: Estimate | NDArray[np.float64], second: Estimate | NDArray[np.float64]
+) -> str:
+    """Return what follows two estimates, or means of `banded`, whose intervals overlap.
 
     Then the experiment does not decide which of the two is larger.
     """
-    overlap = not (own[2] < other[1] or own[1] > other[2])
+    (_, low, high), (_, other_low, other_high) = _ends(first), _ends(second)
+    overlap = not (high < other_low or low > other_high)
     return " (undecided: the intervals overlap)" if overlap else ""
 
 
-def short_interval(band: NDArray[np.float64]) -> str:
-    """Return one mean of `banded`, shape (3,), and its interval as text with three digits."""
-    mean, low, high = band
+def short_interval(estimate: Estimate | NDArray[np.float64]) -> str:
+    """Return an estimate, or a mean of `banded`, and its interval as text with three digits."""
+    mean, low, high = _ends(estimate)
     return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def _ends(estimate: Estimate | NDArray[np.float64]) -> Iterable[float]:
+    """Return a value and the ends of its interval."""
+    return (estimate.value, *estimate.ci) if isinstance(estimate, Estimate) else estimate

@@ -189,6 +189,34 @@ def test_bad_input(run, tmp_path, arguments, said):
     assert not list(tmp_path.iterdir())
 
 
+def test_sizes(run):
+    command = ("figure", "gap", "--set", "widths=50,60", "--set", "activations=tanh")
+    status, out, err = run(
+        *command, "--set", "batches=4", "--set", "networks=3", "--set", "last=70"
+    )
+    assert (status, err) == (0, "")
+    assert "d = 50  d = 60" in out
+    assert "At width 60 the ratio that differs most from 1 is that of tanh, batch 4" in out
+    for wrong, said in {
+        "width=3": "set: got 'width', allowed: activations, batches, widths",
+        "widths": "set: got 'widths', allowed: a size and its value",
+        "widths=x": "widths: got 'x', allowed: an integer >= 1",
+        "activations=rleu": "(did you mean 'relu'?)",
+    }.items():
+        status, out, err = run("figure", "gap", "--set", wrong)
+        assert (status, out) == (2, "")
+        assert said in err
+
+
+def test_help_lists_the_sizes_of_a_figure(run):
+    status, out, _ = run("figure", "gap", "--help")
+    assert status == 0
+    text = " ".join(out.split())
+    assert "Sizes of gap, for --set: activations=linear,relu," in text
+    assert "networks=32 Networks of each kind. With --full: 64." in text
+    assert "Sizes of" not in run("figure", "--help")[1]
+
+
 def test_help(run):
     status, out, _ = run("figure", "--help")
     assert status == 0

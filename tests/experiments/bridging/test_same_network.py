@@ -2,20 +2,15 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
 
 import bnmc
-from bnmc.experiments.bridging import same_network
-from bnmc.experiments.parts import Call
-
-SIZES = same_network.Sizes(activations=("relu",), widths=(250, 1000, 4000), depth=40, chains=32)
 
 
 class TestTwoInputs:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return same_network.experiment(SIZES, Call("bridging-two-inputs"))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-two-inputs")
 
     def test_both_certificates_fall_to_a_level(self, found):
         one = found.data.sel(activation="relu")
@@ -37,7 +32,7 @@ class TestTwoInputs:
             assert (one[f"{kind}_band_low"] <= one[kind] * (1 + 1e-12)).all()
 
     def test_picture(self, found):
-        left, *levels = require_sound(found, "bridging-two-inputs").axes
+        left, *levels = found.plot().axes
         one = found.data.sel(activation="relu")
         assert drawn(left, one["spectral"].sel(width=1000))
         # Colours are widths on the left and activations on the right.

@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, drawn, require_sound, stderr_of
+from experiment_checks import CERTAIN, drawn, stderr_of
+from figure_sizes import FIGURES
 from numpy_network import Networks
 from scipy import special
 
 from bnmc import Chain
-from bnmc.experiments.gradients import directions_over_depth
-from bnmc.experiments.parts import Call
-
-SHALLOW = directions_over_depth.Sizes(24, 4, 5, 500)
-DEEP = directions_over_depth.Sizes(24, 4, 240, 30)
+from bnmc.experiments.gradients import directions
 
 
 def moduli(chain, depth, count, seed):
@@ -41,18 +38,18 @@ def moduli(chain, depth, count, seed):
 
 
 class TestDirections:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return directions_over_depth.experiment(SHALLOW, Call("gradients-directions", rng=1))
+    @pytest.fixture
+    def found(self, small):
+        return small("gradients-directions")
 
     def test_cosines_are_those_of_real_networks(self, found):
-        count, chains = 1000, SHALLOW.chains
-        for row, name in enumerate(SHALLOW.activations):
+        sizes = FIGURES["gradients-directions"].sizes
+        count, chains = 1000, sizes["networks"]
+        for row, name in enumerate(("linear", "relu")):
             for column, norm in enumerate(("none", "batch")):
                 gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
                 chain = Chain(24, 4, name, norm=norm, gain=gain)
-                theirs = moduli(chain, SHALLOW.depth, count, 3)
+                theirs = moduli(chain, sizes["depth"], count, 3)
                 for kind, values in zip(("readout", "hidden"), theirs, strict=True):
                     error = np.hypot(
                         stderr_of(found.data, kind, chains)[row, column],
@@ -63,13 +60,13 @@ class TestDirections:
                     assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
 
     def test_picture(self, found):
-        axes = require_sound(found, "gradients-directions").axes
+        axes = found.plot().axes
         assert drawn(axes[0], found.data["readout"][0, 1])
         assert drawn(axes[3], found.data["hidden"][1, 0])
 
 
 def test_only_vanilla_networks_align():
-    found = directions_over_depth.experiment(DEEP, Call("gradients-directions"))
+    found = directions(width=24, batch=4, depth=240, networks=30)
     last = found.data["readout"].values[:, :, -1]
     assert (last[:, 0] > 0.9).all()
     assert (last[:, 1] < 0.6).all()

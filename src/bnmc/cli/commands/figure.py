@@ -24,7 +24,10 @@ STANDARD_OUTPUT = "-"
 
 
 class FigureCommand(TyperCommand):
-    """A command whose option ``--json`` takes a file or no value; without a file it prints."""
+    """A command whose option ``--json`` takes a file or no value; without a file it prints.
+
+    Its help lists the sizes of the figure that is named beside ``--help``.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Replace ``--json`` by ``--json -`` if the next argument is not a file.
@@ -33,12 +36,20 @@ class FigureCommand(TyperCommand):
         """
         import bnmc.experiments as experiments
 
+        ctx.meta["figures"] = [one for one in args if one in experiments.names()]
         for index in reversed([k for k, one in enumerate(args) if one == "--json"]):
             following = args[index + 1] if index + 1 < len(args) else ""
             is_option = following.startswith("-") and following != STANDARD_OUTPUT
             if not following or is_option or following in experiments.names():
                 args.insert(index + 1, STANDARD_OUTPUT)
         return super().parse_args(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, and the sizes of the figures among the arguments."""
+        super().format_help(ctx, formatter)
+        for name in ctx.meta.get("figures", ()):
+            with formatter.section(f"Sizes of {name}, for --set"):
+                formatter.write_dl(_sizes(name))
 
 
 def _names(incomplete: str) -> list[tuple[str, str]]:
@@ -50,6 +61,20 @@ def _names(incomplete: str) -> list[tuple[str, str]]:
         for name in experiments.names()
         if name.startswith(incomplete)
     ]
+
+
+def _sizes(name: str) -> list[tuple[str, str]]:
+    """Return the sizes of a figure with their default values, and what they are."""
+    from bnmc.experiments import sizes
+    from bnmc.experiments.registry import sizes_of
+
+    default, full = sizes_of(name)
+    rows = []
+    for size, meaning in sizes.meanings(type(default)).items():
+        value, in_full = (sizes.as_text(getattr(one, size)) for one in (default, full))
+        beside = f" With --full: {in_full}." if in_full != value else ""
+        rows.append((f"{size}={value}", f"{meaning[0].upper()}{meaning[1:]}.{beside}"))
+    return rows
 
 
 def figure(
@@ -71,6 +96,15 @@ def figure(
             help="Use the sizes of the paper (minutes to days) instead of small ones (seconds).",
         ),
     ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SIZE=VALUE",
+            help="Size that differs, for example width=500 or activations=relu,tanh. May be "
+            "repeated. bnmc figure NAME --help lists the sizes of a figure.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
     threads: options.Threads = None,
     plot: options.Plot = None,
@@ -109,6 +143,8 @@ def figure(
 
     Example: bnmc figure --list
 
+    Example: bnmc figure gap --set widths=100,1000 --set activations=relu,tanh
+
     Example: bnmc figure bridging-2 --full --seed 1 --json spectra.json
 
     Example: bnmc figure rates --full --store rates.parts --progress
@@ -118,6 +154,8 @@ def figure(
     import bnmc.experiments as experiments
     from bnmc._support.arguments import integer
     from bnmc.errors import ArgumentError
+    from bnmc.experiments.registry import sizes_of
+    from bnmc.experiments.sizes import parsed
 
     if show_names:
         if name is not None:
@@ -130,6 +168,7 @@ def figure(
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
     experiments.describe(name)
+    sizes = parsed(type(sizes_of(name)[0]), changes) if changes else {}
     seed = integer("seed", seed, low=0)
     file = None if as_json in (None, STANDARD_OUTPUT) else Path(str(as_json))
     require_packages(plot=plot, others=experiments.extras_of(name))
@@ -140,8 +179,9 @@ def figure(
     begun = time.perf_counter()
     try:
         found = experiments.run(
-            name, full=full, rng=seed, threads=threads, progress=report, store=store, data=data
-        )
+            name, full=full, rng=seed, threads=threads, progress=report, store=store, data=data,
+            **sizes,
+        )  # fmt: skip
     except KeyboardInterrupt:
         if store is not None:
             print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Natural
 from bnmc.experiments.statistics import interval
 from bnmc.mean_field import Fluctuations
 from bnmc.mean_field.field import MeanField
@@ -23,45 +23,26 @@ from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "gap"]
-
-
-class Sizes(NamedTuple):
-    """Activations, batch sizes, widths, networks, and the first and last layer of the average."""
-
-    activations: tuple[str, ...]
-    batches: tuple[int, ...]
-    widths: tuple[int, ...]
-    chains: int
-    first: int
-    last: int
-
-
-DEFAULT = Sizes(
-    ("linear", "relu", "tanh", "sigmoid", "selu", "gelu"),
-    (5, 10), (100, 300, 1000, 3000), 32, 61, 260,
-)  # fmt: skip
-FULL = Sizes(
-    tuple(BUILTIN), (5, 10, 32), (100, 300, 1000, 3000, 10_000, 30_000, 100_000), 64, 201, 600
-)
-
 #: Markers of activations of the same colour.
 _MARKERS = ("o", "s", "^")
 
 
-@with_parameters
-def gap(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure."""
+
+    activations: tuple[Builtin, ...] = ("linear", "relu", "tanh", "sigmoid", "selu", "gelu")
+    batches: tuple[int, ...] = (5, 10)
+    widths: tuple[int, ...] = (100, 300, 1000, 3000)
+    networks: int = 32
+    first: Natural = 61
+    last: int = 260
+
+
+@kit.figure(
+    "gap", Sizes(), activations=tuple(BUILTIN), batches=(5, 10, 32),
+    widths=(100, 300, 1000, 3000, 10_000, 30_000, 100_000), networks=64, first=201, last=600,
+)  # fmt: skip
+def gap(run: Run, sizes: Sizes) -> Experiment:
     r"""Mean square distance from the fixed point, measured over predicted.
 
     `bnmc.MeanField.fluctuations` predicts :math:`E\|G - G_*\|_F^2` at stationarity, to leading
@@ -78,62 +59,43 @@ def gap(
     Experiment
         Variables by ``activation``, ``batch`` and ``width``.
     """
-    call = Call("gap", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Found(NamedTuple):
-    """Predictions, NaN if there is none, and ratios with the ends of their intervals."""
-
-    constant: NDArray[np.float64]
-    error: NDArray[np.float64]
-    ratio: NDArray[np.float64]
-    widest: dict[tuple[str, int], Estimate]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    table = Table(
-        ("activation", "batch", "predicted, times d", *(f"d = {d}" for d in sizes.widths)),
-        tuple(
-            (name, batch, float(found.constant[i, j]), *found.ratio[i, j, :, 0].tolist())
-            for i, name in enumerate(sizes.activations)
-            for j, batch in enumerate(sizes.batches)
-            if np.isfinite(found.constant[i, j])
-        ),
+    results = kit.Results(
+        run, activation=sizes.activations, batch=sizes.batches, width=sizes.widths
     )
-    title = "The distance from the fixed point, measured over predicted"
-    data = _data(sizes, call, found)
-    return Experiment(call.name, title, data, table, _findings(sizes, found), _draw)
+    per = ("activation", "batch")
+    laws = {case: _prediction(*case) for case in results.points(*per)}
+    stable = {case: law for case, law in laws.items() if law is not None}
+    moments = {case: law.mean_square(1) for case, law in stable.items()}
+    constant = results.add(
+        "constant", per, {case: moment.value for case, moment in moments.items()},
+        "predicted mean square times the width",
+    )  # fmt: skip
+    results.add(
+        "error", per, {case: moment.stderr for case, moment in moments.items()},
+        "numerical error of the prediction",
+    )  # fmt: skip
 
+    def squares(name: str, batch: int, width: int, progress: Progress) -> Float64Array:
+        """Return the mean square of each network over its prediction."""
+        star = stable[name, batch].fixed_point.gram
+        distances = simulate(
+            Chain(width, batch, name), sizes.last, chains=sizes.networks, burn_in=sizes.first,
+            rng=run.generator, observables=Distance(star), threads=run.threads, progress=progress,
+        )["distance"]  # fmt: skip
+        return np.square(distances).mean(axis=1) * width / moments[name, batch].value
 
-def _measure(sizes: Sizes, call: Call) -> _Found:
-    shape = len(sizes.activations), len(sizes.batches)
-    constant, error = np.full(shape, np.nan), np.full(shape, np.nan)
-    ratio = np.full((*shape, len(sizes.widths), 3), np.nan)
-    widest: dict[tuple[str, int], Estimate] = {}
-    cases = [(i, j) for i in range(shape[0]) for j in range(shape[1])]
-    costs = [float(d * sizes.batches[j]) for _, j in cases for d in sizes.widths]
-    with call.parts(costs) as parts:
-        for i, j in cases:
-            name, batch = sizes.activations[i], sizes.batches[j]
-            law = _prediction(name, batch)
-            if law is None:
-                continue
-            predicted = law.mean_square(1)
-            constant[i, j], error[i, j] = predicted.value, predicted.stderr
-            for k, width in enumerate(sizes.widths):
-                values = parts.run(
-                    simulate, Chain(width, batch, name), sizes.last, chains=sizes.chains,
-                    burn_in=sizes.first, rng=call.generator,
-                    observables=Distance(law.fixed_point.gram), threads=call.threads,
-                )["distance"]  # fmt: skip
-                squares = np.square(values).mean(axis=1) * width / predicted.value
-                one = Estimate.from_samples(squares)
-                ratio[i, j, k] = one.value, *one.ci
-                widest[name, batch] = one
-    return _Found(constant, error, ratio, widest)
+    points = [(*case, width) for case in stable for width in sizes.widths]
+    costs = [float(width * batch) for _, batch, width in points]
+    samples = run.parts(squares, points, costs)
+    ratios = {point: Estimate.from_samples(values) for point, values in samples.items()}
+    ratio = results.add("ratio", (*per, "width"), ratios, "measured over predicted mean square")
+    widths = {f"d = {width}": ratio.at(width=k).means() for k, width in enumerate(sizes.widths)}
+    return results.experiment(
+        "The distance from the fixed point, measured over predicted",
+        kit.table_of({"predicted, times d": constant, **widths}),
+        _findings(sizes, ratios, [case for case in laws if case not in stable]), _draw,
+        norm="batch", networks=sizes.networks, layers=[sizes.first, sizes.last],
+    )  # fmt: skip
 
 
 def _prediction(name: str, batch: int) -> Fluctuations | None:
@@ -144,63 +106,41 @@ def _prediction(name: str, batch: int) -> Fluctuations | None:
         return None
 
 
-def _findings(sizes: Sizes, found: _Found) -> tuple[str, ...]:
+def _findings(
+    sizes: Sizes, ratios: dict[tuple[str, int, int], Estimate], unstable: list[tuple[str, int]]
+) -> tuple[str, ...]:
     narrow, wide = sizes.widths[0], sizes.widths[-1]
-    name, batch = max(found.widest, key=lambda case: abs(found.widest[case].value - 1.0))
-    values = found.ratio[..., 0, 0]
-    findings = [
-        f"At width {narrow} the mean square is {np.nanmin(values):.3g} to {np.nanmax(values):.3g} "
+    values = [ratio.value for (_, _, width), ratio in ratios.items() if width == narrow]
+    widest = {case: ratio for case, ratio in ratios.items() if case[-1] == wide}
+    name, batch, _ = far = max(widest, key=lambda case: abs(widest[case].value - 1.0))
+    inside = sum(ratio.ci[0] <= 1.0 <= ratio.ci[1] for ratio in widest.values())
+    findings = (
+        f"At width {narrow} the mean square is {min(values):.3g} to {max(values):.3g} "
         "times the predicted one.",
         f"At width {wide} the ratio that differs most from 1 is that of {name}, batch {batch}: "
-        f"{interval(found.widest[name, batch])}.",
-    ]
-    inside = sum(one.ci[0] <= 1.0 <= one.ci[1] for one in found.widest.values())
-    findings.append(
-        f"The 95 % intervals of {inside} of {len(found.widest)} ratios at width {wide} contain 1."
+        f"{interval(widest[far])}.",
+        f"The 95 % intervals of {inside} of {len(widest)} ratios at width {wide} contain 1.",
     )
-    unstable = [
-        f"{activation}, batch {n}"
-        for i, activation in enumerate(sizes.activations)
-        for j, n in enumerate(sizes.batches)
-        if np.isnan(found.constant[i, j])
-    ]
-    if unstable:
-        findings.append(f"Unstable, without a prediction: {'; '.join(unstable)}.")
-    return tuple(findings)
+    if not unstable:
+        return findings
+    listed = "; ".join(f"{activation}, batch {n}" for activation, n in unstable)
+    return (*findings, f"Unstable, without a prediction: {listed}.")
 
 
-def _data(sizes: Sizes, call: Call, found: _Found) -> xarray.Dataset:
-    per, along = ("activation", "batch"), ("activation", "batch", "width")
-    return dataset(
-        {
-            "constant": Variable(per, found.constant, "predicted mean square times the width"),
-            "error": Variable(per, found.error, "numerical error of the prediction"),
-            **with_ends("ratio", along, found.ratio, "measured over predicted mean square"),
-        },
-        {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "batch": Variable(("batch",), list(sizes.batches), "batch n", "samples"),
-            "width": Variable(("width",), list(sizes.widths), "width d", "neurons"),
-        },
-        call,
-        {"norm": "batch", "networks": sizes.chains, "layers": [sizes.first, sizes.last]},
-    )
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     batches, widths = data["batch"].values, data["width"].values
-    axes = axes_of(figure, len(batches), width=4.8, height=4.2)[0]
+    axes = pictures.axes_of(figure, len(batches), width=4.8, height=4.2)[0]
     count = len(data["activation"])
     for ax, batch in zip(axes, batches, strict=True):
         ax.set(xscale="log", xlabel="width $d$")
         for index, name in enumerate(data["activation"].values):
-            found = curve(data.sel(activation=name, batch=batch), "ratio").T
-            if np.isnan(found).any():
+            ratios = pictures.curve(data.sel(activation=name, batch=batch), "ratio").T
+            if np.isnan(ratios).any():
                 continue
             # The points of one width are beside each other.
             shift = 1.25 ** ((index - 0.5 * (count - 1)) / count)
             estimates(
-                ax, widths * shift, *found, colour=COLOURS[index % len(COLOURS)], label=str(name),
+                ax, widths * shift, *ratios, colour=COLOURS[index % len(COLOURS)], label=str(name),
                 fmt=_MARKERS[index // len(COLOURS) % len(_MARKERS)],
             )  # fmt: skip
         ax.axhline(1.0, color="black", linewidth=0.8)

@@ -1,0 +1,370 @@
+"""What a figure is made of: its function, columns over named axes, and a table.
+
+A figure is a function of a `Run` and its sizes under the decorator `figure`.  It measures in parts
+(`Run.parts`), adds columns to `Results`, and returns `Results.experiment`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._support.extras import import_extra
+from bnmc._support.version import __version__
+from bnmc.chain.activations import Activation
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import sizes as of_sizes
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table, with_parameters
+from bnmc.experiments.runs import Point, Run
+from bnmc.experiments.statistics import banded, mean_of_band
+
+Float64Array = NDArray[np.float64]
+
+_Sizes = TypeVar("_Sizes", bound=tuple[Any, ...])
+
+
+class Axis(NamedTuple):
+    """Labels of an axis, what they are, and their unit: "1" for numbers, "" for texts."""
+
+    labels: Iterable[Any]
+    text: str
+    units: str = "1"
+
+
+#: What the axes are, and their units, for those that are no `Axis`.
+_AXES = {
+    "activation": ("activation", ""),
+    "network": ("network", ""),
+    "weights": ("law of weights", ""),
+    "norm": ("normalization", ""),
+    "batch": ("batch n", "samples"),
+    "width": ("width d", "neurons"),
+    "layer": ("layer", "1"),
+    "weight_layer": ("layer", "1"),
+    "depth": ("hidden layers", "1"),
+    "epoch": ("epochs of training", "1"),
+    "end": ("end of the interval", ""),
+}
+
+#: What the ends of an interval of 95 % are called.
+_ENDS = {"": "", "_low": ", lower end of 95 %", "_high": ", upper end of 95 %"}
+
+
+# --- the function
+
+
+def figure(
+    name: str, default: _Sizes, *, trains: bool = False, **full: Any
+) -> Callable[[Callable[[Run, _Sizes], Experiment]], Callable[..., Experiment]]:
+    """Make a public figure of a function of a run and sizes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the figure.
+    default : NamedTuple
+        The default sizes.
+    trains : bool, default False
+        Whether the figure takes images.
+    **full
+        The sizes that differ with ``full=True``.
+
+    Returns
+    -------
+    callable
+        Decorates the function.  The public one takes `full`, `rng`, `progress`, `threads`, `store`,
+        `data` if it `trains`, and each size, by name.  Its docstring describes them before the
+        section "Returns".  Its attribute `sizes` is the pair of default and full sizes.
+    """
+    of_paper: _Sizes = default._replace(**full)  # type: ignore[attr-defined]
+
+    def made(function: Callable[[Run, _Sizes], Experiment]) -> Callable[..., Experiment]:
+        @functools.wraps(function)
+        def public(
+            *,
+            full: bool = False,
+            rng: Any = 0,
+            progress: Any = False,
+            threads: Any = None,
+            store: Any = None,
+            data: Any = None,
+            **sizes: Any,
+        ) -> Experiment:
+            import_extra("xarray", "xarray")
+            if data is not None and not trains:
+                raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
+            if not isinstance(full, (bool, np.bool_)):
+                raise ArgumentTypeError("full", full, "a bool")
+            chosen = of_sizes.checked(of_paper if full else default, sizes)
+            run = Run(name, of_sizes.facts(chosen), bool(full), rng, progress, threads, store, data)
+            return function(run, chosen)  # type: ignore[arg-type]
+
+        public.__dict__ |= {
+            "sizes": (default, of_paper), "__signature__": _signature(public, default, trains),
+        }  # fmt: skip
+        return with_parameters(public, of_sizes.documented(default, of_paper))
+
+    return made
+
+
+def _signature(
+    public: Callable[..., Any], sizes: tuple[Any, ...], trains: bool
+) -> inspect.Signature:
+    """Return the arguments of a public figure by name; the default of a size depends on `full`."""
+    *named, _ = inspect.signature(public, follow_wrapped=False).parameters.values()
+    named = [one for one in named if trains or one.name != "data"]
+    of_size = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in sizes._fields  # type: ignore[attr-defined]
+    ]
+    return inspect.Signature([*named, *of_size], return_annotation=Experiment)
+
+
+# --- columns
+
+
+@dataclass(frozen=True)
+class Column:
+    """A quantity over some axes.
+
+    Attributes
+    ----------
+    name : str
+        Name of its variable.
+    axes : dict of str to list
+        Labels by axis.
+    values : ndarray
+        Numbers or estimates, one axis for each of `axes`.  If `networks` is not 0, one axis more,
+        of length 3: means over so many networks with the ends of their intervals.
+    text : str
+        Description.
+    units : str
+        "1" for numbers without a unit.
+    networks : int
+    """
+
+    name: str
+    axes: dict[str, list[Any]]
+    values: NDArray[Any]
+    text: str
+    units: str = "1"
+    networks: int = 0
+
+    def at(self, **places: int) -> Column:
+        """Return the column at places, by number, of some axes."""
+        index = tuple(places.get(axis, slice(None)) for axis in self.axes)
+        axes = {axis: labels for axis, labels in self.axes.items() if axis not in places}
+        return replace(self, axes=axes, values=np.asarray(self.values[index]))
+
+    def means(self) -> Column:
+        """Return the column without its intervals."""
+        return replace(self, values=self.ends()[..., 0], networks=0)
+
+    def ends(self) -> Float64Array:
+        """Return values and ends of intervals along a new last axis of length 3 or, without, 1."""
+        if self.networks:
+            return self.values
+        if self.values.dtype != object:
+            return self.values[..., None]
+        ends = [_ends(value) for value in self.values.ravel()]
+        return np.reshape(ends, (*self.values.shape, 3))
+
+    def cells(self) -> dict[Point, Any]:
+        """Return by point a number, an estimate, or None instead of NaN."""
+        cells = {}
+        for place, labels in zip(
+            np.ndindex(*map(len, self.axes.values())),
+            itertools.product(*self.axes.values()),
+            strict=True,
+        ):
+            value: Any = self.values[place]
+            if self.networks:
+                value = mean_of_band(value, self.networks) if np.isfinite(value).all() else None
+            elif isinstance(value, np.generic):
+                value = value.item()
+            cells[tuple(map(_label, labels))] = value if value == value else None
+        return cells
+
+
+class Results:
+    """The columns of a figure over named axes, and the experiment that is made of them.
+
+    Parameters
+    ----------
+    run : Run
+    **axes : Axis or iterable
+        Labels by axis.
+    """
+
+    def __init__(self, run: Run, **axes: Axis | Iterable[Any]) -> None:
+        self._run = run
+        self._axes = {
+            name: axis if isinstance(axis, Axis) else Axis(axis, *_AXES[name])
+            for name, axis in axes.items()
+        }
+        self.axes = {name: list(axis.labels) for name, axis in self._axes.items()}
+        self._columns: list[Column] = []
+
+    def points(self, *dims: str) -> list[Point]:
+        """Return the labels of all points of some axes, the last axis changing first."""
+        return list(itertools.product(*(self.axes[axis] for axis in dims)))
+
+    def add(
+        self,
+        name: str,
+        dims: tuple[str, ...],
+        values: Any,
+        text: str,
+        units: str = "1",
+        networks: int = 0,
+    ) -> Column:
+        """Add numbers or estimates over some axes.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.  If there are intervals, the variables of their ends are
+            ``name_low`` and ``name_high``.
+        dims : tuple of str
+            Names of the axes.
+        values : array_like or mapping
+            A mapping has as keys the points of the first axes, and as values numbers, estimates, or
+            arrays over the other axes.  Missing points are NaN.
+        text : str
+            Description.
+        units : str, default "1"
+        networks : int, default 0
+            If it is not 0, `values` have a last axis with the mean over so many networks and the
+            ends of its interval, as `banded` returns them.
+        """
+        axes = {axis: self.axes[axis] for axis in dims}
+        if isinstance(values, Mapping):
+            values = self._stacked(dims, values)
+        column = Column(name, axes, np.asarray(values), text, units, networks)
+        self._columns.append(column)
+        return column
+
+    def add_means(
+        self,
+        name: str,
+        dims: tuple[str, ...],
+        samples: Mapping[Point, Float64Array],
+        text: str,
+        units: str = "1",
+    ) -> Column:
+        """Add means over networks, with Student's intervals, of arrays (networks, …) by point."""
+        bands = {point: banded(values) for point, values in samples.items()}
+        count = len(next(iter(samples.values())))
+        return self.add(name, dims, bands, text, units, count)
+
+    def add_range(
+        self,
+        name: str,
+        dims: tuple[str, ...],
+        samples: Mapping[Point, Float64Array],
+        text: str,
+        units: str = "1",
+    ) -> Column:
+        """Add means over networks of arrays (networks, …) by point, and 90 % of the networks."""
+        for end, level, words in (
+            ("_band_low", 0.05, "5 % of networks"), ("_band_high", 0.95, "95 % of networks"),
+        ):  # fmt: skip
+            ends = {point: np.quantile(values, level, axis=0) for point, values in samples.items()}
+            self.add(name + end, dims, ends, words, units)
+        means = {point: values.mean(axis=0) for point, values in samples.items()}
+        return self.add(name, dims, means, text, units)
+
+    def experiment(
+        self,
+        title: str,
+        table: Table,
+        findings: Iterable[str],
+        draw: Callable[[Dataset, Drawing], None],
+        **attributes: Any,
+    ) -> Experiment:
+        """Return the experiment of all columns; attributes are numbers, texts or lists of them."""
+        run = self._run
+        about = {
+            "bnmc_version": __version__, "numpy_version": np.__version__, "seed": str(run.seed),
+            "full": int(run.full), **attributes,
+        }  # fmt: skip
+        coordinates = {
+            name: ((name,), list(map(_label, axis)), _about(*self._axes[name][1:]))
+            for name, axis in self.axes.items()
+        }
+        variables = {}
+        for column in self._columns:
+            ends = column.ends()
+            for place, (suffix, words) in enumerate(list(_ENDS.items())[: ends.shape[-1]]):
+                content = _about(column.text + words, column.units)
+                variables[column.name + suffix] = tuple(column.axes), ends[..., place], content
+        data = import_extra("xarray", "xarray").Dataset(variables, coordinates, about)
+        return Experiment(run.name, title, data, table, tuple(findings), draw)
+
+    def _stacked(self, dims: tuple[str, ...], values: Mapping[Point, Any]) -> NDArray[Any]:
+        """Return values by point as an array."""
+        leading = dims[: len(next(iter(values), dims))]
+        given = next(iter(values.values()), np.nan)
+        is_number = not isinstance(given, Estimate)
+        missing = np.full(np.shape(given), np.nan) if is_number else None
+        items = [values.get(point, missing) for point in self.points(*leading)]
+        stacked = np.array(items, dtype=None if is_number else object)
+        shape = tuple(len(self.axes[axis]) for axis in leading)
+        return stacked.reshape(shape + stacked.shape[1:])
+
+
+def entry(made: Mapping[Point, Any], key: Any) -> dict[Point, Any]:
+    """Return by point one entry of parts that are tuples or dicts."""
+    return {point: part[key] for point, part in made.items()}
+
+
+def table_of(
+    columns: Mapping[str, Column], heads: Iterable[str] = (), missing: str | None = None
+) -> Table:
+    """Return a table: labels of the axes that the columns share, then the columns by head.
+
+    Rows without any number are left out.
+
+    Parameters
+    ----------
+    columns : mapping of str to Column
+    heads : iterable of str, optional
+        Heads of the axes.  Default: their names.
+    missing : str, optional
+        What a cell contains instead of NaN.  Default: nothing.
+    """
+    axes = next(iter(columns.values())).axes
+    cells = [column.cells() for column in columns.values()]
+    rows = [(*point, *(of_column[point] for of_column in cells)) for point in cells[0]]
+    return Table(
+        (*(heads or axes), *columns),
+        tuple(
+            tuple(missing if cell is None else cell for cell in row)
+            for row in rows
+            if any(cell is not None for cell in row[len(axes) :])
+        ),
+    )
+
+
+def _ends(value: Any) -> tuple[float, float, float]:
+    """Return an estimate and the ends of its interval; NaN instead of None."""
+    if value is None:
+        return np.nan, np.nan, np.nan
+    low, high = value.ci
+    return (value.value if hasattr(value, "value") else value.rate), low, high
+
+
+def _label(label: Any) -> Any:
+    return label.name if isinstance(label, Activation) else label
+
+
+def _about(text: str, units: str) -> dict[str, str]:
+    return {"long_name": text} | ({"units": units} if units else {})
