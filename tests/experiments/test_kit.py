@@ -129,6 +129,9 @@ def test_tables(results):
     table = kit.table_of({"number": numbers, "rate": rates})
     assert table.columns == ("activation", "width", "number", "rate")
     assert table.rows == (("relu", 10, 1.0, None), ("relu", 20, 2.0, ONE))
+    words = results.column(("activation", "width"), [["a", "b"], ["c", "d"]])
+    assert kit.table_of({"word": words, "number": numbers}).rows[2] == ("square", 10, "c", None)
+    assert set(finished(results).data) == {"a", "b", "b_low", "b_high"}
     heads = kit.table_of({"number": numbers.at(width=0)}, heads=("σ",)).columns
     assert heads == ("σ", "number")
 

@@ -245,12 +245,19 @@ class Results:
             If it is not 0, `values` have a last axis with the mean over so many networks and the
             ends of its interval, as `banded` returns them.
         """
-        axes = {axis: self.axes[axis] for axis in dims}
-        if isinstance(values, Mapping):
-            values = self._stacked(dims, values)
-        column = Column(name, axes, np.asarray(values), text, units, networks)
+        column = replace(self.column(dims, values, networks), name=name, text=text, units=units)
         self._columns.append(column)
         return column
+
+    def column(self, dims: tuple[str, ...], values: Any, networks: int = 0) -> Column:
+        """Return a column for a table, of numbers, estimates or texts, that is not in the data.
+
+        The arguments are those of `add`.
+        """
+        if isinstance(values, Mapping):
+            values = self._stacked(dims, values)
+        axes = {axis: self.axes[axis] for axis in dims}
+        return Column("", axes, np.asarray(values), "", networks=networks)
 
     def add_means(
         self,
