@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Dataset", "Drawing", "Experiment", "Table", "with_parameters"]
-
 Dataset: TypeAlias = "xarray.Dataset"
 Drawing: TypeAlias = "Figure"
 

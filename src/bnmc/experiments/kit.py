@@ -120,7 +120,7 @@ def _signature(
 ) -> inspect.Signature:
     """Return the arguments of a public figure by name; the default of a size depends on `full`."""
     *named, _ = inspect.signature(public, follow_wrapped=False).parameters.values()
-    named = [one for one in named if trains or one.name != "data"]
+    named = [argument for argument in named if trains or argument.name != "data"]
     of_size = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
         for name in sizes._fields  # type: ignore[attr-defined]

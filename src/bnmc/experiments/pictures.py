@@ -15,19 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "axes_of",
-    "curve",
-    "draw_band",
-    "label_outer",
-    "label_widths",
-    "legend_below",
-    "lines",
-    "logarithmic",
-    "points",
-    "shades",
-]
-
 
 def axes_of(
     figure: Figure, columns: int, rows: int = 1, *, width: float = 5.2, height: float = 4.0
@@ -117,7 +104,7 @@ def shades(count: int) -> list[str]:
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(one) for one in colormaps["viridis"](np.linspace(0.0, 0.85, count))]
+    return list(map(to_hex, colormaps["viridis"](np.linspace(0.0, 0.85, count))))
 
 
 def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:
@@ -127,10 +114,10 @@ def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:
 
 
 def draw_band(
-    ax: Axes, x: ArrayLike, found: NDArray[np.float64], colour: Any, label: str | None, **line: Any
+    ax: Axes, x: ArrayLike, values: NDArray[np.float64], colour: Any, label: str | None, **line: Any
 ) -> None:
     """Draw means and their intervals, an array of shape (points, 3)."""
-    mean, low, high = found.T
+    mean, low, high = values.T
     if ax.get_yscale() == "log":  # a logarithmic axis cannot show values <= 0
         low = np.maximum(low, np.finfo(float).tiny)
     band(ax, x, mean, low, high, colour=colour, label=label, **line)

@@ -11,19 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc.estimate.estimate import Estimate, clopper_pearson
 from bnmc.mixing.rate import RateEstimate
 
-__all__ = [
-    "LEVEL",
-    "banded",
-    "interval",
-    "mean_of_band",
-    "overlap_note",
-    "proportion",
-    "rate_as_estimate",
-    "rms",
-    "short_interval",
-    "slope",
-]
-
 #: Level of all intervals.
 LEVEL = 0.95
 
@@ -63,11 +50,11 @@ def rms(samples: ArrayLike, *, level: float = LEVEL) -> Estimate:
 
     The ends of the interval are the roots of the ends of the mean square's interval.
     """
-    found = Estimate.from_samples(np.square(samples), level=level)
-    value = math.sqrt(found.value)
-    low, high = (math.sqrt(max(end, 0.0)) for end in found.ci)
-    stderr = found.stderr / (2.0 * value) if value else 0.0
-    return Estimate(value, stderr, (low, high), found.n, "root mean square", level)
+    square = Estimate.from_samples(np.square(samples), level=level)
+    value = math.sqrt(square.value)
+    low, high = (math.sqrt(max(end, 0.0)) for end in square.ci)
+    stderr = square.stderr / (2.0 * value) if value else 0.0
+    return Estimate(value, stderr, (low, high), square.n, "root mean square", level)
 
 
 def proportion(hits: ArrayLike) -> Estimate:
@@ -79,9 +66,9 @@ def proportion(hits: ArrayLike) -> Estimate:
     return Estimate(share, stderr, (low, high), count, "Clopper-Pearson")
 
 
-def rate_as_estimate(found: RateEstimate) -> Estimate:
+def rate_as_estimate(rate: RateEstimate) -> Estimate:
     """Return a rate of `bnmc.mixing` as an `Estimate`, which tables print with its interval."""
-    return Estimate(found.rate, found.stderr, found.ci, found.n, found.method)
+    return Estimate(rate.rate, rate.stderr, rate.ci, rate.n, rate.method)
 
 
 def slope(
@@ -94,8 +81,8 @@ def slope(
     from scipy.special import ndtri
 
     logs = np.log(np.asarray(x, dtype=np.float64))
-    values = np.log([one.value for one in y])
-    weights = np.array([(one.value / one.stderr) ** 2 for one in y])
+    values = np.log([estimate.value for estimate in y])
+    weights = np.array([(estimate.value / estimate.stderr) ** 2 for estimate in y])
     centred = logs - np.average(logs, weights=weights)
     information = float(weights @ centred**2)
     value = float(weights @ (centred * values)) / information
@@ -104,14 +91,14 @@ def slope(
     return Estimate(value, stderr, (value - reach, value + reach), len(y), method, level)
 
 
-def interval(found: Estimate) -> str:
+def interval(estimate: Estimate) -> str:
     """Return an estimate and its interval as text, with as many digits as the interval supports."""
-    low, high = found.ci
+    low, high = estimate.ci
     digits = 2
-    if math.isfinite(high - low) and high > low and found.value:
+    if math.isfinite(high - low) and high > low and estimate.value:
         size = max(abs(low), abs(high))
         digits = min(max(math.ceil(math.log10(size / (high - low))) + 2, 2), 6)
-    return f"{found.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
+    return f"{estimate.value:.{digits}g} [{low:.{digits}g}, {high:.{digits}g}]"
 
 
 def overlap_note(
