@@ -8,11 +8,17 @@ from bnmc import Activation
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width import dual
 from bnmc.mean_field.duals.series import expansion, pair_terms
+from bnmc.mean_field.quadrature.profile import Profile
+
+
+def declared(function, kinks=()):
+    """Return the profile of a function that is not searched for other kinks."""
+    return Profile(Activation(function, kinks=kinks), kinks, 16.0, complete=True)
 
 
 def test_coefficients_of_a_polynomial():
     # x³ = √6 h_3 + 3 h_1, with variance 4: 8 times that.
-    cube = expansion(Activation(lambda x: x * x * x), np.array([4.0]))
+    cube = expansion(declared(lambda x: x * x * x), np.array([4.0]))
     assert cube.coefficients.shape[1] == 4
     assert cube.coefficients[0] == pytest.approx([0, 24, 0, 8 * np.sqrt(6)], abs=1e-11)
     assert cube.mean_square[0] == pytest.approx(15 * 64, rel=1e-13)
@@ -31,7 +37,7 @@ def rest_of_relu(terms):
 def test_the_error_is_a_bound(correlation):
     # relu has a closed form; as a series it lacks a part near correlation 1.
     variances = np.array([0.4, 2.0])
-    side = expansion(Activation(lambda x: max(x, 0.0), kinks=(0.0,)), variances)
+    side = expansion(declared(lambda x: max(x, 0.0), kinks=(0.0,)), variances)
     found, error = pair_terms(side, side, np.full((2, 2), correlation))
     scale = np.sqrt(variances[:, None] * variances)
     exact, _ = dual("relu")(variances[:, None], variances, correlation * scale)
@@ -45,14 +51,14 @@ def test_the_error_is_a_bound(correlation):
 
 def test_a_declared_kink_off_zero_is_exact():
     # E max(z − 1, 0)² = 2Φ(−1) − φ(1)
-    side = expansion(Activation(lambda x: max(x - 1.0, 0.0), kinks=(1.0,)), np.array([1.0, 1.0]))
+    side = expansion(declared(lambda x: max(x - 1.0, 0.0), kinks=(1.0,)), np.array([1.0, 1.0]))
     density = np.exp(-0.5) / np.sqrt(2 * np.pi)
     assert side.mean_square == pytest.approx([2 * special.ndtr(-1) - density] * 2, rel=1e-13)
     assert (side.noise < 1e-13).all()
 
 
 def test_an_undeclared_kink_is_in_the_error():
-    hidden = Activation(lambda x: 1.0 if x > 0.377 else 0.0)
+    hidden = declared(lambda x: 1.0 if x > 0.377 else 0.0)
     side = expansion(hidden, np.array([1.0]))
     actual = abs(side.mean_square[0] - special.ndtr(-0.377))
     assert actual > 1e-6
@@ -63,8 +69,8 @@ def test_an_undeclared_kink_is_in_the_error():
 @pytest.mark.parametrize("q", [2.0, 1e4])
 def test_functions_without_a_mean_square_raise(q):
     with pytest.raises(ArgumentError, match="finite mean square"):
-        expansion(Activation(lambda x: np.exp(x * x / 3)), np.array([q]))
+        expansion(declared(lambda x: np.exp(x * x / 3)), np.array([q]))
 
 
 def test_a_pole_is_in_the_error():
-    assert expansion(Activation(lambda x: 1 / x), np.array([1.0])).noise[0] > 0.1
+    assert expansion(declared(lambda x: 1 / x), np.array([1.0])).noise[0] > 0.1

@@ -9,10 +9,18 @@ from scipy import integrate, special
 from bnmc import Activation
 from bnmc.infinite_width import dual, nngp, ntk
 from bnmc.mean_field.duals.series import nearly_equal
+from bnmc.mean_field.quadrature.profile import Profile
 
 SHIFT = 0.7
-RAMP = Activation(lambda x: max(x - SHIFT, 0.0), kinks=(SHIFT,))
-STEP = Activation(lambda x: 1.0 if x > SHIFT else 0.0, kinks=(SHIFT,))
+
+
+def declared(function, kinks=()):
+    """Return the profile of a function that is not searched for other kinks."""
+    return Profile(Activation(function, kinks=kinks), kinks, 16.0, complete=True)
+
+
+RAMP = declared(lambda x: max(x - SHIFT, 0.0), kinks=(SHIFT,))
+STEP = declared(lambda x: 1.0 if x > SHIFT else 0.0, kinks=(SHIFT,))
 
 
 def ramp_by_hand(p, q, rho, power):
@@ -54,7 +62,7 @@ def test_many_pairs_of_the_same_variances_are_interpolated():
 
 
 def test_an_undeclared_kink_is_in_the_error():
-    hidden = Activation(lambda x: 1.0 if x > SHIFT else 0.0)
+    hidden = declared(lambda x: 1.0 if x > SHIFT else 0.0)
     found, error = nearly_equal(hidden, *np.array([[1.0], [1.0], [0.9999]]))
     assert error[0] > 1e-6
     assert abs(found[0] - ramp_by_hand(1.0, 1.0, 0.9999, 0)) < 10 * error[0]

@@ -16,7 +16,7 @@ from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import MeanField, limit
 from bnmc.mean_field.fixed_point.expectations import Gradient
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch, worst_of
-from bnmc.mean_field.quadrature.deviation import Singularity
+from bnmc.mean_field.quadrature.profile import Singularity
 from bnmc.mean_field.quadrature.sphere import SphereRule
 
 REFERENCE = json.loads(PATH.read_text(encoding="utf-8"))

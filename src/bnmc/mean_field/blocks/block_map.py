@@ -37,12 +37,15 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.blocks.lengths import BlockSizes, GivenLengths, given_lengths
-from bnmc.mean_field.blocks.pieces import Pieces, pieces
 from bnmc.mean_field.float64 import TINY, FloatArray
+from bnmc.mean_field.quadrature.profile import Profile, profile
 from bnmc.mean_field.roots import roots
 
 # The weight of nodes that are left out, per sample.
 _LEFT_OUT = 1e-30
+
+# If σ − σ(0) is at most this, relative to σ(0), σ is constant.
+_CONSTANT = 1e-12
 
 
 @dataclass(frozen=True)
@@ -96,17 +99,18 @@ class BlockMap:
         self.sizes = sizes
         self.order = order
         self._blocks = BlockSizes(sizes)
-        self._sigma = pieces(activation, math.sqrt(self._blocks.batch - 1))
+        self._sigma = profile(activation, math.sqrt(self._blocks.batch - 1))
+        self._largest = float(np.abs(self._sigma.nodes[0] - self._sigma.shift).max())
 
     @property
     def is_constant(self) -> bool:
         """Whether the activation is constant, to rounding, on the sphere of this batch."""
-        return self._sigma.is_constant
+        return self._largest <= _CONSTANT * abs(self._sigma.shift)
 
     @property
     def is_singular(self) -> bool:
         """Whether the derivative of the activation is infinite at a point, without a jump."""
-        return self._sigma.singular
+        return not self._sigma.steep.size and bool(self._sigma.singular)
 
     def image(self, levels: FloatArray) -> Image:
         """Return the image of the Gram matrix with these levels, shape (3,), at any scale."""
@@ -127,8 +131,8 @@ class BlockMap:
         lifts = [2.0 * shift * float(weight @ mean) + shift**2 for mean in means]
         image = np.array([weight @ output for output in outputs])
         missing = max(float(weight @ block.missing) for block in given.blocks)
-        missing += 8.0 * self._sigma.largest * self._sigma.deviation
-        missing += _LEFT_OUT * n**2 * self._sigma.largest**2
+        missing += 8.0 * self._largest * self._sigma.largest_deviation
+        missing += _LEFT_OUT * n**2 * self._largest**2
         return Image(
             diagonal=_both(float(weight @ x) + y for x, y in zip(squares, lifts, strict=True)),
             inside=_both(float(weight @ x) + y for x, y in zip(pairs, lifts, strict=True)),
@@ -252,7 +256,7 @@ def _within_modes(
 
 
 def _collapsed_modes(
-    sizes: BlockSizes, sigma: Pieces, given: GivenLengths, levels: FloatArray, block: int
+    sizes: BlockSizes, sigma: Profile, given: GivenLengths, levels: FloatArray, block: int
 ) -> Iterator[_Mode]:
     """Yield the eigenvalues on deviations that separate the samples of a collapsed block.
 
@@ -265,7 +269,8 @@ def _collapsed_modes(
     contrast = norm * (inside.centre - other.centre - other.first[0])
     beta, z_e = levels[2], given.lengths[2]
     apart = given.weight @ (slope / given.radius) ** 2
-    if sigma.jumps_within(given.offset[block]):
+    offset = given.offset[block]
+    if ((offset.min() < sigma.steep) & (sigma.steep < offset.max())).any():
         split = math.inf
     elif apart == 0.0:
         split = 0.0

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.mean_field.blocks.pieces import WIDEST_PANEL, BlockMoments, Pieces, block_moments
+from bnmc.mean_field.blocks.pieces import WIDEST_PANEL, BlockMoments, block_moments
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.panels import coordinate_rule, row_panels
+from bnmc.mean_field.quadrature.profile import Profile
 from bnmc.mean_field.quadrature.sphere import reach
 
 
@@ -66,7 +67,7 @@ _NEGLIGIBLE = 1e-30
 
 def _length_nodes(
     blocks: BlockSizes,
-    sigma: Pieces,
+    sigma: Profile,
     levels: FloatArray,
     active: tuple[bool, bool],
     order: int,
@@ -77,7 +78,7 @@ def _length_nodes(
     ----------
     blocks : BlockSizes
         The blocks.
-    sigma : Pieces
+    sigma : Profile
         The activation.
     levels : ndarray of shape (3,)
         α_0, α_1, β.
@@ -119,7 +120,7 @@ def _length_nodes(
     return lengths[:, counted], weight / weight.sum()
 
 
-def _tangents(blocks: BlockSizes, sigma: Pieces, levels: FloatArray, block: int) -> FloatArray:
+def _tangents(blocks: BlockSizes, sigma: Profile, levels: FloatArray, block: int) -> FloatArray:
     """Return the ratios z_e/z_X at which a sample can first meet a corner of σ, for block X.
 
     The part of z in the other block is taken as 0.  A sample of the other block then has one value,
@@ -142,7 +143,7 @@ def _tangents(blocks: BlockSizes, sigma: Pieces, levels: FloatArray, block: int)
 
 
 def _inner_edges(
-    blocks: BlockSizes, sigma: Pieces, levels: FloatArray, sine: FloatArray, cosine: FloatArray
+    blocks: BlockSizes, sigma: Profile, levels: FloatArray, sine: FloatArray, cosine: FloatArray
 ) -> FloatArray:
     """Return the panels of the angle b, one row for each sin a and cos a."""
     n, beta = blocks.batch, levels[2]
@@ -214,7 +215,7 @@ class GivenLengths:
 
 
 def given_lengths(
-    sizes: BlockSizes, sigma: Pieces, levels: FloatArray, powers: int, order: int
+    sizes: BlockSizes, sigma: Profile, levels: FloatArray, powers: int, order: int
 ) -> GivenLengths:
     """Return the expectations for one Gram matrix.
 
@@ -222,7 +223,7 @@ def given_lengths(
     ----------
     sizes : BlockSizes
         The blocks.
-    sigma : Pieces
+    sigma : Profile
         The activation.
     levels : ndarray of shape (3,)
         α_0, α_1, β.

@@ -7,8 +7,7 @@ this limit increases with |x|.  So a σ that changes within a distance of 1 from
 however large q is.
 
 The error of a moment is four times its largest difference between the rule with w = 1/4 and two
-coarser ones, plus rounding.  So it includes kinks that were not declared; it can miss features
-narrower than about 0.01 in z.
+coarser ones, plus rounding.  Panels that resolve a narrow feature of σ are part of all three rules.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ import numpy as np
 
 from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.duals.duals import Dual, derivative_of, dual, with_kinks
+from bnmc.mean_field.duals.duals import GAUSSIAN_LIMIT, Dual, dual
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
+from bnmc.mean_field.quadrature.profile import Profile, profile
+from bnmc.mean_field.quadrature.resolution import Function
 
 ActivationLike = str | Activation | Callable[[Any], Any]
-
-_Function = Callable[[FloatArray], FloatArray]
 
 # A number whose square is 0 beside the derivative of any usual function.
 _NEAR_ZERO = 1e-30
 
 #: Value, derivative and kinks of the names that `dual` takes and that are no named activations.
-_FORMULAS: dict[str, tuple[_Function, _Function, tuple[float, ...]]] = {
+_FORMULAS: dict[str, tuple[Function, Function, tuple[float, ...]]] = {
     "relu^2": (lambda x: np.maximum(x, 0.0) ** 2, lambda x: 2.0 * np.maximum(x, 0.0), (0.0,)),
     "relu^3": (lambda x: np.maximum(x, 0.0) ** 3, lambda x: 3.0 * np.maximum(x, 0.0) ** 2, (0.0,)),
     "step": (lambda x: np.heaviside(x, 0.5), np.zeros_like, (0.0,)),
@@ -51,27 +50,21 @@ class GaussianFunction:
     Attributes
     ----------
     name : str
-    value : callable
-        Maps a float64 array elementwise.
+    value : Profile
+        σ.
     derivative : callable or None
         σ′; None if it is not known, so that it is computed from polynomials on panels.
-    kinks : tuple of float
-        The points where σ or σ′ is discontinuous, declared or found.
     slopes : tuple of float or None
         Slopes left and right of 0 if σ is positively homogeneous, else None.
     dual : Dual
         The dual activation, with a closed form or without.
-    expanded : Activation or None
-        The function whose Hermite series is used if there is no closed form.
     """
 
     name: str
-    value: _Function
-    derivative: _Function | None
-    kinks: tuple[float, ...]
+    value: Profile
+    derivative: Function | None
     slopes: tuple[float, float] | None
     dual: Dual
-    expanded: Activation | None
 
 
 def gaussian_function(activation: ActivationLike) -> GaussianFunction:
@@ -100,21 +93,15 @@ def slopes_at_zero(function: GaussianFunction) -> tuple[float, float] | None:
 @lru_cache(maxsize=64)
 def _of_formula(name: str) -> GaussianFunction:
     value, derivative, kinks = _FORMULAS[name]
-    return GaussianFunction(name, value, derivative, kinks, None, dual(name), None)
+    sigma = Profile(value, kinks, GAUSSIAN_LIMIT, complete=True)
+    return GaussianFunction(name, sigma, derivative, None, dual(name))
 
 
 @lru_cache(maxsize=64)
 def _of_activation(function: Activation) -> GaussianFunction:
-    sigma, resolved = dual(function), with_kinks(function)
-    return GaussianFunction(
-        name=function.name,
-        value=function,
-        derivative=derivative_of(function),
-        kinks=resolved.kinks,
-        slopes=homogeneous_slopes(function),
-        dual=sigma,
-        expanded=None if sigma.closed_form else resolved,
-    )
+    sigma = profile(function, GAUSSIAN_LIMIT)
+    slopes = homogeneous_slopes(function)
+    return GaussianFunction(function.name, sigma, sigma.derivative, slopes, dual(function))
 
 
 # --- moments
@@ -133,8 +120,8 @@ _SAME = 1e-12
 # The integrand at the ends may be this part of its integral; else the mean square is infinite.
 _TAIL = 1e-14
 
-# A difference of one-sided limits above this part of the values nearby is a jump.
-_JUMP = 1e-7
+# Panels of σ(√q z) shorter than this, in z and in x/2, are those of a narrow feature.
+_NARROW = 0.15
 
 _SAFETY, _ROUNDING = 4.0, 64.0 * EPSILON
 
@@ -213,9 +200,9 @@ def _on_panels(
     root = math.sqrt(variance)
     rule = gauss_legendre(_ORDER)
     for end in _ENDS:
-        z, half = panel_points(normal_panels(function.kinks, root, width, end), rule.nodes)
+        z, half = panel_points(normal_panels(function.value, root, width, end), rule.nodes)
         weight = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        value = np.asarray(function.value(root * z), dtype=np.float64)
+        value = function.value(root * z)
         counted = value * value * weight
         total = float(counted.sum())
         rim = max(counted[0].sum(), counted[-1].sum())
@@ -224,12 +211,12 @@ def _on_panels(
     if not math.isfinite(total) or rim > _TAIL * total:
         infinite = Moments(variance, 0.0, 0.0, math.inf, 0.0, 0.0, math.inf, math.inf)
         return infinite, (1.0,) * 6
-    centre = float(np.asarray(function.value(np.zeros(1)), dtype=np.float64)[0])
+    centre = float(function.value(np.zeros(1))[0])
     centre = centre if math.isfinite(centre) else 0.0
     score = (z * z - 1.0) * weight / (2.0 * variance)
     # Constants have no part in the derivatives, and would cancel for small q.
     lift, spread = value - centre, value * value - centre * centre
-    mirrored = np.asarray(function.value(-root * z), dtype=np.float64)
+    mirrored = function.value(-root * z)
     size = math.sqrt(total)
     result = Moments(
         variance=variance,
@@ -248,10 +235,11 @@ def _on_panels(
     return result, scales
 
 
-def normal_panels(kinks: tuple[float, ...], root: float, width: float, end: float) -> FloatArray:
+def normal_panels(sigma: Profile, root: float, width: float, end: float) -> FloatArray:
     """Return the ends of panels of [−end, end] for functions of σ(root z) and σ(−root z)."""
     # E σ(u)σ(−u) sees the kinks on both sides.
-    bends = np.concatenate([kinks, np.negative(kinks)]) / root
+    kinks = sigma.ends(_NARROW * min(root, 2.0)) / root
+    bends = np.concatenate([kinks, -kinks])
     points = [np.array([-end, 0.0, end]), bends]
     if root > 2.0:
         near = np.linspace(0.0, _NEAR, round(_NEAR / (2.0 * width)) + 1)
@@ -278,29 +266,11 @@ def _gradient(
     weight: FloatArray,
 ) -> float:
     """Return E σ′(u)², from the derivative if it is known, else from polynomials on panels."""
-    if _jumps(function.kinks, value, root, z, half):
+    steep = function.value.steep / root
+    if ((z[0, 0] < steep) & (steep < z[-1, -1])).any():
         return math.inf
     if function.derivative is not None:
         slope = np.asarray(function.derivative(root * z), dtype=np.float64)
     else:
         slope = value @ gauss_legendre(_ORDER).differentiate.T / (half * root)
     return float((slope * slope * weight).sum())
-
-
-def _jumps(
-    kinks: tuple[float, ...], value: FloatArray, root: float, z: FloatArray, half: FloatArray
-) -> bool:
-    """Whether the polynomials on the two sides of a kink have different values there."""
-    rule = gauss_legendre(_ORDER)
-    coefficients = value @ rule.to_coefficients.T
-    signs = (-1.0) ** np.arange(_ORDER)
-    low = (z.mean(axis=1) - half[:, 0])[1:]
-    for kink in kinks:
-        place = kink / root
-        if not z[0, 0] < place < z[-1, -1]:
-            continue
-        right = int(np.argmin(np.abs(low - place))) + 1
-        gap = abs(coefficients[right] @ signs - coefficients[right - 1].sum())
-        if gap > _JUMP * max(np.abs(value[right]).max(), np.abs(value[right - 1]).max()):
-            return True
-    return False

@@ -308,9 +308,9 @@ def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
     ArgumentError
         If a series is needed and σ has no finite mean square.
     """
-    if function.expanded is None:
+    if function.dual.closed_form:
         return _Closed(function.dual, inner)
-    series = expansion(function.expanded, np.array([inner.variance]))
+    series = expansion(function.value, np.array([inner.variance]))
     squares = series.coefficients[0] ** 2
     rest = max(inner.square - float(squares.sum()), float(series.rest[0]) * inner.square)
     return PowerSeries(squares, rest, float(2.0 * series.noise[0]) + inner.error, inner)

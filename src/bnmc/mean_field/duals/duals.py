@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc._support.arguments import broadcast, real, real_numbers
 from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
 from bnmc.errors import (
@@ -26,17 +25,15 @@ from bnmc.mean_field.duals.closed_forms import (
 )
 from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
-from bnmc.mean_field.quadrature.deviation import explosive, singularities
-from bnmc.mean_field.quadrature.resolution import UnresolvedError, jumps, panels_of
+from bnmc.mean_field.quadrature.profile import Profile, profile
 
 _Spec = str | Activation | Callable[[Any], Any]
 
 # Pairs whose integrals are computed at once.
 _BLOCK = 32
 
-# Kinks that were not declared are found in [−_LIMIT, _LIMIT], up to _MOST_KINKS of them; those
-# closer than _SAME are one.
-_LIMIT, _MOST_KINKS, _SAME = 16.0, 32, 1e-7
+#: Kinks and narrow features that were not declared are found up to this distance from 0.
+GAUSSIAN_LIMIT = 16.0
 
 # Entries of which a series lacks a larger part, as near correlation 1, are computed by quadrature.
 _LACKING = 1e-12
@@ -87,7 +84,7 @@ class Dual:
     closed_form: bool
     _form: ClosedForm | None
     # Those of σ and, if it is known, σ′; none if V and V′ have a closed form.
-    _functions: tuple[Activation, ...] = ()
+    _functions: tuple[Profile, ...] = ()
 
     def __call__(
         self, p: ArrayLike, q: ArrayLike, c: ArrayLike, *, rtol: float = 1e-6
@@ -237,8 +234,9 @@ def dual(activation: _Spec | Dual) -> Dual:
     series is bounded by the mean squares, which are computed directly. If the series lacks more
     than 1e-12, as near correlation 1 or −1 if σ or σ′ has kinks, V and V′ are computed by
     quadrature with panels that end at the kinks. Its error is the difference of two rules. One
-    pair takes some milliseconds, unless many pairs have the same two variances. Kinks, jumps and
-    singular slopes of a function need not be declared: up to 32 of them are found in [−16, 16].
+    pair takes some milliseconds, unless many pairs have the same two variances. Kinks, jumps,
+    singular slopes and narrow bumps of a function need not be declared: they are found in
+    [−16, 16], up to 32 kinks.
 
     Examples
     --------
@@ -266,43 +264,19 @@ def dual(activation: _Spec | Dual) -> Dual:
 @lru_cache(maxsize=64)
 def _of_function(function: Activation) -> Dual:
     """Return the dual activation of a function that has no known closed form."""
-    derivative = derivative_of(function)
     if not function.builtin:
         function.check()
         at_zero = homogeneous_slopes(function)
         if at_zero is not None:
             return Dual(function.name, True, homogeneous(*at_zero))
         function.check_derivative()
-        derivative = derivative and with_kinks(derivative)
-    functions = (with_kinks(function), derivative) if derivative else (with_kinks(function),)
+    sigma = profile(function, GAUSSIAN_LIMIT)
+    functions = (sigma, sigma.derivative) if sigma.derivative else (sigma,)
     return Dual(function.name, False, None, functions)
 
 
-@lru_cache(maxsize=64)
-def with_kinks(function: Activation) -> Activation:
-    """Return a function whose kinks include those that were not declared, if they are resolved."""
-    if function.builtin:
-        return function
-    try:
-        breaks = panels_of(function, _LIMIT)
-    except UnresolvedError:
-        return function
-    places = jumps(function, breaks).tolist()
-    places += explosive(function, breaks).tolist()
-    places += [singular.point for singular in singularities(function, breaks)]
-    kinks = list(function.kinks)
-    for place in places:
-        if all(abs(place - kink) > _SAME for kink in kinks):
-            kinks.append(place)
-    if len(kinks) > _MOST_KINKS or len(kinks) == len(function.kinks):
-        return function
-    return Activation(
-        function.scalar("float64"), kinks=kinks, name=function.name, derivative=function.derivative
-    )
-
-
 def _pairs(
-    f: Activation, left: Expansion, right: Expansion, correlation: FloatArray
+    f: Profile, left: Expansion, right: Expansion, correlation: FloatArray
 ) -> tuple[FloatArray, float]:
     """Return E f(u)f(v) for all pairs, by the series or by quadrature, and the largest error."""
     value, error = pair_terms(left, right, correlation)
@@ -323,12 +297,3 @@ def require_accuracy(name: str, error: float, rtol: float, partial: object) -> N
     """Raise `PartialEstimateError` if an error exceeds the tolerance."""
     advice = "declare kinks of the activation and of its derivative, as Activation(..., kinks=)"
     within(partial, error, rtol, f"series of {name}", f": {advice}")
-
-
-@lru_cache(maxsize=64)
-def derivative_of(function: Activation) -> Activation | None:
-    """Return the derivative of an activation, None if it is not known."""
-    if not function.builtin:
-        return function.derivative
-    scalar = SLOPES[function.name][1]
-    return Activation(scalar, kinks=function.kinks, name=f"derivative of {function.name}")

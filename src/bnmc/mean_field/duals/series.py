@@ -7,7 +7,9 @@ Hermite polynomials and z a standard normal variable.  With a_k(q) = E f(√q z)
 
 (Mehler).  After K terms the rest is at most |ρ|^K √(R(p) R(q)), with R(q) = E f(√q z)² − Σ a_k(q)²
 the part of the mean square that the K terms lack (Cauchy and Schwarz).  The one-dimensional
-integrals are computed twice, on panels of two widths, and their difference is added to the error.
+integrals are computed with two orders, and their difference is added to the error.  They are sums
+over the panels of a mesh, on which h_k √φ is a polynomial (φ the normal density): the Legendre
+moments of f √φ on each panel determine all a_k.  A panel is cut at kinks and narrow features of f.
 
 Near correlation 1 or −1 series converge slowly, and `nearly_equal` integrates.  Let u = √p x and
 v = √q (ρx + √(1−ρ²) z) with independent standard normal x and z.  Then
@@ -30,26 +32,28 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import hermite_e
+from numpy.typing import NDArray
 
-from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import (
-    coordinate_rule,
-    gauss_legendre,
-    panel_points,
-    subdivided,
-)
+from bnmc.mean_field.quadrature.panels import coordinate_rule, gauss_legendre, panel_points
+from bnmc.mean_field.quadrature.profile import Profile
 
-# Terms of a series, at most.
-_MOST_TERMS = 1024
+# Terms of a series, at most; so many are computed at once.
+_MOST_TERMS, _CHUNK = 1024, 128
 
 # The series ends where the rest is below this part of the mean square: rounding makes it so.
 _ROUNDING = 1e-14
 
-# Integrals go over [−_END, _END] with Gauss-Legendre panels of _ORDER nodes.  h_k √φ is bounded
-# (φ the normal density), so beyond _END there is less than exp(−_END²/4) = 5e-19 of a coefficient.
-_END, _ORDER, _WIDEST = 13.0, 16, 0.25
+# Integrals go over the panels of _MESH, with two rules.  h_k √φ is bounded (φ the normal density),
+# so beyond the mesh there is less than exp(−13²/4) = 5e-19 of a coefficient.  On each panel it is a
+# polynomial of degree _DEGREES − 1 to rounding.
+_WIDEST, _DEGREES = 0.5, 32
+_MESH = np.linspace(-13.0, 13.0, 53)
+_ORDER, _COARSE_ORDER = 32, 16
+
+# Ends of panels closer than this are one.
+_SAME_END = 1e-12
 
 # Variances whose functions are evaluated at once.
 _BLOCK = 256
@@ -84,13 +88,13 @@ class Expansion(NamedTuple):
         return Expansion(*(part[index] for part in self))
 
 
-def expansion(f: Activation, variances: FloatArray) -> Expansion:
+def expansion(f: Profile, variances: FloatArray) -> Expansion:
     """Return the Hermite coefficients of a function for several variances.
 
     Parameters
     ----------
-    f : Activation
-        The function, finite almost everywhere.  Its kinks split the integrals.
+    f : Profile
+        The function, finite almost everywhere.
     variances : ndarray of shape (variances,)
         q ≥ 0.
 
@@ -100,18 +104,45 @@ def expansion(f: Activation, variances: FloatArray) -> Expansion:
         If the function is not finite at a node, so that its mean square is unknown.
     """
     distinct, position = np.unique(variances, return_inverse=True)
-    fine = _coefficients(f, distinct, _WIDEST)
-    coarse = _coefficients(f, distinct, 2.0 * _WIDEST)
-    squares = fine[1]
-    positive = np.where(squares > 0.0, squares, 1.0)
-    change = np.linalg.norm(fine[0] - coarse[0], axis=1) / np.sqrt(positive)
-    change += np.abs(squares - coarse[1]) / positive
-    partial = np.cumsum(fine[0] ** 2, axis=1)
-    rest = np.maximum(squares[:, None] - partial, 0.0) / positive[:, None]
-    enough = np.nonzero((rest <= _ROUNDING).all(axis=0))[0]
-    terms = int(enough[0]) + 1 if enough.size else _MOST_TERMS
-    series = Expansion(distinct, fine[0][:, :terms], squares, rest[:, terms - 1], change)
+    blocks = [_expanded(f, distinct[i : i + _BLOCK]) for i in range(0, distinct.size, _BLOCK)]
+    series = blocks[0]
+    if len(blocks) > 1:
+        terms = max(block.coefficients.shape[1] for block in blocks)
+        padded = np.zeros((distinct.size, terms))
+        for i, block in enumerate(blocks):
+            rows = slice(i * _BLOCK, (i + 1) * _BLOCK)
+            padded[rows, : block.coefficients.shape[1]] = block.coefficients
+        joined = (np.concatenate(part) for part in zip(*(b[2:] for b in blocks), strict=True))
+        series = Expansion(distinct, padded, *joined)
     return Expansion(*(part[position] for part in series))
+
+
+def _expanded(f: Profile, variances: FloatArray) -> Expansion:
+    """Return the Hermite coefficients for some different variances."""
+    count, scales = variances.size, np.sqrt(variances)
+    with np.errstate(over="ignore", invalid="ignore"):
+        fine, squares, rim = _moments(f, scales, _ORDER)
+        coarse, others, _ = _moments(f, scales, _COARSE_ORDER)
+    if not np.isfinite(squares).all() or (rim > _ROUNDING * squares).any():
+        allowed = "a function that is finite and has a finite mean square"
+        hint = f"of a normal variable of variance {variances.max():.6g}"
+        raise ArgumentError("activation", f.name, allowed, hint)
+    positive = np.where(squares > 0.0, squares, 1.0)
+    both, rest, change = np.concatenate([fine, coarse]), squares.copy(), np.zeros(count)
+    coefficients: list[FloatArray] = []
+    for start in range(0, _MOST_TERMS, _CHUNK):
+        part = both @ _hermite()[start : start + _CHUNK].T
+        left = rest[:, None] - np.cumsum(part[:count] ** 2, axis=1)
+        enough = np.flatnonzero((left <= _ROUNDING * positive[:, None]).all(axis=0))
+        terms = int(enough[0]) + 1 if enough.size else _CHUNK
+        coefficients.append(part[:count, :terms])
+        rest = left[:, terms - 1]
+        change += np.sum((part[:count, :terms] - part[count:, :terms]) ** 2, axis=1)
+        if enough.size:
+            break
+    noise = np.sqrt(change / positive) + np.abs(squares - others) / positive
+    rest = np.maximum(rest, 0.0) / positive
+    return Expansion(variances, np.concatenate(coefficients, axis=1), squares, rest, noise)
 
 
 def pair_terms(
@@ -152,59 +183,83 @@ def _rest_after(side: Expansion, terms: int) -> FloatArray:
     return np.asarray(side.rest + dropped / scale)
 
 
-def _coefficients(
-    f: Activation, variances: FloatArray, widest: float
-) -> tuple[FloatArray, FloatArray]:
-    """Return a_k(q), shape (variances, terms), and E f(√q z)², from panels of a given width."""
-    coefficients = np.empty((variances.size, _MOST_TERMS))
-    squares = np.empty(variances.size)
-    scales = np.sqrt(variances)
-    # A kink at 0 is one for all variances; another one is at another z for each variance.
-    size = 1 if any(kink != 0.0 for kink in f.kinks) else _BLOCK
-    for first in range(0, variances.size, size):
-        block = slice(first, first + size)
-        kinks = {0.0}
-        if size == 1 and scales[first] > 0.0:
-            kinks |= {kink / float(scales[first]) for kink in f.kinks}
-        rule = _rule(tuple(sorted(kinks)), widest)
-        values = np.asarray(f(scales[block, None] * rule.nodes), dtype=np.float64)
-        with np.errstate(over="ignore", invalid="ignore"):
-            density = (values * rule.root) ** 2
-            mean = density @ rule.weights
-        ends = np.maximum(density[:, 0], density[:, -1])
-        if not np.isfinite(mean).all() or (ends > _ROUNDING * mean).any():
-            allowed = "a function that is finite and has a finite mean square"
-            hint = f"of a normal variable of variance {variances[block].max():.6g}"
-            raise ArgumentError("activation", f.name, allowed, hint)
-        coefficients[block] = (values * (rule.weights * rule.root)) @ rule.hermite.T
-        squares[block] = mean
-    return coefficients, squares
+def _moments(
+    f: Profile, scales: FloatArray, order: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return integrals over f(scale z) for several scales.
+
+    Returns
+    -------
+    moments : ndarray of shape (scales, panels · _DEGREES)
+        ∫ f √φ P_j dz over each panel of the mesh, P_j the Legendre polynomials of the panel.
+    squares, rim : ndarray of shape (scales,)
+        E f², and the largest f² φ at the ends of the mesh.
+    """
+    rule = gauss_legendre(order)
+    z, half = panel_points(_MESH, rule.nodes)
+    values = f(scales[:, None, None] * z) * _root_density(z)
+    moments = (values * (half * rule.weights)) @ _legendre(order)
+    squares = (values**2 @ rule.weights) * half[:, 0]
+    rim = np.maximum(values[:, 0, 0] ** 2, values[:, -1, -1] ** 2)
+    for number, scale in enumerate(scales):
+        parts, panel = _parts(f, scale)
+        if not panel.size:
+            continue
+        z, half = 0.5 * (parts[1] + parts[0])[:, None], 0.5 * (parts[1] - parts[0])[:, None]
+        z = z + half * rule.nodes
+        values = f(scale * z) * _root_density(z)
+        local = (z - _MESH[panel, None]) / (0.5 * _WIDEST) - 1.0
+        legendre = np.polynomial.legendre.legvander(local, _DEGREES - 1)
+        starts = np.flatnonzero(np.diff(panel, prepend=-1))
+        of_parts = np.einsum("sz,szj->sj", values * (half * rule.weights), legendre)
+        moments[number, panel[starts]] = np.add.reduceat(of_parts, starts)
+        of_parts = (values**2 @ rule.weights) * half[:, 0]
+        squares[number, panel[starts]] = np.add.reduceat(of_parts, starts)
+    return moments.reshape(scales.size, -1), squares.sum(axis=1), rim
 
 
-class _Rule(NamedTuple):
-    """Nodes z and weights of ∫ … dz, √φ(z), and h_k(z) √φ(z) of shape (terms, nodes)."""
+def _parts(f: Profile, scale: float) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return the parts of those panels of the mesh that have a kink of f(scale z) inside.
 
-    nodes: FloatArray
-    weights: FloatArray
-    root: FloatArray
-    hermite: FloatArray
+    Returns
+    -------
+    parts : ndarray of shape (2, parts)
+        Lower and upper ends.
+    panel : ndarray of shape (parts,)
+        The number of the panel that contains each of them.
+    """
+    ends = f.ends(_WIDEST * scale) / (scale or 1.0)
+    panel = np.clip(np.searchsorted(_MESH, ends, "right") - 1, 0, _MESH.size - 2)
+    ends = ends[np.minimum(ends - _MESH[panel], _MESH[panel + 1] - ends) > _SAME_END]
+    points = np.sort(np.concatenate([_MESH, ends]))
+    panel = np.searchsorted(_MESH, points[:-1], "right") - 1
+    cut = np.bincount(panel)[panel] > 1
+    return np.stack([points[:-1], points[1:]])[:, cut], panel[cut]
 
 
-@lru_cache(maxsize=4)
-def _rule(kinks: tuple[float, ...], widest: float) -> _Rule:
-    """Return the rule whose panels are at most `widest` and have no kink inside."""
-    inner = [kink for kink in kinks if -_END < kink < _END]
-    edges = subdivided(np.array([-_END, *inner, _END]), widest)
-    legendre = gauss_legendre(_ORDER)
-    points, half = panel_points(edges, legendre.nodes)
-    z = points.reshape(-1)
-    root = np.exp(-0.25 * z**2) / (2.0 * np.pi) ** 0.25
+@lru_cache(maxsize=2)
+def _legendre(order: int) -> FloatArray:
+    """Return the Legendre polynomials at the nodes of a rule, shape (nodes, degrees)."""
+    return np.asarray(np.polynomial.legendre.legvander(gauss_legendre(order).nodes, _DEGREES - 1))
+
+
+def _root_density(z: FloatArray) -> FloatArray:
+    """Return √φ(z)."""
+    return np.asarray(np.exp(-0.25 * z**2) / (2.0 * np.pi) ** 0.25)
+
+
+@lru_cache(maxsize=1)
+def _hermite() -> FloatArray:
+    """Return the Legendre coefficients of h_k √φ on each panel, shape (terms, panels · degrees)."""
+    rule = gauss_legendre(_DEGREES)
+    z = panel_points(_MESH, rule.nodes)[0]
     # The recurrence of h_k √φ neither overflows nor underflows.
-    hermite = np.empty((_MOST_TERMS, z.size))
-    hermite[0], hermite[1] = root, z * root
+    hermite = np.empty((_MOST_TERMS, *z.shape))
+    hermite[0] = _root_density(z)
+    hermite[1] = z * hermite[0]
     for k in range(2, _MOST_TERMS):
         hermite[k] = (z * hermite[k - 1] - np.sqrt(k - 1.0) * hermite[k - 2]) / np.sqrt(k)
-    return _Rule(z, (half * legendre.weights).reshape(-1), root, hermite)
+    return (hermite @ rule.to_coefficients.T).reshape(_MOST_TERMS, -1)
 
 
 # --- quadrature near correlation 1 or −1
@@ -217,6 +272,9 @@ _RATIO, _LEAST = 3.0, 0.5
 # Nodes per panel, outer and inner, of the accurate rule and of the other one.
 _ORDERS, _COARSE_ORDERS = (12, 14), (9, 11)
 
+# Panels of f(√q z) that are shorter than this, in z, are those of a narrow feature.
+_NARROW_PAIR = 0.5
+
 # Pairs whose integrals are computed at once.
 _PAIRS = 32
 
@@ -225,14 +283,14 @@ _DEGREE, _CHECKS, _MANY = 20, 4, 40
 
 
 def nearly_equal(
-    f: Activation, p: FloatArray, q: FloatArray, correlation: FloatArray
+    f: Profile, p: FloatArray, q: FloatArray, correlation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return E f(u) f(v) for pairs of normal variables, and the errors.
 
     Parameters
     ----------
-    f : Activation
-        The function; panels end at its kinks.
+    f : Profile
+        The function.
     p, q, correlation : ndarray of shape (pairs,)
         Variances, and correlations in [−1, 1] that are not 0.
 
@@ -258,7 +316,7 @@ def nearly_equal(
 
 
 def _interpolated(
-    f: Activation, p: FloatArray, q: FloatArray, correlation: FloatArray
+    f: Profile, p: FloatArray, q: FloatArray, correlation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the integrals of pairs that differ in the modulus of the correlation only."""
     sign, t = np.sign(correlation[0]), np.sqrt(1.0 - np.abs(correlation))
@@ -279,7 +337,7 @@ def _interpolated(
 
 
 def _quadrature(
-    f: Activation, p: FloatArray, q: FloatArray, correlation: FloatArray
+    f: Profile, p: FloatArray, q: FloatArray, correlation: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the integrals of pairs, each by its own quadrature."""
     fine, coarse = np.empty(p.size), np.empty(p.size)
@@ -293,33 +351,38 @@ def _quadrature(
 
 
 def _integral(
-    f: Activation, left: FloatArray, right: FloatArray, rho: FloatArray, orders: tuple[int, int]
+    f: Profile, left: FloatArray, right: FloatArray, rho: FloatArray, orders: tuple[int, int]
 ) -> FloatArray:
     """Return the integrals of some pairs; arguments have the shape (pairs, 1)."""
     rest = np.sqrt((1.0 - rho) * (1.0 + rho))
-    kinks = np.array(f.kinks or (0.0,))
+    width = _NARROW_PAIR * float(min(left.max(), right.max()))
+    ends, centres = (
+        points if points.size else np.zeros(1) for points in (f.ends(width), f.centres(width))
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        met = np.nan_to_num(kinks / (right * rho), posinf=9.0, neginf=-9.0)
-        bent = np.nan_to_num(kinks / left, posinf=9.0, neginf=-9.0)
+        met, bent, centre = (
+            np.nan_to_num(points / scale, posinf=9.0, neginf=-9.0)
+            for points, scale in ((ends, right * rho), (ends, left), (centres, right * rho))
+        )
     least = max(float(rest.min()), 1e-12)
     count = max(1, int(np.ceil(np.log(18.0 / (_LEAST * least)) / np.log(_RATIO))))
     steps = _LEAST * rest[:, :, None] * _RATIO ** np.arange(count)
-    graded = (met[:, :, None, None] + np.array([-1.0, 1.0])[:, None] * steps[:, :, None]).reshape(
-        len(rho), -1
-    )
+    graded = (
+        centre[:, :, None, None] + np.array([-1.0, 1.0])[:, None] * steps[:, :, None]
+    ).reshape(len(rho), -1)
     mesh = np.broadcast_to(_EDGES, (len(rho), _EDGES.size))
     edges = np.sort(np.clip(np.concatenate([mesh, met, bent, graded], axis=1), -9.0, 9.0), axis=1)
     x, weight = coordinate_rule(edges, np.inf, orders[0])
-    means = _means(f, right, rho, rest, kinks, x, orders[1])
+    means = _means(f, right, rho, rest, ends, x, orders[1])
     return np.sum(weight * f(left * x) * means, axis=1)
 
 
 def _means(
-    f: Activation,
+    f: Profile,
     right: FloatArray,
     rho: FloatArray,
     rest: FloatArray,
-    kinks: FloatArray,
+    ends: FloatArray,
     x: FloatArray,
     order: int,
 ) -> FloatArray:
@@ -327,15 +390,15 @@ def _means(
     centres, scales = (right * rho * x).reshape(-1), np.repeat(right * rest, x.shape[1])
     # A kink of f(v) is at another z for each x.
     with np.errstate(divide="ignore", invalid="ignore"):
-        ends = np.nan_to_num((kinks - centres[:, None]) / scales[:, None], posinf=9.0, neginf=-9.0)
+        edges = np.nan_to_num((ends - centres[:, None]) / scales[:, None], posinf=9.0, neginf=-9.0)
     means = np.empty(centres.size)
-    near = (np.abs(ends) < 9.0).any(axis=1)
+    near = (np.abs(edges) < 9.0).any(axis=1)
     nodes, weights = hermite_e.hermegauss(order)
     y = centres[~near, None] + scales[~near, None] * nodes
     means[~near] = f(y) @ weights / np.sqrt(2.0 * np.pi)
     if near.any():
         mesh = np.broadcast_to(_INNER_EDGES, (int(near.sum()), _INNER_EDGES.size))
-        edges = np.sort(np.clip(np.concatenate([mesh, ends[near]], axis=1), -9.0, 9.0), axis=1)
+        edges = np.sort(np.clip(np.concatenate([mesh, edges[near]], axis=1), -9.0, 9.0), axis=1)
         z, density = coordinate_rule(edges, np.inf, order)
         means[near] = np.sum(density * f(centres[near, None] + scales[near, None] * z), axis=1)
     return means.reshape(x.shape)

@@ -41,14 +41,12 @@ import math
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.finite_width.joint_moments import angle_rule
+from bnmc.mean_field.finite_width.joint_moments import angle_rule, squared
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.expectations import Turned, resolved
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.deviation import range_of
-from bnmc.mean_field.quadrature.resolution import evaluate, jumps, panels_of
-from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
+from bnmc.mean_field.quadrature.sphere import sphere_rule
 
 # Nodes per panel.
 _SPHERE_ORDER = 24
@@ -83,12 +81,8 @@ def mean_bias(
     if n <= (3 if centred else 1):  # Σu_i⁴ is constant
         return 0.0, 0.0
     m = n - 1 if centred else n
-
-    def square(x: FloatArray) -> FloatArray:
-        return evaluate(activation, x) ** 2
-
-    edge = max(reach(m), range_of(square, m).limit)
-    breaks = panels_of(activation, edge)
+    square, sigma = squared(activation, m)
+    breaks, edge = sigma.breaks, sigma.limit
     if centred:
         k, seen = 1.0 / (1.0 - 2.0 / n), np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
         first = float(seen @ sectors[1].variance @ seen) / k
@@ -123,12 +117,11 @@ def _uncentred_bias(
     """
     n = point.batch
     sigma = resolved(activation, n, wider=True)
-    kinks = jumps(activation, sigma.breaks)
-    nodes = angle_rule(n, point, kinks, sigma.edge, _ANGLE_ORDER)
+    nodes = angle_rule(n, point, sigma.profile.kinks, sigma.edge, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
     given = [
-        _with_power_sums(Turned(activation, angle, sigma.edge), sigma.breaks, n, _ORDER)
+        _with_power_sums(Turned(activation, angle, sigma.edge), sigma.profile.breaks, n, _ORDER)
         for angle in nodes.angle.tolist()
     ]
     # Q is `scores` times 1, Σx³ and Σx⁴ − E Σx⁴.

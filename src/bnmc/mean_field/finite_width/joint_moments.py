@@ -50,7 +50,8 @@ from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.panels import coordinate_rule
-from bnmc.mean_field.quadrature.resolution import Function, evaluate, jumps, panels_of
+from bnmc.mean_field.quadrature.profile import Profile, profile
+from bnmc.mean_field.quadrature.resolution import Function, evaluate
 from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
 
 # Nodes per panel of the accurate rules for one and two coordinates.
@@ -134,16 +135,21 @@ def joint_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _J
     UnresolvedError
         If the activation cannot be resolved.
     """
-    m = batch - 1
+    _, sigma = squared(activation, batch - 1)
+    mean, products, centred = _pairs(activation, batch, sigma.breaks, _PAIR_ORDER)
+    nested = _agreeing(centred, batch, sigma.breaks, sigma.kinks, products[0])
+    fine, coarse = (_raw_moments(mean, products, triples, batch) for triples in nested)
+    return fine, coarse
+
+
+def squared(activation: Activation, dimension: int) -> tuple[Function, Profile]:
+    """Return σ², and the profile of σ on the range of E σ⁴ for a coordinate of a sphere."""
 
     def square(x: FloatArray) -> FloatArray:
         return evaluate(activation, x) ** 2
 
-    breaks = panels_of(activation, max(reach(m), range_of(square, m).limit))
-    mean, products, centred = _pairs(activation, batch, breaks, _PAIR_ORDER)
-    nested = _agreeing(centred, batch, breaks, jumps(activation, breaks), products[0])
-    fine, coarse = (_raw_moments(mean, products, triples, batch) for triples in nested)
-    return fine, coarse
+    edge = max(reach(dimension), range_of(square, dimension).limit)
+    return square, profile(activation, edge)
 
 
 def _pairs(
@@ -175,14 +181,10 @@ def odd_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _Joi
 
     Parameters and errors are those of `joint_moments`.
     """
-
-    def square(x: FloatArray) -> FloatArray:
-        return np.asarray(evaluate(activation, x) ** 2)
-
-    breaks = panels_of(activation, max(reach(batch), range_of(square, batch).limit))
+    square, sigma = squared(activation, batch)
     results = []
     for order in (_PAIR_ORDER, _COARSE_PAIR_ORDER):
-        rule = sphere_rule(square, batch, 0.0, breaks, order)
+        rule = sphere_rule(square, batch, 0.0, sigma.breaks, order)
         results.append(
             _JointMoments(
                 m2=rule.mean(rule.value),
@@ -407,7 +409,7 @@ def uncentred_moments(
         If the activation cannot be resolved.
     """
     sigma = resolved(activation, batch, wider=True)
-    kinks = jumps(activation, sigma.breaks)
+    breaks, kinks = sigma.profile.breaks, sigma.profile.kinks
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
@@ -422,7 +424,7 @@ def uncentred_moments(
         if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
         given = [
-            _given_angle(Turned(activation, angle, sigma.edge), batch, sigma.breaks, kinks, order)
+            _given_angle(Turned(activation, angle, sigma.edge), batch, breaks, kinks, order)
             for angle in nodes.angle.tolist()
         ]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))

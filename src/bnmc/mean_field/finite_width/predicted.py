@@ -63,6 +63,7 @@ from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
 from bnmc.mean_field.float64 import FloatArray, within
 from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
+from bnmc.mean_field.quadrature.profile import Profile
 
 # Numbers of the fixed point that are not part of the law of G.
 _ELSEWHERE = ("backward_rate", "cross_batch", "cross_batch_rate")
@@ -360,8 +361,8 @@ def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: floa
     root, apart, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
     z0, weight = np.zeros(1), np.ones(1)
     if c > 0.0:
-        z0, weight = _shared_rule(function.kinks, root, c, widest)
-    edges = normal_panels(function.kinks, root, widest, _END)
+        z0, weight = _shared_rule(function.value, root, c, widest)
+    edges = normal_panels(function.value, root, widest, _END)
     steps = subdivided(np.array([-_END, _END]), widest)
     mean, scale = (0.0, 1.0) if layer.norm_is_first else (level.mean, math.sqrt(level.factor))
     products, scores = np.empty((z0.size, 5, 5)), np.empty((z0.size, 2))
@@ -388,16 +389,16 @@ def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: floa
 
 
 def _shared_rule(
-    kinks: tuple[float, ...], root: float, c: float, widest: float
+    sigma: Profile, root: float, c: float, widest: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return nodes and weights for z_0 ~ N(0, 1).
 
     Expectations given z_0 change within √((1−c)/c) of a kink.
     """
     scale = root * math.sqrt(c)
-    edges, smooth = [normal_panels(kinks, scale, widest, _END)], math.sqrt((1.0 - c) / c)
+    edges, smooth = [normal_panels(sigma, scale, widest, _END)], math.sqrt((1.0 - c) / c)
     while smooth < widest:
-        edges += [np.array([kink / scale + side * smooth for kink in kinks]) for side in (-1, 1)]
+        edges += [sigma.centres(scale * widest) / scale + side * smooth for side in (-1, 1)]
         smooth *= 2.0
     merged = np.unique(np.clip(np.concatenate(edges), -_END, _END))
     return coordinate_rule(merged, math.inf, _ORDER)

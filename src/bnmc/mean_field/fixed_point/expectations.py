@@ -34,12 +34,9 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.deviation import (
     Deviation,
     InfiniteMomentError,
-    Singularity,
     density,
     deviation,
-    explosive,
     range_of,
-    singularities,
 )
 from bnmc.mean_field.quadrature.panels import (
     Table,
@@ -48,7 +45,8 @@ from bnmc.mean_field.quadrature.panels import (
     subdivided,
     tabulate,
 )
-from bnmc.mean_field.quadrature.resolution import UnresolvedError, evaluate, jumps, panels_of
+from bnmc.mean_field.quadrature.profile import Profile, Singularity, profile
+from bnmc.mean_field.quadrature.resolution import UnresolvedError, evaluate
 from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
 
 # Relative rounding error of the sums and of the densities of the quadratures.
@@ -110,15 +108,15 @@ class Resolved:
     ----------
     edge : float
         The coordinate is in [−edge, edge].
-    breaks : ndarray of float64
-        Ends of the panels.
+    profile : Profile
+        The panels and kinks of the activation.
     gradient : Gradient
     deviation : Deviation or None
         None if the sphere has two points, at which σ is evaluated itself.
     """
 
     edge: float
-    breaks: FloatArray
+    profile: Profile
     gradient: Gradient
     deviation: Deviation | None
 
@@ -161,14 +159,15 @@ def resolved(activation: Activation, dimension: float, wider: bool = False) -> R
     edge, tail = range_of(activation, dimension)
     if wider:
         edge = min(max(reach(dimension - 1), edge), math.sqrt(dimension - 1))
-    breaks = panels_of(activation, math.hypot(1.0, edge) if wider else edge)
-    infinite = dimension <= 2 or explosive(activation, breaks).size > 0
-    singular = [] if infinite else singularities(activation, breaks)
+    sigma = profile(activation, math.hypot(1.0, edge) if wider else edge)
+    breaks = sigma.breaks
+    infinite = dimension <= 2 or sigma.steep.size > 0
+    singular = [] if infinite else sigma.singular
     deviations = None
     if dimension >= 2:
         ignored = [(spot.low, spot.high) for spot in singular]
         deviations = deviation(activation, breaks, dimension, tail, ignored)
-    return Resolved(edge, breaks, Gradient(infinite, singular, dimension), deviations)
+    return Resolved(edge, sigma, Gradient(infinite, singular, dimension), deviations)
 
 
 def value_errors(
@@ -474,9 +473,9 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
         If the activation cannot be resolved.
     """
     sigma = resolved(activation, batch, wider=True)
-    breaks = sigma.breaks
+    breaks = sigma.profile.breaks
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
-    singular = singular_angles(jumps(activation, breaks), batch)
+    singular = singular_angles(sigma.profile.kinks, batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: np.array(

@@ -127,14 +127,14 @@ def _fine_and_coarse(
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
     sigma = resolved(activation, dimension)
-    if not centres and not is_odd(activation, sigma.breaks):
+    if not centres and not is_odd(activation, sigma.profile.breaks):
         fine, coarse, sigma = uncentred(activation, batch)
         return fine, coarse, value_errors(fine, sigma, batch, centred=False, isotropic=False)
     solve = centred if centres else odd
     rules = [
-        normal_rule(activation, sigma.breaks, order)
+        normal_rule(activation, sigma.profile.breaks, order)
         if batch == math.inf
-        else sphere_rule(activation, int(dimension), correlation, sigma.breaks, order)
+        else sphere_rule(activation, int(dimension), correlation, sigma.profile.breaks, order)
         for order in (_ORDER, _COARSE_ORDER)
     ]
     fine, coarse = (solve(activation, batch, rule, sigma.gradient) for rule in rules)

@@ -2,13 +2,13 @@
 
 The activation of a user may have corners and jumps that nobody declared.  `resolve` cuts an
 interval into panels such that the polynomial of degree 19 through 20 Gauss-Legendre nodes of each
-panel reproduces the function there, to a relative error of about 1e-13.  `jumps` then tells at
-which ends of panels the function or a derivative jumps, and `slope` evaluates the derivative.
+panel reproduces the function there, to a relative error of about 1e-13.  `slope` evaluates the
+derivative.
 
-No quadrature sees a bump of width 1e-6 between its nodes, so `panels_of` passes candidates for
-kinks, jumps, singularities and narrow features to `resolve`.  `constants` reads the numbers of the
-function's code: a kink or a bump is usually where an argument meets one of them.  `_anomalies`
-samples the function on a fine grid.
+No quadrature sees a bump of width 1e-6 between its nodes, so `resolve` takes candidates for kinks,
+jumps, singularities and narrow features.  `constants` reads the numbers of the function's code: a
+kink or a bump is usually where an argument meets one of them.  `sudden_changes` samples the
+function on a fine grid.
 """
 
 from __future__ import annotations
@@ -62,9 +62,6 @@ _RADII = 4.0 ** -np.arange(27.0)
 
 # Nodes per panel for derivatives.
 _SLOPE_ORDER = 24
-
-# A change of at least this fraction of the largest value of the function is a jump.
-_JUMP = 1e-7
 
 # Points closer than this fraction of the interval are the same.
 _MERGE = 1e-14
@@ -176,32 +173,6 @@ def _place_of_jump(function: Function, low: float, high: float, left: float, rig
         else:
             low, left = middle, value
     return high
-
-
-def jumps(function: Function, breaks: FloatArray) -> FloatArray:
-    """Return those inner ends of panels where a function or its first two derivatives jump.
-
-    Parameters
-    ----------
-    function : callable
-        Maps a float64 array elementwise.
-    breaks : ndarray of float64
-        Panels of the function, from `resolve`.
-    """
-    nodes, _, to_coefficients, differentiate = gauss_legendre(_SLOPE_ORDER)
-    points, half = panel_points(breaks, nodes)
-    values = evaluate(function, points)
-    scale = np.abs(values).max()
-    ends = legendre.legvander(np.array([-1.0, 1.0]), _SLOPE_ORDER - 1) @ to_coefficients
-    jumped = np.zeros(len(values) - 1, dtype=bool)
-    for order in range(3):
-        left, right = (values @ ends.T).T
-        # The jump of the derivative, as the change of the function that it makes over the shorter
-        # one of the two panels.
-        change = np.abs(left[1:] - right[:-1]) * np.minimum(half[1:, 0], half[:-1, 0]) ** order
-        jumped |= change > _JUMP * scale
-        values = values @ differentiate.T / half
-    return breaks[1:-1][jumped]
 
 
 def slope(
@@ -385,8 +356,8 @@ def evaluate(function: Function, points: FloatArray) -> FloatArray:
 # Numbers of a function that are combined, and those of an array that are read, at most.
 _MOST_NUMBERS, _MOST_ENTRIES = 12, 64
 
-# The grid of `_anomalies`: (start, end, distance).  A feature of height H and width w at x costs at
-# most about H² w times the density at x, so far from 0 the grid may be coarser.
+# The grid of `sudden_changes`: (start, end, distance).  A feature of height H and width w at x
+# costs at most about H² w times the density at x, so far from 0 the grid may be coarser.
 _GRID = ((-4.0, -2.0, 2e-5), (-2.0, 2.0, 8e-6), (2.0, 4.0, 2e-5))
 
 # Points of the grid per evaluation, and per stretch with its own typical second difference.
@@ -397,21 +368,6 @@ _OUTSTANDING = 40.0
 
 # A function with more anomalies than this is rough everywhere: the panels decide.
 _MOST_ANOMALIES = 64
-
-
-def panels_of(activation: Activation, limit: float) -> FloatArray:
-    """Return panels of [−limit, limit] on which an activation is a polynomial to rounding.
-
-    `resolve` makes them, with the candidates of this module.
-
-    Raises
-    ------
-    UnresolvedError
-        If the activation is not finite, or needs too many panels.
-    """
-    return resolve(
-        activation, limit, activation.kinks, constants(activation), _anomalies(activation)
-    )
 
 
 def constants(activation: Activation) -> FloatArray:
@@ -478,7 +434,7 @@ def _numbers_of(value: object, seen: set[int]) -> Iterator[float]:
 
 
 @lru_cache(maxsize=64)
-def _anomalies(activation: Activation) -> tuple[tuple[float, float], ...]:
+def sudden_changes(activation: Activation) -> tuple[tuple[float, float], ...]:
     """Return places on [−4, 4] where a fine grid shows a sudden change, with their widths.
 
     The grid has 700,000 points: 8e-6 apart on [−2, 2], 2e-5 apart elsewhere.  It does not show a
