@@ -2,6 +2,7 @@
 
 import math
 
+import gaussian_bumps
 import numpy as np
 import pair_networks
 import pytest
@@ -324,19 +325,54 @@ def test_gradients_of_networks(options):
 
 
 def test_kinks_without_closed_form_raise_with_the_result():
-    field = CorrelationMap("selu", norm="rms")
-    with pytest.raises(PartialEstimateError, match="selu") as caught:
+    stairs = Activation(lambda x: np.floor(10.0 * x))  # more jumps than are searched for
+    field = CorrelationMap(stairs, norm="rms")
+    with pytest.raises(PartialEstimateError, match="declare the kinks") as caught:
         field(0.99999, rtol=1e-12)
-    assert caught.value.partial == pytest.approx(1.0, abs=1e-4)
-    assert float(field(1.0)) == 1.0
+    assert caught.value.partial == pytest.approx(1.0, abs=1e-2)
     with pytest.raises(PartialEstimateError):
         field.trajectory(1, correlation=0.99999, rtol=1e-12)
-    stairs = Activation(lambda x: np.floor(10.0 * x))  # more jumps than are searched for
     with pytest.raises(PartialEstimateError) as caught:
         CorrelationMap(stairs, norm="rms").phase()
     assert caught.value.partial.name == "chaotic"
     with pytest.raises(PartialEstimateError):
         CorrelationMap(stairs, norm="rms", bias_variance=0.1).fixed_points(rtol=1e-9)
+
+
+def test_a_kink_near_correlation_one():
+    """V of selu is that of its two halves: V(1) − V(c) = E (σ(u) − σ(v))² / 2."""
+    field, c = CorrelationMap("selu", norm="rms"), 0.99999
+    x, weights = np.polynomial.hermite_e.hermegauss(101)
+    scale, alpha = 1.0507009873554805, 1.6732632423543772
+    z = np.linspace(-12.0, 12.0, 400_001)
+    selu = scale * np.where(z > 0, z, alpha * np.expm1(np.minimum(z, 0.0)))
+    density = np.exp(-0.5 * z * z) * (z[1] - z[0]) / np.sqrt(2 * np.pi)
+    moved = [np.interp(c * z + math.sqrt(1 - c * c) * y, z, selu) for y in x]
+    mean = sum(
+        w * (density @ ((selu - other) ** 2)) for w, other in zip(weights, moved, strict=True)
+    )
+    expected = 1.0 - 0.5 * mean / weights.sum() / (density @ selu**2)
+    assert float(field(c, rtol=1e-9)) == pytest.approx(expected, abs=1e-9)
+    assert float(field(1.0)) == 1.0
+    run = field.trajectory(1, correlation=c, rtol=1e-9)
+    assert run.correlation[1] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("bump", [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05)])
+def test_narrow_bumps_need_not_be_declared(bump):
+    bumps, c = (bump, (-0.4, 1.3)), np.array([-1.0, -0.999, 0.0, 0.5, 0.99, 0.99999, 1.0])
+    sigma = gaussian_bumps.line_and_bumps(*bumps)
+    expected = (
+        np.array([gaussian_bumps.dual(bumps, 1.0, 1.0, x) for x in c]).T
+        / (gaussian_bumps.dual(bumps, 1.0, 1.0, 1.0)[0])
+    )
+    field = CorrelationMap(sigma)
+    assert field(c, variance=1.0) == pytest.approx(expected[0], abs=1e-6)
+    assert field.slope(c, variance=1.0) == pytest.approx(expected[1], rel=1e-6, abs=1e-6)
+    run = field.trajectory(1, correlation=c, variance=1.0)
+    assert run.correlation[1] == pytest.approx(expected[0], abs=1e-6)
+    # The map of a function without its derivative has the same values.
+    assert CorrelationMap(sigma.function)(c, variance=1.0) == pytest.approx(expected[0], abs=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["none", "rms"])

@@ -1,7 +1,6 @@
 """`dual`: which activations it takes, series against references, errors."""
 
-import itertools
-
+import gaussian_bumps
 import numpy as np
 import pytest
 from scipy import special
@@ -106,56 +105,14 @@ def test_hidden_kinks_are_found():
         np.testing.assert_allclose(found, dual(declared)(1.0, 1.0, c, rtol=1e-8), rtol=1e-9)
 
 
-def line_and_bumps(*bumps):
-    """Return x + Σ exp(−((x − place)/width)²), with its derivative."""
-    (a, v), (b, w) = bumps
-
-    def value(x):
-        return x + np.exp(-(((x - a) / v) ** 2)) + np.exp(-(((x - b) / w) ** 2))
-
-    def slope(x):
-        return (
-            1.0
-            - 2.0 * (x - a) / v**2 * np.exp(-(((x - a) / v) ** 2))
-            - 2.0 * (x - b) / w**2 * np.exp(-(((x - b) / w) ** 2))
-        )
-
-    return Activation(value, derivative=slope)
-
-
-def dual_of_line_and_bumps(bumps, p, q, c):
-    """Return V and V′ of a line and bumps by closed forms.
-
-    For u ~ N(0, C) and A = diag(w²) + 2C, E Π exp(−(u_i − a_i)²/w_i²) is Π w_i det(A)^(−1/2)
-    exp(−aᵀA⁻¹a).  By Stein's lemma E u b(v) = c E b′(v), and E b′(u)b′(v) is the derivative of
-    E b(u)b(v) by c.
-    """
-
-    def pairs(c):
-        total = 0.0
-        for (a, v), (b, w) in itertools.product(bumps, bumps):
-            first, second = v**2 + 2.0 * p, w**2 + 2.0 * q
-            determinant = first * second - 4.0 * c * c
-            exponent = (a * a * second + b * b * first - 4.0 * a * b * c) / determinant
-            total += v * w / np.sqrt(determinant) * np.exp(-exponent)
-        return total
-
-    slopes = sum(
-        2.0 * a * w * (w**2 + 2.0 * r) ** -1.5 * np.exp(-(a**2) / (w**2 + 2.0 * r))
-        for (a, w), r in itertools.product(bumps, (p, q))
-    )
-    change = pairs(c + 1e-30j).imag / 1e-30
-    return c + c * slopes + pairs(c).real, 1.0 + slopes + change
-
-
 @pytest.mark.parametrize("bump", [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05), (0.7, 1e-4)])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1.0, -0.999, -1.0])
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.3, 2.5)])
 def test_narrow_bumps_need_not_be_declared(bump, rho, p, q):
     bumps, c = (bump, (-0.4, 1.3)), rho * np.sqrt(p * q)
-    found = dual(line_and_bumps(*bumps))(p, q, c)
-    expected = dual_of_line_and_bumps(bumps, p, q, c)
-    left, right = (dual_of_line_and_bumps(bumps, r, r, r) for r in (p, q))
+    found = dual(gaussian_bumps.line_and_bumps(*bumps))(p, q, c)
+    expected = gaussian_bumps.dual(bumps, p, q, c)
+    left, right = (gaussian_bumps.dual(bumps, r, r, r) for r in (p, q))
     for k in (0, 1):
         assert abs(found[k] - expected[k]) <= 1e-6 * np.sqrt(left[k] * right[k])
 

@@ -217,12 +217,12 @@ class CorrelationMap:
         ArgumentError, ArgumentTypeError
             If an argument is not allowed, or the variance has no positive and finite fixed point.
         PartialEstimateError
-            If `rtol` is not reached, as it may be near c = ±1 if σ has kinks and no closed form;
+            If `rtol` is not reached, as near c = ±1 if σ has many kinks that are not declared;
             ``partial`` is the result.
         """
+        rtol = real("rtol", rtol, above=0.0)
         c, at = self._correlations(correlation), self._at(variance)
-        value, error = at.value(c)
-        return self._accurate(value, error, rtol)
+        return self._accurate(*_value(at, c, rtol), rtol)
 
     def slope(
         self, correlation: ArrayLike, *, variance: float | None = None, rtol: float = 1e-6
@@ -238,8 +238,11 @@ class CorrelationMap:
         >>> relu.slope([-1.0, 0.0, 1.0], variance=1.0)
         array([0. , 0.5, 1. ])
         """
+        rtol = real("rtol", rtol, above=0.0)
         c, at = self._correlations(correlation), self._at(variance)
         slope, error = at.slope(c)
+        if error > rtol and at.has_slopes:
+            slope, error = at.integrated.slope(c)
         return self._accurate(slope, error, rtol)
 
     def variance_fixed_points(self) -> tuple[VariancePoint, ...]:
@@ -419,7 +422,7 @@ class CorrelationMap:
             q = at.level.following
             if not 0.0 < q < math.inf:
                 raise NonFiniteError(None, layer, "variance")
-            c, error = at.value(c)
+            c, error = _value(at, c, rtol)
             variances.append(q)
             correlations.append(c)
             gradients.append(at.level.gradient)
@@ -447,6 +450,12 @@ class CorrelationMap:
         return real_numbers("correlation", correlation, low=-1, high=1)
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
-        note = ": correlations near 1 or -1 need more terms if the activation has kinks"
+        note = ": near correlation 1 or -1, declare the kinks of the activation"
         what = f"the series of {self._layer.function.name} is"
-        return within(value, error, real("rtol", rtol, above=0.0), what, note)
+        return within(value, error, rtol, what, note)
+
+
+def _value(at: LevelMap, c: FloatArray, rtol: float) -> tuple[FloatArray, float]:
+    """Return Φ(c) and its error: by the series, or by quadratures if the series is too short."""
+    value, error = at.value(c)
+    return at.integrated.value(c) if error > rtol else (value, error)

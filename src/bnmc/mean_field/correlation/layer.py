@@ -43,7 +43,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     moments,
     rough_moments,
 )
-from bnmc.mean_field.duals.duals import Dual, Side
+from bnmc.mean_field.duals.duals import Dual
 from bnmc.mean_field.duals.series import expansion
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.pairwise_layer import NO_VARIANCE, PairwiseLayer, kind_of
@@ -220,28 +220,39 @@ def _kind(norm: str | Norm) -> str:
 _ROUNDING = 32.0 * EPSILON
 
 
-class _Closed(NamedTuple):
-    """A dual activation with a closed form, at one variance."""
+class _OfDual(NamedTuple):
+    """A dual activation at one variance: a closed form, or series and quadratures."""
 
     sigma: Dual
     inner: Moments
 
     def value(self, correlation: FloatArray) -> tuple[FloatArray, float]:
         """Return V(ρ) and its error."""
-        return self._pair(correlation)[0], _ROUNDING
+        value, _, error = self._pair(correlation, False)
+        return value, error + _ROUNDING
 
     def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
         """Return V′(ρ) and its error; if σ jumps, V′(±1) is infinite."""
-        q = self.inner.variance
-        slope = q * self._pair(correlation)[1]
+        _, slope, error = self._pair(correlation, True)
         if np.isinf(self.inner.gradient):  # the form of "step" lacks the derivative of the jump
             with np.errstate(divide="ignore"):
                 slope = 1.0 / (2.0 * np.pi * np.sqrt((1.0 - correlation) * (1.0 + correlation)))
-        return slope, _ROUNDING
+            return slope, error + _ROUNDING
+        slope = self.inner.variance * slope
+        # The error of a series is relative to V′(1), that of this function to V′(ρ) or to V(1).
+        scale = max(self.inner.square, float(np.abs(slope).max(initial=0.0)))
+        return slope, error * self.inner.variance * self.inner.gradient / scale + _ROUNDING
 
-    def _pair(self, correlation: FloatArray) -> tuple[FloatArray, FloatArray]:
-        side = Side(np.asarray(self.inner.variance))
-        return self.sigma.pair(side, side, side.variance * correlation)[:2]
+    def _pair(
+        self, correlation: FloatArray, needs_slope: bool
+    ) -> tuple[FloatArray, FloatArray, float]:
+        q, shape = self.inner.variance, correlation.shape
+        left, right = (
+            self.sigma.side(np.full(count, q), needs_slope) for count in (1, correlation.size)
+        )
+        covariance = q * correlation.reshape(1, -1)
+        value, slope, error = self.sigma.pair(left, right, covariance, needs_slope)
+        return value.reshape(shape), slope.reshape(shape), error
 
 
 class PowerSeries(NamedTuple):
@@ -297,7 +308,7 @@ class PowerSeries(NamedTuple):
 
 #: V(ρ) = E σ(u)σ(v) and its derivative with respect to ρ, on [−1, 1]: values, and the largest error
 #: relative to V(1), or to V′(ρ) if that is larger.
-_PairFunction = _Closed | PowerSeries
+_PairFunction = _OfDual | PowerSeries
 
 
 def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
@@ -309,7 +320,7 @@ def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
         If a series is needed and σ has no finite mean square.
     """
     if function.dual.closed_form:
-        return _Closed(function.dual, inner)
+        return _OfDual(function.dual, inner)
     series = expansion(function.value, np.array([inner.variance]))
     squares = series.coefficients[0] ** 2
     rest = max(inner.square - float(squares.sum()), float(series.rest[0]) * inner.square)
@@ -360,6 +371,16 @@ class LevelMap(NamedTuple):
     def gradient(self) -> float:
         """Φ′(1)."""
         return float(self.slope(np.ones(1))[0][0])
+
+    @property
+    def integrated(self) -> LevelMap:
+        """Φ by quadratures near correlation 1 and −1, where the series converges slowly."""
+        return self._replace(pairs=_OfDual(self.layer.sigma, self.level.inner))
+
+    @property
+    def has_slopes(self) -> bool:
+        """Whether `integrated` has Φ′: σ′ is known, and σ does not jump."""
+        return self.layer.function.derivative is not None and np.isfinite(self.level.inner.gradient)
 
     @property
     def constant(self) -> float:
