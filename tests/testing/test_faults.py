@@ -9,7 +9,7 @@ import bnmc
 from bnmc._claims.layer import Layer
 from bnmc.testing import faults
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.faults import _norms, _norms_of_samples, likeliest_fault
+from bnmc.testing.faults import _norm_of, _wrong_norms, _wrong_norms_of_samples, likeliest_fault
 
 
 def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
@@ -24,13 +24,19 @@ def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
     )
 
 
+@pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred", "layer", "rms", "group(4)"])
+def test_the_right_norm_is_that_of_the_chain(norm):
+    chain = bnmc.Chain(12, 3, "relu", norm=norm, eps=0.5)
+    h = np.random.default_rng(4).standard_normal((12, 3))
+    np.testing.assert_allclose(_norm_of(chain)(h), chain.normalization(h, 0.5), rtol=1e-12)
+
+
 @pytest.mark.parametrize("norm", ["layer", "group(2)", "group(3)", "group(6)"])
 def test_wrong_norms_over_the_features(norm):
-    """The caller's step sees h / gain, so ε counts as ε / gain²."""
     chain = bnmc.Chain(12, 3, "relu", norm=norm, gain=2.0, eps=0.5)
     h = np.random.default_rng(1).standard_normal((12, 3))
-    groups, eps = chain.normalization.groups, 0.5 / 4
-    wrong = dict(_norms_of_samples(chain))
+    groups, eps = chain.normalization.groups, 0.5
+    wrong = dict(_wrong_norms_of_samples(chain, _norm_of(chain)))
     size = 12 // groups
     expected = {
         "ddof = 1": normed(h, groups, ddof=1, eps=eps),
@@ -59,7 +65,7 @@ def test_wrong_norms_over_the_batch(norm):
     chain = bnmc.Chain(6, 4, "relu", norm=norm, gain=2.0, eps=0.5)
     h = np.random.default_rng(2).standard_normal((6, 4))
     options = {"centred": norm != "batch-uncentred", "eps": 0.5}
-    wrong = dict(_norms(chain))
+    wrong = dict(_wrong_norms(chain))
     if norm == "layer":
         expected = {"acts on rows, over the batch": over(h, 1, **options)}
     else:
@@ -76,7 +82,7 @@ def test_wrong_norms_over_the_batch(norm):
         assert len(wrong) == len(expected)
     for part, values in expected.items():
         [norm_of] = [function for text, function in wrong.items() if part in text]
-        np.testing.assert_allclose(norm_of(h / 2.0), values, rtol=1e-12)
+        np.testing.assert_allclose(norm_of(h), values, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("calls", "gain", "considered"), [(2, 1.0, False), (40, 3.0, True)])

@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,34 +47,51 @@ _WITH_EPS = 4
 _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
 
+class _Norm(NamedTuple):
+    """A norm of the state h, reshaped, over some axes: deviations over their standard deviation."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    centred: bool
+    eps: float
+    ddof: int = 0
+    divides: bool = True
+
+    def __call__(self, h: Float64Array) -> Float64Array:
+        """Return N(h); parts without variance give NaN if eps is 0, which has no likelihood."""
+        x = h.reshape(self.shape)
+        if self.centred:
+            x = x - x.mean(axis=self.axes, keepdims=True)
+        if self.divides:
+            count = math.prod(self.shape[axis] for axis in self.axes) - self.ddof
+            squares = np.square(x).sum(axis=self.axes, keepdims=True)
+            x = x / np.sqrt(squares / count + self.eps)
+        return x.reshape(h.shape)
+
+
 class _Step(NamedTuple):
     """The parts of a step that determine the covariance of h' given h.
 
-    norm : callable
-        N, as a map of y = h / gain, or of activation(h) / gain if `norm_is_last`.
+    norm : _Norm
     activation : callable
     norm_is_last : bool
-        Whether a = norm(activation(h) / gain), not a = activation(norm(h / gain)).
+        Whether a = norm(activation(h)), not a = activation(norm(h)).
     bias : float
         Variance of the bias that is added, over gain².
-    gain : float
     covariance : callable
         Map from aᵀa/width to the covariance of rows of W a.
     """
 
-    norm: _Map
+    norm: _Norm
     activation: _Map
     norm_is_last: bool
     bias: float
-    gain: float
     covariance: _Map
 
-    def gram(self, y: Float64Array) -> Float64Array:
-        """Return the covariance of rows of h' / gain for a state y = h / gain, (width, batch)."""
-        if self.norm_is_last:
-            a = self.norm(self.activation(self.gain * y) / self.gain)
-        else:
-            a = self.activation(self.norm(y))
+    def gram(self, h: Float64Array) -> Float64Array:
+        """Return the covariance of rows of h' / gain for a state h, (width, batch)."""
+        norm, sigma = self.norm, self.activation
+        a = norm(sigma(h)) if self.norm_is_last else sigma(norm(h))
         return self.covariance(a.T @ a / len(a)) + self.bias
 
 
@@ -84,8 +101,8 @@ class Fault:
 
     Attributes
     ----------
-    right : _Step
-        The correct step.
+    step : _Step
+        The step with these mistakes.
     texts : tuple of str
         Each mistake in words; empty for a correct step.
     changes : dict
@@ -94,23 +111,15 @@ class Fault:
         Number of fitted parameters.
     """
 
-    right: _Step
-    texts: tuple[str, ...]
-    changes: dict[str, Any]
+    step: _Step
+    texts: tuple[str, ...] = ()
+    changes: dict[str, Any] = field(default_factory=dict)
     parameters: int = 0
 
-    @property
-    def step(self) -> _Step:
-        """The step with these mistakes."""
-        return self.right._replace(**self.changes)
-
-    def and_also(self, other: Fault) -> Fault | None:
-        """Return both mistakes in one step, or None if they replace the same part."""
-        if self.changes.keys() & other.changes.keys():
-            return None
-        changes = {**self.changes, **other.changes}
-        parameters = self.parameters + other.parameters
-        return Fault(self.right, self.texts + other.texts, changes, parameters)
+    def but(self, *texts: str, parameters: int = 0, **changes: Any) -> Fault:
+        """Return this step with further mistakes."""
+        step, changes = self.step._replace(**changes), self.changes | changes
+        return Fault(step, self.texts + texts, changes, self.parameters + parameters)
 
 
 def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault, float, float]:
@@ -129,7 +138,7 @@ def likeliest_fault(chain: Chain, states: Sequence[CallsOnState]) -> tuple[Fault
     unexplained : float
         Approximate relative error of the covariances that fault and scale leave.
     """
-    evidence = _Evidence(states)
+    evidence = _Evidence(chain, states)
     right, *wrong = _faults(chain)
     with np.errstate(all="ignore"):  # overflows give a likelihood of 0
         fits = evidence.compared([right, *wrong, *_with_eps(chain, right, evidence)])
@@ -159,6 +168,7 @@ class _Evidence:
 
     Attributes
     ----------
+    gain : float
     states : sequence of CallsOnState
     grams : list of (batch, batch) ndarray
         The covariances of h' over gain, estimated from calls.
@@ -166,8 +176,8 @@ class _Evidence:
         Number of numbers in all rows of all calls.
     """
 
-    def __init__(self, states: Sequence[CallsOnState]) -> None:
-        self.states = states
+    def __init__(self, chain: Chain, states: Sequence[CallsOnState]) -> None:
+        self.gain, self.states = chain.gain, states
         self.grams = [state.covariance for state in states]
         self.directions = sum(state.calls * state.total.size for state in states)
 
@@ -190,8 +200,7 @@ class _Evidence:
 
     def predicted(self, fault: Fault) -> list[Float64Array]:
         """Return the covariance of h' over gain after each state, by a fault."""
-        step = fault.step
-        return [step.gram(state.layer.y[0]) for state in self.states]
+        return [fault.step.gram(self.gain * state.layer.y[0]) for state in self.states]
 
     def likelihood(self, grams: Sequence[Float64Array], free: bool) -> tuple[float, float]:
         """Return the log-likelihood of all rows, if they are normal with the given covariances.
@@ -234,9 +243,8 @@ def _pairs(chain: Chain, singles: Sequence[_Fit], evidence: _Evidence) -> Iterat
     """Yield steps with two mistakes; eps is fitted beside those that explain most alone."""
     ranked = [fault for fault in dict.fromkeys(fit.fault for fit in singles) if fault.texts]
     for first, second in itertools.combinations(ranked, 2):
-        both = first.and_also(second)
-        if both is not None:
-            yield both
+        if not first.changes.keys() & second.changes.keys():
+            yield first.but(*second.texts, parameters=second.parameters, **second.changes)
     beside = [fault for fault in ranked if "norm" not in fault.changes]
     biased = [fault for fault in beside[_WITH_EPS:] if fault.step.bias]
     for fault in [*beside[:_WITH_EPS], *biased]:
@@ -245,82 +253,51 @@ def _pairs(chain: Chain, singles: Sequence[_Fit], evidence: _Evidence) -> Iterat
 
 def _faults(chain: Chain) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
-    sigma, norm = chain.activation, chain.normalization
+    sigma, norm = chain.activation, _norm_of(chain)
     is_last = chain.order_code == ACTIVATION_FIRST
-    right = _Step(
-        norm=lambda y: _normed(chain, y, chain.eps),
-        activation=sigma,
-        norm_is_last=is_last,
-        bias=chain.bias_variance / chain.gain**2,
-        gain=chain.gain,
-        covariance=CovarianceMap(chain.convolution),
-    )
-
-    def fault(text: str, **changes: Any) -> Fault:
-        return Fault(right, (text,), changes)
-
-    yield Fault(right, (), {})
-    if right.bias > 0.0:
-        yield fault(f"the bias, of variance {chain.bias_variance:g}, is missing", bias=0.0)
+    bias = chain.bias_variance / chain.gain**2
+    right = Fault(_Step(norm, sigma, is_last, bias, CovarianceMap(chain.convolution)))
+    yield right
+    if bias > 0.0:
+        yield right.but(f"the bias, of variance {chain.bias_variance:g}, is missing", bias=0.0)
     else:
         text = "a bias, with the variance of the weights, is added"
-        yield fault(text, bias=1.0 / chain.fan_in)
-    if not norm.is_identity:
-        text = "after the activation, not before it" if not is_last else "before the activation"
-        yield fault(f"the norm is {text}", norm_is_last=not is_last)
+        yield right.but(text, bias=1.0 / chain.fan_in)
+    if not chain.normalization.is_identity:
+        place = "before the activation" if is_last else "after the activation, not before it"
+        yield right.but(f"the norm is {place}", norm_is_last=not is_last)
     for name in BUILTIN:
         if name != sigma.name:
             text = f"the activation is not {sigma.name}: {name} fits better"
-            yield fault(text, activation=Activation.named(name))
+            yield right.but(text, activation=Activation.named(name))
     for text, covariance in wrong_covariances(chain):
-        yield fault(text, covariance=covariance)
-    for text, wrong in _norms(chain):
-        yield fault(text, norm=wrong)
+        yield right.but(text, covariance=covariance)
+    for text, wrong in _wrong_norms(chain):
+        yield right.but(text, norm=wrong)
 
 
-def _normed(chain: Chain, y: Float64Array, eps: float) -> Float64Array:
-    """Return N(h) for y = h / gain."""
-    # A row without variance gives NaN, which has no likelihood.
-    return chain.normalization(chain.gain * y, eps)
+def _norm_of(chain: Chain) -> _Norm:
+    """Return the norm of a chain."""
+    norm, rows = chain.normalization, (chain.width, chain.batch)
+    of_samples = norm.groups, chain.width // norm.groups, chain.batch
+    shape = rows if norm.acts_on_rows else of_samples
+    return _Norm(shape, (1,), norm.centred, chain.eps, divides=not norm.is_identity)
 
 
-def _moments_over(
-    y: Float64Array,
-    *,
-    shape: tuple[int, ...],
-    axes: tuple[int, ...],
-    centred: bool,
-    eps: float,
-    ddof: int = 0,
-) -> Float64Array:
-    """Normalize y with the moments over some axes of an array of another shape."""
-    x = y.reshape(shape)
-    if centred:
-        x = x - x.mean(axis=axes, keepdims=True)
-    count = math.prod(shape[axis] for axis in axes) - ddof
-    variance = np.square(x).sum(axis=axes, keepdims=True) / count
-    return (x / np.sqrt(variance + eps)).reshape(y.shape)
-
-
-def _norms(chain: Chain) -> Iterator[tuple[str, _Map]]:
-    """Yield texts and functions of wrong norms."""
-    d, n, gain, norm = chain.width, chain.batch, chain.gain, chain.normalization
+def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:
+    """Yield texts and wrong norms."""
+    d, n, norm = chain.width, chain.batch, chain.normalization
+    right = _norm_of(chain)._replace(divides=True)
+    rows = right._replace(shape=(d, n))
     unscaled = "the state is not divided by its own standard deviation"
-    eps = chain.eps / gain**2
-
-    def over(axis: int, *, centred: bool, ddof: int = 0) -> _Map:
-        options: dict[str, Any] = {"centred": centred, "ddof": ddof, "eps": eps}
-        return partial(_moments_over, shape=(d, n), axes=(axis,), **options)
-
     if not norm.acts_on_rows:
-        yield from _norms_of_samples(chain)
+        yield from _wrong_norms_of_samples(chain, right)
         text = "the norm acts on rows, over the batch, not on samples, over the features"
-        yield text, over(1, centred=norm.centred)
+        yield text, rows
         if not norm.centred:
             text = "the norm centres rows and acts on them, over the batch, not on samples"
-            yield text, over(1, centred=True)
+            yield text, rows._replace(centred=True)
         return
-    centred = norm.hides_common_part
     over_batch = norm.axis == "batch"
     if over_batch and n > 1:
         ratio = math.sqrt((n - 1) / n)
@@ -328,44 +305,43 @@ def _norms(chain: Chain) -> Iterator[tuple[str, _Map]]:
             "the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by "
             f"sqrt((n-1)/n) = {ratio:.4f}"
         )
-        yield text, over(1, centred=centred, ddof=1)
-    if not (over_batch and not centred) and n > 1:
-        yield "rows are normalised without being centred", over(1, centred=False)
-    if not centred:
-        yield "rows are centred", over(1, centred=True)
+        yield text, rows._replace(ddof=1)
+    if (norm.centred or norm.is_identity) and n > 1:
+        yield "rows are normalised without being centred", rows._replace(centred=False)
+    if not norm.centred:
+        yield "rows are centred", rows._replace(centred=True)
     if over_batch:
-        yield f"{unscaled}: evaluation mode, with running statistics?", lambda h: gain * h
-        yield from _norms_of_images(chain)
-        yield f"{unscaled}, but centred", lambda h: gain * (h - h.mean(axis=1, keepdims=True))
+        plain = rows._replace(divides=False, centred=False)
+        yield f"{unscaled}: evaluation mode, with running statistics?", plain
+        yield from _wrong_norms_of_images(chain, right)
+        yield f"{unscaled}, but centred", plain._replace(centred=True)
     if d > 1:
         text = "the norm acts on samples, over the features, not on features"
-        yield text, over(0, centred=centred)
+        yield text, rows._replace(axes=(0,))
 
 
-def _norms_of_samples(chain: Chain) -> Iterator[tuple[str, _Map]]:
-    """Yield texts and functions of wrong norms over the features."""
-    norm, d = chain.normalization, chain.width
-    groups, size = norm.groups, d // norm.groups
-    over = partial(_moments_over, axes=(1,), eps=chain.eps / chain.gain**2)
-    right = {"shape": (groups, size, chain.batch), "centred": norm.centred}
+def _wrong_norms_of_samples(chain: Chain, right: _Norm) -> Iterator[tuple[str, _Norm]]:
+    """Yield texts and wrong norms over the features."""
+    groups, size, n = right.shape
+    d = chain.width
     if size > 1:
         ratio = math.sqrt((size - 1) / size)
         text = (
             f"the variance of {size} features is divided by {size - 1} (ddof = 1): x is smaller "
             f"by {ratio:.4f}"
         )
-        yield text, partial(over, **right, ddof=1)
-    change = "normalised without being centred" if norm.centred else "centred"
-    yield f"samples are {change}", partial(over, **{**right, "centred": not norm.centred})
+        yield text, right._replace(ddof=1)
+    change = "normalised without being centred" if right.centred else "centred"
+    yield f"samples are {change}", right._replace(centred=not right.centred)
     if groups > 1:
         text = f"the norm acts on all {d} features, not on {groups} groups of them"
-        yield text, partial(over, **{**right, "shape": (1, d, chain.batch)})
-        transposed = {**right, "shape": (size, groups, chain.batch)}
+        yield text, right._replace(shape=(1, d, n))
+        transposed = right._replace(shape=(size, groups, n))
         text = f"groups are transposed: group i has the features i, i + {groups}, …"
-        yield text, partial(over, **transposed, axes=(0,))
+        yield text, transposed._replace(axes=(0,))
         if size not in (1, groups):
             text = f"there are {size} groups of {groups} features, not {groups} of {size}"
-            yield text, partial(over, **transposed)
+            yield text, transposed
 
 
 def _with_eps(chain: Chain, fault: Fault, evidence: _Evidence) -> Iterator[Fault]:
@@ -376,10 +352,9 @@ def _with_eps(chain: Chain, fault: Fault, evidence: _Evidence) -> Iterator[Fault
         return
 
     def with_eps(log_eps: float) -> Fault:
-        eps = 10.0**log_eps
-        text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
-        changes = {**fault.changes, "norm": lambda y: _normed(chain, y, eps)}
-        return Fault(fault.right, (*fault.texts, text), changes, fault.parameters + 1)
+        norm = fault.step.norm._replace(eps=10.0**log_eps)
+        text = f"the norm adds eps = {norm.eps:.2g} to the variance, not {chain.eps:g}"
+        return fault.but(text, parameters=1, norm=norm)
 
     @cache
     def grams(log_eps: float) -> list[Float64Array]:
@@ -405,10 +380,7 @@ _SIZES = (1, 2, 3, 5, 7)
 
 
 def wrong_covariances(chain: Chain) -> Iterator[tuple[str, _Map]]:
-    """Yield texts, and maps from Gram matrices to the covariances of rows that mistakes lead to.
-
-    Nothing is yielded for chains without convolution.
-    """
+    """Yield texts, and maps from Gram matrices to covariances of rows, for convolutions."""
     right = chain.convolution
     if right is None:
         return
@@ -426,11 +398,12 @@ def wrong_covariances(chain: Chain) -> Iterator[tuple[str, _Map]]:
         text = "height and width of the images are transposed"
         order = np.arange(n).reshape(-1, width, height).swapaxes(1, 2).ravel()
         yield text, _reordered(right, order)
+    columns = np.arange(n)
     for axis, size in enumerate(right.kernel):
-        if size > 1:
-            for by in (-1, 1):
-                text = f"images are shifted by {by} pixel along axis {axis}: another padding?"
-                yield text, _shifted(right, axis, by)
+        for by in (-1, 1) if size > 1 else ():
+            text = f"images are shifted by {by} pixel along axis {axis}: another padding?"
+            moved = np.roll(columns.reshape(-1, height, width), by, axis=axis + 1).ravel()
+            yield text, _reordered(right, columns, moved)
     sizes = {(i, j) for i in _SIZES for j in _SIZES if i == j or i == 1 or j == 1}
     for kernel in sorted(sizes | {right.kernel[::-1]}):
         if kernel != right.kernel and kernel[0] <= height and kernel[1] <= width:
@@ -438,22 +411,20 @@ def wrong_covariances(chain: Chain) -> Iterator[tuple[str, _Map]]:
             yield text, Convolution(right.shape, kernel).covariance
 
 
-def _norms_of_images(chain: Chain) -> Iterator[tuple[str, _Map]]:
-    """Yield texts and functions of norms over other axes of (channels, samples, pixels)."""
+def _wrong_norms_of_images(chain: Chain, right: _Norm) -> Iterator[tuple[str, _Norm]]:
+    """Yield texts and norms over other axes of (channels, samples, pixels)."""
     if chain.convolution is None:
         return
     pixels = chain.convolution.positions
     shape = chain.width, chain.batch // pixels, pixels
     # Equal pixels have no variance; the ε of a framework makes them zero.
-    eps = max(chain.eps / chain.gain**2, LEAST)
-    over = partial(_moments_over, shape=shape, centred=chain.normalization.centred, eps=eps)
+    norm = right._replace(shape=shape, eps=max(chain.eps, LEAST))
     if shape[1] > 1 and pixels > 1:
-        text = "the norm acts on each pixel, over the samples alone, not over both"
-        yield text, partial(over, axes=(1,))
+        yield "the norm acts on each pixel, over the samples alone, not over both", norm
         text = "the norm acts on each sample, over its pixels alone: instance normalization"
-        yield text, partial(over, axes=(2,))
+        yield text, norm._replace(axes=(2,))
     text = "the norm acts on each sample, over channels and pixels: layer normalization of images"
-    yield text, partial(over, axes=(0, 2))
+    yield text, norm._replace(axes=(0, 2))
 
 
 def _with_zeros(convolution: Convolution, gram: Float64Array) -> Float64Array:
@@ -469,21 +440,12 @@ def _with_zeros(convolution: Convolution, gram: Float64Array) -> Float64Array:
     return out / convolution.taps
 
 
-def _reordered(convolution: Convolution, order: NDArray[np.int64]) -> _Map:
-    """Return the covariance if the convolution takes the columns in another order, and back."""
-    back = np.argsort(order)
-    return lambda g: convolution.covariance(g[np.ix_(order, order)])[np.ix_(back, back)]
-
-
-def _shifted(convolution: Convolution, axis: int, by: int) -> _Map:
-    """Return the covariance of images that are moved by some pixels."""
-
-    def moved(gram: Float64Array) -> Float64Array:
-        places = np.arange(len(gram)).reshape(-1, *convolution.shape)
-        order = np.roll(places, by, axis=axis + 1).ravel()
-        return convolution.covariance(gram)[np.ix_(order, order)]
-
-    return moved
+def _reordered(
+    convolution: Convolution, order: NDArray[np.int64], back: NDArray[np.int64] | None = None
+) -> _Map:
+    """Return the covariance if columns are reordered before and, by default back, afterwards."""
+    after = np.argsort(order) if back is None else back
+    return lambda g: convolution.covariance(g[np.ix_(order, order)])[np.ix_(after, after)]
 
 
 # --- learned factors of a norm
