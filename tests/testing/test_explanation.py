@@ -36,11 +36,11 @@ def test_normalized_rows_are_named_within_five_errors_of_their_kurtosis(side, sh
     v = np.sqrt(kurtosis / 2.0 + 1.0)
     weights = np.sqrt(np.repeat([1.0 + 2.0 * v, 1.0 - v, 1.0 - v], third))
     # Rows of norm 1 have the mean fourth power d/(d + 2), in units of that of normal rows.
-    norms = np.full((4, width), np.sqrt(rank * (rank + 2) * width / (width + 2)))
+    norms = np.full(4 * width, np.sqrt(rank * (rank + 2) * width / (width + 2)))
     state = mock.Mock(
-        total=np.zeros((width, rank)), variance=1.0, rank=rank, readings=[weights], norms=[norms],
-        energies=[np.sqrt(2 * width * rank) * np.array([0.0, 2.0])],
+        total=np.zeros((width, rank)), variance=1.0, rank=rank, readings=weights, norms=norms,
+        energies=np.sqrt(2 * width * rank) * np.array([0.0, 2.0]),
     )  # fmt: skip
     assert bool(list(_norms_of_rows([state], {"rows: norms, spread"}))) == is_named
-    state.readings = []
+    state.readings = np.empty(0)
     assert list(_norms_of_rows([state], {"rows: norms, spread"}))

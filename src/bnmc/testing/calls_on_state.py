@@ -79,7 +79,7 @@ class CallsOnState:
         x in the coordinates of Z.
     last : (width, batch) ndarray
         R in the last call.
-    energies, norms, readings : list of ndarray
+    energies, norms, readings : ndarray
         |Z|² of calls, |Z_r|² of rows, and single weights in units of their standard deviation, if
         these can be read off.
     common : float
@@ -116,12 +116,10 @@ class CallsOnState:
         self.root = np.zeros((0, self.rank))
         self.square, self.moved = np.zeros((n, n)), np.zeros((d, n))
         self.last = np.zeros((d, n))
-        self.energies: list[Float64Array] = []
-        self.norms: list[Float64Array] = []
-        self.readings: list[Float64Array] = []
+        self.energies, self.norms, self.readings = np.empty(0), np.empty(0), np.empty(0)
         generator = np.random.default_rng(0) if generator is None else generator
         self.sequence = RowSequence(d, self.rank, generator)
-        self.row_pairs = RowPairs(compared_rows(d, generator))
+        self.row_pairs = RowPairs(d, generator)
         self.call_pairs = CallPairs(d * self.rank, generator)
 
     def add(self, rest: Float64Array) -> None:
@@ -139,10 +137,9 @@ class CallsOnState:
         root = np.linalg.qr(np.vstack([self.root, z.reshape(-1, self.rank)]), mode="r")
         self.root = np.asarray(root)
         norms = np.square(z).sum(axis=2)
-        self.norms.append(norms.ravel())
-        self.energies.append(norms.sum(axis=1))
-        if len(self._readers):
-            self.readings.append((z @ self._readers.T).ravel())
+        self.norms = np.append(self.norms, norms)
+        self.energies = np.append(self.energies, norms.sum(axis=1))
+        self.readings = np.append(self.readings, z @ self._readers.T)
         self.common += float(np.square(z.sum(axis=1)).sum()) / d
         self.sequence.add(z, norms)
         self.row_pairs.add(z)
@@ -155,7 +152,7 @@ class CallsOnState:
     @property
     def variance(self) -> float:
         """Mean square of the entries of Z, which is 1 in expectation."""
-        return float(np.concatenate(self.energies).sum()) / self.numbers
+        return float(self.energies.sum()) / self.numbers
 
     @property
     def covariance(self) -> Float64Array:
@@ -286,20 +283,24 @@ class RowPairs:
 
     Parameters
     ----------
-    rows : (k,) ndarray of intp
-        The rows that are compared.
+    width : int
+        Number of rows of Z.
+    generator : numpy.random.Generator
+        For the rows that are compared, at most 256.
 
     Attributes
     ----------
+    rows : (k,) ndarray of intp
+        The rows that are compared.
     gram : (k, k) ndarray
         Σ Z Zᵀ of these rows over calls.
     columns : int
         Number of columns of all Z.
     """
 
-    def __init__(self, rows: NDArray[np.intp]) -> None:
-        self.rows = rows
-        self.gram = np.zeros((rows.size, rows.size))
+    def __init__(self, width: int, generator: np.random.Generator) -> None:
+        self.rows = _some(width, _ROWS, generator)
+        self.gram = np.zeros((self.rows.size, self.rows.size))
         self.columns = 0
 
     def add(self, z: Float64Array) -> None:
@@ -330,8 +331,7 @@ class CallPairs:
     """
 
     def __init__(self, numbers: int, generator: np.random.Generator) -> None:
-        chosen = generator.choice(numbers, min(numbers, _NUMBERS), replace=False)
-        self.places = np.sort(chosen)
+        self.places = _some(numbers, _NUMBERS, generator)
         self.pairs, self.largest = 0, 0.0
 
     def add(self, z: Float64Array) -> None:
@@ -347,7 +347,12 @@ class CallPairs:
             self.pairs += len(part) * (len(part) - 1) // 2
 
 
-def compared_rows(width: int, generator: np.random.Generator) -> NDArray[np.intp]:
-    """Return the rows whose pairs are all compared: every row up to width 256, else 256 of them."""
-    chosen = generator.choice(width, min(width, _ROWS), replace=False)
-    return np.sort(chosen).astype(np.intp)
+def _some(count: int, most: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    """Return `most` of the first integers at random, ascending, or all of them if they are few."""
+    return np.sort(generator.choice(count, min(count, most), replace=False)).astype(np.intp)
+
+
+def correlations(gram: Float64Array) -> Float64Array:
+    """Return the correlations of pairs of rows above the diagonal, and 0 elsewhere."""
+    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), LEAST))
+    return np.triu(gram, 1) * scale * scale[:, None]

@@ -26,7 +26,7 @@ from scipy import special
 
 from bnmc._claims.claims import Claim
 from bnmc._support.arguments import Float64Array
-from bnmc.testing.calls_on_state import LEAST, CallsOnState, Products, RowPairs
+from bnmc.testing.calls_on_state import CallsOnState, Products, RowPairs, correlations
 
 #: q is moved to these quantiles where it is beyond them: g then has exponential moments.
 _TAIL = 1e-5
@@ -53,14 +53,13 @@ def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
     shifts = sum(state.calls * float(np.square(state.shift).sum()) for state in states)
     added = sum(float((state.shift * state.total).sum()) for state in states)
     yield _normal("nothing of x is added", added, shifts, shifts)
-    norms = [(np.concatenate(state.norms), state.rank) for state in states]
-    energies = [(np.concatenate(state.energies), state.total.size) for state in states]
+    norms = [(state.norms, state.rank) for state in states]
+    energies = [(state.energies, state.total.size) for state in states]
     for name, parts in ("rows: norms", norms), ("calls: norms", energies):
         yield uniform_claim(f"{name} Gaussian", [special.chdtr(m, q) for q, m in parts])
         yield spread_claim(f"{name}, spread", parts)
-    read = [part for state in states for part in state.readings]
-    if read:
-        readings = np.concatenate(read)
+    readings = np.concatenate([state.readings for state in states])
+    if readings.size:
         yield largest_claim("weights: largest", readings)
         yield uniform_claim("weights: Gaussian", [special.ndtr(readings)])
         yield spread_claim("weights: kurtosis", [(np.square(readings), 1)])
@@ -108,9 +107,7 @@ def _pairs_of_rows(parts: Sequence[RowPairs]) -> Iterator[Claim]:
     gram = np.asarray(gram)
     size = len(gram)
     pairs = size * (size - 1) // 2
-    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), LEAST))
-    squares = np.square(np.triu(gram, 1) * scale * scale[:, None])
-    largest = float(squares.max())
+    largest = float(np.square(correlations(gram)).max())
     yield _largest_correlation("rows: largest correlation", [(largest, columns, pairs)])
     if columns >= 2 * size:
         try:

@@ -90,8 +90,10 @@ def torch_step(
         x = norm.train()(batch)  # also updates the running statistics
         return linear(sigma(x if training else norm.eval()(batch)))
 
-    step = _torch_drawing(torch, lambda: _torch_linear(torch, width, weights), apply, seed)
-    return from_features_last(step)
+    def draw() -> Any:
+        return _torch_layer(torch, "Linear", width, width, weights=weights)
+
+    return from_features_last(_torch_drawing(torch, draw, apply, seed))
 
 
 def torch_conv_step(
@@ -160,11 +162,8 @@ def torch_conv_step(
     normal = getattr(torch.nn, kind)(features, eps=eps, affine=False, dtype=torch.float64)
 
     def draw() -> Any:
-        layer = torch.nn.Conv2d(
-            channels, channels, convolution.kernel, padding="same", padding_mode=padding,
-            bias=weights == "default", dtype=torch.float64,
-        )  # fmt: skip
-        return _initialized(torch, layer, weights, channels * convolution.taps)
+        sizes, options = (channels, channels, convolution.kernel), {"padding_mode": padding}
+        return _torch_layer(torch, "Conv2d", *sizes, weights=weights, padding="same", **options)
 
     def apply(layer: Any, h: Float64Array) -> Any:
         images = torch.from_numpy(h)
@@ -264,22 +263,16 @@ def _torch_activation(torch: Any, name: str) -> Any:
     return getattr(functional, name, None) or getattr(torch, name)
 
 
-def _torch_linear(torch: Any, width: int, weights: str) -> Any:
-    """Return a new ``Linear`` with weights of a law."""
+def _torch_layer(torch: Any, kind: str, *sizes: Any, weights: str, **options: Any) -> Any:
+    """Return a new ``Linear`` or ``Conv2d`` with weights of a law."""
+    make, options = getattr(torch.nn, kind), {"dtype": torch.float64, **options}
     if weights == "default":
-        return torch.nn.Linear(width, width, dtype=torch.float64)
-    linear = torch.nn.utils.skip_init(
-        torch.nn.Linear, width, width, bias=False, dtype=torch.float64
-    )
-    return _initialized(torch, linear, weights, width)
-
-
-def _initialized(torch: Any, layer: Any, weights: str, fan_in: int) -> Any:
-    """Draw the weights of a layer in place; the law "default" keeps those it has."""
+        return make(*sizes, **options)
+    layer = torch.nn.utils.skip_init(make, *sizes, bias=False, **options)
     if weights == "kaiming":
         torch.nn.init.kaiming_normal_(layer.weight)
-    elif weights == "lecun":
-        torch.nn.init.normal_(layer.weight, std=fan_in**-0.5)
+    else:
+        torch.nn.init.normal_(layer.weight, std=layer.weight[0].numel() ** -0.5)
     return layer
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
-from bnmc.testing.calls_on_state import LEAST, CallsOnState
+from bnmc.testing.calls_on_state import LEAST, CallsOnState, correlations
 from bnmc.testing.faults import likeliest_fault
 
 #: Squared whitened norms of the vector of ones up to this are rounding errors.
@@ -38,16 +38,6 @@ _ORTHOGONAL = 0.3
 #: Largest deviation from 1 of the correlation of two calls with the same weights, from at least so
 #: many entries.
 _NEARLY_EQUAL, _ENTRIES = 1e-3, 16
-
-#: Known mistakes in the scale of the weights, by factor of the standard deviation.
-_SCALES = (
-    (math.sqrt(2), "Kaiming's variance 2/width instead of 1/width?"),
-    (
-        1 / math.sqrt(3),
-        "PyTorch's default, uniform within ±1/sqrt(width), has a third of the variance",
-    ),
-)
-
 
 #: Causes of covariances that no known mistake explains.
 _LEARNED = (
@@ -88,11 +78,15 @@ def explained(
     if chain.is_orthogonal and failed <= {"weights orthogonal", "rows independent"}:
         return ("weights are not orthogonal: RᵀR/width of a call is not G",)
     spread_is_right = not any(name.startswith(("variance", "covariance")) for name in failed)
-    whole = list(_order(chain, states)) or list(_kept_part(chain, states))
-    whole = whole or list(_shared_by_calls(states, failed))
-    whole = whole or list(_shared_up_to_signs(states, failed)) or list(_history(states))
-    if whole:
-        return tuple(whole)
+    for part in (
+        _order(chain, states),
+        _kept_part(chain, states),
+        _shared_by_calls(states, failed),
+        _shared_up_to_signs(states, failed),
+        _history(states),
+    ):
+        if whole := tuple(part):
+            return whole
     fault, scale, unexplained = likeliest_fault(chain, states)
     causes = list(_rows(states, failed, spread_is_right))
     dependent = bool(causes)
@@ -240,7 +234,7 @@ def _history(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect correlated |h'|² in successive calls on a state, which are independent for any law."""
     correlations = []
     for state in states:
-        logs = np.log(np.maximum(np.concatenate(state.energies), LEAST))
+        logs = np.log(np.maximum(state.energies, LEAST))
         # A spread far below that of χ² would be rounding, as for orthogonal weights.
         if logs.std() > 0.5 * math.sqrt(2 / state.total.size):
             correlations.append(float(np.corrcoef(logs[:-1], logs[1:])[0, 1]))
@@ -328,10 +322,9 @@ def _most_correlated_rows(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect a pair of rows whose correlation stays from call to call."""
     units = [max(state.variance, LEAST) for state in states]
     gram = np.asarray(sum(s.row_pairs.gram / unit for s, unit in zip(states, units, strict=True)))
-    scale = 1 / np.sqrt(np.maximum(np.diagonal(gram), LEAST))
-    correlations = np.triu(gram * scale * scale[:, None], 1)
-    first, second = np.unravel_index(np.abs(correlations).argmax(), gram.shape)
-    largest = float(correlations[first, second])
+    of_pairs = correlations(gram)
+    first, second = np.unravel_index(np.abs(of_pairs).argmax(), gram.shape)
+    largest = float(of_pairs[first, second])
     # For rows with covariance C, a product of independent ones has variance Tr C² over calls.
     spread = sum(
         float(np.square(s.root.T @ s.root).sum()) / max(s.calls * (len(s.total) * unit) ** 2, LEAST)
@@ -347,53 +340,46 @@ def _weights(states: Sequence[CallsOnState], failed: set[str], has_bias: bool) -
     """Detect weights with another law, by their kurtosis."""
     tests = {"weights: largest", "weights: Gaussian", "weights: kurtosis"}
     tests |= {"rows: norms Gaussian", "rows: norms, spread"}
-    weights = _read(states)
-    if not (failed & tests and weights.size):
-        return
-    kurtosis, error, unit = _kurtosis(weights)
-    if abs(kurtosis) > 5.0 * error:
+    kurtosis, error = _kurtosis(states)
+    if failed & tests and abs(kurtosis) > 5.0 * error:
         name, expected = min(_KURTOSES.items(), key=lambda item: abs(item[1] - kurtosis))
         like = f": {name}?" if abs(expected - kurtosis) < max(0.1, 4.0 * error) else ""
         if kurtosis > 0.0:  # 6/(ν − 4) for Student's t with ν degrees of freedom
             like = f": Student's t with about {4.0 + 6.0 / kurtosis:.0f} degrees of freedom?"
         if has_bias:  # the readings contain the bias
             like = ""
-        largest = float(np.abs(weights).max()) / unit
+        weights = np.concatenate([state.readings for state in states])
+        largest = float(np.abs(weights).max() / np.sqrt(np.square(weights).mean()))
         yield (
             f"weights are not Gaussian{like} (excess kurtosis {kurtosis:.3g}, largest of "
             f"{weights.size} is {largest:.4g} standard deviations)"
         )
 
 
-def _read(states: Sequence[CallsOnState]) -> Float64Array:
-    """Return the weights that can be read off h′."""
-    return np.concatenate([np.empty(0), *(part for state in states for part in state.readings)])
+def _kurtosis(states: Sequence[CallsOnState]) -> tuple[float, float]:
+    """Return the excess kurtosis of the weights that can be read off h′, and its standard error.
 
-
-def _kurtosis(weights: Float64Array) -> tuple[float, float, float]:
-    """Return the excess kurtosis of weights, its standard error, and their standard deviation."""
-    unit = max(math.sqrt(float(np.square(weights).mean())), LEAST)
-    return float(((weights / unit) ** 4).mean()) - 3.0, math.sqrt(24.0 / weights.size), unit
+    Without such weights, the error is infinite.
+    """
+    squares = np.square(np.concatenate([state.readings for state in states]))
+    if not squares.size:
+        return 0.0, math.inf
+    squares /= max(float(squares.mean()), LEAST)
+    return float(np.square(squares).mean()) - 3.0, math.sqrt(24.0 / squares.size)
 
 
 def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
     """Detect rows of W of norm 1, by the spread of the norms of rows of h′."""
     if "rows: norms, spread" not in failed or _spread_of_calls(states) < _ORTHOGONAL:
         return
-    width, weights = len(states[0].total), _read(states)
-    expected = 6.0 / (width + 2)
-    if weights.size:
-        kurtosis, error, _ = _kurtosis(weights)
-        if abs(kurtosis + expected) > 5.0 * error:
-            return
+    width, (kurtosis, error) = len(states[0].total), _kurtosis(states)
+    if abs(kurtosis + 6.0 / (width + 2)) > 5.0 * error:
+        return
     fourth = sum(
-        float(np.square(norms).sum())
-        / max(state.rank * (state.rank + 2) * state.variance**2, LEAST)
-        for state in states
-        for norms in state.norms
+        float(np.square(s.norms).sum()) / max(s.rank * (s.rank + 2) * s.variance**2, LEAST)
+        for s in states
     )
-    count = sum(norms.size for state in states for norms in state.norms)
-    ratio, expected = fourth / count, width / (width + 2)
+    ratio, expected = fourth / sum(state.norms.size for state in states), width / (width + 2)
     if abs(ratio - expected) < 0.5 * (1.0 - expected):
         yield (
             f"norms of rows vary too little: E|z|⁴ is {ratio:.4f} of that of normal rows, and "
@@ -404,8 +390,7 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
 def _spread_of_calls(states: Sequence[CallsOnState]) -> float:
     """Return the standard deviation of |h′|² between calls over its expectation."""
     return _median(
-        float(np.concatenate(s.energies).std())
-        / max(s.variance * math.sqrt(2 * s.total.size), LEAST)
+        float(s.energies.std()) / max(s.variance * math.sqrt(2 * s.total.size), LEAST)
         for s in states
     )
 
@@ -415,11 +400,9 @@ def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterato
     spread = _spread_of_calls(states)
     error = 1 / math.sqrt(2 * sum(state.calls for state in states))
     tests = {"calls: norms Gaussian", "calls: norms, spread"}
-    mild, weights = 0.7 < spread < 1.4, _read(states)
-    if mild and weights.size:  # the kurtosis of weights changes the spread a little, too
-        kurtosis, error_of_kurtosis, _ = _kurtosis(weights)
-        if abs(kurtosis) > 5.0 * error_of_kurtosis:
-            return
+    mild, (kurtosis, error_of_kurtosis) = 0.7 < spread < 1.4, _kurtosis(states)
+    if mild and abs(kurtosis) > 5.0 * error_of_kurtosis:
+        return  # the kurtosis of weights changes the spread a little, too
     if failed & tests and (not mild or abs(spread - 1.0) > 5.0 * error):
         width = len(states[0].total)
         share = _median(state.rank / width for state in states)
@@ -432,20 +415,25 @@ def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterato
 
 def _scaled(chain: Chain, states: Sequence[CallsOnState], scale: float) -> str:
     """Return a cause for rows that are scaled by a factor."""
-    scales = list(_SCALES)
-    scales.append((math.sqrt(chain.width), "is the factor 1/sqrt(width) missing?"))
-    scales.append((1 / math.sqrt(chain.width), "is 1/sqrt(width) there twice?"))
-    if chain.convolution is not None:
-        root = math.sqrt(chain.convolution.taps)
-        scales.append((root, "variance 1/channels instead of 1/(channels · taps)?"))
-    if abs(chain.gain) != 1.0:
-        scales.append((1 / abs(chain.gain), f"is the gain {chain.gain:g} missing?"))
-    if chain.batch > 1:
-        ratio = math.sqrt(chain.batch / (chain.batch - 1))
-        scales.append((ratio, "sqrt(n/(n-1)) for the batch n, is something divided by n - 1?"))
-        scales.append((1 / ratio, "sqrt((n-1)/n) for the batch n, a normalization with ddof = 1?"))
+    root, n, convolution = math.sqrt(chain.width), chain.batch, chain.convolution
+    taps = 1 if convolution is None else convolution.taps
+    ratio = math.sqrt(n / max(1, n - 1))
+    scales = {
+        "Kaiming's variance 2/width instead of 1/width?": math.sqrt(2),
+        "PyTorch's default, uniform within ±1/sqrt(width), has a third of the variance": 3**-0.5,
+        "is the factor 1/sqrt(width) missing?": root,
+        "is 1/sqrt(width) there twice?": 1 / root,
+        "variance 1/channels instead of 1/(channels · taps)?": math.sqrt(taps),
+        f"is the gain {chain.gain:g} missing?": 1 / abs(chain.gain),
+        "sqrt(n/(n-1)) for the batch n, is something divided by n - 1?": ratio,
+        "sqrt((n-1)/n) for the batch n, a normalization with ddof = 1?": 1 / ratio,
+    }
     error = 4.0 / math.sqrt(2 * sum(state.calls * state.total.size for state in states))
-    fits = [text for factor, text in scales if abs(math.log(factor / scale)) < max(0.005, error)]
+    fits = [
+        text
+        for text, factor in scales.items()
+        if factor != 1.0 and abs(math.log(factor / scale)) < max(0.005, error)
+    ]
     return f"rows are scaled by {scale:.4f}" + (f": {' or: '.join(fits)}" if fits else "")
 
 

@@ -58,7 +58,7 @@ def activations() -> SearchStrategy[Activation]:
     >>> find(activations(), lambda activation: activation(-1.0) >= 0.0)
     Activation.named('relu')
     """
-    return _strategies().sampled_from([Activation.named(name) for name in BUILTIN])
+    return _named_activations()
 
 
 def chains(
@@ -113,11 +113,7 @@ def chains(
         Chain,
         chosen("widths", widths, st.integers(1, 64)),
         chosen("batches", batches, st.integers(2, 16)),
-        chosen(
-            "activations",
-            activations,
-            st.sampled_from([Activation.named(name) for name in BUILTIN]),
-        ),
+        chosen("activations", activations, _named_activations()),
         norm=chosen("norms", norms, st.sampled_from(ROW_NORMS)),
         skip=chosen("skips", skips, st.just(0.0) | sixteenths),
         gain=chosen("gains", gains, st.builds(gain, st.integers(-2, 2), st.booleans())),
@@ -245,6 +241,10 @@ def gram_matrices(
         return scale * (a.T @ a + regular * np.eye(n))
 
     return st.composite(matrices)()
+
+
+def _named_activations() -> Any:
+    return _strategies().sampled_from([Activation.named(name) for name in BUILTIN])
 
 
 def _strategies() -> Any:
