@@ -28,13 +28,13 @@ from numba import float32, float64
 
 import bnmc
 from bench.report import Cell, Floor, Report, Table
-from bench.roofline import layer_flops, layer_normals
 from bnmc._kernels.gpu.device import SIMULATED, cuda, device_function, processors, why_not
 from bnmc._kernels.scalar import normal
 from bnmc.chain.start import Covariance
 from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.runs import Run
+from bnmc.testing.machine_limits import layer_seconds
 
 #: The peers that do not draw weights either.
 SAME_SAMPLER = ("torch, given G", "jax, given G")
@@ -101,8 +101,7 @@ def benchmark(*, quick: bool = False) -> Report:
     rows: list[list[Cell]] = []
     for shape in shapes:
         flops, normals = peaks[shape.dtype]
-        bound = layer_flops(shape.width, shape.batch, shape.sampler) / flops
-        bound += layer_normals(shape.width, shape.batch, shape.sampler) / normals
+        bound = layer_seconds(shape.width, shape.batch, shape.sampler, 1 / normals, 1 / flops)
         candidates = {"bnmc": _ours(shape), **_peers(shape)}
         seconds = _measure(candidates, rounds)
         for name, values in seconds.items():

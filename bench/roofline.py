@@ -23,9 +23,8 @@ import numpy as np
 
 from bench.report import Cell, Report, Table, usable_cores
 from bench.timing import Candidate, Run, Timings, at_once, interleave
-from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, vector_registers
-from bnmc.testing.machine_limits import layer_flops, layer_normals
+from bnmc._kernels.cpu.peaks import NORMALS, fma_kernel, vector_registers
+from bnmc.testing.machine_limits import layer_seconds, peak_normals, peak_operations
 
 DTYPES = ("float32", "float64")
 FMA_LATENCY_CYCLES = 4
@@ -66,12 +65,11 @@ class Rates:
         With `drawn`, only normals count that the conditional sampler draws under centred
         normalization: width (batch - 1).
         """
-        normals = layer_normals(width, batch, sampler)
-        if drawn and sampler == "conditional":
-            normals -= width
-        flops = layer_flops(width, batch, sampler)
+        fewer = width if drawn and sampler == "conditional" else 0
         pairs = zip(timings[self.normals].seconds, timings[self.flops].seconds, strict=True)
-        return Timings(tuple(normals * a + flops * b for a, b in pairs))
+        return Timings(
+            tuple(layer_seconds(width, batch, sampler, a, b) - fewer * a for a, b in pairs)
+        )
 
 
 def normals_candidate(dtype: str, pool: ThreadPoolExecutor, threads: int) -> Candidate:
@@ -90,20 +88,18 @@ def library_normals(dtype: str, seed: int) -> Callable[[int], Run]:
     The repetitions are in compiled code, as in the samplers, and so is the size of the block:
     16 columns of as many rows as the samplers work on at a time.  It stays in the level-1 cache.
     """
-    out = memory.aligned_zeros((PLACES,), dtype)
-    return lambda times: lambda: fill_blocks(out, times, np.uint32(seed))
+    run = peak_normals(dtype, seed).run
+    return lambda times: lambda: run(times)
 
 
 def fma_candidate(dtype: str, pool: ThreadPoolExecutor, threads: int) -> Candidate:
     """The FMA peak on `threads` cores; the unit of work is one floating-point operation."""
-    bits, accumulators = vector_registers()
-    kernel = fma_kernel(dtype, bits, accumulators)
+    peak = peak_operations(dtype)
 
     def make(times: int) -> Run:
-        return at_once([lambda: kernel(times * _STEPS, 0.5, 0.25)] * threads, pool)
+        return at_once([lambda: peak.run(times * _STEPS)] * threads, pool)
 
-    lanes = bits // np.dtype(dtype).itemsize // 8
-    return Candidate(Rates(dtype).flops, make, units=threads * _STEPS * 2.0 * lanes * accumulators)
+    return Candidate(Rates(dtype).flops, make, units=threads * _STEPS * peak.units)
 
 
 def vector_fmas(kernel: Any, bits: int) -> int | None:

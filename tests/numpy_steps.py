@@ -8,8 +8,8 @@ from scipy import special, stats
 
 def normalised(h, *, ddof=0, eps=0.0, centred=True, axis=1):
     x = h - h.mean(axis=axis, keepdims=True) if centred else h
-    variance = np.square(x).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
-    return x / np.sqrt(variance + eps)
+    squares = np.square(x).sum(axis=axis, keepdims=True)
+    return x / np.sqrt(squares / (h.size // squares.size - ddof) + eps)
 
 
 class Running:

@@ -1,9 +1,8 @@
 """Mistakes that `assert_same_law` knows, against norms written from their formulas."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
+from numpy_steps import normalised
 
 import bnmc
 from bnmc._claims.layer import Layer
@@ -12,16 +11,9 @@ from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.faults import _norm_of, _wrong_norms, _wrong_norms_of_samples, likeliest_fault
 
 
-def normed(h, groups, *, ddof=0, centred=True, eps=0.0):
-    """Return (h - mean) / sqrt(variance + eps) of each group of features, sample by sample."""
-    ends = np.linspace(0, len(h), groups + 1).astype(int)
-    parts = [h[first:last] for first, last in pairwise(ends)]
-    if centred:
-        parts = [part - part.mean(axis=0) for part in parts]
-    squares = [(part**2).sum(axis=0) / (len(part) - ddof) for part in parts]
-    return np.concatenate(
-        [part / np.sqrt(square + eps) for part, square in zip(parts, squares, strict=True)]
-    )
+def normed(h, groups, **options):
+    """Normalize each group of features, sample by sample."""
+    return np.concatenate([normalised(part, axis=0, **options) for part in np.split(h, groups)])
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred", "layer", "rms", "group(4)"])
@@ -53,13 +45,6 @@ def test_wrong_norms_over_the_features(norm):
         np.testing.assert_allclose(norm_of(h), values, rtol=1e-12)
 
 
-def over(h, axis, *, ddof=0, centred=True, eps=0.0):
-    """Return (h - mean) / sqrt(variance + eps) along an axis."""
-    h = h - h.mean(axis=axis, keepdims=True) if centred else h
-    squares = np.square(h).sum(axis=axis, keepdims=True) / (h.shape[axis] - ddof)
-    return h / np.sqrt(squares + eps)
-
-
 @pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer"])
 def test_wrong_norms_over_the_batch(norm):
     chain = bnmc.Chain(6, 4, "relu", norm=norm, gain=2.0, eps=0.5)
@@ -67,18 +52,18 @@ def test_wrong_norms_over_the_batch(norm):
     options = {"centred": norm != "batch-uncentred", "eps": 0.5}
     wrong = dict(_wrong_norms(chain))
     if norm == "layer":
-        expected = {"acts on rows, over the batch": over(h, 1, **options)}
+        expected = {"acts on rows, over the batch": normalised(h, axis=1, **options)}
     else:
         expected = {
-            "divided by n - 1": over(h, 1, ddof=1, **options),
+            "divided by n - 1": normalised(h, axis=1, ddof=1, **options),
             "evaluation mode": h,
             "but centred": h - h.mean(axis=1, keepdims=True),
-            "over the features": over(h, 0, **options),
+            "over the features": normalised(h, axis=0, **options),
         }
         if options["centred"]:
-            expected["without being centred"] = over(h, 1, centred=False, eps=0.5)
+            expected["without being centred"] = normalised(h, axis=1, centred=False, eps=0.5)
         else:
-            expected["rows are centred"] = over(h, 1, eps=0.5)
+            expected["rows are centred"] = normalised(h, axis=1, eps=0.5)
         assert len(wrong) == len(expected)
     for part, values in expected.items():
         [norm_of] = [function for text, function in wrong.items() if part in text]

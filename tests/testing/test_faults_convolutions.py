@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from numpy_steps import normalised
 from slow_cases import some
 
 import bnmc
@@ -13,13 +14,6 @@ from bnmc.testing.faults import wrong_covariances
 
 #: Two samples of 3 x 2 pixels, and a kernel of even size.
 CHAIN = bnmc.Chain.conv(16, 2, "relu", shape=(3, 2), kernel=(2, 2))
-
-
-def normal(h, axes=(1, 2)):
-    """BN of (channels, samples, pixels) over axes."""
-    centred = h - h.mean(axis=axes, keepdims=True)
-    # As in PyTorch an ε, since pixels may be equal in all samples.
-    return centred / np.sqrt((centred**2).mean(axis=axes, keepdims=True) + 1e-30)
 
 
 def step_of(
@@ -33,7 +27,8 @@ def step_of(
 
     def step(h):
         columns = h.reshape(d, -1, height * width)
-        a = np.maximum(normal(columns, axes), 0.0).reshape(d, -1)
+        # As in PyTorch an ε, since pixels may be equal in all samples.
+        a = np.maximum(normalised(columns, axis=axes, eps=1e-30), 0.0).reshape(d, -1)
         if transposed:
             a = a.reshape(d, height * width, -1).swapaxes(1, 2)
         a = a.reshape(d, -1, height, width)

@@ -9,6 +9,7 @@ import pickle
 import re
 import time
 import types
+from functools import partial
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_right_steps_of_single_precision_pass():
 def overall(step, chain, seed, rows=128):
     """Return the least alpha at which a step fails, at most 1."""
     test = SequentialTest(step, chain, np.random.default_rng(seed))
-    stages, least = list(numbers_of_calls(chain, rows)), 1.0
+    stages, least = numbers_of_calls(chain, rows), 1.0
     for calls in stages:
         adjusted = min(row.adjusted for row in judged(test.claims_after(calls), 0.5))
         least = min(least, len(stages) * adjusted)
@@ -125,7 +126,7 @@ class Fixed:
 
 def test_each_stage_has_its_share_of_alpha(monkeypatch):
     """The shares add up to alpha: p-values just above one pass, and one just below it fails."""
-    stages, alpha = list(numbers_of_calls(RELU, 2**14)), 0.03
+    stages, alpha = numbers_of_calls(RELU, 2**14), 0.03
     assert len(stages) == 10
     share = alpha / 10
     monkeypatch.setattr(same_law, "explained", lambda *arguments: ())
@@ -562,16 +563,15 @@ def scaled(h):
     return (0.5 + factors) * of_samples(h, "layer") + shifts
 
 
-def with_ddof(h):
-    """Layer normalization by `torch.std` and the like."""
-    return (h - h.mean(axis=0)) / h.std(axis=0, ddof=1)
-
-
 OTHER_MISTAKES = {
     "axis": ("layer", {"norm": "batch"}, "acts on rows, over the batch, not on samples"),
     "not centred": ("layer", {"norm": "rms"}, "samples are normalised without being centred"),
     "centred": ("rms after", {"norm": "layer"}, "samples are centred"),
-    "ddof": ("layer", {"change": with_ddof}, r"20 features is divided by 19 \(ddof = 1\)"),
+    "ddof": (
+        "layer",
+        {"change": partial(normalised, ddof=1, axis=0)},
+        r"20 features is divided by 19 \(ddof = 1\)",
+    ),
     "learned": ("layer", {"change": scaled}, r"^features are .* learned factors or shifts .*\?$"),
     "transposed": ("groups", {"change": transposed}, r"transposed: group i .* i \+ 3"),
     "one group": ("groups", {"norm": "layer"}, "all 24 features, not on 3 groups"),

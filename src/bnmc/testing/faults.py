@@ -179,7 +179,7 @@ class _Evidence:
     def __init__(self, chain: Chain, states: Sequence[CallsOnState]) -> None:
         self.gain, self.states = chain.gain, states
         self.grams = [state.covariance for state in states]
-        self.directions = sum(state.calls * state.total.size for state in states)
+        self.directions = sum(state.numbers for state in states)
 
     def error(self, fit: _Fit) -> float:
         """Return about the relative error that a fit leaves: r in k directions costs k r²/4."""
@@ -208,7 +208,7 @@ class _Evidence:
         It is relative to that of the estimated covariances.  The second number is the scale of the
         rows, which is fitted if `free`.
         """
-        rows, ranks, traces, logs = [], [], [], []
+        terms = []
         for state, gram, returned in zip(self.states, grams, self.grams, strict=True):
             n = len(gram)
             if not (gram.any() or returned.any()):
@@ -225,17 +225,15 @@ class _Evidence:
             ridged, lifted = returned + unit * ridge * np.eye(n), gram + ridge * np.eye(n)
             values = np.linalg.eigvals(np.linalg.solve(lifted, ridged)).real
             rank = int((np.linalg.eigvalsh(gram) > 10 * ridge).sum())
-            rows.append(state.calls * state.layer.y.shape[1])
-            ranks.append(rank)
-            traces.append(float(values.sum()) - (n - rank) * unit)
-            log = float(np.log(np.maximum(values, LEAST)).sum())
-            logs.append(log - (n - rank) * math.log(unit))
-        weights, rank_of, trace, logs_of = np.array([rows, ranks, traces, logs], float)
-        variance = float(weights @ trace / (weights @ rank_of)) if free else 1.0
+            trace = float(values.sum()) - (n - rank) * unit
+            log = float(np.log(np.maximum(values, LEAST)).sum()) - (n - rank) * math.log(unit)
+            terms.append((state.calls * len(state.total), rank, trace, log))
+        rows, ranks, traces, logs = np.array(terms, float).reshape(-1, 4).T
+        variance = float(rows @ traces / (rows @ ranks)) if free else 1.0
         if variance < _LEAST_VARIANCE:
             return -math.inf, 1.0
-        fit = logs_of + rank_of - trace / variance - rank_of * math.log(variance)
-        likelihood = 0.5 * float(weights @ fit)
+        fit = logs + ranks - traces / variance - ranks * math.log(variance)
+        likelihood = 0.5 * float(rows @ fit)
         return (likelihood if math.isfinite(likelihood) else -math.inf), math.sqrt(variance)
 
 

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -96,26 +97,52 @@ def roofline(
     layers, rounds = integer("layers", layers, low=1), integer("rounds", rounds, low=1)
     sampler = choice("sampler", sampler, ("conditional", "weights"))
     dtype = choice("dtype", dtype, ("float64", "float32"))
-    block = memory.aligned_zeros((PLACES,), dtype)
-    bits, accumulators = vector_registers()
-    fused = fma_kernel(dtype, bits, accumulators)
-    flops = 2.0 * accumulators * bits / (8 * np.dtype(dtype).itemsize)
-
-    def a_normal(times: int) -> float:
-        return _clock(lambda: fill_blocks(block, times, np.uint32(0))) / (times * NORMALS)
-
-    def an_operation(times: int) -> float:
-        return _clock(lambda: fused(times, 0.5, 0.25)) / (times * flops)
-
+    normal, operation = peak_normals(dtype), peak_operations(dtype)
     run()
-    blocks, steps = _enough(a_normal, NORMALS), _enough(an_operation, flops)
+    draws, steps = normal.enough(), operation.enough()
     seconds, ideal = [], []
     for _ in range(rounds):
-        normals = layer_normals(width, batch, sampler) * a_normal(blocks)
-        ideal.append(normals + layer_flops(width, batch, sampler) * an_operation(steps))
+        rates = normal.seconds(draws), operation.seconds(steps)
+        ideal.append(layer_seconds(width, batch, sampler, *rates))
         seconds.append(_clock(run) / layers)
     ratio = statistics.median(a / b for a, b in zip(ideal, seconds, strict=True))
     return Roofline(statistics.median(seconds), statistics.median(ideal), ratio)
+
+
+class Peak(NamedTuple):
+    """Work at a peak rate: `run(times)` does `units` units of work so many times."""
+
+    run: Callable[[int], object]
+    units: float
+
+    def seconds(self, times: int) -> float:
+        """Return the time of a unit."""
+        return _clock(lambda: self.run(times)) / (times * self.units)
+
+    def enough(self) -> int:
+        """Return the number of repetitions for one measurement."""
+        self.seconds(1)  # compiles
+        return max(1, round(_RATE_SECONDS / (self.seconds(8) * self.units)))
+
+
+def peak_normals(dtype: str, seed: int = 0) -> Peak:
+    """Return normals from the kernel of the samplers, in a block that stays in the first cache."""
+    block = memory.aligned_zeros((PLACES,), dtype)
+    return Peak(lambda times: fill_blocks(block, times, np.uint32(seed)), NORMALS)
+
+
+def peak_operations(dtype: str) -> Peak:
+    """Return floating-point operations of multiply-adds on registers."""
+    bits, accumulators = vector_registers()
+    fused = fma_kernel(dtype, bits, accumulators)
+    lanes = bits // (8 * np.dtype(dtype).itemsize)
+    return Peak(lambda times: fused(times, 0.5, 0.25), 2.0 * accumulators * lanes)
+
+
+def layer_seconds(width: int, batch: int, sampler: str, normal: float, operation: float) -> float:
+    """Return the time of one layer of one chain, for given times of a normal and an operation."""
+    normals, flops = layer_normals(width, batch, sampler), layer_flops(width, batch, sampler)
+    return normals * normal + flops * operation
 
 
 def layer_normals(width: int, batch: int, sampler: str) -> int:
@@ -137,15 +164,6 @@ def layer_flops(width: int, batch: int, sampler: str) -> int:
     if sampler == "weights":
         return 2 * width * width * batch + width * batch * batch
     return 2 * width * batch * batch
-
-
-def _enough(rate: Callable[[int], float], units: float) -> int:
-    """Return the number of repetitions for one measurement of a rate.
-
-    `rate(repetitions)` returns the time per unit; each repetition has `units` units.
-    """
-    rate(1)  # compiles
-    return max(1, round(_RATE_SECONDS / (rate(8) * units)))
 
 
 def _clock(run: Callable[[], object]) -> float:

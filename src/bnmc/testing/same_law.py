@@ -262,7 +262,7 @@ def assert_same_law(
     chain.activation.check()
     generator = np.random.default_rng(draw_key(rng))
     test = SequentialTest(step, chain, generator)
-    stages = list(numbers_of_calls(chain, rows))
+    stages = numbers_of_calls(chain, rows)
     for calls in stages:
         failures = _failures(test, calls, alpha / len(stages))
         if failures:
@@ -337,20 +337,17 @@ class SequentialTest:
         return exact_claims(self.states) if self._moments is None else self._moments.claims()
 
 
-def numbers_of_calls(chain: Chain, rows: int) -> Iterator[int]:
-    """Yield the numbers of calls on each state after which there is a verdict.
+def numbers_of_calls(chain: Chain, rows: int) -> list[int]:
+    """Return the numbers of calls on each state after which there is a verdict.
 
     `rows` is the least number of rows of h′ per state in the end.
     """
-    calls, most = _FEWEST_CALLS, _MOST_CALLS
-    if not chain.is_gaussian:
-        calls = most = _FEWEST_CALLS_OF_MOMENTS
-    most = max(most, -(-rows // chain.width))
-    while True:
-        yield calls
-        if calls >= most:
-            return
-        calls *= 2
+    few = _FEWEST_CALLS_OF_MOMENTS
+    fewest, most = (_FEWEST_CALLS, _MOST_CALLS) if chain.is_gaussian else (few, few)
+    stages = [fewest]
+    while stages[-1] < max(most, rows / chain.width):
+        stages.append(2 * stages[-1])
+    return stages
 
 
 class _CheckedStep:
