@@ -14,7 +14,9 @@ def test_a_mean_is_named_beyond_eight_errors_of_its_square(share, is_named):
     """The mean square of sums of 50 rows has the standard error √(2/50), for normal entries."""
     ratio = 1.0 + share * _ERRORS * np.sqrt(2 / 50)
     total = np.full((50, 3), np.sqrt(ratio * 7.0 * 1.5))
-    state = mock.Mock(shift=np.zeros((50, 3)), total=total, calls=7, variance=1.5)
+    state = mock.Mock(
+        shift=np.zeros((50, 3)), total=total, calls=7, numbers=7 * 150, variance=1.5, unit=1.5
+    )
     chain = bnmc.Chain(50, 4, "relu")
     found = list(_mean(chain, [state], {"mean 0"}, spread_is_right=False))
     assert found == (["the mean of h' given h is not skip N(h): a bias, or a residual part?"]
@@ -38,7 +40,7 @@ def test_normalized_rows_are_named_within_five_errors_of_their_kurtosis(side, sh
     # Rows of norm 1 have the mean fourth power d/(d + 2), in units of that of normal rows.
     norms = np.full(4 * width, np.sqrt(rank * (rank + 2) * width / (width + 2)))
     state = mock.Mock(
-        total=np.zeros((width, rank)), variance=1.0, rank=rank, readings=weights, norms=norms,
+        total=np.zeros((width, rank)), unit=1.0, rank=rank, readings=weights, norms=norms,
         energies=np.sqrt(2 * width * rank) * np.array([0.0, 2.0]),
     )  # fmt: skip
     assert bool(list(_norms_of_rows([state], {"rows: norms, spread"}))) == is_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
 from types import EllipsisType
@@ -703,3 +703,32 @@ def broadcast(**arrays: Float64Array) -> tuple[Float64Array, ...]:
         shapes = {name: str(array.shape) for name, array in arrays.items() if array.ndim}
         allowed = f"shapes of {', '.join(shapes)} that broadcast"
         raise ArgumentError([*shapes][-1], ", ".join(shapes.values()), allowed) from None
+
+
+def checked(
+    checks: Mapping[str, Callable[[str, ArrayLike], Float64Array]], **given: ArrayLike
+) -> tuple[Float64Array, ...]:
+    """Return the arguments, given by name, as arrays of one shape.
+
+    Parameters
+    ----------
+    checks : mapping of str to callable
+        The check of an argument by its name, such as `real_numbers`.  Other arguments are arrays.
+    **given : array_like
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If a check raises it, or the shapes do not broadcast.
+
+    Examples
+    --------
+    >>> from bnmc._support.arguments import checked, integers
+    >>> checked({"width": integers}, width=[1, 2], tau=0.5)
+    (array([1., 2.]), array([0.5, 0.5]))
+    """
+    arrays = {
+        name: checks[name](name, value) if name in checks else np.asarray(value)
+        for name, value in given.items()
+    }
+    return broadcast(**arrays)

@@ -41,14 +41,8 @@ from functools import partial
 
 import numpy as np
 
-from bnmc._support.arguments import (
-    Float64Array,
-    Reals,
-    broadcast,
-    finite_array,
-    integers,
-    real_numbers,
-)
+from bnmc._support import arguments
+from bnmc._support.arguments import Float64Array, Reals
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -70,15 +64,15 @@ __all__ = [
 #: Smaller shares count as zero, so that 1/share times exp(80) does not overflow.
 _SMALLEST_SHARE = 1e-250
 
-_count = partial(integers, accept_floats=True)
+_count = partial(arguments.integers, accept_floats=True)
 
 #: The checks of arguments by name.  Those of `alpha` and `v_hat` include at most 1/batch.
 _CHECKS = {
     "depth": partial(_count, low=0),
     "width": _count,
     "batch": _count,
-    "alpha": partial(real_numbers, above=0),
-    "v_hat": partial(real_numbers, low=0),
+    "alpha": partial(arguments.real_numbers, above=0),
+    "v_hat": partial(arguments.real_numbers, low=0),
 }
 
 
@@ -270,8 +264,7 @@ def lemma_8(v_hat: Reals, batch: Reals) -> Float64Array:
 
 def _checked(**given: Reals) -> tuple[Float64Array, ...]:
     """Return the arguments, broadcast, or raise an error if one lies outside its range."""
-    checked = {name: _CHECKS[name](name, value) for name, value in given.items()}
-    arrays = dict(zip(checked, broadcast(**checked), strict=True))
+    arrays = dict(zip(given, arguments.checked(_CHECKS, **given), strict=True))
     for name in arrays.keys() & {"alpha", "v_hat"}:
         excess = arrays[name] > 1 / arrays["batch"]
         if excess.any():
@@ -431,8 +424,7 @@ def one_step_variance(eigenvalues: Reals, width: Reals) -> Float64Array:
     >>> print(one_step_variance([1.0, 9.0], width=100).round(6))
     0.00375
     """
-    width = _count("width", width)
-    broadcast(eigenvalues=_shares(eigenvalues)[..., 0], width=width)
+    _, width = _checked(eigenvalues=_shares(eigenvalues)[..., 0], width=width)
     p = expected_shares(eigenvalues)
     # Since Σp = 1, this is 1 − Σp² without cancellation.
     return (p * (1 - p)).sum(axis=-1) / width
@@ -473,7 +465,7 @@ def wasserstein_squared(eigenvalues: Reals) -> Float64Array:
 
 def _shares(eigenvalues: Reals) -> Float64Array:
     """Return the eigenvalues over their sum, or raise an error if one is negative."""
-    array = finite_array("eigenvalues", eigenvalues, shape=(..., "n"))
+    array = arguments.finite_array("eigenvalues", eigenvalues, shape=(..., "n"))
     values = array.astype(np.float64, copy=False)
     largest = values.max(axis=-1, keepdims=True)
     if (largest <= 0).any():

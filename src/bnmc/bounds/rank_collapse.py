@@ -40,17 +40,13 @@ Errors of the text
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from bnmc import gram
-from bnmc._support.arguments import (
-    Float64Array,
-    Reals,
-    broadcast,
-    finite_array,
-    integers,
-    real_numbers,
-)
+from bnmc._support import arguments
+from bnmc._support.arguments import Float64Array, Reals
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -63,6 +59,20 @@ __all__ = [
     "proposition_8",
     "theorem_14",
 ]
+
+_unit_interval = partial(arguments.real_numbers, low=0, high=1)
+
+#: The arguments of all statements, of one shape and each in its range.
+_checked = partial(
+    arguments.checked,
+    {
+        "width": partial(arguments.integers, accept_floats=True),
+        "alpha": partial(arguments.real_numbers, low=0, below=1),
+        "bound": partial(arguments.real_numbers, low=1),
+        "gamma": _unit_interval,
+        "tau": _unit_interval,
+    },
+)
 
 
 def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
@@ -99,13 +109,12 @@ def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
     >>> lemma_1([[1.0, 0.5], [0.5, 1.0]], tau=[0.0, 0.5]).round(6)
     array([1.6, 0.4])
     """
-    rounding = rounding_unit(finite_array("M", M, shape=(..., "d", "d")))
+    rounding = rounding_unit(arguments.finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
-    tau = real_numbers("tau", tau, low=0, high=1)
     trace = np.trace(matrices, axis1=-2, axis2=-1)
     if (trace <= 0).any():
         raise ArgumentError("M", float(trace.min()), "matrices of positive trace")
-    trace, tau = broadcast(M=trace, tau=tau)
+    trace, tau = _checked(M=trace, tau=tau)
     d = matrices.shape[-1]
     is_off = (tau > 0) & (np.abs(trace - d) > SLACK * rounding * d)
     if is_off.any():
@@ -145,7 +154,7 @@ def lemma_5_gamma(bound: Reals, width: Reals) -> Float64Array:
     >>> print(lemma_5_gamma(3**0.5, width=32).round(6))
     0.002255
     """
-    bound, width = broadcast(bound=real_numbers("bound", bound, low=1), width=_width(width))
+    bound, width = _checked(bound=bound, width=width)
     return 1 / 8 / bound / width
 
 
@@ -187,7 +196,7 @@ def lemma_7(M: Reals, gamma: Reals) -> Float64Array:
     >>> one_step_change is lemma_7
     True
     """
-    rounding = rounding_unit(finite_array("M", M, shape=(..., "d", "d")))
+    rounding = rounding_unit(arguments.finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
     diagonal = np.diagonal(matrices, axis1=-2, axis2=-1)
     is_off = np.abs(diagonal - 1) > SLACK * rounding
@@ -196,7 +205,7 @@ def lemma_7(M: Reals, gamma: Reals) -> Float64Array:
     squared = matrices @ matrices
     row_norms = np.square(matrices).sum(axis=-1)  # (M²)_ii
     cubic = (squared * matrices).sum(axis=(-2, -1))
-    gamma, cubic = broadcast(gamma=real_numbers("gamma", gamma, low=0, high=1), M=cubic)
+    gamma, cubic = _checked(gamma=gamma, M=cubic)
     diagonal_squared = np.square(row_norms).sum(axis=-1)
     return _change(matrices.shape[-1], gamma, row_norms.sum(axis=-1), cubic, diagonal_squared)
 
@@ -234,7 +243,7 @@ def proposition_8(eigenvalues: Reals, gamma: Reals) -> Float64Array:
     >>> print(proposition_8([1.9, 0.1], gamma=0.1).round(6))
     -0.017024
     """
-    array = finite_array("eigenvalues", eigenvalues, shape=(..., "d"))
+    array = arguments.finite_array("eigenvalues", eigenvalues, shape=(..., "d"))
     slack = SLACK * rounding_unit(array) * array.shape[-1]
     values = array.astype(np.float64, copy=False)
     d = values.shape[-1]
@@ -247,7 +256,7 @@ def proposition_8(eigenvalues: Reals, gamma: Reals) -> Float64Array:
         raise ArgumentError("eigenvalues", float(total[is_off][0]), f"the sum {d}, their number")
     norm = np.square(values).sum(axis=-1)
     cubic = (values**3).sum(axis=-1)
-    gamma, cubic = broadcast(gamma=real_numbers("gamma", gamma, low=0, high=1), eigenvalues=cubic)
+    gamma, cubic = _checked(gamma=gamma, eigenvalues=cubic)
     return _change(d, gamma, norm, cubic, np.square(norm) / d)
 
 
@@ -282,7 +291,7 @@ def lemma_13(width: Reals, alpha: Reals) -> Float64Array:
     >>> print(lemma_13(width=16, alpha=0.88).round(4))
     92.376
     """
-    width, alpha = broadcast(width=_width(width), alpha=_regularity(alpha))
+    width, alpha = _checked(width=width, alpha=alpha)
     return width**1.5 / (2 * np.sqrt(1 - alpha))
 
 
@@ -334,8 +343,7 @@ def theorem_14(width: Reals, alpha: Reals, tau: Reals) -> Float64Array:
     >>> theorem_14([16, 64, 256], alpha=0.88, tau=0.5).round(4)
     array([0.6928, 1.3856, 2.7713])
     """
-    tau = real_numbers("tau", tau, low=0, high=1)
-    width, alpha, tau = broadcast(width=_width(width), alpha=_regularity(alpha), tau=tau)
+    width, alpha, tau = _checked(width=width, alpha=alpha, tau=tau)
     return 2 * np.square(1 - tau) * np.sqrt(1 - alpha) * np.sqrt(width)
 
 
@@ -376,14 +384,6 @@ def corollary_15(width: Reals, alpha: Reals, tau: Reals = 0.0) -> Float64Array:
     5.5426
     """
     return theorem_14(width, alpha, tau)
-
-
-def _width(width: Reals) -> Float64Array:
-    return integers("width", width, accept_floats=True)
-
-
-def _regularity(alpha: Reals) -> Float64Array:
-    return real_numbers("alpha", alpha, low=0, below=1)
 
 
 def _change(

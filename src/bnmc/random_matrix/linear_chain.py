@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import (
-    LARGEST_INTEGER,
-    Float64Array,
-    generator,
-    integer,
-    integers,
-    real,
-    real_numbers,
-)
+from bnmc._support import arguments
+from bnmc._support.arguments import Float64Array
 from bnmc._support.linalg import EPS, require_regular
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
@@ -36,6 +30,8 @@ _LARGEST = 1e153
 _TINY_GAMMA = 1e-100
 #: Largest number of exponents that a call without `k` returns.
 _MOST_EXPONENTS = 10**8
+
+_count = partial(arguments.integer, low=1, high=arguments.LARGEST_INTEGER)
 
 
 # --- moments
@@ -72,7 +68,7 @@ class WishartMoments:
 
     def __init__(self, S: ArrayLike, width: int) -> None:
         self._S = validate_gram(S, "S")
-        self._d = integer("width", width, low=1, high=LARGEST_INTEGER)
+        self._d = _count("width", width)
 
     @property
     def square(self) -> Float64Array:
@@ -182,8 +178,8 @@ def linear_covariance(G0: ArrayLike, width: int, depth: int) -> Float64Array:
     S = validate_gram(G0, "G0")
     if S.ndim != 2:
         raise ArgumentError("G0", S.shape, "one matrix")
-    d = integer("width", width, low=1, high=LARGEST_INTEGER)
-    layers = integer("depth", depth, low=0, high=LARGEST_INTEGER)
+    d = _count("width", width)
+    layers = _count("depth", depth, low=0)
     decay = math.log1p(-1.0 / d) if d > 1 else -1e3  # exp(−1000) is 0 to rounding
     largest = float(np.abs(S).max(initial=0.0))
     if largest > _LARGEST:
@@ -233,9 +229,9 @@ def vanilla_deviation(width: int, batch: int, depth: ArrayLike) -> Float64Array:
     >>> vanilla_deviation(1000, 10, [0, 1, 100]).round(9)
     array([ 0.        ,  0.11      , 11.70...])
     """
-    d = integer("width", width, low=1, high=LARGEST_INTEGER)
-    n = float(integer("batch", batch, low=1, high=LARGEST_INTEGER))
-    layers = integers("depth", depth, low=0, high=LARGEST_INTEGER)
+    d = _count("width", width)
+    n = float(_count("batch", batch))
+    layers = arguments.integers("depth", depth, low=0)
     growth = math.log1p(2.0 / d)
     decay = math.log1p(-1.0 / d) if d > 1 else -1e3  # exp(−1000) is 0 to rounding
     # The constants n(n+2)/3, n(n−1)/3 and n cancel. Without them, both terms of the difference are
@@ -285,13 +281,13 @@ def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
     >>> print(lyapunov_ginibre(10**15, 1).round(25))
     -5e-16
     """
-    d = integer("width", width, low=1, high=LARGEST_INTEGER)
+    d = _count("width", width)
     if k is None:
         if d > _MOST_EXPONENTS:
             raise ArgumentError("width", d, f"at most {_MOST_EXPONENTS} without k", "pass k")
         index = np.arange(1.0, d + 1.0)
     else:
-        index = integers("k", k, low=1, high=d)
+        index = arguments.integers("k", k, low=1, high=d)
     # For large d, ψ and ln(2/d) cancel. So add ψ(x) − ln x and ln(freedom / d), which are small.
     freedom = d - index + 1.0
     log_share = np.where(
@@ -346,8 +342,8 @@ def lyapunov_residual(width: int, gamma: ArrayLike) -> Float64Array:
     >>> lyapunov_residual(100, [1.0, 0.01, 1e-6])
     array([2.30254407e+00, 4.87662638e-03, 4.90000000e-11])
     """
-    d = integer("width", width, low=1, high=LARGEST_INTEGER)
-    gammas = real_numbers("gamma", gamma, low=0, high=1e150)
+    d = _count("width", width)
+    gammas = arguments.real_numbers("gamma", gamma, low=0, high=1e150)
     is_tiny = gammas < _TINY_GAMMA
     mu = 0.5 / np.square(np.where(is_tiny, 1.0, gammas))
     exponents = 0.5 * _mean_digamma_less_log(d / 2.0, mu)
@@ -414,12 +410,12 @@ def lyapunov_residual_estimate(
     >>> print(lyapunov_residual_estimate(3, 2.0, 2, rng=0))
     0.79... ± 0.00...
     """
-    d = integer("width", width, low=1, high=LARGEST_INTEGER)
-    gamma = real("gamma", gamma, low=1e-70, high=1e100)
-    k = integer("k", k, low=1, high=d)
-    samples = integer("samples", samples, low=2)
+    d = _count("width", width)
+    gamma = arguments.real("gamma", gamma, low=1e-70, high=1e100)
+    k = arguments.integer("k", k, low=1, high=d)
+    samples = arguments.integer("samples", samples, low=2)
     require_memory("samples", 48 * samples)
-    stream = generator(rng)
+    stream = arguments.generator(rng)
     freedom = d - k + 1
     log_tau = np.zeros(samples)
     for j in range(1, k):

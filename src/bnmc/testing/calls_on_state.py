@@ -155,6 +155,11 @@ class CallsOnState:
         return float(self.energies.sum()) / self.numbers
 
     @property
+    def unit(self) -> float:
+        """`variance`, positive also if all calls return zero."""
+        return max(self.variance, LEAST)
+
+    @property
     def covariance(self) -> Float64Array:
         """Covariance of the samples over calls, averaged over rows: G in expectation."""
         about_mean = self.square - self.moved.T @ self.moved / self.calls

@@ -108,12 +108,10 @@ def explained(
 
 def _order(chain: Chain, states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect another order of the parts of the step: h' is not a pre-normalization state."""
-    if not chain.is_row_by_row:
+    if not chain.is_row_by_row or chain.normalization.is_identity or chain.batch < 2:
         return
     outputs = [chain.gain * state.last + chain.skip * state.layer.x[0] for state in states]
     takes = "it takes h before normalization and returns W σ(N(h)), before the next one"
-    if chain.normalization.is_identity or chain.batch < 2:
-        return
     if _share_normalised(chain, outputs) > 0.5:
         yield f"the step ends with the normalization: {takes}"
     elif _activated(chain, outputs):
@@ -255,10 +253,7 @@ def _mean(
     error = math.sqrt(sum(s.variance * size for s, size in zip(states, sizes, strict=True)))
     # The mean square of sums over calls over that of single calls: 1 on average, with the standard
     # error below for independent rows.
-    ratio = _median(
-        float(np.square(s.total).sum()) / max(s.calls * s.total.size * s.variance, LEAST)
-        for s in states
-    )
+    ratio = _median(float(np.square(s.total).sum()) / (s.numbers * s.unit) for s in states)
     error_of_ratio = math.sqrt(2 / len(states[0].total))
     if abs(added) > _ERRORS * error:
         skip = chain.skip + chain.gain * added / sum(sizes)
@@ -273,7 +268,7 @@ def _rows(states: Sequence[CallsOnState], failed: set[str], spread_is_right: boo
     """Detect dependent rows."""
     width, calls = len(states[0].total), states[0].calls
     between = _median(state.sequence.lags[1].correlation for state in states)
-    ratio = _median(s.common / max(s.calls * s.rank * s.variance, LEAST) for s in states)
+    ratio = _median(s.common / (s.calls * s.rank * s.unit) for s in states)
     far = abs(ratio - 1.0) > _ERRORS * math.sqrt(2 / calls)
     far = far or abs(between) > _ERRORS * math.sqrt(2 / (calls * width))
     tests = {"rows: nothing in common", "rows: neighbours independent", "rows independent"}
@@ -305,30 +300,26 @@ def _square_correlation(states: Sequence[CallsOnState], lag: int) -> float:
     If rows depend at none of the lags, Σ u² per pair has the same mean at each, whatever the law of
     a row.  So the least one is the unit.
     """
-    units = [max(state.variance, LEAST) for state in states]
-    square = {
-        k: sum(s.sequence.lags[k].square / unit for s, unit in zip(states, units, strict=True))
-        for k in states[0].sequence.lags
-    }
-    count = {k: sum(s.sequence.lags[k].count for s in states) for k in square}
-    unit = max(min(square[k] / max(1, count[k]) for k in square), LEAST)
-    excess = square[lag] / (unit * max(1, count[lag])) - 1.0
-    rank = sum(s.rank * s.sequence.lags[lag].count for s in states) / max(1, count[lag])
-    clear = excess > _ERRORS * math.sqrt(_SPREAD / max(1, count[lag])) and rank > 1.0
+    lags = states[0].sequence.lags
+    square = {k: sum(s.sequence.lags[k].square / s.unit for s in states) for k in lags}
+    count = {k: max(1, sum(s.sequence.lags[k].count for s in states)) for k in lags}
+    unit = max(min(square[k] / count[k] for k in lags), LEAST)
+    excess = square[lag] / (unit * count[lag]) - 1.0
+    rank = sum(s.rank * s.sequence.lags[lag].count for s in states) / count[lag]
+    clear = excess > _ERRORS * math.sqrt(_SPREAD / count[lag]) and rank > 1.0
     return min(1.0, excess / (rank - 1.0)) if clear else 0.0
 
 
 def _most_correlated_rows(states: Sequence[CallsOnState]) -> Iterator[str]:
     """Detect a pair of rows whose correlation stays from call to call."""
-    units = [max(state.variance, LEAST) for state in states]
-    gram = np.asarray(sum(s.row_pairs.gram / unit for s, unit in zip(states, units, strict=True)))
+    gram = np.asarray(sum(state.row_pairs.gram / state.unit for state in states))
     of_pairs = correlations(gram)
     first, second = np.unravel_index(np.abs(of_pairs).argmax(), gram.shape)
     largest = float(of_pairs[first, second])
     # For rows with covariance C, a product of independent ones has variance Tr C² over calls.
     spread = sum(
-        float(np.square(s.root.T @ s.root).sum()) / max(s.calls * (len(s.total) * unit) ** 2, LEAST)
-        for s, unit in zip(states, units, strict=True)
+        float(np.square(s.root.T @ s.root / (len(s.total) * s.unit)).sum()) / s.calls
+        for s in states
     )
     error = math.sqrt(spread) / sum(state.calls * state.rank for state in states)
     if abs(largest) > _ERRORS * error:
@@ -375,10 +366,7 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
     width, (kurtosis, error) = len(states[0].total), _kurtosis(states)
     if abs(kurtosis + 6.0 / (width + 2)) > 5.0 * error:
         return
-    fourth = sum(
-        float(np.square(s.norms).sum()) / max(s.rank * (s.rank + 2) * s.variance**2, LEAST)
-        for s in states
-    )
+    fourth = sum(np.square(s.norms / s.unit).sum() / (s.rank * (s.rank + 2)) for s in states)
     ratio, expected = fourth / sum(state.norms.size for state in states), width / (width + 2)
     if abs(ratio - expected) < 0.5 * (1.0 - expected):
         yield (
@@ -389,10 +377,7 @@ def _norms_of_rows(states: Sequence[CallsOnState], failed: set[str]) -> Iterator
 
 def _spread_of_calls(states: Sequence[CallsOnState]) -> float:
     """Return the standard deviation of |h′|² between calls over its expectation."""
-    return _median(
-        float(s.energies.std()) / max(s.variance * math.sqrt(2 * s.total.size), LEAST)
-        for s in states
-    )
+    return _median(s.energies.std() / (s.unit * math.sqrt(2 * s.total.size)) for s in states)
 
 
 def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
