@@ -152,19 +152,7 @@ def _curvature(sigma: Activation, given: float | None) -> float:
 def _touching_points(sigma: Activation, reach: float) -> tuple[tuple[float, float], float]:
     """Return where the concave envelope of (x², σ(x)²) touches it around 1, and its slope at 1.
 
-    Parameters
-    ----------
-    sigma : Activation
-        σ.
-    reach : float
-        Largest |x|, √n.
-
-    Returns
-    -------
-    points : tuple of (float, float)
-        The x of the two touching points: x² <= 1 for the first, x² >= 1 for the second.
-    slope : float
-        Slope of the envelope at x² = 1.
+    The points are two x up to `reach`, √n: x² <= 1 for the first, and x² >= 1 for the second.
     """
     kinks = np.array([k for k in sigma.kinks if abs(k) < reach])
     x = np.linspace(-reach, reach, 2 * _GRID + 1)
@@ -236,18 +224,7 @@ def largest_excess(sigma: Activation, reach: float, slope: float, curvature: flo
 def _best_point(sigma: Activation, n: int, touching: tuple[float, float]) -> Float64Array:
     """Return a point of the sphere with large ‖σ‖ among points with two or three distinct squares.
 
-    Parameters
-    ----------
-    sigma : Activation
-        σ.
-    n : int
-        Dimension of the sphere's space, and its squared radius.
-    touching : tuple of (float, float)
-        The points of `_touching_points`.
-
-    Returns
-    -------
-    (n,) ndarray of float64
+    n is the dimension and the squared radius, and `touching` are the points of `_touching_points`.
     """
 
     def phi(s: Float64Array) -> Float64Array:

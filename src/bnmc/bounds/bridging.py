@@ -1101,27 +1101,8 @@ def _from_star(
 ) -> Reals:
     """Return the argument `name` if it is given, else a function of the eigenvalues of `star`.
 
-    Parameters
-    ----------
-    name : str
-        Name of the argument, for the message.
-    given : array_like, optional
-        The argument. It excludes `star`.
-    star : _FixedPointLike or (n, n) array_like, optional
-        G*.
-    batch : array_like
-        n, which must be the size of G*.
-    function : callable
-        Maps the smallest and the largest eigenvalue of G* to the argument.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If both `given` and `star` are there, or neither.
-    ArgumentError
-        If `star` has another size than `batch`.
-    SingularGramError
-        If `star` is singular to rounding.
+    `function` maps the least and the largest eigenvalue of G* to the argument, and `batch` must be
+    the size of G*.  Exactly one of `given` and `star` must be there.
     """
     if given is not None and star is None:
         return given

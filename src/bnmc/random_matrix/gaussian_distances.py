@@ -243,17 +243,8 @@ class _Spectrum:
 def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.bool_]]:
     """Return the logarithms of the eigenvalues of S2⁻¹ S1, and whether the ranges are equal.
 
-    Returns
-    -------
-    logs : (..., n) ndarray of float64
-        0 off a common range. If the ranges differ, the logarithms have no meaning.
-    is_same_range : (...) ndarray of bool
-
-    Raises
-    ------
-    ArgumentError, ArgumentTypeError
-        If `S1` or `S2` is not an array of covariances, or their shapes or magnitudes (beyond a
-        factor 1e200) do not match.
+    The logarithms are 0 off a common range.  If the ranges differ, they have no meaning.  Largest
+    eigenvalues that differ by a factor beyond 1e200 raise `ArgumentError`.
     """
     first, second, rounding = _checked_covariances(S1, S2)
     n = first.shape[-1]

@@ -465,23 +465,10 @@ class SingularValueLaw(_FrozenLaw):
 
 
 def _bulk_mass(root: float, near: Float64Array, far: Float64Array, T: Float64Array) -> Float64Array:
-    """Return the mass of the bulk between an edge and the point T <= 1.
+    """Return the mass of the bulk between an edge and the point T = tan(θ/2) <= 1, θ from the edge.
 
-    The density in T is ``(16/π) T² / ((1+T²)² (near² + far² T²))``.
-
-    Parameters
-    ----------
-    root : float
-        √γ, for γ <= 1.
-    near, far : ndarray of float64
-        1 − root and 1 + root for the lower edge, 1 + root and 1 − root for the upper edge.
-    T : ndarray of float64
-        tan(θ/2) for the angle θ from that edge. It broadcasts with `near` and `far`.
-
-    Returns
-    -------
-    ndarray of float64
-        In [0, 1].
+    The density in T is ``(16/π) T² / ((1+T²)² (near² + far² T²))``, with root = √γ for γ <= 1.  For
+    the lower edge, `near` and `far` are 1 − root and 1 + root; for the upper edge the reverse.
     """
     mass = np.empty(np.broadcast_shapes(near.shape, T.shape))
     near, far, T = (np.broadcast_to(array, mass.shape) for array in (near, far, T))
