@@ -74,3 +74,30 @@ def test_functions_without_a_mean_square_raise(q):
 
 def test_a_pole_is_in_the_error():
     assert expansion(declared(lambda x: 1 / x), np.array([1.0])).noise[0] > 0.1
+
+
+def test_many_variances_and_none():
+    """Blocks of variances need different numbers of terms."""
+    sigma, variances = declared(np.tanh), np.linspace(0.0, 6.0, 300)[::-1]
+    many, few = expansion(sigma, variances), expansion(sigma, variances[[290, 10]])
+    for number, index in enumerate((290, 10)):
+        assert many.mean_square[index] == pytest.approx(few.mean_square[number], rel=1e-13)
+        terms = min(many.coefficients.shape[1], few.coefficients.shape[1])
+        expected = few.coefficients[number, :terms]
+        assert many.coefficients[index, :terms] == pytest.approx(expected, abs=1e-13)
+        assert many.rest[index] <= 1e-14
+    assert expansion(sigma, np.empty(0)).mean_square.shape == (0,)
+
+
+@pytest.mark.parametrize("place", [0.26, 0.5, -0.7])
+def test_a_cut_panel_has_the_same_coefficients_as_a_step(place):
+    """a_k of the unit step at s is h_{k−1}(s) φ(s)/√k."""
+    side = expansion(declared(lambda x: 1.0 if x > place else 0.0, kinks=(place,)), np.array([1.0]))
+    k = np.arange(1, 1024)
+    hermite = np.ones(1024)
+    hermite[1] = place
+    for n in range(2, 1024):
+        hermite[n] = (place * hermite[n - 1] - np.sqrt(n - 1) * hermite[n - 2]) / np.sqrt(n)
+    expected = hermite[:-1] * np.exp(-0.5 * place**2) / np.sqrt(2 * np.pi * k)
+    assert side.coefficients[0, 1:] == pytest.approx(expected, abs=2e-14)
+    assert side.noise[0] < 1e-13

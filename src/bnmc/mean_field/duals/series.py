@@ -104,17 +104,14 @@ def expansion(f: Profile, variances: FloatArray) -> Expansion:
         If the function is not finite at a node, so that its mean square is unknown.
     """
     distinct, position = np.unique(variances, return_inverse=True)
-    blocks = [_expanded(f, distinct[i : i + _BLOCK]) for i in range(0, distinct.size, _BLOCK)]
-    series = blocks[0]
-    if len(blocks) > 1:
-        terms = max(block.coefficients.shape[1] for block in blocks)
-        padded = np.zeros((distinct.size, terms))
-        for i, block in enumerate(blocks):
-            rows = slice(i * _BLOCK, (i + 1) * _BLOCK)
-            padded[rows, : block.coefficients.shape[1]] = block.coefficients
-        joined = (np.concatenate(part) for part in zip(*(b[2:] for b in blocks), strict=True))
-        series = Expansion(distinct, padded, *joined)
-    return Expansion(*(part[position] for part in series))
+    starts = range(0, max(distinct.size, 1), _BLOCK)
+    blocks = [_expanded(f, distinct[start : start + _BLOCK]) for start in starts]
+    terms = max(block.coefficients.shape[1] for block in blocks)
+    coefficients = np.zeros((distinct.size, terms))
+    for start, block in zip(starts, blocks, strict=True):
+        coefficients[start : start + _BLOCK, : block.coefficients.shape[1]] = block.coefficients
+    rest = (np.concatenate(part) for part in zip(*(block[2:] for block in blocks), strict=True))
+    return Expansion(*(part[position] for part in (distinct, coefficients, *rest)))
 
 
 def _expanded(f: Profile, variances: FloatArray) -> Expansion:
@@ -215,7 +212,7 @@ def _moments(
         moments[number, panel[starts]] = np.add.reduceat(of_parts, starts)
         of_parts = (values**2 @ rule.weights) * half[:, 0]
         squares[number, panel[starts]] = np.add.reduceat(of_parts, starts)
-    return moments.reshape(scales.size, -1), squares.sum(axis=1), rim
+    return moments.reshape(scales.size, (_MESH.size - 1) * _DEGREES), squares.sum(axis=1), rim
 
 
 def _parts(f: Profile, scale: float) -> tuple[FloatArray, NDArray[np.int64]]:
