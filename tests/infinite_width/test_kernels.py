@@ -6,8 +6,10 @@ rest, about 1e-4, is less than a tenth of the standard error.  Per entry |z| > 6
 4e-10 (t distribution), so a false alarm in any of 10 settings × 2 kernels × 6 entries has 5e-8.
 """
 
+import itertools
 import math
 
+import gaussian_bumps
 import numpy as np
 import pytest
 
@@ -162,6 +164,26 @@ def test_relu_by_hand(weight, bias, depth):
     # On the diagonal of a network without bias and with weight variance 2, Θ_ii = (L + 1) K_ii.
     if weight == 2.0:
         assert np.diag(found[1]) == pytest.approx((depth + 1) * np.diag(found[0]), rel=1e-13)
+
+
+def test_narrow_bumps_need_not_be_declared():
+    """Against the recursion with closed forms of the dual activations."""
+    bumps, weight, bias, depth = ((0.7, 0.003), (-0.4, 1.3)), 1.2, 0.1, 2
+    options = {"activation": gaussian_bumps.line_and_bumps(*bumps), "weight_variance": weight}
+    kernel = weight * INPUTS.T @ INPUTS / len(INPUTS) + bias
+    tangent = kernel
+    for _ in range(depth):
+        q = np.diagonal(kernel)
+        pairs = itertools.product(range(3), range(3))
+        duals = np.array([gaussian_bumps.dual(bumps, q[i], q[j], kernel[i, j]) for i, j in pairs])
+        value, slope = duals.T.reshape(2, 3, 3)
+        kernel = weight * value + bias
+        tangent = kernel + weight * slope * tangent
+    found = nngp(INPUTS, depth, bias_variance=bias, **options)
+    np.testing.assert_allclose(found, kernel, rtol=1e-7)
+    found = ntk(INPUTS, depth, bias_variance=bias, **options)
+    scale = np.sqrt(np.diagonal(tangent))
+    assert np.abs((found - tangent) / scale / scale[:, None]).max() < 1e-6
 
 
 def test_a_linear_network_in_closed_form():
