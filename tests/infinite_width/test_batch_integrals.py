@@ -17,7 +17,7 @@ SLOPES = {"relu": (0.0, 1.0), "linear": (1.0, 1.0), "leaky": (-0.3, 1.0)}
 
 
 def law_of(gram):
-    return batch_law(Chain(1, len(gram), "relu"), gram, 0, "x")
+    return batch_law(Chain(1, len(gram), "relu").layers[1].rows, gram, 0, "x")
 
 
 def derivative_times(rows, slopes, root):

@@ -9,7 +9,7 @@ from bnmc.infinite_width.batch_integrals import batch_law, joint_factor, require
 
 
 def law_of(x):
-    return batch_law(Chain(1, x.shape[1], "relu"), x.T @ x, 0, "x")
+    return batch_law(Chain(1, x.shape[1], "relu").layers[1].rows, x.T @ x, 0, "x")
 
 
 def centred(x):
@@ -39,9 +39,9 @@ def test_the_same_batch_twice_has_the_rank_of_one():
 def test_batches_without_variance_raise():
     chain = Chain(1, 4, "relu")
     with pytest.raises(ArgumentError, match="other"):
-        batch_law(chain, np.ones((4, 4)), 0, "other")
+        batch_law(chain.layers[1].rows, np.ones((4, 4)), 0, "other")
     with pytest.raises(ZeroVarianceError):
-        batch_law(chain, np.ones((4, 4)), 3, "other")
+        batch_law(chain.layers[1].rows, np.ones((4, 4)), 3, "other")
 
 
 @pytest.mark.parametrize(("samples", "features"), [(3, 9), (5, 2)])

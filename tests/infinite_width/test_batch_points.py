@@ -23,7 +23,7 @@ def test_means_are_those_of_the_closed_integrals(samples, control):
     x, root = rng.standard_normal((14, 7 + samples)), rng.standard_normal((7 + samples, 4))
     gram, theta = x.T @ x, root @ root.T
     laws = [
-        batch_law(Chain(1, n, "relu"), gram[at, at], 0, "x")
+        batch_law(Chain(1, n, "relu").layers[1].rows, gram[at, at], 0, "x")
         for n, at in ((7, slice(0, 7)), (samples, slice(7, None)))
     ]
     exact = (
@@ -58,7 +58,7 @@ def test_controls_have_the_mean_slopes(name):
 
 def test_a_control_of_the_function_itself_leaves_no_error():
     x = np.random.default_rng(2).standard_normal((9, 6))
-    law, theta = batch_law(Chain(1, 6, "relu"), x.T @ x, 0, "x"), np.eye(6)
+    law, theta = batch_law(Chain(1, 6, "relu").layers[1].rows, x.T @ x, 0, "x"), np.eye(6)
     normals = normal_points(5, 64, np.random.default_rng(3))
     found = Sampled(Activation.named("relu"), normals, Control(0.0, 1.0)).own(law, theta)
     for one, expected in zip(found, Homogeneous(0.0, 1.0).own(law, theta), strict=True):
@@ -66,7 +66,7 @@ def test_a_control_of_the_function_itself_leaves_no_error():
 
 
 def test_a_function_that_overflows_raises():
-    law = batch_law(Chain(1, 4, "relu"), np.eye(4), 0, "x")
+    law = batch_law(Chain(1, 4, "relu").layers[1].rows, np.eye(4), 0, "x")
     steep = Activation(lambda x: np.exp(1000.0 * x), name="steep")
     with pytest.raises(NonFiniteError):
         Sampled(steep, normal_points(3, 64, np.random.default_rng(0))).own(law, None)

@@ -29,7 +29,7 @@ def split(matrix):
 
 
 def law_of(gram):
-    return batch_law(Chain(1, len(gram), "linear"), split(gram), 0, "x")
+    return batch_law(Chain(1, len(gram), "linear").layers[1].rows, split(gram), 0, "x")
 
 
 def two_batches():

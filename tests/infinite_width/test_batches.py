@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import Activation, MeanField
+from bnmc import Activation
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.infinite_width import batches, kernels, nngp, ntk
 
@@ -180,13 +180,13 @@ def test_slow_integrals_are_estimated_instead(activation):
 def test_the_default_error_limits_the_evaluations_of_integrals(monkeypatch):
     """8 shifts and 21 pairs of 6 samples in 2 layers: with fewer evaluations it is estimated."""
     x = np.random.default_rng(1).standard_normal((9, 6))
-    given, run = [], MeanField.trajectory
+    given, run = [], kernels.iterates
 
-    def watched(self, *arguments, max_nodes, **options):
-        given.append(max_nodes)
-        return run(self, *arguments, max_nodes=max_nodes, **options)
+    def watched(*arguments):
+        given.append(arguments[-1])
+        return run(*arguments)
 
-    monkeypatch.setattr(MeanField, "trajectory", watched)
+    monkeypatch.setattr(kernels, "iterates", watched)
     exact = nngp(x, 2, norm="batch", activation="selu", rng=0)
     monkeypatch.setattr(kernels, "_MOST_EVALUATIONS", 8 * 21 * 2 * 300)
     estimated = nngp(x, 2, norm="batch", activation="selu", rng=0)

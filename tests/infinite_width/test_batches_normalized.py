@@ -6,14 +6,18 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
+from bnmc._kernels.scalar.codes import NORM_FIRST
+from bnmc.chain.layers import RowMap
+from bnmc.chain.norms import as_norm
 from bnmc.infinite_width.batches import NormalizedBatches
+from bnmc.infinite_width.networks import HiddenLayer, Weights
 
 
 def network(sizes):
     inputs = np.random.default_rng(0).standard_normal((9, sum(sizes)))
     tanh = Activation.named("tanh")
-    layer = tanh, "batch", "norm-activation", 1.0, 0.0, 0.0
-    return NormalizedBatches([inputs], [tuple(sizes)], 1, *layer, False)
+    layer = HiddenLayer(RowMap(tanh, as_norm("batch"), NORM_FIRST, 1), Weights())
+    return NormalizedBatches([inputs], [tuple(sizes)], Weights(), (layer,), False)
 
 
 @pytest.mark.parametrize("sizes", [[4], [5, 5], [3, 6, 2, 5], [6, 3, 4]])

@@ -4,9 +4,13 @@ import numpy as np
 import pytest
 
 from bnmc import Activation
+from bnmc._kernels.scalar.codes import NORM_FIRST
+from bnmc.chain.layers import RowMap
+from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width import nngp, ntk
 from bnmc.infinite_width.batches import NormalizedBatches
+from bnmc.infinite_width.networks import HiddenLayer, Weights
 from bnmc.infinite_width.row_paths import RowPaths
 
 X = np.random.default_rng(0).standard_normal((9, 14))
@@ -15,10 +19,11 @@ OPTIONS = {"norm": "batch", "weight_variance": 1.5, "bias_variance": 0.3, "skip"
 
 @pytest.mark.parametrize("tangent", [False, True])
 def test_one_layer_of_paths_has_the_kernel_of_integrals(tangent):
-    layer = Activation.named("relu"), "batch", "norm-activation", 1.5, 0.3, 0.7
+    weights, relu = Weights(1.5, 0.3), Activation.named("relu")
+    layer = HiddenLayer(RowMap(relu, as_norm("batch"), NORM_FIRST, 1), weights, 0.7)
     # Batches of different scales.
     for sets in ([X[:, :7]], [X[:, :7], 1e-5 * X[:, 7:]]):
-        given = sets, [(7,)] * len(sets), 1, *layer, tangent
+        given = sets, [(7,)] * len(sets), weights, (layer,), tangent
         exact, error = NormalizedBatches(*given).integrals()(lambda: None)
         assert error < 1e-8
         paths = RowPaths(*given)

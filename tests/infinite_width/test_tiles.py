@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc.infinite_width import dual, nngp, ntk
+from bnmc.infinite_width.networks import Weights
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
@@ -34,5 +35,6 @@ def test_float32_and_progress():
 def test_a_tile_goes_through_all_layers():
     x = np.random.default_rng(1).standard_normal((3, 5))
     layer = PairwiseLayer(sigma=dual("relu"), weight_variance=2.0, bias_variance=0.1)
-    found = TiledKernel([x], 2, layer, tangent=True).compute("ntk", 1e-6, "float64", progress=False)
+    tiles = TiledKernel([x], Weights(2.0, 0.1), [layer] * 2, tangent=True)
+    found = tiles.compute("ntk", 1e-6, "float64", progress=False)
     assert (found == ntk(x, 2, weight_variance=2.0, bias_variance=0.1)).all()

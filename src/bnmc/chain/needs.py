@@ -93,6 +93,25 @@ COUPLED = (
     TWO_SAMPLES,
 )
 
+#: A Gram matrix that is the state of the mean field: the next one follows from it.
+GRAM_IS_STATE = (
+    NO_SKIP._replace(
+        holds=lambda chain: (
+            chain.skip == 0.0 or (chain.convolution is None and chain.normalization.axis != "batch")
+        ),
+        hint="with a skip connection the next Gram matrix depends on more than this one; "
+        "bnmc.simulate measures this chain",
+    ),
+    NO_SKIP._replace(hint="bnmc.mean_field.CorrelationMap.of(chain) has skip connections"),
+)
+
+# The activation follows a norm that acts on rows.
+_ROWS_IN_ORDER = Need(
+    "order",
+    lambda chain: chain.is_row_by_row or not chain.normalization.acts_on_rows,
+    '"norm-activation"',
+)
+
 #: Layers N(skip x + gain W σ(x)), with N over the batch or none, and no bias that N shows.
 ROWS_ALONE = (
     Need(
@@ -100,7 +119,7 @@ ROWS_ALONE = (
         lambda chain: chain.normalization.acts_on_rows,
         " or ".join(f'"{name}"' for name in ROW_NORMS),
     ),
-    Need("order", lambda chain: chain.is_row_by_row, '"norm-activation"'),
+    _ROWS_IN_ORDER,
     NO_BIAS._replace(holds=lambda chain: not chain.shows_bias),
 )
 
@@ -108,11 +127,8 @@ ROWS_ALONE = (
 ROW_BY_ROW = (FULLY_CONNECTED, *ROWS_ALONE)
 
 #: A map of Gram matrices at infinite width.
-MEAN_FIELD = Need(
-    "order",
-    lambda chain: chain.is_row_by_row or not chain.normalization.acts_on_rows,
-    '"norm-activation"',
-    "bnmc.simulate measures this chain; norms over the features may have this order",
+MEAN_FIELD = _ROWS_IN_ORDER._replace(
+    hint="bnmc.simulate measures this chain; norms over the features may have this order"
 )
 
 #: A fixed point of that map that all permutations of samples preserve, with a Jacobian.

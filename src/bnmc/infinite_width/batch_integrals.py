@@ -49,11 +49,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
+from bnmc.chain.layers import RowMap
 from bnmc.errors import ArgumentError, ZeroVarianceError
+from bnmc.mean_field.duals.closed_forms import scale_and_correlation, signs
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.homogeneous import homogeneous_map
-from bnmc.mean_field.map.rows import Rows, gaussian_rows, laplace_nodes, spaced
+from bnmc.mean_field.map.rows import CUT, Rows, laplace_nodes, log_nodes, rows_of
 
 
 @dataclass(frozen=True)
@@ -79,20 +80,23 @@ class BatchLaw(Rows):
         return len(self.vectors)
 
 
-def batch_law(chain: Chain, covariance: FloatArray, layer: int, name: str) -> BatchLaw:
+def batch_law(row_map: RowMap, covariance: FloatArray, layer: int, name: str) -> BatchLaw:
     """Return the law of a row of a batch; a covariance in split coordinates has a row more.
+
+    The batch size and the norm of the row map matter.
 
     Raises
     ------
     ArgumentError, ZeroVarianceError
         If no row can be normalized, in layer 0 (`name` is the argument) or in a later one.
     """
-    seen = covariance[: chain.batch, : chain.batch]
-    rows = gaussian_rows(chain.layers[1], seen)
+    n = row_map.batch
+    seen = covariance[:n, :n]
+    rows = rows_of(row_map, seen)
     if not rows.has_variance:
         if layer == 0:
             allowed = 'batches of samples that are not all equal, with norm="batch"'
-            raise ArgumentError(name, f"{chain.batch} equal samples", allowed)
+            raise ArgumentError(name, f"{n} equal samples", allowed)
         raise ZeroVarianceError(None, layer, 0)
     trace = float(np.einsum("ik,ij,jk->", rows.vectors, seen, rows.vectors))
     return BatchLaw(**vars(rows), trace=trace, covariance=covariance)
@@ -156,11 +160,8 @@ def _seen(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatArray:
 # one variable, and exp(−π²/step) for two, of which every second node of a chessboard is taken.
 _STEP, _PLANE_STEP = 0.15, 0.3
 
-# log z = x − exp(−x) − 2; x starts at _FIRST, where the root of z is 1e-19, and ends before _LAST.
-_FIRST, _LAST = -4.4, 130.0
-
-# Nodes whose contribution is below this part of the largest one are left out.
-_CUT = 1e-17
+# The variable x of two batches starts here, where the root of z is 1e-19.
+_FIRST = -4.4
 
 # Entries of the arrays of one block of nodes, at most.
 _BLOCK = 1 << 18
@@ -323,14 +324,10 @@ def _signs(B: FloatArray, left: FloatArray, right: FloatArray) -> _Signs:
     """Return expectations from the covariances and both variances, (nodes, n) and (nodes, n′)."""
     # Rounding makes variances negative that are 0.
     p, q = np.maximum(left, 0.0)[:, :, None], np.maximum(right, 0.0)[:, None, :]
-    # The root of a square is exact, so the correlation of a variable with itself is 1.
-    scale = np.sqrt(p * q)
-    positive = np.where(scale > 0.0, scale, 1.0)
-    cosine = np.clip(B / positive, -1.0, 1.0)
-    sine = (2.0 / np.pi) * np.sqrt((1.0 - cosine) * (1.0 + cosine))
-    product = (2.0 / np.pi) * np.arcsin(cosine)
-    sine_of_pair = np.where(scale > 0.0, sine, 0.0) / positive
-    return _Signs(product, scale * (sine + cosine * product), sine_of_pair * p, sine_of_pair * q)
+    scale, cosine = scale_and_correlation(p, q, B)
+    absolute, product, at_zero = signs(cosine)
+    at_zero = np.divide(at_zero, scale, out=np.zeros_like(scale), where=scale > 0.0)
+    return _Signs(product, scale * absolute, at_zero * p, at_zero * q)
 
 
 def _diagonal(blocks: FloatArray) -> FloatArray:
@@ -371,10 +368,9 @@ class _Column(NamedTuple):
 
 
 def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool) -> list[_Column]:
-    """Return the trapezoidal rule in x and x′ with log z = x − exp(−x) − 2, and the laws."""
+    """Return the trapezoidal rule in the variables x and x′ of `log_nodes`, and the laws."""
     block = _seen(left, right, across)
-    x, x2 = _line(left, tangent), _line(right, tangent)
-    (log_z, slope_z), (log_y, slope_y) = spaced(x), spaced(x2)
+    (log_z, slope_z), (log_y, slope_y) = (_line(law, tangent) for law in (left, right))
     step_z, step_y = slope_z * _PLANE_STEP, slope_y * _PLANE_STEP
     z, y = np.exp(log_z), np.exp(log_y)
     shrunk = left.shrinkage(z)
@@ -393,7 +389,7 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     # The entries of B are at most 1 and at most 1/(2 √(zz′)).
     decay = 0.0 if tangent else 0.5 * (np.log1p(2.0 * z)[:, None] + np.log1p(2.0 * y))
     largest = log_weight - decay
-    used = largest > largest.max() + np.log(_CUT)
+    used = largest > largest.max() + np.log(CUT)
     columns = []
     for k in np.nonzero(used.any(axis=1))[0]:
         at = np.nonzero(used[k])[0]
@@ -412,12 +408,12 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     return columns
 
 
-def _line(law: BatchLaw, tangent: bool) -> FloatArray:
-    """Return the nodes x of one variable at which the integrand can matter."""
-    x = np.arange(np.floor(_FIRST / _PLANE_STEP), np.ceil(_LAST / _PLANE_STEP)) * _PLANE_STEP
-    log_z = spaced(x)[0]
+def _line(law: BatchLaw, tangent: bool) -> tuple[FloatArray, FloatArray]:
+    """Return log z and its derivative at the nodes at which the integrand can matter."""
+    _, log_z, slope = log_nodes(_FIRST, _PLANE_STEP)
     # The weight D of two batches is at most that of either one.
     size = 0.5 * np.log(law.shrinkage(np.exp(log_z))).sum(axis=1)
     if tangent:
         size += np.maximum(log_z, 0.0)
-    return x[size > np.log(_CUT)]
+    used = size > np.log(CUT)
+    return log_z[used], slope[used]

@@ -125,6 +125,8 @@ class Sampled:
         Its layer is subtracted at the points and added exactly, for one batch.
     """
 
+    error = 0.0  # the spread of replicates shows it
+
     def __init__(
         self, activation: Activation, normals: FloatArray, control: Control | None = None
     ) -> None:
@@ -263,6 +265,8 @@ class ActivatedPoints:
     normals : ndarray of shape (points, coordinates)
         One coordinate for each sample of a pair of batches, and one more.
     """
+
+    error = 0.0
 
     def __init__(self, activation: Activation, normals: FloatArray) -> None:
         self.activation, self.normals = activation, normals

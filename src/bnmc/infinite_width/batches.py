@@ -24,15 +24,14 @@ N(σ(h)) has mean 0 over the batch, so in split coordinates V and T have a block
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import homogeneous_slopes, require_derivative
-from bnmc.chain.chain import Chain
+from bnmc.chain.activations import Activation, homogeneous_slopes
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,
@@ -48,7 +47,7 @@ from bnmc.infinite_width.batch_points import (
     Stream,
     normal_points,
 )
-from bnmc.infinite_width.networks import Network
+from bnmc.infinite_width.networks import Network, Weights
 from bnmc.mean_field.float64 import FloatArray, within
 
 # Most points of a replicate, and beyond 2^16 points the most coordinates of all of them.
@@ -56,6 +55,9 @@ _MOST_POINTS, _MOST_COORDINATES = 1 << 18, 1 << 25
 
 Key = tuple[int, int]
 Report = Callable[[], None]
+
+# One layer: covariances of its outputs, and tangents of earlier layers.
+_Layer = Homogeneous | Linear | Sampled | ActivatedPoints | Stream
 
 
 class BatchNetwork(Network, ABC):
@@ -113,7 +115,7 @@ class BatchNetwork(Network, ABC):
         """Return σ_w² times the mean products of features, of all pairs and own batches."""
         with np.errstate(over="ignore", invalid="ignore"):
             blocks = {
-                (i, j): self.weight_variance * (parts[i].T @ parts[j] / len(parts[0]))
+                (i, j): self.first.variance * (parts[i].T @ parts[j] / len(parts[0]))
                 for i, j in self.own_and_pairs
             }
         if not all(np.isfinite(block).all() for block in blocks.values()):
@@ -121,10 +123,9 @@ class BatchNetwork(Network, ABC):
         return blocks
 
     def law(self, kernel: FloatArray, depth: int, batch: int) -> BatchLaw:
-        """Return the law of a row of a batch as its normalization sees it, or raise."""
-        name = self.argument(batch)
-        # The width does not matter.
-        law = batch_law(Chain(1, self.sizes[batch], self.activation), kernel, depth, name)
+        """Return the law of a row of a batch as the norm of a layer sees it, or raise."""
+        name, rows = self.argument(batch), self.layers[depth].rows
+        law = batch_law(rows._replace(batch=self.sizes[batch]), kernel, depth, name)
         if self.tangent:
             require_finite_tangents(law, name)
         return law
@@ -140,43 +141,44 @@ class BatchNetwork(Network, ABC):
 # --- networks whose rows are Gaussian
 
 
-class _Layer(Protocol):
-    """One layer: covariances of its outputs, and tangents of earlier layers."""
+class NormalizedBatches(BatchNetwork):
+    """A network of the order "norm-activation"; only its last layer may have a skip connection.
 
-    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]: ...
-
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]: ...
-
-
-class _LayerwiseNetwork(BatchNetwork):
-    """A network whose rows are Gaussian in all layers, so that points of one layer suffice."""
+    Its rows are Gaussian in all layers, so points of one layer suffice.  A layer that integrals
+    give is integrated, also if others are estimated.
+    """
 
     @property
-    @abstractmethod
     def coordinates(self) -> int:
         """Number of coordinates of a point."""
+        return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
 
-    @abstractmethod
-    def exact_layer(self) -> Homogeneous | Linear | None:
-        """Return the layer that is computed by integrals, or None."""
+    def layer(self, activation: Activation, normals: FloatArray | None) -> _Layer | None:
+        """Return a layer by integrals, else at given points; None if there are no points."""
+        pair = homogeneous_slopes(activation)
+        if pair is not None:
+            return Homogeneous(*pair)
+        # The control variate is for one batch.
+        return None if normals is None else Sampled(activation, normals, Control.of(activation))
 
-    @abstractmethod
-    def sampled_layer(self, normals: FloatArray) -> _Layer:
-        """Return the layer at given points."""
-
-    @abstractmethod
     def stream(self) -> Homogeneous | Stream:
-        """Return the layer of the skip connection."""
+        """Return the layer of the skip connection: linear, since it starts behind the norm."""
+        return Homogeneous(1.0, 1.0)
 
-    @abstractmethod
-    def first(self) -> dict[Key, FloatArray]:
-        """Return the covariances of h_0, of all needed pairs and of each batch with itself."""
+    def of_inputs(self) -> dict[Key, FloatArray]:
+        """Return the covariances of h_0, of all needed pairs and of each batch with itself.
 
-    @abstractmethod
-    def with_bias(self, kernel: FloatArray) -> FloatArray:
+        If there is a layer, which hides them, without the means of batches and without the bias:
+        beside these, differences of nearly equal samples would be lost by rounding.
+        """
+        if self.layers:
+            return self.products([centred(part) for part in self.parts()])
+        products = self.products(self.parts())
+        return {key: self.with_bias(block, self.first) for key, block in products.items()}
+
+    def with_bias(self, kernel: FloatArray, weights: Weights) -> FloatArray:
         """Return a kernel plus σ_b²."""
+        return kernel + weights.bias
 
     def joined(self, blocks: dict[Key, FloatArray]) -> dict[Key, FloatArray]:
         """Return the kernels of samples."""
@@ -202,39 +204,47 @@ class _LayerwiseNetwork(BatchNetwork):
 
     def integrals(self) -> Callable[[Report], tuple[FloatArray, float]] | None:
         """Return what computes the kernel and its relative error by integrals, or None."""
-        layer = self.exact_layer()
-        if layer is None:
+        layers = self._layers(None)
+        if layers is None:
             return None
 
         def compute(report: Report) -> tuple[FloatArray, float]:
             stream = self.stream()
-            kernel = self._through(layer, stream, report)
-            return kernel, max(layer.error, stream.error)
+            kernel = self._through(layers, stream, report)
+            return kernel, max(layer.error for layer in (stream, *layers))
 
         return compute
 
     def replicate(self, points: int, rng: np.random.Generator, report: Report) -> FloatArray:
         """Return an estimate of the kernel from some random points."""
-        layer = self.sampled_layer(normal_points(self.coordinates, points, rng))
-        return self._through(layer, self.stream(), report)
+        layers = self._layers(normal_points(self.coordinates, points, rng))
+        assert layers is not None
+        return self._through(layers, self.stream(), report)
 
-    def _through(self, layer: _Layer, stream: _Layer, report: Report) -> FloatArray:
+    def _layers(self, normals: FloatArray | None) -> list[_Layer] | None:
+        """Return the layers, one object for each activation; None if one needs points."""
+        activations = [layer.rows.activation for layer in self.layers]
+        made = {activation: self.layer(activation, normals) for activation in set(activations)}
+        layers = [layer for activation in activations if (layer := made[activation]) is not None]
+        return layers if len(layers) == self.depth else None
+
+    def _through(self, layers: Sequence[_Layer], stream: _Layer, report: Report) -> FloatArray:
         """Return the kernel, computed layer by layer."""
-        kernels = self.first()
+        kernels = self.of_inputs()
         tangents = {pair: kernels[pair] for pair in self.pairs}
-        for depth in range(self.depth):
+        for depth, (layer, (_, weights, skip)) in enumerate(zip(layers, self.layers, strict=True)):
             laws = [self.law(kernels[i, i], depth, i) for i in range(len(self.sizes))]
             following: dict[Key, FloatArray] = {}
             for pair, kernel in kernels.items():
                 tangent = tangents.get(pair) if self.tangent else None
                 value, slope = _moments(layer, laws, pair, kernel, tangent)
-                fresh, moved = self.weight_variance * value, self.weight_variance * slope
-                following[pair] = fresh = self.with_bias(fresh)
-                if self.skip != 0.0:
+                fresh, moved = weights.variance * value, weights.variance * slope
+                following[pair] = fresh = self.with_bias(fresh, weights)
+                if skip:
                     value, slope = _moments(stream, laws, pair, kernel, tangent)
                     with np.errstate(over="ignore"):
-                        following[pair] = fresh + self.skip**2 * value
-                        moved = moved + self.skip**2 * slope
+                        following[pair] = fresh + skip**2 * value
+                        moved = moved + skip**2 * slope
                 if not np.isfinite(following[pair]).all():
                     raise NonFiniteError(None, depth + 1, "kernel")
                 if pair in tangents:
@@ -255,74 +265,40 @@ def _moments(
     return 0.5 * (value + value.T), 0.5 * (slope + slope.T)
 
 
-class NormalizedBatches(_LayerwiseNetwork):
-    """A network of the order "norm-activation", with at most one layer if `skip` is not 0."""
+class ActivatedBatches(NormalizedBatches):
+    """A network of the order "activation-norm", with kernels in split coordinates.
 
-    @property
-    def coordinates(self) -> int:
-        """Number of coordinates of a point."""
-        return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
-
-    def exact_layer(self) -> Homogeneous | None:
-        """Return the layer of a positively homogeneous activation."""
-        pair = homogeneous_slopes(self.activation)
-        return None if pair is None else Homogeneous(*pair)
-
-    def sampled_layer(self, normals: FloatArray) -> _Layer:
-        """Return the layer of any activation, with the control variate for one batch."""
-        return Sampled(self.activation, normals, Control.of(self.activation))
-
-    def stream(self) -> Homogeneous:
-        """Return the linear layer, since the skip connection starts behind the norm."""
-        return Homogeneous(1.0, 1.0)
-
-    def first(self) -> dict[Key, FloatArray]:
-        """Return the covariances of h_0, of all needed pairs and of each batch with itself.
-
-        If there is a layer, which hides them, without the means of batches and without the bias:
-        beside these, differences of nearly equal samples would be lost by rounding.
-        """
-        if self.depth:
-            return self.products([centred(part) for part in self.parts()])
-        return {key: self.with_bias(block) for key, block in self.products(self.parts()).items()}
-
-    def with_bias(self, kernel: FloatArray) -> FloatArray:
-        """Return a kernel plus σ_b²."""
-        return kernel + self.bias_variance
-
-
-class ActivatedBatches(_LayerwiseNetwork):
-    """A network of the order "activation-norm", with kernels in split coordinates."""
+    Its rows are Gaussian with skip connections, too.
+    """
 
     @property
     def coordinates(self) -> int:
         """Number of coordinates of a point."""
         return sum(sorted(self.sizes)[-2:]) + 1
 
-    def exact_layer(self) -> Linear | None:
-        """Return the layer of a linear activation."""
-        pair = homogeneous_slopes(self.activation)
-        return Linear() if pair is not None and pair[0] == pair[1] else None
-
-    def sampled_layer(self, normals: FloatArray) -> _Layer:
-        """Return the layer of any activation."""
-        return ActivatedPoints(self.activation, normals)
+    def layer(self, activation: Activation, normals: FloatArray | None) -> _Layer | None:
+        """Return a linear layer by integrals, another one at given points; None without points."""
+        pair = homogeneous_slopes(activation)
+        if pair is not None and pair[0] == pair[1]:
+            return Linear()
+        return None if normals is None else ActivatedPoints(activation, normals)
 
     def stream(self) -> Stream:
         """Return the identity."""
         return Stream()
 
-    def first(self) -> dict[Key, FloatArray]:
+    def of_inputs(self) -> dict[Key, FloatArray]:
         """Return the covariances of deviations and mean of h_0."""
         parts = [
             np.column_stack([centred(part), 2.0 * (0.5 * part).mean(axis=1)])
             for part in self.parts()
         ]
-        return {key: self.with_bias(block) for key, block in self.products(parts).items()}
+        products = self.products(parts)
+        return {key: self.with_bias(block, self.first) for key, block in products.items()}
 
-    def with_bias(self, kernel: FloatArray) -> FloatArray:
+    def with_bias(self, kernel: FloatArray, weights: Weights) -> FloatArray:
         """Return a kernel plus σ_b², which joins the means only."""
-        kernel[-1, -1] += self.bias_variance
+        kernel[-1, -1] += weights.bias
         return kernel
 
     def joined(self, blocks: dict[Key, FloatArray]) -> dict[Key, FloatArray]:
@@ -362,9 +338,6 @@ def batch_kernel(
     PartialEstimateError
         If `rtol` is not reached; ``partial`` is the kernel.
     """
-    network.activation.check()
-    if network.tangent and homogeneous_slopes(network.activation) is None:
-        require_derivative(network.activation)
     integrals = network.integrals()
     if integrals is None:
         return _sampled(network, rtol, key, progress)

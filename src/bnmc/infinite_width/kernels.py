@@ -8,13 +8,21 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
-from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.infinite_width.batch_integrals import batch_law
+from bnmc.chain.activations import (
+    Activation,
+    as_activation,
+    homogeneous_slopes,
+    require_derivative,
+)
+from bnmc.chain.chain import ORDERS
+from bnmc.chain.layers import Layer, Linear, RowMap
+from bnmc.chain.norms import as_norm
+from bnmc.chain.weights import weight_law
+from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.infinite_width.batch_points import require_rows_vary
 from bnmc.infinite_width.batches import (
     ActivatedBatches,
@@ -22,12 +30,19 @@ from bnmc.infinite_width.batches import (
     NormalizedBatches,
     batch_kernel,
 )
-from bnmc.infinite_width.networks import FiniteNetwork, Network, SimulatedKernel, simulated_kernel
+from bnmc.infinite_width.networks import (
+    FiniteNetwork,
+    HiddenLayer,
+    Network,
+    SimulatedKernel,
+    Weights,
+    simulated_kernel,
+)
 from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
-from bnmc.mean_field.field import MeanField
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.map.iteration import iterates
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
@@ -346,8 +361,10 @@ def _kernel(
     depth = integer("depth", depth, low=0, high=MOST_LAYERS)
     norm = choice("norm", options["norm"], _NORMS)
     order = choice("order", options["order"], _ORDERS)
-    weight_variance = real("weight_variance", options["weight_variance"], above=0.0)
-    bias_variance = real("bias_variance", options["bias_variance"], low=0.0)
+    weights = Weights(
+        real("weight_variance", options["weight_variance"], above=0.0),
+        real("bias_variance", options["bias_variance"], low=0.0),
+    )
     skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
     rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
     if rtol is not None:
@@ -360,22 +377,24 @@ def _kernel(
         networks = integer("networks", options["networks"], low=1)
     elif norm != "batch":
         layer = PairwiseLayer(
-            sigma=dual(activation), norm=norm, order=order, weight_variance=weight_variance,
-            bias_variance=bias_variance, skip=skip,
+            sigma=dual(activation), norm=norm, order=order, weight_variance=weights.variance,
+            bias_variance=weights.bias, skip=skip,
         )  # fmt: skip
-        tiles = TiledKernel(sets, depth, layer, tangent)
+        tiles = TiledKernel(sets, weights, (layer,) * depth, tangent)
         return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
         raise ArgumentError("activation", activation.name, allowed)
-    network = Network(
-        sets, batches, depth, as_activation(activation), norm, order, weight_variance,
-        bias_variance, skip, tangent,
-    )  # fmt: skip
+    sigma = as_activation(activation)
+    sigma.check()
+    if tangent and (is_simulated or homogeneous_slopes(sigma) is None):
+        require_derivative(sigma)
+    hidden = HiddenLayer(RowMap(sigma, as_norm(norm), ORDERS[order], 1), weights, skip)
+    network = Network(sets, batches, weights, (hidden,) * depth, tangent)
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
         return simulated_kernel(finite, networks, draw_key(rng), progress)
-    kernel = _of_batches(network, rtol, rng, progress)
+    kernel = of_batches(network, rtol, rng, progress)
     with np.errstate(over="ignore"):  # beyond the range of float32
         return kernel.astype(dtype)
 
@@ -404,16 +423,16 @@ def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...
     return sizes
 
 
-def _of_batches(
+def of_batches(
     network: Network, rtol: float | None, rng: Any, progress: bool | Progress
 ) -> FloatArray:
-    """Return the kernel of a network with batch normalization."""
-    network.activation.check()
+    """Return the kernel of a network with batch normalization in all layers, of one order."""
     kind: type[BatchNetwork] = NormalizedBatches
-    if network.depth and network.order == "activation-norm":
+    if any(layer.rows.order == ACTIVATION_FIRST for layer in network.layers):
         kind = ActivatedBatches
-        require_rows_vary(network.activation)
-    elif network.depth > 1 and network.skip != 0.0:
+        for layer in network.layers:
+            require_rows_vary(layer.rows.activation)
+    elif any(layer.skip for layer in network.layers[:-1]):
         kind = RowPaths
     batched = kind(**vars(network))
     rows, columns = network.shape
@@ -422,10 +441,10 @@ def _of_batches(
     is_exact = batched.integrals() is not None
     # The kernel of one batch, without skip connection, is that of `MeanField`.
     if (
-        isinstance(batched, NormalizedBatches)
+        type(batched) is NormalizedBatches
         and not (is_exact or network.tangent)
         and len(network.sizes) == 1
-        and (network.skip == 0.0 or not network.depth)
+        and not any(layer.skip for layer in network.layers)
     ):
         integrated = _integrated(batched, rtol, rng)
         if integrated is not None:
@@ -435,24 +454,19 @@ def _of_batches(
 
 
 def _integrated(network: NormalizedBatches, rtol: float | None, rng: Any) -> FloatArray | None:
-    """Return the covariance for one batch from `MeanField`; None if it is not accurate.
+    """Return the covariance for one batch from the mean field; None if it is not accurate.
 
     The normalization hides σ_w², σ_b² and the mean of the samples, so the variances matter in the
     last layer only.
     """
-    gram = network.first()[0, 0]
-    if not network.depth:
+    gram = network.of_inputs()[0, 0]
+    if not network.layers:
         return gram
-    chain = Chain(1, len(gram), network.activation)
-    batch_law(chain, gram, 0, "x")
+    network.law(gram, 0, 0)
     most = _MOST_NODES
     if rtol is None:
         most = min(most, _MOST_EVALUATIONS // (4 * len(gram) * (len(gram) + 1) * network.depth))
-    with np.errstate(over="ignore", invalid="ignore"):
-        try:
-            path = MeanField(chain).trajectory(
-                gram, network.depth, rtol=rtol or _RTOL, rng=rng, max_nodes=max(1, most)
-            )
-        except PartialEstimateError:
-            return None
-    return network.weighed(path.gram[-1])
+    linear, rtol = Linear(1, 1, weight_law("gaussian")), rtol or _RTOL
+    layers = [Layer(linear, layer.rows._replace(batch=len(gram))) for layer in network.layers]
+    path = iterates(layers, network.depth, gram, draw_key(rng), rtol, max(1, most))
+    return network.layers[-1].weights.weighed(path.gram[-1]) if path.error <= rtol else None

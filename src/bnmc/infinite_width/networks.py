@@ -15,10 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import Activation, require_derivative
-from bnmc.chain.chain import ORDERS
 from bnmc.chain.layers import RowMap, Rows
-from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
@@ -99,6 +96,35 @@ class SimulatedKernel:
         return f"<SimulatedKernel of {self.networks} networks of width {self.width}>"
 
 
+class Weights(NamedTuple):
+    """Weights and biases: `variance`, times the number of inputs of a weight, and `bias`."""
+
+    variance: float = 1.0
+    bias: float = 0.0
+
+    def weighed(self, products: FloatArray) -> FloatArray:
+        """Return σ_w² times a matrix, plus σ_b²."""
+        return self.variance * products + self.bias
+
+
+class HiddenLayer(NamedTuple):
+    """A hidden layer, and its way to the next one.
+
+    Parameters
+    ----------
+    rows : RowMap
+        Its activation, norm and order matter.
+    weights : Weights
+        They multiply the outputs of the layer.
+    skip : float
+        Factor of the skip connection to the next layer.
+    """
+
+    rows: RowMap
+    weights: Weights
+    skip: float = 0.0
+
+
 @dataclass(frozen=True)
 class Network:
     """A random network of any width and its inputs: the arguments of a kernel, checked.
@@ -109,24 +135,23 @@ class Network:
         The inputs of the rows of the kernel, then those of the columns if they are others.
     batches : list of tuple of int
         Number of samples of each batch of each set, for norm "batch".
-    depth : int
-    activation : Activation
-    norm, order : str
-    weight_variance, bias_variance, skip : float
+    first : Weights
+        Those of the inputs.
+    layers : tuple of HiddenLayer
     tangent : bool
         Whether the kernel is the tangent kernel, or the covariance of the outputs.
     """
 
     sets: list[FloatArray]
     batches: list[tuple[int, ...]]
-    depth: int
-    activation: Activation
-    norm: str
-    order: str
-    weight_variance: float
-    bias_variance: float
-    skip: float
+    first: Weights
+    layers: tuple[HiddenLayer, ...]
     tangent: bool
+
+    @property
+    def depth(self) -> int:
+        """Number of hidden layers."""
+        return len(self.layers)
 
     @property
     def name(self) -> str:
@@ -152,10 +177,6 @@ class Network:
         """Numbers of rows and columns of the kernel."""
         return self.sets[0].shape[1], self.sets[-1].shape[1]
 
-    def weighed(self, products: FloatArray) -> FloatArray:
-        """Return σ_w² times a matrix, plus σ_b²."""
-        return self.weight_variance * products + self.bias_variance
-
 
 @dataclass(frozen=True)
 class FiniteNetwork(Network):
@@ -166,7 +187,7 @@ class FiniteNetwork(Network):
     @property
     def is_batched(self) -> bool:
         """Whether the output of a sample depends on its batch."""
-        return self.norm == "batch" and self.depth > 0
+        return any(layer.rows.norm.axis == "batch" for layer in self.layers)
 
     def groups(self) -> list[slice]:
         """Return the columns of each batch."""
@@ -176,28 +197,29 @@ class FiniteNetwork(Network):
     def kernel(self, rng: np.random.Generator) -> FloatArray:
         """Return the kernel of one network with weights from a generator."""
         inputs = self.inputs
-        layers: list[_Layer] = []
-        gram = self.weighed(inputs.T @ inputs / len(inputs))
-        h = self._product(rng, inputs, self.width)[1] if self.depth else inputs
-        stream = h
-        for layer in range(self.depth):
-            parts = [self._layer(h[:, at]) for at in self._groups()]
+        made: list[_Made] = []
+        gram = self.first.weighed(inputs.T @ inputs / len(inputs))
+        if not self.layers:
+            return gram
+        h = _product(rng, self.first, inputs, self.width)[1]
+        for number, layer in enumerate(self.layers, 1):
+            parts = [_rows(layer.rows, h[:, at]) for at in self._groups()]
             stream = np.concatenate([part.x for part in parts], axis=1)
             outputs = np.concatenate([part.outputs() for part in parts], axis=1)
-            last = layer == self.depth - 1
-            weights, product = self._product(rng, outputs, 1 if last else self.width)
-            layers.append(_Layer(parts, gram, weights))
-            gram = self.weighed(outputs.T @ outputs / self.width)
-            h = self.skip * stream + product
-        if not self.tangent or not self.depth:
-            return gram + (self.skip**2 / self.width * stream.T @ stream if self.depth else 0.0)
-        return gram + self._of_earlier_layers(layers)
+            width = 1 if number == self.depth else self.width
+            weights, product = _product(rng, layer.weights, outputs, width)
+            made.append(_Made(parts, gram, weights))
+            gram = layer.weights.weighed(outputs.T @ outputs / self.width)
+            h = layer.skip * stream + product
+        if self.tangent:
+            return gram + self._of_earlier_layers(made)
+        return gram + layer.skip**2 / self.width * stream.T @ stream
 
     def _groups(self) -> list[slice]:
         """Return the columns that one layer takes together: those of a batch, or all."""
         return self.groups() if self.is_batched else [slice(0, sum(self.sizes))]
 
-    def _of_earlier_layers(self, layers: list[_Layer]) -> FloatArray:
+    def _of_earlier_layers(self, made: list[_Made]) -> FloatArray:
         """Return the part of the tangent kernel of all weights but those of the output."""
         samples, groups = sum(self.sizes), self._groups()
         total = np.zeros((samples, samples))
@@ -207,13 +229,18 @@ class FiniteNetwork(Network):
             np.eye(at.stop - at.start)[None] if self.is_batched else np.ones((1, 1, samples))
             for at in groups
         ]
-        for number in reversed(range(len(layers))):
-            layer, is_last = layers[number], number == len(layers) - 1
-            for place, part in enumerate(layer.parts):
-                deltas[place] = self._down(layer, part, deltas[place], is_last)
+        for number in reversed(range(len(made))):
+            (parts, grams, weights), is_last = made[number], number == len(made) - 1
+            for place, part in enumerate(parts):
+                # The gradient with respect to h, from that with respect to the next h.
+                through: FloatArray = np.tensordot(weights, deltas[place], axes=(0, 0))
+                stream = self.layers[number].skip * deltas[place]
+                if is_last:  # the output is coordinate 0 of its layer
+                    stream = np.concatenate([stream, np.zeros_like(through[1:])])
+                deltas[place] = part.down(through, stream)
             for b, first in enumerate(groups):
                 for c, second in enumerate(groups):
-                    gram = layer.gram[first, second]
+                    gram = grams[first, second]
                     if self.is_batched:
                         moved = np.tensordot(deltas[b] @ gram, deltas[c], axes=((0, 2), (0, 2)))
                     else:
@@ -221,36 +248,28 @@ class FiniteNetwork(Network):
                     total[first, second] += moved
         return total
 
-    def _down(self, layer: _Layer, part: Rows, delta: FloatArray, is_last: bool) -> FloatArray:
-        """Return the gradient with respect to h of a layer, given that of the next layer."""
-        through: FloatArray = np.tensordot(layer.weights, delta, axes=(0, 0))
-        stream = self.skip * delta
-        if is_last:
-            # The output is coordinate 0 of its layer.
-            stream = np.zeros_like(through)
-            stream[:1] = self.skip * delta
-        return part.down(through, stream)
 
-    def _layer(self, h: FloatArray) -> Rows:
-        """Return a layer of some columns, or raise."""
-        layer = RowMap(self.activation, as_norm(self.norm), ORDERS[self.order], h.shape[1])
-        normed = layer.normalise(layer.argument(h))
-        if normed.spread is not None and not (normed.spread > 0.0).all():
-            allowed = f'samples that norm="{self.norm}" can divide by their deviation'
-            raise ArgumentError("x", "a row or a sample without variance", allowed)
-        return layer.rows(h, normed)
-
-    def _product(
-        self, rng: np.random.Generator, a: FloatArray, outputs: int
-    ) -> tuple[FloatArray, FloatArray]:
-        """Return new weights, and their product with activations plus new biases."""
-        scale = np.sqrt(self.weight_variance / len(a))
-        weights = scale * rng.standard_normal((outputs, len(a)))
-        biases = np.sqrt(self.bias_variance) * rng.standard_normal((outputs, 1))
-        return weights, weights @ a + biases
+def _rows(row_map: RowMap, h: FloatArray) -> Rows:
+    """Return the rows of a layer at some columns, or raise."""
+    layer = row_map._replace(batch=h.shape[1])
+    normed = layer.normalise(layer.argument(h))
+    if normed.spread is not None and not (normed.spread > 0.0).all():
+        allowed = f'samples that norm="{layer.norm.name}" can divide by their deviation'
+        raise ArgumentError("x", "a row or a sample without variance", allowed)
+    return layer.rows(h, normed)
 
 
-class _Layer(NamedTuple):
+def _product(
+    rng: np.random.Generator, law: Weights, a: FloatArray, outputs: int
+) -> tuple[FloatArray, FloatArray]:
+    """Return new weights, and their product with activations plus new biases."""
+    scale = np.sqrt(law.variance / len(a))
+    weights = scale * rng.standard_normal((outputs, len(a)))
+    biases = np.sqrt(law.bias) * rng.standard_normal((outputs, 1))
+    return weights, weights @ a + biases
+
+
+class _Made(NamedTuple):
     """One layer of one network.
 
     Attributes
@@ -276,15 +295,12 @@ def simulated_kernel(
     Raises
     ------
     ArgumentError
-        If a sample or a row cannot be normalized, or the derivative of the activation is not known.
+        If a sample or a row cannot be normalized.
     NonFiniteError
         If a kernel overflows.
     ResultTooLargeError
         If the kernels or the weights would not fit in memory.
     """
-    network.activation.check()
-    if network.tangent:
-        require_derivative(network.activation)
     samples, (rows, columns) = sum(network.sizes), network.shape
     # The matrices between hidden layers, and the normals that one of them is made from.
     weights = network.width**2 * (network.depth if network.depth > 1 else 0)

@@ -21,10 +21,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import block_diag
 
-from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc.chain.activations import slope_at
-from bnmc.chain.layers import RowMap, Rows
-from bnmc.chain.norms import as_norm
+from bnmc.chain.layers import Rows
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.batch_integrals import BatchLaw
 from bnmc.infinite_width.batch_points import normal_points
@@ -37,7 +35,7 @@ _MOST = 1 << 18
 
 
 class RowPaths(BatchNetwork):
-    """A network of the order "norm-activation" with skip connections and at least two layers."""
+    """A network of the order "norm-activation" with skip connections between its layers."""
 
     @property
     def steps(self) -> int:
@@ -68,26 +66,26 @@ class RowPaths(BatchNetwork):
         """Return an estimate of the kernel from some random paths."""
         normals = normal_points(sum(self.sizes), points, rng)
         h, weight, tangents = self._first(normals)
-        for depth in range(1, self.depth + 1):
-            layers = [self._layer(part) for part in h]
+        for depth, (row_map, weights, skip) in enumerate(self.layers, 1):
+            layers = [row_map._replace(batch=part.shape[1]).rows(part) for part in h]
             a = np.concatenate([layer.outputs() for layer in layers], axis=1)
-            fresh = self._blocks(self.weighed(a.T @ a / points))
+            fresh = self._blocks(weights.weighed(a.T @ a / points))
             moved = {
                 (i, j): weight * _through_norms(layers[i], layers[j], tangent)
                 for (i, j), tangent in tangents.items()
             }
             for (i, j), tangent in moved.items():
-                ends = [slope_at(self.activation, layers[batch].x) for batch in (i, j)]
+                ends = [slope_at(row_map.activation, layers[batch].x) for batch in (i, j)]
                 seen = np.einsum("pi,pij,pj->ij", ends[0], tangent, ends[1], optimize=True)
-                fresh[i, j] += self.weight_variance * seen / points
-            tangents = {key: self.skip**2 * block + fresh[key] for key, block in moved.items()}
+                fresh[i, j] += weights.variance * seen / points
+            tangents = {key: skip**2 * block + fresh[key] for key, block in moved.items()}
             x = np.concatenate([layer.x for layer in layers], axis=1)
             report()
             if depth < self.depth:
                 h, weight = self._next(a, x, depth, rng), np.ones(1)
         if self.tangent:
             return self.assembled({key: block.mean(axis=0) for key, block in tangents.items()})
-        stream = self._blocks(self.skip**2 * (x.T @ x) / points)
+        stream = self._blocks(skip**2 * (x.T @ x) / points)
         return self.assembled({key: fresh[key] + block for key, block in stream.items()})
 
     def _first(
@@ -98,7 +96,7 @@ class RowPaths(BatchNetwork):
         products = self.products(parts)
         laws = [self.law(products[i, i], 0, i) for i in range(len(parts))]
         # Batches of all scales are alike.
-        scales = [np.sqrt(self.weight_variance / len(parts[0]) / law.trace) for law in laws]
+        scales = [np.sqrt(self.first.variance / len(parts[0]) / law.trace) for law in laws]
         units = np.hstack([scale * part for scale, part in zip(scales, parts, strict=True)])
         factor = _factor(units.T @ units, laws)
         z = normals[:, : factor.shape[1]]
@@ -117,10 +115,10 @@ class RowPaths(BatchNetwork):
         self, a: FloatArray, x: FloatArray, depth: int, rng: np.random.Generator
     ) -> list[FloatArray]:
         """Return the deviations of h of the next layer."""
-        points, samples = x.shape
+        (points, samples), (_, weights, skip) = x.shape, self.layers[depth - 1]
         outputs = np.hstack([part - part.mean(axis=1, keepdims=True) for part in self._split(a)])
-        covariance = self.weight_variance * (outputs.T @ outputs) / points
-        rows = self._blocks(covariance + self.skip**2 * (x.T @ x) / points)
+        covariance = weights.variance * (outputs.T @ outputs) / points
+        rows = self._blocks(covariance + skip**2 * (x.T @ x) / points)
         laws = [self.law(rows[i, i], depth, i) for i in range(len(self.sizes))]
         if self.tangent:
             for batch, law in enumerate(laws):
@@ -131,7 +129,7 @@ class RowPaths(BatchNetwork):
         order = rng.permutation(points // 2)
         both = np.concatenate([order, order + points // 2])
         normals = normal_points(samples, points, rng)[both]
-        h = self.skip * x + normals[:, : factor.shape[1]] @ factor.T
+        h = skip * x + normals[:, : factor.shape[1]] @ factor.T
         return self._split(h)
 
     def _require_finite_variance(self, law: BatchLaw, batch: int) -> None:
@@ -145,10 +143,6 @@ class RowPaths(BatchNetwork):
                 'estimates of the tangent kernel have infinite variance; method="monte-carlo" '
                 "gives those of single networks",
             )  # fmt: skip
-
-    def _layer(self, h: FloatArray) -> Rows:
-        """Return the layer of some rows of a batch."""
-        return RowMap(self.activation, as_norm("batch"), NORM_FIRST, h.shape[1]).rows(h)
 
     def _split(self, rows: FloatArray) -> list[FloatArray]:
         """Return the rows of each batch."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bnmc._support.machine import available_processors, one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
 from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.infinite_width.networks import Weights
 from bnmc.mean_field.duals.duals import require_accuracy
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
@@ -27,17 +28,22 @@ class TiledKernel:
     ----------
     inputs : list of ndarray of shape (features, samples)
         One set, or two.
-    depth : int
-    layer : PairwiseLayer
-        The hidden layers.
+    first : Weights
+        Those of the inputs.
+    layers : sequence of PairwiseLayer
+        The hidden layers, each with the weights behind it.
     tangent : bool
         Whether the kernel is the tangent kernel, or the covariance of the outputs.
     """
 
     def __init__(
-        self, inputs: list[FloatArray], depth: int, layer: PairwiseLayer, tangent: bool
+        self,
+        inputs: list[FloatArray],
+        first: Weights,
+        layers: Sequence[PairwiseLayer],
+        tangent: bool,
     ) -> None:
-        self.inputs, self.depth, self.layer, self.tangent = inputs, depth, layer, tangent
+        self.inputs, self.first, self.layers, self.tangent = inputs, first, layers, tangent
 
     def compute(
         self, name: str, rtol: float, dtype: str, progress: bool | Progress
@@ -83,32 +89,32 @@ class TiledKernel:
                 pool.shutdown(cancel_futures=True)
             report(len(tiles), len(tiles))
         if not np.isfinite(result).all():
-            raise NonFiniteError(None, self.depth, "kernel")
+            raise NonFiniteError(None, len(self.layers), "kernel")
         if place is not None:
             result = result[place[:, None], place]
-        require_accuracy(self.layer.sigma.name, error, rtol, result)
+        names = dict.fromkeys(layer.sigma.name for layer in self.layers)
+        require_accuracy(", ".join(names), error, rtol, result)
         return result
 
     def _levels(self, x: FloatArray, argument: str) -> tuple[FloatArray, list[Level]]:
         """Return the variances of h_0 of one set of inputs, and its levels of all layers."""
         with np.errstate(over="ignore"):
             first = variances = self._first(np.einsum("fs,fs->s", x, x))
+        _require_finite(variances, 0)
         levels: list[Level] = []
-        for layer in range(self.depth + 1):
-            if not np.isfinite(variances).all():
-                raise NonFiniteError(None, layer, "variance")
-            if layer < self.depth:
-                levels.append(self.layer.levels(variances, self.tangent))
-                if levels[-1].flat is not None:
-                    allowed = f'samples that norm="{self.layer.norm}" can divide by their deviation'
-                    without = f"sample {levels[-1].flat} without variance"
-                    raise ArgumentError(argument, without, allowed)
-                variances = levels[-1].following
+        for number, layer in enumerate(self.layers, 1):
+            levels.append(layer.levels(variances, self.tangent))
+            if levels[-1].flat is not None:
+                allowed = f'samples that norm="{layer.norm}" can divide by their deviation'
+                without = f"sample {levels[-1].flat} without variance"
+                raise ArgumentError(argument, without, allowed)
+            variances = levels[-1].following
+            _require_finite(variances, number)
         return first, levels
 
     def _first(self, products: FloatArray) -> FloatArray:
-        layer, features = self.layer, self.inputs[0].shape[0]
-        return np.asarray(layer.weight_variance / features * products + layer.bias_variance)
+        features = self.inputs[0].shape[0]
+        return np.asarray(self.first.variance / features * products + self.first.bias)
 
     def _tile(
         self, sides: list[tuple[FloatArray, list[Level]]], i: slice, j: slice
@@ -122,15 +128,20 @@ class TiledKernel:
             if on_diagonal:
                 np.fill_diagonal(kernel, sides[0][0][i])
             tangent = kernel if self.tangent else None
-            for first, second in zip(sides[0][1], sides[-1][1], strict=True):
-                levels = first.at(i), second.at(j)
-                kernel, tangent, more = self.layer.step(*levels, kernel, tangent, on_diagonal)
+            for layer, *both in zip(self.layers, sides[0][1], sides[-1][1], strict=True):
+                levels = both[0].at(i), both[1].at(j)
+                kernel, tangent, more = layer.step(*levels, kernel, tangent, on_diagonal)
                 error = max(error, more)
         result = kernel if tangent is None else tangent
         if on_diagonal:
             # Products of the same numbers, in one order or the other, may round differently.
             result = 0.5 * (result + result.T)
         return result, error
+
+
+def _require_finite(variances: FloatArray, layer: int) -> None:
+    if not np.isfinite(variances).all():
+        raise NonFiniteError(None, layer, "variance")
 
 
 def _tiles(rows: int, columns: int, symmetric: bool) -> Iterator[tuple[slice, slice]]:

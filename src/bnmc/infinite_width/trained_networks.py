@@ -15,14 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from bnmc._support.arguments import (
-    choice,
-    finite_array,
-    generator,
-    integer,
-    integers,
-    real,
-)
+from bnmc._support.arguments import choice, finite_array, generator, integer, integers, real
 from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError

@@ -104,10 +104,10 @@ def _arc_cosine(power: int, cosine: FloatArray, sine: FloatArray, rest: FloatArr
 # --- homogeneous functions of degree 1
 
 
-def signs(cosine: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return E|u||v| and E sign(u) sign(v) for variances 1 and given correlations."""
-    arc = (2.0 / np.pi) * np.arcsin(cosine)
-    return (2.0 / np.pi) * _sine(cosine) + cosine * arc, arc
+def signs(cosine: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return E|u||v|, E sign(u) sign(v) and E|u| 2δ(v) for variances 1 and given correlations."""
+    arc, sine = (2.0 / np.pi) * np.arcsin(cosine), (2.0 / np.pi) * _sine(cosine)
+    return sine + cosine * arc, arc, sine
 
 
 def homogeneous(left: float, right: float) -> ClosedForm:
@@ -121,7 +121,7 @@ def homogeneous(left: float, right: float) -> ClosedForm:
 
     def pair(p: FloatArray, q: FloatArray, c: FloatArray) -> tuple[FloatArray, FloatArray]:
         scale, cosine = scale_and_correlation(p, q, c)
-        absolute, arc = signs(cosine)
+        absolute, arc, _ = signs(cosine)
         return scale * (odd * cosine + even * absolute), odd + even * arc
 
     return ClosedForm(pair, lambda q: centre * np.sqrt(q))

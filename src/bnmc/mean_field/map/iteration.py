@@ -1,10 +1,10 @@
 """One step and the iterates of the mean-field map, with an estimate of their errors.
 
-`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`.  Layers without norm
+`step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`, and `iterates` passes
+layers that may differ in anything but the number of samples.  Layers without norm
 over the batch are sums of series or closed forms: `bnmc.mean_field.pairwise_layer`.  With such a
 norm, homogeneous activations use `homogeneous_map`, and others `pairwise_maps` on lattices with 8
 random shifts: each shift has its own trajectory, so the standard errors include propagated errors.
-Each layer of a trajectory may be of another kind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bnmc._support.machine import available_memory
 from bnmc.chain.activations import homogeneous_slopes
 from bnmc.chain.chain import Chain
 from bnmc.chain.layers import Layer
-from bnmc.chain.needs import NO_SKIP, require
+from bnmc.chain.needs import GRAM_IS_STATE, require
 from bnmc.errors import (
     ArgumentError,
     NonFiniteError,
@@ -174,28 +174,20 @@ def _run(
     chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
-    mixes_samples = chain.normalization.axis == "batch" or chain.convolution is not None
-    require(
-        chain,
-        (NO_SKIP,),
-        "with a skip connection the next Gram matrix depends on more than this one; "
-        "bnmc.simulate measures this chain"
-        if mixes_samples
-        else "bnmc.mean_field.CorrelationMap.of(chain) has skip connections",
-    )
+    require(chain, GRAM_IS_STATE)
     depth = integer("depth", depth, low=0)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
     key = draw_key(rng)
     chain.activation.check()
     given = finite_array(name, G0, shape=(chain.batch, chain.batch))
-    gram, layer = validate_gram(given, name), chain.layers[1]
-    with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
-        first = _seen(layer, gram, 1, name, float(np.finfo(given.dtype).eps))
-        size, available = 2 * (depth + 1) * gram.nbytes, available_memory()
-        if size > available:
-            raise ResultTooLargeError("depth", size, available, "go on from the last layer")
-        return _refined([layer] * depth, gram, first, _method(layer), key, rtol, max_nodes)
+    gram, rounding = validate_gram(given, name), float(np.finfo(given.dtype).eps)
+    layers = chain.layers[1:]
+    return iterates(layers, depth, gram, key, rtol, max_nodes, name=name, rounding=rounding)
+
+
+# The methods of layers.  A trajectory has the last one of its layers' methods.
+_METHODS = ("pairwise", "homogeneous", "lattice")
 
 
 def _method(layer: Layer) -> str:
@@ -286,26 +278,53 @@ def _mapped(
     return np.array([gram for gram, _ in steps]), max(error for _, error in steps), 0
 
 
-def _refined(
+def iterates(
     layers: Sequence[Layer],
+    depth: int,
     gram: FloatArray,
-    first: Rows | _Pairs,
-    method: str,
     key: int,
     rtol: float,
     max_nodes: int,
+    *,
+    name: str = "G0",
+    rounding: float = EPSILON,
 ) -> MeanFieldTrajectory:
     """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds.
 
-    If `method` is not "lattice", no layer needs one: return a single trajectory.
+    If no layer needs a lattice, return a single trajectory.  The caller compares the error with
+    `rtol`.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        At most `depth`, and at least one: layer 1, 2, …; the last one repeats.  Each is without
+        skip connection.  For depth 0, layer 1 checks the matrix.
+    depth : int
+    gram : ndarray of shape (batch, batch)
+        What layer 1 maps.
+    key : int
+        Key of the shifts.
+    rtol : float
+    max_nodes : int
+    name : str
+        The argument that the matrix is.
+    rounding : float
+        Relative rounding error of the matrix.
     """
-    on_lattices = method == "lattice"
+    size, available = 2 * (depth + 1) * gram.nbytes, available_memory()
+    if size > available:
+        raise ResultTooLargeError("depth", size, available, "go on from the last layer")
+    method = max(map(_method, layers), key=_METHODS.index)
+    on_lattices = method == _METHODS[-1]
     shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
-    for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
-        finer = (next_angles / angles) ** 2
-        run = _iterated(layers, gram, first, angles, shifts, rtol, max_nodes / finer)
-        if run.error <= rtol or not 0 < run.nodes * finer <= max_nodes:
-            break
+    with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
+        first = _seen(layers[0], gram, 1, name, rounding)
+        for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
+            finer = (next_angles / angles) ** 2
+            refinable = max_nodes / finer
+            run = _iterated(layers, depth, gram, first, angles, shifts, rtol, refinable)
+            if run.error <= rtol or not 0 < run.nodes * finer <= max_nodes:
+                break
     return replace(run, method=method, key=key if on_lattices else None)
 
 
@@ -316,6 +335,7 @@ def _require_finite(gram: FloatArray, layer: int) -> None:
 
 def _iterated(
     layers: Sequence[Layer],
+    depth: int,
     gram: FloatArray,
     first: Rows | _Pairs,
     angles: int,
@@ -335,7 +355,8 @@ def _iterated(
     """
     grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
     states = np.repeat(gram[None], len(shifts), axis=0)
-    for number, layer in enumerate(layers, 1):
+    for number in range(1, depth + 1):
+        layer = layers[min(number, len(layers)) - 1]
         seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
         states, error, nodes = _mapped(layer, seen, angles, shifts)
         most = max(most, nodes)
@@ -348,7 +369,7 @@ def _iterated(
         if worst > rtol and 0 < most <= refinable:
             break
     return MeanFieldTrajectory(
-        layers=np.arange(len(layers) + 1),
+        layers=np.arange(depth + 1),
         gram=np.array(grams),
         stderr=np.array(stderrs),
         error=worst,

@@ -2,8 +2,7 @@
 
 A row of h = gain · W a + b has one entry per sample.  Given the Gram matrix G = aᵀa/width of the
 layer before, it is normal with mean 0 and covariance gain² G + ``bias_variance`` 11ᵀ at infinite
-width, with the average C(G) over taps in place of G for a convolution.  `_row_covariance` is the
-only function that goes from G to that covariance.
+width, with the average C(G) over taps in place of G for a convolution.
 
 A norm over the features divides each sample by the root mean square of its features.  At infinite
 width the mean over all of them, or over those of a group, is 0 and the mean square is the variance
@@ -26,14 +25,13 @@ In the eigenvectors of S both are diagonal, so S may be singular.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
-from bnmc.chain.layers import Layer
+from bnmc.chain.layers import Layer, RowMap
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
@@ -94,32 +92,62 @@ def follows_activation(layer: Layer) -> bool:
 def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> Rows:
     """Return the law of a row, as the normalization of a layer sees it.
 
+    The covariance of the row is gain² G, or gain² C(G) plus the variance of a bias; see
+    `Linear.covariance`.
+
     Parameters
     ----------
     layer : Layer
-        Its batch size, gain, bias, convolution, normalization and eps are used.
     gram : ndarray of shape (batch, batch)
         The Gram matrix G of the layer before.
     rounding : float
-        Relative rounding error of G.  Eigenvalues λ ≤ batch · rounding · ‖G‖_∞ count as 0.
+        Relative rounding error of G.
     """
-    norm, n, eps = layer.rows.norm, layer.rows.batch, layer.rows.eps
-    plain = norm.is_identity or follows_activation(layer)
-    scale = float(1 if plain else n)
-    none = np.zeros(0)
-    zero = Rows(np.zeros((n, 0)), none, none, float(plain or eps > 0), scale)
-    covariance = _row_covariance(layer, gram)
-    if norm.axis == "features" and not plain:
-        return _rows_of_samples(covariance, n, eps, rounding)
-    if covariance is None:
+    linear, rows = layer
+    covariance = linear.covariance(shows_bias=not rows.hides_common_part())(gram)
+    return rows_of(rows, covariance, linear.gain, rounding)
+
+
+def rows_of(
+    row_map: RowMap, matrix: FloatArray, gain: float = 1.0, rounding: float = EPSILON
+) -> Rows:
+    """Return the law of a row of covariance gain² · matrix, as the normalization sees it.
+
+    Parameters
+    ----------
+    row_map : RowMap
+        Its batch size, normalization, order and eps are used.
+    matrix : ndarray of shape (batch, batch)
+    gain : float
+    rounding : float
+        Relative rounding error of the matrix.  Eigenvalues λ ≤ batch · rounding · ‖matrix‖_∞ count
+        as 0.
+    """
+    norm, n, eps = row_map.norm, row_map.batch, row_map.eps
+    on_rows = norm.axis == "batch"
+    on_samples = norm.axis == "features" and row_map.order != ACTIVATION_FIRST
+    none, scale = np.zeros(0), float(n if on_rows else 1)
+    divides = on_rows or on_samples
+    zero = Rows(np.zeros((n, 0)), none, none, float(not divides or eps > 0), scale)
+    largest = float(np.abs(matrix).max())
+    if largest == 0.0:
         return zero
+    covariance = _Covariance(matrix / largest, (largest, gain, gain))
+    if on_samples:
+        variances = np.diagonal(covariance.matrix) + covariance.divided(eps)
+        if not (variances > 0.0).all():
+            return replace(zero, damping=0.0)
+        if np.isinf(variances).any():  # the rows are negligible beside eps
+            return zero
+        spread = np.sqrt(variances)
+        covariance = _Covariance(covariance.matrix / (spread[:, None] * spread), ())
     basis = _seen_basis(norm, n)
     values, vectors = np.linalg.eigh(basis.T @ covariance.matrix @ basis)
     seen = values > n * rounding * np.abs(covariance.matrix).sum(axis=0).max()
     if not seen.any():
         return zero
     values, vectors = values[seen], basis @ vectors[:, seen]
-    if plain:
+    if not on_rows:
         values = covariance.multiplied(values)
         return Rows(vectors, values, np.zeros_like(values), 1.0, scale)
     trace = float(values.sum())
@@ -128,26 +156,6 @@ def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> 
         return zero
     values = values / trace
     return Rows(vectors, values, values, damping if damping > _UNDAMPED else 0.0, scale)
-
-
-def _rows_of_samples(
-    covariance: _Covariance | None, batch: int, eps: float, rounding: float
-) -> Rows:
-    """Return the law of a row whose samples are divided by their standard deviations."""
-    none = np.zeros(0)
-    if covariance is None:
-        return Rows(np.zeros((batch, 0)), none, none, float(eps > 0), 1.0)
-    variances = np.diagonal(covariance.matrix) + covariance.divided(eps)
-    if not (variances > 0.0).all():
-        return Rows(np.zeros((batch, 0)), none, none, 0.0, 1.0)
-    if np.isinf(variances).any():  # the rows are negligible beside eps
-        return Rows(np.zeros((batch, 0)), none, none, 1.0, 1.0)
-    spread = np.sqrt(variances)
-    matrix = covariance.matrix / (spread[:, None] * spread)
-    values, vectors = np.linalg.eigh(matrix)
-    seen = values > batch * rounding * np.abs(matrix).sum(axis=0).max()
-    values, vectors = values[seen], vectors[:, seen]
-    return Rows(vectors, values, np.zeros_like(values), 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -173,19 +181,6 @@ class _Covariance:
         return value
 
 
-def _row_covariance(layer: Layer, gram: FloatArray) -> _Covariance | None:
-    """Return the covariance of a row of h given the Gram matrix G; None if it is 0.
-
-    It is gain² G, or gain² C(G) plus the variance of a bias; see `Linear.covariance`.
-    """
-    linear = layer.linear
-    covariance = linear.covariance(shows_bias=not layer.rows.hides_common_part())(gram)
-    largest = float(np.abs(covariance).max())
-    if largest == 0.0:
-        return None
-    return _Covariance(covariance / largest, (largest, linear.gain, linear.gain))
-
-
 def _seen_basis(norm: Norm, batch: int) -> FloatArray:
     """Return an orthonormal basis, in columns, of the rows that the normalization sees."""
     if not norm.hides_common_part:
@@ -198,10 +193,10 @@ def _seen_basis(norm: Norm, batch: int) -> FloatArray:
 
 # --- the integral over z
 
-# Nodes whose contribution, relative to the whole integral, is at most this are left out.
-_CUT = 1e-17
+#: Nodes whose contribution, relative to the whole integral, is at most this are left out.
+CUT = 1e-17
 
-# x of `spaced` starts at _FIRST, where log z is about −46.
+# x starts here, where log z is about −46.
 _FIRST = -3.7
 
 # An x beyond all nodes: the smallest eigenvalue is at least the rounding unit times the largest
@@ -228,14 +223,18 @@ class _Nodes:
     weight: FloatArray
 
 
-def spaced(x: NDArray[np.floating[Any]]) -> tuple[FloatArray, FloatArray]:
-    """Return log z = x − exp(−x) − 2 at nodes x, and its derivative."""
+def log_nodes(
+    first: float, step: float, shift: float = 0.0
+) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
+    """Return the numbers of nodes x from `first` on, log z = x − exp(−x) − 2, and d log z/dx."""
+    index = np.arange(np.floor(first / step), np.ceil(_LAST / step)).astype(np.int64)
+    x = (index + shift) * step
     decay: FloatArray = np.exp(-x)
-    return x - decay - 2.0, 1.0 + decay
+    return index, x - decay - 2.0, 1.0 + decay
 
 
 def laplace_nodes(rows: Rows, step: float, shift: float, growth: float) -> _Nodes:
-    """Return the trapezoidal rule in a variable x with log z = x − exp(−x) up to a constant.
+    """Return the trapezoidal rule in the variable x of `log_nodes`.
 
     The integrands are analytic in log z in a strip about the real line.  They decay doubly
     exponentially in x to the left and exponentially to the right.  So the error of the rule is of
@@ -253,12 +252,10 @@ def laplace_nodes(rows: Rows, step: float, shift: float, growth: float) -> _Node
         The integrands grow at most like (1 + 2 z λ)^growth, with λ the largest eigenvalue of S.
         The nodes end where D(z) times that is negligible.
     """
-    index = np.arange(np.floor(_FIRST / step), np.ceil(_LAST / step)).astype(np.int64)
-    x = (index + shift) * step
-    log_z, slope = spaced(x)
+    index, log_z, slope = log_nodes(_FIRST, step, shift)
     z = np.exp(log_z) / (rows.norm_values.sum() + rows.damping)
     log_weight = 0.5 * np.log(rows.shrinkage(z)).sum(axis=1) - rows.damping * z
     largest = float(rows.norm_values.max(initial=0.0))
-    used = log_weight + growth * np.log1p(2.0 * z * largest) > np.log(_CUT)
+    used = log_weight + growth * np.log1p(2.0 * z * largest) > np.log(CUT)
     z, log_weight = z[used], log_weight[used]
     return _Nodes(index[used], z, np.exp(log_weight) * step * z * slope[used])
