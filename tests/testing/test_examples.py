@@ -1,26 +1,30 @@
-"""The layers in PyTorch and JAX: the default has the law of a chain, and options are recognized."""
+"""Layers in PyTorch and JAX, whose default has the law of a chain, and adapters of other layers."""
 
 import functools
 import re
 import sys
 
+import numpy as np
 import pytest
+from numpy_steps import Network, normalised
 
 import bnmc
-from bnmc.errors import ArgumentError, BackendError, UnknownNameError
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
 from bnmc.testing import (
     LawMismatch,
     assert_same_law,
     examples,
+    from_features_last,
+    from_linear_first,
 )
 
 RELU = bnmc.Chain(20, 5, "relu")
 
 
-def mismatch(step, chain=RELU, **options):
+def causes_of(step, **options):
     with pytest.raises(LawMismatch) as caught:
-        assert_same_law(step, chain, **{"rng": 0, **options})
-    return caught.value
+        assert_same_law(step, RELU, rng=0, **options)
+    return caught.value.causes
 
 
 @pytest.mark.parametrize("framework", ["torch", "jax"])
@@ -39,6 +43,11 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
     for seed in (-1, above):
         with pytest.raises(ArgumentError, match="^seed"):
             build(10, seed=seed)
+
+
+def test_seeds_that_pytorch_does_not_take():
+    with pytest.raises(ArgumentError, match="^seed"):
+        examples.torch_conv_step(10, seed=2**63)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +80,35 @@ def test_layers_of_frameworks(framework, options, words, request):
     if words is None:
         assert_same_law(step, RELU, rng=0, rows=512)
     else:
-        assert re.search(words, mismatch(step).causes[0])
+        assert re.search(words, causes_of(step)[0])
 
 
 def test_examples_know_activations_by_name():
     pytest.importorskip("torch")
     with pytest.raises(UnknownNameError, match="did you mean 'relu'"):
         examples.torch_step(10, "rellu")
+
+
+# --- adapters of layers with other layouts
+
+
+def test_features_last_and_weights_first():
+    rng = np.random.default_rng(1)
+
+    def step(h):  # (batch, features)
+        x = (h - h.mean(axis=0)) / h.std(axis=0)
+        return np.maximum(x, 0.0) @ rng.standard_normal((20, 20)) / np.sqrt(20)
+
+    assert_same_law(from_features_last(step), RELU, rng=0, rows=512)
+    network = Network()
+    block = (lambda a: network.draw() @ a, normalised, network.sigma)
+    assert_same_law(from_linear_first(*block), RELU, rng=0, rows=512)
+    causes_of(from_linear_first(block[0], normalised, np.tanh), rows=512)
+
+
+def test_adapters_refuse_what_is_no_function():
+    for call in (lambda: from_features_last(3), lambda: from_linear_first(np.tanh, 3)):
+        with pytest.raises(ArgumentTypeError):
+            call()
+    with pytest.raises(ArgumentError):
+        from_linear_first(np.tanh)

@@ -150,7 +150,8 @@ def torch_conv_step(
         assert_same_law(torch_conv_step(32, shape=(4, 4)), chain)  # passes
         assert_same_law(torch_conv_step(32, shape=(4, 4), padding="zeros"), chain)  # LawMismatch
     """
-    channels, seed = integer("channels", channels, low=1), integer("seed", seed, low=0)
+    channels = integer("channels", channels, low=1)
+    seed = integer("seed", seed, low=0, high=2**63 - 1)
     eps, weights = real("eps", eps, above=0.0), choice("weights", weights, _TORCH_WEIGHTS)
     choice("padding", padding, ("circular", "zeros", "reflect", "replicate"))
     choice("norm", norm, ("batch", "instance", "flattened"))
