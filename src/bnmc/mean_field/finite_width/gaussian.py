@@ -27,6 +27,15 @@ def packed(matrices: FloatArray) -> FloatArray:
     return np.asarray(matrices[..., i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
 
 
+def unpacked(coordinates: FloatArray) -> FloatArray:
+    """Return the symmetric matrices with some coordinates, shape (..., n, n)."""
+    n = math.isqrt(2 * coordinates.shape[-1])
+    i, j = np.triu_indices(n)
+    matrices = np.empty((*coordinates.shape[:-1], n, n))
+    matrices[..., i, j] = matrices[..., j, i] = coordinates * np.where(i == j, 1.0, math.sqrt(0.5))
+    return matrices
+
+
 def products(rows: FloatArray) -> FloatArray:
     """Return the coordinates of vvᵀ for each row v, shape (rows, p)."""
     i, j = np.triu_indices(rows.shape[1])
@@ -349,13 +358,9 @@ class PathFluctuations:
         """
         layer = integer("layer", layer, low=0, high=len(self.layers) - 1)
         width = self._checked(width, layer)
-        n = self.gram.shape[1]
-        i, j = np.triu_indices(n)
-        size = np.where(i == j, 1.0, math.sqrt(0.5))
-        entries = self.covariances[layer] * size[:, None] * size / width
-        index = np.empty((n, n), dtype=np.intp)
-        index[i, j] = index[j, i] = np.arange(i.size)
-        return np.asarray(entries[index.ravel()][:, index.ravel()].reshape(n, n, n, n))
+        # Both axes of the coordinates become those of a matrix.
+        rows = unpacked(self.covariances[layer] / width)
+        return unpacked(np.moveaxis(rows, 0, -1))
 
     def band(
         self,
@@ -392,12 +397,10 @@ class PathFluctuations:
         from scipy.special import ndtri
 
         limits = []
-        i, j = np.triu_indices(self.gram.shape[1])
-        size = np.where(i == j, 1.0, math.sqrt(2.0))
         for gram, covariance in zip(self.gram, self.covariances, strict=True):
             gradient = gradient_at(observable, gram)
-            packed = gradient[i, j] * size
+            direction = packed(gradient)
             centre = observable(gram) if callable(observable) else np.sum(gradient * gram)
-            spread = math.sqrt(max(float(packed @ covariance @ packed), 0.0) / width)
+            spread = math.sqrt(max(float(direction @ covariance @ direction), 0.0) / width)
             limits.append([float(centre) + float(ndtri(tail)) * spread for tail in tails])
         return np.array(limits).T

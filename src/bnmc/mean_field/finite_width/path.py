@@ -63,7 +63,7 @@ import numpy as np
 
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products
+from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products, unpacked
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
@@ -114,7 +114,7 @@ def path_fluctuations(
             layers=np.arange(len(grams)),
             gram=grams,
             covariances=np.mean(replicates, axis=0),
-            stderr=_standard_error(traces),
+            stderr=traces.std(axis=0, ddof=1) / math.sqrt(_REPLICATES),
             nonlinearity=_nonlinearity(*(np.mean(x, axis=0) for x in (squares, carried, traces))),
             points=2 * _REPLICATES << exponent,
         )
@@ -130,10 +130,6 @@ def _nonlinearity(squares: FloatArray, carried: FloatArray, traces: FloatArray) 
         share = math.sqrt(max(carried[layer + 1] / traces[layer + 1], 0.0))
         errors[layer + 1] = share * (errors[layer] + max(squares[layer], 0.0))
     return errors
-
-
-def _standard_error(traces: FloatArray) -> FloatArray:
-    return np.asarray(traces.std(axis=0, ddof=1) / math.sqrt(len(traces)))
 
 
 def _replicate(
@@ -218,17 +214,10 @@ def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
         # factor.
         seen = np.einsum("ia,ij,ja->a", rows.vectors, covariance, rows.vectors)
         inverse = rows.vectors / np.sqrt(seen)
-    i, j = np.triu_indices(n)
-    scale = np.where(i == j, 0.5, math.sqrt(0.5))
+    basis = unpacked(np.eye(n * (n + 1) // 2))
     if chain.convolution is not None:
-        basis = np.zeros((i.size, n, n))
-        basis[np.arange(i.size), i, j] += scale
-        basis[np.arange(i.size), j, i] += scale
-        images = inverse.T @ chain.convolution.covariance(basis) @ inverse
-        return packed(images).T
-    images = inverse[i][:, :, None] * inverse[j][:, None, :]
-    images = (images + images.swapaxes(1, 2)) * scale[:, None, None]
-    return packed(images).T
+        basis = chain.convolution.covariance(basis)
+    return packed(inverse.T @ basis @ inverse).T
 
 
 # --- what a normalization adds
