@@ -104,7 +104,7 @@ def test_given_angle(monkeypatch):
 
     def found(order):
         function = Turned(activation, angle, edge)
-        return np.array(joint_moments._given_angle(function, n, breaks, kinks, order))
+        return np.array(joint_moments._moments_given(function, n, breaks, kinks, order))
 
     transformed = found(20)
     monkeypatch.setattr(joint_moments, "LEAST_BATCH", 10**9)

@@ -424,11 +424,11 @@ def uncentred_moments(
         if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
         given = [
-            _given_angle(Turned(activation, angle, sigma.edge), batch, breaks, kinks, order)
+            _moments_given(Turned(activation, angle, sigma.edge), batch, breaks, kinks, order)
             for angle in nodes.angle.tolist()
         ]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
-        if len(results) > 1 and _difference(results[-1], results[-2], batch) <= agreed:
+        if len(results) > 1 and _noise_difference(results[-1], results[-2], batch) <= agreed:
             break
     return results[-1], results[-2]
 
@@ -446,7 +446,7 @@ def angle_rule(
     return angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
-def _given_angle(
+def _moments_given(
     function: Turned, batch: int, breaks: FloatArray, kinks: FloatArray, order: int
 ) -> _JointMoments:
     """Return the joint moments given ψ; `breaks` and `kinks` are those of σ."""
@@ -460,7 +460,7 @@ def _given_angle(
     return _raw_moments(mean, products, nested, batch)
 
 
-def _difference(first: _JointMoments, second: _JointMoments, batch: int) -> float:
+def _noise_difference(first: _JointMoments, second: _JointMoments, batch: int) -> float:
     """Return the largest difference of the noise, relative to its trace in each sector."""
     noise = zip(*(noises(joint.covariance, batch) for joint in (first, second)), strict=True)
     return max(float(np.abs(a - b).max() / np.trace(a)) for a, b in noise)

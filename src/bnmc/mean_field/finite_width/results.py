@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer, real
+from bnmc._support.arguments import integer, integers, real
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NORM_OVER_BATCH, require
@@ -339,11 +339,9 @@ class Fluctuations:
             If the gradient at G* has no variance, as that of ``‖G − G*‖²``, or is not finite; or if
             `lags` are not integers >= 0.
         """
-        steps = np.atleast_1d(np.asarray(lags))
-        if steps.ndim != 1 or not np.issubdtype(steps.dtype, np.integer):
+        steps = np.atleast_1d(integers("lags", lags, low=0)).astype(np.int64)
+        if steps.ndim != 1:
             raise ArgumentTypeError("lags", lags, "one-dimensional array of integers >= 0")
-        if steps.size and steps.min() < 0:
-            raise ArgumentError("lags", int(steps.min()), "integers >= 0")
         parts = self._parts(gradient_at(observable, self.fixed_point.gram))
         sizes = [float(np.sum((part @ s.variance) * part)) for part, s in self._with(parts)]
         scale = sum(float(np.sum(part * part)) for part in parts) * _total(self.sectors)

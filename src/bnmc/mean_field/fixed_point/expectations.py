@@ -255,9 +255,8 @@ def _density_ratio(point: SymmetricFixedPoint, batch: float) -> float:
 _ANGLE_ORDER, _WIDEST_ANGLE = 20, 1.5
 
 
-@dataclass(frozen=True)
-class AngleAverage:
-    """The law of ψ for one stretch √(g₀/(n g₁)), and columns of a table at its nodes.
+class AngleNodes(NamedTuple):
+    """A rule for the law of ψ with one stretch √(g₀/(n g₁)).
 
     Attributes
     ----------
@@ -265,21 +264,19 @@ class AngleAverage:
         n ≥ 2, an integer or ``inf``.
     stretch : float
         √(g₀/(n g₁)) ≥ 0, which is finite for infinite n as well.
-    zeta, cosine, weight : ndarray of shape (nodes,)
-        √n sin ψ′, cos ψ′, and weights that sum to 1.
-    columns : ndarray of shape (columns, nodes)
-        Expectations over x given ψ.
+    angle, zeta, cosine, weight : ndarray of shape (nodes,)
+        ψ, √n sin ψ′, cos ψ′, and weights that sum to 1.
     """
 
     batch: float
     stretch: float
+    angle: FloatArray
     zeta: FloatArray
     cosine: FloatArray
     weight: FloatArray
-    columns: FloatArray
 
     @property
-    def spread(self) -> float:
+    def g1(self) -> float:
         """The value of 1 − c that belongs to the stretch."""
         return 1.0 / (self.stretch**2 + 1.0 - 1.0 / self.batch)
 
@@ -288,28 +285,11 @@ class AngleAverage:
         return float(self.weight @ values)
 
 
-class AngleNodes(NamedTuple):
-    """A rule for the law of ψ with one stretch.
-
-    Attributes
-    ----------
-    angle, zeta, cosine, weight : ndarray of shape (nodes,)
-        ψ, √n sin ψ′, cos ψ′, and weights that sum to 1.
-    """
-
-    angle: FloatArray
-    zeta: FloatArray
-    cosine: FloatArray
-    weight: FloatArray
-
-
-def angle_average(table: Table, batch: float, stretch: float) -> AngleAverage:
-    """Return the law of ψ for a batch size and a stretch, with the columns of a table."""
-    nodes = angle_nodes(
+def table_nodes(table: Table, batch: float, stretch: float) -> AngleNodes:
+    """Return the rule for a batch size, a stretch, and functions of ψ in a table."""
+    return angle_nodes(
         table.edges[1:-1], batch, stretch, reach(batch), order=_ANGLE_ORDER, widest=_WIDEST_ANGLE
     )
-    _, zeta, cosine, weight = nodes
-    return AngleAverage(batch, stretch, zeta, cosine, weight, table(nodes.angle))
 
 
 def angle_nodes(
@@ -358,7 +338,7 @@ def angle_nodes(
         t, zeta, cosine = root * np.tan(angle), root * np.sin(angle), np.cos(angle)
         weight *= power_of_cosine(angle, batch - 2.0)
     weight /= weight.sum()
-    return AngleNodes(np.arctan(stretch * t), zeta, cosine, weight)
+    return AngleNodes(batch, stretch, np.arctan(stretch * t), zeta, cosine, weight)
 
 
 # --- expectations given the angle
@@ -479,7 +459,7 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
 
     def columns(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: np.array(
-            _given_angle(Turned(activation, angle, sigma.edge), batch, breaks, order)
+            _columns_given(Turned(activation, angle, sigma.edge), batch, breaks, order)
         )
 
     tolerance = _NO_GRADIENT if sigma.gradient.explodes else _TOLERANCE
@@ -488,7 +468,7 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
     return _AngleTables(fine, coarse, sigma)
 
 
-def _given_angle(
+def _columns_given(
     function: Turned, batch: float, breaks: FloatArray, order: int
 ) -> AngleColumns[float]:
     """Return the columns of the table at one angle; `breaks` are the panels of σ."""

@@ -37,12 +37,12 @@ import numpy as np
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.expectations import (
-    AngleAverage,
     AngleColumns,
+    AngleNodes,
     Resolved,
-    angle_average,
     angle_tables,
     rounding_error,
+    table_nodes,
 )
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
@@ -124,10 +124,10 @@ def _stretches(table: Table, batch: float) -> list[float]:
     sides = _columns(table, "square", "spread")
 
     def excess(log_stretch: float) -> float:
-        average = angle_average(sides, batch, math.exp(log_stretch))
-        square, spread = (average.mean(column) for column in average.columns)
+        nodes = table_nodes(sides, batch, math.exp(log_stretch))
+        square, spread = map(nodes.mean, sides(nodes.angle))
         # σ may be 0 at all nodes of an extreme stretch.
-        return spread / square - average.spread if square > 0.0 else -1.0
+        return spread / square - nodes.g1 if square > 0.0 else -1.0
 
     least = _ZERO_MEAN if batch == math.inf else math.sqrt(_LEAST_RATIO / batch)
     grid = np.linspace(math.log(least), math.log(_MOST_STRETCH), _GRID)
@@ -138,12 +138,12 @@ def _fixed_point(
     table: Table, batch: float, stretch: float, explodes: bool, cross_order: int
 ) -> SymmetricFixedPoint:
     """Return the fixed point with a given stretch; `cross_order` is for `cross_batch`."""
-    average = angle_average(table, batch, stretch)
-    columns = AngleColumns(*average.columns)
-    square, spread = average.mean(columns.square), average.mean(columns.spread)
-    jacobians, eigenvalues = _jacobians(average, columns)
+    nodes = table_nodes(table, batch, stretch)
+    columns = AngleColumns(*table(nodes.angle))
+    square, spread = nodes.mean(columns.square), nodes.mean(columns.spread)
+    jacobians, eigenvalues = _jacobians(nodes, columns)
     if stretch == 0.0:
-        cross, cross_rate = 0.0, average.mean(columns.first) ** 2 / spread
+        cross, cross_rate = 0.0, nodes.mean(columns.first) ** 2 / spread
     else:
         cross, cross_rate = cross_batch(
             _columns(table, "mean", "first"), batch, stretch, spread, cross_order
@@ -153,7 +153,7 @@ def _fixed_point(
         c=1.0 - spread / square,
         eigenvalues=eigenvalues,
         rate=max(map(abs, eigenvalues)),
-        backward_rate=math.inf if explodes else _backward_rate(average, columns),
+        backward_rate=math.inf if explodes else _backward_rate(nodes, columns),
         cross_batch=cross,
         cross_batch_rate=cross_rate,
         error=rounding_error(spread, square),
@@ -167,7 +167,7 @@ def _columns(table: Table, *names: str) -> Table:
 
 
 def _jacobians(
-    average: AngleAverage, columns: AngleColumns[FloatArray]
+    nodes: AngleNodes, columns: AngleColumns[FloatArray]
 ) -> tuple[tuple[FloatArray, ...], tuple[complex, ...]]:
     """Return the Jacobian in each sector, for finite n, and its distinct eigenvalues.
 
@@ -178,32 +178,32 @@ def _jacobians(
     is that on 11ᵀ.  With d orthogonal to 1, the next two (for n = 2 only one) are those on the span
     of diag(d) and d1ᵀ + 1dᵀ.  The last one (for n > 3) is that on all other symmetric matrices.
     """
-    e, stretch, zeta, cosine = 1.0 / average.batch, average.stretch, average.zeta, average.cosine
-    mu = average.mean(columns.spread)
+    e, stretch, zeta, cosine = 1.0 / nodes.batch, nodes.stretch, nodes.zeta, nodes.cosine
+    mu = nodes.mean(columns.spread)
     if stretch == 0.0:
         # E σ = 0, which `_stretches` returns for n = ∞ only.  The general formulas are 0/0 here.
-        slope = average.mean(columns.mixed) / mu
-        return (), (slope, slope, average.mean(columns.diagonal2) / (2.0 * mu), slope)
+        slope = nodes.mean(columns.mixed) / mu
+        return (), (slope, slope, nodes.mean(columns.diagonal2) / (2.0 * mu), slope)
     score = zeta**2 - 1.0
-    change = average.mean((columns.spread - average.spread * columns.square) * score)
-    eigenvalues: list[complex] = [-change / (2.0 * mu * average.spread * stretch**2)]
-    block = np.array([[average.mean(zeta * cosine * columns.along) / (stretch * mu)]])
-    if average.batch > 2:
+    change = nodes.mean((columns.spread - nodes.g1 * columns.square) * score)
+    eigenvalues: list[complex] = [-change / (2.0 * mu * nodes.g1 * stretch**2)]
+    block = np.array([[nodes.mean(zeta * cosine * columns.along) / (stretch * mu)]])
+    if nodes.batch > 2:
         norm = math.sqrt(2.0 * (1.0 - 2.0 * e))  # of P diag(d) P √2, for |d| = 1
-        right = average.mean(cosine**2 * columns.along2) / (stretch * mu * norm)
-        below = average.mean(zeta * cosine * columns.diagonal) / (mu * norm)
-        last = average.mean(cosine**2 * columns.diagonal2) / (mu * norm**2)
+        right = nodes.mean(cosine**2 * columns.along2) / (stretch * mu * norm)
+        below = nodes.mean(zeta * cosine * columns.diagonal) / (mu * norm)
+        last = nodes.mean(cosine**2 * columns.diagonal2) / (mu * norm**2)
         block = np.array([[block[0, 0], right], [below, last]])
     pair = np.linalg.eigvals(block).tolist()
     eigenvalues += sorted(pair, key=lambda value: (abs(value), value.imag), reverse=True)
-    if average.batch > 3:
-        eigenvalues.append(average.mean(cosine**2 * columns.mixed) / mu)
-    if average.batch == math.inf:
+    if nodes.batch > 3:
+        eigenvalues.append(nodes.mean(cosine**2 * columns.mixed) / mu)
+    if nodes.batch == math.inf:
         return (), tuple(eigenvalues)
     # The trivial sector sees 11ᵀ modulo G*.
-    n, b, g1 = average.batch, average.mean(columns.square), average.spread
+    n, b, g1 = nodes.batch, nodes.mean(columns.square), nodes.g1
     sizes = np.array([math.sqrt(n), math.sqrt(n * (n - 1.0))])
-    images = [average.mean(x * score) for x in (columns.square, columns.square - columns.spread)]
+    images = [nodes.mean(x * score) for x in (columns.square, columns.square - columns.spread)]
     image = sizes * images * 0.5 / (b * g1 * stretch**2)
     along_ones = np.array([(g1 - 1.0) * math.sqrt(n - 1.0), 1.0]) / (sizes[1] * g1)
     jacobians = [np.outer(image, along_ones), block]
@@ -218,16 +218,16 @@ def _jacobians(
     return tuple(jacobians), tuple(eigenvalues)
 
 
-def _backward_rate(average: AngleAverage, columns: AngleColumns[FloatArray]) -> float:
+def _backward_rate(nodes: AngleNodes, columns: AngleColumns[FloatArray]) -> float:
     """Return the growth per layer of the covariance of the gradient within a batch.
 
     That covariance has the form p₀ 11ᵀ/n + p₁ P, with P the projector orthogonal to 1.  A layer
     maps (p₀, p₁) linearly and preserves positivity, so the growth is the larger eigenvalue.
     """
-    e = 1.0 / average.batch
-    weight = average.weight / average.cosine**2
-    weight /= (1.0 - 2.0 * e) * average.mean(columns.spread)
-    mean = AngleColumns(*(average.columns @ weight))
+    e = 1.0 / nodes.batch
+    weight = nodes.weight / nodes.cosine**2
+    weight /= (1.0 - 2.0 * e) * nodes.mean(columns.spread)
+    mean = AngleColumns(*(float(column @ weight) for column in columns))
     to_one = np.array([mean.one_pair, mean.ones - mean.one_pair])
     to_rest = np.array([mean.trace_pair, mean.trace - mean.trace_pair]) - to_one * e / (1.0 - e)
     return float(np.linalg.eigvals(np.stack([to_one, to_rest])).real.max())
