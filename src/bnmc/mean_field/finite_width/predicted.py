@@ -42,7 +42,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, INDEPENDENT_ENTRIES, NO_SKIP, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, NotMixing
@@ -57,7 +56,7 @@ from bnmc.mean_field.finite_width.joint_moments import (
     uncentred_moments,
 )
 from bnmc.mean_field.finite_width.results import Fluctuations
-from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector, noises, stationary
+from bnmc.mean_field.finite_width.sectors import EntryCovariance, stationary
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
@@ -75,13 +74,28 @@ _AGREED = 0.3
 WITHOUT_DEPENDENCE = "rows of W a are dependent: measure the spread of a run of bnmc.simulate"
 
 
+# A fixed point, the bound of its error, and C and J of a layer there by a fine and a coarse rule.
+_Linearized = tuple[FixedPoint, float, list[tuple[EntryCovariance, tuple[FloatArray, ...]]]]
+
+
 def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
     require(chain, [INDEPENDENT_ENTRIES], WITHOUT_DEPENDENCE)
     instead = "MeanField.trajectory(..., fluctuations=True) has them along the path of an input"
     require(chain, [FULLY_CONNECTED], instead)
-    if not chain.normalization.has_symmetric_fixed_point:
-        return _pair_fluctuations(chain, rtol)
+    linearized = _of_batch if chain.normalization.has_symmetric_fixed_point else _of_pairs
+    point, error, rules = linearized(chain, rtol)
+    fine, coarse = (stationary(noise, jacobians, chain.batch) for noise, jacobians in rules)
+    law = Fluctuations(
+        fixed_point=point, sectors=fine, coarse=coarse, point_error=error, chain=chain
+    )
+    square = law.mean_square(1)
+    relative = square.stderr / square.value if square.stderr > 0.0 else 0.0
+    return within(law, relative, rtol, "the mean square is")
+
+
+def _of_batch(chain: Chain, rtol: float) -> _Linearized:
+    """Return noise and Jacobian of a layer with a norm over the batch."""
     point, errors = fixed_point_and_errors(chain)
     used = {name: error for name, error in errors.items() if name not in _ELSEWHERE}
     worst = worst_of(used)
@@ -94,41 +108,14 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
             math.log(point.rate),
             0.0,
         )
-    centres = chain.normalization.hides_common_part
     with quadrature_errors_as_arguments(chain.activation):
-        fine, coarse = _sectors(chain.activation, chain.batch, point, centres, rtol)
-    return _accurate(
-        Fluctuations(
-            fixed_point=point,
-            sectors=fine,
-            coarse=coarse,
-            point_error=used[worst],
-            chain=chain,
-        ),
-        rtol,
-    )
-
-
-def _accurate(law: Fluctuations, rtol: float) -> Fluctuations:
-    """Return a law if it has the mean square of the deviations to a relative error; else raise."""
-    square = law.mean_square(1)
-    relative = square.stderr / square.value if square.stderr > 0.0 else 0.0
-    return within(law, relative, rtol, "the mean square is")
-
-
-def _sectors(
-    activation: Activation, batch: int, point: FixedPoint, centres: bool, rtol: float
-) -> list[tuple[Sector, ...]]:
-    """Return the sectors by a fine and by a coarse quadrature."""
-    if centres:
-        results = joint_moments(activation, batch)
-    elif point.c == 0.0:  # 0 is exact: σ is odd
-        results = odd_moments(activation, batch)
-    else:
-        results = uncentred_moments(activation, batch, point, _AGREED * rtol)
-    return [
-        stationary(noises(joint.covariance, batch), point.jacobians, batch) for joint in results
-    ]
+        if chain.normalization.hides_common_part:
+            results = joint_moments(chain.activation, chain.batch)
+        elif point.c == 0.0:  # 0 is exact: σ is odd
+            results = odd_moments(chain.activation, chain.batch)
+        else:
+            results = uncentred_moments(chain.activation, chain.batch, point, _AGREED * rtol)
+    return point, used[worst], [(joint.covariance, point.jacobians) for joint in results]
 
 
 # --- maps of pairs of samples
@@ -142,28 +129,23 @@ _NEUTRAL = 1e-9
 _INSTEAD = "MeanField.trajectory(..., fluctuations=True) predicts the layers up to a depth"
 
 
-def _pair_fluctuations(chain: Chain, rtol: float) -> Fluctuations:
-    """Return the predictions; see `MeanField.fluctuations` for the arguments and errors."""
+def _of_pairs(chain: Chain, rtol: float) -> _Linearized:
+    """Return noise and Jacobian of a layer with a norm over the features, or none."""
     require(chain, (TWO_SAMPLES, NO_SKIP), "bnmc.simulate measures this chain")
-    field = CorrelationMap.of(chain)
+    field, n = CorrelationMap.of(chain), chain.batch
     phase = field.phase(rtol=_ANY)
     q = _variance(chain, phase)
     point = _attractor(chain, field, phase)
-    error = phase.error + point.error + _variance_error(field, q)
+    error = phase.error + point.error
+    if not field.layer.fixes_variance:
+        error += sum(at.error for at in field.variance_fixed_points() if at.variance == q)
     fine, coarse = (
         pair_moments(field.layer, q, point.correlation, widest) for widest in (FINE, COARSE)
     )
     if point.correlation == 0.0:  # without biases, and with E x = 0
         fine = fine._replace(pair=0.0)
-    star = within(_fixed_point(chain.batch, phase, fine, error), error, rtol, "fixed point")
-    sectors, others = (
-        stationary(noises(at.noise, chain.batch), at.jacobians(chain.batch), chain.batch)
-        for at in (fine, coarse)
-    )
-    law = Fluctuations(
-        fixed_point=star, sectors=sectors, coarse=others, point_error=error, chain=chain
-    )
-    return _accurate(law, rtol)
+    star = within(_fixed_point(n, phase, fine, error), error, rtol, "fixed point")
+    return star, error, [(at.noise, at.jacobians(n)) for at in (fine, coarse)]
 
 
 def _variance(chain: Chain, phase: Phase) -> float:
@@ -197,16 +179,6 @@ def _attractor(chain: Chain, field: CorrelationMap, phase: Phase) -> Correlation
         )
     points = field.fixed_points(variance=phase.variance, rtol=_ANY)
     return next(point for point in points if point.stable)
-
-
-def _variance_error(field: CorrelationMap, q: float) -> float:
-    """Return the error of q*, 0 if a layer fixes it."""
-    if field.layer.fixes_variance:
-        return 0.0
-    return max(
-        (point.error for point in field.variance_fixed_points() if point.variance == q),
-        default=0.0,
-    )
 
 
 def _fixed_point(n: int, phase: Phase, at: _PairMoments, error: float) -> FixedPoint:

@@ -152,13 +152,13 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
 
 
 def stationary(
-    noise: tuple[FloatArray, ...], jacobians: tuple[FloatArray, ...], batch: int
+    noise: EntryCovariance, jacobians: tuple[FloatArray, ...], batch: int
 ) -> tuple[Sector, ...]:
-    """Return the sectors, with the solution of S = J S Jᵀ + C."""
+    """Return the sectors, with the solution of S = J S Jᵀ + C; `noise` is C."""
     names = ("trivial", "standard", "pairs")
     sizes = (1, batch - 1, batch * (batch - 3) // 2)
     sectors = []
-    for name, size, c, j in zip(names, sizes, noise, jacobians, strict=False):
+    for name, size, c, j in zip(names, sizes, noises(noise, batch), jacobians, strict=False):
         equations = np.eye(c.size) - np.kron(j, j)
         s = np.linalg.solve(equations, c.ravel()).reshape(c.shape)
         sectors.append(
