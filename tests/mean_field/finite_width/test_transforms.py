@@ -13,6 +13,7 @@ from bnmc.mean_field.finite_width.joint_moments import nested_moments
 from bnmc.mean_field.finite_width.transforms import transformed_moments, transformed_pairs
 from bnmc.mean_field.fixed_point.expectations import Turned
 from bnmc.mean_field.quadrature.panels import subdivided
+from bnmc.mean_field.quadrature.profile import profile
 from bnmc.mean_field.quadrature.sphere import moments, reach, sphere_rule
 
 
@@ -99,12 +100,10 @@ def test_given_angle(monkeypatch):
     """All moments given ψ under a norm that does not centre, by both methods."""
     activation, n, angle = as_activation("relu"), 24, 0.4
     edge = reach(n - 1)
-    kinks = np.zeros(1)
-    breaks = np.array([-edge, 0.0, edge])
 
     def found(order):
-        function = Turned(activation, angle, edge)
-        return np.array(joint_moments._moments_given(function, n, breaks, kinks, order))
+        function = Turned(profile(activation, math.hypot(1.0, edge)), angle, edge)
+        return np.array(joint_moments._moments_given(function, n, order))
 
     transformed = found(20)
     monkeypatch.setattr(joint_moments, "LEAST_BATCH", 10**9)

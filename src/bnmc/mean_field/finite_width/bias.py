@@ -82,19 +82,17 @@ def mean_bias(
         return 0.0, 0.0
     m = n - 1 if centred else n
     square, sigma = squared(activation, m)
-    breaks, edge = sigma.breaks, sigma.limit
     if centred:
         k, seen = 1.0 / (1.0 - 2.0 / n), np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
         first = float(seen @ sectors[1].variance @ seen) / k
         second = float(sectors[2].variance[0, 0])
-        covariances = _with_power_sums(Turned(activation, 0.0, edge), breaks, n, _SPHERE_ORDER)[
-            :, 2
-        ]
+        given = _with_power_sums(Turned(sigma, 0.0, sigma.limit), n, _SPHERE_ORDER)
+        covariances = given[:, 2]
     else:
         k = 1.0
         first, second = float(sectors[1].variance[0, 0]), float(sectors[0].variance[1, 1])
         # The other coordinates are uniform on a sphere.  E Σx⁴ is 3n²/(n+2).
-        rule = sphere_rule(square, m, 0.0, breaks, _SPHERE_ORDER)
+        rule = sphere_rule(square, m, 0.0, sigma.breaks, _SPHERE_ORDER)
         fourths = 3.0 * (n - rule.x**2) ** 2 / (n + 1.0) + rule.x**4 - 3.0 * n * n / (n + 2.0)
         covariances = np.array([rule.mean(rule.value * fourths), 0.0])
     factor = m * (m + 2) * k * (first - second) / (8.0 * (n * point.b * (1.0 - point.c)) ** 2)
@@ -121,7 +119,7 @@ def _uncentred_bias(
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
     given = [
-        _with_power_sums(Turned(activation, angle, sigma.edge), sigma.profile.breaks, n, _ORDER)
+        _with_power_sums(Turned(sigma.profile, angle, sigma.edge), n, _ORDER)
         for angle in nodes.angle.tolist()
     ]
     # Q is `scores` times 1, Σx³ and Σx⁴ − E Σx⁴.
@@ -176,7 +174,7 @@ def _score(
     return 0.25 * ((n + 2.0) / n * square - 2.0 * product) - twice
 
 
-def _with_power_sums(function: Turned, breaks: FloatArray, n: int, order: int) -> FloatArray:
+def _with_power_sums(function: Turned, n: int, order: int) -> FloatArray:
     """Return expectations of σ₁² and σ₁σ₂ given ψ, shape (2, 3).
 
     The columns are those of the products alone, times Σx³, and times Σx⁴ − E Σx⁴.
@@ -185,7 +183,7 @@ def _with_power_sums(function: Turned, breaks: FloatArray, n: int, order: int) -
     def times_square(x: FloatArray) -> FloatArray:
         return function(x) * x * x
 
-    panels, m = function.panels(breaks), n - 1
+    panels, m = function.panels, n - 1
     rule, more = (
         sphere_rule(values, m, -1.0 / m, panels, order) for values in (function, times_square)
     )

@@ -90,17 +90,17 @@ class _JointMoments(NamedTuple):
     ----------
     m2, m11 : float
         Second moments.
-    m4, m31, m22, m211, m1111 : float
+    m4, m22, m31, m211, m1111 : float
         Fourth moments.
     """
 
     m2: float
-    m11: float
     m4: float
-    m31: float
     m22: float
-    m211: float
-    m1111: float
+    m11: float = 0.0
+    m31: float = 0.0
+    m211: float = 0.0
+    m1111: float = 0.0
 
     @property
     def covariance(self) -> EntryCovariance:
@@ -188,12 +188,8 @@ def odd_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _Joi
         results.append(
             _JointMoments(
                 m2=rule.mean(rule.value),
-                m11=0.0,
                 m4=rule.mean(rule.value**2),
-                m31=0.0,
                 m22=rule.mean(rule.value * rule.given[0]),
-                m211=0.0,
-                m1111=0.0,
             )
         )
     return results[0], results[1]
@@ -409,7 +405,7 @@ def uncentred_moments(
         If the activation cannot be resolved.
     """
     sigma = resolved(activation, batch, wider=True)
-    breaks, kinks = sigma.profile.breaks, sigma.profile.kinks
+    kinks = sigma.profile.kinks
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
@@ -424,7 +420,7 @@ def uncentred_moments(
         if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
         given = [
-            _moments_given(Turned(activation, angle, sigma.edge), batch, breaks, kinks, order)
+            _moments_given(Turned(sigma.profile, angle, sigma.edge), batch, order)
             for angle in nodes.angle.tolist()
         ]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
@@ -446,17 +442,15 @@ def angle_rule(
     return angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
-def _moments_given(
-    function: Turned, batch: int, breaks: FloatArray, kinks: FloatArray, order: int
-) -> _JointMoments:
-    """Return the joint moments given ψ; `breaks` and `kinks` are those of σ."""
-    panels = function.panels(breaks)
+def _moments_given(function: Turned, batch: int, order: int) -> _JointMoments:
+    """Return the joint moments given ψ."""
+    panels = function.panels
     if batch >= LEAST_BATCH:
         return _raw_moments(*transformed_pairs(function, batch, panels, order), batch)
     mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
     nested = np.zeros(3)
     if batch > 2:
-        nested = nested_moments(centred, batch, function.inside(kinks), function.edge, order)
+        nested = nested_moments(centred, batch, function.kinks, function.edge, order)
     return _raw_moments(mean, products, nested, batch)
 
 

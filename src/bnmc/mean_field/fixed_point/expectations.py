@@ -46,7 +46,7 @@ from bnmc.mean_field.quadrature.panels import (
     tabulate,
 )
 from bnmc.mean_field.quadrature.profile import Profile, Singularity, profile
-from bnmc.mean_field.quadrature.resolution import UnresolvedError, evaluate
+from bnmc.mean_field.quadrature.resolution import UnresolvedError
 from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
 
 # Relative rounding error of the sums and of the densities of the quadratures.
@@ -409,23 +409,29 @@ class AngleColumns(NamedTuple, Generic[_Column]):
 class Turned:
     """σ(sin ψ + cos ψ x) as a function of x in [−edge, edge], for one angle ψ."""
 
-    activation: Activation
+    sigma: Profile
     angle: float
     edge: float
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """Return the values at x."""
-        return evaluate(self.activation, math.sin(self.angle) + math.cos(self.angle) * x)
+        return self.sigma(math.sin(self.angle) + math.cos(self.angle) * x)
 
-    def inside(self, points: FloatArray) -> FloatArray:
+    @property
+    def kinks(self) -> FloatArray:
+        """The kinks in the interval."""
+        return self._inside(self.sigma.kinks)
+
+    @property
+    def panels(self) -> FloatArray:
+        """Panels on which the function is smooth."""
+        inner = np.array([-self.edge, *self._inside(self.sigma.breaks), self.edge])
+        return subdivided(inner, _WIDEST_PANEL)
+
+    def _inside(self, points: FloatArray) -> FloatArray:
         """Return those x in the interval at which sin ψ + cos ψ x is one of the points."""
         x = (points - math.sin(self.angle)) / math.cos(self.angle)
         return x[np.abs(x) < self.edge]
-
-    def panels(self, breaks: FloatArray) -> FloatArray:
-        """Return panels on which the function is smooth, from those of σ."""
-        inner = np.array([-self.edge, *self.inside(breaks), self.edge])
-        return subdivided(inner, _WIDEST_PANEL)
 
 
 class _AngleTables(NamedTuple):
@@ -453,13 +459,12 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
         If the activation cannot be resolved.
     """
     sigma = resolved(activation, batch, wider=True)
-    breaks = sigma.profile.breaks
     edges = np.linspace(-0.5 * math.pi, 0.5 * math.pi, 4)
     singular = singular_angles(sigma.profile.kinks, batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
         return lambda angle: np.array(
-            _columns_given(Turned(activation, angle, sigma.edge), batch, breaks, order)
+            _columns_given(Turned(sigma.profile, angle, sigma.edge), batch, order)
         )
 
     tolerance = _NO_GRADIENT if sigma.gradient.explodes else _TOLERANCE
@@ -468,11 +473,9 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
     return _AngleTables(fine, coarse, sigma)
 
 
-def _columns_given(
-    function: Turned, batch: float, breaks: FloatArray, order: int
-) -> AngleColumns[float]:
-    """Return the columns of the table at one angle; `breaks` are the panels of σ."""
-    panels = function.panels(breaks)
+def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[float]:
+    """Return the columns of the table at one angle."""
+    panels = function.panels
     if batch == math.inf:
         rule = normal_rule(function, panels, order)
     else:
