@@ -31,6 +31,8 @@ class Sizes(NamedTuple):
     stages: tuple[tuple[int, ...], ...] = ((8, 8), (16,))
     kinds: tuple[tuple[sizes.Builtin, int], ...] = (("linear", 100),)
     rates: Annotated[tuple[float, ...], {"repeats": True}] = (0.1, 0.1)
+    networks: sizes.Several = 2
+    batches: sizes.Integers = (3, 4)
 
 
 MINE = bnmc.Activation(lambda x: x * x, name="square")
@@ -42,6 +44,7 @@ TEXTS = {
     "share=1": 1.0, "gammas=inf,0.1": (math.inf, 0.1), "activations=tanh,gelu": ("tanh", "gelu"),
     "classes=3,8": (3, 8), "stages=8:8,16:16": ((8, 8), (16, 16)), "stages=4": ((4,),),
     "kinds=tanh:5,relu:6": (("tanh", 5), ("relu", 6)), "rates=1,1": (1.0, 1.0),
+    "batches=3,4,5": (3, 4, 5),
 }  # fmt: skip
 
 
@@ -63,6 +66,8 @@ def test_texts_have_values(text):
         ("width=1.5", ArgumentTypeError, "width: got '1.5', allowed: an integer >= 1"),
         ("widths=1,", ArgumentTypeError, "widths: got '', allowed: an integer >= 1"),
         ("widths=5,5", ArgumentError, "widths: got '5,5', allowed: different values"),
+        ("networks=1", ArgumentError, "networks: got 1, allowed: an integer >= 2"),
+        ("batches=5", ArgumentError, "batches: .* of int, of at least 2 values"),
         ("rate=0", ArgumentError, "rate: got 0.0, allowed: a finite real number > 0"),
         ("share=1.5", ArgumentError, "share: got 1.5, allowed: a finite real number >= 0.0 and"),
         ("gammas=nan", ArgumentError, "gammas: got nan"),

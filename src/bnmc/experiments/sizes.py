@@ -7,6 +7,7 @@ values a size takes:
 - ``Annotated[int, {"low": 0}]`` (`Natural`): other ranges, as arguments of `integer` and `real`.
 - ``Annotated[str, {"allowed": NAMES}]`` (`Builtin`): one of some names.
 - ``tuple[X, ...]``: one or more different values, ``tuple[X, Y]``: one of each.
+- ``Annotated[tuple[X, ...], {"least": 2}]`` (`Integers`): two or more.
 - ``Annotated[tuple[X, ...], {"repeats": True}]``: values that may be equal.
 """
 
@@ -31,6 +32,12 @@ Builtin: TypeAlias = Annotated[str, {"allowed": tuple(BUILTIN)}]
 
 #: An integer >= 0.
 Natural: TypeAlias = Annotated[int, {"low": 0}]
+
+#: An integer >= 2: as many networks as an interval of their mean needs.
+Several: TypeAlias = Annotated[int, {"low": 2}]
+
+#: Two or more integers: as many widths as a slope needs.
+Integers: TypeAlias = Annotated[tuple[int, ...], {"least": 2}]
 
 #: What sizes are, for those that the docstring of a figure's sizes does not describe.
 _MEANINGS = {
@@ -185,12 +192,12 @@ def _checked(name: str, value: object, kind: Any) -> Any:
 
 def _items(name: str, value: Any, kind: Any) -> tuple[Any, ...]:
     """Return the items of a tuple in their canonical types."""
-    base, _ = _taken_apart(kind)
+    base, options = _taken_apart(kind)
     allowed = f"a sequence, {_in_words(kind)}"
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise ArgumentTypeError(name, value, allowed)
     given = tuple(value)
-    kinds = _of_items(base, max(len(given), 1))
+    kinds = _of_items(base, max(len(given), options.get("least", 1)))
     if len(given) != len(kinds):
         least = "at least " if get_args(base)[-1] is Ellipsis else ""
         raise ArgumentError(name, given, f"{allowed}, of {least}{len(kinds)} values")
