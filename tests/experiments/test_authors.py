@@ -18,7 +18,7 @@ import pytest
 from scipy import special
 
 import bnmc
-from bnmc.experiments.bridging import error_over_depth
+from bnmc.experiments import bridging
 from bnmc.experiments.bridging.common import bulk
 from bnmc.experiments.data import curve
 from bnmc.experiments.orthogonalizes import cosine as cosine_over_depth
@@ -168,8 +168,9 @@ def rank_collapse_3b(chains):
 
 def bridging_1a(chains):
     """Vanilla: theirs starts from Gaussian samples, one layer after orthogonal ones."""
-    sizes = error_over_depth.Sizes(depth=71, networks=2, vanilla=chains, points=14)
-    data = error_over_depth.experiment(sizes, Call("bridging-1a", rng=8)).data.sel(norm="none")
+    data = bridging.fig_1a(depth=71, networks=2, vanilla=chains, points=14, rng=8).data.sel(
+        norm="none"
+    )
     found = {}
     for layer in (11, 41, 71):
         one = data.sel(layer=layer)

@@ -2,22 +2,18 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
 
 import bnmc
+from bnmc.errors import ArgumentError
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import distance_over_width
-from bnmc.experiments.parts import Call
-
-SIZES = distance_over_width.Sizes(widths=(200, 400, 800, 1600), chains=16, first=41, last=240)
 
 
 class TestFig1b:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return distance_over_width.experiment(SIZES, Call("bridging-1b"))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-1b")
 
     def test_slope_and_level(self, found):
         data = found.data
@@ -47,17 +43,19 @@ class TestFig1b:
         squares = (run["distance"] ** 2).mean(axis=1)
         assert squares.mean() - 6 * squares.std(ddof=1) / np.sqrt(40) > 4 * 20**2 / 4000
 
-    def test_repeats(self, found):
-        again = distance_over_width.experiment(SIZES, Call("bridging-1b", threads=1))
-        assert again.data.identical(found.data)
-        assert again.findings == found.findings
-        assert not distance_over_width.experiment(SIZES, Call("bridging-1b", rng=1)).data.equals(
-            found.data
-        )
-
     def test_picture(self, found):
-        figure = require_sound(found, "bridging-1b")
+        figure = found.plot()
         left, right = figure.axes
         assert drawn(left, found.data["law"])
         assert drawn(left, found.data["printed"])
         assert drawn(right, (found.data["printed"] / found.data["law"]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error"),
+    [({"widths": (300, 500)}, "widths: .* two or more widths >= 400"),
+     ({"first": 600}, "first: got 600, allowed: an integer <= 599")],
+)  # fmt: skip
+def test_sizes_without_a_slope_or_layers_are_refused(sizes, error):
+    with pytest.raises(ArgumentError, match=error):
+        bridging.fig_1b(**sizes)

@@ -2,21 +2,17 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
 
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import error_over_depth
-from bnmc.experiments.parts import Call
-
-SIZES = error_over_depth.Sizes(depth=200, networks=100, vanilla=400, points=50)
+from bnmc.experiments.bridging import linear_networks
 
 
 class TestFig1a:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return error_over_depth.experiment(SIZES, Call("bridging-1a"))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-1a")
 
     def test_vanilla_grows_as_the_exact_formula(self, found):
         n, d = 5, 1000
@@ -47,7 +43,7 @@ class TestFig1a:
         assert (one["mean"] < one["band_high"]).all()
 
     def test_picture(self, found):
-        figure = require_sound(found, "bridging-1a")
+        figure = found.plot()
         (ax,) = figure.axes
         for norm in ("batch", "none"):
             assert drawn(ax, found.data["mean"].sel(norm=norm))
@@ -69,12 +65,11 @@ def test_the_table_has_layers_1_10_100_and_the_last(monkeypatch):
             super().__init__(found)
             self.layers = layers
 
-    monkeypatch.setattr(error_over_depth, "simulate_errors", errors)
+    monkeypatch.setattr(linear_networks, "simulate_errors", errors)
     for depth, points, expected in (
         (120, 120, [1, 10, 100, 120]), (120, 4, [0, 90, 120]), (20, 20, [1, 10, 20]),
     ):  # fmt: skip
-        sizes = error_over_depth.Sizes(depth, networks=3, vanilla=4, points=points)
-        found = error_over_depth.experiment(sizes, Call("bridging-1a"))
+        found = bridging.fig_1a(depth=depth, networks=3, vanilla=4, points=points)
         assert [row[0] for row in found.table.rows] == expected
         nearest = expected[-2] if depth == 120 else 20
         assert f"at layer {nearest} (r.m.s.)" in found.findings[1]

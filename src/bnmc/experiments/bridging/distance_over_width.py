@@ -2,56 +2,48 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from bnmc._support.arguments import integer
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.linear_networks import stationary_linear
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_1b"]
-
-
-class Sizes(NamedTuple):
-    """Widths, networks per width, and the first and last layer of the average."""
-
-    widths: tuple[int, ...]
-    chains: int
-    first: int = 41
-    last: int = 599
-
-
-DEFAULT = Sizes((100, 200, 400, 800, 1600, 3200), 16)
-FULL = Sizes((100, 200, 500, 1000, 2000, 5000, 10000), 32)
-
 #: Batch size of the paper.
 BATCH = 10
 
 
-@with_parameters
-def fig_1b(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    widths: widths, two or more of them at least 400
+    networks: networks per width
+    """
+
+    widths: tuple[int, ...] = (100, 200, 400, 800, 1600, 3200)
+    networks: Several = 16
+    first: Natural = 41
+    last: int = 599
+
+
+@kit.figure(
+    "bridging-1b", Sizes(), widths=(100, 200, 500, 1000, 2000, 5000, 10_000), networks=32
+)  # fmt: skip
+def fig_1b(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 1b: the distance from the fixed point against the width.
 
     Linear networks with batch normalization and n = 10 samples.  As in the paper,
@@ -77,38 +69,39 @@ def fig_1b(
     >>> print(bridging.fig_1b().findings[0])  # doctest: +SKIP
     Log-log slope of the distance against the width, for widths >= 4n²: -0.50...
     """
-    call = Call("bridging-1b", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
     n, widths = BATCH, sizes.widths
-    means, squares = _distances(sizes, call)
+    wide = [width for width in widths if width >= 4 * n**2]
+    if len(wide) < 2:
+        raise ArgumentError("widths", widths, f"two or more widths >= {4 * n**2}, for the slope")
+    integer("first", sizes.first, high=sizes.last)
+    star = MeanField(Chain.bn_mlp(widths[0], n, "linear")).fixed_point().gram
+
+    def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return the mean and the root mean square distance of each network."""
+        values = simulate(
+            Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.networks,
+            burn_in=sizes.first, rng=run.generator, observables=Distance(star),
+            threads=run.threads, progress=progress,
+        )["distance"]  # fmt: skip
+        return values.mean(axis=1), np.sqrt(np.square(values).mean(axis=1))
+
+    results = kit.Results(run, width=widths)
+    parts = run.parts(distances, results.points("width"), widths)
+    means = {point: Estimate.from_samples(of_networks) for point, (of_networks, _) in parts.items()}
+    squares = {point: rms(of_networks) for point, (_, of_networks) in parts.items()}
+    fitted = slope(wide, [means[width,] for width in wide])
+    per, unit = ("width",), "Frobenius norm"
     law = np.sqrt([stationary_linear(width, n) for width in widths])
     printed = 2 * n / np.sqrt(widths)
-    wide = [k for k, width in enumerate(widths) if width >= 4 * n**2]
-    fitted = slope([widths[k] for k in wide], [means[k] for k in wide])
-    along, unit = ("width",), "Frobenius norm"
-    data = dataset(
-        {
-            **estimated("distance", along, means, "mean distance from G*", unit),
-            **estimated("rms", along, squares, "root mean square distance", unit),
-            "law": Variable(along, law, "theory of the r.m.s., leading order in 1/width", unit),
-            "printed": Variable(along, printed, "2n/√d, the line of the paper", unit),
-        },
-        {"width": Variable(along, widths, "width d", "neurons")},
-        call,
-        {
-            "batch": n, "activation": "linear", "norm": "batch", "networks": sizes.chains,
-            "layers": [sizes.first, sizes.last], "slope": fitted.value, "slope_ci": fitted.ci,
-        },
-    )  # fmt: skip
-    table = Table(
-        ("width", "mean distance", "r.m.s. distance", "theory, r.m.s.", "2n/√d"),
-        tuple(zip(widths, means, squares, law.tolist(), printed.tolist(), strict=True)),
-    )
-    last = squares[-1]
+    table = kit.table_of({
+        "mean distance": results.add("distance", per, means, "mean distance from G*", unit),
+        "r.m.s. distance": results.add("rms", per, squares, "root mean square distance", unit),
+        "theory, r.m.s.": results.add(
+            "law", per, law, "theory of the r.m.s., leading order in 1/width", unit
+        ),
+        "2n/√d": results.add("printed", per, printed, "2n/√d, the line of the paper", unit),
+    })  # fmt: skip
+    last = squares[widths[-1],]
     findings = (
         f"Log-log slope of the distance against the width, for widths >= 4n²: {interval(fitted)}; "
         "theory, for large widths: -1/2.",
@@ -116,38 +109,25 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         f"in 1/width: {law[-1]:.4g}.",
         f"The paper's line 2n/√d is {printed[-1] / last.value:.3g} times as high.",
     )
-    title = "The distance from the fixed point decreases as 1/√width"
-    return Experiment(call.name, title, data, table, findings, _draw)
+    return results.experiment(
+        "The distance from the fixed point decreases as 1/√width", table, findings, _draw,
+        batch=n, activation="linear", norm="batch", networks=sizes.networks,
+        layers=[sizes.first, sizes.last], slope=fitted.value, slope_ci=fitted.ci,
+    )  # fmt: skip
 
 
-def _distances(sizes: Sizes, call: Call) -> tuple[list[Estimate], list[Estimate]]:
-    """Return the mean and the root mean square of the distance at each width."""
-    star = MeanField(Chain.bn_mlp(sizes.widths[0], BATCH, "linear")).fixed_point().gram
-    means, squares = [], []
-    with call.parts(sizes.widths) as parts:
-        for width in sizes.widths:
-            values = parts.run(
-                simulate, Chain.bn_mlp(width, BATCH, "linear"), sizes.last, chains=sizes.chains,
-                burn_in=sizes.first, rng=call.generator, observables=Distance(star),
-                threads=call.threads,
-            )["distance"]  # fmt: skip
-            means.append(Estimate.from_samples(values.mean(axis=1)))
-            squares.append(rms(np.sqrt(np.square(values).mean(axis=1))))
-    return means, squares
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2, width=5.4, height=4.4)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2, width=5.4, height=4.4)[0]
     width, law = data["width"].values, data["law"].values
-    found = curve(data, "rms").T
-    estimates(left, width, *found, colour=COLOURS[0], label="simulated, r.m.s.")
+    squares = pictures.curve(data, "rms").T
+    estimates(left, width, *squares, colour=COLOURS[0], label="simulated, r.m.s.")
     left.plot(width, law, color=COLOURS[1], label="theory, to leading order in 1/d")
     left.plot(width, data["printed"], "k--", linewidth=1.2, label=r"$2n/\sqrt{d}$ (paper)")
     left.set(xscale="log", yscale="log", ylabel=r"$\|G_\ell - G_*\|_F$")
     low, high = data.attrs["slope_ci"]
     left.set_title(f"slope {data.attrs['slope']:.3f} [{low:.3f}, {high:.3f}]", loc="left")
     left.legend()
-    ratios = np.square(found / law)
+    ratios = np.square(squares / law)
     estimates(right, width, *ratios, colour=COLOURS[0], label="simulated, 95 % intervals")
     right.axhline(1.0, color=COLOURS[1], label="theory")
     printed = np.square(data["printed"].values / law)
