@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain.activations import Activation
-from bnmc.chain.homogeneity import is_homogeneous, splits_scale
+from bnmc.chain.homogeneity import homogeneous_slopes, splits_scale
 
 SLOPE = 0.2
 
@@ -55,13 +56,17 @@ OTHERS = [
     lambda x: x if x < 3.0 else 3.0,
     lambda x: x if 0.1 * x + 0.2 * x > 0.3 * x else 0.0,  # rounding decides
     lambda x: x if x > 0 else 1.0,
+    lambda x: x * abs(x),
+    lambda x: np.where(x > 0.0, np.nan, x),
+    lambda x: x + math.exp(-((x - 2.5) ** 2) * 1e8),  # a bump that no grid of points would meet
 ]
 
 
 @pytest.mark.parametrize("number", range(len(HOMOGENEOUS)))
 def test_homogeneous_functions(number):
     function = HOMOGENEOUS[number]
-    assert is_homogeneous(Activation(function))
+    left, right = homogeneous_slopes(Activation(function))
+    assert (-left, right) == (function(-1.0), function(1.0))
     x = np.random.default_rng(0).normal(size=50)
     for exponent in (-700, -3, 5, 800):
         for value in x.tolist():
@@ -71,7 +76,16 @@ def test_homogeneous_functions(number):
 
 @pytest.mark.parametrize("number", range(len(OTHERS)))
 def test_other_functions(number):
-    assert not is_homogeneous(Activation(OTHERS[number]))
+    assert homogeneous_slopes(Activation(OTHERS[number])) is None
+
+
+def test_named_activations():
+    slopes = {"linear": (1, 1), "relu": (0, 1), "leaky_relu": (0.01, 1), "abs": (-1, 1)}
+    for name in BUILTIN:
+        assert homogeneous_slopes(Activation.named(name)) == slopes.get(name)
+    for name, (left, right) in slopes.items():
+        named = Activation.named(name)
+        assert (named(-2.0), named(2.0)) == (-2.0 * left, 2.0 * right)
 
 
 def test_chains_whose_scale_is_split_off():

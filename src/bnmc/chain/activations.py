@@ -495,35 +495,6 @@ def slope_at(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float
     return values
 
 
-# --- positively homogeneous activations
-
-# An activation counts as homogeneous if it is so to the relative error _SLACK, at magnitudes
-# from 2^−_OCTAVES to 2^_OCTAVES.
-_SLACK, _OCTAVES = 4 * np.finfo(np.float64).eps, 40
-
-
-@lru_cache(maxsize=64)
-def homogeneous_slopes(activation: Activation) -> tuple[float, float] | None:
-    """Return the slopes of σ left and right of 0 if σ is positively homogeneous, else None.
-
-    Notes
-    -----
-    σ is evaluated at 20 000 points of either sign.  Half of them are spread over magnitudes from
-    2⁻⁴⁰ to 2⁴⁰, the others over [0, 32], the range of hidden representations; no two have the same
-    digits.  A function that differs from a homogeneous one only between those points counts as
-    homogeneous.
-    """
-    if any(kink != 0.0 for kink in activation.kinks):
-        return None
-    fractions = (np.arange(10_000) + 1) * ((5**0.5 - 1) / 2) % 1.0
-    points = np.concatenate([[1.0], 2.0 ** (_OCTAVES * (2.0 * fractions - 1.0)), 32.0 * fractions])
-    right, left = activation(points), activation(-points)
-    for value, slope in ((right, right[0]), (left, left[0])):
-        if not np.all(np.abs(value - slope * points) <= _SLACK * abs(slope) * points):
-            return None
-    return (-float(left[0]), float(right[0])) if activation(0.0) == 0.0 else None
-
-
 # --- names in other libraries: of PyTorch's modules, and other spellings
 
 

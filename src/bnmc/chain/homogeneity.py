@@ -20,7 +20,8 @@ from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.layers import Layer
 
-_NAMED = frozenset({"abs", "leaky_relu", "linear", "relu"})
+#: Slopes left and right of 0 of the named activations that are homogeneous.
+_NAMED = {"abs": (-1.0, 1.0), "leaky_relu": (0.01, 1.0), "linear": (1.0, 1.0), "relu": (0.0, 1.0)}
 
 #: Relative difference of two factors below which rounding may decide a comparison.
 _TIE = 1e-9
@@ -37,12 +38,12 @@ def splits_scale(chain: Chain) -> bool:
 def keeps_scale(layer: Layer) -> bool:
     """Return whether a layer multiplies a sample by c > 0 if the layer before does so."""
     without_norm = layer.rows.norm.is_identity and layer.linear.covariance().is_identity
-    return without_norm and is_homogeneous(layer.rows.activation)
+    return without_norm and homogeneous_slopes(layer.rows.activation) is not None
 
 
 @lru_cache(maxsize=256)
-def is_homogeneous(activation: Activation) -> bool:
-    """Return whether σ is named and homogeneous, or a function that proves to be homogeneous.
+def homogeneous_slopes(activation: Activation) -> tuple[float, float] | None:
+    """Return the slopes of σ left and right of 0 if σ is positively homogeneous, else None.
 
     A homogeneous function that calls anything beyond Python's arithmetic, comparisons, `abs`,
     `max`, `min` and their NumPy forms does not count, because the called code is unknown.
@@ -50,24 +51,22 @@ def is_homogeneous(activation: Activation) -> bool:
     Examples
     --------
     >>> from bnmc import Activation
-    >>> from bnmc.chain.homogeneity import is_homogeneous
-    >>> is_homogeneous(Activation(lambda x: max(x, 0.2 * x)))
+    >>> from bnmc.chain.homogeneity import homogeneous_slopes
+    >>> homogeneous_slopes(Activation(lambda x: max(x, 0.2 * x)))
+    (0.2, 1.0)
+    >>> homogeneous_slopes(Activation(lambda x: min(max(x, 0.2 * x), 6.0))) is None
     True
-    >>> is_homogeneous(Activation(lambda x: min(max(x, 0.2 * x), 6.0)))
-    False
     """
     if activation.builtin:
-        return activation.name in _NAMED
+        return _NAMED.get(activation.name)
     function = activation.scalar("float64")
     function = getattr(function, "py_func", function)
     try:
-        values = [function(_Multiple(factor)) for factor in (1.0, -1.0)]
+        right, left = (_factor(function(_Multiple(factor))) for factor in (1.0, -1.0))
         at_zero = function(0.0)
     except Exception:  # the user's function gets an argument that it does not expect
-        return False
-    return bool(at_zero == 0.0) and all(
-        isinstance(value, _Multiple) or (isinstance(value, Real) and value == 0) for value in values
-    )
+        return None
+    return (-left, right) if at_zero == 0.0 else None
 
 
 class _Undecided(Exception):

@@ -31,7 +31,8 @@ import numpy as np
 
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
-from bnmc.chain.activations import Activation, homogeneous_slopes
+from bnmc.chain.activations import Activation
+from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,

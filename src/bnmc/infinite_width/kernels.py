@@ -15,10 +15,10 @@ from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import (
     Activation,
     as_activation,
-    homogeneous_slopes,
     require_derivative,
 )
 from bnmc.chain.chain import ORDERS
+from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, Linear, RowMap
 from bnmc.chain.norms import as_norm
 from bnmc.chain.weights import weight_law

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.duals.duals import GAUSSIAN_LIMIT, Dual, dual
 from bnmc.mean_field.float64 import EPSILON, FloatArray

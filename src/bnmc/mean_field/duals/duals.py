@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import broadcast, real, real_numbers
-from bnmc.chain.activations import Activation, as_activation, homogeneous_slopes
+from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import (
     ArgumentError,
     NonFiniteError,

@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import available_memory
-from bnmc.chain.activations import homogeneous_slopes
 from bnmc.chain.chain import Chain
+from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import GRAM_IS_STATE, require
 from bnmc.errors import (
