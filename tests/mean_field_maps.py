@@ -38,7 +38,6 @@ def jump(x):
     return 1.0 if x > 0.3 else 0.0
 
 
-
 def hidden_relu(x):
     """relu by a function of unknown code, so that it does not count as homogeneous."""
     return 0.5 * (x + math.fabs(x))

@@ -249,7 +249,7 @@ def test_samples_that_norms_over_the_features_refuse():
         MeanField(toy).step(np.diag([1.0, 0.0, 1.0]))
     damped = Chain(10, 3, "sigmoid", norm="rms", eps=0.1)
     np.testing.assert_allclose(MeanField(damped).step(np.zeros((3, 3))), np.full((3, 3), 0.25))
-    with pytest.raises(ArgumentError, match="chain: .*MeanField.*step"):
+    with pytest.raises(ArgumentError, match="convolution: .*MeanField.*step"):
         bnmc.mean_field.CorrelationMap.of(Chain.conv(8, 1, shape=(1, 3), kernel=(1, 3), norm="rms"))
 
 
