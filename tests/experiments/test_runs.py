@@ -136,6 +136,16 @@ def test_scalars_of_numpy_become_arrays_with_and_without_a_folder(tmp_path):
         assert (part.shape, part.dtype) == ((), np.float32)
 
 
+def test_sums_of_a_part_have_the_bits_of_those_of_a_part_that_is_read(tmp_path):
+    values = np.random.default_rng(3).standard_normal((3, 20, 50)).transpose(2, 1, 0)
+    sums = [
+        Run("name", {}, store=folder).parts(lambda progress: values, [()])[()].sum(axis=0)
+        for folder in (None, tmp_path, tmp_path)
+    ]
+    np.testing.assert_array_equal(sums[0], sums[1])
+    np.testing.assert_array_equal(sums[0], sums[2])
+
+
 @pytest.mark.parametrize(
     "value", [print, {1, 2}, b"bytes", 1j, bnmc.Chain(4, 2), {"a": [np.arange(2)]}]
 )

@@ -185,7 +185,7 @@ def _packed(made: Any, state: Any) -> dict[str, NDArray[Any]]:
     values = made.values() if isinstance(made, dict) else made
     values = list(values) if isinstance(made, dict | tuple) else [made]
     arrays = {
-        str(k): np.asarray(value)
+        str(k): np.asarray(value, order="C")  # as they are read: a sum has the same bits
         for k, value in enumerate(values)
         if isinstance(value, np.ndarray | np.generic)
     }

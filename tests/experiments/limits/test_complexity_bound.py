@@ -2,48 +2,45 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_sound
+from experiment_checks import drawn
 
-from bnmc.experiments.limits import complexity_bound
+from bnmc.experiments import limits
 from bnmc.experiments.limits.inputs import two_classes, unit_length
-from bnmc.experiments.parts import Call
-
-SIZES = complexity_bound.Sizes(60, 40, (0.0, 0.5, 1.0), 8)
 
 
-@pytest.fixture(scope="module")
-def found():
-    return complexity_bound.experiment(SIZES, Call("limits-complexity", rng=1))
+@pytest.fixture
+def found(small):
+    return small("limits-complexity")
 
 
-def test_one_split_written_out():
-    """H of Arora et al., with the order and the signs of the generator."""
-    inputs = unit_length(two_classes(Call("name"), 12, 8, (3, 8)))
-    found = complexity_bound._measure(
-        SIZES._replace(splits=1), Call("limits-complexity", rng=4), inputs
-    )
+def test_splits_written_out():
+    """H of Arora et al., with the orders and the signs of the generator."""
+    shares = (0.0, 0.5, 1.0)
+    found = limits.complexity(train=12, test=8, classes=(3, 8), shares=shares, splits=2, rng=4)
+    inputs = unit_length(two_classes(None, 12, 8, (3, 8)))
     x = np.hstack([inputs.train, inputs.test])
     y = np.where(np.hstack([inputs.labels, inputs.test_labels]), 1.0, -1.0)
     products = np.clip(x.T @ x, -1.0, 1.0)
     H = products * (np.pi - np.arccos(products)) / (2 * np.pi)
     rng = np.random.default_rng(4)
-    order = rng.permutation(20)
-    rank, signs = rng.random(20), np.where(rng.random(20) < 0.5, 1.0, -1.0)
-    inner, outer = order[:12], order[12:]
-    G = H[np.ix_(inner, inner)]
-    for column, share in enumerate(SIZES.shares):
-        given = np.where(rank < share, signs, y)
-        weights = np.linalg.solve(G, given[inner])
-        f = H[np.ix_(outer, inner)] @ weights
-        leading = np.sqrt(2 * given[inner] @ weights / 12)
-        second = np.sqrt(np.log(12 / (np.linalg.eigvalsh(G)[0] * 0.05)) / 12)
-        expected = {
-            "complexity": leading, "bound": leading + second,
-            "loss": np.minimum(np.abs(f - given[outer]), 1.0).mean(),
-            "error": np.mean(f * y[outer] <= 0),
-        }  # fmt: skip
-        for name, value in expected.items():
-            assert found[name][0, column] == pytest.approx(value, rel=1e-6), name
+    expected = {name: np.zeros(3) for name in ("complexity", "bound", "loss", "error")}
+    for _ in range(2):
+        order = rng.permutation(20)
+        rank, signs = rng.random(20), np.where(rng.random(20) < 0.5, 1.0, -1.0)
+        inner, outer = order[:12], order[12:]
+        G = H[np.ix_(inner, inner)]
+        for column, share in enumerate(shares):
+            given = np.where(rank < share, signs, y)
+            weights = np.linalg.solve(G, given[inner])
+            f = H[np.ix_(outer, inner)] @ weights
+            leading = np.sqrt(2 * given[inner] @ weights / 12)
+            second = np.sqrt(np.log(12 / (np.linalg.eigvalsh(G)[0] * 0.05)) / 12)
+            expected["complexity"][column] += leading / 2
+            expected["bound"][column] += (leading + second) / 2
+            expected["loss"][column] += np.minimum(np.abs(f - given[outer]), 1.0).mean() / 2
+            expected["error"][column] += np.mean(f * y[outer] <= 0) / 2
+    for name, values in expected.items():
+        np.testing.assert_allclose(found.data[name], values, rtol=1e-6, err_msg=name)
 
 
 def test_the_bound_holds_and_grows(found):
@@ -57,16 +54,7 @@ def test_the_bound_holds_and_grows(found):
 
 
 def test_picture(found):
-    figure = require_sound(found, "limits-complexity")
+    figure = found.plot()
     for name in ("complexity", "bound", "loss", "error"):
         assert drawn(figure.axes[0], found.data[name])
     assert "100 % of 24 cases" in found.findings[2]
-
-
-def test_interrupted_runs_go_on(tmp_path):
-    sizes = complexity_bound.Sizes(8, 8, (0.0, 1.0), 3)
-    whole = complexity_bound.experiment(sizes, Call("limits-complexity"))
-    complexity_bound.experiment(sizes, Call("limits-complexity", store=tmp_path))
-    (tmp_path / "part-0002.npz").unlink()
-    again = complexity_bound.experiment(sizes, Call("limits-complexity", store=tmp_path))
-    assert again.data.identical(whole.data)

@@ -10,27 +10,16 @@ import pytest
 from slow_cases import pairs
 
 from bnmc import experiments
-from bnmc.errors import ArgumentTypeError
 from bnmc.experiments import limits
-from bnmc.experiments.limits import (
-    complexity_bound,
-    label_alignment,
-    logit_laws,
-    measured_powers,
-    ntk_over_width,
-    scaling_plane,
-)
 
-#: Module of each figure with images, and what shortens its sizes.
+#: What shortens the sizes of each figure with images.
 FIGURES = {
-    "limits-ntk-convergence": (ntk_over_width, {"widths": (16, 32), "networks": 4, "images": 6}),
-    "limits-alignment": (label_alignment, {"draws": 3, "width": 16, "networks": 2,
-                                           "steps": (0, 1, 3)}),
-    "limits-complexity": (complexity_bound, {"splits": 2}),
-    "limits-kl": (logit_laws, {"widths": (8, 16), "networks": 4, "references": 6,
-                               "steps": (0, 1, 3)}),
-    "limits-exponents": (measured_powers, {"widths": (8, 16, 32), "networks": 3}),
-}  # fmt: skip
+    "limits-ntk-convergence": {"widths": (16, 32), "networks": 4, "images": 6},
+    "limits-alignment": {"draws": 3, "width": 16, "networks": 2, "steps": (0, 1, 3)},
+    "limits-complexity": {"splits": 2},
+    "limits-kl": {"widths": (8, 16), "networks": 4, "references": 6, "steps": (0, 1, 3)},
+    "limits-exponents": {"widths": (8, 16, 32), "networks": 3},
+}
 
 
 def write(folder, data, count):
@@ -52,11 +41,9 @@ def write(folder, data, count):
 
 
 @pytest.mark.parametrize(("name", "data"), pairs(FIGURES, [None, "mnist", "cifar"]))
-def test_full_sizes_and_files(name, data, tmp_path, monkeypatch):
+def test_full_sizes_and_files(name, data, tmp_path):
     """All images of the files are used, up to the full number; kept parts give the same bits."""
-    module, small = FIGURES[name]
-    monkeypatch.setattr(module, "FULL", module.FULL._replace(**small))
-    options = {"full": True, "rng": 3}
+    options = {"full": True, "rng": 3, **FIGURES[name]}
     if data:
         write(tmp_path / "data", data, 90)
         options["data"] = tmp_path / "data"
@@ -83,6 +70,3 @@ def test_full_sizes_and_files(name, data, tmp_path, monkeypatch):
 def test_the_plane_in_full():
     found = limits.plane(full=True)
     assert found.data["region"].shape == (2 * 32 + 1, 3 * 32 + 1)
-    assert scaling_plane.FULL.points == 32
-    with pytest.raises(ArgumentTypeError, match="^full"):
-        limits.plane(full=1)

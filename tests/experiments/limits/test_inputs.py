@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.experiments import limits
 from bnmc.experiments.digits import digits
 from bnmc.experiments.limits.inputs import standardized, two_classes, unit_length
-from bnmc.experiments.parts import Call
+from bnmc.experiments.training.images import images
 
 
 def cifar(folder, labels, seed=0):
@@ -18,8 +19,7 @@ def cifar(folder, labels, seed=0):
 
 
 def test_digits():
-    call = Call("name")
-    found = two_classes(call, 20, 8, (3, 8))
+    found = two_classes(None, 20, 8, (3, 8))
     whole = digits(1740).T.reshape(-1, 10, 64)
     pairs = whole[:14, [3, 8]].reshape(28, 64)  # 3, 8, 3, 8, …
     np.testing.assert_array_equal(found.train, pairs[:20].T)
@@ -27,25 +27,25 @@ def test_digits():
     assert found.labels.tolist() == [False, True] * 10
     assert found.test_labels.tolist() == [False, True] * 4
     assert "digits, classes 3 and 8, 20 images for training and 8" in found.describe()
-    assert set(call.further) == {"images"}
+    assert found.digest == images(None, 224, 2).digest()
 
 
 def test_no_images_for_testing():
     """All images are for training; with 4 for testing 1 or 2 were left of 348."""
-    found = two_classes(Call("name"), 1000, 0, (0, 1))
+    found = two_classes(None, 1000, 0, (0, 1))
     assert (found.train.shape[1], found.test.shape) == (348, (64, 0))
-    few = two_classes(Call("name"), 20, 0, (0, 1))
-    np.testing.assert_array_equal(few.train, two_classes(Call("name"), 20, 4, (0, 1)).train)
+    few = two_classes(None, 20, 0, (0, 1))
+    np.testing.assert_array_equal(few.train, two_classes(None, 20, 4, (0, 1)).train)
 
 
 def test_fewer_images_are_divided_in_proportion():
-    found = two_classes(Call("name"), 400, 200, (0, 1))  # there are 348
+    found = two_classes(None, 400, 200, (0, 1))  # there are 348
     assert (found.train.shape[1], found.test.shape[1]) == (232, 116)
 
 
 def test_cifar_is_scaled_by_the_published_numbers(tmp_path):
     rows = cifar(tmp_path, [0, 5, 1, 0, 1, 7, 1, 0, 0, 1, 1])
-    found = standardized(two_classes(Call("name", data=tmp_path), 4, 4, (0, 1)))
+    found = standardized(two_classes(tmp_path, 4, 4, (0, 1)))
     kept = rows[[0, 2, 3, 4, 6, 7, 8, 9]]
     expected = (kept[:, 1:].T / 255 - 0.4734) / 0.2516 / np.sqrt(3072)
     np.testing.assert_allclose(np.hstack([found.train, found.test]), expected, rtol=1e-12)
@@ -53,7 +53,7 @@ def test_cifar_is_scaled_by_the_published_numbers(tmp_path):
 
 
 def test_scales():
-    found = two_classes(Call("name"), 40, 8, (0, 1))
+    found = two_classes(None, 40, 8, (0, 1))
     scaled, short = standardized(found), unit_length(found)
     assert scaled.train.mean() == pytest.approx(0.0, abs=1e-14)
     assert np.square(scaled.train).sum() == pytest.approx(40.0)
@@ -63,28 +63,26 @@ def test_scales():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [((3, 8, (0, 1)), "train"), ((8, 2, (0, 1)), "test"), ((8, 8, (1, 1)), "classes"),
-     ((8, 8, (0, 10)), "classes"), ((8, 8, (0, 1, 2)), "classes"), ((8, 8, (0, "1")), "classes")],
+    "sizes",
+    [{"train": 3}, {"test": 2}, {"classes": (1, 1)}, {"classes": (0, 10)}, {"classes": (0, 1, 2)},
+     {"classes": (0, "1")}],
 )  # fmt: skip
-def test_bad_sizes_and_classes(arguments, named):
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
-        two_classes(Call("name"), *arguments)
+def test_bad_sizes_and_classes(sizes):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{next(iter(sizes))}"):
+        limits.complexity(**sizes)
 
 
 def test_bad_data(tmp_path):
     with pytest.raises(ArgumentError, match=r"^data: got '.*', allowed: a folder with"):
-        two_classes(Call("name", data=tmp_path), 4, 4, (0, 1))
+        two_classes(tmp_path, 4, 4, (0, 1))
     with pytest.raises(ArgumentTypeError, match="^data"):
-        two_classes(Call("name", data=3), 4, 4, (0, 1))
+        two_classes(3, 4, 4, (0, 1))
     cifar(tmp_path, [0, 0, 0, 0, 0, 1, 1, 1, 5, 5])
     with pytest.raises(ArgumentError, match="^data: got '0 images of class 0 or 1 for training'"):
-        two_classes(Call("name", data=tmp_path), 4, 4, (0, 1))
-    with pytest.raises(ArgumentError, match="^threads"):
-        two_classes(Call("name", threads=0), 4, 4, (0, 1))
+        two_classes(tmp_path, 4, 4, (0, 1))
 
 
 def test_black_images_have_no_length():
-    found = two_classes(Call("name"), 4, 4, (0, 1))
+    found = two_classes(None, 4, 4, (0, 1))
     with pytest.raises(ArgumentError, match="^data: got 'an image without a pixel above 0'"):
         unit_length(found._replace(test=0.0 * found.test))

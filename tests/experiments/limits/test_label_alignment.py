@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_sound
+from experiment_checks import drawn
 
+from bnmc.errors import ArgumentError
+from bnmc.experiments import limits
 from bnmc.experiments.limits import label_alignment
-from bnmc.experiments.parts import Call
-
-SIZES = label_alignment.Sizes(40, 12, 2048, 4, (0, 1, 10, 40))
 
 
-@pytest.fixture(scope="module")
-def found():
-    return label_alignment.experiment(SIZES, Call("limits-alignment", rng=1, threads=2))
+@pytest.fixture
+def found(small):
+    return small("limits-alignment")
 
 
 def test_true_labels_align_and_random_ones_do_not(found):
@@ -63,16 +62,12 @@ def test_steps_of_infinite_width():
 
 
 def test_picture(found):
-    figure = require_sound(found, "limits-alignment")
+    figure = found.plot()
     assert drawn(figure.axes[0], found.data["share"][0])
     assert drawn(figure.axes[1], found.data["residual"][1])
     assert "Du et al. needs a width of C times" in found.findings[-1]
 
 
-def test_interrupted_runs_go_on(tmp_path):
-    sizes = label_alignment.Sizes(8, 3, 8, 2, (0, 1))
-    whole = label_alignment.experiment(sizes, Call("limits-alignment"))
-    label_alignment.experiment(sizes, Call("limits-alignment", store=tmp_path))
-    (tmp_path / "part-0001.npz").unlink()
-    again = label_alignment.experiment(sizes, Call("limits-alignment", store=tmp_path))
-    assert again.data.identical(whole.data)
+def test_each_network_needs_its_own_random_labels():
+    with pytest.raises(ArgumentError, match="^networks: got 4, allowed: at most the 3 draws"):
+        limits.alignment(draws=3, networks=4)

@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_sound
+from experiment_checks import drawn
 
+from bnmc.errors import ArgumentError
+from bnmc.experiments import limits
 from bnmc.experiments.limits import logit_laws
 from bnmc.experiments.limits.inputs import standardized, two_classes
-from bnmc.experiments.parts import Call
-
-SIZES = logit_laws.Sizes(16, 16, (32, 64), 16, 6, 12, (0, 4, 40), rate=0.2)
+from bnmc.experiments.limits.networks import train_ensemble
 
 
-@pytest.fixture(scope="module")
-def found():
-    return logit_laws.experiment(SIZES, Call("limits-kl", rng=1, threads=2))
+@pytest.fixture
+def found(small):
+    return small("limits-kl")
 
 
 def test_the_kernel_limit_is_that_of_wide_networks():
@@ -22,16 +22,18 @@ def test_the_kernel_limit_is_that_of_wide_networks():
     The mean of 40 networks has a standard error of σ/√40 for each of 16 images; 6 of them, and
     0.05 for the next order in the width.
     """
-    inputs = standardized(two_classes(Call("name"), 16, 16, (0, 1)))
-    sizes = SIZES._replace(references=4000, steps=(0, 4, 12), rate=0.5)
+    inputs = standardized(two_classes(None, 16, 16, (0, 1)))
+    sizes = logit_laws.Sizes(reference=16, references=4000, steps=(0, 4, 12), rate=0.5)
     told = []
     limit = logit_laws._kernel_limit(
         inputs, sizes, np.random.default_rng(0), lambda done, total: told.append((done, total))
-    )
+    ).transpose(1, 2, 0)
     assert told == [(step, 13) for step in range(13)]
-    outputs = logit_laws._trained(
-        inputs, "ntk", 1024, 40, sizes, np.random.default_rng(3), 1, lambda done, total: None
-    )
+    outputs = train_ensemble(
+        "ntk", inputs.train, inputs.labels, sizes.steps, networks=40,
+        rng=np.random.default_rng(3), threads=1, progress=lambda done, total: None, width=1024,
+        reference_width=16, learning_rate=0.5, test=inputs.test,
+    ).test_outputs  # fmt: skip
     spread = limit.std(axis=0)
     gap = np.abs(outputs.mean(axis=0) - limit.mean(axis=0))
     allowed = 6 * spread / np.sqrt(40) + 0.05
@@ -50,7 +52,7 @@ def test_jackknife_of_means():
     a, b = rng.standard_normal(9), rng.standard_normal(15) + 3.0
     left_a = np.array([np.delete(a, k).mean() - b.mean() for k in range(9)])
     left_b = np.array([a.mean() - np.delete(b, k).mean() for k in range(15)])
-    found = logit_laws.jackknifed(a.mean() - b.mean(), left_a, left_b)
+    found = logit_laws._jackknifed(a.mean() - b.mean(), left_a, left_b)
     assert found.stderr == pytest.approx(np.sqrt(a.var(ddof=1) / 9 + b.var(ddof=1) / 15))
     assert found.n == 9
 
@@ -77,7 +79,7 @@ def test_extrapolation_and_difference():
     assert gap.value == pytest.approx(one.values[1] - limit.value)
     shared = one.references - 2 * wide.references + narrow.references
     variance = 6 * np.var(shared[:, 1]) + 4 * (
-        np.var(one.own[:, 1]) + 4 * np.var(wide.own[:, 1]) + np.var(narrow.own[:, 1])
+        np.var(one.limits[:, 1]) + 4 * np.var(wide.limits[:, 1]) + np.var(narrow.limits[:, 1])
     )
     assert gap.stderr == pytest.approx(np.sqrt(variance))
 
@@ -94,17 +96,12 @@ def test_before_training(found):
 
 
 def test_picture(found):
-    figure = require_sound(found, "limits-kl")
+    figure = found.plot()
     assert drawn(figure.axes[0], found.data["divergence"].values[0, 1])
     assert len(found.findings) == 8
     assert (found.data["error"].sel(step=40) < found.data["error"].sel(step=0)).all()
 
 
-def test_interrupted_runs_go_on(tmp_path):
-    sizes = logit_laws.Sizes(4, 4, (8, 16), 8, 4, 5, (0, 1))
-    whole = logit_laws.experiment(sizes, Call("limits-kl"))
-    logit_laws.experiment(sizes, Call("limits-kl", store=tmp_path))
-    for part in sorted(tmp_path.glob("part-*"))[4:]:
-        part.unlink()
-    again = logit_laws.experiment(sizes, Call("limits-kl", store=tmp_path, threads=1))
-    assert again.data.identical(whole.data)
+def test_widths_that_allow_no_extrapolation():
+    with pytest.raises(ArgumentError, match="^widths: got .* the second twice the first"):
+        limits.kl(widths=(64, 32))

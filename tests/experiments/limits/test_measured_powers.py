@@ -2,14 +2,11 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_sound
+from experiment_checks import drawn
 from scipy import special
 
-from bnmc.experiments.limits import measured_powers
-from bnmc.experiments.parts import Call
 from bnmc.infinite_width import SCALINGS
 
-SIZES = measured_powers.Sizes(12, (64, 1024), 1, 30)
 #: Outputs, two kernels, change of outputs, square of output weights, change of both weights, and
 #: change of both kernels as sums over neurons.
 THEORY = {
@@ -25,9 +22,9 @@ PRINTED = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def found():
-    return measured_powers.experiment(SIZES, Call("limits-exponents", rng=1, threads=2))
+@pytest.fixture
+def found(small):
+    return small("limits-exponents")
 
 
 def test_theory(found):
@@ -50,7 +47,7 @@ def test_measured_powers(found):
 
 
 def test_picture(found):
-    figure = require_sound(found, "limits-exponents")
+    figure = found.plot()
     (ax,) = figure.axes
     assert any(
         np.allclose(line.get_xdata(), found.data["power"][0]) for line in ax.lines
@@ -58,13 +55,3 @@ def test_picture(found):
     )  # fmt: skip
     assert len(found.table.rows) == 9 * len(SCALINGS)
     assert not drawn(ax, found.data["power"][0])  # powers are on the horizontal axis
-
-
-def test_interrupted_runs_go_on(tmp_path):
-    sizes = measured_powers.Sizes(4, (8, 16), 1, 3)
-    whole = measured_powers.experiment(sizes, Call("limits-exponents"))
-    measured_powers.experiment(sizes, Call("limits-exponents", store=tmp_path))
-    for part in sorted(tmp_path.glob("part-*"))[3:]:
-        part.unlink()
-    again = measured_powers.experiment(sizes, Call("limits-exponents", store=tmp_path))
-    assert again.data.identical(whole.data)

@@ -2,19 +2,16 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, drawn, require_sound
+from experiment_checks import CERTAIN, drawn
 from scipy import special
 
 from bnmc.experiments import limits
 from bnmc.experiments.limits import ntk_over_width
-from bnmc.experiments.parts import Call
-
-SIZES = ntk_over_width.Sizes((1, 3), (64, 1024), 60, 10)
 
 
-@pytest.fixture(scope="module")
-def found():
-    return ntk_over_width.experiment(SIZES, Call("limits-ntk-convergence", rng=1, threads=2))
+@pytest.fixture
+def found(small):
+    return small("limits-ntk-convergence")
 
 
 def test_slopes_are_minus_one_half(found):
@@ -75,21 +72,10 @@ def test_kernels_of_one_network():
 
 
 def test_picture(found):
-    figure = require_sound(found, "limits-ntk-convergence")
+    figure = found.plot()
     assert drawn(figure.axes[0], found.data["distance"][0])
     assert len(found.table.rows) == 3
     assert "theory -0.5" in found.findings[0]
-
-
-def test_interrupted_runs_go_on(tmp_path):
-    sizes = ntk_over_width.Sizes((1, 2), (16, 32), 4, 10)
-    whole = ntk_over_width.experiment(sizes, Call("limits-ntk-convergence"))
-    call = Call("limits-ntk-convergence", store=tmp_path)
-    ntk_over_width.experiment(sizes, call)
-    for part in sorted(tmp_path.glob("part-*"))[2:]:
-        part.unlink()
-    again = ntk_over_width.experiment(sizes, Call("limits-ntk-convergence", store=tmp_path))
-    assert again.data.identical(whole.data)
 
 
 def test_bad_data(tmp_path):

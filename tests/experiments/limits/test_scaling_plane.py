@@ -1,19 +1,15 @@
 """The plane of scalings: its strip, its regions, and the table of the lectures."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
-from experiment_checks import require_sound
 
 from bnmc.experiments.limits import scaling_plane
-from bnmc.experiments.parts import Call
 from bnmc.infinite_width import SCALINGS
 
 
-@pytest.fixture(scope="module")
-def found():
-    return scaling_plane.experiment(scaling_plane.DEFAULT, Call("limits-plane"))
+@pytest.fixture
+def found(small):
+    return small("limits-plane")
 
 
 def test_conditions_of_the_lectures(found):
@@ -37,7 +33,7 @@ def test_regions_have_one_combination_of_signs(found):
     for number in range(1, 14):
         own = np.sign(powers[found.data["region"].values == number])
         assert (own == own[0]).all()
-    assert scaling_plane.region(SCALINGS["mean-field"]) == (-1, 0, 1, 0)
+    assert scaling_plane._region(SCALINGS["mean-field"].properties()) == (-1, 0, 1, 0)
 
 
 def test_table_and_findings(found):
@@ -51,17 +47,8 @@ def test_table_and_findings(found):
 
 
 def test_picture(found):
-    (ax,) = require_sound(found, "limits-plane").axes
+    (ax,) = found.plot().axes
     lines = [(line.get_xdata(), line.get_ydata()) for line in ax.lines]
     q = np.array([-1.5, 0.5])
     for t in (-1 - 2 * q, -0.5 - q, -q):
         assert any(np.array_equal(x, q) and np.allclose(y, t) for x, y in lines)
-
-
-def test_a_store_keeps_the_grid(tmp_path):
-    sizes = scaling_plane.Sizes(2)
-    first, second = (
-        scaling_plane.experiment(sizes, Call("limits-plane", store=tmp_path)) for _ in range(2)
-    )
-    assert first.data.identical(second.data)
-    assert first.data["q_sigma"].values.tolist() == [float(Fraction(k, 2)) for k in range(-3, 2)]

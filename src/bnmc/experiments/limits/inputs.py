@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from os import PathLike
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.arguments import integer
 from bnmc.errors import ArgumentError
-from bnmc.experiments.parts import Call
+from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.training.images import images
 
-__all__ = ["TwoClasses", "standardized", "two_classes", "unit_length"]
+#: A number of images.
+Count: TypeAlias = Annotated[int, {"low": 4}]
 
-Float64Array = NDArray[np.float64]
+_Class: TypeAlias = Annotated[int, {"low": 0, "high": 9}]
+
+#: Two classes.
+Classes: TypeAlias = tuple[_Class, _Class]
 
 #: Mean and standard deviation of the pixels of CIFAR-10 in Golikov's code.
 _OF_CIFAR = (0.4734, 0.2516)
@@ -38,6 +42,8 @@ class TwoClasses(NamedTuple):
         Grey values in [0, 1], an image per column.
     labels, test_labels : (samples,) ndarray of bool
         Whether an image is of the second class.
+    digest : str
+        Identifies the images that were read.
     """
 
     name: str
@@ -46,6 +52,7 @@ class TwoClasses(NamedTuple):
     labels: NDArray[np.bool_]
     test: Float64Array
     test_labels: NDArray[np.bool_]
+    digest: str
 
     def describe(self) -> str:
         """Return data set, classes and numbers of images as text."""
@@ -56,13 +63,15 @@ class TwoClasses(NamedTuple):
         )
 
 
-def two_classes(call: Call, train: int, test: int, classes: tuple[int, int]) -> TwoClasses:
-    """Return the images of a call, and make them part of the identity of its kept parts.
+def two_classes(
+    data: str | PathLike[str] | None, train: int, test: int, classes: tuple[int, int]
+) -> TwoClasses:
+    """Return images of two classes.
 
     Parameters
     ----------
-    call : Call
-        Its `data` is the folder with the images; see `images`.
+    data : path or None
+        The folder with the images; see `images`.
     train, test : int
         Largest numbers of images, >= 4; `test` may be 0.  If there are fewer images, both numbers
         are reduced in proportion.
@@ -72,54 +81,48 @@ def two_classes(call: Call, train: int, test: int, classes: tuple[int, int]) -> 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        As for `images`; if a class or a number is not allowed, `threads` is invalid, or a class has
-        fewer than 2 images for training or for testing.
+        As for `images`; if the classes are equal, or a class has fewer than 2 images for training
+        or for testing.
     """
-    call.processors()  # the work takes one thread; an invalid number raises nevertheless
-    train, test = integer("train", train, low=4), integer("test", test, low=0)
-    if 0 < test < 4:
-        raise ArgumentError("test", test, "0, or an integer >= 4")
-    pair = tuple(integer("classes", one, low=0, high=9) for one in classes)
-    if len(pair) != 2 or pair[0] == pair[1]:
-        raise ArgumentError("classes", classes, "two different classes, 0 to 9")
-    found = images(call.data, _READ * (train + test), 2)
-    chosen = np.flatnonzero(np.isin(found.labels, pair))[: train + test]
+    if classes[0] == classes[1]:
+        raise ArgumentError("classes", classes, "two different classes")
+    read = images(data, _READ * (train + test), 2)
+    chosen = np.flatnonzero(np.isin(read.labels, classes))[: train + test]
     if chosen.size < train + test:
         train = chosen.size * train // (train + test)
-    second = found.labels[chosen] == pair[1]
+    second = read.labels[chosen] == classes[1]
     for use, labels in (("training", second[:train]), ("testing", second[train:])):
         if use == "testing" and test == 0:
             continue
         rarest = min(int(labels.sum()), int((~labels).sum()))
         if rarest < _LEAST:
             raise ArgumentError(
-                "data", f"{rarest} images of class {pair[0]} or {pair[1]} for {use}",
-                f"at least {_LEAST} among the first {len(found.labels)} images",
+                "data", f"{rarest} images of class {classes[0]} or {classes[1]} for {use}",
+                f"at least {_LEAST} among the first {len(read.labels)} images",
             )  # fmt: skip
-    call.further["images"] = found.digest()
-    columns = found.pixels[chosen].reshape(chosen.size, -1).T.copy()
+    columns = read.pixels[chosen].reshape(chosen.size, -1).T.copy()
     return TwoClasses(
-        found.name, (pair[0], pair[1]),
-        columns[:, :train], second[:train], columns[:, train:], second[train:],
+        read.name, classes, columns[:, :train], second[:train], columns[:, train:], second[train:],
+        read.digest(),
     )  # fmt: skip
 
 
-def standardized(found: TwoClasses) -> TwoClasses:
+def standardized(inputs: TwoClasses) -> TwoClasses:
     """Return the images with pixels of mean about 0 and mean square about 1/features.
 
     Columns have length about 1.  CIFAR-10 has the published mean and standard deviation of its
     pixels, other images those of their training images.
     """
-    centre, spread = float(found.train.mean()), float(found.train.std())
-    if found.name == "CIFAR-10":
+    centre, spread = float(inputs.train.mean()), float(inputs.train.std())
+    if inputs.name == "CIFAR-10":
         centre, spread = _OF_CIFAR
-    scale = spread * np.sqrt(len(found.train))
-    return found._replace(
-        train=(found.train - centre) / scale, test=(found.test - centre) / scale
+    scale = spread * np.sqrt(len(inputs.train))
+    return inputs._replace(
+        train=(inputs.train - centre) / scale, test=(inputs.test - centre) / scale
     )  # fmt: skip
 
 
-def unit_length(found: TwoClasses) -> TwoClasses:
+def unit_length(inputs: TwoClasses) -> TwoClasses:
     """Return the images as columns of length 1.
 
     Raises
@@ -127,7 +130,7 @@ def unit_length(found: TwoClasses) -> TwoClasses:
     ArgumentError
         If all pixels of an image are 0.
     """
-    lengths = [np.linalg.norm(one, axis=0) for one in (found.train, found.test)]
-    if min(float(one.min()) for one in lengths) == 0.0:
+    lengths = [np.linalg.norm(columns, axis=0) for columns in (inputs.train, inputs.test)]
+    if min(float(length.min()) for length in lengths) == 0.0:
         raise ArgumentError("data", "an image without a pixel above 0", "images with such pixels")
-    return found._replace(train=found.train / lengths[0], test=found.test / lengths[1])
+    return inputs._replace(train=inputs.train / lengths[0], test=inputs.test / lengths[1])

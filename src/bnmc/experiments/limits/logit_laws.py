@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, stdtrit
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress
+from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.limits.inputs import TwoClasses, standardized, two_classes
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.limits.inputs import Classes, Count, TwoClasses, standardized, two_classes
 from bnmc.experiments.limits.networks import train_ensemble
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Natural
 from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.infinite_width import logit_divergence, nngp, ntk
 from bnmc.plot.axes import COLOURS
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "kl"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Images, widths, reference width, networks, those of the reference, steps, rate, classes.
-
-    IC-MF, with which the others are compared, has four times as many networks.
-    """
-
-    train: int
-    test: int
-    widths: tuple[int, int]
-    reference: int
-    networks: int
-    references: int
-    steps: tuple[int, ...]
-    rate: float = 0.02
-    classes: tuple[int, int] = (0, 1)
-
-
-DEFAULT = Sizes(64, 96, (256, 512), 128, 12, 200, (0, 1, 3, 10, 30, 60, 100, 150, 200))
-FULL = Sizes(
-    1000, 1000, (4096, 8192), 128, 50, 200, (0, 1, 3, 10, 30, 100, 200, 400, 700, 1000)
-)  # fmt: skip
 
 #: The scalings whose limits are approximated by wide networks.
 _PARTICLES = ("mean-field", "ic-mf", "sym-default", "default")
@@ -66,16 +36,35 @@ _GROUPS = 48
 _BEST = "ic-mf"
 
 
-@with_parameters
-def kl(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-    data: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    train: largest number of images for training
+    test: largest number of images for testing
+    widths: two widths, the second of which is twice the first
+    reference: width of the reference
+    networks: networks of each scaling and width; IC-MF, with which the others are compared, has
+        four times as many
+    references: networks of the reference
+    rate: learning rate at the reference width
+    """
+
+    train: Count = 64
+    test: Count = 96
+    widths: tuple[int, int] = (256, 512)
+    reference: int = 128
+    networks: int = 12
+    references: int = 200
+    steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 60, 100, 150, 200)
+    rate: float = 0.02
+    classes: Classes = (0, 1)
+
+
+@kit.figure(
+    "limits-kl", Sizes(), trains=True, train=1000, test=1000, widths=(4096, 8192), networks=50,
+    steps=(0, 1, 3, 10, 30, 100, 200, 400, 700, 1000),
+)  # fmt: skip
+def kl(run: Run, sizes: Sizes) -> Experiment:
     r"""Divergence of the logits of five limits from those of networks of width 128.
 
     Networks with one hidden layer and leaky ReLU learn two classes by gradient descent on the
@@ -107,94 +96,78 @@ def kl(
     Experiment
         Variables by ``scaling``, ``width`` and ``step``; those of NTK do not depend on the width.
     """
-    call = Call("limits-kl", full, rng, progress, threads, store, data)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Logits(NamedTuple):
-    """Test logits (networks, steps, images): of the reference, and by scaling of each width."""
-
-    reference: Float64Array
-    wide: dict[str, list[Float64Array]]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    inputs = standardized(two_classes(call, sizes.train, sizes.test, sizes.classes))
-    with one_blas_thread():
-        found = _logits(sizes, call, inputs)
-    compared = {
-        name: [_Compared.of(wide, found.reference) for wide in found.wide[name]]
-        for name in _SCALINGS
-    }
     narrow, wide = sizes.widths
-    columns = (
-        "scaling", f"step 0, d = {wide}", f"step {sizes.steps[-1]}, d = {narrow}",
-        f"step {sizes.steps[-1]}, d = {wide}",
+    if wide != 2 * narrow:
+        raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
+    inputs = standardized(two_classes(run.data, sizes.train, sizes.test, sizes.classes))
+    counts = dict.fromkeys(_PARTICLES, sizes.networks) | {_BEST: 4 * sizes.networks}
+
+    def logits(name: str, width: int, progress: Progress) -> Float64Array:
+        """Return test logits (networks, steps, images), of "ntk" (images, networks, steps)."""
+        if name == "ntk":
+            return _kernel_limit(inputs, sizes, run.generator, progress)
+        is_reference = name == "reference"
+        trained = train_ensemble(
+            "ntk" if is_reference else name, inputs.train, inputs.labels, sizes.steps,
+            networks=sizes.references if is_reference else counts[name], rng=run.generator,
+            threads=run.processors(), progress=progress, width=width,
+            reference_width=sizes.reference, learning_rate=sizes.rate, test=inputs.test,
+        )  # fmt: skip
+        return np.asarray(trained.test_outputs)
+
+    points = [(name, width) for name in _PARTICLES for width in sizes.widths]
+    costs = [float(counts[name] * width) for name, width in points]
+    with one_blas_thread():
+        of_limits = run.parts(
+            logits, [("reference", sizes.reference), ("ntk", wide), *points],
+            [float(sizes.references * sizes.reference), 1.0, *costs], {"images": inputs.digest},
+        )  # fmt: skip
+    reference = of_limits.pop(("reference", sizes.reference))
+    exact = of_limits["ntk", wide].transpose(1, 2, 0)
+    of_limits |= {("ntk", narrow): exact, ("ntk", wide): exact}
+    compared = {point: _Compared.of(outputs, reference) for point, outputs in of_limits.items()}
+    results = kit.Results(
+        run, scaling=kit.Axis(_SCALINGS, "scaling", ""), width=sizes.widths,
+        step=kit.Axis(sizes.steps, "steps"),
     )  # fmt: skip
-    rows = tuple(
-        (
-            "ntk, infinite width" if name == "ntk" else name,
-            second.at(0), first.at(-1), second.at(-1),
-        )
-        for name, (first, second) in compared.items()
+    axes = ("scaling", "width", "step")
+    divergence = results.add(
+        "divergence", axes,
+        {
+            (*point, step): compared[point].at(k)
+            for point in compared for k, step in enumerate(sizes.steps)
+        },
+        "mean over images of the divergence of logits, bias removed",
     )  # fmt: skip
-    title = f"Divergence of logits from those of width {sizes.reference}"
-    data = _data(sizes, call, inputs, compared, found)
-    findings = _findings(sizes, compared)
-    return Experiment(call.name, title, data, Table(columns, rows), findings, _draw)
-
-
-def _logits(sizes: Sizes, call: Call, inputs: TwoClasses) -> _Logits:
-    costs = [float(sizes.references * sizes.reference), 1.0]
-    numbers = {name: sizes.networks * (4 if name == _BEST else 1) for name in _PARTICLES}
-    costs += [float(number * width) for number in numbers.values() for width in sizes.widths]
-    wide: dict[str, list[Float64Array]] = {}
-    threads = call.processors()
-    with call.parts(costs) as parts:
-        reference = parts.run(
-            _trained,
-            inputs,
-            "ntk",
-            sizes.reference,
-            sizes.references,
-            sizes,
-            call.generator,
-            threads,
-        )
-        exact = parts.run(_kernel_limit, inputs, sizes, call.generator)
-        wide["ntk"] = [exact, exact]
-        for name, number in numbers.items():
-            wide[name] = [
-                parts.run(_trained, inputs, name, width, number, sizes, call.generator, threads)
-                for width in sizes.widths
-            ]
-    return _Logits(reference, wide)
-
-
-def _trained(
-    inputs: TwoClasses,
-    scaling: str,
-    width: int,
-    networks: int,
-    sizes: Sizes,
-    rng: np.random.Generator,
-    threads: int,
-    progress: Progress,
-) -> Float64Array:
-    """Return test logits of trained networks, (networks, steps, images)."""
-    found = train_ensemble(
-        scaling, inputs.train, inputs.labels, sizes.steps, networks=networks, rng=rng,
-        threads=threads, progress=progress, width=width, reference_width=sizes.reference,
-        learning_rate=sizes.rate, test=inputs.test,
+    signs = np.where(inputs.test_labels, 1.0, -1.0)
+    wrong = {
+        point: np.mean(outputs * signs <= 0.0, axis=(0, 2)) for point, outputs in of_limits.items()
+    }
+    results.add("error", axes, wrong, "share of wrong signs on test images")
+    results.add(
+        "reference_error", ("step",), np.mean(reference * signs <= 0.0, axis=(0, 2)),
+        "the same of the reference",
     )  # fmt: skip
-    return np.asarray(found.test_outputs)
+    last = sizes.steps[-1]
+    table = kit.table_of({
+        f"step 0, d = {wide}": divergence.at(width=1, step=0),
+        f"step {last}, d = {narrow}": divergence.at(width=0, step=-1),
+        f"step {last}, d = {wide}": divergence.at(width=1, step=-1),
+    })  # fmt: skip
+    (_, *limits), *others = table.rows
+    return results.experiment(
+        f"Divergence of logits from those of width {sizes.reference}",
+        Table(table.columns, (("ntk, infinite width", *limits), *others)),
+        _findings(sizes, compared), _draw, images=inputs.describe(),
+        reference_width=sizes.reference, networks=sizes.networks, references=sizes.references,
+        learning_rate=sizes.rate, activation="leaky_relu",
+    )  # fmt: skip
 
 
 def _kernel_limit(
     inputs: TwoClasses, sizes: Sizes, rng: np.random.Generator, progress: Progress
 ) -> Float64Array:
-    """Return test logits of infinitely wide networks under the scaling "ntk".
+    """Return test logits of infinitely wide networks under "ntk", (images, networks, steps).
 
     At the reference width output weights have variance 1/d*, and all weights the same learning
     rate.  So the kernel of the output weights has the factor d* beside that of the input weights.
@@ -206,13 +179,13 @@ def _kernel_limit(
     n = inputs.train.shape[1]
     kernel = sizes.rate / n * (sizes.reference * prior + hidden)[:, :n]
     outputs = semidefinite_root(prior) @ rng.standard_normal((len(prior), sizes.references))
-    found = []
+    recorded = []
     for step in range(sizes.steps[-1] + 1):
         progress(step, sizes.steps[-1] + 1)
         if step in sizes.steps:
-            found.append(outputs[n:].T)
+            recorded.append(outputs[n:])
         outputs = outputs - kernel @ (expit(outputs[:n]) - inputs.labels[:, None])
-    return np.stack(found, axis=1)
+    return np.stack(recorded, axis=-1)
 
 
 # --- divergences and their errors
@@ -221,12 +194,12 @@ def _kernel_limit(
 class _Compared(NamedTuple):
     """Divergences of one limit at all steps, and with each group of networks left out.
 
-    `values` are (steps,), `own` (groups, steps) without one group of the limit's networks, and
+    `values` are (steps,), `limits` (groups, steps) without one group of the limit's networks, and
     `references` (groups, steps) without one of the reference's.
     """
 
     values: Float64Array
-    own: Float64Array
+    limits: Float64Array
     references: Float64Array
 
     @classmethod
@@ -234,45 +207,45 @@ class _Compared(NamedTuple):
         """Return the divergences of outputs (networks, steps, images)."""
         return cls(
             _divergences(outputs, reference),
-            np.stack([_divergences(one, reference) for one in _without_groups(outputs)]),
-            np.stack([_divergences(outputs, one) for one in _without_groups(reference)]),
+            np.stack([_divergences(rest, reference) for rest in _without_groups(outputs)]),
+            np.stack([_divergences(outputs, rest) for rest in _without_groups(reference)]),
         )
 
     def at(self, step: int) -> Estimate:
         """Return the divergence at one of the recorded steps."""
-        return jackknifed(self.values[step], self.own[:, step], self.references[:, step])
+        return _jackknifed(self.values[step], self.limits[:, step], self.references[:, step])
 
     def extrapolated(self, narrow: _Compared) -> Estimate:
         """Return the last divergence at infinite width, if its error is of order 1/width.
 
         `narrow` has half of the width.
         """
-        value, own, references = self._last()
+        value, limits, references = self._last()
         first, others, before = narrow._last()
-        return jackknifed(2.0 * value - first, 2.0 * own, others, 2.0 * references - before)
+        return _jackknifed(2.0 * value - first, 2.0 * limits, others, 2.0 * references - before)
 
     def minus(self, narrow: _Compared, wide: _Compared) -> Estimate:
         """Return the last divergence minus that of another limit, extrapolated from two widths.
 
         All three are compared with one reference.
         """
-        value, own, references = self._last()
+        value, limits, references = self._last()
         less, its, shared = wide._last()
         first, others, before = narrow._last()
-        return jackknifed(
-            value - 2.0 * less + first, own, 2.0 * its, others,
+        return _jackknifed(
+            value - 2.0 * less + first, limits, 2.0 * its, others,
             references - 2.0 * shared + before,
         )  # fmt: skip
 
     def _last(self) -> tuple[Any, Float64Array, Float64Array]:
-        value, own, references = (part[..., -1] for part in self)
-        return value, own, references
+        value, limits, references = (part[..., -1] for part in self)
+        return value, limits, references
 
 
 def _without_groups(sample: Float64Array) -> list[Float64Array]:
     """Return a sample without each of its groups, single networks or equal groups of them."""
     groups = max(k for k in range(2, _GROUPS + 1) if len(sample) % k == 0)
-    return [np.delete(sample, own, axis=0) for own in np.split(np.arange(len(sample)), groups)]
+    return [np.delete(sample, group, axis=0) for group in np.split(np.arange(len(sample)), groups)]
 
 
 def _divergences(outputs: Float64Array, reference: Float64Array) -> Float64Array:
@@ -280,7 +253,7 @@ def _divergences(outputs: Float64Array, reference: Float64Array) -> Float64Array
     return np.array([logit_divergence(outputs[:, k], reference[:, k]) for k in steps])
 
 
-def jackknifed(value: float | np.floating[Any], *left_out: Float64Array) -> Estimate:
+def _jackknifed(value: float | np.floating[Any], *left_out: Float64Array) -> Estimate:
     """Return a statistic of independent samples with the jackknife's error.
 
     Parameters
@@ -294,36 +267,34 @@ def jackknifed(value: float | np.floating[Any], *left_out: Float64Array) -> Esti
     Estimate
         With Student's interval for the smallest number of groups.
     """
-    variance = sum((len(one) - 1) * float(np.var(one)) for one in left_out)
+    variance = sum((len(values) - 1) * float(np.var(values)) for values in left_out)
     fewest, stderr, mean = min(map(len, left_out)), math.sqrt(variance), float(value)
     reach = float(stdtrit(fewest - 1, (1 + LEVEL) / 2)) * stderr
     return Estimate(mean, stderr, (mean - reach, mean + reach), fewest, "jackknife", LEVEL)
 
 
-# --- results
+# --- findings and picture
 
 
-def _findings(sizes: Sizes, compared: dict[str, list[_Compared]]) -> tuple[str, ...]:
-    width = sizes.widths[1]
+def _findings(sizes: Sizes, compared: dict[tuple[str, int], _Compared]) -> tuple[str, ...]:
+    before, width = sizes.widths
     ratio = sizes.reference / width
     start = 0.5 * (ratio - 1.0 - math.log(ratio))
-    last = {name: [one.at(-1) for one in ones] for name, ones in compared.items()}
-    order = sorted(_SCALINGS, key=lambda name: last[name][1].value)
-    listed = ", ".join(f"{name} {interval(last[name][1])}" for name in order)
+    last = {point: of_point.at(-1) for point, of_point in compared.items()}
+    order = sorted(_SCALINGS, key=lambda name: last[name, width].value)
+    listed = ", ".join(f"{name} {interval(last[name, width])}" for name in order)
+    narrow, wide = compared[_BEST, before], compared[_BEST, width]
     findings = [
         f"Before training the divergence of mean field at width {width} is "
-        f"{interval(compared['mean-field'][1].at(0))}; theory {start:.3g}, which grows like half "
-        "the logarithm of the width.",
+        f"{interval(compared['mean-field', width].at(0))}; theory {start:.3g}, which grows like "
+        "half the logarithm of the width.",
         f"After {sizes.steps[-1]} steps, at width {width} (ntk: infinite width): {listed}.",
-    ]
-    narrow, wide = compared[_BEST]
-    findings.append(
         f"{_BEST}, extrapolated to infinite width by 2 D(d) - D(d/2): "
-        f"{interval(wide.extrapolated(narrow))}."
-    )
+        f"{interval(wide.extrapolated(narrow))}.",
+    ]
     for name in _SCALINGS:
         if name != _BEST:
-            gap = compared[name][1].minus(narrow, wide)
+            gap = compared[name, width].minus(narrow, wide)
             verdict = "no difference is seen"
             if gap.ci[0] > 0.0:
                 verdict = f"{_BEST} is nearer to the reference, as the lectures state"
@@ -333,62 +304,23 @@ def _findings(sizes: Sizes, compared: dict[str, list[_Compared]]) -> tuple[str, 
                 f"Divergence of {name} minus that extrapolated one: {interval(gap)}: {verdict}."
             )
     doubled = "; ".join(
-        f"{name} {interval(last[name][0])} and {interval(last[name][1])}" for name in _PARTICLES
+        f"{name} {interval(last[name, before])} and {interval(last[name, width])}"
+        for name in _PARTICLES
     )
-    findings.append(
-        f"After {sizes.steps[-1]} steps at widths {sizes.widths[0]} and {width}, which shows the "
-        f"error of a finite width: {doubled}."
+    return (
+        *findings,
+        f"After {sizes.steps[-1]} steps at widths {before} and {width}, which shows the "
+        f"error of a finite width: {doubled}.",
     )
-    return tuple(findings)
 
 
-def _data(
-    sizes: Sizes,
-    call: Call,
-    inputs: TwoClasses,
-    compared: dict[str, list[_Compared]],
-    found: _Logits,
-) -> xarray.Dataset:
-    divergences = [
-        [[one.at(k) for k in range(len(sizes.steps))] for one in ones] for ones in compared.values()
-    ]
-    signs = np.where(inputs.test_labels, 1.0, -1.0)
-    wrong = [[np.mean(one * signs <= 0.0, axis=(0, 2)) for one in found.wide[n]] for n in _SCALINGS]
-    return dataset(
-        {
-            **estimated(
-                "divergence", ("scaling", "width", "step"), divergences,
-                "mean over images of the divergence of logits, bias removed",
-            ),
-            "error": Variable(
-                ("scaling", "width", "step"), wrong, "share of wrong signs on test images"
-            ),
-            "reference_error": Variable(
-                ("step",), np.mean(found.reference * signs <= 0.0, axis=(0, 2)),
-                "the same of the reference",
-            ),
-        },
-        {
-            "scaling": Variable(("scaling",), list(_SCALINGS), "scaling", ""),
-            "width": Variable(("width",), list(sizes.widths), "width d", "neurons"),
-            "step": Variable(("step",), list(sizes.steps), "steps"),
-        },
-        call,
-        {
-            "images": inputs.describe(), "reference_width": sizes.reference,
-            "networks": sizes.networks, "references": sizes.references,
-            "learning_rate": sizes.rate, "activation": "leaky_relu",
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2, width=5.6, height=4.4)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2, width=5.6, height=4.4)[0]
     steps, wide = data["step"].values, int(data["width"].values[-1])
     for row, name in enumerate(data["scaling"].values):
         label = "ntk, infinite width" if name == "ntk" else f"{name}, $d = {wide}$"
-        values = curve(data, "divergence")[row, -1]
-        draw_band(left, steps, values, COLOURS[row], None, marker="o")
+        values = pictures.curve(data, "divergence")[row, -1]
+        pictures.draw_band(left, steps, values, COLOURS[row], None, marker="o")
         right.plot(
             steps, data["error"].values[row, -1], "o-", color=COLOURS[row], markersize=3,
             label=label,

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
-from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.limits.inputs import TwoClasses, standardized, two_classes
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
 from bnmc.experiments.limits.networks import train_ensemble
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.runs import Run
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.infinite_width import SCALINGS
 from bnmc.plot.axes import COLOURS
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "exponents"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Images, widths, reference width, networks, learning rate, and classes."""
-
-    images: int
-    widths: tuple[int, ...]
-    reference: int
-    networks: int
-    rate: float = 4.0
-    classes: tuple[int, int] = (0, 1)
-
-
-DEFAULT = Sizes(24, (128, 512, 2048, 4096), 1, 60)
-FULL = Sizes(100, (128, 512, 2048, 8192, 32_768), 1, 200)
 
 _QUANTITIES = (
     "outputs", "kernel of output weights", "kernel of input weights", "change of outputs",
@@ -48,20 +23,30 @@ _QUANTITIES = (
     "change of kernel of output weights", "change of kernel of input weights",
 )  # fmt: skip
 
-#: The changes of kernels, and the printed power of each in `Properties.evolution`.
-_KERNEL_CHANGES = {_QUANTITIES[7]: 0, _QUANTITIES[8]: 1}
+#: The changes of kernels.
+_KERNEL_CHANGES = _QUANTITIES[7:]
 
 
-@with_parameters
-def exponents(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-    data: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    reference: reference width
+    networks: networks of each scaling and width
+    """
+
+    images: Count = 24
+    widths: tuple[int, ...] = (128, 512, 2048, 4096)
+    reference: int = 1
+    networks: int = 60
+    rate: float = 4.0
+    classes: Classes = (0, 1)
+
+
+@kit.figure(
+    "limits-exponents", Sizes(), trains=True, images=100, widths=(128, 512, 2048, 8192, 32_768),
+    networks=200,
+)  # fmt: skip
+def exponents(run: Run, sizes: Sizes) -> Experiment:
     r"""Measured powers of the width at the start and in the first step, beside the theory.
 
     Networks with one hidden layer and leaky ReLU make one step of gradient descent on the logistic
@@ -89,70 +74,53 @@ def exponents(
     Experiment
         Variables by ``scaling``, ``quantity`` and ``width``.
     """
-    call = Call("limits-exponents", full, rng, progress, threads, store, data)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    inputs = standardized(two_classes(run.data, sizes.images, 0, sizes.classes))
 
-
-class _Found(NamedTuple):
-    """Root mean squares by scaling, quantity and width, and their slopes."""
-
-    values: list[list[list[Estimate]]]
-    slopes: list[list[Estimate]]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    inputs = standardized(two_classes(call, sizes.images, 0, sizes.classes))
-    found = _measure(sizes, call, inputs)
-    printed, summed = _theory(kernels=False), _theory(kernels=True)
-    rows = tuple(
-        (name, quantity, found.slopes[i][j], printed[i, j], summed[i, j])
-        for i, name in enumerate(SCALINGS)
-        for j, quantity in enumerate(_QUANTITIES)
-    )
-    columns = ("scaling", "quantity", "measured power", "theory", "theory, sum over neurons")
-    title = "Powers of the width at the start and in the first step"
-    data = _data(sizes, call, inputs, found, printed, summed)
-    findings = _findings(found, printed, summed)
-    return Experiment(call.name, title, data, Table(columns, rows), findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call, inputs: TwoClasses) -> _Found:
-    values: list[list[list[Estimate]]] = []
-    threads = call.processors()
-    with call.parts([float(width) for _ in SCALINGS for width in sizes.widths]) as parts:
-        for name in SCALINGS:
-            by_width = [
-                parts.run(_numbers, inputs, name, width, sizes, call.generator, threads)
-                for width in sizes.widths
+    def numbers(scaling: str, width: int, progress: Progress) -> Float64Array:
+        """Return all quantities of each network, (networks, quantities)."""
+        trained = train_ensemble(
+            scaling, inputs.train, inputs.labels, (0, 1), networks=sizes.networks,
+            rng=run.generator, threads=run.processors(), progress=progress, width=width,
+            reference_width=sizes.reference, learning_rate=sizes.rate,
+        )  # fmt: skip
+        start, end = trained.outputs.swapaxes(0, 1)
+        before, after = trained.kernels.swapaxes(0, 1)
+        squares = trained.weight_squares[:, 0]
+        return np.column_stack(
+            [
+                _sizes(start), before, _sizes(end - start), squares[:, 0],
+                np.sqrt(trained.weight_changes[:, 1] / squares), after / before - 1.0,
             ]
-            values.append([[rms(one[:, j]) for one in by_width] for j in range(len(_QUANTITIES))])
-    return _Found(values, [[slope(sizes.widths, cells) for cells in row] for row in values])
+        )  # fmt: skip
 
-
-def _numbers(
-    inputs: TwoClasses,
-    scaling: str,
-    width: int,
-    sizes: Sizes,
-    rng: np.random.Generator,
-    threads: int,
-    progress: Progress,
-) -> Float64Array:
-    """Return all quantities of each network, (networks, quantities)."""
-    found = train_ensemble(
-        scaling, inputs.train, inputs.labels, (0, 1), networks=sizes.networks, rng=rng,
-        threads=threads, progress=progress, width=width, reference_width=sizes.reference,
-        learning_rate=sizes.rate,
+    results = kit.Results(
+        run, scaling=kit.Axis(SCALINGS, "scaling", ""),
+        quantity=kit.Axis(_QUANTITIES, "quantity", ""), width=sizes.widths,
     )  # fmt: skip
-    start, end = found.outputs.swapaxes(0, 1)
-    before, after = found.kernels.swapaxes(0, 1)
-    squares = found.weight_squares[:, 0]
-    return np.column_stack(
-        [
-            _sizes(start), before, _sizes(end - start), squares[:, 0],
-            np.sqrt(found.weight_changes[:, 1] / squares), after / before - 1.0,
-        ]
+    points = results.points("scaling", "width")
+    costs = [float(width) for _, width in points]
+    parts = run.parts(numbers, points, costs, {"images": inputs.digest})
+    per = ("scaling", "quantity")
+    values = {
+        (scaling, quantity, width): rms(samples[:, j])
+        for (scaling, width), samples in parts.items()
+        for j, quantity in enumerate(_QUANTITIES)
+    }
+    results.add("size", (*per, "width"), values, "root mean square over networks")
+    slopes = {
+        case: slope(sizes.widths, [values[*case, width] for width in sizes.widths])
+        for case in results.points(*per)
+    }
+    power = results.add("power", per, slopes, "measured power of the width")
+    printed = results.add("printed", per, _theory(kernels=False), "power of the theory")
+    summed = results.add("summed", per, _theory(kernels=True), "power of sums over neurons")
+    table = kit.table_of(
+        {"measured power": power, "theory": printed, "theory, sum over neurons": summed}
+    )
+    return results.experiment(
+        "Powers of the width at the start and in the first step", table, _findings(table.rows),
+        _draw, images=f"{inputs.name}, {inputs.train.shape[1]} images", networks=sizes.networks,
+        reference_width=sizes.reference, learning_rate=sizes.rate, activation="leaky_relu",
     )  # fmt: skip
 
 
@@ -163,82 +131,50 @@ def _sizes(outputs: Float64Array) -> Float64Array:
 
 def _theory(kernels: bool) -> Float64Array:
     """Return the powers by scaling and quantity; `kernels`: those of sums over neurons."""
-    found = []
+    powers = []
     for scaling in SCALINGS.values():
-        known, half = scaling.properties(), 0.5
+        limit, half = scaling.properties(), 0.5
         output, inputs = (float(scaling.q_sigma + rate) for rate in scaling.q_tilde)
-        changes = [float(power) for power in known.evolution]
+        changes = [float(power) for power in limit.evolution]
         if kernels:
             changes = [max(power - half, 2.0 * power) for power in changes]
-        found.append(
+        powers.append(
             [
-                float(known.logits), *map(float, known.kernels), float(max(known.kernels)),
+                float(limit.logits), *map(float, limit.kernels), float(max(limit.kernels)),
                 2.0 * float(scaling.q_sigma), output, inputs, *changes,
             ]
         )  # fmt: skip
-    return np.array(found)
+    return np.array(powers)
 
 
-def _findings(found: _Found, printed: Float64Array, summed: Float64Array) -> tuple[str, ...]:
-    values = np.array([[one.value for one in row] for row in found.slopes])
+def _findings(rows: tuple[tuple[Any, ...], ...]) -> tuple[str, ...]:
     findings = []
-    first = len(_QUANTITIES) - len(_KERNEL_CHANGES)
-    for i, name in enumerate(SCALINGS):
-        gaps = np.abs(values[i, :first] - printed[i, :first])
-        worst = int(gaps.argmax())
+    for name in SCALINGS:
+        others = [row[1:] for row in rows if row[0] == name and row[1] not in _KERNEL_CHANGES]
+        quantity, power, theory, _ = max(others, key=lambda row: abs(row[1].value - row[2]))
         findings.append(
             f"{name}: the powers of all quantities but the change of kernels are within "
-            f"{gaps[worst]:.2g} of the theory; the largest difference is that of "
-            f"{_QUANTITIES[worst]}: {interval(found.slopes[i][worst])}, theory "
-            f"{printed[i, worst]:g}."
+            f"{abs(power.value - theory):.2g} of the theory; the largest difference is that of "
+            f"{quantity}: {interval(power)}, theory {theory:g}."
         )
-    for i, name in enumerate(SCALINGS):
-        parts = "; ".join(
-            f"{_QUANTITIES[j][len('change of ') :]} {interval(found.slopes[i][j])}, printed "
-            f"{printed[i, j]:g}, sum over neurons {summed[i, j]:g}"
-            for j in range(first, len(_QUANTITIES))
+    for name in SCALINGS:
+        changes = "; ".join(
+            f"{quantity.removeprefix('change of ')} {interval(power)}, printed {theory:g}, sum "
+            f"over neurons {summed:g}"
+            for scaling, quantity, power, theory, summed in rows
+            if scaling == name and quantity in _KERNEL_CHANGES
         )
-        findings.append(f"{name}, relative change of kernels: {parts}.")
+        findings.append(f"{name}, relative change of kernels: {changes}.")
     return tuple(findings)
 
 
-def _data(
-    sizes: Sizes,
-    call: Call,
-    inputs: TwoClasses,
-    found: _Found,
-    printed: Float64Array,
-    summed: Float64Array,
-) -> xarray.Dataset:
-    over = ("scaling", "quantity")
-    return dataset(
-        {
-            **estimated("size", (*over, "width"), found.values, "root mean square over networks"),
-            **estimated("power", over, found.slopes, "measured power of the width"),
-            "printed": Variable(over, printed, "power of the theory"),
-            "summed": Variable(over, summed, "power of sums over neurons"),
-        },
-        {
-            "scaling": Variable(("scaling",), list(SCALINGS), "scaling", ""),
-            "quantity": Variable(("quantity",), list(_QUANTITIES), "quantity", ""),
-            "width": Variable(("width",), list(sizes.widths), "width d", "neurons"),
-        },
-        call,
-        {
-            "images": f"{inputs.name}, {inputs.train.shape[1]} images", "networks": sizes.networks,
-            "reference_width": sizes.reference, "learning_rate": sizes.rate,
-            "activation": "leaky_relu",
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ax = axes_of(figure, 1, width=9.0, height=5.4)[0, 0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ax = pictures.axes_of(figure, 1, width=9.0, height=5.4)[0, 0]
     names, quantities = data["scaling"].values, data["quantity"].values
     places = np.arange(len(quantities), dtype=np.float64)[::-1]
     for row, name in enumerate(names):
         at = places + 0.3 - 0.15 * row
-        value, low, high = curve(data, "power")[row].T
+        value, low, high = pictures.curve(data, "power")[row].T
         ax.errorbar(
             value, at, xerr=[value - low, high - value], fmt="o", markersize=4, capsize=2.5,
             color=COLOURS[row], label=str(name),
@@ -247,7 +183,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         ax.plot(data["summed"].values[row], at, "x", color="black", markersize=4)
     ax.plot([], [], "|", color="black", markersize=10, label="theory")
     ax.plot([], [], "x", color="black", markersize=4, label="theory, sum over neurons")
-    ax.set_yticks(places, [str(one) for one in quantities])
+    ax.set_yticks(places, list(map(str, quantities)))
     ax.set(xlabel="power of the width", ylabel="quantity")
     ax.set_title("Measured powers beside the theory", loc="left")
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))

@@ -14,12 +14,10 @@ from bnmc._support.machine import available_memory, one_blas_thread
 from bnmc._support.progress import Progress
 from bnmc.infinite_width import NetworkTraining, train_networks
 
-__all__ = ["train_ensemble"]
-
 #: Rows of weights of a group of networks, which one thread trains.
 _ROWS = 1024
 
-_OF_NETWORKS = [one.name for one in fields(NetworkTraining) if one.name != "steps"]
+_OF_NETWORKS = [field.name for field in fields(NetworkTraining) if field.name != "steps"]
 
 
 def train_ensemble(
@@ -58,7 +56,7 @@ def train_ensemble(
         Of all networks.
     """
     # The number of children that a generator has spawned is no part of its state, so the children
-    # of `rng` itself would depend on which parts of an experiment were kept.
+    # of `rng` itself would depend on which parts of a figure were stored.
     seeds = np.random.SeedSequence(draw_key(rng)).spawn(networks)
     children = [np.random.default_rng(seed).spawn(1)[0] for seed in seeds]
     each = np.broadcast_to(labels, (networks, x.shape[1]))
@@ -70,7 +68,7 @@ def train_ensemble(
             scaling, x, each[at], steps, networks=len(each[at]), rng=children[at], **options
         )
 
-    found: list[NetworkTraining] = []
+    results: list[NetworkTraining] = []
     # Weights with their start, gradient and change, and activations; a thread has one group.
     columns = x.shape[1] + (0 if options.get("test") is None else options["test"].shape[1])
     needed = 8 * size * options["width"] * (4 * len(x) + 6 * columns)
@@ -78,8 +76,8 @@ def train_ensemble(
     # If the loop ends early, by Ctrl-C for example, `map` cancels the networks that wait.
     with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
         for at, result in zip(groups, pool.map(trained, groups), strict=True):
-            found.append(result)
+            results.append(result)
             progress(min(at.stop, networks), networks)
-    parts = ([getattr(one, name) for one in found] for name in _OF_NETWORKS)
+    parts = ([getattr(result, name) for result in results] for name in _OF_NETWORKS)
     joined: list[Any] = [None if part[0] is None else np.concatenate(part) for part in parts]
-    return NetworkTraining(found[0].steps, *joined)
+    return NetworkTraining(results[0].steps, *joined)

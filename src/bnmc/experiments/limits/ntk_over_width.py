@@ -3,59 +3,43 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
-from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.limits.inputs import two_classes
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band, label_widths, logarithmic
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.limits.inputs import Classes, Count, two_classes
+from bnmc.experiments.runs import Run
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.gradients import tangent_kernel
 from bnmc.infinite_width import nngp, ntk
 from bnmc.plot.axes import COLOURS
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "ntk_convergence"]
-
-Float64Array = NDArray[np.float64]
+#: The networks with batch normalization, and the number of their hidden layers.
+_NORMALIZED, _LAYERS = "batch norm, 2 hidden layers, from the mean", 2
 
 
 class Sizes(NamedTuple):
-    """Hidden layers, widths, networks of each kind, images, and classes."""
+    """Sizes of the figure."""
 
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]
-    networks: int
-    images: int
-    classes: tuple[int, int] = (0, 1)
-
-
-DEFAULT = Sizes((1, 2, 6), (64, 256, 1024, 4096), 200, 10)
-FULL = Sizes((1, 2, 6, 11), (64, 256, 1024, 4096, 16_384), 1000, 16)
+    depths: tuple[int, ...] = (1, 2, 6)
+    widths: tuple[int, ...] = (64, 256, 1024, 4096)
+    networks: int = 200
+    images: Count = 10
+    classes: Classes = (0, 1)
 
 
-@with_parameters
-def ntk_convergence(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-    data: Store = None,
-) -> Experiment:
+@kit.figure(
+    "limits-ntk-convergence", Sizes(), trains=True, depths=(1, 2, 6, 11),
+    widths=(64, 256, 1024, 4096, 16_384), networks=1000, images=16,
+)  # fmt: skip
+def ntk_convergence(run: Run, sizes: Sizes) -> Experiment:
     r"""Tangent kernels of random networks approach that of infinite width as 1/√width.
 
     The picture shows the root mean square over networks of
@@ -84,51 +68,75 @@ def ntk_convergence(
     >>> from bnmc.experiments import limits
     >>> found = limits.ntk_convergence()  # doctest: +SKIP
     """
-    call = Call("limits-ntk-convergence", full, rng, progress, threads, store, data)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    inputs = two_classes(run.data, sizes.images, sizes.images, sizes.classes)
+    x, n = inputs.train, inputs.train.shape[1]
+    depths = {f"{depth} hidden layer{'s' * (depth > 1)}": depth for depth in sizes.depths}
+    limits = {name: _limit(x, depth) for name, depth in depths.items()}
+    depths[_NORMALIZED] = _LAYERS
 
+    def distances(name: str, width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return the distance of each network, and that of the mean with its expected size.
 
-class _Case(NamedTuple):
-    """Label, norm and number of hidden layers of networks, and their kernel of infinite width."""
+        If there is a kernel of infinite width, the distances are those from it.  The expected size
+        of that of the mean is its root mean square if the mean is right.
+        """
+        if depths[name] == 1:
+            kernels = _shallow_kernels(x, width, sizes.networks, run.generator, progress)
+        else:
+            kernels = tangent_kernel(
+                Chain(width, n, "relu", norm="batch" if name == _NORMALIZED else "none"),
+                depths[name] - 1, chains=sizes.networks, initial=FirstLayer(x), rng=run.generator,
+                threads=run.threads, progress=progress,
+            ).kernels  # fmt: skip
+        mean = kernels.mean(axis=0)
+        centre = limits.get(name, mean)
+        size = np.linalg.norm(centre)
+        lengths = np.linalg.norm(kernels - centre, axis=(1, 2)) / size
+        if name not in limits:
+            # Networks are nearer to their own mean than to the expectation.
+            return lengths * math.sqrt(sizes.networks / (sizes.networks - 1)), np.full(2, np.nan)
+        spread = kernels.var(axis=0, ddof=1).sum() / sizes.networks
+        return lengths, np.array([np.linalg.norm(mean - centre), math.sqrt(spread)]) / size
 
-    label: str
-    norm: str
-    depth: int
-    limit: Float64Array | None
-
-
-class _Found(NamedTuple):
-    """Results by network and width.
-
-    `of_mean` is the distance of the mean over networks from the limit, and `noise` its root mean
-    square if the expectation is the limit; both are NaN without a limit.
-    """
-
-    distance: list[list[Estimate]]
-    of_mean: Float64Array
-    noise: Float64Array
-    slopes: list[Estimate]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = two_classes(call, sizes.images, sizes.images, sizes.classes)
-    x = found.train
-    cases = [
-        _Case(f"{depth} hidden layer{'s' * (depth > 1)}", "none", depth, _limit(x, depth))
-        for depth in sizes.depths
+    results = kit.Results(run, network=depths, width=sizes.widths)
+    per = ("network", "width")
+    points = results.points(*per)
+    costs = [float(depths[name] * width) for name, width in points]
+    parts = run.parts(distances, points, costs, {"images": inputs.digest})
+    values = {point: rms(lengths) for point, (lengths, _) in parts.items()}
+    distance = results.add("distance", per, values, "relative distance of tangent kernels")
+    slopes = results.add(
+        "slope", ("network",),
+        {(name,): slope(sizes.widths, [values[name, d] for d in sizes.widths]) for name in depths},
+        "slope of its logarithm",
+    )  # fmt: skip
+    of_mean = {point: means[0] for point, (_, means) in parts.items()}
+    noise = {point: means[1] for point, (_, means) in parts.items()}
+    results.add("distance_of_mean", per, of_mean, "distance of the mean kernel")
+    results.add("noise", per, noise, "the same if the mean is right")
+    at_widths = {f"d = {d}": distance.at(width=k).means() for k, d in enumerate(sizes.widths)}
+    narrow, wide = sizes.widths[0], sizes.widths[-1]
+    findings = [
+        f"{name}: slope {interval(fitted)}, theory -0.5; the distance is "
+        f"{interval(values[name, narrow])} at width {narrow} and {interval(values[name, wide])} at "
+        f"width {wide}."
+        for (name,), fitted in slopes.cells().items()
     ]
-    cases.append(_Case("batch norm, 2 hidden layers, from the mean", "batch", 2, None))
-    measured = _measure(sizes, call, x, cases)
-    rows = tuple(
-        (case.label, *(cell.value for cell in cells), fitted)
-        for case, cells, fitted in zip(cases, measured.distance, measured.slopes, strict=True)
-    )
-    table = Table(("network", *(f"d = {width}" for width in sizes.widths), "slope"), rows)
-    title = "Tangent kernels of finite networks, distance from infinite width"
-    about = f"{found.name}, {x.shape[1]} images of classes {sizes.classes[0]}, {sizes.classes[1]}"
-    data = _data(sizes, call, cases, measured, about)
-    return Experiment(call.name, title, data, table, _findings(sizes, cases, measured), _draw)
+    for name in limits:
+        ratios = ", ".join(
+            f"{of_mean[name, d] / noise[name, d]:.2g} at width {d}" for d in sizes.widths
+        )
+        findings.append(
+            f"{name}: distance of the mean of {sizes.networks} networks from infinite "
+            f"width, over its root mean square if they are equal in expectation: {ratios}."
+        )
+    first, second = sizes.classes
+    return results.experiment(
+        "Tangent kernels of finite networks, distance from infinite width",
+        kit.table_of({**at_widths, "slope": slopes}), findings, _draw,
+        images=f"{inputs.name}, {n} images of classes {first}, {second}", networks=sizes.networks,
+        activation="relu",
+    )  # fmt: skip
 
 
 def _limit(x: Float64Array, depth: int) -> Float64Array:
@@ -138,39 +146,6 @@ def _limit(x: Float64Array, depth: int) -> Float64Array:
     # The activations of the first layer, as inputs of a network with one layer less.
     root = semidefinite_root(np.asarray(nngp(x, 1), np.float64))
     return np.asarray(ntk(math.sqrt(len(root)) * root, depth - 1), np.float64)
-
-
-def _measure(sizes: Sizes, call: Call, x: Float64Array, cases: list[_Case]) -> _Found:
-    shape = len(cases), len(sizes.widths)
-    of_mean, noise = np.full(shape, np.nan), np.full(shape, np.nan)
-    distance: list[list[Estimate]] = []
-    costs = [float(case.depth * width) for case in cases for width in sizes.widths]
-    with call.parts(costs) as parts:
-        for row, case in enumerate(cases):
-            distance.append([])
-            for column, width in enumerate(sizes.widths):
-                options = {"networks": sizes.networks, "rng": call.generator}
-                if case.depth == 1:
-                    kernels = parts.run(_shallow_kernels, x, width, **options)
-                else:
-                    kernels = parts.run(
-                        _deep_kernels, x, Chain(width, x.shape[1], "relu", norm=case.norm),
-                        case.depth - 1, threads=call.threads, **options,
-                    )  # fmt: skip
-                mean = kernels.mean(axis=0)
-                centre = mean if case.limit is None else case.limit
-                size = np.linalg.norm(centre)
-                lengths = np.linalg.norm(kernels - centre, axis=(1, 2)) / size
-                if case.limit is None:
-                    # Networks are nearer to their own mean than to the expectation.
-                    lengths = lengths * math.sqrt(sizes.networks / (sizes.networks - 1))
-                else:
-                    spread = kernels.var(axis=0, ddof=1).sum() / sizes.networks
-                    of_mean[row, column] = np.linalg.norm(mean - centre) / size
-                    noise[row, column] = math.sqrt(spread) / size
-                distance[-1].append(rms(lengths))
-    slopes = [slope(sizes.widths, cells) for cells in distance]
-    return _Found(distance, of_mean, noise, slopes)
 
 
 def _shallow_kernels(
@@ -184,86 +159,26 @@ def _shallow_kernels(
     """
     products = x.T @ x / len(x)
     root = semidefinite_root(products)
-    found = np.empty((networks, *products.shape))
-    for run in range(networks):
-        progress(run, networks)
+    kernels = np.empty((networks, *products.shape))
+    for network in range(networks):
+        progress(network, networks)
         h = rng.standard_normal((width, len(root))) @ root
         a, b = np.maximum(h, 0.0), rng.standard_normal((width, 1)) * (h > 0.0)
-        found[run] = (a.T @ a + b.T @ b * products) / width
-    return found
+        kernels[network] = (a.T @ a + b.T @ b * products) / width
+    return kernels
 
 
-def _deep_kernels(
-    x: Float64Array,
-    chain: Chain,
-    depth: int,
-    networks: int,
-    rng: np.random.Generator,
-    threads: int | None,
-    progress: Progress,
-) -> Float64Array:
-    """Return tangent kernels of networks with a fixed first layer, (networks, n, n)."""
-    return tangent_kernel(
-        chain, depth, chains=networks, initial=FirstLayer(x), rng=rng, threads=threads,
-        progress=progress,
-    ).kernels  # fmt: skip
-
-
-def _findings(sizes: Sizes, cases: list[_Case], found: _Found) -> tuple[str, ...]:
-    narrow, wide = sizes.widths[0], sizes.widths[-1]
-    findings = [
-        f"{case.label}: slope {interval(fitted)}, theory -0.5; the distance is "
-        f"{interval(cells[0])} at width {narrow} and {interval(cells[-1])} at width {wide}."
-        for case, cells, fitted in zip(cases, found.distance, found.slopes, strict=True)
-    ]
-    for row, case in enumerate(cases):
-        if case.limit is not None:
-            ratios = ", ".join(
-                f"{ratio:.2g} at width {width}"
-                for width, ratio in zip(
-                    sizes.widths, found.of_mean[row] / found.noise[row], strict=True
-                )
-            )
-            findings.append(
-                f"{case.label}: distance of the mean of {sizes.networks} networks from infinite "
-                f"width, over its root mean square if they are equal in expectation: {ratios}."
-            )
-    return tuple(findings)
-
-
-def _data(
-    sizes: Sizes, call: Call, cases: list[_Case], found: _Found, about: str
-) -> xarray.Dataset:
-    over = ("network", "width")
-    return dataset(
-        {
-            **estimated(
-                "distance", over, found.distance, "relative distance of tangent kernels",
-            ),
-            **estimated("slope", ("network",), found.slopes, "slope of its logarithm"),
-            "distance_of_mean": Variable(over, found.of_mean, "distance of the mean kernel"),
-            "noise": Variable(over, found.noise, "the same if the mean is right"),
-        },
-        {
-            "network": Variable(("network",), [case.label for case in cases], "network", ""),
-            "width": Variable(("width",), list(sizes.widths), "width d", "neurons"),
-        },
-        call,
-        {"images": about, "networks": sizes.networks, "activation": "relu"},
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ax = axes_of(figure, 1, width=6.4, height=4.6)[0, 0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ax = pictures.axes_of(figure, 1, width=6.4, height=4.6)[0, 0]
     widths = data["width"].values
     for row, name in enumerate(data["network"].values):
-        values = curve(data, "distance")[row]
+        values = pictures.curve(data, "distance")[row]
         label = f"{name}: slope {float(data['slope'][row]):.3f}"
-        draw_band(ax, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
+        pictures.draw_band(ax, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
     guide = 0.7 * float(data["distance"].min()) * np.sqrt(widths[-1] / widths)
     ax.plot(widths, guide, "k:", linewidth=0.8, label="slope $-1/2$")
-    label_widths(ax, widths)
-    logarithmic(ax)
+    pictures.label_widths(ax, widths)
+    pictures.logarithmic(ax)
     ax.set_ylabel(r"$\|\Theta_d - \Theta_\infty\|_F\,/\,\|\Theta_\infty\|_F$, root mean square")
     ax.set_title("Tangent kernels against the width", loc="left")
     ax.legend(fontsize="small")

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
-from bnmc.experiments.data import Variable, dataset
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.runs import Run
 from bnmc.infinite_width import SCALINGS, Properties, Scaling
 from bnmc.plot.axes import COLOURS
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "plane", "region"]
-
-
-class Sizes(NamedTuple):
-    """Points of the grid in each unit of a power."""
-
-    points: int
-
-
-DEFAULT = Sizes(8)
-FULL = Sizes(32)
 
 #: Ranges of q_sigma and q_tilde.
 _SIGMA, _TILDE = (Fraction(-3, 2), Fraction(1, 2)), (Fraction(-1), Fraction(2))
@@ -37,15 +21,17 @@ _SIGMA, _TILDE = (Fraction(-3, 2), Fraction(1, 2)), (Fraction(-1), Fraction(2))
 _PROPERTIES = ("finite outputs", "finite kernels", "kernels like outputs", "evolving kernels")
 
 
-@with_parameters
-def plane(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    points: points of the grid in each unit of a power
+    """
+
+    points: int = 8
+
+
+@kit.figure("limits-plane", Sizes(), points=32)
+def plane(run: Run, sizes: Sizes) -> Experiment:
     r"""Which limits of infinite width there are: the plane of the powers of the width.
 
     A network with one hidden layer, :math:`f(x) = \sigma \sum_r a_r φ(w_r^T x)`, has output weights
@@ -67,75 +53,65 @@ def plane(
     Experiment
         Variables by ``q_sigma`` and ``q_tilde``.  The table has the named scalings.
     """
-    call = Call("limits-plane", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def region(scaling: Scaling) -> tuple[int, int, int, int]:
-    """Return the signs of the powers of outputs, kernels, their ratio and the kernels' change."""
-    found = scaling.properties()
-    powers = (found.logits, max(found.kernels), found.ratio, max(found.evolution))
-    first, second, third, fourth = ((power > 0) - (power < 0) for power in powers)
-    return first, second, third, fourth
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    call.processors()  # nothing runs in parallel; an invalid number raises nevertheless
     sigmas, tildes = _grid(_SIGMA, sizes.points), _grid(_TILDE, sizes.points)
-    with call.parts([1.0]) as parts:
-        found = parts.run(_properties_of, sigmas, tildes)
-    regions, held = found[..., 0], found[..., 1:]
-    columns = (
-        "scaling",
-        "powers of rates",
-        "outputs",
-        "kernels",
-        "change of kernels",
-        *_PROPERTIES,
+
+    def properties(progress: Progress) -> NDArray[np.int64]:
+        """Return the region (0 outside of the strip) and four properties, (sigmas, tildes, 5).
+
+        Regions are numbered from 1 on, in the order in which they appear.
+        """
+        at = np.zeros((len(sigmas), len(tildes), 5), np.int64)
+        numbers: dict[tuple[int, ...], int] = {}
+        for row, q_sigma in enumerate(sigmas):
+            progress(row, len(sigmas))
+            for column, q_tilde in enumerate(tildes):
+                scaling = Scaling(q_sigma, q_tilde)
+                limit = scaling.properties()
+                if limit.well_defined:
+                    at[row, column, 0] = numbers.setdefault(_region(limit), len(numbers) + 1)
+                at[row, column, 1:] = _held(limit)
+        return at
+
+    of_plane = run.parts(properties, [()])[()]
+    regions, held = of_plane[..., 0], of_plane[..., 1:]
+    results = kit.Results(
+        run, q_sigma=kit.Axis(map(float, sigmas), "power of the output weights"),
+        q_tilde=kit.Axis(map(float, tildes), "power of the learning rates"),
+        property=kit.Axis(_PROPERTIES, "property", ""),
+    )  # fmt: skip
+    per = ("q_sigma", "q_tilde")
+    results.add("region", per, regions, "number of the region, 0 outside of the strip")
+    results.add("held", (*per, "property"), held, "whether the limit has a property")
+    table = Table(
+        ("scaling", "powers of rates", "outputs", "kernels", "change of kernels", *_PROPERTIES),
+        tuple(_row(name, scaling) for name, scaling in SCALINGS.items()),
     )
-    rows = tuple(_row(name, scaling) for name, scaling in SCALINGS.items())
-    title = "Limits of infinite width in the plane of the powers of the width"
-    data = _data(call, sigmas, tildes, regions, held)
-    findings = _findings(data, sizes)
-    return Experiment(call.name, title, data, Table(columns, rows), findings, _draw)
+    return results.experiment(
+        "Limits of infinite width in the plane of the powers of the width", table,
+        _findings(regions, held, sizes.points), _draw, hidden_layers=1,
+    )  # fmt: skip
 
 
-def _grid(ends: tuple[Fraction, Fraction], points: int) -> list[str]:
-    """Return fractions as text, which a store keeps exactly."""
+def _grid(ends: tuple[Fraction, Fraction], points: int) -> list[Fraction]:
     low, high = ends
-    return [str(low + Fraction(k, points)) for k in range(int((high - low) * points) + 1)]
+    return [low + Fraction(k, points) for k in range(int((high - low) * points) + 1)]
 
 
-def _properties_of(
-    sigmas: list[str], tildes: list[str], progress: Progress
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the region (0 outside of the strip) and four properties, (sigmas, tildes, 5).
-
-    Regions are numbered from 1 on, in the order in which they appear.
-    """
-    found = np.zeros((len(sigmas), len(tildes), 5), np.int64)
-    numbers: dict[tuple[int, int, int, int], int] = {}
-    for row, q_sigma in enumerate(sigmas):
-        progress(row, len(sigmas))
-        for column, q_tilde in enumerate(tildes):
-            scaling = Scaling(Fraction(q_sigma), Fraction(q_tilde))
-            properties = scaling.properties()
-            if properties.well_defined:
-                found[row, column, 0] = numbers.setdefault(region(scaling), len(numbers) + 1)
-            found[row, column, 1:] = _held(properties)
-    return found
+def _region(limit: Properties) -> tuple[int, ...]:
+    """Return the signs of the powers of outputs, kernels, their ratio and the kernels' change."""
+    powers = (limit.logits, max(limit.kernels), limit.ratio, max(limit.evolution))
+    return tuple((power > 0) - (power < 0) for power in powers)
 
 
-def _held(found: Properties) -> tuple[bool, bool, bool, bool]:
-    return found.finite_logits, found.finite_kernels, found.same_order, found.evolving_kernels
+def _held(limit: Properties) -> tuple[bool, bool, bool, bool]:
+    return limit.finite_logits, limit.finite_kernels, limit.same_order, limit.evolving_kernels
 
 
 def _row(name: str, scaling: Scaling) -> tuple[Any, ...]:
-    found = scaling.properties()
+    limit = scaling.properties()
     return (
-        name, _pair(scaling.q_tilde), str(found.logits), _pair(found.kernels),
-        _pair(found.evolution), *("yes" if one else "no" for one in _held(found)),
+        name, _pair(scaling.q_tilde), str(limit.logits), _pair(limit.kernels),
+        _pair(limit.evolution), *("yes" if has else "no" for has in _held(limit)),
     )  # fmt: skip
 
 
@@ -144,19 +120,18 @@ def _pair(powers: tuple[Fraction, Fraction]) -> str:
     return str(first) if first == second else f"{first}, {second}"
 
 
-def _findings(data: xarray.Dataset, sizes: Sizes) -> tuple[str, ...]:
-    held, regions = data["held"].values, data["region"].values
+def _findings(regions: NDArray[Any], held: NDArray[Any], points: int) -> tuple[str, ...]:
     inside = regions > 0
     counts = held.sum(axis=-1)
-    sets = {tuple(one) for one in held[inside].tolist()}
-    largest = [one for one in sets if not any(_within(one, other) for other in sets)]
+    sets = set(map(tuple, held[inside].tolist()))
+    largest = [these for these in sets if not any(_within(these, other) for other in sets)]
     named = {name: _held(scaling.properties()) for name, scaling in SCALINGS.items()}
-    maximal = [name for name, one in named.items() if tuple(map(int, one)) in largest]
-    most = [name for name, one in named.items() if sum(one) == counts[inside].max()]
-    full = [name for name, one in named.items() if all(one)]
+    maximal = [name for name, these in named.items() if tuple(map(int, these)) in largest]
+    most = [name for name, these in named.items() if sum(these) == counts[inside].max()]
+    full = [name for name, these in named.items() if all(these)]
     return (
         f"In the strip the signs of the four powers have {len(np.unique(regions[inside]))} "
-        f"combinations, on a grid of step 1/{sizes.points}: so many regions and limits.",
+        f"combinations, on a grid of step 1/{points}: so many regions and limits.",
         f"With one power of all learning rates, a limit has at most {counts[inside].max()} of the "
         f"four properties; of the named ones {_and(most)}.",
         f"No limit has more properties than {_and(maximal)} in the sense that it has theirs and "
@@ -166,39 +141,16 @@ def _findings(data: xarray.Dataset, sizes: Sizes) -> tuple[str, ...]:
     )
 
 
-def _within(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+def _within(first: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return first != other and all(a <= b for a, b in zip(first, other, strict=True))
 
 
 def _and(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _data(
-    call: Call, sigmas: list[str], tildes: list[str], regions: Any, held: Any
-) -> xarray.Dataset:
-    over = ("q_sigma", "q_tilde")
-    return dataset(
-        {
-            "region": Variable(over, regions, "number of the region, 0 outside of the strip"),
-            "held": Variable((*over, "property"), held, "whether the limit has a property"),
-        },
-        {
-            "q_sigma": Variable(
-                ("q_sigma",), [float(Fraction(q)) for q in sigmas], "power of the output weights"
-            ),
-            "q_tilde": Variable(
-                ("q_tilde",), [float(Fraction(q)) for q in tildes], "power of the learning rates"
-            ),
-            "property": Variable(("property",), list(_PROPERTIES), "property", ""),
-        },
-        call,
-        {"hidden_layers": 1},
-    )
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ax = axes_of(figure, 1, width=7.0, height=5.6)[0, 0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ax = pictures.axes_of(figure, 1, width=7.0, height=5.6)[0, 0]
     x = np.array([float(end) for end in _SIGMA])
     ax.fill_between(x, -0.5 - x, -x, color="0.9", label="outputs and their change of one order")
     lines = (
