@@ -137,7 +137,7 @@ def test_scalars_of_numpy_become_arrays_with_and_without_a_folder(tmp_path):
 
 
 def test_sums_of_a_part_have_the_bits_of_those_of_a_part_that_is_read(tmp_path):
-    values = np.random.default_rng(3).standard_normal((3, 20, 50)).transpose(2, 1, 0)
+    values = np.random.default_rng(3).standard_normal((3, 20, 50)).transpose(2, 0, 1)
     sums = [
         Run("name", {}, store=folder).parts(lambda progress: values, [()])[()].sum(axis=0)
         for folder in (None, tmp_path, tmp_path)
