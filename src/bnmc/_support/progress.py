@@ -1,9 +1,10 @@
-"""Progress of long work: a bar, a function of the user, or nothing."""
+"""Progress of long work: a bar on a terminal, lines elsewhere, or a function of the user."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,7 +13,7 @@ import numpy as np
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentTypeError
 
-#: Seconds of compilation before a line says so.
+#: Seconds before the first line without a terminal, and between two: of compilation and of work.
 PATIENT_SECONDS = 2.0
 
 #: A function of the amount that is done, and the total amount.
@@ -41,10 +42,11 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
     Parameters
     ----------
     progress : bool or callable
-        True for a bar on standard error (extra ``cli``), False for no report, or a function of
-        (done, total), which the context then yields.  While kernels are compiled, the bar says so;
-        if there is none, as without a terminal, one line on standard error does after
-        `PATIENT_SECONDS`, unless `progress` is False.
+        True for a report on standard error (extra ``cli``): a bar on a terminal or in a notebook,
+        elsewhere at most eleven lines, one for each tenth of the work, if it takes longer than
+        `PATIENT_SECONDS`. False for no report. A function of (done, total) is what the context
+        yields. While kernels are compiled, the bar says so; without a bar, one line on standard
+        error does after `PATIENT_SECONDS`, unless `progress` is False.
     label : str
         The work, beside the bar: "simulate".
     unit : str
@@ -66,6 +68,10 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
         return
     rich = import_extra("rich.progress", "cli")
     console = import_extra("rich.console", "cli").Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        with told_of_compilation(*_line()):
+            yield _lines(label, unit)
+        return
     with rich.Progress(
         rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
         rich.TextColumn(unit), rich.TimeRemainingColumn(), console=console, transient=True,
@@ -77,6 +83,32 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
         )
         with told_of_compilation(*(told if console.is_terminal else _line())):
             yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration in the unit that a reader would choose."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _lines(label: str, unit: str) -> Progress:
+    """Return a function of (done, total) that prints a line for each further tenth of the work."""
+    begun = written = time.monotonic()
+    last = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal written, last
+        now, tenth = time.monotonic(), 10 * done // max(total, 1)
+        if tenth == last or now < written + PATIENT_SECONDS:
+            return
+        written, last = now, tenth
+        left = (now - begun) * (total - done) / max(done, 1)
+        estimate = f", about {duration_text(left)} left" if 0 < done < total else ""
+        print(f"bnmc: {label}: {done} of {total} {unit}{estimate}", file=sys.stderr, flush=True)
+
+    return report
 
 
 def _compiling() -> str:

@@ -9,7 +9,42 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Table(NamedTuple):
+    """A table of text: aligned by `str`, with lines and colours if Rich prints it.
+
+    Attributes
+    ----------
+    heads : sequence of str
+        Heads of the columns, of which the first is aligned right.
+    rows : sequence of sequence of str
+        Cells.
+
+    Examples
+    --------
+    >>> from bnmc._support.text import Table
+    >>> print(Table(["quantity", "value"], [["rate", "0.5"]]))
+    quantity  value
+        rate  0.5
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        return text_table(self.heads, self.rows, align="><")
+
+    def __rich__(self) -> Any:
+        from bnmc._support.extras import import_extra  # not above: it imports NumPy
+
+        table = import_extra("rich.table", "cli").Table(header_style="bold", row_styles=["", "dim"])
+        for index, head in enumerate(self.heads):
+            table.add_column(head, justify="left" if index else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
 
 
 def text_table(

@@ -1,138 +1,94 @@
-"""Options that several commands share: of the chain, of the run, and of the report.
-
-The type of a parameter of a command is one of these names. The help of an option is in its type.
-"""
+"""The options that several commands share, by the name of the parameter that takes their value."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-__all__ = [
-    "Activation",
-    "Batch",
-    "BiasVariance",
-    "Eps",
-    "Force",
-    "Gain",
-    "Hours",
-    "Json",
-    "Norm",
-    "Order",
-    "Plot",
-    "ProgressFlag",
-    "Seed",
-    "Skip",
-    "Store",
-    "Threads",
-    "Timeout",
-    "Weights",
-    "Width",
-]
+# A type with an option of Typer, and the default.
+_Option = tuple[Any, Any]
 
-Width = Annotated[int, typer.Option(help="Number of neurons per layer.")]
 
-Batch = Annotated[int, typer.Option(help="Number of samples in the batch.")]
+def _option(kind: Any, default: Any, text: str, *names: str, **settings: Any) -> _Option:
+    return Annotated[kind, typer.Option(*names, help=text, **settings)], default
 
-Activation = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="Activation: linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, "
+
+#: Options by the name of the parameter: first those of a chain, which are arguments of `Chain`.
+OPTIONS: dict[str, _Option] = {
+    "width": _option(int, 1000, "Number of neurons per layer."),
+    "batch": _option(int, 10, "Number of samples in the batch."),
+    "activation": _option(
+        str, "relu",
+        "Activation: linear, relu, leaky_relu, abs, tanh, sigmoid, sin, erf, elu, celu, selu, "
         "gelu or silu.",
-    ),
-]
-
-Norm = Annotated[
-    str,
-    typer.Option(
         metavar="NAME",
-        help="Normalization: batch, batch-uncentred, layer, rms, group(8) (8 groups) or none.",
     ),
-]
-
-Order = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="norm-activation, activation-norm or pre-activation."),
-]
-
-BiasVariance = Annotated[float, typer.Option(help="Variance of the biases.")]
-
-Skip = Annotated[float, typer.Option(help="Factor of the skip connection; 0 for none.")]
-
-Gain = Annotated[float, typer.Option(help="Factor of the weights.")]
-
-#: The gain of a command that has `Weights`.
-GainOfLaw = Annotated[
-    float | None,
-    typer.Option(
-        help="Factor of the weights. Default: 1; for --weights pytorch 1/√3.",
+    "norm": _option(
+        str, "batch",
+        "Normalization: batch, batch-uncentred, layer, rms, group(8) (8 groups) or none.",
+        metavar="NAME",
+    ),
+    "order": _option(
+        str, "norm-activation",
+        "Order in a layer: norm-activation, activation-norm or pre-activation (residual).",
+        metavar="NAME",
+    ),
+    "skip": _option(float, 0.0, "Factor of the skip connection; 0 for none."),
+    "gain": _option(
+        float | None, None, "Factor of the weights. Default: 1; 1/√3 for the law pytorch.",
         show_default=False,
     ),
-]
-
-Weights = Annotated[
-    str,
-    typer.Option(
-        metavar="LAW",
-        help="Law of the weights: gaussian, uniform, rademacher, haar, or pytorch (the default of "
+    "weights": _option(
+        str, "gaussian",
+        "Law of the weights: gaussian, uniform, rademacher, haar, or pytorch (the default of "
         "nn.Linear, with its bias).",
+        metavar="LAW",
     ),
-]
-
-Eps = Annotated[
-    float,
-    typer.Option(
-        help="Constant that the normalization adds to the variance; PyTorch's default is 1e-5."
+    "eps": _option(
+        float, 0.0,
+        "Constant that the normalization adds to the variance; PyTorch's default is 1e-5.",
     ),
-]
-
-Seed = Annotated[
-    int | None,
-    typer.Option(help="Seed of the random numbers. Default: a random seed, which is printed."),
-]
-
-Threads = Annotated[
-    int | None,
-    typer.Option(help="Number of threads; results do not depend on it. Default: all processors."),
-]
-
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="File for the picture: .png, .pdf or .svg.")
-]
-
-Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of the table.")]
-
-Store = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Folder (.zarr) for finished parts. After an interruption, the same command resumes.",
+    "bias_variance": _option(float, 0.0, "Variance of the biases."),
+    "seed": _option(
+        int | None, None, "Seed of the random numbers. Default: a random seed, which is printed."
     ),
-]
-
-Timeout = Annotated[
-    float | None,
-    typer.Option(
+    "sampler": _option(str, "auto", "Sampler: auto, conditional or weights.", metavar="NAME"),
+    "dtype": _option(str, "float64", "Precision: float64 or float32.", metavar="TYPE"),
+    "threads": _option(
+        int | None, None,
+        "Number of threads; results do not depend on it. Default: all processors.",
+    ),
+    "hours": _option(
+        float, 1.0, "Longest duration allowed; a longer forecast raises an error."
+    ),
+    "store": _option(
+        Path | None, None,
+        "Folder for finished parts. After an interruption, the same command resumes.",
+        metavar="FOLDER",
+    ),
+    "timeout": _option(
+        float | None, None,
+        "Time limit in seconds; the report then contains the finished part.",
         metavar="SECONDS",
-        help="Time limit in seconds; the report then contains the finished layers.",
     ),
-]
-
-Hours = Annotated[
-    float,
-    typer.Option(help="Longest duration allowed; a longer forecast raises an error."),
-]
-
-ProgressFlag = Annotated[
-    bool | None,
-    typer.Option(
-        "--progress/--no-progress",
-        help="Progress on standard error. Default: only if standard error is a terminal.",
-        show_default=False,
+    "plot": _option(
+        Path | None, None, "File for the picture: .png, .pdf or .svg.", metavar="FILE"
     ),
-]
+    "force": _option(bool, False, "Replace existing files.", "--force"),
+    "as_json": _option(bool, False, "Print one JSON document instead of the table.", "--json"),
+    "progress": _option(
+        bool | None, None,
+        "Progress on standard error: a bar on a terminal, lines elsewhere. Default: only on a "
+        "terminal.",
+        "--progress/--no-progress", show_default=False,
+    ),
+}  # fmt: skip
+
+# SHIM
+Width, Batch, Activation, Threads, Plot, Force, Json = (
+    OPTIONS[name][0]
+    for name in ("width", "batch", "activation", "threads", "plot", "force", "as_json")
+)
+ProgressFlag = OPTIONS["progress"][0]

@@ -181,7 +181,7 @@ class Estimate:
         """Format both numbers by `spec`, by default to two digits of the standard error."""
         if spec:
             return f"{self.value:{spec}} ± {self.stderr:{spec}}"
-        return _with_two_digits_of_error(self.value, self.stderr)
+        return with_error(self.value, self.stderr)
 
 
 def with_student_interval(
@@ -251,7 +251,7 @@ def _sentences(assumes: object) -> tuple[str, ...]:
     return tuple(assumes)
 
 
-def _with_two_digits_of_error(value: float, stderr: float) -> str:
+def with_error(value: float, stderr: float) -> str:
     """Return both numbers, rounded to the same decimal, in one notation."""
     if stderr == 0:
         return f"{value} ± 0"

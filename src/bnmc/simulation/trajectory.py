@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
+from bnmc._support.text import Table
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, UnknownNameError
+from bnmc.estimate.estimate import with_error
 
 if TYPE_CHECKING:
     import xarray
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 #: What `Trajectory.attributes` contains as it is.
 _OF_CHAIN = ("width", "batch", "norm", "skip", "gain", "eps", "order", "bias_variance")
 _OF_RUN = ("sampler", "dtype", "backend", "cpu", "chains")
+
+# Heads of the columns of a table that are not the name of the observable.
+_HEADS = {"distance": "‖G − G*‖"}
+_MOST_ROWS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +155,14 @@ class Trajectory(Recordings):
             f"{'' if self.complete else ', interrupted'}: {recorded}; {self.chain}>"
         )
 
+    def __str__(self) -> str:
+        """Return the chain and the table, and the last layer of a run that was interrupted."""
+        networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
+        lines = [f"{self.chain}: {networks}, {len(self.layers)} recorded layers", str(self.table())]
+        if not self.complete:
+            lines.append(f"incomplete: the run ended after layer {self.layers[-1]}")
+        return "\n".join(lines)
+
     @property
     def final_state(self) -> State:
         """The state that continues the run: ``simulate(chain, more, initial=run.final_state)``."""
@@ -170,6 +184,49 @@ class Trajectory(Recordings):
         is unknown: NaN.
         """
         return self._over_chains(name).stderr
+
+    def table(self) -> Table:
+        """Return the means over the chains, with standard errors, at some layers.
+
+        Its columns are the observables with one number per layer, and the smallest and the largest
+        eigenvalue if eigenvalues were recorded. Its rows are at most 12 layers: the first, the last
+        and round ones between.
+        """
+        rows = self._rows()
+        heads = [_HEADS.get(name, name.replace("_", " ")) for name in rows[0]] if rows else []
+        cells = [[str(row["layer"]), *map(_cell, list(row.values())[1:])] for row in rows]
+        return Table(heads, cells)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows of `table` and the facts that repeat the run, for `json.dumps`.
+
+        Returns
+        -------
+        dict
+            A number of "table" is a dict of its "mean" and its "stderr", which is None for a single
+            chain.
+        """
+        facts = self.attributes()
+        return {
+            **{name: facts[name] for name in ("chain", "chains", "key", "sampler", "dtype", "cpu")},
+            "complete": self.complete, "table": self._rows(),
+        }  # fmt: skip
+
+    def _rows(self) -> list[dict[str, Any]]:
+        columns: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        for name in (*self.observables, *self.moments):
+            axes = tuple(axis for axis in self.dims[name] if axis != "chain")
+            if axes == ("layer",):
+                columns[name] = self.mean(name), self.stderr(name)
+            elif name == "eigenvalues" and axes == ("layer", "mode"):
+                mean, stderr = self.mean(name), self.stderr(name)
+                columns["smallest_eigenvalue"] = mean[:, 0], stderr[:, 0]
+                columns["largest_eigenvalue"] = mean[:, -1], stderr[:, -1]
+        return [
+            {"layer": int(self.layers[row])}
+            | {name: _number(mean[row], error[row]) for name, (mean, error) in columns.items()}
+            for row in _shown(self.layers)
+        ]
 
     def _over_chains(self, name: str) -> Moments:
         if name in self.moments:
@@ -222,3 +279,24 @@ class Trajectory(Recordings):
             "inputs": 0 if self.inputs is None else self.inputs,
             **{name: getattr(self, name) for name in _OF_RUN},
         }
+
+
+def _shown(layers: NDArray[np.int64]) -> list[int]:
+    """Return at most `_MOST_ROWS` indices: of the first, the last, and round layers between."""
+    if not len(layers):
+        return []
+    for steps in ((1, 2, 5), (1,)):
+        round_layers = [step * 10**power for power in range(10) for step in steps]
+        nearest = {int(np.abs(layers - layer).argmin()) for layer in round_layers}
+        if len(nearest) <= _MOST_ROWS - 2:
+            break
+    return sorted(nearest | {0, len(layers) - 1})
+
+
+def _number(mean: float, stderr: float) -> dict[str, float | None]:
+    return {"mean": float(mean), "stderr": None if np.isnan(stderr) else float(stderr)}
+
+
+def _cell(number: dict[str, float]) -> str:
+    mean, stderr = number["mean"], number["stderr"]
+    return with_error(mean, stderr) if stderr else f"{mean:.6g}"

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
-from bnmc.cli.report import chosen_seed, print_json
-from bnmc.cli.threads import thread_pool
-from bnmc.cli.waiting import forecast, waiting
-
-__all__ = ["certify"]
+from bnmc.cli.command import Report, command
+from bnmc.cli.forecast import Progress, announced, forecast
 
 
+@command(
+    *("width", "batch", "activation", "norm", "order", "gain", "eps", "bias_variance"), plot=True
+)
 def certify(
-    width: options.Width = 1000,
-    batch: options.Batch = 10,
-    activation: options.Activation = "relu",
-    norm: options.Norm = "batch",
-    order: options.Order = "norm-activation",
-    gain: options.Gain = 1.0,
-    eps: options.Eps = 0.0,
-    bias_variance: options.BiasVariance = 0.0,
+    chain: Any,
+    seed: int,
+    threads: int | None,
+    hours: float,
     depth: Annotated[int, typer.Option(help="Last layer of the bound.")] = 60,
     replicates: Annotated[int, typer.Option(help="Number of pairs of coupled chains.")] = 1000,
     lag: Annotated[
@@ -45,14 +39,8 @@ def certify(
             "extends the bound to the stationary law. Default: none."
         ),
     ] = None,
-    seed: options.Seed = None,
-    threads: options.Threads = None,
-    hours: options.Hours = 1.0,
-    plot: options.Plot = None,
-    force: options.Force = False,
-    as_json: options.Json = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+    progress: Progress = True,
+) -> Report:
     """Bound the distance of each layer from the stationary law.
 
     The distance is total variation, and coupled pairs of chains bound it. The first table needs no
@@ -66,31 +54,20 @@ def certify(
 
     Example: bnmc certify --norm layer --order activation-norm --batch 5
     """
-    from bnmc.chain.chain import Chain
     from bnmc.mixing import tv_bound
 
-    if plot is not None:
-        require_destination("plot", plot, force)
-    chain = Chain(
-        width, batch, activation, norm=norm, order=order, gain=gain, eps=eps,
-        bias_variance=bias_variance,
-    )  # fmt: skip
-    seed = chosen_seed(seed)
     expected = forecast(chain)
-    seconds = 0.0 if expected is None else expected.certificate(replicates, lag)
-    with (
-        thread_pool(threads) as pool,
-        waiting("certify", expected, seconds, hours, threads, progress) as report,
-    ):
-        found = tv_bound(
+    seconds = expected.certificate(replicates, lag)
+    with announced("certify", expected, seconds, hours, threads, progress) as workers:
+        bound = tv_bound(
             chain, depth, lag=lag, replicates=replicates, horizon=horizon,
-            tail_probability=tail_probability, rng=seed, executor=pool, progress=report,
+            tail_probability=tail_probability, rng=seed, **workers,
         )  # fmt: skip
-    if as_json:
-        print_json({"chain": repr(chain), "seed": seed, **found.to_dict()})
-    else:
-        print(f"{chain}, from independent Gaussian samples\n{found}\nseed {seed}", flush=True)
-    if plot is not None:
-        ax = found.plot()
-        ax.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
-        save(ax.figure, plot)
+
+    def draw() -> Any:
+        axes = bound.plot()
+        axes.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
+        return axes
+
+    text = f"{chain}, from independent Gaussian samples\n{bound}"
+    return Report({"chain": repr(chain), **bound.to_dict()}, [text], draw)

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.report import chosen_seed, print_json, progress_report
-from bnmc.cli.statuses import FAILED
-
-__all__ = ["check"]
+from bnmc.cli.command import Report, command
+from bnmc.cli.statuses import FAILED, OK
 
 
+@command(
+    *("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps"), width=100, batch=5
+)
 def check(
-    width: options.Width = 100,
-    batch: options.Batch = 5,
-    activation: options.Activation = "relu",
-    norm: options.Norm = "batch",
-    skip: options.Skip = 0.0,
-    gain: options.GainOfLaw = None,
-    weights: options.Weights = "gaussian",
-    eps: options.Eps = 0.0,
+    chain: Any,
+    seed: int,
+    progress: bool,
     samples: Annotated[
         Path | None,
         typer.Option(
@@ -35,31 +30,18 @@ def check(
     alpha: Annotated[
         float, typer.Option(help="Probability that a true claim fails, over all claims together.")
     ] = 1e-3,
-    seed: options.Seed = None,
-    as_json: options.Json = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+) -> Report:
     """Test the claims about the stationary law, one by one.
 
     If a claim fails, the exit status is 4.
 
     Example: bnmc check --width 200 --batch 4 --activation tanh --samples states.npy
     """
-    from bnmc.chain.chain import Chain
     from bnmc.cli.inputs import read_states
     from bnmc.invariant import check as check_claims
 
-    chain = Chain(
-        width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
+    states = None if samples is None else read_states(samples)
+    result = check_claims(
+        chain, samples=states, size=size, alpha=alpha, rng=seed, progress=progress
     )
-    given = None if samples is None else read_states(samples)
-    seed = chosen_seed(seed)
-    report = check_claims(
-        chain, samples=given, size=size, alpha=alpha, rng=seed, progress=progress_report(progress)
-    )
-    if as_json:
-        print_json({"seed": seed, **report.to_dict()})
-    else:
-        print(f"{report}\nseed {seed}")
-    if not report.ok:
-        raise typer.Exit(FAILED)
+    return Report(result.to_dict(), [result], status=OK if result.ok else FAILED)

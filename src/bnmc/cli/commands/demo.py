@@ -17,7 +17,7 @@ from bnmc.cli.report import (
     progress_report,
     shown_rows,
 )
-from bnmc.cli.threads import thread_count
+from bnmc._support.workers import thread_count
 
 if TYPE_CHECKING:
     from bnmc.experiments.demonstration import DigitRuns, LinearRuns

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from bnmc.cli import options
-from bnmc.cli.report import print_json, print_table
-
-__all__ = ["info"]
+from bnmc.cli.command import Report, command, table_of
 
 
-def info(as_json: options.Json = False) -> None:
+@command()
+def info() -> Report:
     """Print versions, processors, GPU and the kernel cache.
 
     Example: bnmc info --json
@@ -44,7 +42,4 @@ def info(as_json: options.Json = False) -> None:
         "kernels in the cache": 0 if on_disk is None else on_disk.entries,
         "megabytes in the cache": 0.0 if on_disk is None else round(on_disk.bytes / 1e6, 1),
     }
-    if as_json:
-        print_json(facts)
-        return
-    print_table(["item", "value"], [[name, str(value)] for name, value in facts.items()])
+    return Report(facts, [table_of(facts, "item")])

@@ -12,13 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, require_packages, save
-from bnmc.cli.report import chosen_seed, print_json
-
-__all__ = ["inspect"]
+from bnmc.cli.command import Report, command
 
 
+@command(plot=True, needs={"torch": "torch"})
 def inspect(
     model: Annotated[
         str,
@@ -63,11 +60,9 @@ def inspect(
     evaluate: Annotated[
         bool, typer.Option("--eval", help="Evaluation mode: normalization by running statistics.")
     ] = False,
-    seed: options.Seed = None,
-    plot: options.Plot = None,
-    force: options.Force = False,
-    as_json: options.Json = False,
-) -> None:
+    *,
+    seed: int,
+) -> Report:
     """Measure ranks and gradients in a PyTorch model.
 
     The table has one line per layer, and a verdict in words follows it. The module is imported from
@@ -79,30 +74,21 @@ def inspect(
     from bnmc._support.extras import import_extra
     from bnmc.cli.inputs import read_states
     from bnmc.torch import measure
+    from bnmc.torch.representations import layout
 
-    require_packages(plot=plot, others={"torch": "torch"})
-    if plot is not None:
-        require_destination("plot", plot, force)
     torch: Any = import_extra("torch", "torch")
-    data = read_states(batch, "input")
+    states = read_states(batch, "input")
     targets = None if labels is None else read_states(labels, "labels")
-    seed = chosen_seed(seed)
     torch.manual_seed(seed)  # the import may draw a model
-    given = _factory(model, evaluate)
+    factory = _factory(model, evaluate)
     torch.manual_seed(seed)
-    found = measure(
-        given, data, labels=targets, loss=loss, networks=networks, view=view,
+    result = measure(
+        factory, states, labels=targets, loss=loss, networks=networks, view=view,
         layers=None if layers is None else layers.split(","),
     )  # fmt: skip
-    shape = list(data.shape)
-    if as_json:
-        print_json({"seed": seed, "input": shape, **found.to_dict()})
-    else:
-        from bnmc.torch.representations import layout
-
-        print(f"input: {layout(tuple(shape), len(shape) > 3)}\n{found}\nseed {seed}", flush=True)
-    if plot is not None:
-        save(found.plot(), plot)
+    head = f"input: {layout(states.shape, states.ndim > 3)}"
+    document = {"input": list(states.shape), **result.to_dict()}
+    return Report(document, [head, result], result.plot)
 
 
 def _factory(text: str, evaluate: bool) -> Any:

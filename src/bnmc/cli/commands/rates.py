@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
-from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, save
-from bnmc.cli.report import chosen_seed, print_json
-from bnmc.cli.statuses import NO_ESTIMATE
-from bnmc.cli.threads import thread_pool
-from bnmc.cli.waiting import forecast, waiting
-
-__all__ = ["rates"]
+from bnmc.cli.command import Report, command
+from bnmc.cli.forecast import Progress, announced, forecast
+from bnmc.cli.statuses import NO_ESTIMATE, OK
 
 
+@command("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
 def rates(
-    width: options.Width = 1000,
-    batch: options.Batch = 10,
-    activation: options.Activation = "relu",
-    norm: options.Norm = "batch",
-    skip: options.Skip = 0.0,
-    gain: options.GainOfLaw = None,
-    weights: options.Weights = "gaussian",
-    eps: options.Eps = 0.0,
-    seed: options.Seed = None,
-    threads: options.Threads = None,
-    hours: options.Hours = 1.0,
-    plot: options.Plot = None,
-    force: options.Force = False,
-    as_json: options.Json = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+    chain: Any, seed: int, threads: int | None, hours: float, progress: Progress = True
+) -> Report:
     """Estimate the rate of mixing by five methods.
 
     The first row of the table is the rate of the mean field.
@@ -39,27 +21,11 @@ def rates(
 
     Example: bnmc rates --activation tanh --batch 5 --plot rates.png
     """
-    from bnmc.chain.chain import Chain
     from bnmc.mixing import compare
 
-    if plot is not None:
-        require_destination("plot", plot, force)
-    chain = Chain(
-        width, batch, activation, norm=norm, skip=skip, gain=gain, weights=weights, eps=eps
-    )
-    seed = chosen_seed(seed)
     expected = forecast(chain)
-    seconds = 0.0 if expected is None else expected.rates()
-    with (
-        thread_pool(threads) as pool,
-        waiting("rates", expected, seconds, hours, threads, progress) as report,
-    ):
-        found = compare(chain, rng=seed, executor=pool, progress=report)
-    if as_json:
-        print_json({"seed": seed, **found.to_dict()})
-    else:
-        print(f"{found}\nseed {seed}", flush=True)
-    if plot is not None:
-        save(found.plot().figure, plot)
-    if all(row.estimate is None for row in found.rows[1:]):  # the first is the mean field's
-        raise typer.Exit(NO_ESTIMATE)
+    with announced("rates", expected, expected.rates(), hours, threads, progress) as workers:
+        result = compare(chain, rng=seed, **workers)
+    has_rate = any(row.estimate for row in result.rows[1:])  # the first is the mean field's
+    status = OK if has_rate else NO_ESTIMATE
+    return Report(result.to_dict(), [result], result.plot, status)

@@ -7,27 +7,25 @@ from typing import Annotated
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.report import chosen_seed, print_json, progress_report
-
-__all__ = ["regularity"]
+from bnmc.cli.command import Report, command
 
 
+@command()
 def regularity(
-    width: options.Width = 32,
+    activation: str = "linear",
+    width: int = 32,
     batch: Annotated[
         int | None, typer.Option(help="Number of samples in the batch. Default: the width.")
     ] = None,
-    activation: options.Activation = "linear",
     gamma: Annotated[
         float, typer.Option(help="Weight scale γ in x + γWx; inf removes the skip connection.")
     ] = math.inf,
     rtol: Annotated[float, typer.Option(help="Target relative standard error.")] = 0.01,
-    seed: options.Seed = None,
-    threads: options.Threads = None,
-    as_json: options.Json = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+    *,
+    seed: int,
+    threads: int | None,
+    progress: bool,
+) -> Report:
     """Estimate the regularity constant of rank collapse.
 
     The constant is α = E Tr(diag(M²)²) / E Tr(M³) of the stationary law of M = x xᵀ / n, in
@@ -39,13 +37,6 @@ def regularity(
     from bnmc.regularity import constant
 
     chain = Chain.bn_residual(width, width if batch is None else batch, activation, gamma=gamma)
-    seed = chosen_seed(seed)
-    found = constant(
-        chain, rtol=rtol, rng=seed, threads=threads, progress=progress_report(progress)
-    )
-    if as_json:
-        low, high = found.ci
-        facts = {"value": found.value, "stderr": found.stderr, "ci": [low, high], "n": found.n}
-        print_json({"chain": repr(chain), "seed": seed, **facts})
-        return
-    print(f"{chain}\nregularity constant {found}\nseed {seed}")
+    estimate = constant(chain, rtol=rtol, rng=seed, threads=threads, progress=progress)
+    document = {"chain": repr(chain), **estimate.as_json()}
+    return Report(document, [chain, f"regularity constant {estimate}"])

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.outputs import raise_first, require_destination, require_packages
-from bnmc.cli.statuses import INTERRUPTED, OK
+from bnmc.cli.command import Report, command, finished
 
-__all__ = ["simulate"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bnmc.chain.chain import Chain
+    from bnmc.simulation.trajectory import Trajectory
+
+# The largest size of values in memory, in bytes. Larger runs keep means and variances only.
+_MOST_BYTES = 1 << 28
 
 
+@command("width", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
 def simulate(
     input_: Annotated[
         Path | None,
@@ -47,22 +58,7 @@ def simulate(
         ),
     ] = False,
     chains: Annotated[int, typer.Option(help="Number of independent networks.")] = 64,
-    width: options.Width = 1000,
     depth: Annotated[int, typer.Option(help="Number of layers.")] = 50,
-    activation: options.Activation = "relu",
-    norm: options.Norm = "batch",
-    skip: options.Skip = 0.0,
-    gain: options.GainOfLaw = None,
-    weights: options.Weights = "gaussian",
-    eps: options.Eps = 0.0,
-    seed: options.Seed = None,
-    sampler: Annotated[
-        str, typer.Option(metavar="NAME", help="Sampler: auto, conditional or weights.")
-    ] = "auto",
-    dtype: Annotated[
-        str, typer.Option(metavar="TYPE", help="Precision: float64 or float32.")
-    ] = "float64",
-    threads: options.Threads = None,
     every: Annotated[int, typer.Option(help="Number of layers between recorded layers.")] = 1,
     output: Annotated[
         Path | None,
@@ -73,13 +69,18 @@ def simulate(
             help="File (.npz, .nc or .zarr) for all recorded layers, with their Gram matrices.",
         ),
     ] = None,
-    store: options.Store = None,
-    timeout: options.Timeout = None,
-    plot: options.Plot = None,
-    force: options.Force = False,
-    as_json: options.Json = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+    *,
+    chain: Any,
+    seed: int | None,
+    sampler: str,
+    dtype: str,
+    threads: int | None,
+    store: Path | None,
+    timeout: float | None,
+    plot: Path | None,
+    force: bool,
+    progress: bool,
+) -> Report:
     """Simulate many random networks on a batch of inputs.
 
     The table shows means over the networks, with standard errors: the Frobenius distance between
@@ -95,20 +96,172 @@ def simulate(
 
     Example: bnmc simulate --input batch.csv --samples-first --norm none --activation linear --json
     """
-    settings = dict(locals())
+    from bnmc._kernels.compile_time import compile_seconds
+    from bnmc._support.version import __version__
+    from bnmc._support.workers import thread_count
+    from bnmc.chain.start import FirstLayer
     from bnmc.errors import ArgumentError
-    from bnmc.simulation.export import extras_of
+    from bnmc.plot.runs import overview
+    from bnmc.simulation.export import write_run
+    from bnmc.simulation.run import simulate as run_chains
 
-    require_packages(plot=plot, output=output, others=extras_of(store) if store else {})
-    for name, path in (("output", output), ("plot", plot)):
-        if path is not None:
-            require_destination(name, path, force)
     if output is not None and store is not None and output.resolve() == store.resolve():
         raise ArgumentError("output", str(output), "a path other than that of the store")
-    from bnmc.cli.ensemble import print_report, run_ensemble, write_files
+    x, source = _read_batch(input_, array, samples_first, batch)
+    features, samples = x.shape
+    chain = chain(batch=samples)
+    is_wrapped = input_ is None or first_layer or features != chain.width
+    star = _reference(chain, x)
+    begun, compiled = time.perf_counter(), compile_seconds()
+    run, status = finished(
+        lambda: run_chains(
+            chain, depth, chains=chains, initial=FirstLayer(x) if is_wrapped else x, rng=seed,
+            sampler=sampler, dtype=dtype, every=every, threads=threads, store=store,
+            timeout=timeout, progress=progress,
+            **_recorded(star, samples, chains * (depth // max(every, 1) + 2), output, store),
+        )
+    )  # fmt: skip
+    compiling = compile_seconds() - compiled
+    repeat = {
+        "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,
+        "threads": thread_count(threads), "cpu": run.cpu,
+        "seconds": round(time.perf_counter() - begun - compiling, 3),
+        "compile_seconds": round(compiling, 3),
+    }  # fmt: skip
+    if is_wrapped and input_ is not None and not first_layer:
+        print(
+            f"bnmc: {source} has {features} features and the width is {chain.width}, so a random "
+            f"first layer multiplies the input (--width {features} avoids this layer)",
+            file=sys.stderr,
+        )
+    notes = _notes(run, depth, output)
+    networks = "1 network" if chains == 1 else f"{chains} networks"
+    through = "through a random first layer" if is_wrapped else "as layer 0"
+    size = f"{samples} samples × {features} features"
+    text = [
+        f"{chain}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
+        run.table(), "", star.note, *notes,
+    ]  # fmt: skip
+    result = run.to_dict()
+    document = {
+        "bnmc": __version__,
+        "settings": {"chains": chains, "every": every, "depth": depth, **_of_chain(chain)},
+        "input": {
+            "source": source, "features": features, "samples": samples, "first_layer": is_wrapped
+        },
+        "star": star.facts | {"note": star.note},
+        "files": _texts(output=output, plot=plot, store=store),
+        "notes": notes, **result, "table": [{"distance": None} | row for row in result["table"]],
+    }  # fmt: skip
+    attributes = {"seed": seed, "input": source, "star_note": star.note}
+    write = partial(write_run, run, attributes=attributes, star=star.gram, force=force)
+    files = {} if output is None else {output: write}
+    return Report(document, text, lambda: overview(run, star.gram), status, files, repeat)
 
-    done = run_ensemble(settings)
-    failures = write_files(done)
-    print_report(done)
-    raise_first(failures)
-    raise typer.Exit(INTERRUPTED if done.interrupted else OK)
+
+def _read_batch(
+    path: Path | None, array: str | None, samples_first: bool, batch: int | None
+) -> tuple[NDArray[np.float64], str]:
+    """Return the input, of shape (features, samples), and where it comes from."""
+    from bnmc._support.arguments import integer
+    from bnmc.cli.inputs import read_input
+    from bnmc.errors import ArgumentError
+    from bnmc.experiments.digits import digits
+
+    if path is None:
+        if array is not None or samples_first:
+            raise ArgumentError("input", None, "a file, with --array or --samples-first")
+        return digits(10 if batch is None else batch), "handwritten digits"
+    x = read_input(path, array=array, samples_first=samples_first)
+    samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
+    return x[:, :samples], str(path)
+
+
+def _recorded(
+    star: _Reference, samples: int, states: int, output: Path | None, store: Path | None
+) -> dict[str, Any]:
+    """Return the observables of table, picture and file, and whether only moments are kept."""
+    from bnmc.simulation.observables import Distance
+
+    observables: list[Any] = [] if star.gram is None else [Distance(star.gram)]
+    observables += ["orthogonality_gap", "eigenvalues"]
+    numbers = samples + 2
+    if output is not None or store is not None:
+        observables.append("gram")
+        numbers += samples**2
+    is_big = 8 * numbers * states > _MOST_BYTES and store is None  # a store has room for all
+    return {"observables": observables, "reduce": "chain" if is_big else ()}
+
+
+def _of_chain(chain: Chain) -> dict[str, Any]:
+    names = ("width", "norm", "skip", "gain", "weights", "eps")
+    return {"activation": chain.activation.name} | {name: getattr(chain, name) for name in names}
+
+
+def _texts(**paths: Path | None) -> dict[str, str | None]:
+    return {name: None if path is None else str(path) for name, path in paths.items()}
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """The Gram matrix G* with which a run is compared.
+
+    Attributes
+    ----------
+    gram : (batch, batch) ndarray of float64 or None
+        G*; None if it is not known.
+    note : str
+        A sentence that says where it comes from, or why it is not known.
+    facts : dict
+        Numbers about it, for JSON.
+    """
+
+    gram: NDArray[np.float64] | None
+    note: str
+    facts: dict[str, Any]
+
+
+def _reference(chain: Chain, x: NDArray[np.float64]) -> _Reference:
+    """Return G* of a chain with the input x of shape (features, batch).
+
+    Usually G* is the fixed point of the mean field. Linear layers without normalization and with
+    skip² + gain² = 1 keep every Gram matrix at infinite width. For these, G* is the Gram matrix of
+    the input; orthogonal samples then give the identity, as in Fig. 1a of *On bridging …*.
+    """
+    from bnmc.errors import BnmcError
+    from bnmc.mean_field.field import MeanField
+
+    keeps_scale = abs(chain.skip**2 + chain.gain**2 - 1.0) <= 1e-12
+    without = chain.normalization.is_identity and not chain.shows_bias
+    if without and chain.activation.is_linear and keeps_scale:
+        note = "G*: the Gram matrix of the input, which linear networks preserve at infinite width"
+        return _Reference(x.T @ x / len(x), note, {"kind": "input"})
+    try:
+        fixed = MeanField(chain).fixed_point()
+    except BnmcError as error:
+        return _Reference(None, f"G*: unknown ({error})", {"kind": None})
+    facts = {name: getattr(fixed, name) for name in ("b", "c", "rate", "stable")}
+    warning = "" if fixed.stable else "; it is unstable, so networks may not converge to it"
+    note = (
+        f"G*: fixed point of the mean field, diagonal {fixed.b:.6g}, correlation {fixed.c:.6g}, "
+        f"perturbations ×{fixed.rate:.4g} per layer{warning}"
+    )
+    return _Reference(fixed.gram, note, {"kind": "fixed point", **facts})
+
+
+def _notes(run: Trajectory, depth: int, output: Path | None) -> list[str]:
+    """Return sentences about what the run lacks."""
+    import numpy as np
+
+    notes = []
+    if not run.complete:
+        notes.append(f"incomplete: the run ended after layer {run.layers[-1]} of {depth}")
+    small = run.mean("eigenvalues")[:, -1] < np.finfo(np.float64).tiny
+    if small.any():
+        notes.append(
+            f"from layer {run.layers[small.argmax()]} on, the Gram matrix is too small for float64 "
+            "and the table shows 0; bnmc.simulate returns it as scaled_gram and log_scale"
+        )
+    if run.moments and output is not None:
+        notes.append(f"{output} contains means and variances, because all values exceed 256 MiB")
+    return notes

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from bnmc.cli import options
-from bnmc.cli.report import print_json
-
-__all__ = ["width"]
+from bnmc.cli.command import Report, command
 
 
+@command()
 def width(
+    batch: int,
+    activation: str,
+    norm: str,
     distance: Annotated[
         float,
         typer.Option(
@@ -20,11 +21,7 @@ def width(
             "fixed point of the mean field."
         ),
     ] = 0.1,
-    batch: options.Batch = 10,
-    activation: options.Activation = "relu",
-    norm: options.Norm = "batch",
-    as_json: options.Json = False,
-) -> None:
+) -> Report:
     """Predict the width for a distance from the mean field.
 
     The prediction is the leading order in 1/width.
@@ -36,22 +33,15 @@ def width(
 
     chain = Chain(max(batch, 2) * 1000, batch, activation, norm=norm)
     law = MeanField(chain).fluctuations()
-    found = law.width_for(distance)
-    if as_json:
-        print_json(
-            {
-                "activation": activation,
-                "batch": batch,
-                "norm": norm,
-                "distance": distance,
-                "width": found,
-                "least_width": law.least_width,
-            }
-        )
-        return
-    print(
+    least, needed = law.least_width, law.width_for(distance)
+    document = {
+        "activation": activation, "batch": batch, "norm": norm, "distance": distance,
+        "width": needed, "least_width": least,
+    }  # fmt: skip
+    text = [
         f'{activation}, batch {batch}, norm "{norm}": distance {distance:g} from the mean field at '
-        f"width {found}"
-    )
-    if found < law.least_width:
-        print(f"This prediction is inaccurate. Predictions hold from width {law.least_width} on.")
+        f"width {needed}"
+    ]
+    if needed < least:
+        text.append(f"This prediction is inaccurate. Predictions hold from width {least} on.")
+    return Report(document, text)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -114,6 +114,19 @@ class Phase:
             f"{self.correlation_depth:.4g} layers; squared gradients ×{self.gradient_factor:.6g} "
             f"per layer, depth scale {self.gradient_depth:.4g} layers"
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the phase and its depth scales, in layers, for `json.dumps`."""
+        return {
+            "phase": self.name,
+            "variance": self.variance,
+            "variance_depth": self.variance_depth,
+            "correlation": self.correlation,
+            "correlation_depth": self.correlation_depth,
+            "gradient_factor": self.gradient_factor,
+            "gradient_depth": self.gradient_depth,
+            "error": self.error,
+        }
 
 
 def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:

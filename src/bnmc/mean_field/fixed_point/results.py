@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -181,6 +182,31 @@ class FixedPoint(SymmetricFixedPoint):
             where = "" if self.stable else " if the network stayed here"
             parts.append(f"squared gradient norm ×{self.backward_rate:.4g} per layer{where}")
         return "; ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers for `json.dumps`, with ``b`` as "diagonal", ``c`` as "correlation".
+
+        Returns
+        -------
+        dict
+            Also "timescale", −1/ln(rate) in layers, which is None if the rate is 0 or at least 1.
+            A complex eigenvalue is a list of its real and its imaginary part.
+        """
+        return {
+            "diagonal": self.b,
+            "correlation": self.c,
+            "rate": self.rate,
+            "timescale": -1.0 / math.log(self.rate) if 0.0 < self.rate < 1.0 else None,
+            "stable": self.stable,
+            "eigenvalues": [
+                value.real if value.imag == 0 else [value.real, value.imag]
+                for value in self.eigenvalues
+            ],
+            "backward_rate": self.backward_rate,
+            "cross_batch": self.cross_batch,
+            "cross_batch_rate": self.cross_batch_rate,
+            "error": self.error,
+        }
 
     @property
     def gram(self) -> FloatArray:

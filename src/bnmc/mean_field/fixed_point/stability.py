@@ -146,6 +146,17 @@ class Stability:
         ]
         return "\n".join([f'{self.activation}, norm "{self.norm}"', table, *changes])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table for `json.dumps`; crossings are batch sizes and whether stable."""
+        return {
+            "activation": self.activation,
+            "batches": self.batches.tolist(),
+            "rates": self.rates.tolist(),
+            "stable": self.stable.tolist(),
+            "eigenvalues": self.eigenvalues.tolist(),
+            "crossings": [[crossing.batch, crossing.stable] for crossing in self.crossings],
+        }
+
 
 def _cell(value: float) -> str:
     """Return a cell of the table; a dash for NaN."""

@@ -1,0 +1,261 @@
+"""A command: a function that returns a `Report`, with options that Typer reads.
+
+The decorator `command` does what all commands share: it adds options, checks files before the work,
+makes the chain, chooses the seed, and prints and writes the report.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import typer
+
+from bnmc._support.text import Table, dumps
+from bnmc.cli.options import OPTIONS
+from bnmc.cli.statuses import INTERRUPTED, OK
+
+_Value = TypeVar("_Value")
+
+
+class Report(NamedTuple):
+    """The result of a command.
+
+    Attributes
+    ----------
+    document : dict
+        For ``--json``.
+    text : sequence of object
+        Printed one below the other; a `Table` has lines and colours on a terminal.
+    draw : callable, optional
+        Returns the Matplotlib figure or axes for ``--plot``.
+    status : int
+        Exit status.
+    files : mapping of Path to callable
+        Further files, and the functions that write them.
+    repeat : mapping of str to object
+        Facts that repeat the run, beside the seed; the last line shows them.
+    """
+
+    document: Mapping[str, Any]
+    text: Sequence[object]
+    draw: Callable[[], Any] | None = None
+    status: int = OK
+    files: Mapping[Path, Callable[[Path], None]] = {}
+    repeat: Mapping[str, Any] = {}
+
+
+def command(
+    *chain: str, plot: bool = False, needs: Mapping[str, str] | None = None, **defaults: Any
+) -> Callable[[Callable[..., Report]], Callable[..., None]]:
+    """Make a command of a function that returns a report.
+
+    Parameters
+    ----------
+    *chain : str
+        Options of the chain, which the function gets as its parameter `chain`; without "batch", a
+        function of the batch that returns the chain.
+    plot : bool, default False
+        Whether the report has a picture: the options ``--plot`` and ``--force``.
+    needs : mapping of str to str, optional
+        Optional packages that the function needs, with their extras.
+    **defaults : object
+        Defaults of options of the chain that differ from those of `OPTIONS`.
+
+    Returns
+    -------
+    callable
+        Decorator of a function. A parameter with a type of Typer is an option of this command. Any
+        other one is the shared option of its name; a default replaces that of `OPTIONS`.
+    """
+    further = ("plot", "force", "as_json") if plot else ("as_json",)
+
+    def decorate(function: Callable[..., Report]) -> Callable[..., None]:
+        taken = inspect.signature(function, eval_str=True).parameters
+        options: dict[str, inspect.Parameter] = {}
+        for name, parameter in taken.items():
+            if name == "chain":
+                options |= {part: _shared(part, defaults.get(part)) for part in chain}
+            elif hasattr(parameter.annotation, "__metadata__"):
+                options[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            else:
+                default = parameter.default
+                options[name] = _shared(name, None if default is parameter.empty else default)
+        options |= {name: _shared(name) for name in further if name not in options}
+
+        def run(**values: Any) -> None:
+            _require_files(values, needs or {})
+            arguments = {name: value for name, value in values.items() if name in taken}
+            if "chain" in taken:
+                from bnmc.chain.chain import Chain
+
+                make = partial(Chain, **{name: values[name] for name in chain})
+                arguments["chain"] = make() if "batch" in chain else make
+            if "seed" in taken:
+                arguments["seed"] = _seed(values["seed"], values.get("store"))
+            if "progress" in taken and values["progress"] is None:
+                arguments["progress"] = sys.stderr.isatty()
+            report = function(**arguments)
+            seed = {"seed": arguments["seed"]} if "seed" in taken else {}
+            _publish(report, seed, values["as_json"], values.get("plot"))
+            raise typer.Exit(report.status)
+
+        run.__doc__ = function.__doc__
+        run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
+        run.__annotations__ = {name: option.annotation for name, option in options.items()}
+        return run
+
+    return decorate
+
+
+def finished(run: Callable[[], _Value]) -> tuple[_Value, int]:
+    """Return the result of a run, or its finished part if Ctrl-C ends it, and the exit status."""
+    from bnmc.errors import Interrupted
+
+    try:
+        return run(), OK
+    except Interrupted as stop:
+        if stop.partial is None:
+            raise
+        return stop.partial, INTERRUPTED
+
+
+def table_of(facts: Mapping[str, Any], head: str = "quantity") -> Table:
+    """Return a table of two columns: names, and values in words or with six digits."""
+    rows = [[name.replace("_", " "), _text(value)] for name, value in facts.items()]
+    return Table([head, "value"], rows)
+
+
+def require_destination(name: str, path: Path, force: bool) -> None:
+    """Check before the work that a file can be written after it.
+
+    Parameters
+    ----------
+    name : {"output", "json", "plot"}
+        Name of the option: a run, a JSON document or a picture.
+    path : Path
+    force : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    ArgumentError
+        If the suffix is not allowed, the folder is not writable, or `path` exists and must not be
+        replaced.
+    """
+    from bnmc._support.files import require_writable
+    from bnmc.simulation import export
+
+    if name == "output":
+        formats = list(export.OUTPUT_FORMATS)
+    elif name == "json":
+        formats = [".json"]
+    else:
+        from bnmc.plot.axes import figure
+
+        formats = [f".{suffix}" for suffix in figure()[0].canvas.get_supported_filetypes()]
+    require_writable(name, path, formats)
+    export.require_free(name, path, force=force)
+
+
+def _shared(name: str, default: Any = None) -> inspect.Parameter:
+    """Return the shared option of a name as a parameter, with another default if there is one."""
+    annotation, usual = OPTIONS[name]
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation,
+        default=usual if default is None else default,
+    )  # fmt: skip
+
+
+def _require_files(values: Mapping[str, Any], needs: Mapping[str, str]) -> None:
+    """Check that the files can be written; one error names all packages that are missing."""
+    plot, output = values.get("plot"), values.get("output")
+    packages = dict(needs)
+    if plot is not None:
+        packages["matplotlib"] = "plot"
+    if "output" in values:
+        from bnmc.simulation.export import extras_of
+
+        for path in filter(None, (output, values["store"])):
+            packages |= extras_of(path)
+    if packages:
+        from bnmc._support.extras import require_extras
+
+        require_extras(packages)
+    for name, path in (("output", output), ("plot", plot)):
+        if path is not None:
+            require_destination(name, path, values["force"])
+
+
+def _seed(seed: int | None, store: Path | None) -> int | None:
+    """Return the seed of a run: a random one if there is none, and no store with its own key."""
+    import secrets
+
+    from bnmc._support.arguments import integer
+
+    if seed is not None:
+        return integer("seed", seed, low=0)
+    return secrets.randbits(32) if store is None else None
+
+
+def _publish(
+    report: Report, seed: Mapping[str, int | None], as_json: bool, plot: Path | None
+) -> None:
+    """Print the report and write its files; raise the first error after all of them."""
+    from bnmc.errors import BnmcError
+
+    facts = {**seed, **report.repeat}
+
+    def show() -> None:
+        if as_json:
+            print(dumps({**facts, **report.document}), flush=True)
+            return
+        for part in report.text:
+            _show(part)
+        named = {name.replace("_", " "): value for name, value in facts.items()}
+        line = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
+        print(line, end="\n" if line else "", flush=True)
+
+    steps = [show, *(partial(write, path) for path, write in report.files.items())]
+    if plot is not None and report.draw is not None:
+        steps.append(partial(_save, report.draw, plot))
+    failures: list[Exception] = []
+    for step in steps:
+        try:
+            step()
+        except (OSError, BnmcError) as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _show(part: object) -> None:
+    if isinstance(part, Table) and sys.stdout.isatty():
+        from bnmc._support.extras import import_extra
+
+        import_extra("rich.console", "cli").Console().print(part)
+    else:
+        print(part)
+
+
+def _save(draw: Callable[[], Any], path: Path) -> None:
+    """Write a picture to a file, which is replaced as a whole or not at all."""
+    from bnmc._support.files import replacing
+
+    with replacing(path) as temporary:
+        draw().figure.savefig(temporary)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, float):
+        return "infinite" if value == math.inf else f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,161 @@
+"""How long ``bnmc certify`` and ``bnmc rates`` will take.
+
+The mean field predicts the number of layers until coupled chains meet. With the seconds of a layer
+this gives the seconds of the command, to a factor of about 2.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from bnmc.chain.chain import Chain
+
+#: The option ``--progress`` of long commands.
+Progress = Annotated[
+    bool,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Progress on standard error: a bar on a terminal, lines elsewhere.",
+    ),
+]
+
+# Seconds of the shortest command that announces its duration.
+_LONG_SECONDS = 10.0
+
+# Duration of a layer of coupled chains, in units of that of a chain alone; measured.
+_PAIR_FACTOR = 2.2
+
+# Pairs beside the replicates of `tv_bound`: of the pilot run, and from six other starts.
+_OTHER_PAIRS = 32 + 6 * 32
+
+# The lag that `tv_bound` chooses, in units of the typical waiting time.
+_LAG_FACTOR = 1.3
+
+# Distances through which the pairs of `contraction` shrink: from 1 to 1e-10.
+_APPROACH = math.log(1e10)
+
+
+class Forecast(NamedTuple):
+    """The prediction of the mean field for coupled chains.
+
+    Attributes
+    ----------
+    rate : float
+        Factor per layer by which deviations shrink; NaN if the mean field has no fixed point.
+    wait : float
+        Layers until two chains meet; infinite if the fixed point is unstable.
+    seconds : float
+        Duration of a layer of one chain on one thread; 0 if there is no prediction.
+    """
+
+    rate: float
+    wait: float
+    seconds: float
+
+    def certificate(self, replicates: int, lag: int | None = None, most: int = 4000) -> float:
+        """Return the seconds of `tv_bound` on one thread.
+
+        If the fixed point is unstable, the pilot run of 32 pairs ends the command.
+        """
+        pairs = replicates + _OTHER_PAIRS if self.wait < most else 32
+        ahead = min(_LAG_FACTOR * self.wait, most) if lag is None else lag
+        layers = pairs * (2.0 * min(self.wait, most) + ahead)
+        return layers * _PAIR_FACTOR * self.seconds
+
+    def rates(self) -> float:
+        """Return the seconds of `compare` on one thread."""
+        timescale = 10.0 if self.rate >= 1.0 else -1.0 / math.log(self.rate)
+        approach = 32 * 2.0 * min(_APPROACH * timescale, 4000.0) * _PAIR_FACTOR
+        stationary = 50 * (12.0 * timescale + max(200.0, 150.0 * timescale))
+        relaxation = 200 * (8.0 * timescale + 6.0)
+        alone = (approach + stationary + relaxation) * self.seconds
+        return alone + self.certificate(500)
+
+
+def forecast(chain: Chain) -> Forecast:
+    """Return the prediction of the mean field for a chain."""
+    from bnmc.errors import BnmcError
+    from bnmc.mean_field.field import MeanField
+    from bnmc.simulation.runs import seconds_of
+
+    try:
+        rate = float(MeanField(chain).fixed_point().rate)
+    except BnmcError:
+        return Forecast(math.nan, math.inf, 0.0)
+    wait = math.inf
+    if rate < 1.0:
+        # Chains meet once their distance is below the fluctuations of width times batch numbers.
+        timescale = 0.0 if rate <= 0.0 else -1.0 / math.log(rate)
+        wait = 1.0 + timescale * 0.5 * math.log(chain.width * chain.batch)
+    return Forecast(rate, wait, seconds_of("conditional", chain, chain.batch, "float64"))
+
+
+@contextmanager
+def announced(
+    label: str,
+    expected: Forecast,
+    seconds: float,
+    hours: float,
+    threads: int | None,
+    progress: bool,
+) -> Iterator[dict[str, Any]]:
+    """Announce the duration of a command, or raise if it is longer than allowed.
+
+    Parameters
+    ----------
+    label : str
+        Name of the command.
+    expected : Forecast
+    seconds : float
+        Duration on one thread, by the forecast.
+    hours, threads, progress : object
+        The options of these names.
+
+    Yields
+    ------
+    dict
+        The arguments `executor` and `progress` of library functions.
+
+    Raises
+    ------
+    ArgumentError
+        If `hours` or `threads` is not allowed, or the command will take longer than `hours`.
+    """
+    from bnmc._support.arguments import real
+    from bnmc._support.progress import duration_text
+    from bnmc._support.workers import thread_count
+    from bnmc.errors import ArgumentError
+
+    count = thread_count(threads)
+    seconds /= count
+    hours = real("hours", hours, above=0.0)
+    if seconds > 3600.0 * hours:
+        raise ArgumentError(
+            "hours",
+            hours,
+            f"at least {seconds / 3600.0:.2g}, as the mean field predicts",
+            "fewer replicates, a smaller batch or width take less time",
+        )
+    if seconds >= _LONG_SECONDS and progress:
+        meet = "the fixed point is unstable"
+        if math.isfinite(expected.wait):
+            meet = f"chains meet after about {expected.wait:.0f} layers"
+        print(
+            f"bnmc: {label} takes about {duration_text(seconds)}: by the mean field, {meet} "
+            f"(rate {expected.rate:.3g} per layer)",
+            file=sys.stderr,
+            flush=True,
+        )
+    if threads is None:
+        yield {"executor": None, "progress": progress}
+        return
+    with ThreadPoolExecutor(count) as pool:
+        yield {"executor": pool, "progress": progress}
