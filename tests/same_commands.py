@@ -173,6 +173,7 @@ VOLATILE = (
     (r'("(?:layers|normals)_per_second": |"speed": )[\d.e+-]+', r"\1*"),
     (r"\b\d+\.\d s\b", "* s"),
     (r"about \d+ s left", "about * s left"),
+    (r"openblas \S+ \S+ \d+ threads|(kernel cache\W+)\S+", r"\1*"),
     (r'(megabytes in the cache|kernels in the cache)("?:?\s+)[\d.]+', r"\1\2*"),
 )
 
@@ -187,6 +188,16 @@ def _inputs(folder):
     (folder / "damaged.npy").write_bytes(b"\x93NUMPY nothing")
     (folder / "model.py").write_text(MODEL)
     return {path.name for path in folder.iterdir()}
+
+
+def _sorted(lines):
+    """Return the lines of an output with the names of its JSON document in alphabetical order."""
+    if "{" not in lines or "}" not in lines:
+        return lines
+    begin, end = lines.index("{"), lines.index("}") + 1
+    document = json.loads("\n".join(lines[begin:end]).replace(": *", ': "*"'))
+    text = json.dumps(document, indent=2, sort_keys=True).splitlines()
+    return [*lines[:begin], *text, *lines[end:]]
 
 
 def outcome_of(line):
@@ -236,11 +247,11 @@ def main():
         return 0
     before, different = json.loads(file.read_text()), 0
     for line in _lines(options.k):
-        after = outcome_of(line)
-        if after != before.get(line):
+        old, new = _sorted(before.get(line, [])), _sorted(outcome_of(line))
+        if old != new:
             different += 1
             print(f"\n=== bnmc {line}")
-            print("\n".join(difflib.unified_diff(before.get(line, []), after, lineterm="", n=1)))
+            print("\n".join(difflib.unified_diff(old, new, lineterm="", n=1)))
     print(f"{different} of {len(_lines(options.k))} differ")
     return int(bool(different))
 

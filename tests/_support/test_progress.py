@@ -1,4 +1,4 @@
-"""Reports of progress while kernels are compiled."""
+"""Reports of progress: lines without a terminal, and while kernels are compiled."""
 
 import time
 
@@ -63,3 +63,40 @@ def test_the_bar_says_so_on_a_terminal(compilation, monkeypatch):
     with reporting(True, "work", "tasks"):
         compilation(0.0)
     assert said == [f"compiling kernels, once, about {compile_time.ABOUT_SECONDS} s", "work"]
+
+
+def test_a_line_for_each_tenth_of_the_work(monkeypatch, capsys):
+    clock = iter(range(1000))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock) / 2.0)
+    monkeypatch.setattr(progress, "PATIENT_SECONDS", 0.5)
+    with reporting(True, "work", "tasks") as report:
+        for done in range(101):
+            report(done, 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        *(
+            f"bnmc: work: {done} of 100 tasks"
+            + (f", about {(done + 1) / 2 * (100 - done) / max(done, 1):.0f} s left" if done else "")
+            for done in range(0, 100, 10)
+        ),
+        "bnmc: work: 100 of 100 tasks",
+    ]
+
+
+def test_short_work_has_no_lines(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with reporting(True, "work", "tasks") as report:
+        for done in range(11):
+            report(done, 10)
+        now[0] = progress.PATIENT_SECONDS
+        for done in (3, 4):  # the second one comes too soon
+            report(done, 10)
+    assert capsys.readouterr().err == "bnmc: work: 3 of 10 tasks, about 5 s left\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.2, "4 s"), (89.0, "89 s"), (600.0, "10 min"), (9000.0, "2.5 h")]
+)
+def test_durations_in_words(seconds, text):
+    assert progress.duration_text(seconds) == text

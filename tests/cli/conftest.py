@@ -11,7 +11,6 @@ import pytest
 
 from bnmc import cli
 from bnmc._support import progress as _progress
-from bnmc.cli import waiting
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -24,7 +23,6 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(_progress, "PATIENT_SECONDS", 3600.0)
-    monkeypatch.setattr(waiting, "LINE_SECONDS", 3600.0)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         status = cli.main(arguments)

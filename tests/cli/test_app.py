@@ -16,6 +16,7 @@ import pytest
 
 import bnmc
 from bnmc._kernels.scalar.activations import BUILTIN
+from bnmc._support import progress
 from bnmc.chain import NORMS, WEIGHTS
 
 SMALL = ("--width", "50", "--depth", "6", "--chains", "8", "--seed", "0", "--batch", "4")
@@ -143,7 +144,7 @@ class TestProcess:
         first = process.stderr.readline()
         if first.startswith("bnmc: compiling"):  # the cache is empty
             first = process.stderr.readline()
-        assert first.startswith("bnmc: layer ")  # it is at work
+        assert first.startswith("bnmc: simulate: ")  # it is at work
         process.send_signal(signal.SIGINT)
         try:
             out, err = process.communicate(timeout=60)
@@ -210,8 +211,11 @@ class TestProcess:
         assert b"\x1b[1m" in printed
         assert b"layers" in printed
 
-    def test_progress_elsewhere_is_in_lines(self, run: Run) -> None:
+    def test_progress_elsewhere_is_in_lines(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(progress, "PATIENT_SECONDS", 0.0)
         status, _, err = run("simulate", *SMALL, "--progress")
         assert status == 0
-        assert err.splitlines()[-1] == "bnmc: layer 6 of 6"
+        assert err.splitlines()[-1] == "bnmc: simulate: 6 of 6 layers"
         assert "\x1b" not in err

@@ -1,6 +1,7 @@
 """What a simulation returns: arrays by name, means and errors, xarray, pickles."""
 
 import copy
+import json
 import pickle
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 import bnmc
 from bnmc import Activation, Chain, simulate
+from bnmc._support.text import dumps
 from bnmc.errors import ArgumentError, UnknownNameError
+from bnmc.simulation import trajectory
 
 CHAIN = Chain(12, 3, "leaky_relu", norm="batch", gain=2.0, eps=1e-5)
 
@@ -63,6 +66,78 @@ def test_repr():
     )
     assert "gram (moments)" in repr(run_of(reduce="layer"))
     assert "final_state" not in repr(run_of())
+
+
+def test_the_table_has_numbers_by_layer_and_the_ends_of_the_spectrum():
+    observables = ["gram", "eigenvalues", "orthogonality_gap"]
+    run = run_of(observables=observables)
+    document = json.loads(dumps(run.to_dict()))
+    assert document["key"] == str(run.key)
+    assert [row["layer"] for row in document["table"]] == [0, 1, 2, 5, 6]
+    assert list(document["table"][0]) == [
+        *("layer", "smallest_eigenvalue", "largest_eigenvalue", "orthogonality_gap")
+    ]
+    spectrum = run.eigenvalues[:, 5]
+    for name, values in {
+        "smallest_eigenvalue": spectrum[:, 0],
+        "largest_eigenvalue": spectrum[:, -1],
+        "orthogonality_gap": run.orthogonality_gap[:, 5],
+    }.items():
+        stderr = values.std(ddof=1) / 2.0
+        assert document["table"][3][name] == pytest.approx(
+            {"mean": values.mean(), "stderr": stderr}
+        )
+    lines = str(run).splitlines()
+    assert lines[0] == f"{CHAIN}: 4 networks, 7 recorded layers"
+    assert lines[1].split("  ")[1:] == [
+        "smallest eigenvalue",
+        "largest eigenvalue",
+        "orthogonality gap",
+    ]
+    gap = run.orthogonality_gap[:, 5]
+    error = gap.std(ddof=1) / 2.0
+    assert lines[5].endswith(str(bnmc.Estimate(gap.mean(), error, (0, 1), 4, "mean")))
+    # Moments over the chains have the same table.
+    reduced = run_of(observables=observables, reduce="chain")
+    assert str(reduced) == str(run)
+
+
+def test_the_table_of_one_chain_and_of_matrices_only():
+    alone = run_of(chains=1, observables=["rank_bound"])
+    assert alone.to_dict()["table"][0]["rank_bound"]["stderr"] is None
+    assert "±" not in str(alone)
+    assert run_of().to_dict()["table"][0] == {"layer": 0}
+    assert run_of(reduce="layer").to_dict()["table"][0] == {"layer": 0}
+
+
+@pytest.mark.parametrize(
+    ("mean", "stderr", "text"),
+    [
+        (0.123456, 0.00123, "0.1235 ± 0.0012"),
+        (12.3456, 0.456, "12.35 ± 0.46"),
+        (0.866025403784, 2e-11, "0.866025 ± 2e-11"),
+        (1e-17, 2e-18, "(1.00 ± 0.20)e-17"),
+        (0.25, None, "0.25"),
+        (0.25, 0.0, "0.25"),
+    ],
+)
+def test_a_cell_of_the_table(mean, stderr, text):
+    assert trajectory._cell({"mean": mean, "stderr": stderr}) == text
+
+
+def test_the_layers_of_a_table():
+    def shown(layers):
+        return [int(layers[row]) for row in trajectory._shown(layers)]
+
+    assert shown(np.arange(0)) == []
+    assert shown(np.arange(1)) == [0]
+    assert shown(np.arange(101)) == [0, 1, 2, 5, 10, 20, 50, 100]
+    assert shown(np.arange(1, 1001))[-2:] == [500, 1000]
+    assert shown(np.arange(0, 50, 7)) == [0, 7, 21, 49]
+    for last in (9, 137, 2000, 9999, 1_000_000):
+        rows = shown(np.arange(last + 1))
+        assert len(rows) <= 12
+        assert (rows[0], rows[-1]) == (0, last)
 
 
 def test_means_and_their_errors():

@@ -125,10 +125,22 @@ def finished(run: Callable[[], _Value]) -> tuple[_Value, int]:
         return stop.partial, INTERRUPTED
 
 
-def table_of(facts: Mapping[str, Any], head: str = "quantity") -> Table:
-    """Return a table of two columns: names, and values in words or with six digits."""
-    rows = [[name.replace("_", " "), _text(value)] for name, value in facts.items()]
-    return Table([head, "value"], rows)
+def table_of(
+    facts: Mapping[str, Any], head: str = "quantity", names: Mapping[str, str] | None = None
+) -> Table:
+    """Return a table of names and values: these in words, or with six digits.
+
+    Parameters
+    ----------
+    facts : mapping of str to object
+        Numbers, strings, bools, None or lists of them, by name.
+    head : str, default "quantity"
+        Head of the column of names.
+    names : mapping of str to str, optional
+        Texts for names. Default: the name, with spaces for underscores.
+    """
+    texts = {name: name.replace("_", " ") for name in facts} | dict(names or {})
+    return Table([head, "value"], [[texts[name], _text(value)] for name, value in facts.items()])
 
 
 def require_destination(name: str, path: Path, force: bool) -> None:
@@ -176,13 +188,13 @@ def _require_files(values: Mapping[str, Any], needs: Mapping[str, str]) -> None:
     """Check that the files can be written; one error names all packages that are missing."""
     plot, output = values.get("plot"), values.get("output")
     packages = dict(needs)
-    if plot is not None:
-        packages["matplotlib"] = "plot"
     if "output" in values:
         from bnmc.simulation.export import extras_of
 
         for path in filter(None, (output, values["store"])):
             packages |= extras_of(path)
+    if plot is not None:
+        packages["matplotlib"] = "plot"
     if packages:
         from bnmc._support.extras import require_extras
 
@@ -221,7 +233,10 @@ def _publish(
         line = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
         print(line, end="\n" if line else "", flush=True)
 
-    steps = [show, *(partial(write, path) for path, write in report.files.items())]
+    steps: list[Callable[[], object]] = [
+        show,
+        *(partial(write, path) for path, write in report.files.items()),
+    ]
     if plot is not None and report.draw is not None:
         steps.append(partial(_save, report.draw, plot))
     failures: list[Exception] = []

@@ -72,7 +72,7 @@ class Forecast(NamedTuple):
 
     def rates(self) -> float:
         """Return the seconds of `compare` on one thread."""
-        timescale = 10.0 if self.rate >= 1.0 else -1.0 / math.log(self.rate)
+        timescale = 10.0 if self.rate >= 1.0 else _timescale(self.rate)
         approach = 32 * 2.0 * min(_APPROACH * timescale, 4000.0) * _PAIR_FACTOR
         stationary = 50 * (12.0 * timescale + max(200.0, 150.0 * timescale))
         relaxation = 200 * (8.0 * timescale + 6.0)
@@ -93,9 +93,13 @@ def forecast(chain: Chain) -> Forecast:
     wait = math.inf
     if rate < 1.0:
         # Chains meet once their distance is below the fluctuations of width times batch numbers.
-        timescale = 0.0 if rate <= 0.0 else -1.0 / math.log(rate)
-        wait = 1.0 + timescale * 0.5 * math.log(chain.width * chain.batch)
+        wait = 1.0 + _timescale(rate) * 0.5 * math.log(chain.width * chain.batch)
     return Forecast(rate, wait, seconds_of("conditional", chain, chain.batch, "float64"))
+
+
+def _timescale(rate: float) -> float:
+    """Return the layers over which deviations shrink by the factor e, for a rate below 1."""
+    return 0.0 if rate <= 0.0 else -1.0 / math.log(rate)
 
 
 @contextmanager

@@ -159,7 +159,7 @@ class Trajectory(Recordings):
         """Return the chain and the table, and the last layer of a run that was interrupted."""
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [f"{self.chain}: {networks}, {len(self.layers)} recorded layers", str(self.table())]
-        if not self.complete:
+        if not self.complete and len(self.layers):
             lines.append(f"incomplete: the run ended after layer {self.layers[-1]}")
         return "\n".join(lines)
 
@@ -299,4 +299,7 @@ def _number(mean: float, stderr: float) -> dict[str, float | None]:
 
 def _cell(number: dict[str, float]) -> str:
     mean, stderr = number["mean"], number["stderr"]
-    return with_error(mean, stderr) if stderr else f"{mean:.6g}"
+    if not stderr:
+        return f"{mean:.6g}"
+    # Further digits of the mean would be rounding errors.
+    return with_error(mean, stderr) if stderr > 1e-7 * abs(mean) else f"{mean:.6g} ± {stderr:.1g}"

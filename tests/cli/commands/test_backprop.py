@@ -6,6 +6,7 @@ import pytest
 from slow_cases import some
 
 import bnmc
+from bnmc._support import progress
 from bnmc._support.text import dumps
 from bnmc.cli import statuses
 from bnmc.gradients import parts
@@ -88,15 +89,8 @@ def test_bad_input(run, options, said):
 def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
-    def interrupting(wanted, unit):
-        def report(done, total):
-            if done >= 3:
-                raise KeyboardInterrupt
-
-        return report
-
-    monkeypatch.setattr("bnmc.cli.commands.backprop.progress_report", interrupting)
-    status, out, err = run(*SMALL, "--json", "--threads", "1")
+    monkeypatch.setattr(progress, "_lines", lambda label, unit: _stop_after_three)
+    status, out, err = run(*SMALL, "--json", "--threads", "1", "--progress")
     assert status == statuses.INTERRUPTED
     assert "interrupted" in err
     assert 1 <= json.loads(out)["chains"] <= 6
@@ -106,11 +100,8 @@ def test_a_store_continues_an_interrupted_command(run, document_of, monkeypatch,
     expected = document_of(*SMALL)
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     with monkeypatch.context() as patched:
-        patched.setattr(
-            "bnmc.cli.commands.backprop.progress_report",
-            lambda wanted, unit: stopping_after_three,
-        )
-        status, _, _ = run(*SMALL, "--store", "kept", "--threads", "1")
+        patched.setattr(progress, "_lines", lambda label, unit: _stop_after_three)
+        status, _, _ = run(*SMALL, "--store", "kept", "--threads", "1", "--progress")
     assert status == statuses.INTERRUPTED
     assert len(list((tmp_path / "kept").glob("part-*.npz"))) >= 3
     assert document_of(*SMALL, "--store", "kept") == expected
@@ -125,6 +116,6 @@ def test_a_store_continues_an_interrupted_command(run, document_of, monkeypatch,
     assert "dtype = float32" in err
 
 
-def stopping_after_three(done, total):
+def _stop_after_three(done, total):
     if done >= 3:
         raise KeyboardInterrupt

@@ -33,7 +33,7 @@ def test_an_unstable_fixed_point_is_named(run):
 def test_an_infinite_backward_rate_is_explained(run, batch, infinite):
     out = run("fixed-point", "--batch", str(batch))[1]
     assert ("the squared gradient norm has no finite mean" in out) == infinite
-    assert ("backward rate  inf" in out) == infinite
+    assert ("backward rate  infinite" in out) == infinite
 
 
 def test_a_cross_batch_entry_below_the_error_is_zero(run):

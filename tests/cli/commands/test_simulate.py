@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.cli import ensemble
+from bnmc.cli.commands import simulate
 
 SMALL = ("--width", "50", "--depth", "6", "--chains", "8", "--seed", "0", "--batch", "4")
 
@@ -162,14 +162,23 @@ class TestStar:
             ("--norm", "none", "--activation", "linear", "--gain", "2"),
         ],
     )
-    def test_dash_where_it_is_not_known(self, run: Run, options: tuple[str, ...]) -> None:
+    def test_no_column_where_it_is_not_known(self, run: Run, options: tuple[str, ...]) -> None:
         status, out, _ = run("simulate", *SMALL, *options)
         assert status == 0
         assert "G*: unknown (" in out
-        rows = [line.split() for line in out.splitlines() if re.match(r" +\d+  ", line)]
-        assert all(row[1] == "-" for row in rows)
+        assert "layer  orthogonality gap  smallest eigenvalue" in out
         _, out, _ = run("simulate", *SMALL, *options, "--json")
         assert json.loads(out)["table"][0]["distance"] is None
+
+    @pytest.mark.parametrize(("activation", "is_unstable"), [("silu", True), ("relu", False)])
+    def test_says_so_where_it_is_unstable(
+        self, run: Run, activation: str, is_unstable: bool
+    ) -> None:
+        options = "--batch", "32", "--activation", activation, "--depth", "1", "--chains", "2"
+        _, out, _ = run("simulate", *SMALL, *options)
+        assert ("it is unstable, so networks may not converge to it" in out) == is_unstable
+        _, out, _ = run("simulate", *SMALL, *options, "--json")
+        assert json.loads(out)["star"]["stable"] is not is_unstable
 
 
 class TestInput:
@@ -224,7 +233,7 @@ class TestOutput:
 
     def test_large_ensembles_are_reduced(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         _, values, _ = run("simulate", *SMALL, "--json")
-        monkeypatch.setattr(ensemble, "MOST_BYTES", 1000)
+        monkeypatch.setattr(simulate, "_MOST_BYTES", 1000)
         status, out, _ = run("simulate", *SMALL, "--json", "-o", "run.npz", "--plot", "run.png")
         assert status == 0
         document = json.loads(out)
@@ -355,6 +364,6 @@ class TestBadInput:
     def test_an_error_of_ours_keeps_its_traceback(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(ensemble, "_read_batch", lambda *_: 1 / 0)
+        monkeypatch.setattr(simulate, "_read_batch", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run("simulate")

@@ -17,7 +17,6 @@ from bnmc.cli.report import (
     progress_report,
     shown_rows,
 )
-from bnmc._support.workers import thread_count
 
 if TYPE_CHECKING:
     from bnmc.experiments.demonstration import DigitRuns, LinearRuns
@@ -51,6 +50,7 @@ def demo(
     """
     require_destination("plot", plot, force=True)
     from bnmc._support.arguments import integer
+    from bnmc._support.workers import thread_count
     from bnmc.experiments.demonstration import draw, simulate_digits, simulate_linear
 
     depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=1)

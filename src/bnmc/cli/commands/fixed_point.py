@@ -42,15 +42,12 @@ def fixed_point(
         facts["distance"] = math.sqrt(law.mean_square(width).value)
         facts["least_width"] = law.least_width
     chosen = {"activation": activation, "batch": batch, "norm": norm, "gain": chain.gain}
-    shown = {
-        "eigenvalues λ_L, λ_M" if name == "eigenvalues" and norm == "batch" else name: value
-        for name, value in facts.items()
-    }
-    if abs(point.cross_batch) < point.error:  # a rounding error of 0
-        shown["cross_batch"] = 0.0
+    names = {"eigenvalues": "eigenvalues λ_L, λ_M"} if norm == "batch" else {}
+    # A number below the error is a rounding error of 0.
+    is_zero = abs(point.cross_batch) < point.error
     text = [
         f'{activation}, batch {batch}, norm "{norm}": fixed point of the mean field\n',
-        table_of(shown),
+        table_of(facts | ({"cross_batch": 0.0} if is_zero else {}), names=names),
     ]
     if not point.stable:
         text.append(

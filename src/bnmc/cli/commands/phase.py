@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,7 @@ def phase(
     from bnmc.errors import ArgumentError
     from bnmc.mean_field import CorrelationMap, edge_of_chaos
 
-    chosen = {
+    chosen: dict[str, Any] = {
         "activation": activation, "weight_variance": weight_variance,
         "bias_variance": bias_variance, "norm": norm, "order": order, "skip": skip,
     }  # fmt: skip
@@ -44,6 +44,7 @@ def phase(
             facts["edge_weight_variance"] = float(edge.weight_variance)
         except ArgumentError:  # no edge at this bias variance
             pass
+    facts["error"] = facts.pop("error")  # the last row
     head = (
         f'{activation}, norm "{norm}", weight variance {weight_variance:g}, bias variance '
         f"{bias_variance:g}: mean field\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,13 +70,20 @@ def simulate(
             help="File (.npz, .nc or .zarr) for all recorded layers, with their Gram matrices.",
         ),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Folder (.zarr) for finished parts. After an interruption, the same command "
+            "resumes.",
+        ),
+    ] = None,
     *,
     chain: Any,
     seed: int | None,
     sampler: str,
     dtype: str,
     threads: int | None,
-    store: Path | None,
     timeout: float | None,
     plot: Path | None,
     force: bool,
@@ -96,7 +104,6 @@ def simulate(
 
     Example: bnmc simulate --input batch.csv --samples-first --norm none --activation linear --json
     """
-    from bnmc._kernels.compile_time import compile_seconds
     from bnmc._support.version import __version__
     from bnmc._support.workers import thread_count
     from bnmc.chain.start import FirstLayer
@@ -112,8 +119,7 @@ def simulate(
     chain = chain(batch=samples)
     is_wrapped = input_ is None or first_layer or features != chain.width
     star = _reference(chain, x)
-    begun, compiled = time.perf_counter(), compile_seconds()
-    run, status = finished(
+    run, status, seconds = _timed(
         lambda: run_chains(
             chain, depth, chains=chains, initial=FirstLayer(x) if is_wrapped else x, rng=seed,
             sampler=sampler, dtype=dtype, every=every, threads=threads, store=store,
@@ -121,12 +127,9 @@ def simulate(
             **_recorded(star, samples, chains * (depth // max(every, 1) + 2), output, store),
         )
     )  # fmt: skip
-    compiling = compile_seconds() - compiled
     repeat = {
         "key": str(run.key), "sampler": run.sampler, "dtype": run.dtype,
-        "threads": thread_count(threads), "cpu": run.cpu,
-        "seconds": round(time.perf_counter() - begun - compiling, 3),
-        "compile_seconds": round(compiling, 3),
+        "threads": thread_count(threads), "cpu": run.cpu, **seconds,
     }  # fmt: skip
     if is_wrapped and input_ is not None and not first_layer:
         print(
@@ -175,6 +178,17 @@ def _read_batch(
     x = read_input(path, array=array, samples_first=samples_first)
     samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
     return x[:, :samples], str(path)
+
+
+def _timed(simulate: Callable[[], Trajectory]) -> tuple[Trajectory, int, dict[str, float]]:
+    """Return a run, the exit status, and the seconds that it took, apart from compilation."""
+    from bnmc._kernels.compile_time import compile_seconds
+
+    begun, compiled = time.perf_counter(), compile_seconds()
+    run, status = finished(simulate)
+    compiling = compile_seconds() - compiled
+    seconds = time.perf_counter() - begun - compiling
+    return run, status, {"seconds": round(seconds, 3), "compile_seconds": round(compiling, 3)}
 
 
 def _recorded(

@@ -1,0 +1,185 @@
+"""The decorator of commands: options, checks before the work, and what happens to a report."""
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from bnmc._support.text import Table
+from bnmc.cli import application, command, statuses
+from bnmc.errors import Interrupted
+
+
+@pytest.fixture
+def trial(run, monkeypatch):
+    """Run a function as the command ``trial``."""
+
+    def trial(function, *arguments):
+        monkeypatch.setattr(application, "COMMANDS", {"trial": function, "other": function})
+        return run("trial", *arguments)
+
+    return trial
+
+
+class Picture:
+    """A figure that is its own `figure`, as Matplotlib's are."""
+
+    def __init__(self):
+        self.figure = self
+
+    def savefig(self, path):
+        Path(path).write_text("picture")
+
+
+def picture():
+    return Picture()
+
+
+def test_options_come_from_the_parameters(trial):
+    @command.command("width", "batch", "gain", batch=3, plot=True)
+    def made(
+        chain,
+        seed,
+        size: Annotated[int, typer.Option(help="Its size.")] = 7,
+        skip: float = 0.5,
+        *,
+        progress: bool,
+    ) -> command.Report:
+        """Make it."""
+        facts = {"chain": repr(chain), "size": size, "skip": skip, "progress": progress}
+        return command.Report(facts, [])
+
+    names = [
+        *("width", "batch", "gain", "seed", "size", "skip", "progress"),
+        *("plot", "force", "as_json"),
+    ]
+    assert list(inspect.signature(made).parameters) == names
+    status, out, err = trial(made, "--json", "--seed", "4", "--width", "20")
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {
+        "seed": 4, "chain": "Chain(width=20, batch=3, activation='linear')", "size": 7, "skip": 0.5,
+        "progress": False,
+    }  # fmt: skip
+    assert json.loads(trial(made, "--json", "--progress")[1])["progress"] is True
+    _, out, _ = trial(made, "--help")
+    assert "Make it." in out
+    assert "Its size.  [default: 7]" in out
+    assert "[default: 0.5]" in out
+    assert "[default: 3]" in out
+
+
+def test_without_a_batch_the_chain_is_a_function_of_it(trial):
+    @command.command("width", "activation")
+    def made(chain) -> command.Report:
+        return command.Report({"chain": repr(chain(batch=4))}, [])
+
+    _, out, _ = trial(made, "--width", "9", "--activation", "tanh", "--json")
+    assert json.loads(out) == {"chain": "Chain(width=9, batch=4, activation='tanh')"}
+
+
+def test_a_seed_is_drawn_unless_a_store_has_a_key(trial):
+    @command.command()
+    def made(seed, store: Path | None) -> command.Report:
+        return command.Report({}, ["text"], repeat={"some_key": 5})
+
+    first, second = (json.loads(trial(made, "--json")[1])["seed"] for _ in range(2))
+    assert first != second
+    assert trial(made, "--seed", "0")[1] == "text\nseed 0, some key 5\n"
+    assert trial(made, "--store", "x")[1] == "text\nsome key 5\n"
+    assert trial(made, "--seed", "-1")[0] == statuses.BAD_INPUT
+
+
+def test_files_are_checked_before_the_work(trial):
+    @command.command(plot=True)
+    def made() -> command.Report:
+        pytest.fail("it has begun")
+
+    Path("old.png").write_text("precious")
+    for path, said in (("old.png", "--force"), ("x.xyz", ".png"), ("missing/x.png", "missing")):
+        status, out, err = trial(made, "--plot", path)
+        assert (status, out) == (statuses.BAD_INPUT, "")
+        assert said in err
+    assert Path("old.png").read_text() == "precious"
+
+
+def test_missing_packages_are_named_before_the_work(trial, monkeypatch):
+    @command.command(plot=True, needs={"xarray": "xarray"})
+    def made() -> command.Report:
+        pytest.fail("it has begun")
+
+    for module in ("xarray", "matplotlib"):
+        monkeypatch.setitem(sys.modules, module, None)
+    status, _, err = trial(made, "--plot", "x.png")
+    assert status == statuses.BAD_INPUT
+    assert "bnmc[xarray,plot]" in err
+
+
+def test_a_file_that_cannot_be_written_ends_nothing_else(trial):
+    def fail(path):
+        raise OSError(28, "No space left on device", str(path))
+
+    @command.command(plot=True)
+    def made() -> command.Report:
+        files = {Path("a.npz"): fail, Path("b.npz"): lambda path: path.write_text("b")}
+        return command.Report({}, ["text"], picture, files=files)
+
+    Path("x.png").write_text("old")
+    status, out, err = trial(made, "--plot", "x.png", "--force")
+    assert (status, out) == (statuses.BAD_INPUT, "text\n")
+    assert err == "bnmc: error: a.npz: No space left on device\n"
+    assert (Path("b.npz").read_text(), Path("x.png").read_text()) == ("b", "picture")
+
+
+def test_files_are_written_if_the_output_is_closed(trial, monkeypatch):
+    @command.command(plot=True)
+    def made() -> command.Report:
+        return command.Report({}, [Closed()], picture)
+
+    class Closed:
+        def __str__(self):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("bnmc.cli.app.os.dup2", lambda *_: None)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    assert trial(made, "--plot", "x.png")[0] == statuses.BROKEN_PIPE
+    assert Path("x.png").read_text() == "picture"
+
+
+def test_the_status_is_that_of_the_report(trial):
+    @command.command()
+    def made() -> command.Report:
+        return command.Report({}, [], status=statuses.FAILED)
+
+    assert trial(made)[:2] == (statuses.FAILED, "")
+
+
+def test_an_interrupted_run_has_its_finished_part():
+    def stop():
+        raise Interrupted(3)
+
+    assert command.finished(stop) == (3, statuses.INTERRUPTED)
+    assert command.finished(lambda: 4) == (4, statuses.OK)
+    with pytest.raises(Interrupted):
+        command.finished(stop_at_once)
+
+
+def stop_at_once():
+    raise Interrupted(None)
+
+
+def test_facts_as_a_table():
+    facts = {
+        "a_rate": 1 / 3, "count": 1234567, "none": None, "sure": True, "far": float("inf"),
+        "list": [0.5, [0.25, 2.0]], "empty": [], "word": "x_y",
+    }  # fmt: skip
+    assert command.table_of(facts) == Table(
+        ["quantity", "value"],
+        [
+            ["a rate", "0.333333"], ["count", "1234567"], ["none", "none"], ["sure", "yes"],
+            ["far", "infinite"], ["list", "0.5, 0.25, 2"], ["empty", "none"], ["word", "x_y"],
+        ],
+    )  # fmt: skip

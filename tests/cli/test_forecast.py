@@ -1,0 +1,81 @@
+"""Forecasts of the duration of commands."""
+
+import math
+
+import pytest
+
+import bnmc
+from bnmc.cli import forecast as forecasts
+from bnmc.errors import ArgumentError
+
+
+def test_the_forecast_is_near_the_waiting_times():
+    """Within a factor of 2, which 60 waiting times resolve to a few per cent."""
+    chain = bnmc.Chain(60, 6, "relu")
+    found = bnmc.mixing.tv_bound(chain, 5, replicates=60, rng=0)
+    waited = float((found.meeting_times - found.lag).mean())
+    assert 0.5 < forecasts.forecast(chain).wait / waited < 2.0
+
+
+def test_the_forecast_counts_layers():
+    expected = forecasts.Forecast(rate=0.5, wait=20.0, seconds=1e-3)
+    alone = expected.certificate(1000, lag=10)
+    assert expected.certificate(1000, lag=20) > alone
+    assert expected.certificate(2000, lag=10) > 1.7 * alone
+    assert expected.rates() > expected.certificate(500)
+    # Without eigenvalues, the rate is 0.
+    assert 0.0 < expected._replace(rate=0.0, wait=1.0).rates() < expected.rates()
+    # Chains that cannot meet end after the pilot run.
+    unstable = forecasts.Forecast(rate=1.1, wait=math.inf, seconds=1e-3)
+    assert unstable.certificate(10**6) == unstable.certificate(10)
+
+
+def test_a_chain_without_a_fixed_point_has_no_forecast():
+    expected = forecasts.forecast(bnmc.Chain(50, 4, norm="none"))
+    assert expected.certificate(10**6) == 0.0
+    assert math.isnan(expected.rate)
+
+
+def announced(found, seconds, progress=True, hours=1.0, threads=2):
+    with forecasts.announced("certify", found, seconds, hours, threads, progress) as workers:
+        return workers
+
+
+def test_hours_are_refused_unless_allowed(run):
+    status, out, err = run("certify", "--width", "100000", "--batch", "100", "--no-progress")
+    assert (status, out) == (2, "")
+    assert "hours: got 1.0, allowed: at least " in err
+    assert err.count("\n") == 1
+    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+    for hours in (0.0, math.nan):
+        with pytest.raises(ArgumentError, match="hours"):
+            announced(expected, 1.0, hours=hours)
+    announced(expected, 7200.0, hours=3.0)
+    announced(expected, 7200.0, hours=1.1)  # by two threads
+    with pytest.raises(ArgumentError, match=r"hours: got 1.1, allowed: at least 2"):
+        announced(expected, 7200.0, hours=1.1, threads=1)
+
+
+def test_long_commands_are_announced(capsys):
+    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+    assert announced(expected, 300.0)["progress"] is True
+    assert capsys.readouterr().err == (
+        "bnmc: certify takes about 2.5 min: by the mean field, chains meet after about 44 layers "
+        "(rate 0.9 per layer)\n"
+    )
+    announced(forecasts.Forecast(rate=1.1, wait=math.inf, seconds=1e-3), 300.0)
+    assert "the fixed point is unstable" in capsys.readouterr().err
+
+
+def test_short_commands_and_silent_ones_announce_nothing(capsys):
+    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+    announced(expected, 5.0)
+    assert announced(expected, 500.0, progress=False)["progress"] is False
+    assert capsys.readouterr().err == ""
+
+
+def test_a_number_of_threads_makes_an_executor():
+    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+    with forecasts.announced("certify", expected, 0.0, 1.0, 3, False) as workers:
+        assert len(set(workers["executor"].map(lambda _: 1, range(9)))) == 1
+    assert announced(expected, 0.0, threads=None)["executor"] is None
