@@ -39,11 +39,11 @@ PUBLIC_MODULES = (
     *("bounds/rank_collapse.py", "testing/examples.py"),
 )
 #: Packages whose modules may still have an `__all__`, and public names that only one file uses.
-LISTING = (*("cli", "experiments", "torch", "plot"),)
+LISTING = (*("experiments", "torch", "plot"),)
 #: Words that name nothing, and packages that may still use them.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 SPEAKING = (
-    *("cli", "experiments", "torch", "plot"),
+    *("experiments", "torch", "plot"),
     "errors",  # `UnknownNameError.known` is public
 )
 MOST_NAMES = 25

@@ -65,34 +65,50 @@ def test_the_bar_says_so_on_a_terminal(compilation, monkeypatch):
     assert said == [f"compiling kernels, once, about {compile_time.ABOUT_SECONDS} s", "work"]
 
 
-def test_a_line_for_each_tenth_of_the_work(monkeypatch, capsys):
-    clock = iter(range(1000))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock) / 2.0)
-    monkeypatch.setattr(progress, "PATIENT_SECONDS", 0.5)
-    with reporting(True, "work", "tasks") as report:
-        for done in range(101):
-            report(done, 100)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        *(
-            f"bnmc: work: {done} of 100 tasks"
-            + (f", about {(done + 1) / 2 * (100 - done) / max(done, 1):.0f} s left" if done else "")
-            for done in range(0, 100, 10)
-        ),
-        "bnmc: work: 100 of 100 tasks",
-    ]
+def test_lines_come_whenever_the_time_has_doubled(monkeypatch, capsys):
+    waits = []
 
+    class Event:
+        def wait(self, seconds):
+            waits.append(seconds)
+            now[0] += seconds
+            return len(waits) > 12
 
-def test_short_work_has_no_lines(monkeypatch, capsys):
-    now = [0.0]
+        def set(self):
+            pass
+
+    class Thread:
+        def __init__(self, target, **_):
+            self.start, self.join = (lambda: None), target
+
+    now = [100.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.threading, "Event", Event)
+    monkeypatch.setattr(progress.threading, "Thread", Thread)
+    with progress._lines("work", "tasks") as report:
+        report(3, 4)
+    assert waits == [2.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0, 600.0]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "bnmc: work: 2 s, 3 of 4 tasks, about 1 s left"
+    assert lines[-1] == "bnmc: work: 37 min, 3 of 4 tasks, about 12 min left"
+
+
+def test_lines_have_the_latest_amount_and_end_with_the_work(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENT_SECONDS", 0.02)
     with reporting(True, "work", "tasks") as report:
-        for done in range(11):
-            report(done, 10)
-        now[0] = progress.PATIENT_SECONDS
-        for done in (3, 4):  # the second one comes too soon
-            report(done, 10)
-    assert capsys.readouterr().err == "bnmc: work: 3 of 10 tasks, about 5 s left\n"
+        time.sleep(0.1)
+        report(7, 7)
+        time.sleep(0.4)
+    lines = capsys.readouterr().err.splitlines()
+    assert (lines[0], lines[-1]) == ("bnmc: work: 0 s", "bnmc: work: 0 s, 7 of 7 tasks")
+    time.sleep(0.5)
+    assert not capsys.readouterr().err
+
+
+def test_short_work_has_no_lines(capsys):
+    with reporting(True, "work", "tasks") as report:
+        report(1, 1)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

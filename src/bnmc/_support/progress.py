@@ -13,8 +13,11 @@ import numpy as np
 from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentTypeError
 
-#: Seconds before the first line without a terminal, and between two: of compilation and of work.
+#: Seconds before the first line without a terminal, of compilation or of work.
 PATIENT_SECONDS = 2.0
+
+# The longest time between two lines, in seconds.
+_RARE_SECONDS = 600.0
 
 #: A function of the amount that is done, and the total amount.
 Progress = Callable[[int, int], None]
@@ -43,10 +46,10 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
     ----------
     progress : bool or callable
         True for a report on standard error (extra ``cli``): a bar on a terminal or in a notebook,
-        elsewhere at most eleven lines, one for each tenth of the work, if it takes longer than
-        `PATIENT_SECONDS`. False for no report. A function of (done, total) is what the context
-        yields. While kernels are compiled, the bar says so; without a bar, one line on standard
-        error does after `PATIENT_SECONDS`, unless `progress` is False.
+        elsewhere a line after 2 s, 4 s, 8 s and so on, and then every 10 min. False for no report.
+        A function of (done, total) is what the context yields. While kernels are compiled, the bar
+        says so; without a bar, one line on standard error does after `PATIENT_SECONDS`, unless
+        `progress` is False.
     label : str
         The work, beside the bar: "simulate".
     unit : str
@@ -69,8 +72,8 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
     rich = import_extra("rich.progress", "cli")
     console = import_extra("rich.console", "cli").Console(stderr=True)
     if not (console.is_terminal or console.is_jupyter):
-        with told_of_compilation(*_line()):
-            yield _lines(label, unit)
+        with told_of_compilation(*_line()), _lines(label, unit) as report:
+            yield report
         return
     with rich.Progress(
         rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn(),
@@ -93,22 +96,34 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _lines(label: str, unit: str) -> Progress:
-    """Return a function of (done, total) that prints a line for each further tenth of the work."""
-    begun = written = time.monotonic()
-    last = -1
+@contextmanager
+def _lines(label: str, unit: str) -> Iterator[Progress]:
+    """Yield a function of (done, total), and print lines: one whenever the time has doubled."""
+    begun = time.monotonic()
+    ended = threading.Event()
+    latest = 0, 0
 
     def report(done: int, total: int) -> None:
-        nonlocal written, last
-        now, tenth = time.monotonic(), 10 * done // max(total, 1)
-        if tenth == last or now < written + PATIENT_SECONDS:
-            return
-        written, last = now, tenth
-        left = (now - begun) * (total - done) / max(done, 1)
-        estimate = f", about {duration_text(left)} left" if 0 < done < total else ""
-        print(f"bnmc: {label}: {done} of {total} {unit}{estimate}", file=sys.stderr, flush=True)
+        nonlocal latest
+        latest = done, total
 
-    return report
+    def write() -> None:
+        wait = PATIENT_SECONDS
+        while not ended.wait(wait):
+            (done, total), taken = latest, time.monotonic() - begun
+            amount = f", {done} of {total} {unit}" if total else ""
+            if 0 < done < total:
+                amount += f", about {duration_text(taken * (total - done) / done)} left"
+            print(f"bnmc: {label}: {duration_text(taken)}{amount}", file=sys.stderr, flush=True)
+            wait = min(taken, _RARE_SECONDS)
+
+    writer = threading.Thread(target=write, name="bnmc-progress", daemon=True)
+    writer.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        writer.join()
 
 
 def _compiling() -> str:

@@ -2,7 +2,8 @@
 
 Only `bnmc.__main__` and the installed script import this package; it may import everything else.
 `app.py` has `main`, which parses a command line and turns errors into exit statuses; read it first.
-`application.py` lists the commands, and `commands/` has one file for each. Importing the package
+`application.py` lists the commands, `commands/` has one file for each, `options.py` the options that
+they share, and `command.py` what all of them do. Importing the package
 imports neither Typer nor NumPy, so that help appears without delay: Typer is imported when a
 command line runs, and the rest of the library when a command needs it.
 """

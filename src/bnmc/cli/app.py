@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 from bnmc.cli.statuses import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, NO_ESTIMATE, OK
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status.

@@ -26,8 +26,6 @@ from bnmc.cli.commands.simulate import simulate
 from bnmc.cli.commands.stability import stability
 from bnmc.cli.commands.width import width
 
-__all__ = ["COMMANDS", "application"]
-
 #: The commands by name, in the order of the help.
 COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate,

@@ -23,13 +23,11 @@ from bnmc._support.files import as_path
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, UnknownNameError
 
-__all__ = ["INPUT_FORMATS", "read_input", "read_states"]
+# Suffixes of files of inputs.
+_INPUT_FORMATS = (".npy", ".npz", ".csv")
 
-#: Suffixes of files of inputs.
-INPUT_FORMATS = (".npy", ".npz", ".csv")
-
-#: Bytes of memory per byte of a .csv file: its lines, and numbers of two characters each.
-CSV_MEMORY = 8
+# Bytes of memory per byte of a .csv file: its lines, and numbers of two characters each.
+_CSV_MEMORY = 8
 
 
 def read_input(
@@ -70,7 +68,7 @@ def read_input(
     ...     read_input(f"{folder}/x.npy", samples_first=True).shape
     (2, 3)
     """
-    values = _read("input", as_path("input", path), array, INPUT_FORMATS)
+    values = _read("input", as_path("input", path), array, _INPUT_FORMATS)
     layout = ("samples", "features") if samples_first else ("features", "samples")
     matrix = finite_array("input", values, shape=layout).astype(np.float64)
     return np.ascontiguousarray(matrix.T if samples_first else matrix)
@@ -130,7 +128,7 @@ def _read_npy(name: str, path: Path, array: str | None) -> NDArray[Any]:
 
 def _read_npz(name: str, path: Path, array: str | None) -> NDArray[Any]:
     with zipfile.ZipFile(path) as archive:
-        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if array is None and len(members) != 1:
             listed = ", ".join(members) or "none"
             raise ArgumentError("array", array, f"the name of one of its arrays: {listed}")
@@ -142,7 +140,7 @@ def _read_npz(name: str, path: Path, array: str | None) -> NDArray[Any]:
 
 
 def _read_csv(name: str, path: Path, array: str | None) -> NDArray[Any]:
-    require_memory(name, CSV_MEMORY * path.stat().st_size)
+    require_memory(name, _CSV_MEMORY * path.stat().st_size)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         content = [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
     if content and _is_header(content[0]):

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["kept_for_later", "raise_first", "require_destination", "require_packages", "save"]
-
 
 def require_destination(name: str, path: Path, force: bool) -> None:
     """Check before the work that a file can be written after it.

@@ -14,17 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = [
-    "SHOWN_LAYERS",
-    "chosen_seed",
-    "number_text",
-    "number_with_error",
-    "print_json",
-    "print_table",
-    "progress_report",
-    "shown_rows",
-]
-
 #: The largest number of layers in a table.
 SHOWN_LAYERS = 12
 

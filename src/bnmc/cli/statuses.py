@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "BAD_INPUT",
-    "BROKEN_PIPE",
-    "FAILED",
-    "INTERRUPTED",
-    "NO_ESTIMATE",
-    "OK",
-]
-
 #: The command succeeded.
 OK = 0
 

@@ -1,6 +1,7 @@
 """``bnmc backprop``: its table, its document, its picture, and Ctrl-C."""
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from slow_cases import some
@@ -89,7 +90,7 @@ def test_bad_input(run, options, said):
 def test_ctrl_c_shows_the_finished_networks(run, monkeypatch):
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
 
-    monkeypatch.setattr(progress, "_lines", lambda label, unit: _stop_after_three)
+    monkeypatch.setattr(progress, "_lines", lambda label, unit: nullcontext(_stop_after_three))
     status, out, err = run(*SMALL, "--json", "--threads", "1", "--progress")
     assert status == statuses.INTERRUPTED
     assert "interrupted" in err
@@ -100,7 +101,7 @@ def test_a_store_continues_an_interrupted_command(run, document_of, monkeypatch,
     expected = document_of(*SMALL)
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
     with monkeypatch.context() as patched:
-        patched.setattr(progress, "_lines", lambda label, unit: _stop_after_three)
+        patched.setattr(progress, "_lines", lambda label, unit: nullcontext(_stop_after_three))
         status, _, _ = run(*SMALL, "--store", "kept", "--threads", "1", "--progress")
     assert status == statuses.INTERRUPTED
     assert len(list((tmp_path / "kept").glob("part-*.npz"))) >= 3
