@@ -55,7 +55,7 @@ def test_options_come_from_the_parameters(trial):
 
     names = [
         *("width", "batch", "gain", "seed", "size", "skip", "progress"),
-        *("plot", "force", "as_json"),
+        *("plot", "as_json", "force"),
     ]
     assert list(inspect.signature(made).parameters) == names
     status, out, err = trial(made, "--json", "--seed", "4", "--width", "20")
@@ -106,8 +106,29 @@ def test_files_are_checked_before_the_work(trial):
     assert Path("old.png").read_text() == "precious"
 
 
+@command.command()
+def plain(size: Annotated[int, typer.Option(help="Its size.")] = 7) -> command.Report:
+    """Make it."""
+    return command.Report({"size": size}, ["text"])
+
+
+def test_json_is_printed_or_written_beside_the_text(trial):
+    for arguments in (("--json",), ("--json", "-"), ("--json", "--size", "7"), ("--json=-",)):
+        status, out, err = trial(plain, *arguments)
+        assert (status, json.loads(out), err) == (0, {"size": 7}, "")
+    assert trial(plain, "--json", "a.json") == (0, "text\ndata: a.json\n", "")
+    assert json.loads(Path("a.json").read_text()) == {"size": 7}
+    for path, said in (("a.json", "--force"), ("a.txt", ".json"), ("missing/a.json", "missing")):
+        status, out, err = trial(plain, "--json", path)
+        assert (status, out) == (statuses.BAD_INPUT, "")
+        assert err.startswith("bnmc: error: json")
+        assert said in err
+    assert trial(plain, "--size", "8", "--json", "a.json", "--force")[0] == 0
+    assert json.loads(Path("a.json").read_text()) == {"size": 8}
+
+
 def test_missing_packages_are_named_before_the_work(trial, monkeypatch):
-    @command.command(plot=True, needs={"xarray": "xarray"})
+    @command.command(plot=True, needs=lambda values: {"xarray": "xarray"})
     def made() -> command.Report:
         pytest.fail("it has begun")
 
@@ -129,7 +150,7 @@ def test_a_file_that_cannot_be_written_ends_nothing_else(trial):
 
     Path("x.png").write_text("old")
     status, out, err = trial(made, "--plot", "x.png", "--force")
-    assert (status, out) == (statuses.BAD_INPUT, "text\n")
+    assert (status, out) == (statuses.BAD_INPUT, "text\ndata: b.npz\npicture: x.png\n")
     assert err == "bnmc: error: a.npz: No space left on device\n"
     assert (Path("b.npz").read_text(), Path("x.png").read_text()) == ("b", "picture")
 

@@ -18,9 +18,11 @@ class Table(NamedTuple):
     Attributes
     ----------
     heads : sequence of str
-        Heads of the columns, of which the first is aligned right.
+        Heads of the columns.
     rows : sequence of sequence of str
         Cells.
+    align : str, default "><"
+        Alignment of the columns, as of `text_table`.
 
     Examples
     --------
@@ -32,16 +34,18 @@ class Table(NamedTuple):
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    align: str = "><"
 
     def __str__(self) -> str:
-        return text_table(self.heads, self.rows, align="><")
+        return text_table(self.heads, self.rows, align=self.align)
 
     def __rich__(self) -> Any:
         from bnmc._support.extras import import_extra  # not above: it imports NumPy
 
         table = import_extra("rich.table", "cli").Table(header_style="bold", row_styles=["", "dim"])
         for index, head in enumerate(self.heads):
-            table.add_column(head, justify="left" if index else "right")
+            sign = self.align[min(index, len(self.align) - 1)]
+            table.add_column(head, justify="left" if sign == "<" else "right")
         for row in self.rows:
             table.add_row(*row)
         return table

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
+from bnmc.cli.command import Command
 from bnmc.cli.commands.backprop import backprop
 from bnmc.cli.commands.bench import bench
 from bnmc.cli.commands.certify import certify
@@ -46,9 +46,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo,
 }
 
-#: Commands that parse their arguments in their own way.
-_CLASSES: dict[str, type[TyperCommand]] = {"figure": FigureCommand}
-
 
 def application() -> typer.Typer:
     """Return the Typer application with all commands."""
@@ -59,7 +56,7 @@ def application() -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name, command in COMMANDS.items():
-        app.command(name, cls=_CLASSES.get(name))(command)
+        app.command(name, cls=FigureCommand if name == "figure" else Command)(command)
     return app
 
 

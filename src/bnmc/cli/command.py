@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from bnmc._support.text import Table, dumps
 from bnmc.cli.options import OPTIONS
 from bnmc.cli.statuses import INTERRUPTED, OK
 
 _Value = TypeVar("_Value")
+
+# The value of ``--json`` without a file.
+_STANDARD_OUTPUT = "-"
 
 
 class Report(NamedTuple):
@@ -38,8 +42,9 @@ class Report(NamedTuple):
         Exit status.
     files : mapping of Path to callable
         Further files, and the functions that write them.
-    repeat : mapping of str to object
-        Facts that repeat the run, beside the seed; the last line shows them.
+    repeat : mapping of str to object, optional
+        Facts that repeat the run, beside the seed; the last line shows them. None if there was no
+        run.
     """
 
     document: Mapping[str, Any]
@@ -47,11 +52,27 @@ class Report(NamedTuple):
     draw: Callable[[], Any] | None = None
     status: int = OK
     files: Mapping[Path, Callable[[Path], None]] = {}
-    repeat: Mapping[str, Any] = {}
+    repeat: Mapping[str, Any] | None = {}
+
+
+class Command(TyperCommand):
+    """A command whose option ``--json`` takes a file or no value; without a file it prints."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Replace ``--json`` by ``--json -`` if the next argument is not the name of a file."""
+        for index in reversed([k for k, argument in enumerate(args) if argument == "--json"]):
+            following = args[index + 1] if index + 1 < len(args) else ""
+            is_file = following == _STANDARD_OUTPUT or Path(following).suffix[1:].isalnum()
+            if following.startswith("--") or not is_file:
+                args.insert(index + 1, _STANDARD_OUTPUT)
+        return super().parse_args(ctx, args)
 
 
 def command(
-    *chain: str, plot: bool = False, needs: Mapping[str, str] | None = None, **defaults: Any
+    *chain: str,
+    plot: bool = False,
+    needs: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda values: {},
+    **defaults: Any,
 ) -> Callable[[Callable[..., Report]], Callable[..., None]]:
     """Make a command of a function that returns a report.
 
@@ -61,9 +82,10 @@ def command(
         Options of the chain, which the function gets as its parameter `chain`; without "batch", a
         function of the batch that returns the chain.
     plot : bool, default False
-        Whether the report has a picture: the options ``--plot`` and ``--force``.
-    needs : mapping of str to str, optional
-        Optional packages that the function needs, with their extras.
+        Whether the report has a picture: the option ``--plot``.
+    needs : callable, optional
+        Returns the optional packages that the function needs, with their extras, from the values of
+        the options.
     **defaults : object
         Defaults of options of the chain that differ from those of `OPTIONS`.
 
@@ -73,7 +95,7 @@ def command(
         Decorator of a function. A parameter with a type of Typer is an option of this command. Any
         other one is the shared option of its name; a default replaces that of `OPTIONS`.
     """
-    further = ("plot", "force", "as_json") if plot else ("as_json",)
+    further = ("plot", "as_json", "force") if plot else ("as_json", "force")
 
     def decorate(function: Callable[..., Report]) -> Callable[..., None]:
         taken = inspect.signature(function, eval_str=True).parameters
@@ -89,7 +111,7 @@ def command(
         options |= {name: _shared(name) for name in further if name not in options}
 
         def run(**values: Any) -> None:
-            _require_files(values, needs or {})
+            _require_files(values, needs(values))
             arguments = {name: value for name, value in values.items() if name in taken}
             if "chain" in taken:
                 from bnmc.chain.chain import Chain
@@ -143,38 +165,6 @@ def table_of(
     return Table([head, "value"], [[texts[name], _text(value)] for name, value in facts.items()])
 
 
-def require_destination(name: str, path: Path, force: bool) -> None:
-    """Check before the work that a file can be written after it.
-
-    Parameters
-    ----------
-    name : {"output", "json", "plot"}
-        Name of the option: a run, a JSON document or a picture.
-    path : Path
-    force : bool
-        Whether an existing file may be replaced.
-
-    Raises
-    ------
-    ArgumentError
-        If the suffix is not allowed, the folder is not writable, or `path` exists and must not be
-        replaced.
-    """
-    from bnmc._support.files import require_writable
-    from bnmc.simulation import export
-
-    if name == "output":
-        formats = list(export.OUTPUT_FORMATS)
-    elif name == "json":
-        formats = [".json"]
-    else:
-        from bnmc.plot.axes import figure
-
-        formats = [f".{suffix}" for suffix in figure()[0].canvas.get_supported_filetypes()]
-    require_writable(name, path, formats)
-    export.require_free(name, path, force=force)
-
-
 def _shared(name: str, default: Any = None) -> inspect.Parameter:
     """Return the shared option of a name as a parameter, with another default if there is one."""
     annotation, usual = OPTIONS[name]
@@ -185,8 +175,8 @@ def _shared(name: str, default: Any = None) -> inspect.Parameter:
 
 
 def _require_files(values: Mapping[str, Any], needs: Mapping[str, str]) -> None:
-    """Check that the files can be written; one error names all packages that are missing."""
-    plot, output = values.get("plot"), values.get("output")
+    """Check before the work that the files can be written, and that all packages are installed."""
+    plot, output, document = (values.get(name) for name in ("plot", "output", "as_json"))
     packages = dict(needs)
     if "output" in values:
         from bnmc.simulation.export import extras_of
@@ -199,9 +189,26 @@ def _require_files(values: Mapping[str, Any], needs: Mapping[str, str]) -> None:
         from bnmc._support.extras import require_extras
 
         require_extras(packages)
-    for name, path in (("output", output), ("plot", plot)):
-        if path is not None:
-            require_destination(name, path, values["force"])
+    if output is not None:
+        from bnmc.simulation.export import OUTPUT_FORMATS
+
+        _require_destination("output", output, OUTPUT_FORMATS, values["force"])
+    if document not in (None, _STANDARD_OUTPUT):
+        _require_destination("json", Path(document), (".json",), values["force"])
+    if plot is not None:
+        from bnmc.plot.axes import figure
+
+        suffixes = figure()[0].canvas.get_supported_filetypes()
+        _require_destination("plot", plot, [f".{name}" for name in suffixes], values["force"])
+
+
+def _require_destination(name: str, path: Path, formats: Sequence[str], force: bool) -> None:
+    """Raise if an option names a file that cannot be written, or must not be replaced."""
+    from bnmc._support.files import require_writable
+    from bnmc.simulation.export import require_free
+
+    require_writable(name, path, formats)
+    require_free(name, path, force=force)
 
 
 def _seed(seed: int | None, store: Path | None) -> int | None:
@@ -216,31 +223,30 @@ def _seed(seed: int | None, store: Path | None) -> int | None:
 
 
 def _publish(
-    report: Report, seed: Mapping[str, int | None], as_json: bool, plot: Path | None
+    report: Report, seed: Mapping[str, int | None], as_json: str | None, plot: Path | None
 ) -> None:
     """Print the report and write its files; raise the first error after all of them."""
     from bnmc.errors import BnmcError
 
-    facts = {**seed, **report.repeat}
+    facts = {} if report.repeat is None else {**seed, **report.repeat}
+    prints_json = as_json == _STANDARD_OUTPUT
+    document = "" if as_json is None else dumps({**facts, **report.document})
+    draw = report.draw
+    files = dict(report.files)
+    if as_json is not None and not prints_json:
+        text = document + "\n"
+        files[Path(as_json)] = _replacing(lambda path: path.write_text(text, encoding="utf-8"))
+    if plot is not None and draw is not None:
+        files[plot] = _replacing(lambda path: draw().figure.savefig(path))
 
-    def show() -> None:
-        if as_json:
-            print(dumps({**facts, **report.document}), flush=True)
-            return
-        for part in report.text:
-            _show(part)
-        named = {name.replace("_", " "): value for name, value in facts.items()}
-        line = ", ".join(f"{name} {value}" for name, value in named.items() if value is not None)
-        print(line, end="\n" if line else "", flush=True)
+    def write(path: Path, writer: Callable[[Path], None]) -> None:
+        writer(path)
+        if not prints_json:
+            _show([f"{'picture' if path == plot else 'data'}: {path}"])
 
-    steps: list[Callable[[], object]] = [
-        show,
-        *(partial(write, path) for path, write in report.files.items()),
-    ]
-    if plot is not None and report.draw is not None:
-        steps.append(partial(_save, report.draw, plot))
+    shown = [document] if prints_json else [*report.text, *_repetition(facts)]
     failures: list[Exception] = []
-    for step in steps:
+    for step in (partial(_show, shown), *(partial(write, *item) for item in files.items())):
         try:
             step()
         except (OSError, BnmcError) as error:
@@ -249,21 +255,34 @@ def _publish(
         raise failures[0]
 
 
-def _show(part: object) -> None:
-    if isinstance(part, Table) and sys.stdout.isatty():
-        from bnmc._support.extras import import_extra
-
-        import_extra("rich.console", "cli").Console().print(part)
-    else:
-        print(part)
+def _repetition(facts: Mapping[str, Any]) -> list[str]:
+    """Return the line that says how to repeat a run, if there are facts."""
+    named = {name.replace("_", " "): value for name, value in facts.items() if value is not None}
+    line = ", ".join(f"{name} {value}" for name, value in named.items())
+    return [line] if line else []
 
 
-def _save(draw: Callable[[], Any], path: Path) -> None:
-    """Write a picture to a file, which is replaced as a whole or not at all."""
+def _replacing(write: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Return a function that writes a file as a whole or not at all."""
     from bnmc._support.files import replacing
 
-    with replacing(path) as temporary:
-        draw().figure.savefig(temporary)
+    def replace(path: Path) -> None:
+        with replacing(path) as temporary:
+            write(temporary)
+
+    return replace
+
+
+def _show(parts: Sequence[object]) -> None:
+    """Print texts and tables, one below the other."""
+    for part in parts:
+        if isinstance(part, Table) and sys.stdout.isatty():
+            from bnmc._support.extras import import_extra
+
+            import_extra("rich.console", "cli").Console().print(part)
+        else:
+            print(part)
+    sys.stdout.flush()
 
 
 def _text(value: Any) -> str:

@@ -77,7 +77,11 @@ OPTIONS: dict[str, _Option] = {
         Path | None, None, "File for the picture: .png, .pdf or .svg.", metavar="FILE"
     ),
     "force": _option(bool, False, "Replace existing files.", "--force"),
-    "as_json": _option(bool, False, "Print one JSON document instead of the table.", "--json"),
+    "as_json": _option(
+        str | None, None,
+        "JSON document: printed instead of the text, or written to FILE (.json) beside it.",
+        "--json", metavar="[FILE]",
+    ),
     "progress": _option(
         bool | None, None,
         "Progress on standard error: a bar on a terminal, lines elsewhere. Default: only on a "

@@ -37,7 +37,7 @@ def test_backprop(run, document_of, tmp_path):
     assert found == {"seed": 3, **as_json(expected)}
     status, out, err = run(*SMALL, "--plot", "norms.svg")
     assert (status, err) == (0, "")
-    assert out == f"{expected}\nseed 3\n"
+    assert out == f"{expected}\nseed 3\npicture: norms.svg\n"
     assert (tmp_path / "norms.svg").exists()
     assert run(*SMALL, "--plot", "norms.svg")[0] == statuses.BAD_INPUT
 

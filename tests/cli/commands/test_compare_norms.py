@@ -20,7 +20,7 @@ def test_it_is_the_experiment_with_these_sizes(run, document_of, tmp_path):
     assert status == 0
     assert out.startswith("Norms compared: tanh, width 40, batch 4\n")
     assert expected["findings"][-1] in out
-    assert out.endswith("seed 2\n")
+    assert out.endswith("seed 2\npicture: norms.png\n")
     assert (tmp_path / "norms.png").stat().st_size > 1000
 
 

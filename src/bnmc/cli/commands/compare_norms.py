@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
+from bnmc.cli.commands.figure import report_of
 
 
-@command(plot=True, needs={"xarray": "xarray"})
+@command(plot=True, needs=lambda _: {"xarray": "xarray"})
 def compare_norms(
     activation: str,
     width: int = 400,
@@ -51,6 +51,4 @@ def compare_norms(
         integer("chains", chains, low=2),
     )  # fmt: skip
     call = Call("norms", rng=seed, progress=progress, threads=threads)
-    result = compared_norms.experiment(sizes, call)
-    table = Table(result.table.columns, result.table.cells())
-    return Report(result.to_dict(), [f"{result.title}\n", table, "", *result.findings], result.plot)
+    return report_of(compared_norms.experiment(sizes, call))

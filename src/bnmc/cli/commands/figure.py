@@ -4,44 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
-from bnmc.cli import options
-from bnmc.cli.outputs import require_destination, require_packages, save
-from bnmc.cli.report import print_json, print_table, progress_report
+from bnmc._support.text import Table
+from bnmc.cli.command import Command, Report, command
 
 if TYPE_CHECKING:
     from bnmc.experiments import Experiment
 
-__all__ = ["FigureCommand", "figure"]
 
-#: The value of ``--json`` that stands for standard output.
-STANDARD_OUTPUT = "-"
-
-
-class FigureCommand(TyperCommand):
-    """A command whose option ``--json`` takes a file or no value; without a file it prints.
-
-    Its help lists the sizes of the figure that is named beside ``--help``.
-    """
+class FigureCommand(Command):
+    """A command whose help lists the sizes of the figure that is named beside ``--help``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace ``--json`` by ``--json -`` if the next argument is not a file.
-
-        The next argument may be missing, an option, or the name of an experiment.
-        """
+        """Remember the figures among the arguments, for the help."""
         import bnmc.experiments as experiments
 
-        ctx.meta["figures"] = [one for one in args if one in experiments.names()]
-        for index in reversed([k for k, one in enumerate(args) if one == "--json"]):
-            following = args[index + 1] if index + 1 < len(args) else ""
-            is_option = following.startswith("-") and following != STANDARD_OUTPUT
-            if not following or is_option or following in experiments.names():
-                args.insert(index + 1, STANDARD_OUTPUT)
+        ctx.meta["figures"] = [name for name in args if name in experiments.names()]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -71,12 +54,19 @@ def _sizes(name: str) -> list[tuple[str, str]]:
     default, full = sizes_of(name)
     rows = []
     for size, meaning in sizes.meanings(type(default)).items():
-        value, in_full = (sizes.as_text(getattr(one, size)) for one in (default, full))
+        value, in_full = (sizes.as_text(getattr(values, size)) for values in (default, full))
         beside = f" With --full: {in_full}." if in_full != value else ""
         rows.append((f"{size}={value}", f"{meaning[0].upper()}{meaning[1:]}.{beside}"))
     return rows
 
 
+def _needs(values: Mapping[str, Any]) -> Mapping[str, str]:
+    import bnmc.experiments as experiments
+
+    return {} if values["name"] is None else experiments.extras_of(values["name"])
+
+
+@command(plot=True, needs=_needs)
 def figure(
     name: Annotated[
         str | None,
@@ -106,24 +96,6 @@ def figure(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-    threads: options.Threads = None,
-    plot: options.Plot = None,
-    as_json: Annotated[
-        str | None,
-        typer.Option(
-            "--json",
-            metavar="[FILE]",
-            help="File (.json) for data, table and findings; without FILE, they are printed "
-            "instead of the table.",
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder for finished parts. After an interruption, the same command resumes.",
-        ),
-    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -132,9 +104,11 @@ def figure(
             "version), for figures that train networks. Default: digits that bnmc includes.",
         ),
     ] = None,
-    force: options.Force = False,
-    progress: options.ProgressFlag = None,
-) -> None:
+    *,
+    store: Path | None,
+    threads: int | None,
+    progress: bool,
+) -> Report:
     """Compute a figure of the papers, or one beyond them.
 
     The command prints a table and the findings. --plot draws the picture.
@@ -152,7 +126,6 @@ def figure(
     Example: bnmc figure rank-collapse-1 --data fashion --full --store parts
     """
     import bnmc.experiments as experiments
-    from bnmc._support.arguments import integer
     from bnmc.errors import ArgumentError
     from bnmc.experiments.registry import sizes_of
     from bnmc.experiments.sizes import parsed
@@ -160,26 +133,14 @@ def figure(
     if show_names:
         if name is not None:
             raise ArgumentError("name", name, "nothing, with --list")
-        if as_json is None:
-            _print_names()
-        else:
-            print_json(dict(_names("")))
-        return
+        return Report(dict(_names("")), [_list()], repeat=None)
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
-    experiments.describe(name)
     sizes = parsed(type(sizes_of(name)[0]), changes) if changes else {}
-    seed = integer("seed", seed, low=0)
-    file = None if as_json in (None, STANDARD_OUTPUT) else Path(str(as_json))
-    require_packages(plot=plot, others=experiments.extras_of(name))
-    for option, path in (("json", file), ("plot", plot)):
-        if path is not None:
-            require_destination(option, path, force)
-    report = progress_report(progress, "%")
     begun = time.perf_counter()
     try:
-        found = experiments.run(
-            name, full=full, rng=seed, threads=threads, progress=report, store=store, data=data,
+        result = experiments.run(
+            name, full=full, rng=seed, threads=threads, progress=progress, store=store, data=data,
             **sizes,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -187,49 +148,20 @@ def figure(
             print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)
         raise
     seconds = round(time.perf_counter() - begun, 3)
-    document = {**found.to_dict(), "seed": seed, "seconds": seconds}
-    prints_json = as_json == STANDARD_OUTPUT
-    _show(found, document, prints_json)
-    # Files come last: if the disk is full, the results have been printed.
-    _write(found, document, file, plot, tells=not prints_json)
+    return report_of(result)._replace(repeat={"seconds": seconds})
 
 
-def _show(found: Experiment, document: dict[str, Any], prints_json: bool) -> None:
-    """Print an experiment as a table or as a JSON document."""
-    if prints_json:
-        print_json(document)
-        return
+def report_of(result: Experiment) -> Report:
+    """Return the report of a figure: title, table, findings and picture."""
+    table = Table(result.table.columns, result.table.cells(), "<>")
+    text = [f"{result.title}\n", table, "", *result.findings]
+    return Report(result.to_dict(), text, result.plot)
+
+
+def _list() -> object:
+    """Return the names and descriptions of all figures: a table, or lines if they are not shown."""
+    names = _names("")
     if sys.stdout.isatty():
-        print(f"{found.title}\n")
-        print_table(list(found.table.columns), found.table.cells())
-        print("\n".join(["", *found.findings]))
-    else:
-        print(found)
-    print(f"\nseed {document['seed']}, {document['seconds']:.1f} s", flush=True)
-
-
-def _write(
-    found: Experiment, document: dict[str, Any], file: Path | None, plot: Path | None, tells: bool
-) -> None:
-    """Write the files of an experiment; with `tells`, print the path of the picture."""
-    from bnmc._support.files import replacing
-    from bnmc._support.text import dumps
-
-    if file is not None:
-        with replacing(file) as temporary:
-            temporary.write_text(dumps(document) + "\n", encoding="utf-8")
-        print(f"data: {file}")
-    if plot is not None:
-        save(found.plot(), plot)
-        if tells:
-            print(f"picture: {plot}")
-
-
-def _print_names() -> None:
-    known = _names("")
-    if sys.stdout.isatty():
-        print_table(["name", "description"], [list(one) for one in known])
-        return
-    width = max(len(name) for name, _ in known)
-    for name, description in known:
-        print(f"{name:<{width}}  {description}")
+        return Table(["name", "description"], names)
+    width = max(len(name) for name, _ in names)
+    return "\n".join(f"{name:<{width}}  {description}" for name, description in names)

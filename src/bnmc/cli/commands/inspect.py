@@ -15,7 +15,7 @@ import typer
 from bnmc.cli.command import Report, command
 
 
-@command(plot=True, needs={"torch": "torch"})
+@command(plot=True, needs=lambda _: {"torch": "torch"})
 def inspect(
     model: Annotated[
         str,
