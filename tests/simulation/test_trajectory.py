@@ -107,6 +107,7 @@ def test_the_table_of_one_chain_and_of_matrices_only():
     assert alone.to_dict()["table"][0]["rank_bound"]["stderr"] is None
     assert "±" not in str(alone)
     assert run_of().to_dict()["table"][0] == {"layer": 0}
+    assert str(run_of()) == repr(run_of())
     assert run_of(reduce="layer").to_dict()["table"][0] == {"layer": 0}
 
 

@@ -156,9 +156,12 @@ class Trajectory(Recordings):
         )
 
     def __str__(self) -> str:
-        """Return the chain and the table, and the last layer of a run that was interrupted."""
+        """Return the chain and `table`, or the `repr` if the table has no numbers."""
+        table = self.table()
+        if len(table.heads) < 2:
+            return repr(self)
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
-        lines = [f"{self.chain}: {networks}, {len(self.layers)} recorded layers", str(self.table())]
+        lines = [f"{self.chain}: {networks}, {len(self.layers)} recorded layers", str(table)]
         if not self.complete and len(self.layers):
             lines.append(f"incomplete: the run ended after layer {self.layers[-1]}")
         return "\n".join(lines)
