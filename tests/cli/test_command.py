@@ -155,6 +155,15 @@ def test_a_file_that_cannot_be_written_ends_nothing_else(trial):
     assert (Path("b.npz").read_text(), Path("x.png").read_text()) == ("b", "picture")
 
 
+def test_a_printed_document_is_all_that_is_printed(trial):
+    @command.command(plot=True)
+    def made() -> command.Report:
+        return command.Report({}, ["text"], picture)
+
+    assert trial(made, "--json", "--plot", "x.png") == (0, "{}\n", "")
+    assert Path("x.png").read_text() == "picture"
+
+
 def test_files_are_written_if_the_output_is_closed(trial, monkeypatch):
     @command.command(plot=True)
     def made() -> command.Report:
