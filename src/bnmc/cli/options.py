@@ -89,10 +89,3 @@ OPTIONS: dict[str, _Option] = {
         "--progress/--no-progress", show_default=False,
     ),
 }  # fmt: skip
-
-# SHIM
-Width, Batch, Activation, Threads, Plot, Force, Json = (
-    OPTIONS[name][0]
-    for name in ("width", "batch", "activation", "threads", "plot", "force", "as_json")
-)
-ProgressFlag = OPTIONS["progress"][0]

@@ -16,14 +16,12 @@ from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.simulation.run import simulate
 
-__all__ = ["layer_speeds"]
+# Rounds of measurements. Each round measures all programs in turn, since the speed of a machine
+# drifts; the result is the median over rounds.
+_ROUNDS = 3
 
-#: Rounds of measurements. Each round measures all programs in turn, since the speed of a machine
-#: drifts; the result is the median over rounds.
-ROUNDS = 3
-
-#: Networks of an ensemble per thread.
-NETWORKS = 4
+# Networks of an ensemble per thread.
+_NETWORKS = 4
 
 
 class _Program(NamedTuple):
@@ -78,21 +76,21 @@ def layer_speeds(
     count = thread_count(threads)
     programs = _programs(chain, count)
     with reporting(as_progress(progress), "bench", "measurements") as report:
-        total = len(programs) * (ROUNDS + 1)
+        total = len(programs) * (_ROUNDS + 1)
         layers = []
         for done, program in enumerate(programs):
             program.run(1)  # compiles
             layers.append(_layers_in(program.run, seconds))
             report(done + 1, total)
         speeds: list[list[float]] = [[] for _ in programs]
-        for turn in range(ROUNDS):
+        for turn in range(_ROUNDS):
             for index, program in enumerate(programs):
                 begun = time.perf_counter()
                 program.run(layers[index])
                 taken = time.perf_counter() - begun
                 speeds[index].append(program.networks * layers[index] / taken)
                 report(len(programs) * (turn + 1) + index + 1, total)
-    medians = [statistics.median(one) for one in speeds]
+    medians = [statistics.median(measured) for measured in speeds]
     return [
         {
             "what": program.name, "layers_per_second": speed,
@@ -104,7 +102,7 @@ def layer_speeds(
 
 def _programs(chain: Chain, threads: int) -> list[_Program]:
     """Return NumPy first, then one network, an ensemble, and an ensemble in float32."""
-    networks = NETWORKS * threads
+    networks = _NETWORKS * threads
     normals = chain.width * chain.normalization.dimensions(chain.batch)
     ensemble = f"{networks} networks, {threads} thread" + "s" * (threads > 1)
     return [
