@@ -173,7 +173,8 @@ VOLATILE = (
     (r'("(?:layers|normals)_per_second": |"speed": )[\d.e+-]+', r"\1*"),
     (r"\b\d+\.\d s\b", "* s"),
     (r"about \d+ s left", "about * s left"),
-    (r"openblas \S+ \S+ \d+ threads|(kernel cache\W+)\S+", r"\1*"),
+    (r"(openblas [^,]+, )\d+", r"\1*"),
+    (r'(kernel cache(?:": "|  +))[^"\s]+', r"\1*"),
     (r'(megabytes in the cache|kernels in the cache)("?:?\s+)[\d.]+', r"\1\2*"),
 )
 

@@ -54,7 +54,7 @@ def test_table_and_picture(run, folder):
         "input: 12 samples × 6 features\nSequential, 1 network; rows are samples\n"
     )
     assert (folder / "layers.svg").exists()
-    assert out.endswith("\nseed 5\n")
+    assert out.endswith("\nseed 5\npicture: layers.svg\n")
     model = sys.modules["own_models"].factory
     torch.manual_seed(5)
     labels = np.load(folder / "y.npy")
