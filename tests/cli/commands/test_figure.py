@@ -1,5 +1,6 @@
 """``bnmc figure``, and completion in shells."""
 
+import functools
 import json
 import os
 import subprocess
@@ -12,13 +13,15 @@ from bnmc.cli.commands import figure
 from bnmc.experiments import bridging
 from bnmc.experiments.bridging import distance_over_width
 
-SMALL = distance_over_width.Sizes(widths=(400, 800), chains=4, first=41, last=60)
+SMALL = {"widths": (400, 800), "networks": 4, "first": 41, "last": 60}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Make Fig. 1b of *On bridging …* a matter of seconds."""
-    monkeypatch.setattr(distance_over_width, "DEFAULT", SMALL)
+    public = bridging.fig_1b
+    small = functools.wraps(public)(lambda **given: public(**SMALL | given))
+    monkeypatch.setattr(bridging, "fig_1b", small)
 
 
 def test_list_is_a_name_and_what_it_shows_on_each_line(run):
