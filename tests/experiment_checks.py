@@ -33,6 +33,8 @@ def stderr_of(data, name, count):
 def require_sound(found, name, approved=None):
     """Require that an experiment is described, converts to JSON, and labels every axis.
 
+    All axes have a title or a label of their own at the left.
+
     Its picture must be the approved one of the name `approved`, by default `name`.  An experiment
     that shows times has none: False.
     """
@@ -54,7 +56,7 @@ def require_sound(found, name, approved=None):
         assert line[0].get_ylabel() or line[0].get_yticklabels()
     last = max(ax.get_subplotspec().rowspan.stop for ax in shown)
     assert all(ax.get_xlabel() for ax in shown if ax.get_subplotspec().rowspan.stop == last)
-    assert all(ax.get_title(loc="left") for ax in shown)
+    assert all(ax.get_title(loc="left") or ax.get_title() or ax.get_ylabel() for ax in shown)
     if approved is not False:
         require_approved(found, figure, approved)
     return figure

@@ -177,10 +177,6 @@ def _run_old(name, module, sizes, arguments):
     from bnmc.experiments.parts import Call
 
     call = Call(name, **arguments)
-    if name in ("rank-collapse-3a", "rank-collapse-8", "rank-collapse-9"):
-        from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
-
-        return module.experiment(tuple(map(EnsembleSizes, *sizes.values())), call)
     if name.startswith("orthogonalizes") and "widths" in sizes and name != "orthogonalizes-6":
         from bnmc.experiments.orthogonalizes.common import Sizes
     else:

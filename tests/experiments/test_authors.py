@@ -18,15 +18,14 @@ import pytest
 from scipy import special
 
 import bnmc
-from bnmc.experiments import bridging
+from bnmc.experiments import bridging, rank_collapse
 from bnmc.experiments.bridging.common import bulk
 from bnmc.experiments.data import curve
 from bnmc.experiments.orthogonalizes import cosine as cosine_over_depth
 from bnmc.experiments.orthogonalizes import gap_over_depth, gap_over_width
 from bnmc.experiments.orthogonalizes.common import Sizes
 from bnmc.experiments.parts import Call
-from bnmc.experiments.rank_collapse import rank_over_depth, rank_over_width, spectrum_over_depth
-from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
+from bnmc.experiments.rank_collapse import rank_over_depth, spectrum_over_depth
 
 FALSE_ALARM = 1e-6
 
@@ -142,8 +141,10 @@ def rank_collapse_2(chains, depth):
 
 
 def rank_collapse_3a(chains, rtol):
-    sizes = (EnsembleSizes(1.0, (8, 32), chains, rtol),)
-    data = rank_over_width.experiment(sizes, Call("rank-collapse-3a", rng=6)).data
+    data = rank_collapse.fig_3a(
+        gammas=(1.0,), widths=((8, 32),), networks=(chains,), rtols=(rtol,), depths=(200_000,),
+        rng=6,
+    ).data  # fmt: skip
     found = {}
     for width in (8, 32):
         one = data.sel(gamma=1.0, width=width)

@@ -12,20 +12,14 @@ import bnmc
 from bnmc._support import archives
 from bnmc.chain.activations import Activation
 from bnmc.experiments.beyond import estimated_rates
-from bnmc.experiments.bridging import certified_mixing, distance_over_width
+from bnmc.experiments.bridging import certified_mixing
 from bnmc.experiments.orthogonalizes import other_activations
 from bnmc.experiments.part_files import Damaged, Foreign, packed, unpacked
 from bnmc.experiments.parts import Call
-from bnmc.experiments.rank_collapse import ensembles, regularity_over_width
 
 #: Experiments whose parts hold all kinds of results: module, small sizes, and the module and names
 #: of the functions that make a part.
 KINDS = {
-    "bridging-1b": (
-        distance_over_width,
-        distance_over_width.Sizes(widths=(400, 800), chains=4, first=41, last=60),
-        (distance_over_width, "simulate"),
-    ),
     "bridging-certificate": (
         certified_mixing,
         certified_mixing.Sizes(("tanh",), width=100, replicates=50, pairs=4, depth=20),
@@ -35,11 +29,6 @@ KINDS = {
         other_activations,
         other_activations.Sizes(other_activations.PUBLISHED, widths=(16, 32), layers=10, chains=6),
         (other_activations, "simulate"),
-    ),
-    "rank-collapse-8": (
-        regularity_over_width,
-        (ensembles.EnsembleSizes(math.inf, (8, 16), 8),),
-        (ensembles, "figures"),
     ),
     "rates": (
         estimated_rates,

@@ -13,20 +13,14 @@ from bnmc.experiments.rank_collapse import (
     broken_norm,
     centred_or_not,
     gradient_directions,
-    norm_over_width,
     pretrained_ranks,
     rank_and_accuracy,
     rank_in_training,
     rank_over_depth,
-    rank_over_width,
-    regularity_over_width,
     spectrum_over_depth,
     vanilla_collapse,
 )
-from bnmc.experiments.rank_collapse.ensembles import EnsembleSizes
 from bnmc.mean_field.fixed_point import uncentred
-
-ENSEMBLES = EnsembleSizes(math.inf, (8, 16, 32), 32), EnsembleSizes(1.0, (8, 16), 16, 0.03)
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +34,6 @@ def fig_2():
     return rank_over_depth.experiment(
         rank_over_depth.Sizes(16, 2048, 24), Call("rank-collapse-2", rng=1)
     )
-
-
-@pytest.fixture(scope="session")
-def fig_3a():
-    return rank_over_width.experiment(ENSEMBLES, Call("rank-collapse-3a", rng=2))
 
 
 @pytest.fixture(scope="session")
@@ -73,16 +62,6 @@ def fig_10():
     # With 4 channels the last ReLU is 0 for some image in one of few networks: it has no direction.
     sizes = gradient_directions.Sizes(((6,) * 3, (6,) * 3), 32, 96, 3, 0.03, 3)
     return gradient_directions.experiment(sizes, Call("rank-collapse-10", rng=10))
-
-
-@pytest.fixture(scope="session")
-def fig_8():
-    return regularity_over_width.experiment(ENSEMBLES, Call("rank-collapse-8", rng=2))
-
-
-@pytest.fixture(scope="session")
-def fig_9():
-    return norm_over_width.experiment(ENSEMBLES, Call("rank-collapse-9", rng=2))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,11 @@ from experiment_checks import CERTAIN, reach
 from scipy import special
 
 
+@pytest.fixture
+def fig_9(small):
+    return small("rank-collapse-9")
+
+
 class TestFig9:
     def test_the_norm_grows_a_little_slower_than_the_bound_of_lemma_13(self, fig_9):
         for (_, _, norm, scaled, bound), known in zip(

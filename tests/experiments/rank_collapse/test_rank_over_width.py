@@ -7,8 +7,14 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
+import pytest
 from experiment_checks import CERTAIN, rank_bound, reach
 from scipy import special
+
+
+@pytest.fixture
+def fig_3a(small):
+    return small("rank-collapse-3a")
 
 
 class TestFig3a:

@@ -7,8 +7,14 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
+import pytest
 from experiment_checks import CERTAIN, reach
 from scipy import special
+
+
+@pytest.fixture
+def fig_8(small):
+    return small("rank-collapse-8")
 
 
 class TestFig8:

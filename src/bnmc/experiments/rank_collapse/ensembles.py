@@ -2,138 +2,141 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bnmc._support.progress import Progress
+from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, ends, with_ends
-from bnmc.experiments.parts import Call
-from bnmc.experiments.statistics import slope
+from bnmc.experiments import kit, pictures, statistics
+from bnmc.experiments.experiment import Dataset, Table
+from bnmc.experiments.runs import Point, Run
+from bnmc.experiments.sizes import Integers, Several, as_text
 from bnmc.plot.axes import COLOURS, estimates
-from bnmc.regularity import Figures, figures
+from bnmc.regularity import figures
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
+#: The axes of all quantities.
+DIMS = ("gamma", "width")
 
-__all__ = [
-    "DEFAULT",
-    "FULL",
-    "EnsembleSizes",
-    "all_widths",
-    "dataset_of",
-    "draw_widths",
-    "gamma_name",
-    "measure",
-    "slope_in_width",
-    "table_of",
-]
+#: What is measured, named as in `bnmc.regularity.Averages`.
+_QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "scaled_norm")
 
-Float64Array = NDArray[np.float64]
+#: Threshold of the soft rank.
+_TAU = 0.5
 
 
-class EnsembleSizes(NamedTuple):
-    """Sizes at one γ: widths, networks, target of the relative standard error, and most layers."""
+class Sizes(NamedTuple):
+    """Sizes of the figures.
 
-    gamma: float
-    widths: tuple[int, ...]
-    chains: int
-    rtol: float = 0.01
-    depth: int = 200_000
+    gammas: strengths γ of the weights; inf: no skip connection
+    widths: widths for each γ, also the batch sizes
+    networks: networks of each width, for each γ
+    rtols: target of the relative standard errors for each γ
+    depths: largest number of layers for each γ
+    """
 
-
-DEFAULT = (
-    EnsembleSizes(math.inf, (8, 16, 32, 64, 128), 64),
-    EnsembleSizes(1.0, (8, 16, 32), 16, 0.03),
-    EnsembleSizes(0.1, (8, 16), 8, 0.03),
-)
-FULL = (
-    EnsembleSizes(math.inf, (8, 16, 32, 64, 128, 256), 64),
-    EnsembleSizes(1.0, (8, 16, 32, 64, 128), 16),
-    EnsembleSizes(0.1, (8, 16, 32, 64), 16, 0.02, 10**6),
-    EnsembleSizes(0.01, (8, 16, 32), 8, 0.03, 10**7),
-)
+    gammas: tuple[Annotated[float, {"above": 0.0, "finite": False}], ...] = (math.inf, 1.0, 0.1)
+    widths: tuple[Integers, ...] = ((8, 16, 32, 64, 128), (8, 16, 32), (8, 16))
+    networks: Annotated[tuple[Several, ...], {"repeats": True}] = (64, 16, 8)
+    rtols: Annotated[tuple[float, ...], {"repeats": True}] = (0.01, 0.03, 0.03)
+    depths: Annotated[tuple[Annotated[int, {"low": 4}], ...], {"repeats": True}] = (200_000,) * 3
 
 
-def measure(ensembles: tuple[EnsembleSizes, ...], call: Call) -> list[Figures]:
+#: The sizes that differ with ``full=True``.
+FULL: dict[str, Any] = {
+    "gammas": (math.inf, 1.0, 0.1, 0.01),
+    "widths": ((8, 16, 32, 64, 128, 256), (8, 16, 32, 64, 128), (8, 16, 32, 64), (8, 16, 32)),
+    "networks": (64, 16, 16, 8), "rtols": (0.01, 0.01, 0.02, 0.03),
+    "depths": (200_000, 200_000, 10**6, 10**7),
+}  # fmt: skip
+
+
+class Ensembles(NamedTuple):
+    """Results without columns, averages by quantity and point, and attributes of the data."""
+
+    results: kit.Results
+    averages: dict[str, dict[Point, Estimate]]
+    attributes: dict[str, Any]
+
+
+def measure(run: Run, sizes: Sizes) -> Ensembles:
     """Average over the stationary law at each γ and width."""
+    for name, values in sizes._asdict().items():
+        if len(values) != len(sizes.gammas):
+            allowed = f"{len(sizes.gammas)} of them, one for each of gammas"
+            raise ArgumentError(name, as_text(values), allowed)
+
+    def averages_of(
+        gamma: float, widths: tuple[int, ...], networks: int, rtol: float, depth: int,
+        progress: Progress,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Return last layers, and estimates by quantity, of each width."""
+        averages = figures(
+            widths, gamma=gamma, tau=_TAU, chains=networks, rtol=rtol, depth=depth,
+            rng=run.generator, threads=run.threads, progress=progress,
+        ).averages  # fmt: skip
+        return {
+            "layers": [average.layers[1] for average in averages],
+            **{
+                name: [dataclasses.astuple(getattr(average, name)) for average in averages]
+                for name in _QUANTITIES
+            },
+        }
+
+    points = list(zip(*sizes, strict=True))
     costs = [
-        one.chains * sum(d**1.5 * (d + 30) for d in one.widths) * (1 + one.gamma**-2)
-        for one in ensembles
+        networks * sum(d**1.5 * (d + 30) for d in widths) * (1 + gamma**-2)
+        for gamma, widths, networks, *_ in points
     ]
-    with call.parts(costs) as parts:
-        return [
-            parts.run(
-                figures, one.widths, gamma=one.gamma, chains=one.chains, rtol=one.rtol,
-                depth=one.depth, rng=call.generator, threads=call.threads,
-            )
-            for one in ensembles
-        ]  # fmt: skip
-
-
-def all_widths(found: list[Figures]) -> NDArray[np.int64]:
-    """Return the widths of all γ, sorted."""
-    return np.unique(np.concatenate([one.widths for one in found]))
-
-
-def table_of(found: list[Figures], name: str) -> Float64Array:
-    """Return estimates by γ and width, (γ, widths, 3); NaN if a γ lacks a width."""
-    widths = all_widths(found)
-    table = np.full((len(found), len(widths), 3), np.nan)
-    for row, one in zip(table, found, strict=True):
-        row[np.isin(widths, one.widths)] = ends(getattr(part, name) for part in one.averages)
-    return table
-
-
-def slope_in_width(found: Figures, name: str) -> Estimate:
-    """Return the slope of the log of a quantity in the log of the width, at one γ."""
-    values = [getattr(one, name) for one in found.averages]
-    return slope(found.widths, values, method="weighted least squares of logs")
-
-
-def dataset_of(
-    found: list[Figures],
-    ensembles: tuple[EnsembleSizes, ...],
-    names: dict[str, str],
-    call: Call,
-    others: dict[str, Variable],
-) -> xarray.Dataset:
-    """Return the dataset of the quantities `names`, with their descriptions, and of others."""
-    measured: dict[str, Variable] = {}
-    for name, label in names.items():
-        measured |= with_ends(name, ("gamma", "width"), table_of(found, name), label)
-    return dataset(
-        measured | others,
-        {
-            "gamma": Variable(("gamma",), [one.gamma for one in found], "strength of the weights"),
-            "width": Variable(("width",), all_widths(found), "width and batch"),
-        },
-        call,
-        {
-            "chains": [one.chains for one in ensembles], "tau": found[0].averages[0].tau,
-            "layers": [average.layers[1] for one in found for average in one.averages],
-        },
+    parts = run.parts(averages_of, points, costs)
+    averages = {
+        name: {
+            (gamma, width): Estimate(*fields)
+            for (gamma, widths, *_), part in parts.items()
+            for width, fields in zip(widths, part[name], strict=True)
+        }
+        for name in _QUANTITIES
+    }
+    results = kit.Results(
+        run, gamma=kit.Axis(sizes.gammas, "strength of the weights"),
+        width=kit.Axis(sorted(set().union(*sizes.widths)), "width and batch"),
     )  # fmt: skip
+    layers = [layer for part in parts.values() for layer in part["layers"]]
+    attributes = {"chains": list(sizes.networks), "tau": _TAU, "layers": layers}
+    return Ensembles(results, averages, attributes)
 
 
-def gamma_name(found: Figures) -> str:
-    """Return γ as text."""
-    return "inf" if math.isinf(found.gamma) else f"{found.gamma:g}"
+def slopes(sizes: Sizes, averages: dict[Point, Estimate]) -> dict[Point, Estimate]:
+    """Return the slope of the log of a quantity in the log of the width, for each γ."""
+    return {
+        (gamma,): statistics.slope(
+            widths, [averages[gamma, width] for width in widths],
+            method="weighted least squares of logs",
+        )
+        for gamma, widths in zip(sizes.gammas, sizes.widths, strict=True)
+    }  # fmt: skip
 
 
-def draw_widths(ax: Axes, data: xarray.Dataset, name: str) -> None:
+def table_of(columns: dict[str, kit.Column]) -> Table:
+    """Return a table over γ, as text, and width."""
+    table = kit.table_of(columns)
+    return Table(table.columns, tuple((f"{gamma:g}", *cells) for gamma, *cells in table.rows))
+
+
+def draw_widths(ax: Any, data: Dataset, name: str) -> None:
     """Draw a quantity against the width, one colour per γ."""
-    widths, shared = data.width.values, np.isfinite(data[name].values).sum(axis=0) > 1
-    for index, gamma in enumerate(data.gamma.values):
-        found = curve(data, name)[index]
-        there = np.isfinite(found[:, 0])
+    widths, shared = data["width"].values, np.isfinite(data[name].values).sum(axis=0) > 1
+    gammas = data["gamma"].values
+    for index, gamma in enumerate(gammas):
+        values = pictures.curve(data.sel(gamma=gamma), name)
+        there = np.isfinite(values[:, 0])
         # Points of several γ stand beside each other, because equal points hide each other.
-        beside = np.where(shared, 1.04 ** (index - len(data.gamma) // 2), 1.0) * widths
+        beside = np.where(shared, 1.04 ** (index - len(gammas) // 2), 1.0) * widths
         label = r"$\gamma = \infty$" if math.isinf(gamma) else rf"$\gamma = {gamma:g}$"
         estimates(
-            ax, beside[there], *found[there].T, colour=COLOURS[index % len(COLOURS)],
+            ax, beside[there], *values[there].T, colour=COLOURS[index % len(COLOURS)],
             fmt="osv^D"[index % 5], label=label,
         )  # fmt: skip

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import rank_collapse as bounds
-from bnmc.experiments.data import Variable, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_widths, logarithmic
-from bnmc.experiments.rank_collapse.ensembles import (
-    DEFAULT,
-    FULL,
-    EnsembleSizes,
-    all_widths,
-    dataset_of,
-    draw_widths,
-    gamma_name,
-    measure,
-    slope_in_width,
-    table_of,
-)
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.rank_collapse import ensembles
+from bnmc.experiments.runs import Run
 from bnmc.experiments.statistics import interval
 from bnmc.plot.axes import COLOURS
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
+#: Both ranks, with their descriptions and those of their slopes.
+_RANKS = {
+    "rank_bound": ("r, lower bound of the rank", "slope of log r in log d"),
+    "soft_rank": ("soft rank, tau = 1/2", "slope of the log soft rank in log d"),
+}
 
-__all__ = ["experiment", "fig_3a"]
 
-
-@with_parameters
-def fig_3a(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure("rank-collapse-3a", ensembles.Sizes(), **ensembles.FULL)
+def fig_3a(run: Run, sizes: ensembles.Sizes) -> Experiment:
     r"""Fig. 3a: the rank of deep layers against the width, for several γ.
 
     The paper uses batch size n = d, widths d from 8 to 256 and γ down to .01.  It shows averages of
@@ -73,60 +51,42 @@ def fig_3a(
     >>> found = rank_collapse.fig_3a()  # doctest: +SKIP
     >>> found.plot().savefig("fig_3a.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-3a", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = measure(ensembles, call)
-    ranks = [slope_in_width(one, "rank_bound") for one in found]
-    soft_ranks = [slope_in_width(one, "soft_rank") for one in found]
-    alphas = table_of(found, "alpha")[..., 0]
-    with np.errstate(invalid="ignore"):
-        theory = 2 * np.sqrt(1 - alphas) * np.sqrt(all_widths(found))
-    data = dataset_of(
-        found, ensembles,
-        {"rank_bound": "r, lower bound of the rank", "soft_rank": "soft rank, tau = 1/2"}, call,
-        {
-            "theorem_14": Variable(("gamma", "width"), theory, "bound of r in Theorem 14"),
-            **estimated("rank_bound_slope", ("gamma",), ranks, "slope of log r in log d"),
-            **estimated(
-                "soft_rank_slope", ("gamma",), soft_ranks,
-                "slope of the log soft rank in log d",
-            ),
-        },
-    )  # fmt: skip
-    table = Table(
-        ("gamma", "width", "r", "soft rank", "bound of r"),
-        tuple(
-            (
-                gamma_name(one), part.chain.width, part.rank_bound, part.soft_rank,
-                float(bounds.theorem_14(part.chain.width, min(part.alpha.value, 1 - 1e-9), 0)),
-            )
-            for one in found for part in one.averages
-        ),
-    )  # fmt: skip
-    findings = tuple(
-        f"gamma = {gamma_name(one)}: r grows with a slope of {interval(fitted)} in the "
-        f"width, the soft rank with {interval(soft)}; the theorem states 1/2."
-        for one, fitted, soft in zip(found, ranks, soft_ranks, strict=True)
+    dims = ensembles.DIMS
+    results, averages, attributes = ensembles.measure(run, sizes)
+    ranks, slopes = {}, {}
+    for name, (text, text_of_slope) in _RANKS.items():
+        ranks[name] = results.add(name, dims, averages[name], text)
+        slopes[name] = ensembles.slopes(sizes, averages[name])
+        results.add(f"{name}_slope", ("gamma",), slopes[name], text_of_slope)
+    lower = {
+        (gamma, width): float(bounds.theorem_14(width, min(alpha.value, 1 - 1e-9), 0.0))
+        for (gamma, width), alpha in averages["alpha"].items()
+    }
+    theorem = results.add("theorem_14", dims, lower, "bound of r in Theorem 14")
+    table = ensembles.table_of({
+        "r": ranks["rank_bound"], "soft rank": ranks["soft_rank"], "bound of r": theorem,
+    })  # fmt: skip
+    findings = (
+        f"gamma = {gamma:g}: r grows with a slope of {interval(slopes['rank_bound'][gamma,])} in "
+        f"the width, the soft rank with {interval(slopes['soft_rank'][gamma,])}; the theorem "
+        "states 1/2."
+        for gamma in sizes.gammas
     )
-    return Experiment(
-        call.name, "Rank against width, batch = width", data, table, findings, _draw
-    )  # fmt: skip
+    return results.experiment(
+        "Rank against width, batch = width", table, findings, _draw, **attributes
+    )
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2)[0]
-    widths = data.width.values
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2)[0]
+    widths = data["width"].values
     for ax, name in ((left, "rank_bound"), (right, "soft_rank")):
-        draw_widths(ax, data, name)
+        ensembles.draw_widths(ax, data, name)
         ax.plot(widths, np.sqrt(widths), "--", color="black", linewidth=1, label=r"$\sqrt{d}$")
-        logarithmic(ax)
-        label_widths(ax, widths)
+        pictures.logarithmic(ax)
+        pictures.label_widths(ax, widths)
         ax.set(ylabel=data[name].attrs["long_name"].replace("tau = 1/2", r"$\tau = 1/2$"))
-    for index, theory in enumerate(data.theorem_14.values):
+    for index, theory in enumerate(data["theorem_14"].values):
         left.plot(widths, theory, ":", color=COLOURS[index % len(COLOURS)])
     left.plot([], [], ":", color="grey", label=r"bound $2\sqrt{1-\alpha}\sqrt{d}$")
     left.legend(fontsize="small")

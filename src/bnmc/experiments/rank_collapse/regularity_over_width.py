@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from bnmc._support.progress import Progress
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_widths
-from bnmc.experiments.rank_collapse.ensembles import (
-    DEFAULT,
-    FULL,
-    EnsembleSizes,
-    dataset_of,
-    draw_widths,
-    gamma_name,
-    measure,
-)
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.rank_collapse import ensembles
+from bnmc.experiments.runs import Run
 from bnmc.experiments.statistics import interval
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
 
-__all__ = ["experiment", "fig_8"]
-
-
-@with_parameters
-def fig_8(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure("rank-collapse-8", ensembles.Sizes(), **ensembles.FULL)
+def fig_8(run: Run, sizes: ensembles.Sizes) -> Experiment:
     r"""Fig. 8: the regularity constant of the stationary law against the width.
 
     The regularity constant is ``α = E Tr(diag(M²)²) / E Tr(M³)`` (Definition 3), with batch size
@@ -56,42 +32,31 @@ def fig_8(
     >>> found = rank_collapse.fig_8()  # doctest: +SKIP
     >>> found.plot().savefig("fig_8.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-8", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(ensembles: tuple[EnsembleSizes, ...], call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = measure(ensembles, call)
-    data = dataset_of(found, ensembles, {"alpha": "regularity constant"}, call, {})
-    table = Table(
-        ("gamma", "width", "alpha"),
-        tuple(
-            (gamma_name(one), part.chain.width, part.alpha)
-            for one in found
-            for part in one.averages
-        ),
-    )
-    findings = tuple(
-        f"gamma = {gamma_name(one)}: alpha falls from {interval(one.averages[0].alpha)} at "
-        f"width {one.widths[0]} to {interval(one.averages[-1].alpha)} at {one.widths[-1]}; "
+    results, averages, attributes = ensembles.measure(run, sizes)
+    alphas = averages["alpha"]
+    alpha = results.add("alpha", ensembles.DIMS, alphas, "regularity constant")
+    findings = (
+        f"gamma = {gamma:g}: alpha falls from {interval(alphas[gamma, widths[0]])} at "
+        f"width {widths[0]} to {interval(alphas[gamma, widths[-1]])} at {widths[-1]}; "
         "the paper states less than 0.9 for widths above 10."
-        for one in found
+        for gamma, widths in zip(sizes.gammas, sizes.widths, strict=True)
     )
-    title = "Regularity constant against width, batch = width"
-    return Experiment(call.name, title, data, table, findings, _draw)
+    return results.experiment(
+        "Regularity constant against width, batch = width", ensembles.table_of({"alpha": alpha}),
+        findings, _draw, **attributes,
+    )  # fmt: skip
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ((ax,),) = axes_of(figure, 1, width=6.4, height=4.8)
-    draw_widths(ax, data, "alpha")
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ((ax,),) = pictures.axes_of(figure, 1, width=6.4, height=4.8)
+    ensembles.draw_widths(ax, data, "alpha")
     ax.axhline(1.0, color="black", linewidth=1)
     ax.annotate(
         "largest possible (Lemma 10)", (0.98, 1.0), xycoords=("axes fraction", "data"), ha="right",
         va="top", xytext=(0, -3), textcoords="offset points", fontsize="small",
     )  # fmt: skip
     ax.axhline(0.9, color="grey", linestyle="--", linewidth=1, label="paper: below it for $d > 10$")
-    label_widths(ax, data.width.values)
+    pictures.label_widths(ax, data["width"].values)
     ax.set(ylabel=r"regularity constant $\alpha$", ylim=(None, 1.02))
     # Between the two lines, at the right, the axes are empty, because alpha is small there.
     ax.legend(loc="center right", bbox_to_anchor=(1.0, 0.72), fontsize="small")
