@@ -2,22 +2,14 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound
+from experiment_checks import drawn, require_near
 from numpy.testing import assert_allclose
-
-from bnmc.experiments.bridging import certified_mixing
-from bnmc.experiments.parts import Call
-
-SIZES = certified_mixing.Sizes(
-    activations=("relu",), width=1000, replicates=200, pairs=16, depth=30
-)
 
 
 class TestCertificate:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return certified_mixing.experiment(SIZES, Call("bridging-certificate", threads=2))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-certificate")
 
     def test_the_chain_mixes_as_the_mean_field_says(self, found):
         one = found.data.sel(activation="relu")
@@ -42,5 +34,5 @@ class TestCertificate:
         assert all(row[-1] < 15 for row in found.table.rows)
 
     def test_picture(self, found):
-        figure = require_sound(found, "bridging-certificate")
+        figure = found.plot()
         assert drawn(figure.axes[0], found.data["assumed"].sel(activation="relu"))

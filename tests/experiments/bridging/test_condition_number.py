@@ -2,20 +2,14 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
-
-from bnmc.experiments.bridging import condition_number
-from bnmc.experiments.parts import Call
-
-SIZES = condition_number.Sizes(activations=("tanh",), widths=(200, 3200), depth=60, chains=48)
 
 
 class TestConditioning:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return condition_number.experiment(SIZES, Call("bridging-conditioning"))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-conditioning")
 
     def test_the_bulk_narrows_as_the_root_of_the_width(self, found):
         one = found.data.sel(activation="tanh")
@@ -39,6 +33,6 @@ class TestConditioning:
         assert start > 50 > 2 > end > 1
 
     def test_picture(self, found):
-        left, right = require_sound(found, "bridging-conditioning").axes
+        left, right = found.plot().axes
         assert drawn(left, found.data["condition"].sel(activation="tanh"))
         assert drawn(right, found.data["mp_window"].sel(end="high"))

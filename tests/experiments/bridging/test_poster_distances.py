@@ -2,23 +2,19 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
+from figure_sizes import FIGURES
 from numpy.testing import assert_allclose
 
 import bnmc
-from bnmc.experiments.bridging import poster_distances
-from bnmc.experiments.parts import Call
 
-SIZES = poster_distances.Sizes(
-    activations=("relu",), depth=24, chains=48, widths=(200, 800, 3200), batches=(4, 8, 16)
-)
+WIDTHS = FIGURES["bridging-poster"].sizes["widths"]
 
 
 class TestPoster:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return poster_distances.experiment(SIZES, Call("bridging-poster"))
+    @pytest.fixture
+    def found(self, small):
+        return small("bridging-poster")
 
     def test_depth_follows_the_mean_field(self, found):
         one = found.data.sel(activation="relu")
@@ -44,10 +40,10 @@ class TestPoster:
         one = found.data.sel(activation="relu")
         # The mean norm is at most the root mean square of 40.5666/d.
         predicted = one["predicted_by_width"].values
-        assert_allclose(predicted * np.sqrt(SIZES.widths), predicted[0] * np.sqrt(200), rtol=1e-9)
+        assert_allclose(predicted * np.sqrt(WIDTHS), predicted[0] * np.sqrt(200), rtol=1e-9)
         assert 0.9 < predicted[0] / np.sqrt(40.5666 / 200) < 1
         errors = stderr_of(one, "by_width", 48)
-        for k, width in enumerate(SIZES.widths):
+        for k, width in enumerate(WIDTHS):
             # Corrections of order 1/d are a few percent at width 200.
             bias = predicted[k] * 12 / width
             require_near(float(one["by_width"][k]), errors[k], 48, predicted[k], bias)
@@ -64,7 +60,7 @@ class TestPoster:
         assert "above all measured means" in found.findings[-1]
 
     def test_picture(self, found):
-        figure = require_sound(found, "bridging-poster")
+        figure = found.plot()
         one = found.data.sel(activation="relu")
         for ax, kind in zip(figure.axes, ("depth", "width", "batch"), strict=True):
             assert drawn(ax, one[f"theorem_by_{kind}"])

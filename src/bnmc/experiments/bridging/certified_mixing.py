@@ -3,54 +3,43 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import astuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
+from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import ACTIVATIONS
-from bnmc.experiments.data import Variable, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_outer
-from bnmc.experiments.statistics import interval, rate_as_estimate
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Several
+from bnmc.experiments.statistics import LEVEL, interval, rate_as_estimate
 from bnmc.mean_field.field import MeanField
-from bnmc.mixing import RateEstimate, TVBound, contraction, tv_bound
+from bnmc.mixing import contraction, tv_bound
 from bnmc.plot.axes import COLOURS
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "certificate", "experiment"]
-
-
-class Sizes(NamedTuple):
-    """Activations, width, pairs for the bound, pairs for the contraction, and layers."""
-
-    activations: tuple[str, ...]
-    width: int
-    replicates: int
-    pairs: int
-    depth: int
-
-
-DEFAULT = Sizes(("linear", *ACTIVATIONS), 1000, 500, 32, 40)
-FULL = DEFAULT._replace(replicates=5000)
 
 BATCH = 5
 
 
-@with_parameters
-def certificate(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    replicates: pairs of coupled chains for the bound
+    pairs: pairs of coupled chains for the contraction
+    """
+
+    activations: tuple[Builtin, ...] = ("linear", *ACTIVATIONS)
+    width: int = 1000
+    replicates: Several = 500
+    pairs: Several = 32
+    depth: int = 40
+
+
+@kit.figure("bridging-certificate", Sizes(), replicates=5000)
+def certificate(run: Run, sizes: Sizes) -> Experiment:
     r"""Assumption 1: certified mixing in total variation, which the paper assumes.
 
     Networks of width 1000 start from 5 independent normal samples, with linear, relu, tanh,
@@ -77,139 +66,91 @@ def certificate(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.certificate()  # doctest: +SKIP
     """
-    call = Call("bridging-certificate", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    chains = {name: Chain(sizes.width, BATCH, name) for name in sizes.activations}
+    rates = {(name,): MeanField(chain).fixed_point().rate for name, chain in chains.items()}
 
-
-class _Certified(NamedTuple):
-    """Results for one activation: rate of the mean field, bound, and measured contraction."""
-
-    rate: float
-    bound: TVBound
-    contraction: RateEstimate
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    rows = tuple(
-        (
-            name,
-            one.rate,
-            rate_as_estimate(one.contraction),
-            rate_as_estimate(one.bound.rate_estimate),
-            one.bound.layers_to(0.25),
+    def certified(name: str, kind: str, progress: Progress) -> Any:
+        """Return the bound, its intervals, the layer where it is 1/4, and its tail; or the rate."""
+        common: dict[str, Any] = {
+            "rng": run.generator,
+            "executor": pool,
+            "progress": progress,
+            "level": LEVEL,
+        }
+        if kind == "rate":
+            estimate = contraction(chains[name], pairs=sizes.pairs, **common).rate_estimate
+            return astuple(rate_as_estimate(estimate))
+        bound = tv_bound(
+            chains[name], sizes.depth, lag=sizes.depth, replicates=sizes.replicates, **common
         )
-        for name, one in zip(sizes.activations, found, strict=True)
-    )
-    columns = (
-        "activation", "rate of the mean field", "contraction", "tail of meeting times",
-        "TV <= 1/4 from layer",
-    )  # fmt: skip
-    findings = tuple(
-        f"{name}: total variation at most 1/4 from layer {layer} on (95 %); contraction by "
-        f"{interval(measured)} per layer, mean field {rate:.4g}."
-        for name, rate, measured, _, layer in rows
-    )
-    return Experiment(
-        call.name,
-        "Certified mixing, beside what the paper assumes",
-        _data(sizes, call, found),
-        Table(columns, rows),
-        findings,
-        _draw,
-    )
+        tail = astuple(rate_as_estimate(bound.rate_estimate))
+        return bound.bound, *bound.ci.T, bound.layers_to(0.25), tail
 
-
-def _measure(sizes: Sizes, call: Call) -> list[_Certified]:
-    processors = call.processors()
-    found = []
-    with (
-        call.parts([4.0, 1.0] * len(sizes.activations)) as parts,
-        ThreadPoolExecutor(processors) as pool,
-    ):
-        for name in sizes.activations:
-            chain = Chain(sizes.width, BATCH, name)
-            rate = MeanField(chain).fixed_point().rate
-            bound = parts.run(
-                tv_bound, chain, sizes.depth, lag=sizes.depth, replicates=sizes.replicates,
-                rng=call.generator, executor=pool,
-            )  # fmt: skip
-            measured = parts.run(
-                contraction, chain, pairs=sizes.pairs, rng=call.generator, executor=pool
-            )
-            found.append(_Certified(rate, bound, measured.rate_estimate))
-    return found
-
-
-def _data(sizes: Sizes, call: Call, found: list[_Certified]) -> xarray.Dataset:
+    points = [(name, kind) for name in sizes.activations for kind in ("bound", "rate")]
+    with ThreadPoolExecutor(run.processors()) as pool:
+        parts = run.parts(certified, points, [4.0, 1.0] * len(chains))
+    bounds = {(name,): parts[name, "bound"] for name in sizes.activations}
+    layers = np.arange(sizes.depth + 1)
+    results = kit.Results(run, activation=sizes.activations, layer=layers)
     per, along = ("activation",), ("activation", "layer")
-    rates, bounds = [one.rate for one in found], [one.bound for one in found]
-    layers = bounds[0].layers
-    return dataset(
-        {
-            "bound": Variable(
-                along, [one.bound for one in bounds], "bound of the total variation distance"
-            ),
-            "bound_low": Variable(
-                along, [one.ci[:, 0] for one in bounds], "lower end of its interval"
-            ),
-            "bound_high": Variable(
-                along, [one.ci[:, 1] for one in bounds], "upper end of its interval"
-            ),
-            "assumed": Variable(
-                along, [rate**layers for rate in rates], "(1-α)^l, α = 1 - rate of the fixed point"
-            ),
-            "mean_field_rate": Variable(per, rates, "rate of the fixed point"),
-            **estimated(
-                "tail", per, [one.rate_estimate for one in bounds],
-                "factor of the tail of meeting times, per layer",
-            ),
-            **estimated(
-                "rate", per, [one.contraction for one in found], "contraction of coupled chains"
-            ),
-        },
-        {
-            "activation": Variable(per, list(sizes.activations), "activation", ""),
-            "layer": Variable(("layer",), layers, "layer"),
-        },
-        call,
-        {
-            "width": sizes.width, "batch": BATCH, "norm": "batch", "replicates": sizes.replicates,
-            "lag": sizes.depth, "initial": "gaussian", "level": bounds[0].level,
-        },
+    for place, (name, text) in enumerate({
+        "bound": "bound of the total variation distance",
+        "bound_low": "lower end of its interval", "bound_high": "upper end of its interval",
+    }.items()):  # fmt: skip
+        results.add(name, along, kit.entry(bounds, place), text)
+    results.add(
+        "assumed", along, {name: rate**layers for name, rate in rates.items()},
+        "(1-α)^l, α = 1 - rate of the fixed point",
+    )  # fmt: skip
+    tails = {name: Estimate(*tail) for name, tail in kit.entry(bounds, 4).items()}
+    measured = {(name,): Estimate(*parts[name, "rate"]) for name in sizes.activations}
+    table = kit.table_of({
+        "rate of the mean field": results.add(
+            "mean_field_rate", per, rates, "rate of the fixed point"
+        ),
+        "contraction": results.add("rate", per, measured, "contraction of coupled chains"),
+        "tail of meeting times": results.add(
+            "tail", per, tails, "factor of the tail of meeting times, per layer"
+        ),
+        "TV <= 1/4 from layer": results.column(per, kit.entry(bounds, 3)),
+    })  # fmt: skip
+    findings = (
+        f"{name}: total variation at most 1/4 from layer {layer} on (95 %); contraction by "
+        f"{interval(contracted)} per layer, mean field {rate:.4g}."
+        for name, rate, contracted, _, layer in table.rows
+    )
+    return results.experiment(
+        "Certified mixing, beside what the paper assumes", table, findings, _draw,
+        width=sizes.width, batch=BATCH, norm="batch", replicates=sizes.replicates,
+        lag=sizes.depth, initial="gaussian", level=LEVEL,
     )  # fmt: skip
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     names = data["activation"].values
     columns = min(4, len(names))
-    rows = -(-len(names) // columns)
-    axes = axes_of(figure, columns, rows, width=3.4, height=2.9)
-    label_outer(axes, len(names), "layer", r"$\|\mu_\ell - \mu_*\|_{tv}$, at most")
-    layers = data["layer"].values
-    least = 0.1 / data.attrs["replicates"]
+    axes = pictures.axes_of(figure, columns, -(-len(names) // columns), width=3.4, height=2.9)
+    pictures.label_outer(axes, len(names), "layer", r"$\|\mu_\ell - \mu_*\|_{tv}$, at most")
+    layers, attrs = data["layer"].values, data.attrs
+    least = 0.1 / attrs["replicates"]
     for ax, name in zip(axes.flat, names, strict=False):
-        one = data.sel(activation=name)
-        bound = np.where(one["bound"].values > 0.0, one["bound"].values, np.nan)
+        part = data.sel(activation=name)
+        bound = np.where(part["bound"].values > 0.0, part["bound"].values, np.nan)
         ax.fill_between(
-            layers, np.maximum(one["bound_low"], least), one["bound_high"], color=COLOURS[0],
+            layers, np.maximum(part["bound_low"], least), part["bound_high"], color=COLOURS[0],
             alpha=0.2, linewidth=0, label="95 % intervals",
         )  # fmt: skip
         ax.plot(layers, bound, color=COLOURS[0], label="certified bound")
         ax.plot(
-            layers, one["assumed"], "--", color=COLOURS[1], linewidth=1.3,
+            layers, part["assumed"], "--", color=COLOURS[1], linewidth=1.3,
             label=r"assumed $(1-\alpha)^\ell$",
         )  # fmt: skip
         ax.axhline(1.0, color="black", linewidth=0.8)
         ax.set(yscale="log", ylim=(least, 2.0 * max(2.0, float(data["bound"].max()))))
-        ax.set_title(
-            f"{name}, α = {1 - float(one['mean_field_rate']):.3f}", loc="left", fontsize="medium"
-        )
-    attrs = data.attrs
+        alpha = 1 - float(part["mean_field_rate"])
+        ax.set_title(f"{name}, α = {alpha:.3f}", loc="left", fontsize="medium")
     figure.suptitle(
         f"Total variation from the quasi-stationary law, n = {attrs['batch']}, "
         f"d = {attrs['width']}, {attrs['replicates']} pairs"
     )
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    pictures.legend_below(figure, figure.axes[0], 3)

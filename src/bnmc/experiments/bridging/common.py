@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc.chain.start import FirstLayer
-
-__all__ = [
-    "ACTIVATIONS",
-    "FloatArray",
-    "bulk",
-    "first_layer_of_covariance",
-    "paired_samples",
-]
-
-FloatArray = NDArray[np.float64]
+from bnmc.experiments.kit import Float64Array
 
 #: The activations of the paper's set F.
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "sin", "selu", "celu")
 
 
-def bulk(matrices: FloatArray) -> FloatArray:
-    """Return the part of Gram matrices orthogonal to the vector of ones.
+def bulk(matrices: Float64Array) -> Float64Array:
+    """Return the part of Gram matrices orthogonal to the ones, shape (..., n - 1, n - 1).
 
-    Parameters
-    ----------
-    matrices : (..., n, n) ndarray of float64
-
-    Returns
-    -------
-    (..., n - 1, n - 1) ndarray of float64
-        In an orthonormal basis of the complement of the ones.
+    It is in an orthonormal basis of the complement of the ones.
     """
     from scipy.linalg import helmert
 
     basis = helmert(matrices.shape[-1])
-    part: FloatArray = basis @ matrices @ basis.T
+    part: Float64Array = basis @ matrices @ basis.T
     return part
 
 
-def paired_samples(batch: int) -> FloatArray:
+def paired_samples(batch: int) -> Float64Array:
     """Return the covariance of pairs of samples with correlation 0.99, shape (batch, batch)."""
     covariance = np.eye(batch)
     for first in range(0, batch - 1, 2):
@@ -49,7 +32,7 @@ def paired_samples(batch: int) -> FloatArray:
     return covariance
 
 
-def first_layer_of_covariance(covariance: FloatArray) -> FirstLayer:
+def first_layer_of_covariance(covariance: Float64Array) -> FirstLayer:
     """Return inputs for which the rows of W x, x the inputs, are N(0, covariance).
 
     Each network draws its own rows.

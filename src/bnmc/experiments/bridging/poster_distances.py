@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,62 +10,50 @@ from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import (
     ACTIVATIONS,
-    FloatArray,
     first_layer_of_covariance,
     paired_samples,
 )
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Parts, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Integers, Several
 from bnmc.experiments.statistics import interval, slope
 from bnmc.gram import distance
-from bnmc.mean_field import Fluctuations
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "poster"]
-
-
-class Sizes(NamedTuple):
-    """Activations, layers of (a), networks, widths of (b), and batch sizes of (c)."""
-
-    activations: tuple[str, ...]
-    depth: int
-    chains: int
-    widths: tuple[int, ...]
-    batches: tuple[int, ...]
-
-
-DEFAULT = Sizes(("relu", "tanh"), 40, 64, (100, 200, 400, 800, 1600, 3200), (4, 6, 10, 16, 25, 40))
-FULL = Sizes(
-    ACTIVATIONS, 40, 256, (100, 200, 400, 800, 1600, 3200, 6400, 12800), DEFAULT.batches
-)  # fmt: skip
-
-#: Sizes of the poster: width of (a, c), batch size of (a, b), layer of (b, c).
-WIDTH, BATCH, LAYER = 1000, 10, 20
+#: Sizes of the poster: layer of (b, c), width of (a, c), batch size of (a, b).
+_LAYER, WIDTH, BATCH = 20, 1000, 10
 
 #: Panels (a), (b) and (c), and the axis of each.
 _PANELS = {"depth": "layer", "width": "width", "batch": "batch"}
 
 
-@with_parameters
-def poster(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    depth: number of layers of (a)
+    widths: widths of (b)
+    batches: batch sizes of (c)
+    """
+
+    activations: tuple[Builtin, ...] = ("relu", "tanh")
+    depth: int = 40
+    networks: Several = 64
+    widths: Integers = (100, 200, 400, 800, 1600, 3200)
+    batches: tuple[int, ...] = (4, 6, 10, 16, 25, 40)
+
+
+@kit.figure(
+    "bridging-poster", Sizes(), activations=ACTIVATIONS, networks=256,
+    widths=(100, 200, 400, 800, 1600, 3200, 6400, 12_800),
+)  # fmt: skip
+def poster(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 1 a–c of the poster: the error against depth, width and batch, and its Theorem 2.
 
     Panel (a) shows width 1000 and batch 10 over depth; (b) layer 20 and batch 10 over the width;
@@ -101,173 +88,111 @@ def poster(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.poster()  # doctest: +SKIP
     """
-    call = Call("bridging-poster", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    laws = {
+        (name, batch): MeanField(Chain(2, batch, name)).fluctuations()
+        for name in sizes.activations
+        for batch in dict.fromkeys((BATCH, *sizes.batches))
+    }
 
+    def distances(
+        name: str, panel: str, width: int, batch: int, progress: Progress
+    ) -> Float64Array:
+        """Return distances from G*, (networks, layers), or those of the mean field, (layers,)."""
+        star, chain = laws[name, batch].fixed_point.gram, Chain(width, batch, name)
+        if panel == "mean field":
+            # Layer 0 is one step of the mean field from the covariance of the inputs.
+            path = MeanField(chain).trajectory(
+                paired_samples(batch), sizes.depth + 1, rtol=1e-2, rng=run.generator
+            )
+            return distance(path.gram[1:], star)
+        is_depth = panel == "depth"
+        inputs = paired_samples(batch) if is_depth else np.eye(batch)
+        return simulate(
+            chain, sizes.depth if is_depth else _LAYER, chains=sizes.networks,
+            initial=first_layer_of_covariance(inputs), burn_in=0 if is_depth else _LAYER,
+            rng=run.generator, observables=Distance(star), threads=run.threads, progress=progress,
+        )["distance"]  # fmt: skip
 
-class _Panels(NamedTuple):
-    """Results of the three panels.
-
-    By panel and activation: mean errors, radii of the theorem, and predicted stationary errors.  By
-    activation: the mean field over depth, shape (layers,), and its rate.
-    """
-
-    errors: dict[str, list[list[Estimate]]]
-    radii: dict[str, list[FloatArray]]
-    levels: dict[str, list[FloatArray]]
-    fields: list[FloatArray]
-    rates: list[float]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    names = sizes.activations
-    found = _measure(sizes, call)
-    slopes = [slope(sizes.widths, row) for row in found.errors["width"]]
-    last = [row[-1] for row in found.errors["depth"]]
-    looseness = [
-        float(radius[-1]) / end.value
-        for radius, end in zip(found.radii["depth"], last, strict=True)
+    settings = {
+        "depth": [(WIDTH, BATCH)],
+        "mean field": [(WIDTH, BATCH)],
+        "width": [(width, BATCH) for width in sizes.widths],
+        "batch": [(WIDTH, batch) for batch in sizes.batches],
+    }
+    points = [
+        (name, panel, *setting)
+        for name in sizes.activations
+        for panel, of_panel in settings.items()
+        for setting in of_panel
     ]
-    predicted = [float(row[-1]) for row in found.levels["depth"]]
-    columns = (
-        "activation", "rate of the mean field", f"error at layer {sizes.depth}", "slope in width",
-        "theorem over error", "predicted",
+    parts = run.parts(distances, points, [float(width * n**2) for _, _, width, n in points])
+    results = kit.Results(
+        run, activation=sizes.activations, layer=range(sizes.depth + 1), width=sizes.widths,
+        batch=sizes.batches,
     )  # fmt: skip
-    cells = zip(names, found.rates, last, slopes, looseness, predicted, strict=True)
-    table = Table(columns, tuple(cells))
-    data = _data(sizes, call, found)
-    below = all((data[f"by_{panel}"] <= data[f"theorem_by_{panel}"]).all() for panel in _PANELS)
+    unit = "Frobenius norm"
+    fields = {(name,): parts[name, "mean field", WIDTH, BATCH] for name in sizes.activations}
+    results.add("mean_field", ("activation", "layer"), fields, "mean field, ‖F^l(G_0) - G*‖", unit)
+    columns: dict[str, tuple[kit.Column, ...]] = {}
+    for panel, axis in _PANELS.items():
+        per = ("activation", axis)
+        errors, radii, levels = {}, {}, {}
+        for name, label in results.points(*per):
+            setting = {"layer": _LAYER, "width": WIDTH, "batch": BATCH} | {axis: label}
+            layer, width, batch = setting.values()
+            samples = parts[name, panel, width, batch][:, layer if panel == "depth" else 0]
+            law = laws[name, batch]
+            star = law.fixed_point
+            errors[name, label] = Estimate.from_samples(samples)
+            radii[name, label] = bounds.poster_theorem(
+                depth=layer, width=width, batch=batch, alpha=1.0 - star.rate, star=star.gram
+            )
+            levels[name, label] = law.mean_distance(width).value
+        columns[panel] = (
+            results.add(f"by_{panel}", per, errors, "mean error", unit),
+            results.add(
+                f"theorem_by_{panel}", per, radii, "radius of the poster's theorem, constant 1",
+                unit,
+            ),
+            results.add(
+                f"predicted_by_{panel}", per, levels, "predicted mean error at stationarity", unit
+            ),
+        )  # fmt: skip
+    last, radius, level = (column.at(layer=-1) for column in columns["depth"])
+    rates = [laws[name, BATCH].fixed_point.rate for name in sizes.activations]
+    slopes = [slope(sizes.widths, row) for row in columns["width"][0].values]
+    per_name = ("activation",)
+    table = kit.table_of({
+        "rate of the mean field": results.column(per_name, rates),
+        f"error at layer {sizes.depth}": last,
+        "slope in width": results.column(per_name, slopes),
+        "theorem over error": results.column(per_name, radius.values / last.means().values),
+        "predicted": level,
+    })  # fmt: skip
+    looseness = [row[4] for row in table.rows]
+    below = all(
+        (error.means().values <= theorem.values).all() for error, theorem, _ in columns.values()
+    )
     findings = (
         *(
-            f"{name}: the error converges to {interval(end)} (predicted: {level:.4g}); its slope "
-            f"in the width is {interval(fitted)} (theory, for large widths: -1/2)."
-            for name, end, level, fitted in zip(names, last, predicted, slopes, strict=True)
+            f"{name}: the error converges to {interval(end)} (predicted: {prediction:.4g}); its "
+            f"slope in the width is {interval(fitted)} (theory, for large widths: -1/2)."
+            for name, _, end, fitted, _, prediction in table.rows
         ),
         "The poster's radius with the constant 1 is "
         + ("above all measured means" if below else "below some measured means")
         + f", by {min(looseness):.2g} to {max(looseness):.2g} times in deep layers.",
     )
-    title = "The error converges with depth, falls with the width and rises with the batch"
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call) -> _Panels:
-    points = {
-        "depth": [(WIDTH, BATCH)],
-        "width": [(width, BATCH) for width in sizes.widths],
-        "batch": [(WIDTH, batch) for batch in sizes.batches],
-    }
-    costs = [width * batch**2 for of_panel in points.values() for width, batch in of_panel]
-    found = _Panels(
-        {panel: [] for panel in _PANELS},
-        {panel: [] for panel in _PANELS},
-        {panel: [] for panel in _PANELS},
-        [],
-        [],
-    )
-    with call.parts(costs * len(sizes.activations)) as parts:
-        for name in sizes.activations:
-            for panel, of_panel in points.items():
-                errors: list[Estimate] = []
-                radii: list[FloatArray] = []
-                levels = [_level(name, width, batch) for width, batch in of_panel]
-                for width, batch in of_panel:
-                    chain = Chain(width, batch, name)
-                    one, radius = _errors(panel, chain, sizes, call, parts)
-                    errors += one
-                    radii.append(radius)
-                found.errors[panel].append(errors)
-                found.radii[panel].append(np.concatenate(radii))
-                found.levels[panel].append(np.resize(levels, len(errors)))
-                if panel == "depth":
-                    rate, field = _mean_field(chain, sizes.depth, call)
-                    found.rates.append(rate)
-                    found.fields.append(field)
-    return found
-
-
-def _errors(
-    panel: str, chain: Chain, sizes: Sizes, call: Call, parts: Parts
-) -> tuple[list[Estimate], FloatArray]:
-    """Return the mean error and the theorem's radius at each recorded layer.
-
-    Panel "depth" records all layers, and the others the last one.
-    """
-    star = MeanField(chain).fixed_point()
-    is_depth = panel == "depth"
-    depth = sizes.depth if is_depth else LAYER
-    inputs = paired_samples(chain.batch) if is_depth else np.eye(chain.batch)
-    run = parts.run(
-        simulate, chain, depth, chains=sizes.chains, initial=first_layer_of_covariance(inputs),
-        burn_in=0 if is_depth else depth, rng=call.generator, observables=Distance(star.gram),
-        threads=call.threads,
-    )  # fmt: skip
-    radius = bounds.poster_theorem(
-        depth=run.layers, width=chain.width, batch=chain.batch, alpha=1.0 - star.rate,
-        star=star.gram,
-    )  # fmt: skip
-    errors = [Estimate.from_samples(column) for column in run["distance"].T]
-    return errors, np.atleast_1d(radius)
-
-
-def _level(name: str, width: int, batch: int) -> float:
-    """Return the predicted mean error at stationarity."""
-    return _law(name, batch).mean_distance(width).value
-
-
-@lru_cache(maxsize=64)
-def _law(name: str, batch: int) -> Fluctuations:
-    """Return the fluctuations, which do not depend on the width."""
-    return MeanField(Chain(2, batch, name)).fluctuations()
-
-
-def _mean_field(chain: Chain, depth: int, call: Call) -> tuple[float, FloatArray]:
-    """Return the rate of the fixed point, and the mean field's distance from it by layer."""
-    field = MeanField(chain)
-    star = field.fixed_point()
-    # Layer 0 is one step of the mean field from the covariance of the inputs.
-    path = field.trajectory(
-        paired_samples(chain.batch), depth + 1, rtol=1e-2, rng=call.generator
-    )  # fmt: skip
-    return star.rate, distance(path.gram[1:], star.gram)
-
-
-def _data(sizes: Sizes, call: Call, found: _Panels) -> xarray.Dataset:
-    unit = "Frobenius norm"
-    variables = {
-        "mean_field": Variable(
-            ("activation", "layer"), found.fields, "mean field, ‖F^l(G_0) - G*‖", unit
-        )
-    }
-    for panel, axis in _PANELS.items():
-        per = ("activation", axis)
-        variables |= estimated(f"by_{panel}", per, found.errors[panel], "mean error", unit)
-        variables[f"theorem_by_{panel}"] = Variable(
-            per, found.radii[panel], "radius of the poster's theorem, constant 1", unit
-        )
-        variables[f"predicted_by_{panel}"] = Variable(
-            per, found.levels[panel], "predicted mean error at stationarity", unit
-        )
-    return dataset(
-        variables,
-        {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "layer": Variable(("layer",), np.arange(sizes.depth + 1), "layer"),
-            "width": Variable(("width",), sizes.widths, "width d", "neurons"),
-            "batch": Variable(("batch",), sizes.batches, "batch n", "samples"),
-        },
-        call,
-        {
-            "width_fixed": WIDTH, "batch_fixed": BATCH, "layer_fixed": LAYER, "norm": "batch",
-            "networks": sizes.chains, "rates": found.rates,
-            "initial": "(a) pairs of samples of correlation 0.99, (b, c) independent samples",
-        },
+    return results.experiment(
+        "The error converges with depth, falls with the width and rises with the batch", table,
+        findings, _draw, width_fixed=WIDTH, batch_fixed=BATCH, layer_fixed=_LAYER, norm="batch",
+        networks=sizes.networks, rates=rates,
+        initial="(a) pairs of samples of correlation 0.99, (b, c) independent samples",
     )  # fmt: skip
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    axes = axes_of(figure, 3, width=4.4, height=4.0)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    axes = pictures.axes_of(figure, 3, width=4.4, height=4.0)[0]
     attrs = data.attrs
     d, n, layer = attrs["width_fixed"], attrs["batch_fixed"], attrs["layer_fixed"]
     titles = {
@@ -278,11 +203,11 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     for ax, (panel, (title, label)) in zip(axes, titles.items(), strict=True):
         x = data[_PANELS[panel]].values
         for colour, name in zip(COLOURS, data["activation"].values, strict=False):
-            one = data.sel(activation=name)
+            part: Any = data.sel(activation=name)
             draw = band if panel == "depth" else estimates
-            draw(ax, x, *curve(one, f"by_{panel}").T, colour=colour, label=name)
-            ax.plot(x, one[f"theorem_by_{panel}"], "--", color=colour, linewidth=1.2)
-            ax.plot(x, one[f"predicted_by_{panel}"], "-.", color=colour, linewidth=1.0)
+            draw(ax, x, *pictures.curve(part, f"by_{panel}").T, colour=colour, label=name)
+            ax.plot(x, part[f"theorem_by_{panel}"], "--", color=colour, linewidth=1.2)
+            ax.plot(x, part[f"predicted_by_{panel}"], "-.", color=colour, linewidth=1.0)
         ax.set(yscale="log", xlabel=label)
         if panel != "depth":
             ax.set_xscale("log")
@@ -291,13 +216,11 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     axes[0].set_ylabel(r"$\|G_\ell - G_*\|_F$")
     for colour, field in zip(COLOURS, data["mean_field"].values, strict=False):
         axes[0].plot(data["layer"], field, ":", color=colour, linewidth=1.5)
-    lowest = float(data["by_depth"].min())
-    axes[0].set_ylim(bottom=lowest / 3)
+    axes[0].set_ylim(bottom=float(data["by_depth"].min()) / 3)
     axes[0].plot([], [], ":", color="0.4", label="mean field")
     axes[0].plot([], [], "--", color="0.4", label="poster's theorem, constant 1")
     axes[0].plot([], [], "-.", color="0.4", label="predicted, stationary")
     figure.suptitle(
         f"Error of the mean field, mean of {attrs['networks']} networks with 95 % intervals"
     )
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    pictures.legend_below(figure, axes[0])

@@ -12,10 +12,11 @@ from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.bridging.common import ACTIVATIONS, FloatArray, paired_samples
+from bnmc.experiments.bridging.common import ACTIVATIONS, paired_samples
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Builtin
+from bnmc.experiments.sizes import Builtin, Integers, Several
 from bnmc.experiments.statistics import interval, slope
 from bnmc.gram import eigenvalues, relative_deviation
 from bnmc.mean_field.field import MeanField
@@ -33,9 +34,9 @@ class Sizes(NamedTuple):
     """Sizes of the figure."""
 
     activations: tuple[Builtin, ...] = ("relu", "tanh")
-    widths: tuple[int, ...] = (250, 1000, 4000)
+    widths: Integers = (250, 1000, 4000)
     depth: int = 60
-    networks: int = 64
+    networks: Several = 64
 
 
 @kit.figure(
@@ -67,7 +68,7 @@ def two_inputs(run: Run, sizes: Sizes) -> Experiment:
     >>> found = bridging.two_inputs()  # doctest: +SKIP
     """
 
-    def differences(name: str, width: int, progress: Progress) -> dict[str, FloatArray]:
+    def differences(name: str, width: int, progress: Progress) -> dict[str, Float64Array]:
         """Return both differences of each network, (networks, layers)."""
         normals = run.generator.standard_normal((2, width, BATCH))
         normals[0] = normals[0] @ semidefinite_root(paired_samples(BATCH))

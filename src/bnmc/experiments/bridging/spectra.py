@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,41 +10,18 @@ from numpy.typing import NDArray
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.bridging.common import (
-    ACTIVATIONS,
-    FloatArray,
-    bulk,
-    first_layer_of_covariance,
-)
-from bnmc.experiments.data import Variable, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_outer
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.bridging.common import ACTIVATIONS, bulk, first_layer_of_covariance
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.mean_field import FixedPoint
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS
 from bnmc.random_matrix import MarchenkoPastur
 from bnmc.simulation.run import simulate
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_2", "stationary_spread"]
-
-
-class Sizes(NamedTuple):
-    """Activations, width, the deep layer to look at, and networks."""
-
-    activations: tuple[str, ...]
-    width: int
-    layer: int
-    chains: int
-
-
-DEFAULT = Sizes(ACTIVATIONS, 500, 20, 200)
-FULL = Sizes(ACTIVATIONS, 1000, 20, 1000)
 
 #: Batch size of the paper.
 BATCH = 20
@@ -53,15 +30,20 @@ BATCH = 20
 _EDGES = np.linspace(0.4, 1.6, 61)
 
 
-@with_parameters
-def fig_2(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    layer: the deep layer that is shown
+    """
+
+    activations: tuple[Builtin, ...] = ACTIVATIONS
+    width: int = 500
+    layer: int = 20
+    networks: Several = 200
+
+
+@kit.figure("bridging-2", Sizes(), width=1000, networks=1000)
+def fig_2(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 2 a–f: the spectrum of G for six activations, and its width in theory.
 
     The picture shows densities of the singular values :math:`\sqrt{\lambda_i/\mu}`.  The
@@ -95,71 +77,79 @@ def fig_2(
     >>> from bnmc.experiments import bridging
     >>> found = bridging.fig_2()  # doctest: +SKIP
     """
-    call = Call("bridging-2", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    ratio = BATCH / sizes.width
 
+    def spectra(name: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return eigenvalues of the bulk over b*(1-c*), (networks, 2, n - 1), and predictions."""
+        chain = Chain(sizes.width, BATCH, name)
+        star = MeanField(chain).fixed_point()
+        matrices = simulate(
+            chain, sizes.layer, chains=sizes.networks,
+            initial=first_layer_of_covariance(star.gram), every=sizes.layer, rng=run.generator,
+            threads=run.threads, progress=progress,
+        )["gram"]  # fmt: skip
+        relative = bulk(matrices) / (star.b * (1.0 - star.c))
+        eigenvalues: NDArray[Any] = np.linalg.eigvalsh(relative)
+        return eigenvalues, stationary_spread(relative[:, 0], star, ratio)
 
-class _Spectra(NamedTuple):
-    """Results by activation, at layer 0 and at the deep layer.
-
-    Eigenvalues of the bulk are divided by μ and have the shape (networks, 2, n - 1).  Variances are
-    divided by n/d.  Predictions are those of the variance in deep layers.
-    """
-
-    eigenvalues: list[NDArray[np.floating[Any]]]
-    variances: list[list[Estimate]]
-    predictions: list[Estimate]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    table = Table(
-        (
-            "activation", "one step: variance d/n", f"layer {sizes.layer}: variance d/n",
-            "predicted", "Marchenko-Pastur",
-        ),
-        tuple(
-            (name, *row, predicted, 1.0)
-            for name, row, predicted in zip(
-                sizes.activations, found.variances, found.predictions, strict=True
-            )
-        ),
+    middle = (_EDGES[1:] + _EDGES[:-1]) / 2
+    results = kit.Results(
+        run, activation=sizes.activations,
+        which=kit.Axis(("one step", f"layer {sizes.layer}"), "layer", ""),
+        bin=kit.Axis(middle, "singular value over √(b*(1-c*))"),
     )  # fmt: skip
+    parts = run.parts(spectra, results.points("activation"))
+    spectrum = {
+        (*name, which): eigenvalues[:, place]
+        for name, (eigenvalues, _) in parts.items()
+        for place, which in enumerate(results.axes["which"])
+    }
+    per = ("activation", "which")
+    densities = {point: _density(values) for point, values in spectrum.items()}
+    for place, (end, text) in enumerate({
+        "": "density of the singular values", "_low": "lower end of its interval",
+        "_high": "upper end of its interval",
+    }.items()):  # fmt: skip
+        results.add(f"density{end}", (*per, "bin"), kit.entry(densities, place), text)
+    results.add(
+        "marchenko_pastur", ("bin",), MarchenkoPastur(ratio).singular_values.pdf(middle),
+        "density of the law of Marchenko-Pastur",
+    )  # fmt: skip
+    variance = results.add(
+        "variance", per, {point: _spread(values, ratio) for point, values in spectrum.items()},
+        "variance of eigenvalues over n/d",
+    )  # fmt: skip
+    predictions = {
+        name: Estimate.from_samples(samples, method="linear response")
+        for name, (_, samples) in parts.items()
+    }
+    predicted = results.add(
+        "predicted", ("activation",), predictions,
+        "its stationary value, of one step and the mean field",
+    )  # fmt: skip
+    table = kit.table_of({
+        "one step: variance d/n": variance.at(which=0),
+        f"layer {sizes.layer}: variance d/n": variance.at(which=1),
+        "predicted": predicted,
+        "Marchenko-Pastur": results.column(("activation",), dict.fromkeys(parts, 1.0)),
+    })  # fmt: skip
     findings = (
         *(
             f"{name}: the variance of the bulk is {interval(first)} times that of "
             f"Marchenko-Pastur in one step, and {interval(deep)} at layer {sizes.layer}; "
-            f"predicted: {interval(predicted)}."
-            for name, first, deep, predicted, _ in table.rows
+            f"predicted: {interval(prediction)}."
+            for name, first, deep, prediction, _ in table.rows
         ),
         f"For linear networks it is exactly (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step.",
     )
-    title = "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider"
-    return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
+    return results.experiment(
+        "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider", table,
+        findings, _draw, width=sizes.width, batch=BATCH, norm="batch", layer=sizes.layer,
+        networks=sizes.networks, initial="rows N(0, G*)",
+    )  # fmt: skip
 
 
-def _measure(sizes: Sizes, call: Call) -> _Spectra:
-    found = _Spectra([], [], [])
-    ratio = BATCH / sizes.width
-    with call.parts([1.0] * len(sizes.activations)) as parts:
-        for name in sizes.activations:
-            chain = Chain(sizes.width, BATCH, name)
-            star = MeanField(chain).fixed_point()
-            matrices = parts.run(
-                simulate, chain, sizes.layer, chains=sizes.chains,
-                initial=first_layer_of_covariance(star.gram), every=sizes.layer,
-                rng=call.generator, threads=call.threads,
-            )["gram"]  # fmt: skip
-            relative = bulk(matrices) / (star.b * (1.0 - star.c))
-            eigenvalues = np.linalg.eigvalsh(relative)
-            found.eigenvalues.append(eigenvalues)
-            found.variances.append([_spread(eigenvalues[:, which], ratio) for which in (0, 1)])
-            found.predictions.append(stationary_spread(relative[:, 0], star, ratio))
-    return found
-
-
-def _spread(eigenvalues: NDArray[np.floating[Any]], ratio: float) -> Estimate:
+def _spread(eigenvalues: Float64Array, ratio: float) -> Estimate:
     """Return the variance of eigenvalues relative to their mean, over the ratio n/d.
 
     Eigenvalues have the shape (networks, n - 1); the mean is over all of them.
@@ -168,7 +158,7 @@ def _spread(eigenvalues: NDArray[np.floating[Any]], ratio: float) -> Estimate:
     return Estimate.from_samples(np.square(relative - 1.0).mean(axis=1) / ratio)
 
 
-def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Estimate:
+def stationary_spread(single: Float64Array, star: FixedPoint, ratio: float) -> Float64Array:
     """Predict the stationary variance of the bulk from matrices of one layer, by linear response.
 
     Traceless symmetric matrices have two sectors: matrices P diag(v) P, P the projector orthogonal
@@ -187,8 +177,9 @@ def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Est
 
     Returns
     -------
-    Estimate
-        Variance over n/d, relative to the squared mean eigenvalue.
+    (networks,) ndarray of float64
+        Predictions of the variance over n/d, relative to the squared mean eigenvalue, of which the
+        mean is the best one.
     """
     from scipy.linalg import helmert
 
@@ -203,51 +194,16 @@ def stationary_spread(single: FloatArray, star: FixedPoint, ratio: float) -> Est
     light = n / (n - 2) * np.square(diagonal).sum(axis=1)
     rest = np.square(traceless).sum(axis=(1, 2)) - light
     slow, fast = np.abs(np.asarray(star.eigenvalues[:2], dtype=np.float64))
-    total = trace**2 / m + light / (1.0 - slow**2) + rest / (1.0 - fast**2)
-    return Estimate.from_samples(total / m / ratio, method="linear response")
+    total: Float64Array = trace**2 / m + light / (1.0 - slow**2) + rest / (1.0 - fast**2)
+    return total / m / ratio
 
 
-def _data(sizes: Sizes, call: Call, found: _Spectra) -> xarray.Dataset:
-    densities = np.array(
-        [
-            [_density(np.sqrt(np.maximum(values[:, which], 0.0))) for which in (0, 1)]
-            for values in found.eigenvalues
-        ]
-    )
-    middle = (_EDGES[1:] + _EDGES[:-1]) / 2
-    law = MarchenkoPastur(BATCH / sizes.width).singular_values.pdf(middle)
-    per = ("activation", "which")
-    axes = (*per, "bin")
-    return dataset(
-        {
-            "density": Variable(axes, densities[:, :, 0], "density of the singular values"),
-            "density_low": Variable(axes, densities[:, :, 1], "lower end of its interval"),
-            "density_high": Variable(axes, densities[:, :, 2], "upper end of its interval"),
-            "marchenko_pastur": Variable(("bin",), law, "density of the law of Marchenko-Pastur"),
-            **estimated("variance", per, found.variances, "variance of eigenvalues over n/d"),
-            **estimated(
-                "predicted", ("activation",), found.predictions,
-                "its stationary value, of one step and the mean field",
-            ),
-        },
-        {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "which": Variable(("which",), ["one step", f"layer {sizes.layer}"], "layer", ""),
-            "bin": Variable(("bin",), middle, "singular value over √(b*(1-c*))"),
-        },
-        call,
-        {
-            "width": sizes.width, "batch": BATCH, "norm": "batch", "layer": sizes.layer,
-            "networks": sizes.chains, "initial": "rows N(0, G*)",
-        },
-    )  # fmt: skip
-
-
-def _density(values: NDArray[np.floating[Any]]) -> FloatArray:
-    """Return the density of values (networks, n - 1) in the bins, and its interval: (3, bins).
+def _density(eigenvalues: Float64Array) -> Float64Array:
+    """Return the density of singular values in the bins, and its interval: (3, bins).
 
     Eigenvalues of one network depend on each other, so each network is one sample.
     """
+    values = np.sqrt(np.maximum(eigenvalues, 0.0))
     counts = np.array([np.histogram(row, _EDGES)[0] for row in values])
     shares = counts / (values.shape[1] * np.diff(_EDGES))
     reach = 1.96 * shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
@@ -255,24 +211,24 @@ def _density(values: NDArray[np.floating[Any]]) -> FloatArray:
     return np.array([mean, np.maximum(mean - reach, 0.0), mean + reach])
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     names = data["activation"].values
     columns = min(3, len(names))
-    rows = -(-len(names) // columns)
-    axes = axes_of(figure, columns, rows, width=4.2, height=3.1)
+    axes = pictures.axes_of(figure, columns, -(-len(names) // columns), width=4.2, height=3.1)
     x = data["bin"].values
-    label_outer(axes, len(names), r"singular value $\sqrt{\lambda_i/(b_*(1-c_*))}$", "density")
+    singular = r"singular value $\sqrt{\lambda_i/(b_*(1-c_*))}$"
+    pictures.label_outer(axes, len(names), singular, "density")
     for index, (ax, name) in enumerate(zip(axes.flat, names, strict=False)):
-        one = data.sel(activation=name)
-        for colour, which in zip((COLOURS[0], COLOURS[1]), data["which"].values, strict=True):
-            part = one.sel(which=which)
+        of_name = data.sel(activation=name)
+        for colour, which in zip(COLOURS, data["which"].values, strict=False):
+            part = of_name.sel(which=which)
             ax.fill_between(
                 x, part["density_low"], part["density_high"], step="mid", color=colour, alpha=0.25,
                 linewidth=0,
             )  # fmt: skip
             ax.step(x, part["density"], where="mid", color=colour, linewidth=1.3, label=which)
         ax.plot(x, data["marchenko_pastur"], "k--", linewidth=1.2, label="Marchenko–Pastur")
-        deep = float(one["variance"].values[1])
+        deep = float(of_name["variance"].values[1])
         ax.set_title(f"({'abcdefghij'[index]}) {name}: variance {deep:.2f} n/d", loc="left")
         ax.set_ylim(bottom=0.0)
     attrs = data.attrs
@@ -280,5 +236,4 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         f"Spectra of $G_{{{attrs['layer']}}}$, n = {attrs['batch']}, d = {attrs['width']}, "
         f"{attrs['networks']} networks, with 95 % intervals"
     )
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    pictures.legend_below(figure, figure.axes[0], 3)
