@@ -17,7 +17,10 @@ NAMES = [name for name in experiments.names() if "sizes" in vars(function_of(nam
 TIMED = ("scale",)
 
 #: Figures whose small sizes take more than a second.
-SLOW = ("gradients-directions",)
+SLOW = (
+    "gradients-directions", "orthogonalizes-3", "rank-collapse-1", "rank-collapse-4",
+    "rank-collapse-5", "rank-collapse-10",
+)  # fmt: skip
 
 
 def test_every_figure_has_small_sizes():

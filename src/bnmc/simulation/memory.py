@@ -29,7 +29,7 @@ from bnmc.simulation.tiles import grid_of
 _PIVOT_TEMPORARIES, SCALE_TEMPORARIES = 3, 2.5
 
 #: Bytes per recorded layer for the numbers of layers: the result and temporary arrays.
-LAYER_NUMBERS = 32
+_LAYER_NUMBERS = 32
 
 #: Bytes that Python objects and small arrays take in every run.
 _SMALL = 200_000
@@ -195,7 +195,7 @@ class Request:
         """Return the bytes of the results during the run, and at its end, when they are joined."""
         run = self.run
         layers, chains = run.recorded.count, run.chains
-        numbers = LAYER_NUMBERS * layers
+        numbers = _LAYER_NUMBERS * layers
         if run.stays or self.stored:
             return numbers, numbers
         size = 8 * run.numbers

@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bnmc.experiments.orthogonalizes.gap_and_training import xavier  # noqa: E402
-from bnmc.experiments.orthogonalizes.starts import orthogonal_start  # noqa: E402
+from bnmc.errors import ArgumentError  # noqa: E402
+from bnmc.experiments.orthogonalizes.starts import orthogonal_start, xavier  # noqa: E402
 from bnmc.experiments.training.networks import convolutional, seeded, xavier_  # noqa: E402
 
 
@@ -20,7 +20,7 @@ def test_hidden_outputs_have_norm_one(power):
     assert torch.equal(model[1].weight, first)
     model.requires_grad_(False)
     h = x[:12].reshape(12, 16)
-    for number, layer in enumerate(one for one in model if isinstance(one, torch.nn.Linear)):
+    for number, layer in enumerate(part for part in model if isinstance(part, torch.nn.Linear)):
         if number:
             h = h.relu()
         h = h @ layer.weight.T
@@ -40,3 +40,19 @@ def test_convolutions():
         orthogonal_start(6, -0.5)(model, x, np.random.default_rng(0))
     model.requires_grad_(False)
     assert float(model[:4](x).norm()) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_start_keeps_the_mean_square():
+    """Xavier's weights with gain √2 have E h² of a ReLU layer equal to that of its input."""
+    with seeded(0):
+        model = xavier(400, 400, 1)
+    x = torch.randn(200, 400, dtype=torch.float64)
+    ratio = float(model[:3](x).detach().square().mean() / x.square().mean())
+    # 80 000 numbers max(z, 0)² with E = 1/2 · 2: the relative deviation of a mean over 200
+    # independent samples is below √(5/200); half of it is 5 of the actual deviations.
+    assert abs(ratio - 1) < 0.08
+
+
+def test_other_powers_raise():
+    with pytest.raises(ArgumentError, match="power: got 0.25, allowed: -1, -0.5, 0.5"):
+        orthogonal_start(12, 0.25)

@@ -2,31 +2,32 @@
 
 import numpy as np
 import pytest
-from experiment_checks import documented, require_sound
 
 torch = pytest.importorskip("torch")
 
-from bnmc.experiments.data import curve  # noqa: E402
-from bnmc.experiments.rank_collapse import gradient_directions  # noqa: E402
+from bnmc.experiments.pictures import curve  # noqa: E402
 from bnmc.experiments.training.networks import convolutional, seeded  # noqa: E402
 from bnmc.torch.losses import gradient_cosines  # noqa: E402
 
 
 class TestFig10:
-    def test_gradients_are_parallel_without_batch_norm_only(self, fig_10):
-        cosine = curve(fig_10.data, "mean_correlation")[:, 0]
+    @pytest.fixture
+    def figure(self, small):
+        return small("rank-collapse-10")
+
+    def test_gradients_are_parallel_without_batch_norm_only(self, figure):
+        cosine = curve(figure.data, "mean_correlation")[:, 0]
         assert cosine[0, 2] < cosine[1, 1]
         np.testing.assert_allclose(cosine[1:, 0], 1, atol=1e-3)
 
-    def test_random_images_give_the_same_path(self, fig_10):
-        loss = curve(fig_10.data, "loss")[..., 0]
+    def test_random_images_give_the_same_path(self, figure):
+        loss = curve(figure.data, "loss")[..., 0]
         np.testing.assert_allclose(loss[3], loss[1], rtol=0.02)
-        assert curve(fig_10.data, "accuracy")[0, -1, 0] > 0.3
-        assert curve(fig_10.data, "accuracy")[1, -1, 0] < 0.2
+        assert curve(figure.data, "accuracy")[0, -1, 0] > 0.3
+        assert curve(figure.data, "accuracy")[1, -1, 0] < 0.2
 
-    def test_findings_and_picture(self, fig_10):
-        require_sound(fig_10, "rank-collapse-10")
-        assert "100-fold" in fig_10.findings[1]
+    def test_findings(self, figure):
+        assert "100-fold" in figure.findings[1]
 
     def test_the_cosine_of_gradients_is_that_of_representations(self):
         """Proposition 19: for the weights of one neuron of the last layer."""
@@ -38,17 +39,7 @@ class TestFig10:
         weight = torch.cat([model[-1].weight[:2], row[None], model[-1].weight[3:]])
         output = hidden @ weight.T + model[-1].bias
         losses = torch.nn.functional.cross_entropy(output, torch.arange(5), reduction="none")
-        found = np.abs(gradient_cosines(losses, {"row": row})[0])
+        cosines = np.abs(gradient_cosines(losses, {"row": row})[0])
         h = hidden.detach().numpy()
         h = h / np.linalg.norm(h, axis=1, keepdims=True)
-        np.testing.assert_allclose(found, np.abs(h @ h.T), rtol=1e-9)
-
-    def test_the_sizes_are_those_of_the_docstring(self):
-        sizes = gradient_directions.DEFAULT
-        assert sum(len(stage) for stage in sizes.stages) == 9
-        assert (
-            f"The default has nine convolutions, {sizes.images} digits, batch size {sizes.batch} "
-            f"and {sizes.epochs} epochs."
-        ) in documented(gradient_directions.fig_10)
-        # VGG19 has 19 layers with weights, of which 3 are linear ones.
-        assert sum(len(stage) for stage in gradient_directions.FULL.stages) == 19 - 3
+        np.testing.assert_allclose(cosines, np.abs(h @ h.T), rtol=1e-9)

@@ -7,56 +7,20 @@ import gzip
 
 import numpy as np
 import pytest
+from figure_sizes import FIGURES
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from bnmc import experiments  # noqa: E402
-from bnmc.errors import StoreMismatchError  # noqa: E402
-from bnmc.experiments.orthogonalizes import (  # noqa: E402
-    gap_and_training,
-    orthogonal_convolutions,
-    orthogonal_perceptrons,
-)
-from bnmc.experiments.rank_collapse import (  # noqa: E402
-    broken_norm,
-    gradient_directions,
-    pretrained_ranks,
-    rank_and_accuracy,
-    rank_in_training,
-)
-from bnmc.experiments.training import runs  # noqa: E402
+from bnmc import experiments
+from bnmc.errors import StoreMismatchError
+from bnmc.experiments.registry import sizes_of
+from bnmc.experiments.training import runs
 
-#: Module of each figure, the data of the paper, small sizes, and what shortens the paper's sizes.
-FIGURES = {
-    "rank-collapse-1": (
-        rank_and_accuracy, "mnist", (8, (1, 2), 8, 16, 1, (0.1,), 2), {"epochs": 1, "images": 128}
-    ),
-    "rank-collapse-4": (
-        pretrained_ranks, "cifar", (8, (2,), 8, 16, 1, 1, 1, 2, 0.01, (0.01,), 255.0, 2),
-        {"epochs": 1, "images": 64, "batches": 1, "steps": 1},
-    ),
-    "rank-collapse-5": (
-        broken_norm, "cifar", (8, 2, ((2,), (2,)), 8, 16, 1, 0.05, 2), {"epochs": 1, "images": 64}
-    ),
-    "rank-collapse-6": (
-        rank_in_training, "mnist", (8, 4, 8, 16, 1, (1, 2), 4, 1.0, 0.1, 2),
-        {"epochs": 1, "images": 32},
-    ),
-    "rank-collapse-10": (
-        gradient_directions, "cifar", (((2,), (2,)), 8, 16, 1, 0.01, 2),
-        {"epochs": 1, "images": 64},
-    ),
-    "orthogonalizes-3": (
-        gap_and_training, "cifar", (8, (2, 4), 8, 16, 1, 1, 0.03, 2), {"epochs": 1, "images": 500}
-    ),
-    "orthogonalizes-4": (
-        orthogonal_perceptrons, "cifar", (8, (2, 4), 8, 16, 1, 1, -0.5, (0.01,), 2),
-        {"epochs": 1, "images": 500},
-    ),
-    "orthogonalizes-7": (
-        orthogonal_convolutions, "cifar", (((2,), (2,)), (1, 2), 16, 8, 16, 1, 1, (0.03,), 2),
-        {"epochs": 1, "images": 30},
-    ),
+#: The data of the paper, by figure.
+DATA = {
+    "rank-collapse-1": "mnist", "rank-collapse-4": "cifar", "rank-collapse-5": "cifar",
+    "rank-collapse-6": "mnist", "rank-collapse-10": "cifar", "orthogonalizes-3": "cifar",
+    "orthogonalizes-4": "cifar", "orthogonalizes-7": "cifar",
 }  # fmt: skip
 
 
@@ -74,7 +38,7 @@ def write(folder, data, count):
         return
     pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
     for name, array in (("train-images-idx3-ubyte", pixels), ("train-labels-idx1-ubyte", labels)):
-        lengths = b"".join(one.to_bytes(4, "big") for one in array.shape)
+        lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
         header = bytes([0, 0, 8, array.ndim]) + lengths
         (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
 
@@ -100,14 +64,13 @@ def counted(monkeypatch, most=None):
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name in ("rank-collapse-6", "orthogonalizes-7") else
                  pytest.mark.slow)
-    for name in FIGURES
+    for name in DATA
 ])  # fmt: skip
 def test_interrupted_runs_with_files_continue(name, tmp_path, monkeypatch):
     """The result is bit for bit that of an uninterrupted run without folder."""
-    module, data, small, _ = FIGURES[name]
-    monkeypatch.setattr(module, "FULL", module.Sizes(*small))
-    write(tmp_path / "data", data, 20)
-    options = {"full": True, "rng": 3, "data": tmp_path / "data"}
+    write(tmp_path / "data", DATA[name], 20)
+    shorter = {"images": 16, "batch": 8, "epochs": 1, "networks": 2}
+    options = {**FIGURES[name].sizes, **shorter, "rng": 3, "data": tmp_path / "data"}
     with monkeypatch.context() as patch:
         calls = counted(patch, 3)
         with pytest.raises(Stopped):
@@ -116,30 +79,31 @@ def test_interrupted_runs_with_files_continue(name, tmp_path, monkeypatch):
     assert len(list((tmp_path / "parts").glob("part-*.npz"))) == 3
     with monkeypatch.context() as patch:
         later = counted(patch)
-        found = experiments.run(name, store=tmp_path / "parts", **options)
+        again = experiments.run(name, store=tmp_path / "parts", **options)
     with monkeypatch.context() as patch:
         every = counted(patch)
         expected = experiments.run(name, **options)
     assert len(later) == len(every) - 3
-    assert found.data.identical(expected.data)
-    assert (found.table, found.findings) == (expected.table, expected.findings)
-    images = "IDX files" if data == "mnist" else "CIFAR-10"
-    assert found.data.attrs["images"] == f"{images}, 16 images"
+    assert again.data.identical(expected.data)
+    assert (again.table, again.findings) == (expected.table, expected.findings)
+    images = "IDX files" if DATA[name] == "mnist" else "CIFAR-10"
+    assert again.data.attrs["images"] == f"{images}, 16 images"
     with pytest.raises(StoreMismatchError, match="images"):
         experiments.run(name, store=tmp_path / "parts", **{**options, "data": None})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", DATA)
 def test_networks_of_the_papers_run(name, tmp_path, monkeypatch):
     """The first network with the width of the paper: one epoch of one batch, then a stop."""
-    module, data, _, shorter = FIGURES[name]
-    sizes = module.FULL._replace(**shorter)
-    monkeypatch.setattr(module, "FULL", sizes)
-    write(tmp_path / "data", data, sizes.images)
+    _, full = sizes_of(name)
+    shorter = {"epochs": 1, "images": full.batch}
+    if name == "rank-collapse-4":
+        shorter |= {"batches": 1, "steps": 1}
+    write(tmp_path / "data", DATA[name], full.batch)
     folder = tmp_path / "parts"
     calls = counted(monkeypatch, 1)
     with pytest.raises(Stopped):
-        experiments.run(name, full=True, data=tmp_path / "data", store=folder)
+        experiments.run(name, full=True, data=tmp_path / "data", store=folder, **shorter)
     assert len(calls) == 1
     assert len(list(folder.glob("part-*.npz"))) == 1

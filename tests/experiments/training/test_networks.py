@@ -5,7 +5,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bnmc.experiments.training.networks import convolutional, mlp, seeded, xavier_  # noqa: E402
+from bnmc.errors import ArgumentError  # noqa: E402
+from bnmc.experiments.training.images import images  # noqa: E402
+from bnmc.experiments.training.networks import (  # noqa: E402
+    VGG19,
+    convolutional,
+    convolutions_of,
+    mlp,
+    seeded,
+    xavier_,
+)
 
 
 def test_equal_seeds_give_equal_bits_on_one_thread_and_the_state_is_restored():
@@ -59,6 +68,19 @@ def test_convolutions_halve_the_side_after_each_stage(norm):
         np.testing.assert_allclose(first.mean(axis=over), 0, atol=1e-12)
     if norm == "batch-uncentred":
         np.testing.assert_allclose(np.square(first).mean(axis=over), 1, rtol=2e-3)
+
+
+def test_convolutions_leave_at_least_a_pixel():
+    digits = images(None, 32, 32)
+    assert convolutions_of(digits, ((2,), (2,), (3,)))()[-1].in_features == 3
+    with pytest.raises(ArgumentError, match="stages: got '4 stages', allowed: at most 3 stages, "):
+        convolutions_of(digits, ((2,),) * 4)
+
+
+def test_vgg19_has_19_layers_with_weights():
+    """Three of them are fully connected (Simonyan and Zisserman, 2015)."""
+    assert sum(map(len, VGG19)) + 3 == 19
+    assert all(len(set(stage)) == 1 for stage in VGG19)
 
 
 @pytest.mark.parametrize("normal", [False, True])

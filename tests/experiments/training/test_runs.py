@@ -1,6 +1,7 @@
 """Several trained networks: seeds, learning rates, random images, and kept parts."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,23 +9,23 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bnmc.errors import ArgumentError, MissingExtraError, StoreMismatchError  # noqa: E402
-from bnmc.experiments.parts import Call  # noqa: E402
+from bnmc.experiments.runs import Run  # noqa: E402
 from bnmc.experiments.training import runs  # noqa: E402
 from bnmc.experiments.training.networks import mlp  # noqa: E402
-from bnmc.experiments.training.runs import Case, images_of, trained  # noqa: E402
-from bnmc.experiments.training.trainer import Plan  # noqa: E402
+from bnmc.experiments.training.runs import Case, Training  # noqa: E402
 
 BUILD = partial(mlp, 64, 8, 1)
-PLAN = Plan(2, 16, 0.1)
 
 
-def made(*cases, rng=1, store=None, count=32, **further):
-    call = Call("x", rng=rng, store=store)
-    return trained(call, cases, images_of(call, count, 16), PLAN, 2, **further)
+def made(*cases, rates=(0.1,), rng=1, store=None, count=32, **further):
+    sizes = SimpleNamespace(images=count, batch=16, epochs=2, networks=2)
+    run = Run("x", {}, rng=rng, store=store)
+    training = Training(run, sizes, rates, **further)
+    return list(training.records({(k,): case for k, case in enumerate(cases)}).values())
 
 
 def test_networks_differ_and_the_seed_repeats_them():
-    (first,), (again,), (other,) = (made(Case(BUILD, (0.1,)), rng=rng) for rng in (1, 1, 2))
+    (first,), (again,), (other,) = (made(Case(BUILD), rng=rng) for rng in (1, 1, 2))
     assert first["loss"].shape == (2, 3)
     assert first["loss"][0, 0] != first["loss"][1, 0]
     assert all(np.array_equal(first[name], again[name]) for name in first)
@@ -32,8 +33,9 @@ def test_networks_differ_and_the_seed_repeats_them():
 
 
 def test_the_best_learning_rate_is_that_of_the_smallest_final_loss():
-    (best,) = made(Case(BUILD, (1e-6, 0.3, 1e30)))
+    best, slower = made(Case(BUILD), Case(BUILD, faster=0.5), rates=(1e-6, 0.3, 1e30))
     assert best["rate"] == 0.3
+    assert slower["rate"] == 0.15
 
 
 def test_a_preparation_changes_the_network_before_the_training():
@@ -44,15 +46,14 @@ def test_a_preparation_changes_the_network_before_the_training():
             model[-1].weight.zero_()
             model[-1].bias.zero_()
 
-    (found,) = made(Case(BUILD, (1e-6,), prepare), scale=(250.0, 5.0))
-    np.testing.assert_allclose(found["loss"][:, 0], np.log(10), rtol=1e-12)
+    (zero,) = made(Case(BUILD, prepare), rates=(1e-6,), scale=(250.0, 5.0))
+    np.testing.assert_allclose(zero["loss"][:, 0], np.log(10), rtol=1e-12)
 
 
 def test_noise_replaces_the_images():
     seen = []
-    noise = Case(BUILD, (0.1,), lambda model, inputs, rng: seen.append(inputs), noise=True)
-    made(noise)
-    assert len({one.numpy().tobytes() for one in seen}) == 2
+    made(Case(BUILD, lambda model, inputs, rng: seen.append(inputs), noise=True))
+    assert len({inputs.numpy().tobytes() for inputs in seen}) == 2
     pixels = torch.stack(seen).numpy()
     assert 0 <= pixels.min() < 0.01
     assert 0.99 < pixels.max() <= 1
@@ -61,8 +62,8 @@ def test_noise_replaces_the_images():
 
 
 def test_an_interrupted_call_continues(tmp_path, monkeypatch):
-    cases = Case(BUILD, (0.1, 0.2)), Case(partial(BUILD, norm="batch"), (0.1,))
-    expected = made(*cases)
+    cases, rates = (Case(BUILD), Case(partial(BUILD, norm="batch"))), (0.1, 0.2)
+    expected = made(*cases, rates=rates)
     real, calls = runs.train, []
 
     def until(*arguments):
@@ -73,19 +74,19 @@ def test_an_interrupted_call_continues(tmp_path, monkeypatch):
 
     monkeypatch.setattr(runs, "train", until)
     with pytest.raises(KeyboardInterrupt):
-        made(*cases, store=tmp_path / "parts")
+        made(*cases, rates=rates, store=tmp_path / "parts")
     monkeypatch.setattr(runs, "train", lambda *given: calls.append(1) or real(*given))
-    found = made(*cases, store=tmp_path / "parts")
-    assert len(calls) == 6
-    for one, other in zip(expected, found, strict=True):
-        assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+    again = made(*cases, rates=rates, store=tmp_path / "parts")
+    assert len(calls) == 8
+    for first, second in zip(expected, again, strict=True):
+        assert all(first[name].tobytes() == second[name].tobytes() for name in first)
     with pytest.raises(StoreMismatchError, match="images"):
-        made(*cases, store=tmp_path / "parts", count=48)
+        made(*cases, rates=rates, store=tmp_path / "parts", count=48)
 
 
 def test_what_is_missing_is_told_before_any_work(monkeypatch):
-    with pytest.raises(ArgumentError, match="threads"):
-        images_of(Call("x", threads=0), 32, 16)
+    with pytest.raises(ArgumentError, match="images: got 8, allowed: an integer >= 16"):
+        made(count=8)
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"bnmc\[torch\]"):
-        images_of(Call("x"), 32, 16)
+        made()

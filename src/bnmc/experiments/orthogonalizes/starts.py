@@ -1,22 +1,30 @@
-"""The orthogonal start of Figs 4 and 7."""
+"""Xavier's weights, and the orthogonal start, of Figs 3, 4 and 7."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc.torch.orthogonalizing import orthogonalize_
+from bnmc.errors import ArgumentError
+from bnmc.experiments.training.networks import mlp, xavier_
+from bnmc.torch.orthogonalizing import POWERS, orthogonalize_
 
-__all__ = ["ORTHOGONAL", "orthogonal_start"]
+if TYPE_CHECKING:
+    import torch
 
-#: Label of the orthogonal start.
-ORTHOGONAL = "orthogonal start"
+#: Labels of the starts without batch normalization.
+STARTS = ("Xavier", "orthogonal start")
 
 
-def orthogonal_start(samples: int, power: float) -> Callable[[Any, Any, Any], None]:
+def xavier(features: int, width: int, depth: int, norm: str = "none") -> torch.nn.Module:
+    """Return a ReLU network without biases, with Xavier's weights and gain √2."""
+    return xavier_(mlp(features, width, depth, norm=norm, bias=False), gain=np.sqrt(2.0))
+
+
+def orthogonal_start(samples: int, power: float) -> Callable[[Any, Any, np.random.Generator], None]:
     """Return a preparation: orthogonal representations of some images, with small outputs.
 
     The weights of the hidden layers after the first become those of `bnmc.torch.orthogonalize_`.
@@ -29,18 +37,26 @@ def orthogonal_start(samples: int, power: float) -> Callable[[Any, Any, Any], No
     samples : int
         Number of images that are orthogonalized.
     power : {-1, -0.5, 0.5}
+
+    Raises
+    ------
+    ArgumentError
+        If it is another power.
     """
+    if power not in POWERS:
+        raise ArgumentError("power", power, ", ".join(f"{allowed:g}" for allowed in POWERS))
 
     def prepare(model: Any, inputs: Any, rng: np.random.Generator) -> None:
         torch: Any = import_extra("torch", "torch")
         some = inputs[:samples]
         orthogonalize_(model, some, power=power, rng=rng)
-        layers = [one for one in model if isinstance(one, (torch.nn.Linear, torch.nn.Conv2d))]
+        kinds = torch.nn.Linear, torch.nn.Conv2d
+        _, second, *_ = (module for module in model if isinstance(module, kinds))
         with torch.no_grad():
             sizes: list[int] = []
-            hook = layers[1].register_forward_hook(lambda *given: sizes.append(given[2].numel()))
+            hook = second.register_forward_hook(lambda *given: sizes.append(given[2].numel()))
             model(some)
             hook.remove()
-            layers[1].weight.div_(np.sqrt(sizes[0]))
+            second.weight.div_(np.sqrt(sizes[0]))
 
     return prepare

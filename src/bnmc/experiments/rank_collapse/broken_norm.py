@@ -2,76 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from bnmc._support.progress import Progress
-from bnmc.experiments.data import curve
-from bnmc.experiments.experiment import Experiment, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
+from bnmc.experiments import kit
+from bnmc.experiments.experiment import Experiment
+from bnmc.experiments.rank_collapse.trained_cases import broken, train_cases
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import overlap_note, short_interval
-from bnmc.experiments.training.networks import convolutional, mlp
-from bnmc.experiments.training.runs import Case, images_of
-from bnmc.experiments.training.trainer import Plan
-from bnmc.torch.initializing import break_
-
-if TYPE_CHECKING:
-    import xarray
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "broken", "experiment", "fig_5"]
+from bnmc.experiments.training.curves import Curves, mean_at
+from bnmc.experiments.training.networks import VGG19, convolutions_of, mlp
+from bnmc.experiments.training.runs import Case, Training
 
 #: Starts: the normalization, and whether the weights are made positive.
-STARTS = {
+_STARTS = {
     "batch norm": ("batch", False),
     "batch norm, not centred": ("batch-uncentred", False),
     "batch norm, positive weights": ("batch", True),
 }
 
+#: The two kinds of networks.
+_KINDS = ("perceptron", "convolutions")
+
 
 class Sizes(NamedTuple):
-    """What the networks are.
+    """Sizes of the figure.
 
-    Attributes
-    ----------
-    width, depth : int
-        Of the perceptron; `depth` counts hidden layers.
-    stages : tuple of tuples of int
-        Channels of the convolutions of each stage.
-    batch, images, epochs : int
-    rate : float
-        Learning rate.
-    networks : int
-        Networks of each kind.
+    width: width of the perceptron
+    depth: hidden layers of the perceptron
     """
 
-    width: int
-    depth: int
-    stages: tuple[tuple[int, ...], ...]
-    batch: int
-    images: int
-    epochs: int
-    rate: float
-    networks: int
+    width: int = 48
+    depth: int = 12
+    stages: tuple[tuple[int, ...], ...] = ((8, 8), (8, 8), (16, 16))
+    batch: Several = 32
+    images: int = 320
+    epochs: int = 5
+    rate: float = 0.05
+    networks: Several = 5
 
 
-DEFAULT = Sizes(48, 12, ((8, 8), (8, 8), (16, 16)), 32, 320, 5, 0.05, 5)
-VGG19 = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
-FULL = Sizes(128, 32, VGG19, 64, 50_000, 75, 0.01, 5)
-
-
-@with_parameters
-def fig_5(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-    data: Store = None,
-) -> Experiment:
+@kit.figure(
+    "rank-collapse-5", Sizes(), trains=True, width=128, depth=32, stages=VGG19, batch=64,
+    images=50_000, epochs=75, rate=0.01,
+)  # fmt: skip
+def fig_5(run: Run, sizes: Sizes) -> Experiment:
     """Fig. 5: batch normalization that is broken by asymmetric initial weights.
 
     A perceptron and a convolutional network like VGG, both with batch normalization, are trained by
@@ -79,8 +56,7 @@ def fig_5(
     third network has batch normalization without centring.  The paper uses VGG19 on CIFAR-10
     (``data=``), and a perceptron in the text; `full` has the convolutions of VGG19, with one linear
     layer as classifier.  The training of this figure has no public code, so epochs and learning
-    rate of `full` are those of the perceptrons.  The default has 320 digits, width 48, 12 hidden
-    layers, six convolutions, batch size 32 and 5 epochs.
+    rate of `full` are those of the perceptrons.
 
     Expected by the paper: positive weights reduce the rank of the last hidden layer and the
     accuracy, although there is batch normalization; centring makes no difference.  For depth 32 the
@@ -100,58 +76,42 @@ def fig_5(
     >>> found.data["accuracy"].dims  # doctest: +SKIP
     ('case', 'epoch')
     """
-    call = Call("rank-collapse-5", full, rng, progress, threads, store, data)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    images = images_of(call, sizes.images, sizes.batch)
-    channels, side = images.pixels.shape[1:3]
-    kinds = {
-        "perceptron": partial(mlp, images.features, sizes.width, sizes.depth),
-        "convolutions": partial(convolutional, channels, side, sizes.stages),
-    }
+    training = Training(run, sizes, (sizes.rate,))
+    builds = (
+        partial(mlp, training.images.features, sizes.width, sizes.depth),
+        convolutions_of(training.images, sizes.stages),
+    )
     cases = {
-        f"{kind}: {start}": Case(
-            partial(build, norm=norm), (sizes.rate,), broken("uniform") if positive else None
-        )
-        for kind, build in kinds.items()
-        for start, (norm, positive) in STARTS.items()
+        f"{kind}: {start}": Case(partial(build, norm=norm), broken("uniform") if positive else None)
+        for kind, build in zip(_KINDS, builds, strict=True)
+        for start, (norm, positive) in _STARTS.items()
     }
-    plan = Plan(sizes.epochs, sizes.batch, sizes.rate)
-    training = Training(cases, plan, sizes.networks, ("rank", "rank_bound"))
-    settings = {"width": sizes.width, "depth": sizes.depth}
-    return train_cases(call, training, images, settings, _findings, "Broken batch normalization")
+    return train_cases(
+        training, cases, ("rank", "rank_bound"), _findings, "Broken batch normalization",
+        width=sizes.width, depth=sizes.depth,
+    )  # fmt: skip
 
 
-def broken(how: str) -> Any:
-    """Return a preparation that breaks the network (`bnmc.torch.break_`)."""
-
-    def prepare(model: Any, inputs: Any, rng: np.random.Generator) -> None:
-        break_(model, how=how, rng=rng)
-
-    return prepare
-
-
-def _findings(data: xarray.Dataset) -> tuple[str, ...]:
-    labels = [str(one) for one in data.case.values]
-    rank, bound, accuracy = (curve(data, name) for name in ("rank", "rank_bound", "accuracy"))
-    found = []
-    for kind in dict.fromkeys(label.partition(": ")[0] for label in labels):
-        usual, uncentred, positive = (labels.index(f"{kind}: {start}") for start in STARTS)
-        found.append(
+def _findings(curves: Curves) -> Iterator[str]:
+    for kind in _KINDS:
+        usual, uncentred, positive = (f"{kind}: {start}" for start in _STARTS)
+        rank, bound = (
+            {
+                label: f"{mean_at(curves.before(name), label)[0]:.3g}"
+                for label in (usual, uncentred, positive)
+            }
+            for name in ("rank", "rank_bound")
+        )
+        accuracy = partial(mean_at, curves.after("accuracy"))
+        yield (
             f"{kind.capitalize()}: positive weights change the rank before training from "
-            f"{rank[usual, 0, 0]:.3g} to {rank[positive, 0, 0]:.3g}, r from "
-            f"{bound[usual, 0, 0]:.3g} to {bound[positive, 0, 0]:.3g}, and the accuracy after it "
-            f"from {short_interval(accuracy[usual, -1])} to "
-            f"{short_interval(accuracy[positive, -1])}"
-            f"{overlap_note(accuracy[usual, -1], accuracy[positive, -1])}."
+            f"{rank[usual]} to {rank[positive]}, r from {bound[usual]} to {bound[positive]}, and "
+            f"the accuracy after it from {short_interval(accuracy(usual))} to "
+            f"{short_interval(accuracy(positive))}"
+            f"{overlap_note(accuracy(usual), accuracy(positive))}."
         )
-        found.append(
-            f"{kind.capitalize()}: without centring the rank is {rank[uncentred, 0, 0]:.3g}, r "
-            f"{bound[uncentred, 0, 0]:.3g}, and the accuracy "
-            f"{short_interval(accuracy[uncentred, -1])}"
-            f"{overlap_note(accuracy[usual, -1], accuracy[uncentred, -1])}."
+        yield (
+            f"{kind.capitalize()}: without centring the rank is {rank[uncentred]}, r "
+            f"{bound[uncentred]}, and the accuracy {short_interval(accuracy(uncentred))}"
+            f"{overlap_note(accuracy(usual), accuracy(uncentred))}."
         )
-    return tuple(found)

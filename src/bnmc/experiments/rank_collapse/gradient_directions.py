@@ -3,58 +3,43 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
-from bnmc.experiments.data import curve
-from bnmc.experiments.experiment import Experiment, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.rank_collapse.trained_cases import Training, train_cases
+from bnmc.experiments import kit
+from bnmc.experiments.experiment import Experiment
+from bnmc.experiments.rank_collapse.trained_cases import train_cases
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import overlap_note, short_interval
-from bnmc.experiments.training.networks import convolutional
-from bnmc.experiments.training.runs import Case, images_of
-from bnmc.experiments.training.trainer import Plan
-
-if TYPE_CHECKING:
-    import xarray
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_10"]
+from bnmc.experiments.training.curves import Curves
+from bnmc.experiments.training.networks import VGG19, convolutions_of
+from bnmc.experiments.training.runs import Case, Training
 
 
 class Sizes(NamedTuple):
-    """Channels of each stage, batch, images, epochs, learning rate, networks."""
+    """Sizes of the figure."""
 
-    stages: tuple[tuple[int, ...], ...]
-    batch: int
-    images: int
-    epochs: int
-    rate: float
-    networks: int
-
-
-DEFAULT = Sizes(((8,) * 3, (8,) * 3, (16,) * 3), 32, 320, 5, 0.01, 5)
-FULL = Sizes(((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4), 64, 50_000, 75, 0.01, 5)
+    stages: tuple[tuple[int, ...], ...] = ((8, 8, 8), (8, 8, 8), (16, 16, 16))
+    batch: Several = 32
+    images: int = 320
+    epochs: int = 5
+    rate: float = 0.01
+    networks: Several = 5
 
 
-@with_parameters
-def fig_10(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-    data: Store = None,
-) -> Experiment:
+@kit.figure(
+    "rank-collapse-10", Sizes(), trains=True, stages=VGG19, batch=64, images=50_000, epochs=75
+)
+def fig_10(run: Run, sizes: Sizes) -> Experiment:
     """Fig. 10: directional gradient vanishing of networks without batch normalization.
 
     A convolutional network like VGG is trained by SGD with batch normalization, without it, without
     it at the 100-fold learning rate, and without it on random images (uniform grey values, with the
     labels of the images).  The paper uses VGG19 on CIFAR-10 (``data=``); `full` has its
     convolutions, with one linear layer as classifier.  The training of this figure has no public
-    code.  The default has nine convolutions, 320 digits, batch size 32 and 5 epochs.
+    code.
 
     Expected by the paper: without batch normalization the gradients of all samples by the weights
     of a neuron of the last layer are parallel, SGD takes nearly the same path on random images, and
@@ -76,43 +61,30 @@ def fig_10(
     >>> found.data["mean_correlation"].dims  # doctest: +SKIP
     ('case', 'epoch')
     """
-    call = Call("rank-collapse-10", full, rng, progress, threads, store, data)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    images = images_of(call, sizes.images, sizes.batch)
-    channels, side = images.pixels.shape[1:3]
-    build = partial(convolutional, channels, side, sizes.stages)
-    rate = (sizes.rate,)
+    training = Training(run, sizes, (sizes.rate,))
+    build = convolutions_of(training.images, sizes.stages)
     cases = {
-        "batch norm": Case(partial(build, norm="batch"), rate, cost=2.0),
-        "without norm": Case(build, rate),
-        "without norm, 100 × rate": Case(build, (100 * sizes.rate,)),
-        "without norm, random images": Case(build, rate, noise=True),
+        "batch norm": Case(partial(build, norm="batch"), cost=2.0),
+        "without norm": Case(build),
+        "without norm, 100 × rate": Case(build, faster=100.0),
+        "without norm, random images": Case(build, noise=True),
     }
-    plan = Plan(sizes.epochs, sizes.batch, sizes.rate)
-    training = Training(cases, plan, sizes.networks, ("loss", "mean_correlation"))
-    settings = {"convolutions": sum(map(len, sizes.stages))}
-    title = "Directions of gradients in training"
-    return train_cases(call, training, images, settings, _findings, title)
+    return train_cases(
+        training, cases, ("loss", "mean_correlation"), _findings,
+        "Directions of gradients in training", convolutions=sum(map(len, sizes.stages)),
+    )  # fmt: skip
 
 
-def _findings(data: xarray.Dataset) -> tuple[str, ...]:
-    cosine, accuracy, loss = (
-        curve(data, name) for name in ("mean_correlation", "accuracy", "loss")
-    )
-    normed, plain, faster, noise = range(4)
-    difference = np.abs(loss[plain, :, 0] - loss[noise, :, 0]).max()
+def _findings(curves: Curves) -> tuple[str, ...]:
+    normed, plain, _, _ = curves.before("mean_correlation").values
+    accuracy, without, faster, _ = curves.after("accuracy").values
+    _, images, _, noise = curves.columns["loss"].means().values
     return (
-        f"Before training the mean cosine is {short_interval(cosine[normed, 0])} with batch norm, "
-        f"and 1 minus {1 - cosine[plain, 0, 0]:.2g} without.",
-        f"Accuracy after training with batch norm: {short_interval(accuracy[normed, -1])}; "
-        f"without: {short_interval(accuracy[plain, -1])}"
-        f"{overlap_note(accuracy[normed, -1], accuracy[plain, -1])}; "
-        "without, at the 100-fold learning rate: "
-        f"{short_interval(accuracy[faster, -1])}.",
+        f"Before training the mean cosine is {short_interval(normed)} with batch norm, "
+        f"and 1 minus {1 - plain[0]:.2g} without.",
+        f"Accuracy after training with batch norm: {short_interval(accuracy)}; "
+        f"without: {short_interval(without)}{overlap_note(accuracy, without)}; "
+        f"without, at the 100-fold learning rate: {short_interval(faster)}.",
         f"Without batch norm the mean losses on images and on random images differ by at most "
-        f"{difference:.2g} at all records.",
+        f"{np.abs(images - noise).max():.2g} at all records.",
     )

@@ -17,8 +17,6 @@ from bnmc._support.arguments import integer
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.experiments.digits import digits
 
-__all__ = ["Images", "images"]
-
 #: Names of the files with images and labels (MNIST and Fashion-MNIST); ".gz" may follow.
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _IDX_OTHER = ("train-images.idx3-ubyte", "train-labels.idx1-ubyte")
@@ -88,12 +86,12 @@ def images(data: str | os.PathLike[str] | None, count: int, batch: int) -> Image
     Examples
     --------
     >>> from bnmc.experiments.training.images import images
-    >>> found = images(None, 100, 32)
-    >>> found.name, found.pixels.shape, found.labels[:12].tolist()
+    >>> some = images(None, 100, 32)
+    >>> some.name, some.pixels.shape, some.labels[:12].tolist()
     ('digits', (96, 1, 8, 8), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1])
     """
     batch = integer("batch", batch, low=2)
-    count = integer("count", count, low=batch)
+    count = integer("images", count, low=batch)
     if data is None:
         count = min(count, _MOST_DIGITS) // batch * batch
         if count == 0:
@@ -144,8 +142,8 @@ def _idx(file: Path, axes: int, count: int) -> NDArray[np.uint8]:
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             begin = stream.read(header)
-            known = begin[:4] == bytes([0, 0, 8, axes]) and len(begin) == header
-            lengths = [int(one) for one in np.frombuffer(begin[4:], ">u4")] if known else [0]
+            is_idx = begin[:4] == bytes([0, 0, 8, axes]) and len(begin) == header
+            lengths = np.frombuffer(begin[4:], ">u4").tolist() if is_idx else [0]
             if min(lengths) == 0 or math.prod(lengths[1:]) > 2**24:
                 raise ArgumentError("data", str(file), f"a file in IDX format with {axes} axes")
             shape = (min(lengths[0], count), *lengths[1:])

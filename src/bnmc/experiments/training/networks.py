@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.extras import import_extra
+from bnmc.errors import ArgumentError
+from bnmc.experiments.training.images import Images
 from bnmc.torch.preservation import random_states_kept
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["convolutional", "mlp", "seeded", "xavier_"]
-
-#: Normalizations of the networks.
-NORMS = ("none", "batch", "batch-uncentred")
+#: Channels of the convolutions of VGG19, which has three linear layers more.
+VGG19 = ((64,) * 2, (128,) * 2, (256,) * 4, (512,) * 4, (512,) * 4)
 
 
 @contextmanager
@@ -109,6 +110,24 @@ def convolutional(
     layers += [nn.Flatten(), nn.Linear(channels * side * side, 10, dtype=torch.float64)]
     model: torch.nn.Sequential = nn.Sequential(*layers).double()
     return model
+
+
+def convolutions_of(
+    images: Images, stages: Sequence[Sequence[int]]
+) -> partial[torch.nn.Sequential]:
+    """Return `convolutional` with the channels and the side of some images.
+
+    Raises
+    ------
+    ArgumentError
+        If there are so many stages that no pixel would be left.
+    """
+    channels, side = images.pixels.shape[1:3]
+    most = side.bit_length() - 1
+    if len(stages) > most:
+        allowed = f"at most {most} stages, each of which halves the side of the images, {side}"
+        raise ArgumentError("stages", f"{len(stages)} stages", allowed)
+    return partial(convolutional, channels, side, stages)
 
 
 def xavier_(model: torch.nn.Module, *, gain: float = 1.0, normal: bool = False) -> torch.nn.Module:

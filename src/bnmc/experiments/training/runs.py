@@ -1,26 +1,23 @@
-"""Several trained networks of each case: the images of a call, and one part for each network."""
+"""Several trained networks of each case of a figure: one part of the run for each network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
 from bnmc._support.progress import Progress
-from bnmc.experiments.parts import Call
-from bnmc.experiments.training.images import Images, images
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Point, Run
+from bnmc.experiments.training.images import images
 from bnmc.experiments.training.networks import seeded
 from bnmc.experiments.training.trainer import Plan, train
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["Case", "images_of", "trained"]
-
-Float64Array = NDArray[np.float64]
 
 
 class Case(NamedTuple):
@@ -30,8 +27,6 @@ class Case(NamedTuple):
     ----------
     build : callable
         Returns a new network; draws from PyTorch's random state.
-    rates : tuple of float
-        Learning rates.  The results are those of the rate with the smallest mean final loss.
     prepare : callable, optional
         Called with the network, the images and a generator before the training; changes the
         network in place.
@@ -39,103 +34,102 @@ class Case(NamedTuple):
         Relative run time.
     noise : bool
         Whether the images are replaced by independent uniform grey values in [0, 1].
+    faster : float
+        Factor of the learning rates.
     """
 
     build: Callable[[], torch.nn.Module]
-    rates: tuple[float, ...]
     prepare: Callable[[Any, Any, np.random.Generator], object] | None = None
     cost: float = 1.0
     noise: bool = False
+    faster: float = 1.0
 
 
-def images_of(call: Call, count: int, batch: int) -> Images:
-    """Return the images of a call, and make them part of the identity of its kept parts.
+class Training:
+    """What all trainings of a figure share.
+
+    Parameters
+    ----------
+    run : Run
+    sizes : NamedTuple
+        Sizes of the figure, with `images`, `batch`, `epochs` and `networks` (>= 2).  The networks
+        of a case differ in weights and in the order of the images.
+    rates : tuple of float
+        Learning rates.  The records of a case are those of the rate with the smallest mean final
+        loss.
+    every : int, default 1
+        Epochs between records.
+    scale : (float, float)
+        Factor of the grey values, and the constant added to them.
 
     Raises
     ------
     MissingExtraError
         If PyTorch (extra ``torch``) is not installed.
     ArgumentError, ArgumentTypeError
-        As for `images`, or if `threads` is invalid.
+        As for `images`.
     """
-    import_extra("torch", "torch")
-    call.processors()  # training takes one thread; an invalid number raises nevertheless
-    found = images(call.data, count, batch)
-    call.further["images"] = found.digest()
-    return found
+
+    def __init__(
+        self,
+        run: Run,
+        sizes: Any,
+        rates: tuple[float, ...],
+        every: int = 1,
+        scale: tuple[float, float] = (1.0, 0.0),
+    ) -> None:
+        import_extra("torch", "torch")
+        self.run, self.networks = run, sizes.networks
+        self.images = images(run.data, sizes.images, sizes.batch)
+        self.plan = Plan(sizes.epochs, sizes.batch, every)
+        self._rates, self._scale = rates, scale
+
+    def attributes(self) -> dict[str, Any]:
+        """Return attributes of the data."""
+        return {
+            "batch": self.plan.batch, "networks": self.networks,
+            "images": f"{self.images.name}, {len(self.images.labels)} images",
+        }  # fmt: skip
+
+    def records(self, cases: Mapping[Point, Case]) -> dict[Point, dict[str, Float64Array]]:
+        """Train networks of each case; each network and learning rate is one part of the run.
+
+        Returns
+        -------
+        dict of tuple to dict of str to ndarray
+            By case the records of `train`, (networks, records), and the learning rate as ``rate``.
+        """
+        torch: Any = import_extra("torch", "torch")
+        pixels, labels = map(torch.from_numpy, self.images[1:])
+        factor, constant = self._scale
+
+        def network(at: Point, rate: float, _: int, progress: Progress) -> dict[str, Float64Array]:
+            """Return the records of a network; the run draws seeds of its weights and its order."""
+            case = cases[at]
+            weights, order = map(int, self.run.generator.integers(2**63, size=2))
+            rng = np.random.default_rng(order)
+            with seeded(weights):
+                model = case.build()
+                grey = torch.rand(pixels.shape, dtype=pixels.dtype) if case.noise else pixels
+                inputs = grey * factor + constant
+                if case.prepare is not None:
+                    case.prepare(model, inputs, rng)
+                return train(model, inputs, labels, self.plan, rate * case.faster, rng, progress)
+
+        points = list(itertools.product(cases, self._rates, range(self.networks)))
+        costs = [cases[at].cost for at, _, _ in points]
+        parts = self.run.parts(network, points, costs, {"images": self.images.digest()})
+
+        def stacked(at: Point, rate: float) -> dict[str, Float64Array]:
+            records = [parts[at, rate, k] for k in range(self.networks)]
+            arrays = {name: np.stack([record[name] for record in records]) for name in records[0]}
+            return {**arrays, "rate": np.array(rate * cases[at].faster)}
+
+        return {
+            at: min((stacked(at, rate) for rate in self._rates), key=_final_loss) for at in cases
+        }
 
 
-def trained(
-    call: Call,
-    cases: Sequence[Case],
-    found: Images,
-    plan: Plan,
-    networks: int,
-    scale: tuple[float, float] = (1.0, 0.0),
-) -> list[dict[str, Float64Array]]:
-    """Train networks of each case; each network and learning rate is one part of the call.
-
-    Parameters
-    ----------
-    call : Call
-    cases : sequence of Case
-    found : Images
-    plan : Plan
-        Its learning rate is replaced by those of the cases.
-    networks : int
-        Networks of each case, >= 2.  They differ in weights and in the order of the images.
-    scale : (float, float)
-        Factor of the grey values, and the constant added to them.
-
-    Returns
-    -------
-    list of dict of str to ndarray
-        For each case the arrays of `train`, stacked along a new first axis of the networks, and
-        the learning rate as ``rate``, shape ().
-    """
-    torch: Any = import_extra("torch", "torch")
-    pixels = torch.from_numpy(found.pixels)
-    labels = torch.from_numpy(found.labels)
-    results: list[dict[str, Float64Array]] = []
-    costs = [case.cost for case in cases for _ in range(len(case.rates) * networks)]
-    with call.parts(costs) as parts:
-        for case in cases:
-            tried = []
-            for rate in case.rates:
-                own = plan._replace(rate=rate)
-                ones = [
-                    parts.run(_network, call.generator, case, (pixels, labels), scale, own)
-                    for _ in range(networks)
-                ]
-                stacked = {name: np.stack([one[name] for one in ones]) for name in ones[0]}
-                tried.append({**stacked, "rate": np.array(rate)})
-            results.append(min(tried, key=_final_loss))
-    return results
-
-
-def _network(
-    rng: np.random.Generator,
-    case: Case,
-    data: tuple[Any, Any],
-    scale: tuple[float, float],
-    plan: Plan,
-    progress: Progress,
-) -> dict[str, Float64Array]:
-    """Return the records of one network; seeds of weights and order come from `rng`."""
-    torch: Any = import_extra("torch", "torch")
-    weights, order = (int(one) for one in rng.integers(2**63, size=2))
-    own = np.random.default_rng(order)
-    pixels, labels = data
-    with seeded(weights):
-        model = case.build()
-        if case.noise:
-            pixels = torch.rand(pixels.shape, dtype=pixels.dtype)
-        inputs = pixels * scale[0] + scale[1]
-        if case.prepare is not None:
-            case.prepare(model, inputs, own)
-        return train(model, inputs, labels, plan, own, progress)
-
-
-def _final_loss(result: dict[str, Float64Array]) -> float:
-    mean = float(result["loss"][:, -1].mean())
+def _final_loss(records: Mapping[str, Float64Array]) -> float:
+    mean = float(records["loss"][:, -1].mean())
     return mean if np.isfinite(mean) else np.inf

@@ -18,12 +18,7 @@ from bnmc.torch.representations import Numbers, measured
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LAYER_NUMBERS", "Plan", "train"]
-
 Float64Array = NDArray[np.float64]
-
-#: Numbers of each representation, by the names that `bnmc.torch.measure` gives them.
-LAYER_NUMBERS = ("rank", "rank_bound", "orthogonality_gap", "mean_correlation", "scale")
 
 
 class Plan(NamedTuple):
@@ -35,19 +30,18 @@ class Plan(NamedTuple):
         Passes over the images; 0 only measures.
     batch : int
         Images per step.  It divides the number of images.
-    rate : float
-        Learning rate.
     every : int
-        Epochs between records.  There is a record before the first and after the last epoch.
-    all_layers : bool
-        Whether records contain all hidden layers.  Otherwise they contain the last one.
+        Epochs between records.
     """
 
     epochs: int
     batch: int
-    rate: float
     every: int = 1
-    all_layers: bool = False
+
+    @property
+    def records(self) -> list[float]:
+        """Epochs after which the network is measured: 0, each `every`-th one, and the last one."""
+        return [*map(float, range(0, self.epochs, self.every)), float(self.epochs)]
 
 
 def train(
@@ -55,6 +49,7 @@ def train(
     images: torch.Tensor,
     labels: torch.Tensor,
     plan: Plan,
+    rate: float,
     rng: np.random.Generator,
     progress: Progress | None = None,
 ) -> dict[str, Float64Array]:
@@ -70,6 +65,8 @@ def train(
         n is a multiple of ``plan.batch``.
     labels : (n,) torch.Tensor of int64
     plan : Plan
+    rate : float
+        Learning rate.
     rng : numpy.random.Generator
         Draws the orders.
     progress : callable, optional
@@ -77,17 +74,17 @@ def train(
 
     Returns
     -------
-    dict of str to ndarray of float64
-        One row for each record.
+    dict of str to (records,) ndarray of float64
+        Numbers after the epochs ``plan.records``.
 
-        - ``epoch``, ``loss``, ``accuracy``, shape (records,): mean cross-entropy and share of right
-          answers over all images, in batches of the given order.
-        - ``rank``, ``rank_bound``, ``orthogonality_gap``, ``mean_correlation``, ``scale``, shape
-          (records, layers): numbers of the hidden representations of the first batch.  The rank
-          counts singular values above ``max(batch, width) 2⁻²³`` of the largest, the threshold of
-          ``matrix_rank`` for float32.  The others are those of `bnmc.torch.Measurement`.
-        - ``gradient_norm``, shape (records, weight layers): Frobenius norm of the gradient of the
-          loss of the first batch by the weights of each layer, the readout included.
+        - ``loss``, ``accuracy``: mean cross-entropy and share of right answers over all images, in
+          batches of the given order.
+        - ``rank``, ``rank_bound``, ``orthogonality_gap``, ``mean_correlation``: numbers of the last
+          hidden representation of the first batch.  The rank counts singular values above
+          ``max(batch, width) 2⁻²³`` of the largest, the threshold of ``matrix_rank`` for float32.
+          The others are those of `bnmc.torch.Measurement`.
+        - ``gradient_norm``: Frobenius norm of the gradient of the loss of the first batch by the
+          weights of the first layer.
 
         If the loss becomes infinite or NaN, training ends, and the numbers of all later records are
         NaN.  Gap and correlation are NaN also for a representation that is zero.
@@ -107,32 +104,29 @@ def train(
     >>> inputs, labels = torch.from_numpy(data.pixels), torch.from_numpy(data.labels)
     >>> with seeded(0):
     ...     model = mlp(64, 16, 2, norm="batch")
-    ...     found = train(model, inputs, labels, Plan(4, 32, 0.1), np.random.default_rng(0))
-    >>> bool(found["accuracy"][-1] > 0.8), found["rank"].shape
-    (True, (5, 1))
+    ...     records = train(model, inputs, labels, Plan(4, 32), 0.1, np.random.default_rng(0))
+    >>> bool(records["accuracy"][-1] > 0.8), records["rank"].shape
+    (True, (5,))
     """
     torch: Any = import_extra("torch", "torch")
     given: Any = model
     weights = list(given.parameters())
-    first = _record(given, images, labels, plan)
+    first = _record(given, images, labels, plan.batch)
     if first is None:
         raise NonFiniteError(None, None, "loss before training")
-    nothing = {name: np.full_like(one, math.nan) for name, one in first.items()}
-    records, epochs = [first], [0]
+    records = [first]
     finite = True
     for epoch in range(1, plan.epochs + 1):
         order = torch.from_numpy(rng.permutation(len(labels)))
         for chosen in order.split(plan.batch):
-            finite = finite and _step(given, weights, images[chosen], labels[chosen], plan.rate)
-        if epoch % plan.every == 0 or epoch == plan.epochs:
-            found = _record(given, images, labels, plan) if finite else None
-            finite = found is not None
-            epochs.append(epoch)
-            records.append(nothing if found is None else found)
+            finite = finite and _step(given, weights, images[chosen], labels[chosen], rate)
+        if epoch in plan.records:
+            record = _record(given, images, labels, plan.batch) if finite else None
+            finite = record is not None
+            records.append(record or dict.fromkeys(first, math.nan))
         if progress is not None:
             progress(epoch, plan.epochs)
-    kept = {name: np.stack([one[name] for one in records]) for name in first}
-    return {"epoch": np.array(epochs, dtype=np.float64), **kept}
+    return {name: np.array([record[name] for record in records]) for name in first}
 
 
 def _step(model: Any, weights: list[Any], images: Any, labels: Any, rate: float) -> bool:
@@ -148,44 +142,37 @@ def _step(model: Any, weights: list[Any], images: Any, labels: Any, rate: float)
     return True
 
 
-def _record(model: Any, images: Any, labels: Any, plan: Plan) -> dict[str, Any] | None:
+def _record(model: Any, images: Any, labels: Any, batch: int) -> dict[str, float] | None:
     """Return the numbers of one record; None if the network has become infinite or NaN."""
     torch: Any = import_extra("torch", "torch")
     losses, right = [], 0
     with torch.no_grad():
-        for begin in range(0, len(labels), plan.batch):
-            some = slice(begin, begin + plan.batch)
+        for begin in range(0, len(labels), batch):
+            some = slice(begin, begin + batch)
             output = model(images[some])
             losses.append(float(torch.nn.functional.cross_entropy(output, labels[some])))
             right += int((output.argmax(dim=1) == labels[some]).sum())
     if not math.isfinite(sum(losses)):
         return None
-    outputs: list[tuple[str, Any]] = []
-    probe = images[: plan.batch]
+    hidden: list[tuple[str, Any]] = []
     output = forward(
-        model, probe, chosen_layers(model),
-        lambda name, _, tensor: outputs.append((name, tensor.detach())),
+        model, images[:batch], chosen_layers(model),
+        lambda name, _, tensor: hidden.append((name, tensor.detach())),
     )  # fmt: skip
-    loss = torch.nn.functional.cross_entropy(output, labels[: plan.batch])
-    matrices = [module.weight for module in weight_matrices(model).values()]
-    norms = [float(one.norm()) for one in torch.autograd.grad(loss, matrices)]
-    found: dict[str, Any] = {
-        "loss": np.float64(np.mean(losses)),
-        "accuracy": np.float64(right / len(labels)),
-        "gradient_norm": np.array(norms),
+    loss = torch.nn.functional.cross_entropy(output, labels[:batch])
+    first, *_ = weight_matrices(model).values()
+    (gradient,) = torch.autograd.grad(loss, first.weight)
+    name, last = hidden[-1]
+    numbers = measured(name, last, batch, "sample", False)
+    return {
+        "loss": float(np.mean(losses)),
+        "accuracy": right / len(labels),
+        "rank": _rank(numbers, batch, last[0].numel()),
+        "rank_bound": numbers.rank_bound,
+        "orthogonality_gap": numbers.orthogonality_gap,
+        "mean_correlation": numbers.mean_correlation,
+        "gradient_norm": float(gradient.norm()),
     }
-    layers = outputs if plan.all_layers else outputs[-1:]
-    numbers = [measured(name, one, len(one), "sample", False) for name, one in layers]
-    found |= {
-        name: np.array([float(getattr(one, name)) for one in numbers])
-        for name in LAYER_NUMBERS
-        if name != "rank"
-    }
-    sizes = [one[0].numel() for _, one in layers]
-    found["rank"] = np.array(
-        [_rank(one, plan.batch, size) for one, size in zip(numbers, sizes, strict=True)]
-    )
-    return found
 
 
 def _rank(numbers: Numbers, samples: int, size: int) -> float:
