@@ -91,6 +91,8 @@ class TestStatistics:
 
     def test_a_band_in_words(self):
         assert short_interval(np.array([0.123456, 0.1, 2.0])) == "0.123 [0.1, 2]"
+        assert short_interval(np.full(3, np.nan)) == "undefined"
+        assert overlap_note(np.full(3, np.nan), np.array([1.0, 0.0, 2.0])) == ""
 
     @pytest.mark.parametrize(
         ("low", "high", "overlaps"),

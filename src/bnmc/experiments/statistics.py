@@ -109,14 +109,17 @@ def overlap_note(
     Then the experiment does not decide which of the two is larger.
     """
     (_, low, high), (_, other_low, other_high) = _ends(first), _ends(second)
-    overlap = not (high < other_low or low > other_high)
+    overlap = low <= other_high and other_low <= high  # False for NaN
     return " (undecided: the intervals overlap)" if overlap else ""
 
 
 def short_interval(estimate: Estimate | NDArray[np.float64]) -> str:
-    """Return an estimate, or a mean of `banded`, and its interval as text with three digits."""
+    """Return an estimate, or a mean of `banded`, and its interval as text with three digits.
+
+    NaN, for example after a training that has diverged, is "undefined".
+    """
     mean, low, high = _ends(estimate)
-    return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
+    return "undefined" if math.isnan(mean) else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def _ends(estimate: Estimate | NDArray[np.float64]) -> Iterable[float]:

@@ -103,6 +103,15 @@ class TestFig1:
         assert failed.endswith("from 3 hidden layers on, where the rank is 20 and r is 1.5.")
         assert collapsed.startswith("So training fails before the rank")
 
+    def test_networks_that_diverged_have_not_learnt(self):
+        with np.errstate(all="ignore"):
+            figure = rank_and_accuracy.fig_1(
+                width=8, depths=(1,), batch=8, images=16, epochs=1, rates=(1e300,), networks=2
+            )
+        assert [row[-1] for row in figure.table.rows] == ["diverged", "diverged"]
+        assert figure.findings[-1].endswith("is undecided at 1 hidden layer.")
+        assert "is undefined without batch norm and undefined with it" in figure.findings[1]
+
     @pytest.mark.skipif(not DOCS.is_dir(), reason="the documentation is not here")
     def test_the_published_table_has_the_depths_and_width_of_the_default(self):
         title, _, _, *lines = (

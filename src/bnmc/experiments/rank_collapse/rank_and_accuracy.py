@@ -138,7 +138,7 @@ def _findings(sizes: Sizes, rank: Column, bound: Column, accuracy: Column) -> It
         f"that without{others}."
     )
     failed = [depth for depth in depths if plain[depth][2] < 2 * CHANCE]
-    unclear = [depth for depth in depths if plain[depth][1] < 2 * CHANCE]
+    unclear = [depth for depth in depths if not plain[depth][1] >= 2 * CHANCE]  # or NaN
     if failed:
         depth = failed[0]
         least = mean_at(bound, "without norm", depth)[0]
