@@ -13,8 +13,8 @@ eigenvalues fall exponentially with depth, without end.  So the numerical rank k
 depth after r and the soft rank have converged.
 """
 
-# One figure per file.  Figures import from this package's `ensembles.py` and `trained_cases.py`, not
-# from each other.  Read `regularity_over_width.py` first; it is the shortest.
+# One figure per file.  Figures import from this package's `ensembles.py` and `trained_cases.py`,
+# not from each other.  Read `regularity_over_width.py` first; it is the shortest.
 
 from __future__ import annotations
 
