@@ -4,6 +4,7 @@ import inspect
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
@@ -19,7 +20,9 @@ def trial(run, monkeypatch):
     """Run a function as the command ``trial``."""
 
     def trial(function, *arguments):
-        monkeypatch.setattr(application, "COMMANDS", {"trial": function, "other": function})
+        monkeypatch.setattr(application, "COMMANDS", ("trial", "info"))
+        module = SimpleNamespace(trial=function)
+        monkeypatch.setitem(sys.modules, "bnmc.cli.commands.trial", module)
         return run("trial", *arguments)
 
     return trial

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from bnmc.cli.command import Command
-from bnmc.cli.commands.backprop import backprop
-from bnmc.cli.commands.bench import bench
-from bnmc.cli.commands.certify import certify
-from bnmc.cli.commands.check import check
-from bnmc.cli.commands.compare_norms import compare_norms
-from bnmc.cli.commands.demo import demo
-from bnmc.cli.commands.figure import FigureCommand, figure
-from bnmc.cli.commands.fixed_point import fixed_point
-from bnmc.cli.commands.info import info
-from bnmc.cli.commands.inspect import inspect
-from bnmc.cli.commands.phase import phase
-from bnmc.cli.commands.rates import rates
-from bnmc.cli.commands.regularity import regularity
-from bnmc.cli.commands.simulate import simulate
-from bnmc.cli.commands.stability import stability
-from bnmc.cli.commands.width import width
+from bnmc.cli.commands.figure import FigureCommand
 
-#: The commands by name, in the order of the help.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "simulate": simulate,
-    "backprop": backprop,
-    "fixed-point": fixed_point,
-    "width": width,
-    "stability": stability,
-    "phase": phase,
-    "compare-norms": compare_norms,
-    "certify": certify,
-    "rates": rates,
-    "regularity": regularity,
-    "check": check,
-    "inspect": inspect,
-    "bench": bench,
-    "info": info,
-    "figure": figure,
-    "demo": demo,
-}
+#: The commands, in the order of the help. Each is the function of its name, in its own file.
+COMMANDS = (
+    *("simulate", "backprop", "fixed_point", "width", "stability", "phase", "compare_norms"),
+    *("certify", "rates", "regularity", "check", "inspect", "bench", "info", "figure", "demo"),
+)
 
 
 def application() -> typer.Typer:
@@ -55,8 +26,10 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_root)
-    for name, command in COMMANDS.items():
-        app.command(name, cls=FigureCommand if name == "figure" else Command)(command)
+    for name in COMMANDS:
+        function = getattr(importlib.import_module(f"bnmc.cli.commands.{name}"), name)
+        kind = FigureCommand if name == "figure" else Command
+        app.command(name.replace("_", "-"), cls=kind)(function)
     return app
 
 
