@@ -48,9 +48,9 @@ def fig_4(run: Run, sizes: Sizes) -> Experiment:
     batch normalization is not needed.
 
     Three powers p of the singular values are in print: −½ (eq. 6 and the code for convolutions), −1
-    (the code for perceptrons) and +½ (the text of a notebook); here p is −½.  The authors' matrices
-    are slices of orthogonal ones, and only nearly orthogonal; here they are orthogonal.  As theirs,
-    the orthogonal start has outputs near 0.
+    (the code for perceptrons) and +½ (the text of a notebook); here p is −½ by default.  The
+    authors' matrices are slices of orthogonal ones, and only nearly orthogonal; here they are
+    orthogonal.  As theirs, the orthogonal start has outputs near 0.
 
     Weights that undo the contraction of ReLU amplify gradients.  So the gradient by the first
     weights grows exponentially with depth, as with batch normalization, and deep networks need
