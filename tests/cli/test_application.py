@@ -22,7 +22,6 @@ def test_help_has_an_example(run, name):
         (("fixed-point", "--activation", "rulu"), "did you mean 'relu'"),
         (("certify", *CHAIN, "--replicates", "1"), "replicates: got 1"),
         (("certify", *CHAIN, "--norm", "none"), "norm: got 'none'"),
-        (("certify", *CHAIN, "--plot", "x.xyz"), "plot"),
         (("rates", "--batch", "1"), "batch"),
         (("check", "--samples", "x.txt"), "samples (by its suffix): got '.txt'"),
         (("regularity", "--gamma", "nan"), "gamma"),

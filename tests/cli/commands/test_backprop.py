@@ -39,7 +39,6 @@ def test_backprop(run, document_of, tmp_path):
     assert (status, err) == (0, "")
     assert out == f"{expected}\nseed 3\npicture: norms.svg\n"
     assert (tmp_path / "norms.svg").exists()
-    assert run(*SMALL, "--plot", "norms.svg")[0] == statuses.BAD_INPUT
 
 
 @pytest.mark.parametrize("loss", some(["cross-entropy", "squared"], "squared"))
@@ -77,7 +76,6 @@ def test_other_laws_of_weights(document_of):
         (("--loss", "squared", "--classes", "1"), "classes: got 1"),
         (("--classes", "3"), "classes: got 3"),
         (("--weights", "uniform", "--sampler", "conditional"), "sampler"),
-        (("--plot", "x.xyz"), "plot"),
         (("--depth", "0"), "depth: got 0"),
     ],
 )

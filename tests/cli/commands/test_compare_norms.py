@@ -38,7 +38,6 @@ def test_five_norms_are_the_default(document_of):
         (("--norm", "instance"), "norm"),
         (("--norm", "group(7)"), "norm"),
         (("--activation", "rellu"), "relu"),
-        (("--plot", "picture.txt"), "plot"),
     ],
 )
 def test_bad_options(run, options, word):

@@ -31,15 +31,6 @@ def test_list_is_a_name_and_what_it_shows_on_each_line(run):
     assert lines == [[name, experiments.describe(name)] for name in experiments.names()]
 
 
-def test_json_goes_to_a_json_file(run):
-    for arguments in (("bridging-1b", "--json", "out.txt"), ("bridging-1b", "--json=out.txt")):
-        status, out, err = run("figure", *arguments)
-        assert (status, out) == (2, "")
-        assert "json (by its suffix): got '.txt', allowed: .json" in err
-    status, out, _ = run("figure", "--json", "bridging-1b")
-    assert (status, json.loads(out)["name"]) == (0, "bridging-1b")
-
-
 def test_list_as_json(run):
     status, out, err = run("figure", "--list", "--json")
     assert (status, err) == (0, "")
@@ -60,20 +51,6 @@ def test_images_reach_the_experiment(run, monkeypatch, tmp_path):
     status, _, err = run("figure", "bridging-1b", "--data", str(tmp_path))
     assert status == 2
     assert "'bridging-1b' trains no network" in err
-
-
-def test_results_are_shown_even_if_the_picture_cannot_be_written(run, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
-    status, out, err = run("figure", "bridging-1b", "--plot", "a.png", "--json", "a.json")
-    assert status == 2
-    assert "No space left on device" in err
-    assert "slope of the distance" in out
-    assert "data: a.json" in out
-    with open("a.json") as file:
-        assert json.load(file)["name"] == "bridging-1b"
 
 
 def test_table_on_a_terminal(run, monkeypatch):
@@ -130,28 +107,9 @@ def test_files(run, tmp_path):
     assert document["variables"]["law"]["data"] == bridging.fig_1b().data["law"].values.tolist()
     assert (document["name"], document["seed"]) == ("bridging-1b", 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1b.json", "1b.svg"]
-    # What is there is not replaced unless asked, and that is known before any work.
-    for left in (arguments[:4], (*arguments[:2], *arguments[4:])):
-        status, out, err = run(*left)
-        assert (status, out) == (2, "")
-        assert "--force replaces it" in err
-    assert run(*arguments, "--force")[0] == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("bridging-1b", "--json"),
-        ("--json", "bridging-1b"),
-        ("bridging-1b", "--json", "-"),
-        ("--json", "--seed", "0", "bridging-1b"),
-    ],
-)
-def test_json_without_a_file_is_printed(run, tmp_path, arguments):
-    status, out, err = run("figure", *arguments)
-    assert (status, err) == (0, "")
-    assert json.loads(out)["findings"] == list(bridging.fig_1b().findings)
-    assert not list(tmp_path.iterdir())
+    # The name of a figure is no file.
+    status, out, _ = run("figure", "--json", "bridging-1b")
+    assert (status, json.loads(out)["name"]) == (0, "bridging-1b")
 
 
 def test_full_and_progress_are_handed_on(run, monkeypatch):
@@ -175,9 +133,6 @@ def test_full_and_progress_are_handed_on(run, monkeypatch):
         (("bridging1a",), "did you mean 'bridging-1a'?"),
         (("bridging-1b", "--seed", "-1"), "seed: got -1"),
         (("bridging-1b", "--threads", "0"), "threads: got 0"),
-        (("bridging-1b", "--plot", "x.xyz"), "plot (by its suffix)"),
-        (("bridging-1b", "--json", "no/x.json"), "json: got 'no/x.json'"),
-        (("bridging-1b", "--json=x.txt"), "json (by its suffix)"),
         (("bridging-1b", "--fast"), "No such option"),
     ],
 )

@@ -116,21 +116,6 @@ class TestJson:
             assert "a path other than that of the store" in err
             assert not Path("z.zarr").exists()
 
-    def test_results_are_shown_even_if_they_cannot_be_written(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        _, expected, _ = run("simulate", *SMALL)
-
-        def full(*_: object, **__: object) -> None:
-            raise OSError(28, "No space left on device", "run.npz")
-
-        monkeypatch.setattr(np, "savez", full)
-        monkeypatch.setattr(np, "savez_compressed", full)
-        status, out, err = run("simulate", *SMALL, "--output", "run.npz")
-        assert status == 2
-        assert "run.npz: No space left on device" in err
-        assert out.splitlines()[:8] == expected.splitlines()[:8]
-
     def test_a_place_that_cannot_be_written_to_is_refused_before_the_run(self, run: Run) -> None:
         for path in ("a" * 250 + ".npz", "/proc/run.npz"):
             status, out, err = run("simulate", *SMALL, "--output", path)
