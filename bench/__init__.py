@@ -1,1 +1,1 @@
-"""Benchmarks of bnmc; ``python -m bench --help`` from the root of the repository."""
+"""Benchmarks of bnmc: ``pytest bench`` from the root of the repository; see ``bench/README.md``."""

@@ -6,9 +6,9 @@ once through two.  The difference of the counts is a layer.  The Gram matrices t
 compared with those of the CPU, so the counted kernel computes the right numbers.
 
 An instruction counts once for each warp that issues it, whatever number of its threads take part.
-`python -m bench instructions` prints the count by the parts of a layer, which are the lines of the
-kernel that call them.  It needs `ptxas` (CUDA 12.0 or newer) on the path, and `nvdisasm` there or
-from the package `nvidia-cuda-nvdisasm`.
+The columns count by the parts of a layer, which are the lines of the kernel that call them, and by
+the most frequent instructions.  It needs `ptxas` (CUDA 12.0 or newer) on the path, and `nvdisasm`
+there or from the package `nvidia-cuda-nvdisasm`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from bench.report import Floor, Report, Table
+import pytest
 
 WIDTH, BATCH, MOST = 1000, 10, 22_000
 CAPABILITY = (9, 0)
@@ -37,36 +36,22 @@ ARGUMENTS = 0x210
 ALLOWED = 100 * 2 * 2.0**-23 * (np.sqrt(WIDTH) + 50)
 
 
-def benchmark(*, quick: bool = False) -> Report:
+@pytest.mark.skipif(
+    os.environ.get("NUMBA_ENABLE_CUDASIM") == "1", reason="NUMBA_ENABLE_CUDASIM is 1"
+)
+def test_layer(turns):
     """Count the instructions of a layer of width 1000 and batch 10, in float32."""
-    report = Report("instructions", measured=False)
     if missing := [name for name in ("ptxas", "nvdisasm") if not _tool(name)]:
-        report.tables.append(Table("not run", ["missing"], [[name] for name in missing]))
-        return report
-    if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
-        report.tables.append(Table("not run", ["reason"], [["NUMBA_ENABLE_CUDASIM is 1"]]))
-        return report
-    parts, names, difference, resources = count()
+        pytest.skip(f"{', '.join(missing)}: not found")
+    turns.group = f"Warp instructions of a layer ({WIDTH}, {BATCH}), float32, one chain"
+    parts, names, difference, resources = turns.timed("all", count)
     total = sum(parts.values())
-    report.tables += [
-        Table("assembled", ["what", "which"], [[key, value] for key, value in resources.items()]),
-        Table(
-            f"warp instructions of a layer ({WIDTH}, {BATCH}), float32, one chain",
-            ["part", "instructions", "of all"],
-            [[part, number, number / total] for part, number in parts.items()],
-        ),
-        Table(
-            "most frequent",
-            ["instruction", "count"],
-            [[name, number] for name, number in names.most_common(8 if quick else 25)],
-        ),
-    ]
-    report.floors += [
-        Floor("warp instructions of a layer", total, MOST, at_most=True),
-        Floor("difference of Gram matrices from the CPU's", difference, ALLOWED, at_most=True),
-        Floor("bytes of local memory", float(resources["bytes of local memory"]), 0, at_most=True),
-    ]
-    return report
+    turns.add("all", resources)
+    turns.hold("all", "instructions", total, at_most=MOST)
+    turns.hold("all", "difference of Gram matrices from the CPU's", difference, at_most=ALLOWED)
+    turns.hold("all", "bytes of local memory", resources["bytes of local memory"], at_most=0)
+    turns.add("all", dict(parts))
+    turns.add("all", {f"{name} in all": number for name, number in names.most_common(25)})
 
 
 def count() -> tuple[dict[str, int], Counter[str], float, dict[str, Any]]:

@@ -1,15 +1,14 @@
 """The memory of runs: what `simulate` estimates before it begins, against the measured peak.
 
 Each shape has a process of its own.  After a small run has compiled the kernels, a run is made
-while a thread reads the resident set, and then the same run while `tracemalloc` counts the arrays.
-The resident set includes what tracemalloc does not count, such as buffers of BLAS, and lacks pages
-that were free before.
+while its resident set is watched, and then the same run while `tracemalloc` counts the arrays.  The
+resident set includes what tracemalloc does not count, such as buffers of BLAS, and lacks pages that
+were free before.
 """
 
-from __future__ import annotations
+import pytest
 
-import bench.startup as startup
-from bench.report import Cell, Floor, Report, Table
+from bench.children import CAN_WATCH, WATCHER, child
 
 #: Largest ratio of estimate and peak, and of peak and estimate.
 FACTOR = 1.3
@@ -54,7 +53,7 @@ SHAPES = {
 }  # fmt: skip
 
 PROGRAM = """
-import gc, json, os, shutil, tempfile, threading, time, tracemalloc, warnings
+import os, shutil, tempfile, tracemalloc, warnings
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import bnmc
@@ -66,10 +65,6 @@ warnings.simplefilter("ignore")
 
 def normals(*shape):
     return np.random.default_rng(0).standard_normal(shape)
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as executor:
     chain = {chain}
@@ -85,43 +80,30 @@ with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as executor:
         small["store"] = folder + "/small.zarr"
     narrow = Chain(64, 4, chain.activation, norm=chain.norm, skip=chain.skip)
     bnmc.simulate(narrow, 2, rng=0, **small)
-    gc.collect()
-    before, most, ended = resident(), [0], threading.Event()
-
-    def watch():
-        while not ended.is_set():
-            most[0] = max(most[0], resident())
-            time.sleep(0.001)
-
-    watching = threading.Thread(target=watch)
-    watching.start()
-    bnmc.simulate(chain, {depth}, rng=0, **options)
-    ended.set()
-    watching.join()
+    with Watch() as watch:
+        bnmc.simulate(chain, {depth}, rng=0, **options)
     shutil.rmtree(folder + "/run.zarr", ignore_errors=True)
     gc.collect()
     tracemalloc.start()
     bnmc.simulate(chain, {depth}, rng=0, **options)
     peak = tracemalloc.get_traced_memory()[1]
-print(json.dumps([needed, peak, most[0] - before]))
+print(json.dumps([needed / 1e6, peak / 1e6, watch.added]))
 """
 
 
-def add_memory(report: Report, quick: bool) -> None:
-    """The estimate of `simulate` against measured peaks, for a table of shapes."""
-    rows: list[list[Cell]] = []
-    worst = 1.0
-    for name, (chain, depth, options) in list(SHAPES.items())[:: 4 if quick else 1]:
-        program = PROGRAM.format(chain=chain, depth=depth, options=options)
-        needed, peak, resident = startup.child(program)
-        ratio = needed / peak
-        # The peak of tiles depends on the order in which threads finish: the estimate is for the
-        # latest.
-        tiled = "store=" in options or "executor=" in options
-        worst = max(worst, 1.0 / ratio, 1.0 if tiled else ratio)
-        rows.append([name, needed / 1e6, peak / 1e6, resident / 1e6, ratio])
-    headers = ["shape", "estimate MB", "peak of arrays MB", "resident MB", "estimate/peak"]
-    report.tables.append(Table("Estimated and measured memory", headers, rows))
-    report.floors.append(
-        Floor("factor between estimate and peak, at worst", worst, FACTOR, at_most=True)
-    )
+@pytest.mark.skipif(not CAN_WATCH, reason="the peak of a process cannot be reset")
+@pytest.mark.parametrize("name", SHAPES)
+def test_estimate(turns, name):
+    """The estimate of `simulate` against measured peaks."""
+    if turns.level and list(SHAPES).index(name) % turns.of(1, 4, len(SHAPES)):
+        pytest.skip("not in short runs")
+    chain, depth, options = SHAPES[name]
+    turns.group = "Estimated and measured memory"
+    program = WATCHER + PROGRAM.format(chain=chain, depth=depth, options=options)
+    needed, peak, resident = turns.timed(name, lambda: child(program))
+    turns.add(name, {"estimate MB": needed, "peak of arrays MB": peak, "resident MB": resident})
+    # The peak of tiles depends on the order in which threads finish: the estimate is for the
+    # latest.
+    tiled = "store=" in options or "executor=" in options
+    turns.hold(name, "estimate/peak", needed / peak, at_most=None if tiled else FACTOR)
+    turns.hold(name, "peak/estimate", peak / needed, at_most=FACTOR)
