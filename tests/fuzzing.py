@@ -15,11 +15,11 @@ import pickle
 import random
 import shutil
 import warnings
-import zipfile
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from damaging import HEADERS, archive, damage_store, damaged_bytes, header
 
 import bnmc
 from bnmc import bounds, cli, gram, infinite_width, invariant, mean_field, mixing, random_matrix
@@ -626,44 +626,18 @@ def _npy(array, allow_pickle=True):
     return file.getvalue()
 
 
-def _npz(members):
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
-    return file.getvalue()
-
-
-def _header(text, content=b"\x00" * 64):
-    text = text.encode("latin1")
-    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + content
-
-
-HEADERS = [
-    "{'descr': '<f8', 'fortran_order': False, 'shape': (2, 3)}",
-    "{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000, 1000000000)}",
-    "{'descr': '<f8', 'fortran_order': False, 'shape': (-1, 3)}",
-    "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3)}",
-    "{'descr': '<f8', 'fortran_order': 3, 'shape': (2.5, 3)}",
-    "{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (2, 3)}",
-    "{'descr': '<f8', 'shape': (2, 3)}",
-    "__import__('os').getpid()",
-    "(" * 3000,
-    "",
-]
-
-
 def hostile_bytes(rng, suffix, mark):
     """Return the content of a file: valid, damaged, or with code that unpickling would run."""
     payload = np.array([Payload(mark)], dtype=object)
     matrix = np.random.default_rng(rng.randrange(9)).normal(size=(3, 4))
     member = rng.choice([
         lambda: _npy(matrix), lambda: _npy(_plain(rng)), lambda: _npy(payload),
-        lambda: pickle.dumps(payload), lambda: _header(rng.choice(HEADERS)), lambda: b"",
+        lambda: pickle.dumps(payload), lambda: header(rng.choice(HEADERS)) + bytes(64),
+        lambda: b"",
     ])()  # fmt: skip
     if suffix == ".npz" and rng.random() < 0.9:
         names = rng.sample(["x.npy", "y.npy", "x", "../z.npy", ""], rng.choice([1, 1, 2]))
-        content = _npz({name: member for name in names if name})
+        content = archive({name: member for name in names if name})
     elif suffix == ".csv" and rng.random() < 0.9:
         fields = ["1", "2.5", "nan", "inf", "", "a", "1e999", "0x3", "\x00", "é", '"', "1_0", "-"]
         rows = [
@@ -673,31 +647,12 @@ def hostile_bytes(rng, suffix, mark):
         content = "\n".join(rows).encode(rng.choice(["utf-8", "utf-16", "latin1"]))
     else:
         content = member
-    return damaged(rng, content) if rng.random() < 0.5 else content
+    return damaged_bytes(rng, content) if rng.random() < 0.5 else content
 
 
 def _plain(rng):
     array = _array(rng)
     return np.asarray(array) if isinstance(array, (np.ndarray, list)) else np.zeros(3)
-
-
-def damaged(rng, content):
-    """Return the content with bytes removed, flipped, repeated or inserted."""
-    content = bytearray(content)
-    for _ in range(rng.choice([1, 1, 2, 8])):
-        if not content:
-            break
-        at = rng.randrange(len(content))
-        kind = rng.randrange(4)
-        if kind == 0:
-            del content[at:]
-        elif kind == 1:
-            content[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            content[at:at] = content[max(0, at - 9) : at]
-        else:
-            content[at : at + 4] = rng.randbytes(4)
-    return bytes(content)
 
 
 def _files(rng, folder, shown):
@@ -762,21 +717,7 @@ def _stores(rng, folder, shown):
     path = folder / "hostile.zarr"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(base, path)
-    inside = sorted(one for one in path.rglob("*") if one.is_file())
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        victim = rng.choice(inside)
-        shown.append(str(victim.relative_to(path)))
-        kind = rng.randrange(6)
-        if kind == 0:
-            victim.unlink(missing_ok=True)
-        elif kind == 1 and victim.exists():
-            other = rng.choice(inside)
-            if other.exists():
-                victim.write_bytes(other.read_bytes())
-        elif kind == 2:
-            victim.write_bytes(rng.randbytes(rng.randrange(200)))
-        elif victim.exists():
-            victim.write_bytes(damaged(rng, victim.read_bytes()))
+    damage_store(path, rng, shown)
     run = stored(path)
     for name, expected in _values().items():
         if not np.array_equal(run[name], expected):

@@ -5,8 +5,6 @@ is killed at a drawn event (a file that is opened, renamed or removed, or the be
 of the store), in the file of a tile, or at a drawn time.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import multiprocessing
@@ -15,21 +13,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import bnmc
-from bench.reliability.counting import Counting
-from bench.reliability.stored_runs import (
-    damaged,
-    die_with_parent,
-    finished,
-    many_tiles,
-    run,
-    same,
-)
-from bench.report import Report
+from reliability.processes import die_with_parent
+from reliability.stored_runs import damaged, finished, run, same
+
 from bnmc.errors import BnmcError, StoreInUseError
 from bnmc.simulation.store import store
 from bnmc.simulation.store.folder import Folder
@@ -47,42 +35,34 @@ PHASES = [
 EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.scandir", "os.truncate"}
 
 
-def add_names(report: Report, counting: Counting) -> None:
+def test_processes_that_resume_one_store(stores, numbers, option):
     """Kill processes until the count is reached, and check each store after each round."""
     expected = run(depth=DEPTH)
-    phases: collections.Counter[str] = collections.Counter()
     context = multiprocessing.get_context("fork")
-    with many_tiles() as folder, counting.until_interrupted():
-        (folder / "real").mkdir()
-        (folder / "linked").symlink_to(folder / "real")
-        run(folder / "real" / "warm.zarr", depth=DEPTH)
-        resume = functools.partial(_resume, expected)
-        events, life = _measured(context, folder, resume)
-        stores = 0
-        while not counting.is_over():
-            path = folder / "real" / f"run-{stores}.zarr"
-            rng = random.Random(f"{counting.seed} names {counting.next} {stores}")
-            before = finished(path)
-            killed, ended = _round(context, folder, path.name, rng, events, life, counting, resume)
-            phases.update(killed)
-            counting.next += len(killed)
-            after = finished(path)
-            if not before <= after or (after and damaged(path, expected)):
-                counting.findings.append(f"{path.name}: finished tiles are lost or have other bits")
-            if ended:
-                stores += 1
-                if not same(run(path, depth=DEPTH), expected):
-                    counting.findings.append(f"{path.name}: other values in the end")
-                left = [one.name for one in path.parent.glob(".*")]
-                if left:
-                    counting.findings.append(f"{path.name}: files remain: {left}")
-            counting.tell()
-    counting.ends.update({f"killed in the phase: {name}": phases[name] for name in PHASES})
-    counting.ends["stores that were finished"] = stores
-    counting.add_to(report, "kill -9 under three names of one store", "lost or mixed values")
+    (stores / "real").mkdir()
+    (stores / "linked").symlink_to(stores / "real")
+    run(stores / "real" / "warm.zarr", depth=DEPTH)
+    resume = functools.partial(_resume, expected)
+    events, life = _measured(context, stores, resume)
+    phases, rounds, number = collections.Counter(), 0, numbers("names").start
+    while number < numbers("names").stop:
+        path = stores / "real" / f"run-{rounds}.zarr"
+        rng = random.Random(f"{option('case-seed')} names {number} {rounds}")
+        before = finished(path)
+        killed, ended = _round(context, stores, path.name, rng, events, life, resume)
+        phases.update(killed)
+        number += len(killed)
+        after = finished(path)
+        assert before <= after, "finished tiles are lost"
+        assert not (after and damaged(path, expected)), "tiles with other bits"
+        if ended:
+            rounds += 1
+            assert same(run(path, depth=DEPTH), expected)
+            assert not list(path.parent.glob(".*"))
+    print(f"phases of the kills: {dict(phases)}; {rounds} stores were finished")
 
 
-def _measured(context: Any, folder: Path, resume: Callable[..., None]) -> tuple[int, float]:
+def _measured(context, folder, resume):
     """Return the events and the seconds of a run that makes its store."""
     state = context.Array("q", 2, lock=False)
     begun = time.perf_counter()
@@ -92,16 +72,7 @@ def _measured(context: Any, folder: Path, resume: Callable[..., None]) -> tuple[
     return int(state[0]), time.perf_counter() - begun
 
 
-def _round(
-    context: Any,
-    folder: Path,
-    name: str,
-    rng: random.Random,
-    events: int,
-    life: float,
-    counting: Counting,
-    resume: Callable[..., None],
-) -> tuple[list[str], bool]:
+def _round(context, folder, name, rng, events, life, resume):
     """Let three processes resume a store; return the phases of kills, and whether one finished."""
     spellings = [str(folder / "real" / name), str(folder / "linked" / name), f"./real/{name}"]
     rng.shuffle(spellings)
@@ -117,28 +88,25 @@ def _round(
         until = time.monotonic() + (rng.uniform(0.0, 2.0 * life) if how == "time" else LONGEST)
         children.append((child, state, how, until))
     killed, ended = [], False
-    for child, state, how, until in sorted(children, key=lambda one: one[3]):
+    for child, state, how, until in sorted(children, key=lambda each: each[3]):
         child.join(max(0.0, until - time.monotonic()))
-        if child.exitcode is None and how != "time":
-            counting.findings.append(f"{name}: a process hangs in the phase {PHASES[state[1]]}")
+        hangs = child.exitcode is None and how != "time"
         child.kill()
         child.join()
+        assert not hangs, f"{name}: a process hangs in the phase {PHASES[state[1]]}"
         if child.exitcode == -signal.SIGKILL:
             killed.append(PHASES[state[1]])
-        elif child.exitcode == 0:
-            counting.ends["processes that finished with the same values"] += 1
-            ended = True
-        else:
-            what = {OTHER_VALUES: "other values", RAISED: "an error"}.get(child.exitcode, "a crash")
-            said = (folder / "errors").read_text() if (folder / "errors").exists() else ""
-            counting.findings.append(f"{name}: {what}, status {child.exitcode}: {said[-200:]}")
+            continue
+        said = (folder / "errors").read_text() if (folder / "errors").exists() else ""
+        assert child.exitcode == 0, f"{name}: status {child.exitcode}: {said[-200:]}"
+        ended = True
     return killed, ended
 
 
 # --- in a process that is killed ----------------------------------------------------------------
 
 
-def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: str = ".") -> None:
+def _resume(expected, path, state, at, folder="."):
     """Resume a store, and die at the event of number `at`, or in the file of tile number -`at`.
 
     0 stands for neither.
@@ -150,8 +118,7 @@ def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: s
     until = time.monotonic() + LONGEST
     while True:
         try:
-            found = run(Path(path), depth=DEPTH)
-            is_same = same(found, expected)
+            is_same = same(run(Path(path), depth=DEPTH), expected)
         except StoreInUseError:
             if time.monotonic() < until:
                 time.sleep(0.005)
@@ -163,21 +130,21 @@ def _resume(expected: bnmc.Trajectory, path: str, state: Any, at: int, folder: s
         os._exit(0 if is_same else OTHER_VALUES)
 
 
-def _count_events(state: Any, at: int) -> None:
+def _count_events(state, at):
     """Count events and note the phase in `state`; die where `at` says, as in `_resume`."""
 
-    def count() -> None:
+    def count():
         state[0] += 1
         if state[0] == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def hook(event: str, _: Any) -> None:
+    def hook(event, _):
         if event in EVENTS:
             count()
 
-    def in_phase(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def in_phase(name, function):
         @functools.wraps(function)
-        def inner(*arguments: Any, **named: Any) -> Any:
+        def inner(*arguments, **named):
             former, state[1] = state[1], PHASES.index(name)
             count()
             try:
@@ -191,7 +158,7 @@ def _count_events(state: Any, at: int) -> None:
     replace = store.RunStore.replace
     files = 0
 
-    def torn(self: Any, name: str, content: bytes) -> Path:
+    def torn(self, name, content):
         """Write the file of a tile, or a part of it and die."""
         nonlocal files
         files += 1
@@ -201,7 +168,7 @@ def _count_events(state: Any, at: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return replace(self, name, content)
 
-    put: Any = setattr  # the methods of the package are replaced in this process only
+    put = setattr  # the methods of the package are replaced in this process only
     put(store.RunStore, "__init__", in_phase("opening", store.RunStore.__init__))
     put(store.RunStore, "_document", in_phase("creation", store.RunStore._document))
     put(store.RunStore, "put", in_phase("values", store.RunStore.put))

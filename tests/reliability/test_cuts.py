@@ -4,40 +4,32 @@ A chain is drawn from a fixed list of activations, so that kernels compile once.
 one thread and in one piece, is the reference of `CUTS` cuttings.
 """
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import random
 import shutil
-import tempfile
-import threading
 import warnings
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from reliability.processes import die_with_parent
 
 import bnmc
-from bench.reliability.counting import Counting
-from bench.reliability.stored_runs import die_with_parent
-from bench.report import Report
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.start import prepare
 from bnmc.errors import BnmcError
 from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
 from bnmc.simulation.engine import pairs
-from bnmc.simulation.runs import Run
 from bnmc.simulation.tiles import Grid
 
 #: Cuttings of one drawn chain.
-CUTS = 100
+CUTS = 20
 
 NORMS = ["batch", "batch-uncentred", "none"]
 #: Norms over the features, whose layers take two passes.
@@ -48,32 +40,31 @@ LAWS = ["gaussian", "uniform", "rademacher"]
 SAMPLERS = ["conditional", "weights", "factor", "passes", "pairs"]
 
 
-def add_cuts(report: Report, counting: Counting) -> None:
+def test_cuts_change_no_bit(numbers, option, tmp_path):
     """Cut the work of drawn chains, and compare values and final states bit by bit."""
     # A run in another thread than the main one needs no thread of its own for Ctrl-C.
-    thread = threading.Thread(target=_count, args=(counting,))
-    with counting.until_interrupted():
-        thread.start()
-        thread.join()
-    counting.add_to(report, "Drawn cuts of work", "values or states of other bits")
+    with ThreadPoolExecutor(1) as thread, Tools(tmp_path) as tools:
+        count = functools.partial(problems, numbers("cuts"), option("case-seed"), tools)
+        findings = thread.submit(count).result()
+    assert not findings, "\n".join(findings)
 
 
-def _count(counting: Counting) -> None:
-    with warnings.catch_warnings(), Tools() as tools:
+def problems(numbers, seed, tools):
+    """Return what differs, by case."""
+    findings = []
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", bnmc.errors.PrecisionWarning)
-        for number in counting.numbers():
-            drawn = drawn_chain(counting.seed, number // CUTS)
-            rng = random.Random(f"{counting.seed} cut {number}")
-            cut = cut_pairs if drawn.sampler == "pairs" else cut_run
+        for number in numbers:
+            case = drawn_chain(seed, number // CUTS)
+            rng = random.Random(f"{seed} cut {number}")
+            cut = cut_pairs if case.sampler == "pairs" else cut_run
             try:
-                problem = cut(drawn, rng, tools, counting)
+                problem = cut(case, rng, tools)
             except BnmcError as error:
                 problem = f"{type(error).__name__}: {error}"
-            counting.ends[f"sampler {drawn.sampler}"] += 1
-            counting.ends[f"norm {drawn.chain.norm}"] += 1
-            counting.ends[f"dtype {drawn.options.get('dtype', 'float64')}"] += 1
             if problem:
-                counting.findings.append(f"cut {number}: {problem}: {drawn}")
+                findings.append(f"cut {number}: {problem}: {case}")
+    return findings
 
 
 @dataclass
@@ -88,31 +79,31 @@ class Drawn:
 
 
 @lru_cache(maxsize=2)
-def drawn_chain(seed: int, number: int) -> Drawn:
+def drawn_chain(seed, number):
     """Return a drawn chain with its reference; chains whose reference raises are drawn again."""
     for attempt in range(1000):
         rng = random.Random(f"{seed} chain {number} {attempt}")
-        drawn = _drawn(rng, SAMPLERS[number % len(SAMPLERS)])
+        case = _drawn(rng, SAMPLERS[number % len(SAMPLERS)])
         try:
-            if drawn.sampler == "pairs":
-                drawn.whole = met(drawn, 0, drawn.options["replicates"])
+            if case.sampler == "pairs":
+                case.whole = met(case, 0, case.options["replicates"])
             else:
-                drawn.whole = bnmc.simulate(
-                    drawn.chain, drawn.depth, threads=1, backend="cpu", **drawn.options
+                case.whole = bnmc.simulate(
+                    case.chain, case.depth, threads=1, backend="cpu", **case.options
                 )
         except BnmcError:  # a row without variance, or no range without a norm
             continue
-        return drawn
+        return case
     raise AssertionError("no chain runs")
 
 
-def _drawn(rng: random.Random, sampler: str) -> Drawn:
+def _drawn(rng, sampler):
     width, batch = rng.choice([2, 4, 8, 12, 20, 66]), rng.randrange(2, 5)
     if sampler == "pairs":
         activation = rng.choice(["relu", "tanh"])
         chain = bnmc.Chain(rng.randrange(12, 24), batch, activation, norm=rng.choice(NORMS[:2]))
         return Drawn(sampler, chain, 400, {"lag": rng.randrange(1, 40), "replicates": 12})
-    parts: dict[str, Any] = {"activation": rng.choice(ACTIVATIONS), "norm": rng.choice(NORMS)}
+    parts = {"activation": rng.choice(ACTIVATIONS), "norm": rng.choice(NORMS)}
     skip = rng.choice([0.0, 0.0, 0.5, 1.0])
     gain = rng.choice([1.0, 1.0, 0.7, -1.5, 2.0**-20])
     if sampler == "factor":
@@ -125,7 +116,7 @@ def _drawn(rng: random.Random, sampler: str) -> Drawn:
         parts["weights"] = rng.choice(LAWS)
     eps = 0.0 if parts["norm"] == "none" else rng.choice([0.0, 0.0, 1e-5, 0.1])
     chain = bnmc.Chain(width, batch, skip=skip, gain=gain, eps=eps, **parts)
-    options: dict[str, Any] = {
+    options = {
         "rng": rng.randrange(2**32), "chains": rng.randrange(1, 7),
         "dtype": rng.choice(["float64", "float32"]),
         "sampler": sampler if sampler in ("conditional", "weights") else "auto",
@@ -142,7 +133,7 @@ def _drawn(rng: random.Random, sampler: str) -> Drawn:
     return Drawn(sampler, chain, rng.randrange(3, 60), options)
 
 
-def _start(rng: random.Random, chain: bnmc.Chain, inputs: int | None) -> Any:
+def _start(rng, chain, inputs):
     kind = rng.choice(["gaussian", "collinear", "array"])
     if kind != "array":
         return kind
@@ -156,16 +147,14 @@ def _start(rng: random.Random, chain: bnmc.Chain, inputs: int | None) -> Any:
 class Tools(contextlib.ExitStack):
     """Executors of all cuts, and a folder for stores."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder):
         super().__init__()
-        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
-        self.threads: list[Executor] = [
-            self.enter_context(ThreadPoolExecutor(count)) for count in range(1, 5)
-        ]
-        self._processes: Executor | None = None
+        self.folder = folder
+        self.threads = [self.enter_context(ThreadPoolExecutor(count)) for count in range(1, 5)]
+        self._processes = None
 
     @property
-    def processes(self) -> Executor:
+    def processes(self):
         """A worker process, which starts when it is first needed."""
         if self._processes is None:
             context = multiprocessing.get_context("spawn")
@@ -174,17 +163,16 @@ class Tools(contextlib.ExitStack):
         return self._processes
 
 
-def cut_run(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) -> str:
+def cut_run(case, rng, tools):
     """Run a chain in drawn pieces; return what differs from the reference, or nothing."""
-    layers = sorted(rng.sample(range(drawn.depth + 1), rng.choice([0, 1, 1, 2])))
-    names = drawn.options["observables"]
-    options = {**drawn.options}
+    layers = sorted(rng.sample(range(case.depth + 1), rng.choice([0, 1, 1, 2])))
+    names = case.options["observables"]
+    options = {**case.options}
     layer, is_dense = 0, True
-    for last in (*layers, drawn.depth):
-        how: dict[str, Any] = {"threads": rng.randrange(1, 5), "every": rng.choice([1, 1, 2, 5])}
+    for last in (*layers, case.depth):
+        how = {"threads": rng.randrange(1, 5), "every": rng.choice([1, 1, 2, 5])}
         is_dense &= how["every"] == 1
         kind = rng.choices(["none", "threads", "store", "process"], [65, 33, 1.5, 0.5])[0]
-        counting.ends[f"pieces, executor {kind}"] += 1
         if kind == "threads":
             how["executor"] = rng.choice(tools.threads)
         elif kind == "process":
@@ -192,33 +180,33 @@ def cut_run(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) 
         elif kind == "store":
             how["store"] = tools.folder / "run.zarr"
         with drawn_division(rng):
-            part = bnmc.simulate(drawn.chain, last - layer, backend="cpu", **options, **how)
+            part = bnmc.simulate(case.chain, last - layer, backend="cpu", **options, **how)
         for name in names:
-            if not np.array_equal(part[name], drawn.whole[name][:, part.layers]):
+            if not np.array_equal(part[name], case.whole[name][:, part.layers]):
                 return f"{name} of layers {layer} to {last} with {how}"
         if kind == "store":
             shutil.rmtree(how["store"])
         options = {key: options[key] for key in ("observables", "sampler", "dtype", "inputs")}
         options["initial"], layer = part.final_state, last
-    found, expected = part.final_state.arrays, drawn.whole.final_state.arrays
+    result, expected = part.final_state.arrays, case.whole.final_state.arrays
     for name, values in expected.items():
         if name == "unresolved" and not is_dense:  # counts recorded layers only
             continue
-        if not np.array_equal(found[name], values):
+        if not np.array_equal(result[name], values):
             return f"state {name} after cuts at {layers}"
-    if part.final_state.layer != drawn.depth or found.keys() != expected.keys():
+    if part.final_state.layer != case.depth or result.keys() != expected.keys():
         return "another kind of state"
     return ""
 
 
 @contextlib.contextmanager
-def drawn_division(rng: random.Random) -> Iterator[None]:
+def drawn_division(rng):
     """Divide runs into tiles, tasks and shared layers of drawn sizes meanwhile."""
     former = simulating.grid_of, segment.TASK_SECONDS, segment.SHARED_LAYER_SECONDS
     brief = simulating.BRIEF_SECONDS
     part, block = rng.randrange(1, 5), rng.choice([1, 2, 3, 7, 20])
 
-    def grid_of(run: Run, *_: Any) -> Grid:
+    def grid_of(run, *_):
         recorded = run.recorded
         return Grid.of_slots(
             run.chains, recorded, min(part, run.chains), min(block, recorded.count)
@@ -238,31 +226,30 @@ def drawn_division(rng: random.Random) -> Iterator[None]:
 # --- cuts of coupled pairs --------------------------------------------------------------------
 
 
-def met(drawn: Drawn, first: int, last: int, traced: int = 1) -> pairs.Meetings:
+def met(case, first, last, traced=1):
     """Let some pairs of a chain meet."""
-    start = prepare(drawn.chain, "gaussian", 1, None)
-    lag = drawn.options["lag"]
-    return pairs.meet(drawn.chain, start, 2026, first, last, lag, drawn.depth, traced)
+    start = prepare(case.chain, "gaussian", 1, None)
+    lag = case.options["lag"]
+    return pairs.meet(case.chain, start, 2026, first, last, lag, case.depth, traced)
 
 
-def cut_pairs(drawn: Drawn, rng: random.Random, tools: Tools, counting: Counting) -> str:
+def cut_pairs(case, rng, tools):
     """Divide pairs into drawn ranges, and layers into drawn blocks."""
-    count = drawn.options["replicates"]
+    count = case.options["replicates"]
     ends = [0, *sorted(rng.sample(range(1, count), rng.randrange(4))), count]
     former, pairs.BLOCK_LAYERS = pairs.BLOCK_LAYERS, rng.choice([1, 5, 32, 100])
     try:
-        tasks = [(drawn, a, b, int(a == 0)) for a, b in itertools.pairwise(ends)]
-        found = pairs.joined(list(rng.choice(tools.threads).map(met, *zip(*tasks, strict=True))))
+        tasks = [(case, a, b, int(a == 0)) for a, b in itertools.pairwise(ends)]
+        result = pairs.joined(list(rng.choice(tools.threads).map(met, *zip(*tasks, strict=True))))
     finally:
         pairs.BLOCK_LAYERS = former
-    counting.ends["pieces of pairs"] += len(tasks)
     for name in ("layers", "tries", "refusals", "degenerate"):
-        if not np.array_equal(getattr(found, name), getattr(drawn.whole, name)):
+        if not np.array_equal(getattr(result, name), getattr(case.whole, name)):
             return f"{name} of the pairs"
     # The trace goes on until all pairs of a range have met.
-    common = min(found.distance.shape[1], drawn.whole.distance.shape[1])
+    common = min(result.distance.shape[1], case.whole.distance.shape[1])
     for name in ("distance", "pivot"):
-        one, other = getattr(found, name)[:, :common], getattr(drawn.whole, name)[:, :common]
-        if not np.array_equal(one, other, equal_nan=True):
+        first, second = (getattr(each, name)[:, :common] for each in (result, case.whole))
+        if not np.array_equal(first, second, equal_nan=True):
             return f"{name} of the first pair"
     return ""
