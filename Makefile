@@ -32,7 +32,7 @@ help:
 	@echo "make wheel      the wheel for this platform, with compiled kernels (minutes), in dist"
 	@echo "make smoke      the wheel in a new environment, by the interpreter PYTHON"
 	@echo "make mutants    small faults in changed files: which ones do the tests find?"
-	@echo "make bench      benchmarks, with NumPy, PyTorch and JAX for comparison"
+	@echo "make bench      the main benchmark, beside NumPy, PyTorch and JAX; others by ARGS"
 	@echo "make clean      remove the environment and all caches"
 
 # Each of the two workers has one core: threads of BLAS and PyTorch would wait for each other.
@@ -73,8 +73,9 @@ docs-full:
 demo: $(VENV)/.demo
 	$(BIN)/bnmc demo $(ARGS)
 
+# The main table; `make ARGS="-k gradients" bench` runs other ones, `make ARGS=-v bench` all.
 bench: $(VENV)/.bench
-	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m pytest $(if $(ARGS),bench $(ARGS),bench/bench_simulate.py)
 
 # It carries kernels for x86-64-v3 and x86-64-v4, for the versions of Python and Numba of PYTHON's
 # environment; `make ARGS=-Ckernels=none wheel` makes the wheel for all other machines.

@@ -7,11 +7,12 @@ cycle, which should be 2 where a core has two units of that width.
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bench.roofline import DTYPES, STEPS, Rates, multiply_add_runs
+from bench.roofline import DTYPES, STEPS, Rates
 from bench.turns import BILLIONS, Candidate
 from bnmc._kernels.cpu.peaks import fma_kernel, vector_registers
 
@@ -25,9 +26,12 @@ def test_peaks(turns, dtype):
     alone, together = Rates(dtype, 1), Rates(dtype)
     turns.group = f"Peaks of this machine, {dtype}, vectors of {bits} bits"
     with ThreadPoolExecutor(together.threads) as pool:
-        dependent = Candidate("dependent FMAs", multiply_add_runs(dtype, bits, 1), STEPS, BILLIONS)
-        single = alone.candidates(pool)[1]
-        single = Candidate("flops of one core", single.make, single.units, BILLIONS)
+        kernel = fma_kernel(dtype, bits, 1)
+        dependent = Candidate(
+            "dependent FMAs",
+            lambda times: lambda: kernel(times * STEPS, 0.5, 0.25), STEPS, BILLIONS,
+        )  # fmt: skip
+        single = replace(alone.candidates(pool)[1], name="flops of one core")
         candidates = [dependent, single, *together.candidates(pool)]
         timings = turns(candidates, rounds=turns.of(9, 3), seconds=0.1)
     clock = FMA_LATENCY_CYCLES / timings[dependent.name].median

@@ -226,7 +226,7 @@ def levels(step, chain, seed, rows=None):
     test = SequentialTest(step, chain, np.random.default_rng(seed))
     if rows is None:
         rows = inspect.signature(assert_same_law).parameters["rows"].default
-    stages = list(numbers_of_calls(chain, rows))
+    stages = numbers_of_calls(chain, rows)
     for calls in stages:
         judgements = judged(test.claims_after(calls), 0.5)
         clearest = min(judgements, key=lambda row: (float(row.adjusted or 0.0), row.p_value or 0.0))

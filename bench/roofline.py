@@ -10,19 +10,14 @@ as wide as the machine has them, each step ``x <- x * factor + offset``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from bench.turns import BILLIONS, THREADS, Candidate, Run, Timing, Timings, at_once
-from bnmc._kernels.cpu import memory
-from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, vector_registers
-from bnmc.testing.machine_limits import layer_flops, layer_normals
+from bnmc.testing.machine_limits import layer_seconds, peak_normals, peak_operations
 
 DTYPES = ("float32", "float64")
+#: Steps of multiply-adds in a unit of repetition.
 STEPS = 20_000
 
 
@@ -43,21 +38,19 @@ class Rates:
 
     def candidates(self, pool: ThreadPoolExecutor) -> list[Candidate]:
         """The library's normal kernel, and multiply-adds: units are a normal and an operation."""
-        makers = [library_normals(self.dtype, seed) for seed in range(self.threads)]
-        bits, accumulators = vector_registers()
-        lanes = bits // np.dtype(self.dtype).itemsize // 8
-        operations = self.threads * STEPS * 2.0 * lanes * accumulators
-        multiply_adds = multiply_add_runs(self.dtype, bits, accumulators)
+        normals = [peak_normals(self.dtype, seed) for seed in range(self.threads)]
+        operations = peak_operations(self.dtype)
 
         def fill(times: int) -> Run:
-            return at_once([maker(times) for maker in makers], pool)
+            return at_once([lambda peak=peak: peak.run(times) for peak in normals], pool)
 
         def multiply(times: int) -> Run:
-            return at_once([multiply_adds(times)] * self.threads, pool)
+            return at_once([lambda: operations.run(times * STEPS)] * self.threads, pool)
 
+        units = self.threads * normals[0].units, self.threads * STEPS * operations.units
         return [
-            Candidate(self.normals, fill, self.threads * NORMALS, BILLIONS),
-            Candidate(self.flops, multiply, operations, BILLIONS),
+            Candidate(self.normals, fill, units[0], BILLIONS),
+            Candidate(self.flops, multiply, units[1], BILLIONS),
         ]
 
     def layer(
@@ -68,25 +61,8 @@ class Rates:
         With `drawn`, only normals count that the conditional sampler draws under centred
         normalization: width (batch - 1).
         """
-        normals = layer_normals(width, batch, sampler)
-        if drawn and sampler == "conditional":
-            normals -= width
-        flops = layer_flops(width, batch, sampler)
+        fewer = width if drawn and sampler == "conditional" else 0
         pairs = zip(timings[self.normals].seconds, timings[self.flops].seconds, strict=True)
-        return Timing(tuple(normals * a + flops * b for a, b in pairs))
-
-
-def library_normals(dtype: str, seed: int) -> Callable[[int], Run]:
-    """For `Candidate.make`: fill a block so many times from the kernel that the samplers use.
-
-    The repetitions are in compiled code, as in the samplers, and so is the size of the block,
-    which stays in the level-1 cache.
-    """
-    out = memory.aligned_zeros((PLACES,), dtype)
-    return lambda times: lambda: fill_blocks(out, times, np.uint32(seed))
-
-
-def multiply_add_runs(dtype: str, bits: int, accumulators: int) -> Callable[[int], Run]:
-    """For `Candidate.make`: so many times `STEPS` multiply-adds of each accumulator."""
-    kernel: Any = fma_kernel(dtype, bits, accumulators)
-    return lambda times: lambda: kernel(times * STEPS, 0.5, 0.25)
+        return Timing(
+            tuple(layer_seconds(width, batch, sampler, *pair) - fewer * pair[0] for pair in pairs)
+        )

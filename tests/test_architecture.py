@@ -54,13 +54,14 @@ MOST_LINES = 120
 TYPING_CIRCLES = ()
 #: Functions of more than `MOST_LINES` lines, as "folder/file.py: function".
 LONG_FUNCTIONS = ()
-#: Folders of the tests that test no package: a program that uses `bnmc`, and reference results.
-OTHER_FOLDERS = ("downstream", "reference")
+#: Folders of the tests that test no package: a program that uses `bnmc`, reference results, and
+#: tests of runs that are killed, cut and damaged.
+OTHER_FOLDERS = ("downstream", "reference", "reliability")
 #: Test files that belong to no single file, each with the reason.
 CROSS_CUTTING = {
     "test_architecture.py": "reads the sources of all packages",
     "test_bad_input.py": "calls all public functions with invalid arguments",
-    "test_bench.py": "checks the imports of the benchmarks",
+    "test_bench.py": "runs the benchmarks at tiny sizes",
     "test_concurrency.py": "runs simulations and estimators in several threads and processes",
     "test_docs.py": "runs the code of the documentation",
     "test_downstream.py": "builds and installs the package",

@@ -1,49 +1,166 @@
-"""The benchmarks: every name that they import from the package exists; the emulator of GPU code."""
+"""The benchmarks run at tiny sizes, keep their floors, and compare; the emulator of GPU code."""
 
-import ast
 import importlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-BENCH = Path(__file__).parents[1] / "bench"
-FILES = sorted(BENCH.rglob("*.py"))
+ROOT = Path(__file__).parents[1]
+BENCH = ROOT / "bench"
+FILES = sorted(BENCH.glob("bench_*.py"))
+
+pytestmark = [
+    pytest.mark.skipif(not FILES, reason="the benchmarks are not here"),
+    pytest.mark.untraced,
+]
+
+#: Files whose tiny runs take seconds together; the others compile for longer.
+FAST = ("bench_normals", "bench_regularity", "bench_roofline", "bench_scaling")
 
 
-@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
-def test_imports():
-    missing = []
+@pytest.fixture
+def bench(monkeypatch):
+    """Return a function that imports a module of the benchmarks."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    return lambda name: importlib.import_module(f"bench.{name}")
+
+
+def run(*arguments, **options):
+    """Run pytest on benchmarks in a process of their own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, timeout=1200, **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        FAST,
+        *(pytest.param((path.stem,), id=path.stem, marks=pytest.mark.slow)
+          for path in FILES if path.stem not in FAST),
+    ],
+)  # fmt: skip
+def test_every_benchmark_runs_at_tiny_sizes(names):
+    done = run(*(BENCH / f"{name}.py" for name in names), "--benchmark-disable")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_benchmarks_import_is_there(bench):
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            for module, name in imported(node):
-                if module.split(".")[0] == "bnmc" and not is_there(module, name):
-                    missing.append(f"{path.name}:{node.lineno}: {module}: {name}")
-    assert not missing, "\n".join(missing)
+        bench(path.stem)
 
 
-def imported(node):
-    """Yield modules with the name imported from each, None for the module itself."""
-    if isinstance(node, ast.Import):
-        yield from ((alias.name, None) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        yield from ((node.module, alias.name) for alias in node.names)
+EXAMPLE = """
+from functools import partial
+from time import sleep
+
+from bench.turns import Candidate, repeating
 
 
-def is_there(module, name):
-    try:
-        found = importlib.import_module(module)
-        if name is not None and not hasattr(found, name):
-            importlib.import_module(f"{module}.{name}")
-    except ImportError:
-        return False
-    return True
+def test_sleep(turns):
+    turns.group = "sleeping"
+    naps = [Candidate(name, repeating(partial(sleep, seconds)))
+            for name, seconds in (("short", 0.01), ("long", 0.03))]
+    timings = turns(naps, rounds=3, seconds=0.01)
+    ratio = timings["short"].speed_over(timings["long"])
+    turns.hold("short", "x long", ratio, at_least={limit})
+    assert turns.timed("call", lambda: 17) == 17
+"""
 
 
-def test_missing_names_are_found():
-    assert is_there("bnmc.kernels", "c")
-    assert not is_there("bnmc.kernels", "no_such_name")
-    assert not is_there("bnmc.no_such_module", None)
+@pytest.mark.parametrize(
+    ("limit", "options", "status"), [(1.5, (), 0), (1000, (), 1), (1000, ("--quick",), 0)]
+)
+def test_a_missed_floor_fails_a_full_run(limit, options, status, tmp_path):
+    """And the file has samples, ratios and floors, and can be compared with."""
+    path, file = tmp_path / "bench_example.py", tmp_path / "example.json"
+    path.write_text(EXAMPLE.replace("{limit}", f"{limit}"))
+    settings = ("-c", BENCH / "pytest.ini", "--rootdir", tmp_path, "-p", "bench.conftest")
+    arguments = (path, *settings, *options, f"--benchmark-json={file}")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = run(*arguments, env=environment)
+    assert done.returncode == status, done.stdout + done.stderr
+    document = json.loads(file.read_text())
+    entries = {entry["name"]: entry for entry in document["benchmarks"]}
+    assert list(entries) == ["short", "long", "call"]
+    assert {entry["group"] for entry in entries.values()} == {"sleeping"}
+    assert len(entries["short"]["stats"]["data"]) == 3
+    assert 0.01 <= entries["short"]["stats"]["min"] < entries["long"]["stats"]["min"]
+    info = entries["short"]["extra_info"]
+    assert info["floors"] == {"x long": [">=", limit]}
+    assert 1.5 < info["x long"] < 4.0
+    assert info["us"] == pytest.approx(1e6 * entries["short"]["stats"]["median"])
+    assert max(info["processor"]) < 0.01  # it sleeps
+    assert document["machine_info"]["cores"] >= 1
+    assert document["quick"] == bool(options)
+    assert ("MISSED" in done.stdout) == (limit == 1000)
+    if limit == 1000:
+        return
+    for entry in document["benchmarks"]:
+        entry["stats"]["median"] /= 10.0
+    file.write_text(json.dumps(document))
+    compared = (f"--benchmark-compare={file}", "--benchmark-compare-fail=median:50%")
+    done = run(path, *settings, *compared, env=environment)
+    assert done.returncode != 0
+    assert "Performance has regressed" in done.stderr + done.stdout
+
+
+def test_speeds_are_medians_of_the_ratios_within_rounds(bench):
+    timing = bench("turns").Timing
+    ours, theirs = timing((1.0, 2.0, 4.0)), timing((3.0, 4.0, 40.0))
+    assert ours.speed_over(theirs) == 3.0  # of 3, 2 and 10; the ratio of the medians is 2
+
+
+def test_tables_and_floors_of_a_file(bench):
+    turns = bench("turns")
+    info = {"us": 2.0, "ratio": 3.5, "floors": {"ratio": ["<=", 3.0]}, "processor": [1.0]}
+    entries = [
+        {"group": "a", "name": "ours", "extra_info": info},
+        {"group": "a", "name": "theirs", "extra_info": {"us": 7.0}},
+    ]
+    (table,) = turns.tables(entries)
+    assert list(table.cells()) == [["", "us", "ratio"], ["ours", "2", "3.5"], ["theirs", "7", ""]]
+    assert turns.floor_lines(entries) == ["MISSED  a: ours: ratio: 3.5 <= 3"]
+    info["ratio"] = float("nan")
+    assert turns.floor_lines(entries)[0].startswith("MISSED")
+
+
+def test_results_are_files_of_pytest_benchmark(bench):
+    """Each has date, machine and commit; tables show at least one number."""
+    files = sorted((BENCH / "results").glob("*.json"))
+    assert files
+    for path in files:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert {"machine_info", "commit_info", "datetime", "quick", "command"} <= set(document)
+        assert path.name.startswith(document["datetime"][:10]), path.name
+        assert bench("turns").tables(document["benchmarks"]), path.name
+
+
+@pytest.mark.parametrize(
+    ("sampler", "drawn", "normals"),
+    [("conditional", False, 10_000), ("conditional", True, 9000), ("weights", True, 10**6)],
+)
+def test_the_roofline_can_count_drawn_normals_alone(bench, sampler, drawn, normals):
+    """Of width d and batch n, a centred conditional layer draws d (n - 1) normals."""
+    rates, timing = bench("roofline").Rates("float32"), bench("turns").Timing
+    measured = {rates.normals: timing((1.0,)), rates.flops: timing((0.0,))}
+    layer = rates.layer(measured, width=1000, batch=10, sampler=sampler, drawn=drawn)
+    assert layer.seconds == (normals,)
+
+
+def test_a_watcher_sees_an_allocation(bench):
+    children = bench("children")
+    if not children.CAN_WATCH:
+        pytest.skip("the peak of a process cannot be reset")
+    memory = children.memory_of("", "bytearray(b'1') * 50_000_000")
+    assert 49.0 < memory["added"] < 56.0
+    assert memory["peak"] > memory["added"]
 
 
 #: Thread t counts to max(t, 1) and writes this to place t of shared memory.
@@ -64,57 +181,11 @@ LISTING = """
 """
 
 
-@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
-def test_the_emulator_counts_instructions_of_warps(monkeypatch):
-    monkeypatch.syspath_prepend(BENCH.parent)
-    program = importlib.import_module("bench.sass.program").Program.of_listing(LISTING)
-    state = importlib.import_module("bench.sass.state")
-    memory = state.Memory(*(np.zeros(1024, np.uint32) for _ in range(3)))
-    issued = importlib.import_module("bench.sass.run").run(program, memory, 64)
+def test_the_emulator_counts_instructions_of_warps(bench):
+    program = bench("sass.program").Program.of_listing(LISTING)
+    memory = bench("sass.state").Memory(*(np.zeros(1024, np.uint32) for _ in range(3)))
+    issued = bench("sass.run").run(program, memory, 64)
     assert np.array_equal(memory.shared[256:320], np.maximum(np.arange(64), 1))
     # The first warp goes round 31 times, the second one 63 times.  Threads that have left the loop
     # wait for the others, because these have a lower address.
     assert list(issued) == [2, 2, 2, 2, 94, 94, 94, 2, 2, 2, 2]
-
-
-@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
-def test_finished_cases_are_kept(tmp_path, monkeypatch, capsys):
-    """A line that a killed run left half written is made again, and so are other cases."""
-    monkeypatch.syspath_prepend(str(BENCH.parent))
-    cases = importlib.import_module("bench.unfinished").Cases
-    made = []
-
-    def row(case):
-        return lambda: made.append(case) or [case, 0.1, None]
-
-    first = cases("x", tmp_path)
-    for case in ("a", "b"):
-        first.row(case, row(case))
-    file = tmp_path / "x.jsonl"
-    file.write_text(file.read_text()[:-4])
-    second = cases("x", tmp_path)
-    assert [second.row(case, row(case))[0] for case in ("a", "b", "c")] == ["a", "b", "c"]
-    assert made == ["a", "b", "b", "c"]
-    third = cases("x", tmp_path)
-    assert [third.row(case, row(case)) for case in made[1:]] == [
-        [case, 0.1, None] for case in made[1:]
-    ]
-    assert made == ["a", "b", "b", "c"]
-    third.done()
-    assert not file.exists()
-    assert capsys.readouterr().out.splitlines()[0] == "a a 0.1 None"
-
-
-@pytest.mark.skipif(not FILES, reason="the benchmarks are not here")
-@pytest.mark.parametrize(
-    ("sampler", "drawn", "normals"),
-    [("conditional", False, 10_000), ("conditional", True, 9000), ("weights", True, 10**6)],
-)
-def test_the_roofline_can_count_drawn_normals_alone(monkeypatch, sampler, drawn, normals):
-    """Of width d and batch n, a centred conditional layer draws d (n - 1) normals."""
-    monkeypatch.syspath_prepend(str(BENCH.parent))
-    rates = importlib.import_module("bench.roofline").Rates("float32")
-    timings = importlib.import_module("bench.timing").Timings
-    measured = {rates.normals: timings((1.0,)), rates.flops: timings((0.0,))}
-    found = rates.times(measured, width=1000, batch=10, sampler=sampler, drawn=drawn)
-    assert found.seconds == (normals,)

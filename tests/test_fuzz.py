@@ -1,6 +1,6 @@
 """Hostile calls, files, stores, pickles and command lines give a result or a `BnmcError`.
 
-``python -m bench reliability --only fuzz`` makes 100,000 of them.
+``pytest tests/reliability -k calls --calls=100000`` makes more of them, in processes.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """The memory that a run needs: the estimate against measured peaks, and what is refused.
 
-The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `python -m bench reliability
---only memory` has a larger table, with resident memory.
+The peak is that of `tracemalloc`, which counts the arrays of NumPy.  `pytest
+bench/bench_memory.py` has a larger table, with resident memory.
 """
 
 import gc

@@ -1,8 +1,8 @@
 """`assert_same_law`: right steps pass, and each common mistake is found and named.
 
 The layers here are NumPy, written from their formulas. Seeds are fixed; a right step fails with
-probability 1e-6 at most, by `alpha`. `python -m bench testing` and `python -m bench faults` count
-the repetitions in which mistakes are found.
+probability 1e-6 at most, by `alpha`. `pytest bench/bench_same_law.py` counts the repetitions
+in which mistakes are found.
 """
 
 import pickle

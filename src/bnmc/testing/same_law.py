@@ -186,7 +186,7 @@ def assert_same_law(
     so on calls on each state.  They rest on the central limit theorem, so `alpha` is approximate.
 
     The table shows numbers of correct steps that failed, of 1000 of each chain with `rows` 64
-    (``python -m bench false-alarms``).  The expectations are at most 50, 10 and 1:
+    (``pytest bench -k false_alarms``).  The expectations are at most 50, 10 and 1:
 
     =========================================== ===== ===== =====
     chain                                         5 %   1 % 0.1 %
@@ -199,7 +199,7 @@ def assert_same_law(
     The following mistakes were made in a layer of width 20, batch 5 and relu, and tested at `alpha`
     1e-6.  Each was found in all of 40 repetitions, and explained within 3 s.  The table shows the
     number of calls before the explanation, in the median and at most
-    (``python -m bench testing --quick``):
+    (``pytest bench -k mistakes --quick``):
 
     ============================================ ====== =======
     mistake                                      median at most
