@@ -11,6 +11,7 @@ from bnmc.chain import Chain
 from bnmc.chain.norms import as_norm
 from bnmc.cli import speed
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.testing import machine_limits
 
 
 class TestBench:
@@ -70,16 +71,19 @@ class TestBench:
 
     def test_progress_and_normals(self, monkeypatch):
         told, ran = [], []
-        monkeypatch.setattr(
-            speed, "_run_bnmc", lambda *given: ran.append(given) or time.sleep(1e-4 * given[1])
-        )
+
+        def simulate(chain, layers, *, chains, threads, dtype, **_):
+            ran.append((chain, chains, threads, dtype))
+            time.sleep(1e-4 * layers)
+
+        monkeypatch.setattr(speed, "simulate", simulate)
         uncentred = Chain(30, 3, "linear", norm="batch-uncentred")
         rows = speed.layer_speeds(
             uncentred, seconds=0.002, threads=2, progress=lambda *one: told.append(one)
         )
         assert told == [(k, 16) for k in range(1, 17)]
-        assert {(*one[:1], *one[2:]) for one in ran} == {
-            (uncentred, 1, 1), (uncentred, 8, 2), (uncentred, 8, 2, "float32"),
+        assert set(ran) == {
+            (uncentred, 1, 1, "float64"), (uncentred, 8, 2, "float64"), (uncentred, 8, 2, "float32"),
         }  # fmt: skip
         for row, normals in zip(rows, (900, 90, 90, 90), strict=True):
             ratio = row["normals_per_second"] / row["layers_per_second"]
@@ -92,12 +96,12 @@ class TestBench:
         def pass_time(seconds):
             now[0] += seconds
 
-        def run_bnmc(chain, layers, networks, threads, dtype="float64"):
+        def simulate(chain, layers, *, dtype, **_):
             pass_time(layers * (1.0 if dtype == "float64" else 0.5))
 
-        monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+        monkeypatch.setattr(machine_limits, "time", SimpleNamespace(perf_counter=lambda: now[0]))
         monkeypatch.setattr(speed, "_run_numpy", lambda chain, layers: pass_time(2.0 * layers))
-        monkeypatch.setattr(speed, "_run_bnmc", run_bnmc)
+        monkeypatch.setattr(speed, "simulate", simulate)
         rows = speed.layer_speeds(Chain(30, 3), seconds=8.0, threads=2, progress=False)
         assert [row["layers_per_second"] for row in rows] == [0.5, 1.0, 8.0, 16.0]
         assert [row["speed"] for row in rows] == [1.0, 2.0, 16.0, 32.0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.simulation.run import simulate
+from bnmc.testing.machine_limits import Peak
 
 # Rounds of measurements. Each round measures all programs in turn, since the speed of a machine
 # drifts; the result is the median over rounds.
@@ -23,14 +24,8 @@ _ROUNDS = 3
 # Networks of an ensemble per thread.
 _NETWORKS = 4
 
-
-class _Program(NamedTuple):
-    """A program to measure: its name, networks, normals per layer, and a function of layers."""
-
-    name: str
-    networks: int
-    normals: int
-    run: Callable[[int], object]
+# The name of the program that speeds are relative to.
+_NUMPY = "NumPy, weights drawn"
 
 
 def layer_speeds(
@@ -73,60 +68,52 @@ def layer_speeds(
     True
     """
     seconds = real("seconds", seconds, above=0.0, high=60.0)
-    count = thread_count(threads)
-    programs = _programs(chain, count)
+    programs = _programs(chain, thread_count(threads))
+    total, numbers = len(programs) * (_ROUNDS + 1), itertools.count(1)
     with reporting(as_progress(progress), "bench", "measurements") as report:
-        total = len(programs) * (_ROUNDS + 1)
-        layers = []
-        for done, program in enumerate(programs):
-            program.run(1)  # compiles
-            layers.append(_layers_in(program.run, seconds))
-            report(done + 1, total)
-        speeds: list[list[float]] = [[] for _ in programs]
-        for turn in range(_ROUNDS):
-            for index, program in enumerate(programs):
-                begun = time.perf_counter()
-                program.run(layers[index])
-                taken = time.perf_counter() - begun
-                speeds[index].append(program.networks * layers[index] / taken)
-                report(len(programs) * (turn + 1) + index + 1, total)
-    medians = [statistics.median(measured) for measured in speeds]
+
+        def counted(value: float) -> float:
+            report(next(numbers), total)
+            return value
+
+        layers = [counted(_layers_in(program, seconds)) for program, _ in programs.values()]
+        pairs = [
+            (program, int(n)) for (program, _), n in zip(programs.values(), layers, strict=True)
+        ]
+        rounds = [
+            [counted(1.0 / program.seconds(n)) for program, n in pairs] for _ in range(_ROUNDS)
+        ]
+    speeds = dict(zip(programs, map(statistics.median, zip(*rounds, strict=True)), strict=True))
     return [
         {
-            "what": program.name, "layers_per_second": speed,
-            "normals_per_second": speed * program.normals, "speed": speed / medians[0],
+            "what": name, "layers_per_second": speed,
+            "normals_per_second": speed * programs[name][1], "speed": speed / speeds[_NUMPY],
         }
-        for program, speed in zip(programs, medians, strict=True)
+        for name, speed in speeds.items()
     ]  # fmt: skip
 
 
-def _programs(chain: Chain, threads: int) -> list[_Program]:
-    """Return NumPy first, then one network, an ensemble, and an ensemble in float32."""
-    networks = _NETWORKS * threads
+def _programs(chain: Chain, threads: int) -> dict[str, tuple[Peak, int]]:
+    """Return NumPy, one network and ensembles, each with the normals of its layers."""
     normals = chain.width * chain.normalization.dimensions(chain.batch)
-    ensemble = f"{networks} networks, {threads} thread" + "s" * (threads > 1)
-    return [
-        _Program(
-            "NumPy, weights drawn", 1, chain.width**2, lambda layers: _run_numpy(chain, layers)
-        ),
-        _Program("one network", 1, normals, lambda layers: _run_bnmc(chain, layers, 1, 1)),
-        _Program(
-            ensemble, networks, normals, lambda layers: _run_bnmc(chain, layers, networks, threads)
-        ),
-        _Program(
-            f"{ensemble}, float32", networks, normals,
-            lambda layers: _run_bnmc(chain, layers, networks, threads, "float32"),
-        ),
-    ]  # fmt: skip
+    several = _NETWORKS * threads
+    ensemble = f"{several} networks, {threads} thread" + "s" * (threads > 1)
 
+    def ours(networks: int, threads: int, dtype: str = "float64") -> tuple[Peak, int]:
+        def run(layers: int) -> object:
+            return simulate(
+                chain, layers, chains=networks, rng=0, every=layers, dtype=dtype, threads=threads,
+                backend="cpu",
+            )  # fmt: skip
 
-def _run_bnmc(
-    chain: Chain, layers: int, networks: int, threads: int, dtype: str = "float64"
-) -> None:
-    simulate(
-        chain, layers, chains=networks, rng=0, every=max(layers, 1), dtype=dtype, threads=threads,
-        backend="cpu",
-    )  # fmt: skip
+        return Peak(run, networks), normals
+
+    return {
+        _NUMPY: (Peak(partial(_run_numpy, chain), 1), chain.width**2),
+        "one network": ours(1, 1),
+        ensemble: ours(several, threads),
+        f"{ensemble}, float32": ours(several, threads, "float32"),
+    }
 
 
 def _run_numpy(chain: Chain, layers: int) -> None:
@@ -142,13 +129,10 @@ def _run_numpy(chain: Chain, layers: int) -> None:
     a.T @ a / width
 
 
-def _layers_in(run: Callable[[int], object], seconds: float) -> int:
+def _layers_in(program: Peak, seconds: float) -> int:
     """Return the number of layers that take about a number of seconds."""
+    program.run(1)  # compiles
     layers = 1
-    while True:
-        begun = time.perf_counter()
-        run(layers)
-        taken = time.perf_counter() - begun
-        if taken > seconds / 4:
-            return max(1, round(layers * seconds / taken))
+    while (taken := program.seconds(layers) * program.units * layers) <= seconds / 4:
         layers *= 4
+    return max(1, round(layers * seconds / taken))
