@@ -83,7 +83,8 @@ class TestBench:
         )
         assert told == [(k, 16) for k in range(1, 17)]
         assert set(ran) == {
-            (uncentred, 1, 1, "float64"), (uncentred, 8, 2, "float64"), (uncentred, 8, 2, "float32"),
+            (uncentred, 1, 1, "float64"), (uncentred, 8, 2, "float64"),
+            (uncentred, 8, 2, "float32"),
         }  # fmt: skip
         for row, normals in zip(rows, (900, 90, 90, 90), strict=True):
             ratio = row["normals_per_second"] / row["layers_per_second"]

@@ -34,7 +34,7 @@ _LEAST_PROBABILITY = 1e-30
 _EQUAL = 1e-12
 
 #: Numbers of one temporary array, at most.
-PART = 1_000_000
+_PART = 1_000_000
 
 _DEAD = ("dead sample", "All activations of a sample are 0; they stay 0 in all later layers.")
 _COINCIDING = (
@@ -200,7 +200,7 @@ def absorbing_events(chain: Chain, grams: ArrayLike) -> tuple[AbsorbingEvent, ..
     if chain.normalization.hides_common_part:
         covariance = covariance - covariance.mean(axis=1, keepdims=True)
         covariance -= covariance.mean(axis=2, keepdims=True)
-    size = 1 + PART // n**2
+    size = 1 + _PART // n**2
     absorbed = [_absorbed(chain, shape, covariance[first : first + size])
                 for first in range(0, len(covariance), size)]  # fmt: skip
     alive = covariance[~np.concatenate(absorbed)]

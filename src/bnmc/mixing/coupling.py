@@ -74,7 +74,7 @@ _SHOWN_HORIZON = 10_000
 RUNNING = 56
 
 #: Bytes of the results of a pair, of its part and of all parts together.
-RESULTS = 100
+_RESULTS = 100
 
 #: Bytes of the description of a task and of the objects of its result.
 _TASK = 1500
@@ -370,7 +370,7 @@ class CoupledPairs:
         # Two Gram matrices in each layer, and what an observable makes of those of one chain.
         of_pair = 2 * matrix + RUNNING + layers * 5 * matrix
         tasks = -(-pairs // size)
-        results = pairs * (RESULTS + 8 * numbers) + _TASK * tasks
+        results = pairs * (_RESULTS + 8 * numbers) + _TASK * tasks
         busy = min(workers, tasks) * (buffers + size * of_pair)
         require_memory("replicates", 3 * matrix + busy + results)
         return size
