@@ -100,7 +100,7 @@ def verified():
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_layers(turns, shape, verified):
     width, batch = turns.of((shape.width, shape.batch), (shape.width, shape.batch), (30, 3))
-    rounds, seconds = turns.of((7, 0.2), (3, 0.05))
+    rounds, seconds = turns.of((5, 0.2), (3, 0.05))
     straightforward, tuned = (
         [weights_candidate(name, factory, width, batch) for name, factory in factories.items()]
         for factories in (peers.weights_peers(), peers.tuned_weights_peers())
