@@ -564,3 +564,10 @@ def test_a_damaged_last_tile_is_made_from_the_state_before_it(name, path):
     with counted() as made:
         assert_same(run(chain, store=path, **options), expected)
     assert made.call_count == 1
+
+
+def test_a_folder_that_another_process_removes_is_free(tmp_path):
+    path = tmp_path / "run.zarr"
+    path.mkdir()
+    with mock.patch.object(Path, "glob", side_effect=FileNotFoundError):
+        assert store.as_store_path(path) == path

@@ -61,7 +61,12 @@ def as_store_path(store: object) -> Path:
 
 def _is_empty(path: Path) -> bool:
     """Whether a folder has no more than that of a lock, as if its writer died before the lock."""
-    return path.is_dir() and not any(path.glob("*/*")) and not {*path.iterdir()} - {path / INSIDE}
+    try:
+        return {*path.iterdir()} <= {path / INSIDE} and not any(path.glob("*/*"))
+    except FileNotFoundError:  # another process removes the folder, or that of its lock, now
+        return True
+    except OSError:  # no folder, or one that cannot be read
+        return False
 
 
 def stored_key(path: Path) -> int | None:
