@@ -189,12 +189,6 @@ def _run_old(name, module, sizes, arguments):
     if name == "orthogonalizes-6":
         published = {one.name: one for one in module.PUBLISHED}
         sizes["activations"] = tuple(published[one] for one in sizes["activations"])
-    if name == "rates":
-        settings = {"pairs": sizes.pop("pairs"), "replicates": sizes.pop("replicates"),
-                    "chains": sizes.pop("networks")}  # fmt: skip
-        return module.experiment(Sizes(**sizes, settings=settings), call)
-    if name == "scale":
-        sizes |= {"chains": sizes["networks"], "networks": sizes.pop("batch_networks")}
-    elif "chains" in Sizes._fields:
+    if "chains" in Sizes._fields:
         sizes["chains"] = sizes.pop("networks")
     return module.experiment(Sizes(**sizes), call)

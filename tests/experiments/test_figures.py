@@ -60,7 +60,9 @@ def test_an_interrupted_figure_goes_on(name, small, tmp_path):
     assert told[-1] == (100, 100)
     sizes, rng = FIGURES[name]
     full = sizes_of(name)[0]._asdict().items() >= sizes.items()
-    with pytest.raises(StoreMismatchError, match=f"{next(iter(sizes))} = "):
+    others = sizes_of(name)[full]._asdict()
+    differing = next(size for size, value in others.items() if sizes.get(size, value) != value)
+    with pytest.raises(StoreMismatchError, match=f"{differing} = "):
         function_of(name)(store=tmp_path / "parts", rng=rng, full=full)
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 import bnmc
-from bnmc.experiments.beyond import compared_norms
-from bnmc.experiments.parts import Call
+from bnmc.experiments.beyond import norms
 
 SMALL = ("compare-norms", "--width", "40", "--batch", "4", "--depth", "4", "--chains", "3")
 
@@ -12,8 +11,8 @@ SMALL = ("compare-norms", "--width", "40", "--batch", "4", "--depth", "4", "--ch
 def test_it_is_the_experiment_with_these_sizes(run, document_of, tmp_path):
     options = (*SMALL, "--activation", "tanh", "--norm", "layer", "--norm", "none", "--seed", "2")
     found = document_of(*options)
-    sizes = compared_norms.Sizes(("layer", "none"), "tanh", 40, 4, 4, 3)
-    expected = compared_norms.experiment(sizes, Call("norms", rng=2)).to_dict()
+    sizes = {"activation": "tanh", "width": 40, "batch": 4, "depth": 4, "networks": 3}
+    expected = norms(norms=("layer", "none"), rng=2, **sizes).to_dict()
     assert found["table"] == expected["table"]
     assert found["seed"] == 2
     status, out, _ = run(*options, "--plot", "norms.png")
@@ -26,7 +25,7 @@ def test_it_is_the_experiment_with_these_sizes(run, document_of, tmp_path):
 
 def test_five_norms_are_the_default(document_of):
     found = document_of(*SMALL, "--seed", "1")
-    assert [row["norm"] for row in found["table"]] == list(compared_norms.NORMS)
+    assert [row["norm"] for row in found["table"]] == ["batch", "layer", "rms", "group(8)", "none"]
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,19 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, errors, require_sound
+from experiment_checks import drawn, errors
+from figure_sizes import FIGURES
 
 from bnmc.errors import ArgumentError
-from bnmc.experiments.beyond import compared_norms
-from bnmc.experiments.parts import Call
+from bnmc.experiments import beyond
 
-SIZES = compared_norms.Sizes(
-    norms=("batch", "layer", "group(4)", "none"), activation="relu", width=200, batch=8, depth=10,
-    networks=6,
-)  # fmt: skip
-N, DEPTH = SIZES.batch, SIZES.depth
+SIZES = FIGURES["norms"].sizes
+N, DEPTH = SIZES["batch"], SIZES["depth"]
 
 
-@pytest.fixture(scope="module")
-def found():
-    return compared_norms.experiment(SIZES, Call("norms", rng=3))
+@pytest.fixture
+def found(small):
+    return small("norms")
 
 
 def slope(c):
@@ -32,7 +29,7 @@ def test_correlations_of_pairs_follow_the_map_of_relu(found):
     c = J(0.0)
     for layer in range(1, DEPTH + 1):
         c = J(c)
-        for norm in SIZES.norms[1:]:
+        for norm in SIZES["norms"][1:]:
             one = found.data.sel(norm=norm, layer=layer)
             assert float(one["correlation_predicted"]) == pytest.approx(c, rel=1e-8)
             gap = c * np.sqrt(N * (N - 1)) / N
@@ -51,7 +48,7 @@ def test_batch_normalization_is_at_its_fixed_point(found):
 
 def test_gradients_of_relu_keep_their_size_without_batch_normalization(found):
     """E σ′² = E σ² of a standard normal number, so the factor of squared gradients is 1."""
-    for norm in SIZES.norms[1:]:
+    for norm in SIZES["norms"][1:]:
         logs = found.data["log_norm_predicted"].sel(norm=norm).values[:-1]
         np.testing.assert_allclose(logs, 0.0, atol=1e-8)
 
@@ -60,17 +57,18 @@ def test_gradients_of_relu_keep_their_size_without_batch_normalization(found):
 def test_networks_follow_the_mean_field(found, name):
     data = found.data
     band = np.stack([data[name], data[f"{name}_low"], data[f"{name}_high"]], axis=-1)
-    stderr, quantile = errors(band, SIZES.networks)
+    stderr, quantile = errors(band, SIZES["networks"])
     # Means are off by order 1/width in each layer, as are logarithms of norms.
-    allowed = quantile * stderr + 2 * N * (np.arange(DEPTH) + 1) / SIZES.width
+    allowed = quantile * stderr + 2 * N * (np.arange(DEPTH) + 1) / SIZES["width"]
     difference = np.abs(data[name] - data[f"{name}_predicted"]).values
     assert (difference[:, :-1] <= allowed[:, :-1]).all()
 
 
 def test_gradients_of_tanh_whose_size_changes():
     """The variance of tanh without norm approaches 1 from layer to layer, with its own factors."""
-    sizes = compared_norms.Sizes(("none", "rms"), "tanh", 400, 3, 5, 8)
-    data = compared_norms.experiment(sizes, Call("norms", rng=4)).data
+    norms = "none", "rms"
+    sizes = {"width": 400, "batch": 3, "depth": 5, "networks": 8}
+    data = beyond.norms(norms=norms, activation="tanh", rng=4, **sizes).data
     z, weights = np.polynomial.hermite_e.hermegauss(60)
     weights = weights / weights.sum()
     gain2 = 1 / (weights @ np.tanh(z) ** 2)
@@ -78,18 +76,18 @@ def test_gradients_of_tanh_whose_size_changes():
     # With this gain the variance is 1 in all layers, and δ grows by gain² E σ′².
     growth = gain2 * (weights @ np.cosh(z) ** -4.0)
     logs = 0.5 * np.log(growth) * (3 - np.arange(4))
-    for norm in sizes.norms:
+    for norm in norms:
         np.testing.assert_allclose(
             data["log_norm_predicted"].sel(norm=norm).values[:-1], logs, atol=1e-5
         )
     band = np.stack([data[f"log_norm{end}"] for end in ("", "_low", "_high")], axis=-1)
-    stderr, quantile = errors(band, sizes.networks)
+    stderr, quantile = errors(band, 8)
     assert (np.abs(band[:, :-1, 0] - logs) <= quantile * stderr[:, :-1] + 10 / 400).all()
 
 
 def test_norms_without_a_prediction_have_none():
-    sizes = compared_norms.Sizes(("batch-uncentred", "batch"), "relu", 20, 3, 4, 2)
-    found = compared_norms.experiment(sizes, Call("norms", rng=5))
+    norms = "batch-uncentred", "batch"
+    found = beyond.norms(norms=norms, width=20, batch=3, depth=4, networks=2, rng=5)
     predicted = found.data["gap_predicted"]
     assert np.isnan(predicted.sel(norm="batch-uncentred")).all()
     assert np.isnan(found.data["log_norm_predicted"]).all()
@@ -99,13 +97,13 @@ def test_norms_without_a_prediction_have_none():
 
 
 def test_gradients_that_vanish_are_refused():
-    sizes = compared_norms.Sizes(("batch",), "tanh", 20, 2, 4, 2)
+    sizes = {"activation": "tanh", "width": 20, "batch": 2, "depth": 4, "networks": 2}
     with pytest.raises(ArgumentError, match='^width: got 20.*norm "batch"'):
-        compared_norms.experiment(sizes, Call("norms", rng=6))
+        beyond.norms(norms=("batch",), rng=6, **sizes)
 
 
 def test_it_is_sound(found):
-    figure = require_sound(found, "norms")
+    figure = found.plot()
     assert drawn(figure.axes[1], found.data["gap"].sel(norm="batch").values)
     assert drawn(figure.axes[3], found.data["log_norm_predicted"].sel(norm="batch").values)
     assert 'closest to orthogonal with norm "batch" and most alike with "' in found.findings[-1]

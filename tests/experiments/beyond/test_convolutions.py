@@ -2,18 +2,16 @@
 
 import numpy as np
 import pytest
-from experiment_checks import documented, drawn, require_sound
+from experiment_checks import documented, drawn
 
 import bnmc
-from bnmc.experiments.beyond import convolutions
-from bnmc.experiments.parts import Call
-
-SIZES = convolutions.Sizes(("relu", "tanh"), 32, 1, (3, 3), 24, 4, 10)
+from bnmc.experiments.beyond import conv
+from bnmc.experiments.registry import sizes_of
 
 
-@pytest.fixture(scope="module")
-def found():
-    return convolutions.experiment(SIZES, Call("conv", rng=5))
+@pytest.fixture
+def found(small):
+    return small("conv")
 
 
 def test_the_first_values_are_those_of_simulate(found):
@@ -32,14 +30,14 @@ def test_the_first_values_are_those_of_simulate(found):
 
 def test_pixels_become_equal_without_norm_alone(found):
     last = found.data.isel(layer=-1).sel(activation="relu")
-    for layers in convolutions.LAYERS:
+    for layers in ("convolution", "fully connected"):
         one = last.sel(layers=layers)
         assert float(one["rank_high"].sel(norm="none")) < 2.0
         assert float(one["rank_low"].sel(norm="batch")) > 2.5
 
 
 def test_it_is_sound(found):
-    figure = require_sound(found, "conv")
+    figure = found.plot()
     rank = found.data["rank"].sel(activation="relu", layers="convolution", norm="batch")
     assert drawn(figure.axes[0], rank.values)
     assert len(found.table.rows) == 8
@@ -47,12 +45,12 @@ def test_it_is_sound(found):
 
 
 def test_the_sizes_are_those_of_the_docstring():
-    text = documented(convolutions.conv)
+    text, (default, full) = documented(conv), sizes_of("conv")
     for sizes, form in (
-        (convolutions.DEFAULT, "Networks of {0} channels with circular {4} × {5} convolutions take "
+        (default, "Networks of {0} channels with circular {4} × {5} convolutions take "
          "{1} images of {2} × {3} independent pixels through {6} layers"),
-        (convolutions.FULL,
+        (full,
          "(``full``: {0} channels, {1} images of {2} × {3} pixels, {6} layers)"),
     ):  # fmt: skip
-        given = sizes.channels, sizes.samples, *sizes.shape, *convolutions.KERNEL, sizes.depth
+        given = sizes.channels, sizes.samples, *sizes.shape, 3, 3, sizes.depth
         assert form.format(*given) in text

@@ -4,25 +4,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, relu_rate, require_near, require_sound
+from experiment_checks import drawn, relu_rate, require_near
+from figure_sizes import FIGURES
 from numpy.testing import assert_allclose
 
 from bnmc.experiments.beyond import estimated_rates
-from bnmc.experiments.parts import Call
 
-SIZES = estimated_rates.Sizes(
-    activations=("relu",),
-    batches=(3, 5),
-    widths=(500, 1000),
-    settings={"pairs": 16, "replicates": 60, "chains": 10},
-)
+SIZES = FIGURES["rates"].sizes
 
 
 class TestRates:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return estimated_rates.experiment(SIZES, Call("rates", threads=2))
+    @pytest.fixture
+    def found(self, small):
+        return small("rates")
 
     def test_estimators_agree_with_the_mean_field(self, found):
         data = found.data
@@ -45,17 +39,18 @@ class TestRates:
         assert len(found.findings) == 5
 
     def test_picture(self, found):
-        figure = require_sound(found, "rates")
+        figure = found.plot()
         for ax, axis in zip(figure.axes, ("batch", "width"), strict=True):
             assert drawn(ax, found.data[f"mean_field_by_{axis}"][0])
             assert drawn(ax, found.data[f"rate_by_{axis}"][0, :, 3])
 
 
 def test_rates_that_nobody_estimates(monkeypatch):
-    sizes = SIZES._replace(batches=(3,), widths=())
-    rows = [SimpleNamespace(name=name, estimate=None) for name in ("", *estimated_rates.ESTIMATORS)]
+    rows = [
+        SimpleNamespace(name=name, estimate=None) for name in ("", *estimated_rates._ESTIMATORS)
+    ]
     monkeypatch.setattr(estimated_rates, "compare", lambda chain, **_: SimpleNamespace(rows=rows))
-    found = estimated_rates.experiment(sizes, Call("rates"))
+    found = estimated_rates.rates(**SIZES)
     assert np.isnan(found.data["rate_by_batch"]).all()
     assert all(one.endswith("no estimate.") for one in found.findings)
     assert found.table.rows[0][4:] == (None,) * 5

@@ -2,22 +2,20 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, drawn, require_sound
+from experiment_checks import CERTAIN, drawn
+from figure_sizes import FIGURES
 from matplotlib.figure import Figure
 from scipy import special
 
 import bnmc
 from bnmc.experiments.beyond import isometry_over_depth
-from bnmc.experiments.parts import Call
 
-SIZES = isometry_over_depth.Sizes(
-    activations=("relu", "sigmoid"), width=2000, batch=4, depth=14, networks=8
-)
+SIZES = FIGURES["isometry"].sizes
 
 
-@pytest.fixture(scope="module")
-def found():
-    return isometry_over_depth.experiment(SIZES, Call("isometry", rng=3))
+@pytest.fixture
+def found(small):
+    return small("isometry")
 
 
 def gap(c, n=4):
@@ -33,8 +31,8 @@ def test_the_mean_field_of_relu(found):
         ("norm-activation", J),
         ("activation-norm", lambda c: (J(c) - 1 / np.pi) / (1 - 1 / np.pi)),
     ):
-        c = 1 - isometry_over_depth.GAP
-        for layer in range(SIZES.depth + 1):
+        c = 1 - 1e-3
+        for layer in range(SIZES["depth"] + 1):
             predicted = found.data["predicted"].sel(activation="relu", order=order, layer=layer)
             assert float(predicted) == pytest.approx(gap(c), rel=1e-8)
             c = step(c)
@@ -44,17 +42,17 @@ def test_the_mean_field_of_relu(found):
 def test_networks_follow_the_mean_field(found):
     one = found.data.sel(activation="relu")
     width = (one["gap_high"] - one["gap_low"]).values
-    stderr = width / 2 / special.stdtrit(SIZES.networks - 1, 0.975)
-    allowed = special.stdtrit(SIZES.networks - 1, 1 - CERTAIN / 2) * stderr
+    stderr = width / 2 / special.stdtrit(SIZES["networks"] - 1, 0.975)
+    allowed = special.stdtrit(SIZES["networks"] - 1, 1 - CERTAIN / 2) * stderr
     # log det of a Wishart matrix is below its limit by (n + 1)/(2 width) per eigenvalue and layer.
-    allowed += 5 * (np.arange(SIZES.depth + 1) + 1) / SIZES.width
+    allowed += 5 * (np.arange(SIZES["depth"] + 1) + 1) / SIZES["width"]
     assert (np.abs(one["gap"] - one["predicted"]).values <= allowed).all()
-    last = one["gap"].sel(layer=SIZES.depth)
+    last = one["gap"].sel(layer=SIZES["depth"])
     assert float(last.sel(order="activation-norm")) < 0.3 * float(last.sel(order="norm-activation"))
 
 
 def test_it_is_sound(found):
-    figure = require_sound(found, "isometry")
+    figure = found.plot()
     last = found.data["gap"].sel(activation="relu", order="activation-norm")
     assert drawn(figure.axes[0], last.values)
     assert "β = 1.266529 (recorded: 1.265)" in found.findings[0]

@@ -2,28 +2,14 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, require_sound, stderr_of
+from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
-
-from bnmc.experiments.beyond import large_sizes
-from bnmc.experiments.parts import Call
-
-SIZES = large_sizes.Sizes(
-    widths=(1000, 10000, 100000),
-    chains=8,
-    layers=30,
-    batches=(8, 64),
-    width=2048,
-    networks=16,
-    deep=1,
-)
 
 
 class TestScale:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return large_sizes.experiment(SIZES, Call("scale"))
+    @pytest.fixture
+    def found(self, small):
+        return small("scale")
 
     def test_slopes_and_laws(self, found):
         data, n = found.data, 4
@@ -52,7 +38,7 @@ class TestScale:
         assert (found.data["pace"] > 0).all()
 
     def test_picture(self, found):
-        left, middle, right = require_sound(found, "scale", approved=False).axes
+        left, middle, right = found.plot().axes
         assert drawn(left, found.data["law"])
         assert drawn(middle, found.data["one_step_law"])
         assert drawn(right, found.data["pace"][1])

@@ -2,27 +2,19 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, drawn, require_sound
+from experiment_checks import CERTAIN, drawn
+from figure_sizes import FIGURES
 from scipy import special
 
-from bnmc.experiments.beyond import phase_diagram
-from bnmc.experiments.parts import Call
+from bnmc.experiments.beyond import edge_of_chaos_diagram
+from bnmc.experiments.registry import sizes_of
 
-ERF = phase_diagram.Sizes(
-    activations=("erf",),
-    curve=(0.0, 0.1, 0.3),
-    biases=(0.1, 0.3),
-    factors=(0.7, 1.4),
-    width=1000,
-    depth=4,
-    networks=20,
-)
-RELU = ERF._replace(activations=("relu",), curve=(0.0,), biases=(0.0,))
+SIZES = FIGURES["edge-of-chaos"].sizes
 
 
-@pytest.fixture(scope="module")
-def found():
-    return phase_diagram.experiment(ERF, Call("edge-of-chaos", rng=3))
+@pytest.fixture
+def found(small):
+    return small("edge-of-chaos")
 
 
 def test_the_edge_and_the_points(found):
@@ -37,21 +29,21 @@ def test_the_edge_and_the_points(found):
 def test_measured_growth_is_that_of_the_mean_field(found):
     growth, theory = found.data["growth"].values, found.data["predicted"].values
     width = found.data["growth_high"].values - found.data["growth_low"].values
-    stderr = width / 2 / special.stdtrit(ERF.networks - 1, 0.975)
+    stderr = width / 2 / special.stdtrit(SIZES["networks"] - 1, 0.975)
     # Logarithms at width d lie below the limit by a few times 1/d per layer.
-    allowed = special.stdtrit(ERF.networks - 1, 1 - CERTAIN / 2) * stderr + 10 / ERF.width
+    allowed = special.stdtrit(SIZES["networks"] - 1, 1 - CERTAIN / 2) * stderr + 10 / SIZES["width"]
     assert (np.abs(growth - theory) <= allowed).all()
     assert allowed.max() < 0.15
 
 
 def test_it_is_sound(found):
-    figure = require_sound(found, "edge-of-chaos")
-    assert drawn(figure.axes[0], ERF.curve)
+    figure = found.plot()
+    assert drawn(figure.axes[0], SIZES["curve"])
     assert len(found.findings) == 1
     assert "4 of 4 points off the edge" in found.findings[0]
 
 
-@pytest.mark.parametrize("sizes", [phase_diagram.DEFAULT, phase_diagram.FULL])
+@pytest.mark.parametrize("sizes", sizes_of("edge-of-chaos"))
 def test_every_place_of_the_diagram_occurs_once(sizes):
     """Labels of an axis of the data that occur twice would name no single value."""
     for places in (sizes.curve, sizes.biases, sizes.factors):
@@ -61,7 +53,9 @@ def test_every_place_of_the_diagram_occurs_once(sizes):
 
 
 def test_every_variance_is_a_fixed_point_of_relu():
-    found = phase_diagram.experiment(RELU, Call("edge-of-chaos"))
+    found = edge_of_chaos_diagram(
+        **{**SIZES, "activations": ("relu",), "curve": (0.0,), "biases": (0.0,)}
+    )
     assert np.exp(found.data["predicted"].values.ravel()) == pytest.approx([0.7, 1.4])
     assert found.data["growth"].values.ravel() == pytest.approx(np.log([0.7, 1.4]), abs=0.1)
     assert [row[3] for row in found.table.rows] == ["ordered", "chaotic"]

@@ -3,28 +3,20 @@
 import numpy as np
 import pytest
 from experiment_checks import drawn, relu_rate, require_near, require_sound
+from figure_sizes import FIGURES
 from numpy.testing import assert_allclose
 
 from bnmc import mean_field
 from bnmc.errors import NotMixing
 from bnmc.experiments.beyond import stability
-from bnmc.experiments.parts import Call
 
-SIZES = stability.Sizes(
-    activations=("relu", "silu"),
-    batches=(8, 24, 32),
-    measured=("relu",),
-    at=(4, 8),
-    width=1000,
-    pairs=16,
-)
+SIZES = FIGURES["stability-atlas"].sizes
 
 
 class TestAtlas:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return stability.experiment(SIZES, Call("stability-atlas", threads=2))
+    @pytest.fixture
+    def found(self, small):
+        return small("stability-atlas")
 
     def test_rates_and_where_they_cross(self, found):
         data = found.data
@@ -55,7 +47,7 @@ class TestAtlas:
             require_near(float(one["contraction"][k]), errors[k], 16, relu_rate(n), 5.0 / 1000)
 
     def test_picture(self, found):
-        figure = require_sound(found, "stability-atlas")
+        figure = found.plot()
         left, right = figure.axes[:2]
         assert drawn(right, found.data["rate"].sel(activation="silu"))
         assert_allclose(left.images[0].get_array(), found.data["rate"])
@@ -70,7 +62,7 @@ def test_chains_that_do_not_meet_are_said_to(monkeypatch):
         raise NotMixing("0 of 16 pairs met", None, 0.01, 0.0)
 
     monkeypatch.setattr(stability, "contraction", contraction)
-    found = stability.experiment(SIZES, Call("stability-atlas"))
+    found = stability.stability_atlas(**SIZES)
     assert np.isnan(found.data["contraction"]).all()
     assert "relu, batch 4: the pairs did not meet" in found.findings[1]
     require_sound(found, "stability-atlas", "stability-without-meetings")

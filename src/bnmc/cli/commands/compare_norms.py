@@ -42,13 +42,13 @@ def compare_norms(
     Example: bnmc compare-norms --norm batch --norm layer --width 1000 --seed 0 --json
     """
     from bnmc._support.arguments import integer
-    from bnmc.experiments.beyond import compared_norms
-    from bnmc.experiments.parts import Call
+    from bnmc.experiments.beyond import norms
 
-    sizes = compared_norms.Sizes(
-        tuple(dict.fromkeys(norm or compared_norms.NORMS)), activation, width,
-        integer("batch", batch, low=3), integer("depth", depth, low=4),
-        integer("chains", chains, low=2),
+    batch, chains = integer("batch", batch, low=3), integer("chains", chains, low=2)
+    return report_of(
+        norms(
+            norms=tuple(dict.fromkeys(norm)) if norm else None, activation=activation, width=width,
+            batch=batch, depth=depth, networks=chains, rng=seed, progress=progress,
+            threads=threads,
+        )
     )  # fmt: skip
-    call = Call("norms", rng=seed, progress=progress, threads=threads)
-    return report_of(compared_norms.experiment(sizes, call))

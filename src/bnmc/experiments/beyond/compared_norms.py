@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc import gram as gm
 from bnmc._support.progress import Progress
@@ -14,65 +14,56 @@ from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, interval, mean_of_band, short_interval
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Column, Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Named
+from bnmc.experiments.statistics import interval, short_interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field import CorrelationMap, MeanField
 from bnmc.plot.axes import COLOURS, label_layers
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "norms"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Norms, activation, width, batch, depth and networks."""
-
-    norms: tuple[str, ...]
-    activation: str | Activation
-    width: int
-    batch: int
-    depth: int
-    networks: int
-
-
-NORMS = ("batch", "layer", "rms", "group(8)", "none")
-
-DEFAULT = Sizes(NORMS, "relu", 400, 8, 30, 8)
-FULL = Sizes(NORMS, "relu", 1000, 10, 60, 20)
-
 #: Eigenvalues of at least this part of their mean count for the soft rank.
-TAU = 0.1
+_TAU = 0.1
 
-#: Variables of the data, and the axes and titles of their pictures.
-PANELS = {
+#: Variables of the data, and the axes, titles and texts of their pictures.
+_PANELS = {
     "soft_rank": "soft rank",
     "gap": "orthogonality gap",
     "correlation": "mean correlation",
     "log_norm": r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative",
 }
-TITLES = {
+_TITLES = {
     "soft_rank": "Soft rank", "gap": "Orthogonality", "correlation": "Correlation",
     "log_norm": "Gradients",
 }  # fmt: skip
+_TEXTS = {
+    "soft_rank": f"eigenvalues of G of at least {_TAU:g} times their mean",
+    "gap": "orthogonality gap of G",
+    "correlation": "mean correlation of two samples",
+    "log_norm": "ln of the gradient norm, relative to the last layer but one",
+}
 
 
-@with_parameters
-def norms(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    activation: activation
+    depth: number of layers, at least 4
+    networks: networks of each norm, at least 2
+    """
+
+    norms: tuple[str, ...] = ("batch", "layer", "rms", "group(8)", "none")
+    activation: Named = "relu"
+    width: int = 400
+    batch: Annotated[int, {"low": 2}] = 8
+    depth: Annotated[int, {"low": 4}] = 30
+    networks: Annotated[int, {"low": 2}] = 8
+
+
+@kit.figure("norms", Sizes(), width=1000, batch=10, depth=60, networks=20)
+def norms(run: Run, sizes: Sizes) -> Experiment:
     r"""Rank, orthogonality gap, correlation and gradients over depth, for each norm.
 
     Networks of relu with width 400, batch 8 and 30 layers (``full``: 1000, 10 and 60) have batch,
@@ -94,63 +85,69 @@ def norms(
         Variables by ``norm`` and ``layer``, or ``weight_layer``.  Predictions are NaN where the
         mean field has none, and for gradients of the last layer, which have not passed a norm.
     """
-    call = Call("norms", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Found(NamedTuple):
-    """Means with intervals (norms, layers, 3), growths of gradients, and predictions."""
-
-    measured: dict[str, Float64Array]
-    growth: list[Estimate]
-    predicted: dict[str, Float64Array]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes: at least 4 layers, 3 samples and 2 networks.
-
-    Under batch normalization of 2 samples all gradients vanish.
-
-    Raises
-    ------
-    ArgumentError
-        If a gradient vanishes.
-    """
-    activation = as_activation(sizes.activation)
+    activation, depth = as_activation(sizes.activation), sizes.depth
     gain = _gain(activation)
-    chains = [
-        Chain(sizes.width, sizes.batch, activation, norm=norm, gain=gain) for norm in sizes.norms
-    ]
-    found = _run(chains, sizes, call)
-    last, steps = sizes.depth - 1, sizes.depth - 2
-    theory = np.exp(2.0 * found.predicted["log_norm"][:, 0] / steps)
-    rows = tuple(
-        (
-            norm,
-            *(
-                cell
-                for name in ("soft_rank", "gap", "correlation")
-                for cell in (
-                    mean_of_band(found.measured[name][k, last], sizes.networks),
-                    _number(found.predicted[name][k, last]),
-                )
-            ),
-            found.growth[k], _number(theory[k]),
+    chains = {
+        norm: Chain(sizes.width, sizes.batch, activation, norm=norm, gain=gain)
+        for norm in sizes.norms
+    }
+
+    def panels(norm: str, progress: Progress) -> dict[str, Float64Array]:
+        """Return the panels of each network, (networks, depth)."""
+        passed = backpropagate(
+            chains[norm], depth, chains=sizes.networks, rng=run.generator, threads=run.threads,
+            progress=progress, observables=("gram",),
+        )  # fmt: skip
+        logs = passed.log_gradient_norm
+        if not np.isfinite(logs).all():
+            allowed = "one at which gradients do not vanish"
+            raise ArgumentError("width", sizes.width, allowed, f'norm "{norm}"')
+        return {**_of_gram(passed["gram"]), "log_norm": logs - logs[:, -2:-1]}
+
+    results = kit.Results(
+        run, norm=kit.Axis(sizes.norms, "norm", ""), layer=np.arange(1, depth + 1),
+        weight_layer=np.arange(depth),
+    )  # fmt: skip
+    parts = run.parts(panels, results.points("norm"))
+    predictions = {(norm,): _predicted(chain, depth) for norm, chain in chains.items()}
+    measured: dict[str, Column] = {}
+    predicted: dict[str, Column] = {}
+    for name, text in _TEXTS.items():
+        axes = ("norm", "weight_layer" if name == "log_norm" else "layer")
+        measured[name] = results.add_means(name, axes, kit.entry(parts, name), text)
+        predicted[name] = results.add(
+            f"{name}_predicted", axes, kit.entry(predictions, name), f"{text}, mean field"
         )
-        for k, norm in enumerate(sizes.norms)
-    )  # fmt: skip
-    heads = (
-        "norm", "soft rank", "rank, mean field", "orthogonality gap", "gap, mean field",
-        "correlation", "correlation, mean field", "squared gradient, per layer",
-        "gradient, mean field",
-    )  # fmt: skip
-    findings = (
-        *(_finding(norm, k, found, sizes, theory[k]) for k, norm in enumerate(sizes.norms)),
-        _comparison(found, sizes),
+    factors = {
+        point: _growth(logs[:, 0] / (depth - 2))
+        for point, logs in kit.entry(parts, "log_norm").items()
+    }
+    growth = results.add(
+        "growth", ("norm",), factors, "growth of the squared gradient norm per layer"
     )
-    title = f"Norms compared: {activation.name}, width {sizes.width}, batch {sizes.batch}"
-    data = _data(sizes, call, activation, gain, found)
-    return Experiment(call.name, title, data, Table(heads, rows), findings, _draw)
+    theory = np.exp(2.0 * predicted["log_norm"].values[:, 0] / (depth - 2))
+    table = kit.table_of({
+        "soft rank": measured["soft_rank"].at(layer=-1),
+        "rank, mean field": predicted["soft_rank"].at(layer=-1),
+        "orthogonality gap": measured["gap"].at(layer=-1),
+        "gap, mean field": predicted["gap"].at(layer=-1),
+        "correlation": measured["correlation"].at(layer=-1),
+        "correlation, mean field": predicted["correlation"].at(layer=-1),
+        "squared gradient, per layer": growth,
+        "gradient, mean field": results.column(("norm",), theory),
+    })  # fmt: skip
+    gaps = measured["gap"].at(layer=-1).ends()
+    findings = (
+        *(_finding(sizes, *row) for row in table.rows),
+        f"After {depth} layers the samples are closest to orthogonal with norm "
+        f"{_extreme(-gaps, sizes)} and most alike with {_extreme(gaps, sizes)}; towards the input "
+        f"gradients grow fastest with {_extreme(growth.ends(), sizes)}.",
+    )
+    return results.experiment(
+        f"Norms compared: {activation.name}, width {sizes.width}, batch {sizes.batch}", table,
+        findings, _draw, activation=activation.name, gain=gain, width=sizes.width,
+        batch=sizes.batch, networks=sizes.networks, tau=_TAU,
+    )  # fmt: skip
 
 
 def _gain(activation: Activation) -> float:
@@ -160,52 +157,13 @@ def _gain(activation: Activation) -> float:
     return 1.0 / math.sqrt(mean_square) if 0.0 < mean_square < math.inf else 1.0
 
 
-def _run(chains: list[Chain], sizes: Sizes, call: Call) -> _Found:
-    measured: dict[str, list[Float64Array]] = {name: [] for name in PANELS}
-    predicted: dict[str, list[Float64Array]] = {name: [] for name in PANELS}
-    growth = []
-    with call.parts([1.0] * len(chains)) as parts:
-        for chain in chains:
-            values = parts.run(_measured, chain, sizes, call.generator, threads=call.threads)
-            for name, one in values.items():
-                measured[name].append(banded(one))
-            growth.append(_growth(values["log_norm"][:, 0] / (sizes.depth - 2)))
-            for name, of_layers in _predicted(chain, sizes).items():
-                predicted[name].append(of_layers)
-    return _Found(
-        {name: np.array(values) for name, values in measured.items()},
-        growth,
-        {name: np.array(values) for name, values in predicted.items()},
-    )
-
-
-def _measured(
-    chain: Chain,
-    sizes: Sizes,
-    generator: np.random.Generator,
-    *,
-    threads: int | None,
-    progress: Progress,
-) -> dict[str, Float64Array]:
-    """Return the panels of each network, (networks, depth)."""
-    run = backpropagate(
-        chain, sizes.depth, chains=sizes.networks, rng=generator, threads=threads,
-        progress=progress, observables=("gram",),
-    )  # fmt: skip
-    logs = run.log_gradient_norm
-    if not np.isfinite(logs).all():
-        allowed = "one at which gradients do not vanish"
-        raise ArgumentError("width", chain.width, allowed, f'norm "{chain.norm}"')
-    return {**_of_gram(run["gram"]), "log_norm": logs - logs[:, -2:-1]}
-
-
 def _of_gram(grams: Float64Array) -> dict[str, Float64Array]:
     """Return soft rank, orthogonality gap and mean correlation of Gram matrices."""
     n = grams.shape[-1]
     unit = grams * (n / np.trace(grams, axis1=-2, axis2=-1)[..., None, None])
     correlations = gm.correlation(unit)
     return {
-        "soft_rank": gm.soft_rank(unit, TAU, width=n).astype(np.float64),
+        "soft_rank": gm.soft_rank(unit, _TAU, width=n).astype(np.float64),
         "gap": gm.orthogonality_gap(unit),
         "correlation": (correlations.sum(axis=(-2, -1)) - n) / (n * (n - 1)),
     }
@@ -219,34 +177,35 @@ def _growth(slopes: Float64Array) -> Estimate:
     return Estimate(value, value * slope.stderr, (low, high), slope.n, "growth of norms")
 
 
-def _predicted(chain: Chain, sizes: Sizes) -> dict[str, Float64Array]:
+def _predicted(chain: Chain, depth: int) -> dict[str, Float64Array]:
     """Return the panels of the mean field, (depth,); NaN where it has none."""
+    of_norm: Callable[[Chain, int], dict[str, Float64Array]] = (
+        _by_batch if chain.normalization.axis == "batch" else _by_pairs
+    )
     try:
-        found = _by_batch(chain, sizes) if chain.normalization.axis == "batch" else None
-        return _by_pairs(chain, sizes) if found is None else found
+        return of_norm(chain, depth)
     except BnmcError:
-        return {name: np.full(sizes.depth, np.nan) for name in PANELS}
+        return dict.fromkeys(_PANELS, np.full(depth, np.nan))
 
 
-def _by_batch(chain: Chain, sizes: Sizes) -> dict[str, Float64Array]:
+def _by_batch(chain: Chain, depth: int) -> dict[str, Float64Array]:
     """Independent samples are at the fixed point from the first layer on, if the norm centres."""
-    depth = sizes.depth
     nothing = np.full(depth, np.nan)
     if not chain.normalization.centred:
-        return dict.fromkeys(PANELS, nothing)
+        return dict.fromkeys(_PANELS, nothing)
     point = MeanField(chain).fixed_point()
     rate = point.backward_rate
     logs = nothing.copy()
     if math.isfinite(rate) and rate > 0.0:
         # The gradient of the last layer has passed no norm, that of the one before has passed one.
         logs[:-1] = 0.5 * math.log(rate) * (depth - 2 - np.arange(depth - 1))
-    of_gram = {name: np.full(depth, one) for name, one in _of_gram(point.gram).items()}
+    of_gram = {name: np.full(depth, value) for name, value in _of_gram(point.gram).items()}
     return {**of_gram, "log_norm": logs}
 
 
-def _by_pairs(chain: Chain, sizes: Sizes) -> dict[str, Float64Array]:
+def _by_pairs(chain: Chain, depth: int) -> dict[str, Float64Array]:
     """All correlations of independent samples remain equal, and gradients of samples separate."""
-    n, depth = sizes.batch, sizes.depth
+    n = chain.batch
     path = CorrelationMap.of(chain).trajectory(depth + 1, correlation=0.0)
     # The correlations of G are those of the next pre-activations.
     c = path.correlation[2:]
@@ -260,35 +219,28 @@ def _by_pairs(chain: Chain, sizes: Sizes) -> dict[str, Float64Array]:
     return {**of_gram, "log_norm": logs}
 
 
-def _number(value: float) -> float | None:
-    """Return a cell of the table; None if there is no number."""
-    return float(value) if math.isfinite(value) else None
+def _finding(
+    sizes: Sizes,
+    norm: str,
+    rank: Estimate,
+    rank_theory: float | None,
+    gap: Estimate,
+    gap_theory: float | None,
+    correlation: Estimate,
+    correlation_theory: float | None,
+    growth: Estimate,
+    growth_theory: float | None,
+) -> str:
+    def beside(theory: float | None, digits: int = 3) -> str:
+        return "" if theory is None else f" (mean field {theory:.{digits}g})"
 
-
-def _finding(norm: str, k: int, found: _Found, sizes: Sizes, growth: float) -> str:
-    def described(name: str, what: str) -> str:
-        theory = found.predicted[name][k, -1]
-        beside = f" (mean field {theory:.3g})" if math.isfinite(theory) else ""
-        return f"{what} {short_interval(found.measured[name][k, -1])}{beside}"
-
-    beside = f" (mean field {growth:.4g})" if math.isfinite(growth) else ""
     return (
         f'norm "{norm}", layer {sizes.depth}: '
-        f"{described('soft_rank', 'soft rank')} of {sizes.batch}, "
-        f"{described('gap', 'orthogonality gap')}, "
-        f"{described('correlation', 'mean correlation')}; squared gradients grow by "
-        f"{interval(found.growth[k])} per layer towards the input{beside}."
-    )
-
-
-def _comparison(found: _Found, sizes: Sizes) -> str:
-    """Return which norms are extreme, with those whose intervals reach that of the extreme one."""
-    gaps = found.measured["gap"][:, -1]
-    rates = np.array([[one.value, *one.ci] for one in found.growth])
-    return (
-        f"After {sizes.depth} layers the samples are closest to orthogonal with norm "
-        f"{_extreme(-gaps, sizes)} and most alike with {_extreme(gaps, sizes)}; towards the input "
-        f"gradients grow fastest with {_extreme(rates, sizes)}."
+        f"soft rank {short_interval(rank)}{beside(rank_theory)} of {sizes.batch}, "
+        f"orthogonality gap {short_interval(gap)}{beside(gap_theory)}, "
+        f"mean correlation {short_interval(correlation)}{beside(correlation_theory)}; "
+        f"squared gradients grow by {interval(growth)} per layer towards the "
+        f"input{beside(growth_theory, 4)}."
     )
 
 
@@ -300,55 +252,18 @@ def _extreme(bands: Float64Array, sizes: Sizes) -> str:
     )
 
 
-def _data(
-    sizes: Sizes, call: Call, activation: Activation, gain: float, found: _Found
-) -> xarray.Dataset:
-    layers = dict.fromkeys(PANELS, "layer") | {"log_norm": "weight_layer"}
-    texts = {
-        "soft_rank": f"eigenvalues of G of at least {TAU:g} times their mean",
-        "gap": "orthogonality gap of G",
-        "correlation": "mean correlation of two samples",
-        "log_norm": "ln of the gradient norm, relative to the last layer but one",
-    }
-    variables: dict[str, Variable] = {}
-    for name in PANELS:
-        over = ("norm", layers[name])
-        variables |= with_ends(name, over, found.measured[name], texts[name])
-        variables[f"{name}_predicted"] = Variable(
-            over, found.predicted[name], f"{texts[name]}, mean field"
-        )
-    variables |= estimated(
-        "growth", ("norm",), found.growth, "growth of the squared gradient norm per layer"
-    )
-    return dataset(
-        variables,
-        {
-            "norm": Variable(("norm",), list(sizes.norms), "norm", ""),
-            "layer": Variable(("layer",), np.arange(1, sizes.depth + 1), "layer", "layers"),
-            "weight_layer": Variable(
-                ("weight_layer",), np.arange(sizes.depth), "layer of the weights", "layers"
-            ),
-        },
-        call,
-        {
-            "activation": activation.name, "gain": gain, "width": sizes.width,
-            "batch": sizes.batch, "networks": sizes.networks, "tau": TAU,
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    axes = axes_of(figure, 2, 2, width=4.6, height=3.4).flat
-    for ax, (name, label) in zip(axes, PANELS.items(), strict=True):
+def _draw(data: Dataset, figure: Drawing) -> None:
+    axes = pictures.axes_of(figure, 2, 2, width=4.6, height=3.4).flat
+    for ax, (name, label) in zip(axes, _PANELS.items(), strict=True):
         layers = data["weight_layer" if name == "log_norm" else "layer"].values
-        bands = curve(data, name)
+        bands = pictures.curve(data, name)
         for k, norm in enumerate(data["norm"].values):
             colour = COLOURS[k % len(COLOURS)]
-            draw_band(ax, layers, bands[k], colour, str(norm))
+            pictures.draw_band(ax, layers, bands[k], colour, str(norm))
             ax.plot(layers, data[f"{name}_predicted"][k], "k--", linewidth=0.8, zorder=3)
         label_layers(ax, r"layer $\ell$")
         ax.set_ylabel(label)
-        ax.set_title(TITLES[name], loc="left")
+        ax.set_title(_TITLES[name], loc="left")
     axes[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes[0].legend(fontsize="small")
     attrs = data.attrs

@@ -2,61 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
-from bnmc.experiments.data import Variable, curve, dataset, ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_outer
+from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin
 from bnmc.experiments.statistics import rate_as_estimate
 from bnmc.mean_field.field import MeanField
-from bnmc.mixing import Comparison, compare
+from bnmc.mixing import compare
 from bnmc.plot.axes import COLOURS, estimates, plain_ticks
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
+#: Width at which the batch size varies, and batch size at which the width varies.
+_WIDTH, _BATCH = 1000, 5
 
-__all__ = ["DEFAULT", "ESTIMATORS", "FULL", "Sizes", "experiment", "rates"]
+#: The rows of `bnmc.mixing.compare` after the mean field.
+_ESTIMATORS = ("contraction", "tv_bound", "autocorrelation", "spectral", "relaxation")
 
 
 class Sizes(NamedTuple):
-    """Activations, batch sizes at `WIDTH`, widths at `BATCH`, and arguments of `compare`."""
+    """Sizes of the figure.
 
-    activations: tuple[str, ...]
-    batches: tuple[int, ...]
-    widths: tuple[int, ...]
-    settings: dict[str, int]
+    batches: batch sizes at width 1000
+    widths: widths at batch size 5
+    pairs: pairs of the contraction
+    replicates: pairs of the meeting times
+    networks: networks of the stationary run
+    """
 
-
-DEFAULT = Sizes(
-    ("relu", "tanh"), (3, 5, 8), (400, 1000, 2500), {"pairs": 16, "replicates": 120, "chains": 16}
-)
-FULL = Sizes(tuple(BUILTIN), (3, 5, 8, 12, 16), (250, 1000, 4000, 16_000), {})
-
-#: Width at which the batch size varies, and batch size at which the width varies.
-WIDTH, BATCH = 1000, 5
-
-#: The rows of `bnmc.mixing.compare` after the mean field.
-ESTIMATORS = ("contraction", "tv_bound", "autocorrelation", "spectral", "relaxation")
+    activations: tuple[Builtin, ...] = ("relu", "tanh")
+    batches: tuple[Annotated[int, {"low": 2}], ...] = (3, 5, 8)
+    widths: tuple[int, ...] = (400, 1000, 2500)
+    pairs: Annotated[int, {"low": 2}] = 16
+    replicates: Annotated[int, {"low": 2}] = 120
+    networks: Annotated[int, {"low": 5}] = 16
 
 
-@with_parameters
-def rates(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure(
+    "rates", Sizes(), activations=tuple(BUILTIN), batches=(3, 5, 8, 12, 16),
+    widths=(250, 1000, 4000, 16_000), pairs=32, replicates=500, networks=50,
+)  # fmt: skip
+def rates(run: Run, sizes: Sizes) -> Experiment:
     r"""Rates of mixing against batch size and width, by every estimator of `mixing.compare`.
 
     Activations are relu and tanh.  Batch sizes are 3, 5 and 8 at width 1000; widths are 400, 1000
@@ -74,124 +68,98 @@ def rates(
         Variables by ``activation``, ``estimator`` and ``batch`` or ``width``; NaN if there is no
         estimate.
     """
-    call = Call("rates", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    results = kit.Results(
+        run, activation=sizes.activations, estimator=kit.Axis(_ESTIMATORS, "estimator", ""),
+        batch=sizes.batches, width=sizes.widths,
+    )  # fmt: skip
+    pairs = [(_WIDTH, n) for n in sizes.batches] + [(d, _BATCH) for d in sizes.widths]
+    points = [(name, *pair) for name in sizes.activations for pair in dict.fromkeys(pairs)]
 
+    def compared(name: str, width: int, batch: int, progress: Progress) -> tuple[Any, ...]:
+        """Return the fields of the estimate of each estimator, None if there is none.
 
-class _Measured(NamedTuple):
-    """Results at each point, a width and a batch size.
-
-    `rates` has the shape (activations, points, estimators, 3), with values and intervals; `theory`,
-    the rates of the mean field, (activations, points).  `rows` are those of the table.
-    """
-
-    points: list[tuple[int, int]]
-    rates: NDArray[np.float64]
-    theory: NDArray[np.float64]
-    rows: list[tuple[Any, ...]]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    table = Table(("activation", "width", "batch", "mean field", *ESTIMATORS), tuple(found.rows))
-    findings = tuple(
-        _finding(name, found.rates[:, :, k], found.theory) for k, name in enumerate(ESTIMATORS)
-    )
-    title = "Rates of mixing, by every estimator"
-    return Experiment(call.name, title, _data(sizes, call, found), table, findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call) -> _Measured:
-    processors = call.processors()
-    points = list(
-        dict.fromkeys([(WIDTH, n) for n in sizes.batches] + [(d, BATCH) for d in sizes.widths])
-    )
-    costs = [n * (d / 1000 + 1) for d, n in points] * len(sizes.activations)
-    shape = (len(sizes.activations), len(points), len(ESTIMATORS), 3)
-    values, theory = np.full(shape, np.nan), np.full(shape[:2], np.nan)
-    rows: list[tuple[Any, ...]] = []
-    with call.parts(costs) as parts, ThreadPoolExecutor(processors) as pool:
-        for i, name in enumerate(sizes.activations):
-            for j, (d, n) in enumerate(points):
-                chain = Chain(d, n, name)
-                found = parts.run(
-                    _compared, chain, rng=call.generator, executor=pool, **sizes.settings
-                )
-                theory[i, j] = MeanField(chain).fixed_point().rate
-                cells: list[Any] = []
-                for row in found.rows[1:]:
-                    one = row.estimate
-                    if one is not None:
-                        values[i, j, ESTIMATORS.index(row.name)] = ends(one)
-                    cells.append(one and rate_as_estimate(one))
-                rows.append((name, d, n, float(theory[i, j]), *cells))
-    return _Measured(points, values, theory, rows)
-
-
-def _compared(chain: Chain, *, progress: Progress, **settings: Any) -> Comparison:
-    """Compare without progress: the estimators would report one after the other, each from 0."""
-    return compare(chain, **settings)
-
-
-def _finding(name: str, found: NDArray[np.float64], theory: NDArray[np.float64]) -> str:
-    """Compare one estimator, (activations, points, 3), with the mean field."""
-    low, high = found[..., 1], found[..., 2]
-    known = np.isfinite(low)
-    inside = int(((low <= theory) & (theory <= high))[known].sum())
-    gap = np.abs(found[..., 0] - theory)[known]
-    if not gap.size:
-        return f"{name}: no estimate."
-    return (
-        f"{name}: the mean field is in {inside} of {gap.size} intervals at 95 %; median "
-        f"difference {np.median(gap):.2g}."
-    )
-
-
-def _data(sizes: Sizes, call: Call, found: _Measured) -> xarray.Dataset:
-    chosen_points = {
-        "batch": [found.points.index((WIDTH, n)) for n in sizes.batches],
-        "width": [found.points.index((d, BATCH)) for d in sizes.widths],
-    }
-    variables: dict[str, Variable] = {}
-    for axis, along in chosen_points.items():
-        for end, suffix in enumerate(("", "_low", "_high")):
-            variables[f"rate_by_{axis}{suffix}"] = Variable(
-                ("activation", axis, "estimator"), found.rates[..., end][:, along],
-                "rate" + suffix.replace("_", ", end of 95 %: "),
-            )  # fmt: skip
-        variables[f"mean_field_by_{axis}"] = Variable(
-            ("activation", axis), found.theory[:, along], "rate of the mean field"
+        There is no progress: the estimators would report one after the other, each from 0.
+        """
+        comparison = compare(
+            Chain(width, batch, name), pairs=sizes.pairs, replicates=sizes.replicates,
+            chains=sizes.networks, rng=run.generator, executor=pool,
+        )  # fmt: skip
+        return tuple(
+            row.estimate and dataclasses.astuple(rate_as_estimate(row.estimate))
+            for row in comparison.rows[1:]
         )
-    return dataset(
-        variables,
-        {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "estimator": Variable(("estimator",), list(ESTIMATORS), "estimator", ""),
-            "batch": Variable(("batch",), list(sizes.batches), "batch n", "samples"),
-            "width": Variable(("width",), list(sizes.widths), "width d", "neurons"),
-        },
-        call,
-        {"width_fixed": WIDTH, "batch_fixed": BATCH, "norm": "batch"},
+
+    costs = [batch * (width / 1000 + 1) for _, width, batch in points]
+    with ThreadPoolExecutor(run.processors()) as pool:
+        parts = run.parts(compared, points, costs)
+    values = {
+        point: [fields and Estimate(*fields) for fields in part] for point, part in parts.items()
+    }
+    theory = {
+        (name, width, batch): float(MeanField(Chain(width, batch, name)).fixed_point().rate)
+        for name, width, batch in points
+    }
+    for axis in ("batch", "width"):
+        by_label = {
+            (name, label): (name, _WIDTH, label) if axis == "batch" else (name, label, _BATCH)
+            for name, label in results.points("activation", axis)
+        }
+        results.add(
+            f"rate_by_{axis}", ("activation", axis, "estimator"),
+            {
+                (*labels, estimator): estimate
+                for labels, point in by_label.items()
+                for estimator, estimate in zip(_ESTIMATORS, values[point], strict=True)
+            },
+            "rate",
+        )  # fmt: skip
+        results.add(
+            f"mean_field_by_{axis}", ("activation", axis),
+            {labels: theory[point] for labels, point in by_label.items()},
+            "rate of the mean field",
+        )  # fmt: skip
+    table = Table(
+        ("activation", "width", "batch", "mean field", *_ESTIMATORS),
+        tuple((*point, theory[point], *values[point]) for point in points),
+    )
+    findings = [
+        _finding(name, [(row[3], row[4 + k]) for row in table.rows if row[4 + k] is not None])
+        for k, name in enumerate(_ESTIMATORS)
+    ]
+    return results.experiment(
+        "Rates of mixing, by every estimator", table, findings, _draw, width_fixed=_WIDTH,
+        batch_fixed=_BATCH, norm="batch",
+    )  # fmt: skip
+
+
+def _finding(name: str, pairs: list[tuple[float, Estimate]]) -> str:
+    """Compare one estimator with the mean field."""
+    if not pairs:
+        return f"{name}: no estimate."
+    inside = sum(estimate.ci[0] <= theory <= estimate.ci[1] for theory, estimate in pairs)
+    gaps = [abs(estimate.value - theory) for theory, estimate in pairs]
+    return (
+        f"{name}: the mean field is in {inside} of {len(gaps)} intervals at 95 %; median "
+        f"difference {np.median(gaps):.2g}."
     )
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     names = data["activation"].values
-    axes = axes_of(figure, 2, len(names), width=5.6, height=3.2)
-    label_outer(axes, axes.size, "", "factor per layer")
+    axes = pictures.axes_of(figure, 2, len(names), width=5.6, height=3.2)
+    pictures.label_outer(axes, axes.size, "", "factor per layer")
     estimators = data["estimator"].values
     fixed = {
         "batch": f"d = {data.attrs['width_fixed']}", "width": f"n = {data.attrs['batch_fixed']}"
     }  # fmt: skip
     for row, name in zip(axes, names, strict=True):
         for ax, axis in zip(row, ("batch", "width"), strict=True):
-            one, x = data.sel(activation=name), data[axis].values
+            part, x = data.sel(activation=name), data[axis].values
             for k, (colour, which) in enumerate(zip(COLOURS, estimators, strict=False)):
-                found = curve(one.sel(estimator=which), f"rate_by_{axis}").T
+                values = pictures.curve(part.sel(estimator=which), f"rate_by_{axis}").T
                 shifted = x * 1.03 ** (k - 2)  # so that points do not hide each other
-                estimates(ax, shifted, *found, colour=colour, label=which)
-            field = one[f"mean_field_by_{axis}"]
+                estimates(ax, shifted, *values, colour=colour, label=which)
+            field = part[f"mean_field_by_{axis}"]
             ax.plot(x, field, "k--", linewidth=1.2, label="mean field")
             ax.set_xscale("log")
             plain_ticks(ax.xaxis, x)
@@ -199,5 +167,4 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     axes[-1, 0].set_xlabel("batch $n$")
     axes[-1, 1].set_xlabel("width $d$")
     figure.suptitle("Rates of mixing, with 95 % intervals")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    pictures.legend_below(figure, axes[0, 0], columns=3)

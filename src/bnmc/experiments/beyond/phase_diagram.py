@@ -3,68 +3,53 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import as_activation
 from bnmc.estimate.estimate import Estimate
+from bnmc.experiments import kit, pictures
 from bnmc.experiments.beyond.wide_networks import Network, ensemble
-from bnmc.experiments.data import Variable, dataset, ends, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
-from bnmc.experiments.statistics import LEVEL, banded, mean_of_band
-from bnmc.mean_field import CorrelationMap, EdgeOfChaos, Phase, edge_of_chaos
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Named
+from bnmc.experiments.statistics import LEVEL
+from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos
 from bnmc.plot.axes import COLOURS
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "edge_of_chaos_diagram", "experiment"]
+#: 1 − c of the two inputs: so small that the map is linear through all layers.
+_GAP = 1e-5
 
 
 class Sizes(NamedTuple):
-    """Activations; biases of the curve and of the points; weights of the points; networks.
+    """Sizes of the figure.
 
-    `factors` are weight variances of the points, divided by that of the edge.
+    curve: bias variances of the curve
+    biases: bias variances of the points
+    factors: weight variances of the points, divided by that of the edge
+    networks: networks of each point
     """
 
-    activations: tuple[str | Activation, ...]
-    curve: tuple[float, ...]
-    biases: tuple[float, ...]
-    factors: tuple[float, ...]
-    width: int
-    depth: int
-    networks: int
+    activations: tuple[Named, ...] = ("tanh", "erf", "selu")
+    curve: tuple[Annotated[float, {"low": 0.0}], ...] = (
+        0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+    )  # fmt: skip
+    biases: tuple[Annotated[float, {"low": 0.0}], ...] = (0.05, 0.3)
+    factors: tuple[float, ...] = (0.7, 1.0, 1.4)
+    width: int = 1000
+    depth: int = 5
+    networks: Annotated[int, {"low": 2}] = 40
 
 
-DEFAULT = Sizes(
-    ("tanh", "erf", "selu"), (0.0, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
-    (0.05, 0.3), (0.7, 1.0, 1.4), 1000, 5, 40,
+@kit.figure(
+    "edge-of-chaos", Sizes(), activations=("tanh", "erf", "sin", "selu", "elu", "sigmoid"),
+    curve=(0.0, *(k / 40 for k in range(1, 25))), biases=(0.05, 0.15, 0.3, 0.5),
+    factors=(0.6, 0.8, 1.0, 1.2, 1.5), width=10_000, depth=8, networks=100,
 )  # fmt: skip
-FULL = Sizes(
-    ("tanh", "erf", "sin", "selu", "elu", "sigmoid"),
-    (0.0, *(k / 40 for k in range(1, 25))),
-    (0.05, 0.15, 0.3, 0.5), (0.6, 0.8, 1.0, 1.2, 1.5), 10_000, 8, 100,
-)  # fmt: skip
-
-#: 1 − c of the two inputs: so small that the map is linear through all layers.
-GAP = 1e-5
-
-
-@with_parameters
-def edge_of_chaos_diagram(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+def edge_of_chaos_diagram(run: Run, sizes: Sizes) -> Experiment:
     r"""Phases of deep networks without normalization: ordered, critical and chaotic.
 
     The picture shows, for three activations (``full``: six), the edge of chaos in the plane of
@@ -81,80 +66,73 @@ def edge_of_chaos_diagram(
     Experiment
         Variables by ``activation``, ``bias`` and ``factor``.
     """
-    call = Call("edge-of-chaos", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    results = kit.Results(
+        run, activation=sizes.activations, curve=kit.Axis(sizes.curve, "bias variance"),
+        bias=kit.Axis(sizes.biases, "bias variance"),
+        factor=kit.Axis(sizes.factors, "weight variance over that of the edge"),
+    )  # fmt: skip
+    per = ("activation", "bias", "factor")
+    edges = [edge_of_chaos(name, sizes.curve).weight_variance for name in sizes.activations]
+    weights: dict[tuple[Named, float, float], float] = {}
+    phases: dict[tuple[Named, float, float], Phase] = {}
+    for name in sizes.activations:
+        at = edge_of_chaos(name, sizes.biases).weight_variance.tolist()
+        for bias, edge in zip(sizes.biases, at, strict=True):
+            for factor in sizes.factors:
+                weight = weights[name, bias, factor] = factor * edge
+                field = CorrelationMap(name, weight_variance=weight, bias_variance=bias)
+                phases[name, bias, factor] = field.phase()
 
+    def growth_of(name: Named, bias: float, factor: float, progress: Progress) -> Float64Array:
+        """Return the growth of |h_1 − h_2|² per layer in logarithms, for each network."""
+        phase = phases[name, bias, factor]
+        # Where the variance has no limit, the activation is homogeneous.
+        variance = phase.variance if 0.0 < phase.variance < math.inf else 1.0
+        network = Network(as_activation(name), sizes.width, weights[name, bias, factor], bias)
+        start = variance * np.array([[1.0, 1.0 - _GAP], [1.0 - _GAP, 1.0]])
+        grams = ensemble(
+            network, start, sizes.depth, sizes.networks, run.generator, progress=progress
+        ).preactivations
+        square = grams[..., 0, 0] + grams[..., 1, 1] - 2.0 * grams[..., 0, 1]
+        logs: Float64Array = np.log(square[:, -1] / square[:, 0]) / sizes.depth
+        return logs
 
-class _Point(NamedTuple):
-    """One point of the plane: mean field, and the measured logarithm of χ."""
-
-    weight: float
-    bias: float
-    phase: Phase
-    growth: Estimate
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    activations = [as_activation(one) for one in sizes.activations]
-    edges, points = [], []
-    count = len(sizes.activations) * len(sizes.biases) * len(sizes.factors)
-    with call.parts([1.0] * count) as parts:
-        for activation in activations:
-            edges.append(edge_of_chaos(activation, sizes.curve))
-            at = edge_of_chaos(activation, sizes.biases)
-            for bias, edge in zip(sizes.biases, at.weight_variance.tolist(), strict=True):
-                for factor in sizes.factors:
-                    weight = factor * edge
-                    field = CorrelationMap(activation, weight_variance=weight, bias_variance=bias)
-                    phase = field.phase()
-                    # Where the variance has no limit, the activation is homogeneous.
-                    variance = phase.variance if 0.0 < phase.variance < math.inf else 1.0
-                    growth = parts.run(
-                        _measured, activation, weight, bias, variance, sizes, call.generator
-                    )
-                    estimate = mean_of_band(banded(growth), sizes.networks)
-                    points.append(_Point(weight, bias, phase, estimate))
+    parts = run.parts(growth_of, results.points(*per))
+    results.add("edge", ("activation", "curve"), edges, "weight variance on the edge")
+    results.add("weight", per, weights, "weight variance")
+    predicted = {point: math.log(phase.gradient_factor) for point, phase in phases.items()}
+    results.add("predicted", per, predicted, "logarithm of χ of the mean field")
+    growth = results.add_means("growth", per, parts, "measured logarithm of χ")
+    estimates = dict(zip(parts, growth.cells().values(), strict=True))
     table = Table(
         ("activation", "weight variance", "bias variance", "phase", "χ", "measured χ"),
         tuple(
             (
-                activation.name, one.weight, one.bias, one.phase.name,
-                one.phase.gradient_factor, _exponential(one.growth),
+                as_activation(point[0]).name, weights[point], point[1], phase.name,
+                phase.gradient_factor, _exponential(estimates[point]),
             )
-            for activation, mine in zip(activations, _divided(points, activations), strict=True)
-            for one in mine
+            for point, phase in phases.items()
         ),
     )  # fmt: skip
-    title = "The edge of chaos, and measured growth of differences"
-    data = _data(sizes, call, activations, edges, points)
-    return Experiment(call.name, title, data, table, _findings(activations, points), _draw)
-
-
-def _divided(points: list[_Point], activations: list[Activation]) -> list[list[_Point]]:
-    size = len(points) // len(activations)
-    return [points[k * size : (k + 1) * size] for k in range(len(activations))]
-
-
-def _measured(
-    activation: Activation,
-    weight: float,
-    bias: float,
-    variance: float,
-    sizes: Sizes,
-    generator: np.random.Generator,
-    *,
-    progress: Progress,
-) -> NDArray[np.float64]:
-    """Return the growth of |h_1 − h_2|² per layer in logarithms, for each network."""
-    network = Network(activation, sizes.width, weight, bias)
-    start = variance * np.array([[1.0, 1.0 - GAP], [1.0 - GAP, 1.0]])
-    grams = ensemble(
-        network, start, sizes.depth, sizes.networks, generator, progress=progress
-    ).preactivations
-    square = grams[..., 0, 0] + grams[..., 1, 1] - 2.0 * grams[..., 0, 1]
-    growth: NDArray[np.float64] = np.log(square[:, -1] / square[:, 0]) / sizes.depth
-    return growth
+    findings = []
+    for name in sizes.activations:
+        points = [point for point in phases if point[0] == name]
+        inside = sum(
+            estimates[point].ci[0] <= predicted[point] <= estimates[point].ci[1] for point in points
+        )
+        off = [point for point in points if phases[point].name != "critical"]
+        sides = sum(
+            (estimates[point].value > 0.0) == (phases[point].name == "chaotic") for point in off
+        )
+        findings.append(
+            f"{as_activation(name).name}: χ of the mean field is in {inside} of {len(points)} "
+            f"intervals at 95 %; differences grow or shrink as predicted at {sides} of {len(off)} "
+            "points off the edge."
+        )
+    return results.experiment(
+        "The edge of chaos, and measured growth of differences", table, findings, _draw,
+        width=sizes.width, depth=sizes.depth, networks=sizes.networks, norm="none",
+    )  # fmt: skip
 
 
 def _exponential(growth: Estimate) -> Estimate:
@@ -163,81 +141,22 @@ def _exponential(growth: Estimate) -> Estimate:
     return Estimate(value, growth.stderr * value, (low, high), growth.n, growth.method, LEVEL)
 
 
-def _findings(activations: list[Activation], points: list[_Point]) -> tuple[str, ...]:
-    findings = []
-    for activation, mine in zip(activations, _divided(points, activations), strict=True):
-        inside = sum(
-            one.growth.ci[0] <= math.log(one.phase.gradient_factor) <= one.growth.ci[1]
-            for one in mine
-        )
-        off = [one for one in mine if one.phase.name != "critical"]
-        sides = sum((one.growth.value > 0.0) == (one.phase.name == "chaotic") for one in off)
-        findings.append(
-            f"{activation.name}: χ of the mean field is in {inside} of {len(mine)} intervals at "
-            f"95 %; differences grow or shrink as predicted at {sides} of {len(off)} points off "
-            "the edge."
-        )
-    return tuple(findings)
-
-
-def _data(
-    sizes: Sizes,
-    call: Call,
-    activations: list[Activation],
-    edges: list[EdgeOfChaos],
-    points: list[_Point],
-) -> xarray.Dataset:
-    per = ("activation", "bias", "factor")
-    shape = (len(activations), len(sizes.biases), len(sizes.factors))
-
-    def shaped(values: list[float]) -> NDArray[np.float64]:
-        return np.reshape(np.array(values), shape)
-
-    growth = np.reshape(ends([one.growth for one in points]), (*shape, 3))
-    return dataset(
-        {
-            "edge": Variable(
-                ("activation", "curve"), [one.weight_variance for one in edges],
-                "weight variance on the edge",
-            ),
-            "weight": Variable(per, shaped([one.weight for one in points]), "weight variance"),
-            "predicted": Variable(
-                per, shaped([math.log(one.phase.gradient_factor) for one in points]),
-                "logarithm of χ of the mean field",
-            ),
-            **with_ends("growth", per, growth, "measured logarithm of χ"),
-        },
-        {
-            "activation": Variable(
-                ("activation",), [one.name for one in activations], "activation", ""
-            ),
-            "curve": Variable(("curve",), list(sizes.curve), "bias variance"),
-            "bias": Variable(("bias",), list(sizes.biases), "bias variance"),
-            "factor": Variable(
-                ("factor",), list(sizes.factors), "weight variance over that of the edge"
-            ),
-        },
-        call,
-        {"width": sizes.width, "depth": sizes.depth, "networks": sizes.networks, "norm": "none"},
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     names = data["activation"].values
     columns = min(3, len(names))
-    axes = axes_of(figure, columns, -(-len(names) // columns), width=4.4, height=4.0)
+    axes = pictures.axes_of(figure, columns, -(-len(names) // columns), width=4.4, height=4.0)
     image = None
     for ax, name in zip(axes.flat, names, strict=False):
-        one = data.sel(activation=name)
-        edge, bias = one["edge"].values, data["curve"].values
-        weights = one["weight"].values
+        part = data.sel(activation=name)
+        edge, bias = part["edge"].values, data["curve"].values
+        weights = part["weight"].values
         right = 1.1 * max(float(weights.max()), float(edge.max()))
         ax.fill_betweenx(bias, 0.0, edge, color=COLOURS[0], alpha=0.12, label="ordered")
         ax.fill_betweenx(bias, edge, right, color=COLOURS[1], alpha=0.12, label="chaotic")
         ax.plot(edge, bias, color="black", linewidth=1.2, label="edge of chaos")
         heights = np.repeat(data["bias"].values, data.sizes["factor"])
         image = ax.scatter(
-            weights.ravel(), heights, c=np.exp(one["growth"].values.ravel()), cmap="coolwarm",
+            weights.ravel(), heights, c=np.exp(part["growth"].values.ravel()), cmap="coolwarm",
             vmin=0.5, vmax=1.5, edgecolors="black", zorder=3,
         )  # fmt: skip
         ax.set(xlim=(0.0, right), xlabel=r"weight variance $\sigma_w^2$")

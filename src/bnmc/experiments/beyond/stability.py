@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -12,57 +13,47 @@ from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, ends, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin
 from bnmc.experiments.statistics import interval, rate_as_estimate
-from bnmc.mean_field import Stability, atlas
+from bnmc.mean_field import atlas
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import contraction
-from bnmc.plot.axes import COLOURS, estimates, mark_unstable, plain_ticks
+from bnmc.plot.axes import COLOURS, mark_unstable, plain_ticks
 
 if TYPE_CHECKING:
-    import xarray
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "stability_atlas"]
 
 
 class Sizes(NamedTuple):
-    """Activations and batch sizes of the mean field; those, width and pairs of the measurement."""
+    """Sizes of the figure.
 
-    activations: tuple[str, ...]
-    batches: tuple[int, ...]
-    measured: tuple[str, ...]
-    at: tuple[int, ...]
-    width: int
-    pairs: int
+    activations: activations of the mean field
+    batches: batch sizes of the mean field
+    measured: activations of the measurement
+    at: batch sizes of the measurement
+    width: width of the measurement
+    """
 
-
-DEFAULT = Sizes(
-    (
+    activations: tuple[Builtin, ...] = (
         "linear", "relu", "leaky_relu", "tanh", "sigmoid", "sin", "elu", "selu", "gelu", "silu",
-    ),
-    (4, 6, 8, 12, 16, 24, 32, 48, 64), ("relu", "tanh"), (4, 8, 16), 2000, 32,
-)  # fmt: skip
-FULL = Sizes(
-    tuple(BUILTIN), (3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
-    ("relu", "tanh", "sigmoid", "silu"), (4, 6, 8, 12, 16), 10_000, 32,
-)  # fmt: skip
+    )  # fmt: skip
+    batches: tuple[Annotated[int, {"low": 3}], ...] = (4, 6, 8, 12, 16, 24, 32, 48, 64)
+    measured: tuple[Builtin, ...] = ("relu", "tanh")
+    at: tuple[Annotated[int, {"low": 3}], ...] = (4, 8, 16)
+    width: int = 2000
+    pairs: Annotated[int, {"low": 2}] = 32
 
 
-@with_parameters
-def stability_atlas(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure(
+    "stability-atlas", Sizes(), activations=tuple(BUILTIN), width=10_000,
+    batches=(3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128),
+    measured=("relu", "tanh", "sigmoid", "silu"), at=(4, 6, 8, 12, 16),
+)  # fmt: skip
+def stability_atlas(run: Run, sizes: Sizes) -> Experiment:
     r"""Activations and batch sizes for which the symmetric fixed point of BN is stable.
 
     The picture shows the rate of the mean field (`bnmc.mean_field.atlas`) for ten activations and
@@ -82,117 +73,79 @@ def stability_atlas(
     Experiment
         Variables by ``activation`` and ``batch``.
     """
-    call = Call("stability-atlas", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    results = kit.Results(
+        run, activation=sizes.activations, batch=sorted(sizes.batches),
+        measured=kit.Axis(sizes.measured, "activation", ""),
+        measured_batch=kit.Axis(sizes.at, "batch n", "samples"),
+    )  # fmt: skip
 
+    def made(kind: str, name: str, batch: int, progress: Progress) -> Any:
+        """Return the numbers of the mean field, or a measured contraction, None if none."""
+        if kind == "mean field":
+            entries = atlas(sizes.activations, sizes.batches)
+            eigenvalues = [
+                [(*point.eigenvalues, np.nan)[:2] for point in entry.points] for entry in entries
+            ]
+            return {
+                "rate": np.array([entry.rates for entry in entries]),
+                "eigenvalues": np.array(eigenvalues),
+                "error": np.array([[point.error for point in entry.points] for entry in entries]),
+                "unstable": [
+                    next((change.batch for change in entry.crossings if not change.stable), 0)
+                    for entry in entries
+                ],
+            }
+        try:
+            measured = contraction(
+                Chain(sizes.width, batch, name), pairs=sizes.pairs, rng=run.generator,
+                executor=pool, progress=progress,
+            )  # fmt: skip
+        except NotMixing:
+            return None
+        return dataclasses.astuple(rate_as_estimate(measured.rate_estimate))
 
-class _Rates(NamedTuple):
-    """Stability by activation; contraction by activation and batch, None if pairs did not meet."""
-
-    entries: tuple[Stability, ...]
-    measured: dict[tuple[str, int], Estimate | None]
-
-    def unstable_batches(self) -> dict[str, list[int]]:
-        """Return by activation the batch sizes at which the fixed point becomes unstable."""
-        return {
-            entry.activation: [one.batch for one in entry.crossings if not one.stable]
-            for entry in self.entries
-        }
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    unstable = found.unstable_batches()
-    batches = found.entries[0].batches
-    table = Table(
-        ("activation", *(f"n = {batch}" for batch in batches), "unstable from"),
-        tuple(
-            (
-                entry.activation,
-                *(float(rate) for rate in entry.rates),
-                *(unstable[entry.activation] or (None,)),
-            )
-            for entry in found.entries
-        ),
-    )
-    title = "Batch sizes with a stable symmetric fixed point"
-    data = _data(sizes, call, found)
-    return Experiment(call.name, title, data, table, _findings(found), _draw)
-
-
-def _measure(sizes: Sizes, call: Call) -> _Rates:
-    processors = call.processors()
-    pairs = [(name, batch) for name in sizes.measured for batch in sizes.at]
-    costs = [10.0] + [0.1 * batch**1.5 for _, batch in pairs]
-    measured: dict[tuple[str, int], Estimate | None] = {}
-    with call.parts(costs) as parts, ThreadPoolExecutor(processors) as pool:
-        parts.next()
-        entries = atlas(sizes.activations, sizes.batches)
-        for name, batch in pairs:
-            try:
-                rate = parts.run(
-                    contraction, Chain(sizes.width, batch, name), pairs=sizes.pairs,
-                    rng=call.generator, executor=pool,
-                ).rate_estimate  # fmt: skip
-                measured[name, batch] = rate_as_estimate(rate)
-            except NotMixing:
-                measured[name, batch] = None
-    return _Rates(entries, measured)
-
-
-def _findings(found: _Rates) -> tuple[str, ...]:
-    unstable = [
-        f"{name} from {batches[0]}" for name, batches in found.unstable_batches().items() if batches
+    measurements = results.points("measured", "measured_batch")
+    costs = [10.0, *(0.1 * batch**1.5 for _, batch in measurements)]
+    points = [("mean field", "", 0), *(("measured", *point) for point in measurements)]
+    with ThreadPoolExecutor(run.processors()) as pool:
+        field, *contractions = run.parts(made, points, costs).values()
+    per = ("activation", "batch")
+    rate = results.add("rate", per, field["rate"], "rate of the mean field")
+    results.add("lambda_L", per, field["eigenvalues"][..., 0], "eigenvalue λ_L")
+    results.add("lambda_M", per, field["eigenvalues"][..., 1], "eigenvalue λ_M")
+    results.add("error", per, field["error"], "error of the quadrature, relative")
+    results.add(
+        "unstable_from", ("activation",), field["unstable"],
+        "first unstable batch, 0 for none", "samples",
+    )  # fmt: skip
+    estimates = {
+        point: part and Estimate(*part)
+        for point, part in zip(measurements, contractions, strict=True)
+    }
+    results.add("contraction", ("measured", "measured_batch"), estimates, "measured contraction")
+    unstable = [batch or None for batch in field["unstable"]]
+    table = kit.table_of({
+        **{f"n = {n}": rate.at(batch=k) for k, n in enumerate(rate.axes["batch"])},
+        "unstable from": results.column(("activation",), unstable),
+    })  # fmt: skip
+    listed = [
+        f"{name} from {batch}"
+        for name, batch in zip(sizes.activations, unstable, strict=True)
+        if batch
     ]
-    findings = [
-        "Unstable as the batch grows: " + (", ".join(unstable) if unstable else "none of these")
-        + "."
-    ]  # fmt: skip
-    for (name, batch), one in found.measured.items():
+    findings = [f"Unstable as the batch grows: {', '.join(listed) or 'none of these'}."]
+    for (name, batch), estimate in estimates.items():
         theory = MeanField(Chain(2, batch, name)).fixed_point().rate
-        said = "the pairs did not meet" if one is None else f"contraction {interval(one)}"
+        said = f"contraction {interval(estimate)}" if estimate else "the pairs did not meet"
         findings.append(f"{name}, batch {batch}: {said}, mean field {theory:.4g}.")
-    return tuple(findings)
-
-
-def _data(sizes: Sizes, call: Call, found: _Rates) -> xarray.Dataset:
-    per, along = ("activation", "batch"), ("measured", "measured_batch")
-    entries, unstable = found.entries, found.unstable_batches()
-    eigenvalues = np.array([entry.eigenvalues for entry in entries])
-    nothing = np.full(3, np.nan)
-    contractions = [
-        [nothing if one is None else ends(one) for one in row]
-        for row in ([found.measured[name, batch] for batch in sizes.at] for name in sizes.measured)
-    ]
-    return dataset(
-        {
-            "rate": Variable(per, [entry.rates for entry in entries], "rate of the mean field"),
-            "lambda_L": Variable(per, eigenvalues[:, :, 0], "eigenvalue λ_L"),
-            "lambda_M": Variable(per, eigenvalues[:, :, 1], "eigenvalue λ_M"),
-            "error": Variable(
-                per, [[point.error for point in entry.points] for entry in entries],
-                "error of the quadrature, relative",
-            ),
-            "unstable_from": Variable(
-                ("activation",), [(batches or [0])[0] for batches in unstable.values()],
-                "first unstable batch, 0 for none", "samples",
-            ),
-            **with_ends("contraction", along, contractions, "measured contraction"),
-        },
-        {
-            "activation": Variable(("activation",), list(unstable), "activation", ""),
-            "batch": Variable(("batch",), entries[0].batches, "batch n", "samples"),
-            "measured": Variable(("measured",), list(sizes.measured), "activation", ""),
-            "measured_batch": Variable(("measured_batch",), list(sizes.at), "batch n", "samples"),
-        },
-        call,
-        {"width": sizes.width, "norm": "batch", "pairs": sizes.pairs},
+    return results.experiment(
+        "Batch sizes with a stable symmetric fixed point", table, findings, _draw,
+        width=sizes.width, norm="batch", pairs=sizes.pairs,
     )  # fmt: skip
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2, width=6.2, height=4.8)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2, width=6.2, height=4.8)[0]
     image = _draw_map(left, data)
     figure.colorbar(image, ax=left, label="factor per layer", extend="min")
     rate = data["rate"]
@@ -202,8 +155,8 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     for colour, name in zip(COLOURS, shown, strict=False):
         right.plot(batches, rate.sel(activation=name), color=colour, label=name)
         if name in data["measured"].values:
-            found = curve(data.sel(measured=name), "contraction").T
-            estimates(right, data["measured_batch"].values, *found, colour=colour)
+            part = data.sel(measured=name)
+            pictures.points(right, part, "contraction", "measured_batch", colour=colour)
     right.plot([], [], "o", color="0.4", markersize=4, label=f"measured, d = {data.attrs['width']}")
     mark_unstable(right)
     right.set(xscale="log", xlabel="batch $n$", ylabel="factor per layer")
@@ -212,7 +165,7 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     right.legend(loc="lower right")
 
 
-def _draw_map(ax: Axes, data: xarray.Dataset) -> AxesImage:
+def _draw_map(ax: Axes, data: Dataset) -> AxesImage:
     """Draw rates by activation and batch size, with a bar at each crossing of 1."""
     rate = data["rate"].values
     names, batches = data["activation"].values, data["batch"].values

@@ -15,8 +15,6 @@ from bnmc._support.linalg import semidefinite_root
 from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation
 
-__all__ = ["Network", "Runs", "ensemble"]
-
 _Array = NDArray[np.float64]
 
 
@@ -50,7 +48,7 @@ class Network(NamedTuple):
         return np.asarray(self.activation(_normalized(h)))
 
 
-class Runs(NamedTuple):
+class _Runs(NamedTuple):
     """Gram matrices divided by the width, (networks, depth + 1, n, n).
 
     `preactivations` are those of h_l, `representations` those of the inputs of the weights.
@@ -68,7 +66,7 @@ def ensemble(
     generator: np.random.Generator,
     *,
     progress: Progress | None = None,
-) -> Runs:
+) -> _Runs:
     """Return the Gram matrices of `count` networks.
 
     Parameters
@@ -84,22 +82,22 @@ def ensemble(
     """
     n, width = len(start), network.width
     shape = (count, depth + 1, n, n)
-    found = Runs(np.empty(shape), np.empty(shape))
+    grams = _Runs(np.empty(shape), np.empty(shape))
     root = np.linalg.cholesky(start).T
-    for run in range(count):
+    for k in range(count):
         if progress is not None:
-            progress(run, count)
+            progress(k, count)
         basis, _ = np.linalg.qr(generator.standard_normal((width, n)))
         h = np.sqrt(width) * basis @ root
         for layer in range(depth + 1):
             a = network.branch(h)
             gram = a.T @ a / width
-            found.preactivations[run, layer] = h.T @ h / width
-            found.representations[run, layer] = gram
+            grams.preactivations[k, layer] = h.T @ h / width
+            grams.representations[k, layer] = gram
             if layer < depth:
                 covariance = network.weight_variance * gram + network.bias_variance
                 h = generator.standard_normal((width, n)) @ semidefinite_root(covariance)
-    return found
+    return grams
 
 
 def _normalized(h: _Array) -> _Array:
