@@ -25,7 +25,6 @@ from bnmc.experiments.orthogonalizes import cosine as cosine_over_depth
 from bnmc.experiments.orthogonalizes import gap_over_depth, gap_over_width
 from bnmc.experiments.orthogonalizes.common import Sizes
 from bnmc.experiments.parts import Call
-from bnmc.experiments.rank_collapse import rank_over_depth, spectrum_over_depth
 
 FALSE_ALARM = 1e-6
 
@@ -123,8 +122,9 @@ def rows(gram, width, generator):
 def rank_collapse_2(chains, depth):
     """Their "relu" is tanh."""
     laws = ("gaussian", "uniform")
-    sizes = rank_over_depth.Sizes(32, depth, chains, ("linear", "tanh"), laws)
-    data = rank_over_depth.experiment(sizes, Call("rank-collapse-2", rng=5)).data
+    data = rank_collapse.fig_2(
+        depth=depth, networks=chains, activations=("linear", "tanh"), weights=laws, rng=5
+    ).data
     found = {}
     for law in laws:
         for layer in (16, 512):
@@ -154,8 +154,7 @@ def rank_collapse_3a(chains, rtol):
 
 
 def rank_collapse_3b(chains):
-    sizes = spectrum_over_depth.Sizes(50, 100, chains)
-    data = spectrum_over_depth.experiment(sizes, Call("rank-collapse-3b", rng=7)).data
+    data = rank_collapse.fig_3b(width=50, depth=100, networks=chains, rng=7).data
     logs = np.log(curve(data, "eigenvalue"))
     return {
         f"log eigenvalue {mode}, layer {layer}": banded(logs[layer, mode - 1], chains)

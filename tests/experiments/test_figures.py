@@ -19,7 +19,7 @@ TIMED = ("scale",)
 #: Figures whose small sizes take more than a second.
 SLOW = (
     "gradients-directions", "orthogonalizes-3", "rank-collapse-1", "rank-collapse-4",
-    "rank-collapse-5", "rank-collapse-10",
+    "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
 )  # fmt: skip
 
 

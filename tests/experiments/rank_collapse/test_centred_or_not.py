@@ -11,6 +11,11 @@ from experiment_checks import CERTAIN, reach
 from scipy import special
 
 
+@pytest.fixture
+def centring(small):
+    return small("rank-collapse-centring")
+
+
 class TestCentring:
     def test_centring_a_linear_network_takes_one_sample(self, centring):
         (_, centred, *_), (_, uncentred, *_), (_, less, *_), *_ = centring.table.rows

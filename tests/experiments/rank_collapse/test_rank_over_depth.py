@@ -13,10 +13,15 @@ from numpy_network import grams as plain_networks
 from scipy import special
 
 import bnmc
-from bnmc.experiments.data import curve
+from bnmc.experiments.pictures import curve
 
 #: Where layer 512 is, the last with batch normalization, among powers of 2.
 LAST = 9
+
+
+@pytest.fixture
+def fig_2(small):
+    return small("rank-collapse-2")
 
 
 class TestFig2:

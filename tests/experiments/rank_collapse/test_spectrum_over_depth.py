@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from experiment_checks import errors
 
-from bnmc.experiments.data import curve
+from bnmc.errors import ArgumentError
+from bnmc.experiments.pictures import curve
+from bnmc.experiments.rank_collapse import fig_3b as spectrum
+
+
+@pytest.fixture
+def fig_3b(small):
+    return small("rank-collapse-3b")
+
+
+def test_no_more_eigenvalues_than_neurons():
+    with pytest.raises(ArgumentError, match="^shown: got 5, allowed: at most the width 4"):
+        spectrum(width=4, shown=5)
 
 
 class TestFig3b:

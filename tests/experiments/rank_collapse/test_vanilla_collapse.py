@@ -5,14 +5,13 @@ probability at most 1e-6 if the theory holds.
 """
 
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
 from experiment_checks import errors
 from scipy import special
 
-from bnmc.experiments.data import curve
+from bnmc.experiments.pictures import curve
 from bnmc.experiments.rank_collapse import vanilla_collapse
 
 
@@ -21,11 +20,23 @@ def test_angles_are_averaged_over_all_pairs():
     angles = np.radians([0.0, 30.0, 75.0])
     vectors = np.array([np.cos(angles), np.sin(angles)]) * [1.0, 2.0, 3.0]
     gram = np.tile(vectors.T @ vectors, (2, 3, 1, 1))
-    run = mock.MagicMock(layers=np.array([0, 4, 8]))
-    run.__getitem__.side_effect = {"scaled_gram": gram}.__getitem__
-    found = vanilla_collapse._mean_log_squared_sines(run, 4)
+    found = vanilla_collapse._mean_log_squared_sines(gram)
     expected = np.log(np.sin(np.radians([30.0, 45.0, 75.0])) ** 2).mean()
-    np.testing.assert_allclose(found, np.full((2, 2), expected), rtol=1e-12)
+    np.testing.assert_allclose(found, np.full((2, 3), expected), rtol=1e-12)
+
+
+@pytest.fixture
+def lemma_3(small):
+    return small("rank-collapse-lemma-3")
+
+
+def test_the_pace_is_that_of_the_last_recorded_layer():
+    """A last layer for angles that is not recorded gives the results of the one before."""
+    first, second = (
+        vanilla_collapse.lemma_3(width=4, depth=12, angle_depth=depth, networks=3)
+        for depth in (8, 11)
+    )
+    assert first.data.identical(second.data)
 
 
 class TestLemma3:

@@ -2,57 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.bounds import orthogonalizes as gap_bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, interval
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
+from bnmc.experiments.statistics import interval
 from bnmc.gram import rank_bound
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
+#: The variables of both quantities, with their descriptions and heads in the table.
+_QUANTITIES = {
+    "rank_bound": ("r, lower bound of the rank", "r"),
+    "common_part": ("part of the squares that samples share", "common part"),
+}
 
-__all__ = ["DEFAULT", "FULL", "Sizes", "centring", "experiment"]
-
-Float64Array = NDArray[np.float64]
+#: The variables of their theory.
+_IN_THEORY = {"rank_bound": "rank_in_theory", "common_part": "common_part_in_theory"}
 
 
 class Sizes(NamedTuple):
-    """Width, batch size, layers, and networks.  Averages are over the second half of the layers."""
+    """Sizes of the figure.
 
-    width: int
-    batch: int
-    depth: int
-    chains: int
+    batch: batch size; one of the networks has one sample less
+    depth: number of layers, of which averages are over the second half
+    """
+
+    width: Several = 128
+    batch: Annotated[int, {"low": 3}] = 16
+    depth: int = 120
+    networks: Several = 100
 
 
-DEFAULT = Sizes(128, 16, 120, 100)
-FULL = Sizes(512, 32, 400, 1000)
-
-
-@with_parameters
-def centring(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure("rank-collapse-centring", Sizes(), width=512, batch=32, depth=400, networks=1000)
+def centring(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 7's claim on the chain: the effect of centring on the rank.
 
     The paper drops the mean from batch normalization, argues that rows are centred on average under
@@ -81,27 +75,7 @@ def centring(
     >>> found = rank_collapse.centring()  # doctest: +SKIP
     >>> found.plot().savefig("centring.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-centring", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Measured(NamedTuple):
-    """Recorded layers, and results by case.
-
-    `ranks` (r) and `common_parts` have the shape (layers, 3); their means are over the second half
-    of the layers.
-    """
-
-    layers: NDArray[np.int64]
-    ranks: list[Float64Array]
-    common_parts: list[Float64Array]
-    mean_ranks: list[Estimate]
-    mean_common_parts: list[Estimate]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    d, n = sizes.width, sizes.batch
+    d, n, half = sizes.width, sizes.batch, sizes.depth // 2
     cases = {
         "linear, centred": Chain(d, n, "linear"),
         "linear, uncentred": Chain(d, n, "linear", norm="batch-uncentred"),
@@ -109,60 +83,46 @@ def experiment(sizes: Sizes, call: Call) -> Experiment:
         "relu, centred": Chain(d, n, "relu"),
         "relu, uncentred": Chain(d, n, "relu", norm="batch-uncentred"),
     }
-    found = _measure(sizes, call, cases)
-    ranks, common_parts = zip(*map(_in_theory, cases.values()), strict=True)
-    data = dataset(
-        {
-            **with_ends("rank_bound", ("case", "layer"), found.ranks, "r, lower bound of the rank"),
-            **with_ends(
-                "common_part", ("case", "layer"), found.common_parts,
-                "part of the squares that samples share",
-            ),
-            "rank_in_theory": Variable(("case",), ranks, "r in theory"),
-            "common_part_in_theory": Variable(("case",), common_parts, "common part in theory"),
-        },
-        {
-            "case": Variable(("case",), list(cases), "network", ""),
-            "layer": Variable(("layer",), found.layers, "layer"),
-        },
-        call,
-        {
-            "width": d, "batch": n, "chains": sizes.chains, "start": "nearly equal samples",
-            "settled_from_layer": sizes.depth // 2,
-        },
-    )  # fmt: skip
-    means = found.mean_ranks
-    table = Table(
-        ("network", "r", "r in theory", "common part", "common part in theory"),
-        tuple(zip(cases, means, ranks, found.mean_common_parts, common_parts, strict=True)),
+    results = kit.Results(
+        run, case=kit.Axis(cases, "network", ""), layer=np.arange(sizes.depth + 1)
     )
+    per = ("case",)
+
+    def ranks_and_common_parts(case: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return r and the part of the squares that samples share, (networks, layers)."""
+        measured = simulate(
+            cases[case], sizes.depth, chains=sizes.networks, initial="collinear",
+            observables=["rank_bound", Observable(_common_part, name="common_part")],
+            rng=run.generator, threads=run.threads, progress=progress,
+        )  # fmt: skip
+        return measured["rank_bound"], measured["common_part"]
+
+    parts = run.parts(ranks_and_common_parts, results.points(*per))
+    theory = {(case,): _in_theory(chain) for case, chain in cases.items()}
+    columns = {}
+    for place, (name, (text, head)) in enumerate(_QUANTITIES.items()):
+        samples = kit.entry(parts, place)
+        results.add_means(name, ("case", "layer"), samples, text)
+        means = {
+            point: Estimate.from_samples(values[:, half:].mean(axis=1))
+            for point, values in samples.items()
+        }
+        columns[head] = results.column(per, means)
+        columns[f"{head} in theory"] = results.add(
+            _IN_THEORY[name], per, kit.entry(theory, place), f"{head} in theory"
+        )
+    ranks = list(map(interval, columns["r"].values))
+    stars = columns["r in theory"].values
     findings = (
-        f"Linear: centred r is {interval(means[0])}, uncentred {interval(means[1])}, and with "
-        f"one sample less {interval(means[2])}: the law of the centred one.",
-        f"ReLU: centred r is {interval(means[3])} (fixed point {ranks[3]:.3f}), uncentred "
-        f"{interval(means[4])} (fixed point {ranks[4]:.3f}).",
+        f"Linear: centred r is {ranks[0]}, uncentred {ranks[1]}, and with "
+        f"one sample less {ranks[2]}: the law of the centred one.",
+        f"ReLU: centred r is {ranks[3]} (fixed point {stars[3]:.3f}), uncentred "
+        f"{ranks[4]} (fixed point {stars[4]:.3f}).",
     )
-    title = f"Rank with and without centring, width {d}, batch {n}"
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call, cases: dict[str, Chain]) -> _Measured:
-    half = sizes.depth // 2
-    curves: dict[str, list[Float64Array]] = {"rank_bound": [], "common_part": []}
-    means: dict[str, list[Estimate]] = {"rank_bound": [], "common_part": []}
-    with call.parts([1.0] * len(cases)) as parts:
-        for chain in cases.values():
-            run = parts.run(
-                simulate, chain, sizes.depth, chains=sizes.chains, initial="collinear",
-                observables=["rank_bound", Observable(_common_part, name="common_part")],
-                rng=call.generator, threads=call.threads,
-            )  # fmt: skip
-            for name in curves:
-                curves[name].append(banded(run[name]))
-                means[name].append(Estimate.from_samples(run[name][:, half:].mean(axis=1)))
-    return _Measured(
-        run.layers, curves["rank_bound"], curves["common_part"], means["rank_bound"],
-        means["common_part"],
+    return results.experiment(
+        f"Rank with and without centring, width {d}, batch {n}",
+        kit.table_of(columns, ("network",)), findings, _draw, width=d, batch=n,
+        chains=sizes.networks, start="nearly equal samples", settled_from_layer=half,
     )  # fmt: skip
 
 
@@ -186,21 +146,17 @@ def _in_theory(chain: Chain) -> tuple[float, float]:
     return float(rank_bound(star)), _common_part(star)
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    axes = axes_of(figure, 3, width=4.6)[0]
-    layers = data.layer.values
-    seen = layers <= np.minimum(layers[-1], 60)
-    for index, (case, colour) in enumerate(zip(data.case.values, COLOURS, strict=False)):
+def _draw(data: Dataset, figure: Drawing) -> None:
+    axes = pictures.axes_of(figure, 3, width=4.6)[0]
+    near = data.sel(layer=slice(60))
+    for case, colour in zip(data["case"].values, COLOURS, strict=False):
         activation, label = case.split(", ", 1)
         style = "--" if "less" in case else "-"
         ax = axes[0] if activation == "linear" else axes[1]
-        for panel, name, text in ((ax, "rank", label), (axes[2], "common_part", case)):
-            variable = "rank_bound" if name == "rank" else name
-            draw_band(
-                panel, layers[seen], curve(data, variable)[index][seen], colour, text,
-                linestyle=style,
-            )  # fmt: skip
-            theory = float(data[f"{name}_in_theory"][index])
+        for panel, name, text in ((ax, "rank_bound", label), (axes[2], "common_part", case)):
+            values = pictures.curve(near.sel(case=case), name)
+            pictures.draw_band(panel, near["layer"].values, values, colour, text, linestyle=style)
+            theory = float(data[_IN_THEORY[name]].sel(case=case))
             panel.axhline(theory, color=colour, linestyle=":", linewidth=1)
     axes[0].plot([], [], ":", color="grey", label="theory, order $1/d$")
     axes[1].plot([], [], ":", color="grey", label=r"fixed point, $d = \infty$")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures, statistics
 from bnmc.experiments.experiment import Dataset, Table
 from bnmc.experiments.runs import Point, Run
-from bnmc.experiments.sizes import Integers, Several, as_text
+from bnmc.experiments.sizes import Several, as_text
 from bnmc.plot.axes import COLOURS, estimates
 from bnmc.regularity import figures
 
@@ -26,6 +26,9 @@ _QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "scaled_norm"
 
 #: Threshold of the soft rank.
 _TAU = 0.5
+
+#: Widths of which r is random.
+_Widths: TypeAlias = Annotated[tuple[Annotated[int, {"low": 3}], ...], {"least": 2}]
 
 
 class Sizes(NamedTuple):
@@ -39,7 +42,7 @@ class Sizes(NamedTuple):
     """
 
     gammas: tuple[Annotated[float, {"above": 0.0, "finite": False}], ...] = (math.inf, 1.0, 0.1)
-    widths: tuple[Integers, ...] = ((8, 16, 32, 64, 128), (8, 16, 32), (8, 16))
+    widths: tuple[_Widths, ...] = ((8, 16, 32, 64, 128), (8, 16, 32), (8, 16))
     networks: Annotated[tuple[Several, ...], {"repeats": True}] = (64, 16, 8)
     rtols: Annotated[tuple[float, ...], {"repeats": True}] = (0.01, 0.03, 0.03)
     depths: Annotated[tuple[Annotated[int, {"low": 4}], ...], {"repeats": True}] = (200_000,) * 3

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,55 +12,48 @@ from numpy.typing import NDArray
 from bnmc._support.progress import Progress
 from bnmc.bounds import rank_collapse as bounds
 from bnmc.chain.chain import Chain
-from bnmc.experiments.data import Variable, curve, dataset, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, short_interval
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Several
+from bnmc.experiments.statistics import short_interval
 from bnmc.gram import rank_bound
 from bnmc.plot.axes import COLOURS
 from bnmc.random_matrix import lyapunov_ginibre
 from bnmc.regularity import constant
 from bnmc.simulation.run import simulate
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_2"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Width (also the batch size), layers, networks, activations, and laws of weights."""
-
-    width: int
-    depth: int
-    chains: int
-    activations: tuple[str, ...] = ("linear", "relu")
-    weights: tuple[str, ...] = ("gaussian", "uniform")
-
-
-DEFAULT = Sizes(32, 2**12, 8)
-FULL = Sizes(32, 10**6, 10)
+#: The networks, with their norms.
+_NETWORKS = {"batch norm": "batch", "vanilla": "none"}
 
 #: The numerical rank counts eigenvalues of the Gram matrix above this multiple of the largest.
 _TOLERANCE = 1e-12
 
-_NETWORKS = ("batch norm", "vanilla")
+#: Both ranks, with their descriptions.
+_RANKS = {
+    "rank_bound": "r, the lower bound of the rank",
+    "numerical_rank": f"eigenvalues of G above {_TOLERANCE:g} of the largest",
+}
 
 
-@with_parameters
-def fig_2(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    width: width and batch size
+    """
+
+    width: Several = 32
+    depth: int = 2**12
+    networks: Several = 8
+    activations: tuple[Builtin, ...] = ("linear", "relu")
+    weights: tuple[Annotated[str, {"allowed": ("gaussian", "uniform", "rademacher")}], ...] = (
+        "gaussian", "uniform",
+    )  # fmt: skip
+
+
+@kit.figure("rank-collapse-2", Sizes(), depth=10**6, networks=10)
+def fig_2(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 2: the rank of the last layer over depth, with and without batch normalization.
 
     The paper uses width d = 32, batch size 32, Gaussian inputs, no skip connection, and 10 linear
@@ -91,71 +85,68 @@ def fig_2(
     >>> found = rank_collapse.fig_2()  # doctest: +SKIP
     >>> found.plot().savefig("fig_2.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-2", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Measured(NamedTuple):
-    """Layers, both ranks, and the regularity constant α.
-
-    Ranks have the shape (activations, networks, laws of weights, layers, 3).
-    """
-
-    layers: NDArray[np.int64]
-    rank_bounds: Float64Array
-    ranks: Float64Array
-    alpha: float
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    found = _measure(sizes, call)
-    lower = float(bounds.theorem_14(sizes.width, found.alpha, 0.0))
-    rows = tuple(
-        (
-            name, network, weights, int(found.layers[-1]),
-            short_interval(found.rank_bounds[i, j, k, -1]),
-            short_interval(found.ranks[i, j, k, -1]),
-        )
-        for i, name in enumerate(sizes.activations)
-        for j, network in enumerate(_NETWORKS)
-        for k, weights in enumerate(sizes.weights)
+    d, depth = sizes.width, sizes.depth
+    results = kit.Results(
+        run, activation=sizes.activations, network=_NETWORKS, weights=sizes.weights,
+        layer=_doublings(depth),
     )  # fmt: skip
-    findings = tuple(
+    layers, per = results.axes["layer"], ("activation", "network", "weights")
+
+    def ranks(
+        name: str, network: str, weights: str, progress: Progress
+    ) -> tuple[Float64Array, Float64Array]:
+        """Return r and the numerical rank, (networks, layers), averaged between the layers."""
+        is_vanilla = network == "vanilla"
+        gain = math.sqrt(2) if is_vanilla and name == "relu" else 1.0  # keeps the mean square
+        chain = Chain(d, d, name, norm=_NETWORKS[network], gain=gain, weights=weights)
+        start: Any = "gaussian"
+        rng: Any = run.generator
+        means = []
+        for before, layer in itertools.pairwise([0, *layers]):
+            every = max(1, (layer - before) // 16)
+            # Draws the weights, because a Gram matrix does not resolve its small eigenvalues.
+            passed = simulate(
+                chain, layer - before, chains=sizes.networks, initial=start, rng=rng,
+                sampler="weights", observables="scaled_gram", every=every, burn_in=every,
+                threads=run.threads,
+            )  # fmt: skip
+            grams = passed.scaled_gram
+            means.append((rank_bound(grams).mean(axis=1), _numerical_rank(grams).mean(axis=1)))
+            start, rng = passed.final_state, None
+            progress(layer, depth)
+        r, numerical_ranks = np.stack(means, axis=-1)
+        return r, numerical_ranks
+
+    points = results.points(*per)
+    parts = run.parts(ranks, points)
+    columns = [
+        results.add_means(name, (*per, "layer"), kit.entry(parts, place), text)
+        for place, (name, text) in enumerate(_RANKS.items())
+    ]
+    alpha = constant(
+        Chain(d, d, "linear"), chains=32, rng=run.generator, threads=run.threads
+    ).value  # fmt: skip
+    lower = float(bounds.theorem_14(d, alpha, 0.0))
+    results.add("theorem_14", (), lower, "bound of r in Theorem 14, for tau = 0")
+    exponents = lyapunov_ginibre(d)
+    lost = 2 * np.array(layers)[:, None] * (exponents[0] - exponents) > -math.log(_TOLERANCE)
+    results.add(
+        "vanilla_theory", ("layer",), (~lost).sum(axis=1),
+        "directions that Lyapunov exponents leave",
+    )  # fmt: skip
+    last = [column.at(layer=-1).cells() for column in columns]
+    rows = [(*point, depth, *(short_interval(cells[point]) for cells in last)) for point in points]
+    findings = (
         f"{name}, {network}, {weights} weights: at layer {layer} r is {r} and the numerical rank "
         f"{rank}" + (f"; Theorem 14: at least {lower:.2f} for small gamma." if
                      (name, network) == ("linear", "batch norm") else ".")
         for name, network, weights, layer, r, rank in rows
     )  # fmt: skip
-    return Experiment(
-        call.name,
-        f"Rank over depth, width and batch {sizes.width}",
-        _data(sizes, call, found, lower),
-        Table(("activation", "network", "weights", "layer", "r", "rank at 1e-12"), rows),
-        findings,
-        _draw,
-    )
-
-
-def _measure(sizes: Sizes, call: Call) -> _Measured:
-    d, layers = sizes.width, _doublings(sizes.depth)
-    shape = (len(sizes.activations), len(_NETWORKS), len(sizes.weights))
-    rank_bounds, ranks = (np.full((*shape, len(layers), 3), np.nan) for _ in range(2))
-    cases = list(np.ndindex(shape))
-    with call.parts([sizes.depth for _ in cases]) as parts:
-        for case in cases:
-            name, weights = sizes.activations[case[0]], sizes.weights[case[2]]
-            is_vanilla = _NETWORKS[case[1]] == "vanilla"
-            gain = math.sqrt(2) if is_vanilla and name == "relu" else 1.0  # keeps the mean square
-            norm = "none" if is_vanilla else "batch"
-            chain = Chain(d, d, name, norm=norm, gain=gain, weights=weights)
-            found = parts.run(_averages_by_depth, chain, layers, sizes.chains, call)
-            rank_bounds[case] = banded(found["rank_bound"])
-            ranks[case] = banded(found["numerical_rank"])
-        alpha = constant(
-            Chain(d, d, "linear"), chains=32, rng=call.generator, threads=call.threads
-        )  # fmt: skip
-    return _Measured(layers, rank_bounds, ranks, alpha.value)
+    return results.experiment(
+        f"Rank over depth, width and batch {d}",
+        Table((*per, "layer", "r", "rank at 1e-12"), tuple(rows)), findings, _draw,
+        width=d, batch=d, chains=sizes.networks, tolerance=_TOLERANCE, alpha=alpha,
+    )  # fmt: skip
 
 
 def _doublings(depth: int) -> NDArray[np.int64]:
@@ -164,79 +155,26 @@ def _doublings(depth: int) -> NDArray[np.int64]:
     return np.append(powers[powers < depth], depth)
 
 
-def _averages_by_depth(
-    chain: Chain, layers: NDArray[np.int64], chains: int, call: Call, *, progress: Progress
-) -> dict[str, Float64Array]:
-    """Return both ranks, (chains, layers), averaged between each two of the layers."""
-    start: Any = "gaussian"
-    rng: Any = call.generator
-    found: dict[str, list[Float64Array]] = {"rank_bound": [], "numerical_rank": []}
-    before = 0
-    for layer in layers.tolist():
-        every = max(1, (layer - before) // 16)
-        # Draws the weights, because a Gram matrix does not resolve its small eigenvalues.
-        run = simulate(
-            chain, layer - before, chains=chains, initial=start, rng=rng, sampler="weights",
-            observables="scaled_gram", every=every, burn_in=every, threads=call.threads,
-        )  # fmt: skip
-        found["rank_bound"].append(rank_bound(run.scaled_gram).mean(axis=1))
-        found["numerical_rank"].append(_numerical_rank(run.scaled_gram).mean(axis=1))
-        start, rng, before = run.final_state, None, layer
-        progress(layer, int(layers[-1]))
-    return {name: np.stack(values, axis=1) for name, values in found.items()}
-
-
 def _numerical_rank(G: Float64Array) -> NDArray[np.int64]:
     eigenvalues = np.linalg.eigvalsh(G)
     ranks: NDArray[np.int64] = (eigenvalues > _TOLERANCE * eigenvalues[..., -1:]).sum(axis=-1)
     return ranks
 
 
-def _data(sizes: Sizes, call: Call, found: _Measured, lower: float) -> xarray.Dataset:
-    d, layers = sizes.width, found.layers
-    exponents = lyapunov_ginibre(d)
-    lost = 2 * layers[:, None] * (exponents[0] - exponents) > -math.log(_TOLERANCE)
-    over = ("activation", "network", "weights", "layer")
-    return dataset(
-        {
-            **with_ends("rank_bound", over, found.rank_bounds, "r, the lower bound of the rank"),
-            **with_ends(
-                "numerical_rank", over, found.ranks,
-                f"eigenvalues of G above {_TOLERANCE:g} of the largest",
-            ),
-            "theorem_14": Variable((), lower, "bound of r in Theorem 14, for tau = 0"),
-            "vanilla_theory": Variable(
-                ("layer",), (~lost).sum(axis=1), "directions that Lyapunov exponents leave"
-            ),
-        },
-        {
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "network": Variable(("network",), list(_NETWORKS), "network", ""),
-            "weights": Variable(("weights",), list(sizes.weights), "law of weights", ""),
-            "layer": Variable(("layer",), layers, "layer"),
-        },
-        call,
-        {
-            "width": d, "batch": d, "chains": sizes.chains, "tolerance": _TOLERANCE,
-            "alpha": found.alpha,
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    axes = axes_of(figure, data.sizes["activation"], 2, height=3.4)
-    for column, name in enumerate(data.activation.values):
-        one = data.isel(activation=column)
+def _draw(data: Dataset, figure: Drawing) -> None:
+    axes = pictures.axes_of(figure, data.sizes["activation"], 2, height=3.4)
+    for column, name in enumerate(data["activation"].values):
+        of_name = data.sel(activation=name)
         ranks, rank_bounds = axes[:, column]
-        _draw_networks(ranks, one, "numerical_rank")
-        _draw_networks(rank_bounds, one, "rank_bound")
+        _draw_networks(ranks, of_name, "numerical_rank")
+        _draw_networks(rank_bounds, of_name, "rank_bound")
         if name == "linear":
             ranks.plot(
-                data.layer.values, data.vanilla_theory, ":", color="black",
+                data["layer"].values, data["vanilla_theory"], ":", color="black",
                 label="vanilla, Lyapunov exponents",
             )  # fmt: skip
             rank_bounds.axhline(
-                float(data.theorem_14), linestyle=":", color="black", label="Theorem 14"
+                float(data["theorem_14"]), linestyle=":", color="black", label="Theorem 14"
             )
         ranks.set(ylabel="numerical rank", title=f"{name} networks")
         rank_bounds.set(ylabel="$r$, lower bound of the rank", xlabel="layer")
@@ -249,15 +187,16 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
     )
 
 
-def _draw_networks(ax: Axes, data: xarray.Dataset, variable: str) -> None:
+def _draw_networks(ax: Any, data: Dataset, name: str) -> None:
     """Draw a rank over depth, one colour per network and law of weights."""
     ax.set_yscale("log", base=2)
-    colours = iter(COLOURS)
-    for first, network in enumerate(data.network.values):
-        for second, weights in enumerate(data.weights.values):
-            draw_band(
-                ax, data.layer.values, curve(data, variable)[first, second], next(colours),
-                f"{network}, {weights}", linestyle=("-", "--")[second % 2],
+    colours = itertools.cycle(COLOURS)
+    for network in data["network"].values:
+        for index, weights in enumerate(data["weights"].values):
+            pictures.draw_band(
+                ax, data["layer"].values,
+                pictures.curve(data.sel(network=network, weights=weights), name), next(colours),
+                f"{network}, {weights}", linestyle=("-", "--")[index % 2],
             )  # fmt: skip
     ax.set_xscale("log")
     ax.set(ylim=(0.85, 1.3 * data.attrs["width"]))

@@ -2,54 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
-from bnmc.experiments.data import Variable, curve, dataset, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
+from bnmc.errors import ArgumentError
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import banded, short_interval
 from bnmc.simulation.run import simulate
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "fig_3b"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Width (also the batch size), layers, networks, and the number of eigenvalues to draw."""
-
-    width: int
-    depth: int
-    chains: int
-    shown: int = 10
-
-
-DEFAULT = Sizes(50, 100, 64)
-FULL = Sizes(50, 100, 500)
 
 #: Eigenvalues below this count as this, because rounding can make them 0 or negative.
 _SMALLEST = float(np.finfo(np.float64).tiny)
 
 
-@with_parameters
-def fig_3b(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    width: width and batch size
+    shown: number of eigenvalues
+    """
+
+    width: Several = 50
+    depth: Annotated[int, {"low": 10}] = 100
+    networks: Several = 64
+    shown: Several = 10
+
+
+@kit.figure("rank-collapse-3b", Sizes(), networks=500)
+def fig_3b(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 3b: the ten largest eigenvalues of M over depth, from nearly equal samples.
 
     The paper uses width and batch size 50, and 100 layers of one network.  Its input is a constant
@@ -79,67 +65,65 @@ def fig_3b(
     >>> found = rank_collapse.fig_3b()  # doctest: +SKIP
     >>> found.plot().savefig("fig_3b.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-3b", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    d = sizes.width
+    d, depth, networks = sizes.width, sizes.depth, sizes.networks
+    if sizes.shown > d:
+        raise ArgumentError("shown", sizes.shown, f"at most the width {d}")
     chain = Chain.bn_residual(d, d, gamma=1.0)
-    noise = call.generator.standard_normal((sizes.chains, d, d))
-    with call.parts([1, 2]) as parts:
-        run = parts.run(
-            simulate, chain, sizes.depth, initial=d + 1e-5 * noise, sampler="weights",
-            observables="eigenvalues", rng=call.generator, threads=call.threads,
-        )  # fmt: skip
-        stationary = parts.run(
-            simulate, chain, 4 * sizes.depth, burn_in=2 * sizes.depth, every=4, chains=sizes.chains,
-            observables="eigenvalues", rng=call.generator, threads=call.threads,
-        )  # fmt: skip
-    eigenvalues = run["eigenvalues"]
-    found = np.exp(banded(_largest_logs(eigenvalues, sizes.shown)))
-    levels = np.exp(banded(_largest_logs(stationary["eigenvalues"], sizes.shown).mean(axis=1)))
-    r = banded(np.square(eigenvalues.sum(axis=-1)) / np.square(eigenvalues).sum(axis=-1))
-    data = dataset(
-        {
-            **with_ends(
-                "eigenvalue", ("layer", "mode"), found, "eigenvalues of M, geometric mean"
-            ),
-            **with_ends(
-                "settled", ("mode",), levels, "the same from Gaussian inputs, deep layers"
-            ),
-            **with_ends("rank_bound", ("layer",), r, "r, lower bound of the rank"),
-        },
-        {
-            "layer": Variable(("layer",), run.layers, "layer"),
-            "mode": Variable(("mode",), np.arange(1, sizes.shown + 1), "eigenvalue, largest first"),
-        },
-        call,
-        {
-            "width": d, "batch": d, "gamma": 1.0, "chains": sizes.chains,
-            "start": f"{d} plus noise of 1e-5",
-        },
+    noise = run.generator.standard_normal((networks, d, d))
+    starts: dict[str, dict[str, Any]] = {
+        "nearly equal": {"depth": depth, "initial": d + 1e-5 * noise, "sampler": "weights"},
+        "Gaussian": {"depth": 4 * depth, "burn_in": 2 * depth, "every": 4, "chains": networks},
+    }
+
+    def spectra(start: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return logs of the largest eigenvalues, (networks, layers, shown), and r."""
+        eigenvalues = simulate(
+            chain, observables="eigenvalues", rng=run.generator, threads=run.threads,
+            progress=progress, **starts[start],
+        )["eigenvalues"]  # fmt: skip
+        r = np.square(eigenvalues.sum(axis=-1)) / np.square(eigenvalues).sum(axis=-1)
+        return _largest_logs(eigenvalues, sizes.shown), r
+
+    parts = run.parts(spectra, [(start,) for start in starts], costs=[1.0, 2.0])
+    (logs, r), (deep, _) = parts.values()
+    results = kit.Results(
+        run, layer=np.arange(depth + 1),
+        mode=kit.Axis(range(1, sizes.shown + 1), "eigenvalue, largest first"),
     )  # fmt: skip
-    first, tenth, last = found[[0, 10, sizes.depth]]
-    table = Table(
-        ("eigenvalue", "layer 0", "layer 10", "last layer", "from Gaussian inputs"),
-        tuple(
-            (mode + 1, first[mode, 0], tenth[mode, 0], short_interval(last[mode]),
-             short_interval(levels[mode]))
-            for mode in range(sizes.shown)
-        ),
+    eigenvalue = results.add(
+        "eigenvalue", ("layer", "mode"), np.exp(banded(logs)), "eigenvalues of M, geometric mean",
+        networks=networks,
     )  # fmt: skip
+    settled = results.add(
+        "settled", ("mode",), np.exp(banded(deep.mean(axis=1))),
+        "the same from Gaussian inputs, deep layers", networks=networks,
+    )  # fmt: skip
+    rank = results.add_means(
+        "rank_bound", ("layer",), {(): r}, "r, lower bound of the rank"
+    ).cells()
+
+    def texts(column: kit.Column) -> kit.Column:
+        """Return means as texts with their intervals."""
+        intervals = {point: short_interval(mean) for point, mean in column.cells().items()}
+        return results.column(("mode",), intervals)
+
+    table = kit.table_of({
+        "layer 0": eigenvalue.means().at(layer=0), "layer 10": eigenvalue.means().at(layer=10),
+        "last layer": texts(eigenvalue.at(layer=-1)), "from Gaussian inputs": texts(settled),
+    }, heads=("eigenvalue",))  # fmt: skip
+    (_, *first), (_, *second) = table.rows[:2]
     findings = (
-        f"The second eigenvalue rises from {first[1, 0]:.1e} to {tenth[1, 0]:.2f} in ten layers, "
-        f"while the largest falls from {first[0, 0]:.1f} to {tenth[0, 0]:.1f}.",
-        f"At layer {sizes.depth} the largest is {short_interval(last[0])} and the second "
-        f"{short_interval(last[1])}; from Gaussian inputs {short_interval(levels[0])} and "
-        f"{short_interval(levels[1])}.",
-        f"r rises from {r[0, 0]:.2f} to {short_interval(r[-1])}.",
+        f"The second eigenvalue rises from {second[0]:.1e} to {second[1]:.2f} in ten layers, "
+        f"while the largest falls from {first[0]:.1f} to {first[1]:.1f}.",
+        f"At layer {depth} the largest is {first[2]} and the second {second[2]}; from Gaussian "
+        f"inputs {first[3]} and {second[3]}.",
+        f"r rises from {rank[0,].value:.2f} to {short_interval(rank[depth,])}.",
     )
-    title = f"Largest eigenvalues of M from nearly equal samples, width and batch {d}"
-    return Experiment(call.name, title, data, table, findings, _draw)
+    return results.experiment(
+        f"Largest eigenvalues of M from nearly equal samples, width and batch {d}", table,
+        findings, _draw, width=d, batch=d, gamma=1.0, chains=networks,
+        start=f"{d} plus noise of 1e-5",
+    )  # fmt: skip
 
 
 def _largest_logs(eigenvalues: Float64Array, count: int) -> Float64Array:
@@ -148,16 +132,18 @@ def _largest_logs(eigenvalues: Float64Array, count: int) -> Float64Array:
     return logs
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     from matplotlib import colormaps
 
-    ((ax,),) = axes_of(figure, 1, width=7.6, height=4.8)
+    ((ax,),) = pictures.axes_of(figure, 1, width=7.6, height=4.8)
     ax.set_yscale("log")
-    layers = data.layer.values
+    layers = data["layer"].values
     colours = colormaps["viridis"](np.linspace(0, 0.9, data.sizes["mode"]))
-    for index, (mode, colour) in enumerate(zip(data.mode.values, colours, strict=True)):
-        draw_band(ax, layers, curve(data, "eigenvalue")[:, index], colour, rf"$\lambda_{{{mode}}}$")
-        ax.plot(layers[[-1]] * [1.01, 1.06], data.settled.values[[index, index]], color=colour)
+    for mode, colour in zip(data["mode"].values, colours, strict=True):
+        of_mode = data.sel(mode=mode)
+        values = pictures.curve(of_mode, "eigenvalue")
+        pictures.draw_band(ax, layers, values, colour, rf"$\lambda_{{{mode}}}$")
+        ax.plot(layers[[-1]] * [1.01, 1.06], [float(of_mode["settled"])] * 2, color=colour)
     ax.plot([], [], color="grey", label="from Gaussian\ninputs (right)")
     ax.set(xlabel="layer", ylabel="eigenvalues of $M$, geometric mean", ylim=(1e-14, 100))
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

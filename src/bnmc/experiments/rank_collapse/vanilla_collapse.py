@@ -3,66 +3,50 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import banded, interval
 from bnmc.gram import rank_bound
 from bnmc.plot.axes import COLOURS
 from bnmc.random_matrix import lyapunov_ginibre, lyapunov_residual, lyapunov_residual_estimate
 from bnmc.simulation.run import simulate
-from bnmc.simulation.trajectory import Trajectory
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "lemma_3"]
-
-Float64Array = NDArray[np.float64]
+#: Layers between records.
+_EVERY = 4
 
 
 class Sizes(NamedTuple):
-    """Width (also the batch size), γ, layers, the last layer for angles, and networks.
+    """Sizes of the figure.
 
-    Deeper than `angle_depth`, float64 does not resolve the angles.
+    width: width and batch size
+    gamma: strength γ of the weights beside the skip connection
+    angle_depth: last layer for angles; float64 does not resolve those of much deeper layers
     """
 
-    width: int
-    gamma: float
-    depth: int
-    angle_depth: int
-    chains: int
+    width: Several = 16
+    gamma: float = 0.25
+    depth: Annotated[int, {"low": _EVERY}] = 256
+    angle_depth: Annotated[int, {"low": _EVERY}] = 96
+    networks: Several = 200
 
 
-DEFAULT = Sizes(16, 0.25, 256, 96, 200)
-FULL = Sizes(16, 0.25, 256, 96, 1000)
-
-
-@with_parameters
-def lemma_3(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+@kit.figure("rank-collapse-lemma-3", Sizes(), networks=1000)
+def lemma_3(run: Run, sizes: Sizes) -> Experiment:
     r"""Lemma 3: vanilla linear networks collapse to rank one, with and without a skip connection.
 
     The paper contains the statement and no figure.  Here width and batch size are 16, and the input
     is the identity.  A layer multiplies by W, or by ``I + γ W`` with γ = 1/4, which gives both
-    terms the same norm.  Weights are Gaussian and uniform.  There are 200 networks, and 1000 with
-    `full`.
+    terms the same norm.  Weights are Gaussian and uniform.
 
     Expected: the angle of two samples shrinks, per layer, by twice the gap of the two largest
     Lyapunov exponents λ₁ and λ₂.  With Gaussian weights and orthogonal inputs, ``E log sin² =
@@ -90,73 +74,61 @@ def lemma_3(
     >>> found = rank_collapse.lemma_3()  # doctest: +SKIP
     >>> found.plot().savefig("lemma_3.png")  # doctest: +SKIP
     """
-    call = Call("rank-collapse-lemma-3", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Measured(NamedTuple):
-    """Recorded layers, and results by case.
-
-    `angles` is the mean log sin² between samples, (networks, layers up to `angle_depth`).
-    `excess_ranks` is the geometric mean of r − 1, (layers, 3).
-    """
-
-    layers: NDArray[np.int64]
-    angles: list[Float64Array]
-    excess_ranks: list[Float64Array]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    d = sizes.width
+    d, layers = sizes.width, np.arange(0, sizes.depth + 1, _EVERY)
+    is_near = layers <= sizes.angle_depth
+    near = layers[is_near]
     cases = _chains(sizes)
-    found = _measure(sizes, call, cases)
-    layers = found.layers
-    paces_in_theory = _paces_in_theory(d, sizes.gamma, call.generator)
-    paces = [
-        Estimate.from_samples(one[:, -1] / sizes.angle_depth, method="pace of log sin^2")
-        for one in found.angles
-    ]
-    data = dataset(
-        {
-            **with_ends(
-                "log_squared_sine", ("case", "angle_layer"), [banded(one) for one in found.angles],
-                "mean log of the squared sine between samples",
-            ),
-            **with_ends(
-                "excess_rank", ("case", "layer"), found.excess_ranks, "r - 1, geometric mean"
-            ),
-            **estimated("pace", ("case",), paces, "log squared sine per layer"),
-            **estimated(
-                "pace_in_theory", ("skip",), paces_in_theory,
-                "2 (lambda_2 - lambda_1), Gaussian weights",
-            ),
-        },
-        {
-            "case": Variable(("case",), list(cases), "network", ""),
-            "skip": Variable(("skip",), [0, 1], "factor of the skip connection"),
-            "layer": Variable(("layer",), layers, "layer"),
-            "angle_layer": Variable(
-                ("angle_layer",), layers[layers <= sizes.angle_depth], "layer"
-            ),
-        },
-        call,
-        {"width": d, "batch": d, "gamma": sizes.gamma, "chains": sizes.chains, "start": "identity"},
+
+    def collapse(case: str, progress: Progress) -> dict[str, Float64Array]:
+        """Return means with intervals of log sin² and log(r − 1) over layers, and paces."""
+        matrices = simulate(
+            cases[case], sizes.depth, chains=sizes.networks, initial=np.eye(d), every=_EVERY,
+            observables="scaled_gram", rng=run.generator, threads=run.threads, progress=progress,
+        )["scaled_gram"]  # fmt: skip
+        sines = _mean_log_squared_sines(matrices[:, is_near])
+        excess = np.maximum(rank_bound(matrices) - 1, np.finfo(float).eps)
+        return {
+            "sines": banded(sines), "excess": banded(np.log(excess)),
+            "paces": sines[:, -1] / near[-1],
+        }  # fmt: skip
+
+    results = kit.Results(
+        run, case=kit.Axis(cases, "network", ""),
+        skip=kit.Axis((0, 1), "factor of the skip connection"), layer=layers,
+        angle_layer=kit.Axis(near, "layer"),
     )  # fmt: skip
-    rows = tuple(
-        (name, pace, paces_in_theory[index // 2], rank[-1, 0])
-        for index, (name, pace, rank) in enumerate(
-            zip(cases, paces, found.excess_ranks, strict=True)
-        )
+    parts = run.parts(collapse, results.points("case"))
+    results.add(
+        "log_squared_sine", ("case", "angle_layer"), kit.entry(parts, "sines"),
+        "mean log of the squared sine between samples", networks=sizes.networks,
+    )  # fmt: skip
+    excess = results.add(
+        "excess_rank", ("case", "layer"),
+        {point: np.exp(part["excess"]) for point, part in parts.items()},
+        "r - 1, geometric mean", networks=sizes.networks,
+    )  # fmt: skip
+    paces = {
+        point: Estimate.from_samples(part["paces"], method="pace of log sin^2")
+        for point, part in parts.items()
+    }
+    pace = results.add("pace", ("case",), paces, "log squared sine per layer")
+    theory = _paces_in_theory(d, sizes.gamma, run.generator)
+    results.add("pace_in_theory", ("skip",), theory, "2 (lambda_2 - lambda_1), Gaussian weights")
+    table = kit.table_of({
+        "log sin^2 per layer": pace,
+        "Gaussian, in theory": results.column(("case",), [theory[0]] * 2 + [theory[1]] * 2),
+        "r - 1, end": excess.means().at(layer=-1),
+    }, heads=("network",))  # fmt: skip
+    findings = (
+        f"{name}: log sin^2 between samples changes by {interval(measured)} per layer, with "
+        f"Gaussian weights in theory by {exact.value:.4g}; at layer {layers[-1]} r is 1 + "
+        f"{rank:.1e}."
+        for name, measured, exact, rank in table.rows
     )
-    table = Table(("network", "log sin^2 per layer", "Gaussian, in theory", "r - 1, end"), rows)
-    findings = tuple(
-        f"{name}: log sin^2 between samples changes by {interval(pace)} per layer, with Gaussian "
-        f"weights in theory by {theory.value:.4g}; at layer {layers[-1]} r is 1 + {rank:.1e}."
-        for name, pace, theory, rank in rows
-    )
-    title = f"Collapse of vanilla linear networks to rank one, width and batch {d}"
-    return Experiment(call.name, title, data, table, findings, _draw)
+    return results.experiment(
+        f"Collapse of vanilla linear networks to rank one, width and batch {d}", table, findings,
+        _draw, width=d, batch=d, gamma=sizes.gamma, chains=sizes.networks, start="identity",
+    )  # fmt: skip
 
 
 def _chains(sizes: Sizes) -> dict[str, Chain]:
@@ -173,23 +145,8 @@ def _chains(sizes: Sizes) -> dict[str, Chain]:
     }
 
 
-def _measure(sizes: Sizes, call: Call, cases: dict[str, Chain]) -> _Measured:
-    angles, excess_ranks = [], []
-    with call.parts([1.0] * len(cases)) as parts:
-        for chain in cases.values():
-            run = parts.run(
-                simulate, chain, sizes.depth, chains=sizes.chains, initial=np.eye(sizes.width),
-                every=4, observables="scaled_gram", rng=call.generator, threads=call.threads,
-            )  # fmt: skip
-            angles.append(_mean_log_squared_sines(run, sizes.angle_depth))
-            excess = np.maximum(rank_bound(run["scaled_gram"]) - 1, np.finfo(float).eps)
-            excess_ranks.append(np.exp(banded(np.log(excess))))
-    return _Measured(run.layers, angles, excess_ranks)
-
-
-def _mean_log_squared_sines(run: Trajectory, depth: int) -> Float64Array:
-    """Return log sin² averaged over pairs of samples, (networks, layers up to `depth`)."""
-    matrices = run["scaled_gram"][:, run.layers <= depth]
+def _mean_log_squared_sines(matrices: Float64Array) -> Float64Array:
+    """Return log sin² averaged over pairs of samples, (networks, layers)."""
     first, second = np.triu_indices(matrices.shape[-1], 1)
     squared_norms = np.einsum("clii->cli", matrices)
     squared_cosine = np.square(matrices[..., first, second]) / (
@@ -214,19 +171,20 @@ def _paces_in_theory(width: int, gamma: float, generator: np.random.Generator) -
     ]
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2)[0]
     right.set_yscale("log")
-    for index, (case, colour) in enumerate(zip(data.case.values, COLOURS, strict=False)):
-        style = ("-", "--")[index % 2]
-        near, layers = data.angle_layer.values, data.layer.values
-        draw_band(left, near, curve(data, "log_squared_sine")[index], colour, case, linestyle=style)
-        draw_band(right, layers, curve(data, "excess_rank")[index], colour, case, linestyle=style)
+    near, layers = data["angle_layer"].values, data["layer"].values
+    there = layers[len(layers) // 2 :]
+    for index, (case, colour) in enumerate(zip(data["case"].values, COLOURS, strict=False)):
+        of_case = data.sel(case=case)
+        for ax, x, name in ((left, near, "log_squared_sine"), (right, layers, "excess_rank")):
+            values = pictures.curve(of_case, name)
+            pictures.draw_band(ax, x, values, colour, case, linestyle=("-", "--")[index % 2])
         if index % 2 == 0:
-            pace = float(data.pace_in_theory[index // 2])
+            pace = float(data["pace_in_theory"][index // 2])
+            last = float(of_case["excess_rank"][-1])
             left.plot(near, pace * near, ":", color="black")
-            middle, last = len(layers) // 2, data.excess_rank.values[index, -1]
-            there = layers[middle:]
             right.plot(there, last * np.exp(pace * (there - there[-1])), ":", color="black")
     left.plot([], [], ":", color="black", label=r"exact: $2\ell(\lambda_2 - \lambda_1)$")
     right.plot([], [], ":", color="black", label=r"slope $2(\lambda_2 - \lambda_1)$")
