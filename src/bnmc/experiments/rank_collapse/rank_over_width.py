@@ -59,7 +59,7 @@ def fig_3a(run: Run, sizes: ensembles.Sizes) -> Experiment:
         slopes[name] = ensembles.slopes(sizes, averages[name])
         results.add(f"{name}_slope", ("gamma",), slopes[name], text_of_slope)
     lower = {
-        (gamma, width): float(bounds.theorem_14(width, min(alpha.value, 1 - 1e-9), 0.0))
+        (gamma, width): float(bounds.theorem_14(width, alpha.value, 0.0))
         for (gamma, width), alpha in averages["alpha"].items()
     }
     theorem = results.add("theorem_14", dims, lower, "bound of r in Theorem 14")
