@@ -11,7 +11,7 @@ import pytest
 
 import bnmc
 from bnmc import cli, experiments
-from bnmc.torch.result import _COLUMNS as COLUMNS
+from bnmc.torch.result import _HEADS as HEADS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -188,7 +188,7 @@ def test_columns_of_the_tables_are_explained(capsys):
         tables[command] = heads_of(capsys.readouterr().out)
     tables["rates"] = heads_of(str(bnmc.mixing.Comparison(bnmc.Chain(8, 3), (), 0.95, 0)))
     tables["compare-norms"] = heads_of(text_of(FIGURES / "norms.txt"))
-    tables["inspect"] = list(COLUMNS)
+    tables["inspect"] = list(HEADS.values())
     assert all(len(heads) >= 3 for heads in tables.values())
     for command, heads in tables.items():
         section = page.partition(f"\n``bnmc {command}``")[2].partition("\n---")[2]

@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Any
 
 from bnmc.errors import MissingExtraError
 
@@ -46,6 +47,38 @@ def import_extra(module: str, extra: str) -> ModuleType:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise
         raise MissingExtraError(module, extra) from error
+
+
+class LazyExtra:
+    """An optional dependency that is imported when an attribute is first used.
+
+    Parameters
+    ----------
+    module : str
+        Dotted name of the module.
+    extra : str
+        The extra of bnmc that installs it.
+
+    Raises
+    ------
+    MissingExtraError
+        At the use of an attribute, as `import_extra`.
+
+    Examples
+    --------
+    >>> from bnmc._support.extras import LazyExtra
+    >>> LazyExtra("math", "plot").sqrt(4.0)
+    2.0
+    """
+
+    def __init__(self, module: str, extra: str) -> None:
+        self._names = module, extra
+
+    def __getattr__(self, name: str) -> Any:
+        # Tools such as doctest look for special attributes, and must not import anything.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(import_extra(*self._names), name)
 
 
 def require_extras(needed: Mapping[str, str]) -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, TypeVar
+from typing import Any
 
 from scipy import optimize
 
 from bnmc._support.arguments import real
-from bnmc._support.extras import import_extra
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.duals.duals import Dual, dual
-from bnmc.torch.hidden import require_own_weight, weight_matrices
-from bnmc.torch.models import as_model
+from bnmc.torch.layers import require_own_weight, weight_matrices
+from bnmc.torch.models import Model, as_model, torch
 from bnmc.torch.prediction import predicted
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.reading import ModelChain, chain_of
-
-__all__ = ["gain_for_"]
-
-Model = TypeVar("Model")
 
 # The fixed point of a neuron's variance is searched between these values.
 _LEAST, _MOST = 1e-8, 25.0
@@ -85,7 +80,6 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
     >>> round(chain_of(model).chain.gain, 6)
     1.414214
     """
-    torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
     target = real("target", target, above=0.0)
     reading = chain_of(inner, batch=batch, shape=_IMAGES)
@@ -116,9 +110,8 @@ def gain_for_(model: Model, target: float = 1.0, *, batch: int = 64) -> Model:
 
 def _described(reading: ModelChain) -> Chain:
     """Return the chain of a model.  Biases and gains may have any values: they are replaced."""
-    troubles = [
-        one for one in reading.unfit if "a bias" not in one and "variances" not in one
-    ]  # fmt: skip
+    replaced = ("a bias", "variances")
+    troubles = [text for text in reading.unfit if not any(words in text for words in replaced)]
     if reading.chain is None or troubles:
         allowed = "a model whose hidden layers are those of a Chain"
         raise ArgumentError("model", "; ".join(troubles) or None, allowed)
@@ -142,7 +135,7 @@ def _gain(duals: Dual, target: float) -> float:
     if abs(ends[0]) < 1e-6:
         place = low
     elif ends[0] * ends[1] > 0.0:
-        factors = sorted(target + one for one in ends)
+        factors = sorted(target + end for end in ends)
         allowed = f"a factor between {factors[0]:.4g} and {factors[1]:.4g} for {duals.name}"
         raise ArgumentError("target", target, allowed)
     else:
@@ -167,13 +160,13 @@ def _backward_rate(chain: Chain) -> float | None:
 
 def _recommendation(chain: Chain, target: float) -> str:
     """Return the activation and the batch size whose backward rate is nearest to the target."""
-    found: list[tuple[float, float, str, int]] = []
+    rates: list[tuple[float, float, str, int]] = []
     for name in _ACTIVATIONS:
         for batch in _BATCHES:
             rate = _backward_rate(Chain(chain.width, batch, name, norm=chain.norm))
             if rate is not None:
-                found.append((abs(math.log(rate / target)), rate, name, batch))
-    if not found:
+                rates.append((abs(math.log(rate / target)), rate, name, batch))
+    if not rates:
         return ""
-    _, rate, name, batch = min(found)
+    _, rate, name, batch = min(rates)
     return f"nearest to {target:g}: {name} with batches of {batch}, backward rate {rate:.4g}"

@@ -1,27 +1,20 @@
-"""`haar_` and `break_`: new weights for all layers of a model, without data."""
+"""New parameters for a model: `haar_` and `break_`, its own initialization, or a factory."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from bnmc._support.arguments import choice, generator, real
-from bnmc._support.extras import import_extra
 from bnmc.chain.weights import weight_law
-from bnmc.errors import ArgumentError
-from bnmc.torch.hidden import require_own_weight, weight_matrices
-from bnmc.torch.models import as_model
+from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.torch.layers import require_own_weight, weight_matrices
+from bnmc.torch.models import Model, as_model, torch
 from bnmc.torch.preservation import as_it_was
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["BREAKS", "break_", "haar_", "orthogonal"]
-
-Model = TypeVar("Model")
-
 #: The ways to break a model.
-BREAKS = ("absolute", "uniform", "small")
+_BREAKS = ("absolute", "uniform", "small")
 
 
 def haar_(model: Model, *, gain: float = 1.0, rng: Any = None) -> Model:
@@ -61,7 +54,6 @@ def haar_(model: Model, *, gain: float = 1.0, rng: Any = None) -> Model:
     >>> torch.allclose(weight @ weight.T, torch.eye(3), atol=1e-6)
     True
     """
-    torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
     gain = real("gain", gain)
     if gain == 0.0:
@@ -115,18 +107,16 @@ def break_(model: Model, *, how: str = "absolute", rng: Any = None) -> Model:
     >>> bool((model.weight >= 0).all())
     True
     """
-    torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
-    how = choice("how", how, BREAKS)
+    how = choice("how", how, _BREAKS)
     random = generator(rng)
     with as_it_was(inner, cure=True), torch.no_grad():
-        for parameter in inner.parameters():
-            one: Any = parameter
+        for weight in inner.parameters():
             if how == "absolute":
-                one.copy_(2.0 * one.abs())
-            elif how == "small" or one.ndim > 1:
-                high = 0.1 if how == "small" else math.sqrt(12.0) * float(one.double().std())
-                one.copy_(torch.from_numpy(random.uniform(0.0, high, tuple(one.shape))))
+                weight.copy_(2.0 * weight.abs())
+            elif how == "small" or weight.ndim > 1:
+                high = 0.1 if how == "small" else math.sqrt(12.0) * float(weight.double().std())
+                weight.copy_(torch.from_numpy(random.uniform(0.0, high, tuple(weight.shape))))
     return model
 
 
@@ -136,3 +126,54 @@ def orthogonal(random: Any, rows: int, columns: int) -> Any:
     least, most = sorted((rows, columns))
     matrix = draw(random, (least, most)) / math.sqrt(most)
     return matrix if rows == least else matrix.T
+
+
+def as_networks(
+    model: object, networks: int, reset: object
+) -> tuple[torch.nn.Module, Callable[[], torch.nn.Module]]:
+    """Return a model, and the function that returns the next network.
+
+    A callable is a factory: called without arguments, it returns a new model. `reset`, or else the
+    ``reset_parameters`` of the modules, draws new parameters in place.
+    """
+    if reset is not None and not callable(reset):
+        raise ArgumentTypeError("reset", reset, "a function of the model")
+    if not isinstance(model, torch.nn.Module) and callable(model) and reset is None:
+        factory: Callable[[], Any] = model
+        made = [as_model(factory())]
+        first = made[0]
+        return first, lambda: made.pop() if made else as_model(factory())
+    inner = as_model(model)
+    if reset is None and networks == 1:
+        return inner, lambda: inner
+    if reset is None:
+        _require_reset(inner)
+    draw: Callable[[Any], Any] = _reset_parameters if reset is None else reset
+
+    def renewed() -> torch.nn.Module:
+        with torch.no_grad():
+            draw(inner)
+        return inner
+
+    return inner, renewed
+
+
+def _require_reset(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if any(True for _ in module.parameters(recurse=False)) and _resetter(module) is None:
+            allowed = "a model whose modules have reset_parameters, a factory, or reset="
+            value = f"{type(module).__name__} {name!r}" if name else type(module).__name__
+            raise ArgumentError("model", value, allowed, "for networks > 1")
+
+
+def _reset_parameters(model: torch.nn.Module) -> None:
+    for module in model.modules():
+        resetter = _resetter(module)
+        if resetter is not None:
+            resetter()
+
+
+def _resetter(module: Any) -> Callable[[], Any] | None:
+    names = ("reset_parameters", "_reset_parameters")  # attention has the second one
+    resetters = (getattr(module, name, None) for name in names)
+    return next((resetter for resetter in resetters if callable(resetter)), None)

@@ -1,24 +1,15 @@
-"""The layers of a model: which ones are measured, and their outputs in a forward pass."""
+"""The layers of a model: which ones are measured or changed, and their outputs."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bnmc._support.arguments import items
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.torch.models import called, first_tensor, is_weight_layer
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["Layers", "chosen_layers", "forward"]
-
-#: Called with the name of a layer, its module and its output.
-Visit = Callable[[str, Any, Any], None]
+from bnmc.torch.models import Visit, called, first_tensor, is_weight_layer, own_weight, torch
 
 
 @dataclass(frozen=True)
@@ -45,33 +36,25 @@ def chosen_layers(model: torch.nn.Module, layers: object = None) -> Layers:
     The blocks are the modules of one class of the user's (or of `torch.nn`) that contain more than
     half of the weight layers, two or more of them; the outermost such class. If there is no such
     class, each weight layer begins a block, and the next weight layer begins the next block.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentError, UnknownNameError
-        If `layers` does not contain names of modules or modules of the model, or if it is None and
-        the model has no weight layer.
     """
     named = dict(model.named_modules())
     if layers is None:
         return _blocks(named)
     allowed = "names of modules, or modules, of the model"
-    torch: Any = import_extra("torch", "torch")
     given = items("layers", layers, allowed)
     if not given:
         raise ArgumentError("layers", layers, allowed)
     chosen: dict[str, Any] = {}
-    for one in given:
-        if isinstance(one, torch.nn.Module):
-            name = next((name for name, module in named.items() if module is one), None)
+    for layer in given:
+        name = layer
+        if isinstance(layer, torch.nn.Module):
+            name = next((name for name, module in named.items() if module is layer), None)
             if name is None:
-                raise ArgumentError("layers", type(one).__name__, allowed)
-        elif not isinstance(one, str):
-            raise ArgumentTypeError("layers", one, allowed)
-        elif one not in named:
-            raise UnknownNameError("layers", one, [name for name in named if name])
-        else:
-            name = one
+                raise ArgumentError("layers", type(layer).__name__, allowed)
+        elif not isinstance(layer, str):
+            raise ArgumentTypeError("layers", layer, allowed)
+        elif layer not in named:
+            raise UnknownNameError("layers", layer, [name for name in named if name])
         chosen[name] = named[name]
     return Layers(chosen, between=False)
 
@@ -79,88 +62,49 @@ def chosen_layers(model: torch.nn.Module, layers: object = None) -> Layers:
 def forward(
     model: torch.nn.Module, batch: torch.Tensor, layers: Layers, visit: Visit
 ) -> torch.Tensor:
-    """Call the model on a batch, and `visit` with the output of each layer.
+    """Call the model on a batch, `visit` with the output of each layer, and return its output.
 
     The second call of a module has the name of the module and "#2", and so on. If the output of the
     last weight layer is the output of the model, this layer is a readout. A readout is visited only
     if it was chosen or is the only layer.
-
-    Returns
-    -------
-    torch.Tensor
-        The output of the model.
     """
-    passing = _Passing(layers, visit)
-    handles: list[Any] = []
-    try:
-        for name, module in layers.modules.items():
-            if layers.between:
-                handles.append(module.register_forward_pre_hook(passing.before(), with_kwargs=True))
-            handles.append(module.register_forward_hook(passing.after(name)))
-        output = called(model, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
-    passing.end(output)
+    calls: Counter[str] = Counter()
+    visited = False
+    last: tuple[str, Any, Any] | None = None
+
+    def show(name: str, module: Any, tensor: Any) -> None:
+        nonlocal visited
+        visited = True
+        visit(name, module, tensor)
+
+    def before(name: str, module: Any, received: Any) -> None:
+        # The input of a weight layer is the output of the layer before.
+        if last is not None and received is not None:
+            show(*last[:2], received)
+
+    def after(name: str, module: Any, output: Any) -> None:
+        nonlocal last
+        calls[name] += 1
+        full = name if calls[name] == 1 else f"{name}#{calls[name]}"
+        tensor = first_tensor(output)
+        if layers.between:
+            last = full, module, tensor
+        elif tensor is None:
+            kind = type(output).__name__
+            raise ArgumentError("layers", f"{name!r}, with an output of type {kind}", "tensors")
+        else:
+            show(full, module, tensor)
+
+    output = called(model, batch, layers.modules, before=before, after=after)
+    if last is not None:
+        name, module, tensor = last
+        is_readout = output is tensor or module.weight.shape[0] != module.weight.shape[1]
+        if not (visited and is_readout):
+            show(name, module, output)
+    if not visited:
+        allowed = "modules that the forward pass calls"
+        raise ArgumentError("layers", sorted(layers.modules), allowed)
     return output
-
-
-class _Passing:
-    """The state of one forward pass: the calls of modules, and the last one."""
-
-    def __init__(self, layers: Layers, visit: Visit) -> None:
-        self.layers = layers
-        self.visit = visit
-        self.calls: Counter[str] = Counter()
-        self.visited = 0
-        self.last: tuple[str, Any, Any] | None = None
-
-    def before(self) -> Callable[..., None]:
-        """Return the hook before a weight layer: its input is the output of the layer before."""
-
-        def hook(module: Any, arguments: Any, keywords: Any) -> None:
-            received = first_tensor([arguments, list(keywords.values())])
-            if self.last is not None and received is not None:
-                self._visit(self.last[0], self.last[1], received)
-
-        return hook
-
-    def after(self, name: str) -> Callable[..., None]:
-        """Return the hook after a module."""
-
-        def hook(module: Any, arguments: Any, output: Any) -> None:
-            self.calls[name] += 1
-            full = name if self.calls[name] == 1 else f"{name}#{self.calls[name]}"
-            if self.layers.between:
-                self.last = (full, module, first_tensor(output))
-                return
-            tensor = first_tensor(output)
-            if tensor is None:
-                kind = type(output).__name__
-                raise ArgumentError("layers", f"{name!r}, with an output of type {kind}", "tensors")
-            self._visit(full, module, tensor)
-
-        return hook
-
-    def end(self, output: Any) -> None:
-        """Visit what remains after the forward pass."""
-        if self.layers.between and self.last is not None:
-            name, module, own = self.last
-            if not self.visited or not (output is own or _changes_width(module)):
-                self._visit(name, module, output)
-        if not self.visited:
-            raise ArgumentError(
-                "layers", sorted(self.layers.modules), "modules that the forward pass calls"
-            )
-
-    def _visit(self, name: str, module: Any, tensor: Any) -> None:
-        self.visited += 1
-        self.visit(name, module, tensor)
-
-
-def _changes_width(module: Any) -> bool:
-    shape = module.weight.shape
-    return bool(shape[0] != shape[1])
 
 
 def _blocks(named: dict[str, Any]) -> Layers:
@@ -174,7 +118,6 @@ def _blocks(named: dict[str, Any]) -> Layers:
 
 def _repeated(named: dict[str, Any], weights: Iterable[str]) -> dict[str, Any]:
     """Return the modules of the outermost class that repeats with most weight layers inside."""
-    torch: Any = import_extra("torch", "torch")
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict)
     by_kind: dict[type, dict[str, Any]] = {}
     for name, module in named.items():
@@ -182,22 +125,75 @@ def _repeated(named: dict[str, Any], weights: Iterable[str]) -> dict[str, Any]:
         if name and inner and not isinstance(module, containers) and not is_weight_layer(module):
             by_kind.setdefault(type(module), {})[name] = module
     total = len(list(weights))
-    found: list[tuple[bool, int, int, dict[str, Any]]] = []
+    candidates: list[tuple[bool, int, int, dict[str, Any]]] = []
     for order, (kind, modules) in enumerate(by_kind.items()):
-        outer = {
-            name: module
-            for name, module in modules.items()
-            if not any(name.startswith(f"{other}.") for other in modules)
+        outer = [name for name in modules if not _is_inside(name, modules)]
+        inside = [name for name in weights if _is_inside(name, outer)]
+        blocks = {
+            name: modules[name]
+            for name in outer
+            if any(_is_inside(weight, [name]) for weight in inside)
         }
-        inside = [one for one in weights if any(one.startswith(f"{name}.") for name in outer)]
-        if len(outer) > 1 and 2 * len(inside) > total:
-            outer = {
-                name: module
-                for name, module in outer.items()
-                if any(one.startswith(f"{name}.") for one in inside)
-            }
-            depth = min(name.count(".") for name in outer)
+        if len(blocks) > 1 and 2 * len(inside) > total:
+            depth = min(name.count(".") for name in blocks)
             # A Sequential may also be a stage of blocks, so blocks of a class come first.
-            found.append((kind is torch.nn.Sequential, depth, order, outer))
-    found = [one for one in found if len(one[-1]) > 1]
-    return min(found, key=lambda one: one[:3])[-1] if found else {}
+            candidates.append((kind is torch.nn.Sequential, depth, order, blocks))
+    return min(candidates, key=lambda candidate: candidate[:3])[-1] if candidates else {}
+
+
+def _is_inside(name: str, modules: Iterable[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)
+
+
+def weight_matrices(model: torch.nn.Module) -> dict[str, Any]:
+    """Return all linear layers and convolutions by name, one for each weight; require one."""
+    matrices: dict[str, Any] = {}
+    seen: set[int] = set()
+    for name, module in weight_layers(model).items():
+        weight = own_weight(module)
+        if weight is None or id(weight) not in seen:
+            seen.add(id(weight))
+            matrices[name] = module
+    return matrices
+
+
+def require_own_weight(name: str, module: Any) -> None:
+    """Raise if a weight is computed from other parameters, as by weight or spectral norm."""
+    if own_weight(module) is None:
+        value = f"the weight of {name!r} is computed from other parameters"
+        hint = "torch.nn.utils.parametrize.remove_parametrizations makes it a parameter"
+        raise ArgumentError("model", value, "layers whose weights are parameters", hint)
+
+
+def weight_layers(model: torch.nn.Module) -> dict[str, Any]:
+    """Return all linear layers and convolutions by name; require one."""
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if is_weight_layer(module, transposed=False)
+    }
+    if not layers:
+        allowed = "a model with linear layers or convolutions"
+        raise ArgumentError("model", type(model).__name__, allowed)
+    return layers
+
+
+def called_weight_layers(model: torch.nn.Module, batch: torch.Tensor) -> list[tuple[str, Any]]:
+    """Return names and modules of the weight layers, in the order of their calls.
+
+    Each layer must be called once, and have a weight that no other layer has.
+    """
+    order: list[tuple[str, Any]] = []
+    layers = weight_layers(model)
+    called(model, batch, layers, before=lambda name, module, _: order.append((name, module)))
+    calls = Counter(name for name, _ in order)
+    users: dict[int, str] = {}
+    for name, module in order:
+        if calls[name] > 1:
+            allowed = "a model that calls each weight layer once"
+            raise ArgumentError("model", f"{name!r}, called {calls[name]} times", allowed)
+        weight = own_weight(module)
+        if weight is not None and (first := users.setdefault(id(weight), name)) != name:
+            value = f"{first!r} and {name!r} have one weight"
+            raise ArgumentError("model", value, "a model that uses each weight once")
+    return order

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc import gram
 from bnmc._support.arguments import choice, host_array
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, NonFiniteError
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["LOSSES", "MOST_NUMBERS", "Loss", "as_loss", "gradient_cosines", "gradient_norms"]
+from bnmc.torch.models import torch
+from bnmc.torch.representations import FloatArray
 
 #: The losses by name.
-LOSSES = ("cross-entropy", "squared")
+_LOSSES = ("cross-entropy", "squared")
 
 #: Cosines are computed by default if samples × parameters is at most this.
 MOST_NUMBERS = 1 << 24
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,16 +30,10 @@ class Loss:
     labels: torch.Tensor | None
 
     def __call__(self, output: torch.Tensor) -> torch.Tensor:
-        """Return the losses of the samples, shape (samples,), or that of the batch, shape ().
-
-        Raises
-        ------
-        ArgumentError
-            If output and labels do not fit, or the result has another shape.
-        """
+        """Return the finite losses of the samples, (samples,), or that of the batch, ()."""
+        labels = () if self.labels is None else (self.labels,)
         try:
-            given: Any = output
-            values = self.function(given) if self.labels is None else self._with_labels(given)
+            values: Any = self.function(output, *labels)
         except (BnmcError, MemoryError):
             raise
         except Exception as error:  # a loss of the user's raises anything
@@ -56,32 +43,20 @@ class Loss:
             hint = f"{type(error).__name__}: {error}"
             allowed = f"labels for an output of shape {tuple(output.shape)}"
             raise ArgumentError(about, value, allowed, hint) from error
-        torch: Any = import_extra("torch", "torch")
         if not isinstance(values, torch.Tensor) or tuple(values.shape) not in ((), (len(output),)):
             shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values)
             allowed = "a function that returns one number per sample, or one of the batch"
             raise ArgumentError("loss", f"{self.name}: {shape}", allowed)
         if not bool(torch.isfinite(values).all()):
             raise NonFiniteError(None, None, "loss")
-        result: torch.Tensor = values
-        return result
-
-    def _with_labels(self, output: Any) -> Any:
-        return self.function(output, self.labels)
+        return values
 
 
 def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss | None:
     """Return the loss of the arguments `loss` and `labels`; None if both are None.
 
     If only labels are given, the loss is cross-entropy for integers and squared for other numbers.
-
-    Raises
-    ------
-    ArgumentTypeError, ArgumentError, UnknownNameError
-        If the labels are not one per sample, or the loss is neither a name nor a function, or needs
-        labels.
     """
-    torch: Any = import_extra("torch", "torch")
     if loss is None and labels is None:
         return None
     targets: Any = None
@@ -98,8 +73,8 @@ def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss 
     if callable(loss):
         return Loss(getattr(loss, "__name__", type(loss).__name__), loss, targets)
     if not isinstance(loss, str):
-        raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)} or a function")
-    name = choice("loss", loss, LOSSES)
+        raise ArgumentTypeError("loss", loss, f"{', '.join(_LOSSES)} or a function")
+    name = choice("loss", loss, _LOSSES)
     if targets is None:
         raise ArgumentError("labels", None, f"one for each of {samples} samples, for {name!r}")
     return Loss(name, _cross_entropy if name == "cross-entropy" else _squared, targets)
@@ -109,11 +84,6 @@ def gradient_norms(loss: torch.Tensor, parameters: dict[str, torch.Tensor]) -> F
     """Return the Frobenius norm of the gradient of a number by each parameter.
 
     It is 0 for parameters on which the number does not depend. The graph is kept.
-
-    Raises
-    ------
-    NonFiniteError
-        If a gradient is infinite or NaN.
     """
     norms = np.zeros(len(parameters))
     gradients = _gradients(loss, list(parameters.values()))
@@ -126,24 +96,15 @@ def gradient_norms(loss: torch.Tensor, parameters: dict[str, torch.Tensor]) -> F
 
 
 def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) -> FloatArray:
-    """Return the cosines between the gradients of the losses of the samples.
+    """Return the cosines between the gradients of samples, (parameters, samples, samples).
 
-    The gradient of the loss of one sample goes backward through the whole batch, because batch
-    normalization makes this loss depend on all samples.
-
-    Parameters
-    ----------
-    losses : (samples,) torch.Tensor
-    parameters : dict of str to torch.Tensor
-
-    Returns
-    -------
-    (parameters, samples, samples) ndarray of float64
-        NaN where a sample has no gradient.
+    They are NaN where a sample has no gradient. The gradient of the loss
+    of one sample goes backward through the whole batch, because batch normalization makes this loss
+    depend on all samples.
     """
     samples = len(losses)
     # Keep the gradients of all samples, one stack for each parameter.
-    stacks: list[FloatArray] = [np.zeros((samples, one.numel())) for one in parameters.values()]
+    stacks = [np.zeros((samples, weight.numel())) for weight in parameters.values()]
     for sample in range(samples):
         gradients = _gradients(losses[sample], list(parameters.values()))
         for stack, gradient in zip(stacks, gradients, strict=True):
@@ -153,7 +114,6 @@ def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) 
 
 
 def _gradients(value: Any, parameters: list[Any]) -> Any:
-    torch: Any = import_extra("torch", "torch")
     return torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
 
 
@@ -170,11 +130,10 @@ def _cosines(stack: FloatArray) -> FloatArray:
 
 def _cross_entropy(output: Any, labels: Any) -> Any:
     """Return the cross-entropy of each sample; of outputs with positions, its mean over them."""
-    torch: Any = import_extra("torch", "torch")
     if labels.is_floating_point():
         raise ArgumentTypeError("labels", "floating-point numbers", "integers, for cross-entropy")
-    found = torch.nn.functional.cross_entropy(output, labels.long(), reduction="none")
-    return found.reshape(len(output), -1).mean(dim=1)
+    losses = torch.nn.functional.cross_entropy(output, labels.long(), reduction="none")
+    return losses.reshape(len(output), -1).mean(dim=1)
 
 
 def _squared(output: Any, labels: Any) -> Any:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.arguments import choice, integer
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError
+from bnmc.torch import losses, representations
+from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
-from bnmc.torch.losses import MOST_NUMBERS, Loss, as_loss, gradient_cosines, gradient_norms
-from bnmc.torch.models import as_batch
+from bnmc.torch.models import as_batch, torch
 from bnmc.torch.prediction import predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
-from bnmc.torch.reading import chain_of
-from bnmc.torch.representations import VIEWS, Numbers, channels_second, layout, measured
-from bnmc.torch.resetting import as_networks
+from bnmc.torch.reading import ModelChain, chain_of
+from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["measure"]
-
-FloatArray = NDArray[np.float64]
 
 
 def measure(
@@ -107,36 +99,32 @@ def measure(
     ...     nn.Sequential(nn.Linear(128, 128), nn.BatchNorm1d(128), nn.ReLU()) for _ in range(20)
     ... ]
     >>> model = nn.Sequential(*blocks, nn.Linear(128, 10))
-    >>> found = measure(model, torch.randn(32, 128), labels=torch.arange(32) % 10)
-    >>> found.gram.shape, found.rank[0, -1]
+    >>> measurement = measure(model, torch.randn(32, 128), labels=torch.arange(32) % 10)
+    >>> measurement.gram.shape, measurement.rank[0, -1]
     ((1, 20, 32, 32), np.int64(32))
-    >>> print(found.verdict)
+    >>> print(measurement.verdict)
     Gradients explode towards the input: squared norms grow by the factor 1... per layer, so norms
     by ×... over 20 layers. The rank keeps 32 of 32 over 20 layers.
     """
-    torch: Any = import_extra("torch", "torch")
     networks = integer("networks", networks, low=1)
-    view = choice("view", view, VIEWS)
+    view = choice("view", view, representations.VIEWS)
     with random_states_kept(), torch.inference_mode(False):
         inner, next_network = as_networks(model, networks, reset)
         data = as_batch(inner, batch)
-        goal = as_loss(loss, labels, len(data), data.device)
-        if goal is not None and not any(one.requires_grad for one in inner.parameters()):
+        goal = losses.as_loss(loss, labels, len(data), data.device)
+        if goal is not None and not any(weight.requires_grad for weight in inner.parameters()):
             raise ArgumentError("loss", goal.name, "None, as no parameter has requires_grad")
         passes: list[_Pass] = []
         with as_it_was(inner):
             for _ in range(networks):
                 network = next_network()
-                if network is inner:
+                with nullcontext() if network is inner else as_it_was(network):
                     passes.append(_Pass(network, data, goal, layers, view, cosines))
-                else:
-                    with as_it_was(network):
-                        passes.append(_Pass(network, data, goal, layers, view, cosines))
-                if len({one.signature for one in passes}) > 1:
+                if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
             reading = chain_of(inner, batch=len(data), shape=passes[0].image_shape)
-            notes = _notes(torch, inner, passes[0])
+            notes = _notes(inner, passes[0])
     return _result(type(inner).__name__, len(data), view, passes, reading, notes)
 
 
@@ -147,63 +135,62 @@ class _Pass:
         self,
         model: torch.nn.Module,
         batch: torch.Tensor,
-        goal: Loss | None,
+        goal: losses.Loss | None,
         layers: object,
         view: str,
         cosines: bool | None,
     ) -> None:
-        torch: Any = import_extra("torch", "torch")
         chosen = chosen_layers(model, layers)
-        second = channels_second(model)
+        second = representations.channels_second(model)
         self.names: list[str] = []
         self.layouts: list[str] = []
         self.numbers: list[Numbers] = []
         self.weights: list[tuple[str, ...]] = []
         images: Counter[tuple[int, ...]] = Counter()
-        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
-        identities = {id(one): name for name, one in trained.items()}
+        trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
+        identities = {id(weight): name for name, weight in trained.items()}
 
         def visit(name: str, module: Any, tensor: Any) -> None:
-            found = measured(name, tensor, len(batch), view, second)
-            self.numbers.append(found)
+            self.numbers.append(representations.measured(name, tensor, len(batch), view, second))
             self.names.append(name or type(model).__name__)
-            self.layouts.append(layout(tuple(tensor.shape), second))
+            self.layouts.append(representations.layout(tuple(tensor.shape), second))
             if tensor.ndim in (3, 4):
                 images[tuple(tensor.shape[2:])] += 1
-            inside = [one for one in module.parameters() if one.ndim > 1 and id(one) in identities]
-            self.weights.append(tuple(identities[id(one)] for one in inside))
+            matrices = (part for part in module.parameters() if part.ndim > 1)
+            names = (identities.get(id(matrix)) for matrix in matrices)
+            self.weights.append(tuple(filter(None, names)))
 
         with torch.set_grad_enabled(goal is not None):
             output = forward(model, batch, chosen, visit)
         self.image_shape = _image_shape(images)
+        self.shapes = {name: tuple(weight.shape) for name, weight in trained.items()}
         self.loss = 0.0
         self.norms: dict[str, float] = {}
         self.cosines: FloatArray | None = None
-        self.shapes = {name: tuple(one.shape) for name, one in trained.items()}
         self.without_cosines = ""
         if goal is not None:
             self._backward(goal, output, trained, cosines)
 
     @property
-    def signature(self) -> tuple[Any, ...]:
+    def signature(self) -> tuple[list[str], ...]:
         """What all networks must have in common."""
-        return tuple(self.names), tuple(self.layouts), tuple(self.norms)
+        return self.names, self.layouts, list(self.norms)
 
     def _backward(
-        self, goal: Loss, output: Any, trained: dict[str, torch.Tensor], cosines: bool | None
+        self, goal: losses.Loss, output: Any, trained: dict[str, torch.Tensor], cosines: bool | None
     ) -> None:
-        losses: Any = goal(output)
-        if not losses.requires_grad:
+        values: Any = goal(output)
+        if not values.requires_grad:
             raise ArgumentError("loss", goal.name, "a loss that depends on the parameters")
-        self.loss = float(losses.detach().double().mean())
-        norms = gradient_norms(losses.mean(), trained)
+        self.loss = float(values.detach().double().mean())
+        norms = losses.gradient_norms(values.mean(), trained)
         self.norms = dict(zip(trained, norms.tolist(), strict=True))
-        size = len(output) * sum(one.numel() for one in trained.values())
-        if losses.ndim == 0:
+        size = len(output) * sum(weight.numel() for weight in trained.values())
+        if values.ndim == 0:
             if cosines:
                 raise ArgumentError("cosines", cosines, "None: the loss is one number of a batch")
-        elif cosines or (cosines is None and size <= MOST_NUMBERS):
-            self.cosines = gradient_cosines(losses, trained)
+        elif cosines or (cosines is None and size <= losses.MOST_NUMBERS):
+            self.cosines = losses.gradient_cosines(values, trained)
         elif cosines is None:
             self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
 
@@ -216,7 +203,7 @@ def _image_shape(shapes: Counter[tuple[int, ...]]) -> tuple[int, int] | None:
     return (1, *most) if len(most) == 1 else (most[0], most[1])
 
 
-def _notes(torch: Any, model: Any, first: _Pass) -> tuple[str, ...]:
+def _notes(model: Any, first: _Pass) -> tuple[str, ...]:
     """Return remarks on the layout, the mode and what was left out."""
     notes = [first.without_cosines] if first.without_cosines else []
     sequence_first = (torch.nn.MultiheadAttention, torch.nn.RNNBase)
@@ -234,51 +221,47 @@ def _notes(torch: Any, model: Any, first: _Pass) -> tuple[str, ...]:
 
 
 def _result(
-    name: str, samples: int, view: str, passes: list[_Pass], reading: Any, notes: tuple[str, ...]
+    name: str,
+    samples: int,
+    view: str,
+    passes: list[_Pass],
+    reading: ModelChain,
+    notes: tuple[str, ...],
 ) -> Measurement:
     first = passes[0]
-
-    def stacked(attribute: str) -> NDArray[Any]:
-        return np.array([[getattr(one, attribute) for one in each.numbers] for each in passes])
-
+    numbers = {
+        field: [[getattr(layer, field) for layer in each.numbers] for each in passes]
+        for field in Numbers._fields
+    }
+    spectra = zip(*numbers.pop("spectrum"), strict=True)
+    (rank_threshold, *_) = numbers.pop("rank_threshold")
+    arrays: dict[str, Any] = {field: np.array(values) for field, values in numbers.items()}
     parameters = tuple(first.norms)
-    has_loss = bool(parameters)
-    norms = np.array([[each.norms[one] for one in parameters] for each in passes])
-    by_layer = _layer_norms(passes) if has_loss else None
-    cosines = [each.cosines for each in passes if each.cosines is not None]
+    arrays |= dict.fromkeys(("loss", "gradient_norm", "layer_gradient_norm"))
+    if parameters:
+        arrays["loss"] = np.array([each.loss for each in passes])
+        arrays["gradient_norm"] = np.array([list(each.norms.values()) for each in passes])
+        arrays["layer_gradient_norm"] = np.array([_layer_norms(each) for each in passes])
+    cosines = None if first.cosines is None else np.array([each.cosines for each in passes])
     return Measurement(
         model=name, samples=samples, layers=tuple(first.names), layouts=tuple(first.layouts),
-        view=view, gram=stacked("gram"),
-        spectrum=tuple(
-            np.array([each.numbers[layer].spectrum for each in passes])
-            for layer in range(len(first.names))
-        ),
-        rank=stacked("rank"), rank_threshold=stacked("rank_threshold")[0],
-        soft_rank=stacked("soft_rank"), rank_bound=stacked("rank_bound"),
-        orthogonality_gap=stacked("orthogonality_gap"),
-        mean_correlation=stacked("mean_correlation"), isometry=stacked("isometry"),
-        scale=stacked("scale"), loss=np.array([each.loss for each in passes]) if has_loss else None,
-        parameters=parameters, gradient_norm=norms if has_loss else None,
-        gradient_cosine=np.array(cosines) if cosines else None,
-        layer_gradient_norm=by_layer, comparable=_comparable(first) if has_loss else (),
-        reading=reading, prediction=predicted(reading), notes=notes,
+        view=view, spectrum=tuple(map(np.array, spectra)), rank_threshold=np.array(rank_threshold),
+        parameters=parameters, gradient_cosine=cosines, comparable=_comparable(first),
+        reading=reading, prediction=predicted(reading), notes=notes, **arrays,
     )  # fmt: skip
 
 
-def _layer_norms(passes: list[_Pass]) -> FloatArray:
+def _layer_norms(network: _Pass) -> list[float]:
     """Return the norms of the gradients by all weights of each layer, NaN without weights."""
-    return np.array([
-        [np.linalg.norm([each.norms[one] for one in names]) if names else np.nan
-         for names in each.weights]
-        for each in passes
-    ])  # fmt: skip
+    norms = ([network.norms[name] for name in names] for names in network.weights)
+    return [float(np.linalg.norm(parts)) if parts else np.nan for parts in norms]
 
 
-def _comparable(found: _Pass) -> tuple[int, ...]:
-    """Return the layers whose weights have the most frequent shapes."""
-    shapes = [tuple(found.shapes[name] for name in names) for names in found.weights]
-    counts = Counter(one for one in shapes if one)
-    if not counts:
+def _comparable(network: _Pass) -> tuple[int, ...]:
+    """Return the layers whose weights have the most frequent shapes; none without a loss."""
+    shapes = [tuple(network.shapes[name] for name in names) for names in network.weights]
+    counts = Counter(shape for shape in shapes if shape)
+    if not (counts and network.norms):
         return ()
     (most, _), *_ = counts.most_common(1)
-    return tuple(layer for layer, one in enumerate(shapes) if one == most)
+    return tuple(layer for layer, shape in enumerate(shapes) if shape == most)

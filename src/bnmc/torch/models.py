@@ -1,44 +1,34 @@
-"""The arguments `model` and `batch`: checked, unwrapped, and called."""
+"""PyTorch, and the arguments `model` and `batch`: checked, unwrapped, and called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from bnmc._support.arguments import host_array
-from bnmc._support.extras import import_extra
+from bnmc._support.extras import LazyExtra
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
 
 if TYPE_CHECKING:
-    import torch
+    import torch as torch
+else:
+    torch = LazyExtra("torch", "torch")
 
-__all__ = [
-    "as_batch",
-    "as_model",
-    "called",
-    "first_tensor",
-    "is_weight_layer",
-    "own_weight",
-    "uses_batch_statistics",
-]
+#: A model, which functions that change it in place return.
+Model = TypeVar("Model")
+
+#: Called with the name of a module, the module, and its first input or its output.
+Visit = Callable[[str, Any, Any], None]
 
 _KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
 
 
 def as_model(model: object) -> torch.nn.Module:
-    """Return the module itself, out of ``torch.compile`` and ``DataParallel``.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If it is not an eager `torch.nn.Module`.
-    ArgumentError
-        If a parameter or a buffer has no shape yet, or no values, or was made in inference mode.
-    """
-    torch: Any = import_extra("torch", "torch")
+    """Return the eager module inside ``torch.compile`` and ``DataParallel``; require values."""
     parallel = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
     inner: Any = model
     while True:
@@ -65,22 +55,14 @@ def as_model(model: object) -> torch.nn.Module:
 
 
 def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torch.Tensor:
-    """Return the batch as a tensor on the device of the model.
+    """Return the batch as a finite dense tensor of at least 2 samples, on the model's device.
 
     A tensor keeps its dtype. Floating-point numbers of another array get the dtype of the model.
-
-    Raises
-    ------
-    ArgumentTypeError
-        If it is not an array of numbers.
-    ArgumentError
-        If it has fewer than two samples, no feature, or a number that is not finite, or is sparse.
     """
-    torch: Any = import_extra("torch", "torch")
-    floating = [one for one in model.parameters() if one.is_floating_point()]
+    floating = [weight for weight in model.parameters() if weight.is_floating_point()]
     device = floating[0].device if floating else "cpu"
     tensor: Any = batch
-    several = isinstance(batch, tuple) and any(isinstance(one, torch.Tensor) for one in batch)
+    several = isinstance(batch, tuple) and any(isinstance(part, torch.Tensor) for part in batch)
     if isinstance(batch, Mapping) or several:
         hint = "for a model of several inputs, write a module of one input around it"
         raise ArgumentTypeError(name, type(batch).__name__, "an array of real numbers", hint)
@@ -104,15 +86,27 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
     return (tensor.clone() if tensor.is_inference() else tensor).detach().to(device)
 
 
-def called(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """Return the first tensor of the output of a model.
+def called(
+    model: torch.nn.Module,
+    batch: torch.Tensor,
+    modules: Mapping[str, Any] | None = None,
+    *,
+    before: Visit | None = None,
+    after: Visit | None = None,
+) -> torch.Tensor:
+    """Return the first tensor of the output of a model, and visit modules at each of their calls.
 
-    Raises
-    ------
-    ArgumentError
-        If the model raises an error for this batch, or returns no tensor.
+    `before` receives the first tensor of the input of a module, `after` its whole output.
     """
+    handles: list[Any] = []
     try:
+        for name, module in (modules or {}).items():
+            if before is not None:
+                hook: Any = partial(_show_input, before, name)
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            if after is not None:
+                hook = partial(_show_output, after, name)
+                handles.append(module.register_forward_hook(hook))
         output = model(batch)
     except (BnmcError, MemoryError):
         raise
@@ -120,6 +114,9 @@ def called(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         hint = f"{type(error).__name__}: {error}"
         allowed = "a batch that the model takes"
         raise ArgumentError("batch", tuple(batch.shape), allowed, hint) from error
+    finally:
+        for handle in handles:
+            handle.remove()
     tensor = first_tensor(output)
     if tensor is None:
         kind = type(output).__name__
@@ -127,22 +124,28 @@ def called(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _show_input(visit: Visit, name: str, module: Any, arguments: Any, keywords: Any) -> None:
+    visit(name, module, first_tensor([*arguments, *keywords.values()]))
+
+
+def _show_output(visit: Visit, name: str, module: Any, arguments: Any, output: Any) -> None:
+    visit(name, module, output)
+
+
 def first_tensor(output: Any) -> torch.Tensor | None:
     """Return an output that is a tensor, or the first tensor of a tuple, a list or a mapping."""
-    torch: Any = import_extra("torch", "torch")
     if isinstance(output, torch.Tensor):
         return output
     if isinstance(output, Mapping):
         output = list(output.values())
     if isinstance(output, (tuple, list)):
-        found = (first_tensor(one) for one in output)
-        return next((one for one in found if one is not None), None)
+        tensors = map(first_tensor, output)
+        return next((tensor for tensor in tensors if tensor is not None), None)
     return None
 
 
 def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
     """Whether a module is linear or a convolution."""
-    torch: Any = import_extra("torch", "torch")
     kinds = (*_KINDS, *_TRANSPOSED) if transposed else _KINDS
     return isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
 
@@ -155,8 +158,3 @@ def own_weight(module: Any) -> torch.nn.Parameter | None:
     """
     weight: torch.nn.Parameter | None = module._parameters.get("weight")
     return weight
-
-
-def uses_batch_statistics(module: Any) -> bool:
-    """Whether a batch normalization uses the statistics of the batch, not its running ones."""
-    return bool(module.training or module.running_mean is None)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.arguments import generator, real
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.torch.hidden import called_weight_layers, require_own_weight, visit_weight_layers
 from bnmc.torch.initializing import orthogonal
-from bnmc.torch.models import as_batch, as_model
+from bnmc.torch.layers import called_weight_layers, require_own_weight
+from bnmc.torch.models import Model, as_batch, as_model, called, torch
 from bnmc.torch.preservation import as_it_was
-
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["orthogonalize_"]
-
-Model = TypeVar("Model")
-FloatArray = NDArray[np.float64]
+from bnmc.torch.representations import FloatArray
 
 #: The powers p in print.
-POWERS = (-1.0, -0.5, 0.5)
+_POWERS = (-1.0, -0.5, 0.5)
 
 # Patches of a convolution that are multiplied at once, in numbers.
 _BLOCK = 1 << 24
@@ -100,37 +91,32 @@ def orthogonalize_(
     >>> bool(gap < 1e-5)
     True
     """
-    torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
     power = real("power", power)
-    if power not in POWERS:
-        raise ArgumentError("power", power, ", ".join(f"{one:g}" for one in POWERS))
+    if power not in _POWERS:
+        raise ArgumentError("power", power, ", ".join(f"{allowed:g}" for allowed in _POWERS))
     random = generator(rng)
     data = as_batch(inner, batch)
     with as_it_was(inner, cure=True), torch.no_grad():
         with as_it_was(inner):
             order = called_weight_layers(inner, data)
-        changed = {name for name, _ in order[0 if first else 1 : -1]}
-        if not changed:
+        hidden = dict(order[0 if first else 1 : -1])
+        if not hidden:
             raise ArgumentError("model", f"{len(order)} weight layers", "a model with hidden ones")
-        for name, module in order:
-            if name not in changed:
-                continue
+        for name, module in hidden.items():
             require_own_weight(name, module)
             if getattr(module, "groups", 1) != 1:
                 raise ArgumentError("model", f"{name!r} with groups", "convolutions without groups")
 
-        def visit(name: str, module: Any, received: Any) -> None:
-            if name in changed:
-                _change(name, module, received, power, random)
+        def change(name: str, module: Any, received: Any) -> None:
+            _change(name, module, received, power, random)
 
-        visit_weight_layers(inner, data, visit)
+        called(inner, data, hidden, before=change)
     return model
 
 
 def _change(name: str, module: Any, received: Any, power: float, random: Any) -> None:
     """Give a layer its weight for the input that it receives."""
-    torch: Any = import_extra("torch", "torch")
     out, columns = module.weight.flatten(1).shape
     precision = float(torch.finfo(module.weight.dtype).eps)
     if module.weight.ndim == 2:
@@ -150,18 +136,18 @@ def _change(name: str, module: Any, received: Any, power: float, random: Any) ->
     powers = np.zeros(columns)
     powers[seen] = values[seen] ** power
     powers[~seen] = powers[seen].mean()
-    kept, rank = min(out, columns), int(np.count_nonzero(seen))
-    basis = right[:kept].T
-    if rank < kept < columns:
+    size, rank = min(out, columns), int(np.count_nonzero(seen))
+    basis = right[:size].T
+    if rank < size < columns:
         # Only a part of the directions that the batch lacks is kept: a random one.
         lacking = right[rank:]
-        some = orthogonal(random, columns, kept - rank)
+        some = orthogonal(random, columns, size - rank)
         basis = np.hstack([basis[:, :rank], _nearest(lacking.T @ (lacking @ some))])
     # O is a function of a draw and of `basis` that turns with it, so that the weight does not
     # depend on the signs of singular vectors, which differ between processors.
     turned = _nearest(orthogonal(random, out, columns) @ basis)
-    weight = (turned * powers[:kept]) @ basis.T
-    output = math.sqrt(float(np.sum((powers[:kept] * values[:kept]) ** 2)) / (count * out))
+    weight = (turned * powers[:size]) @ basis.T
+    output = math.sqrt(float(np.sum((powers[:size] * values[:size]) ** 2)) / (count * out))
     weight /= output
     module.weight.copy_(torch.from_numpy(weight).reshape(module.weight.shape))
     if module.bias is not None:
@@ -189,7 +175,6 @@ def _require_finite(name: str, values: FloatArray) -> None:
 
 def _second_moment(module: Any, received: Any) -> tuple[FloatArray, int]:
     """Return Hᵀ H and the number of rows of H, the patches of a convolution."""
-    torch: Any = import_extra("torch", "torch")
     moment: Any = 0.0
     count = 0
     size = max(1, module.weight[0].numel() * received[0].numel())
@@ -203,7 +188,6 @@ def _second_moment(module: Any, received: Any) -> tuple[FloatArray, int]:
 
 def _patches(module: Any, images: Any) -> Any:
     """Return the patches that a convolution sees, (samples · positions, channels · kernel)."""
-    torch: Any = import_extra("torch", "torch")
     padding = module._reversed_padding_repeated_twice
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
     images = torch.nn.functional.pad(images, padding, mode=mode)

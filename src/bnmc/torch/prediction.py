@@ -17,8 +17,6 @@ from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.field import MeanField
 from bnmc.torch.reading import ModelChain
 
-__all__ = ["Prediction", "predicted"]
-
 # The fixed point is that of ε = 0, so ε must be at most this part of the variance of a neuron.
 _SMALL = 1e-3
 
@@ -46,8 +44,9 @@ class Prediction:
     >>> from torch import nn
     >>> from bnmc.torch import measure
     >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
-    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32)).prediction
-    >>> found.applies, sorted(found.values)
+    >>> model = nn.Sequential(*blocks, nn.Linear(32, 2))
+    >>> prediction = measure(model, torch.randn(8, 32)).prediction
+    >>> prediction.applies, sorted(prediction.values)
     (True, ['backward_rate', 'mean_correlation', 'orthogonality_gap', 'rank_bound', 'scale'])
     """
 

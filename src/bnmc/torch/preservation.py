@@ -6,16 +6,11 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bnmc._support.extras import import_extra
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["as_it_was", "random_states_kept"]
+from bnmc.torch.models import torch
 
 #: The dictionaries of a module that hold its tensors and submodules.
 _CONTAINERS = ("_parameters", "_buffers", "_modules")
@@ -31,29 +26,24 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
     caller made before can still go backward. Gradients are enabled inside the block, and compiled
     code runs eagerly.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-    cure : bool, default False
-        Whether changed values of parameters remain if the block ends without an error.
+    A cure changes the values of parameters: these remain if the block ends without an error.
     """
-    torch: Any = import_extra("torch", "torch")
     modules = list(model.modules())
-    attributes = [dict(one.__dict__) for one in modules]
+    attributes = [dict(module.__dict__) for module in modules]
     contents = [
-        {name: dict(one.__dict__[name]) for name in _CONTAINERS if name in one.__dict__}
-        for one in modules
+        {name: dict(values[name]) for name in _CONTAINERS if name in values}
+        for values in attributes
     ]
     parameters = _copies(model.parameters())
     buffers = _copies(model.buffers())
-    requires = [(one, one.requires_grad) for one in model.parameters()]
+    requires = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     failed = True
     try:
         with ExitStack() as stack:
             stack.enter_context(random_states_kept())
             stack.enter_context(torch.inference_mode(False))
             if not cure:
-                counted = tuple(one for one, _ in (*parameters, *buffers))
+                counted = tuple(tensor for tensor, _ in (*parameters, *buffers))
                 stack.enter_context(torch.autograd._unsafe_preserve_version_counter(counted))
             stack.enter_context(torch.enable_grad())
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import is slow
@@ -61,13 +51,13 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
             yield
         failed = False
     finally:
-        for module, own, containers in zip(modules, attributes, contents, strict=True):
+        for module, values, containers in zip(modules, attributes, contents, strict=True):
             for name, content in containers.items():
-                _refill(own[name], content)
-            _refill(module.__dict__, own)
-        for tensors in (buffers, parameters):
-            if tensors is buffers or failed or not cure:
-                _put_back(torch, tensors)
+                _refill(values[name], content)
+            _refill(module.__dict__, values)
+        _put_back(buffers)
+        if failed or not cure:
+            _put_back(parameters)
         for parameter, flag in requires:
             parameter.requires_grad_(flag)
 
@@ -75,7 +65,6 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
 @contextmanager
 def random_states_kept() -> Iterator[None]:
     """Restore the random states of PyTorch (CPU and CUDA), NumPy and Python after a block."""
-    torch: Any = import_extra("torch", "torch")
     cpu = torch.get_rng_state()
     on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
     gpus = torch.cuda.get_rng_state_all() if on_gpu else None
@@ -92,17 +81,17 @@ def random_states_kept() -> Iterator[None]:
 
 
 def _copies(tensors: Any) -> list[tuple[Any, Any]]:
-    return [(one, one.detach().clone()) for one in tensors]
+    return [(tensor, tensor.detach().clone()) for tensor in tensors]
 
 
-def _put_back(torch: Any, tensors: list[tuple[Any, Any]]) -> None:
+def _put_back(tensors: list[tuple[Any, Any]]) -> None:
     """Copy values back where a bit has changed; ``.data`` keeps the counter of versions."""
     for tensor, copy in tensors:
-        if not torch.equal(_bits(torch, tensor.detach()), _bits(torch, copy)):
+        if not torch.equal(_bits(tensor.detach()), _bits(copy)):
             tensor.data.copy_(copy)
 
 
-def _bits(torch: Any, tensor: Any) -> Any:
+def _bits(tensor: Any) -> Any:
     """Return the bytes of a tensor, in which −0 differs from 0 and NaN equals NaN."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from bnmc._support.arguments import integer, items, real
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.torch.hidden import called_weight_layers, visit_weight_layers
-from bnmc.torch.models import as_batch, as_model
+from bnmc.torch.layers import called_weight_layers, weight_layers
+from bnmc.torch.models import Model, as_batch, as_model, called, torch
 from bnmc.torch.preservation import as_it_was
-
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["maximize_rank_"]
-
-Model = TypeVar("Model")
 
 
 def maximize_rank_(
@@ -85,7 +77,6 @@ def maximize_rank_(
     >>> bool(bnmc.torch.measure(model, batch).rank_bound[0, -1] > before)
     True
     """
-    torch: Any = import_extra("torch", "torch")
     inner = as_model(model)
     steps = integer("steps", steps, low=1)
     learning_rate = real("learning_rate", learning_rate, above=0.0)
@@ -93,7 +84,7 @@ def maximize_rank_(
     given = [batches] if single else items("batches", batches, "a batch, or an iterable of batches")
     if not given:
         raise ArgumentError("batches", given, "at least one batch")
-    parts = [as_batch(inner, one, "batches") for one in given]
+    parts = [as_batch(inner, part, "batches") for part in given]
     with as_it_was(inner, cure=True):
         with as_it_was(inner), torch.no_grad():
             order = [name for name, _ in called_weight_layers(inner, parts[0])]
@@ -127,23 +118,21 @@ def _require_rank(model: Any, batch: Any, target: str, own_output: bool) -> None
 
     The loss 1/√r is then 1, its maximum, so its gradient is 0.
     """
-    torch: Any = import_extra("torch", "torch")
     with as_it_was(model), torch.no_grad():
         rows = _representation(model, batch, target, own_output)
         loss = float(_inverse_root_rank(rows))
     rounding = float(torch.finfo(rows.dtype).eps) ** 2
     if loss >= 1.0 - max(rounding, 4.0 * float(torch.finfo(torch.float64).eps)):
         at = "output" if own_output else "input"
-        found = f"collinear samples in the {at} of {target!r}, up to rounding"
+        value = f"collinear samples in the {at} of {target!r}, up to rounding"
         hint = "there the gradient is 0; bnmc.torch.gain_for_ sets gain and biases of deep networks"
-        raise ArgumentError("model", found, "samples that differ there", hint)
+        raise ArgumentError("model", value, "samples that differ there", hint)
 
 
 def _step(model: Any, batch: Any, target: str, own_output: bool, learning_rate: float) -> None:
     """Do one step of gradient descent on the loss of a layer."""
-    torch: Any = import_extra("torch", "torch")
     loss = _inverse_root_rank(_representation(model, batch, target, own_output))
-    weights = [one for one in model.parameters() if one.requires_grad]
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
     if not (bool(torch.isfinite(loss)) and loss.requires_grad):
         raise NonFiniteError(None, None, f"rank loss of {target!r}")
     gradients = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -158,18 +147,11 @@ def _step(model: Any, batch: Any, target: str, own_output: bool, learning_rate: 
 
 def _representation(model: Any, batch: Any, target: str, own_output: bool) -> Any:
     """Return the output or the input of a weight layer."""
-    kept: list[Any] = []
-
-    def before(name: str, module: Any, received: Any) -> None:
-        if name == target and not own_output:
-            kept.append(received)
-
-    def after(name: str, module: Any, output: Any) -> None:
-        if name == target and own_output:
-            kept.append(output)
-
-    visit_weight_layers(model, batch, before, after=after)
-    return kept[0]
+    seen: list[Any] = []
+    side = "after" if own_output else "before"
+    layer = {target: weight_layers(model)[target]}
+    called(model, batch, layer, **{side: lambda name, module, tensor: seen.append(tensor)})
+    return seen[0]
 
 
 def _inverse_root_rank(representation: Any) -> Any:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bnmc._support.arguments import integer
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
-from bnmc.torch.models import as_model, own_weight, uses_batch_statistics
+from bnmc.torch.models import as_model, own_weight, torch
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.steps import INSTEAD, Step, steps_of
 from bnmc.torch.weights import Weights, weights_of
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["ModelChain", "chain_of"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +35,8 @@ class ModelChain:
     >>> from torch import nn
     >>> from bnmc.torch import chain_of
     >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
-    >>> found = chain_of(nn.Sequential(*blocks, nn.Linear(32, 2)), batch=8)
-    >>> found.chain.width, found.unfit, found.layers
+    >>> reading = chain_of(nn.Sequential(*blocks, nn.Linear(32, 2)), batch=8)
+    >>> reading.chain.width, reading.unfit, reading.layers
     (32, (), ('1.0', '2.0'))
     """
 
@@ -54,7 +49,7 @@ class ModelChain:
 
     def __str__(self) -> str:
         lines = [f"{self.chain}: {len(self.layers)} hidden layers"]
-        return "\n".join([*lines, *(f"does not fit: {one}" for one in self.unfit)])
+        return "\n".join([*lines, *(f"does not fit: {text}" for text in self.unfit)])
 
 
 @dataclass(frozen=True)
@@ -68,8 +63,12 @@ class _Block:
     @property
     def kind(self) -> tuple[Any, ...]:
         """The properties that all blocks of a chain share."""
-        names = tuple((one.kind, one.name) for one in self.others)
+        names = tuple((step.kind, step.name) for step in self.others)
         return (*self.weight.module.weight.shape, names, self.skipped)
+
+    def of(self, kind: str) -> list[Step]:
+        """Return the steps of a kind."""
+        return [step for step in self.others if step.kind == kind]
 
     def begins(self, kind: tuple[Any, ...], last: _Block) -> bool:
         """Whether this is the last hidden layer, with the first steps only of a block of this kind.
@@ -152,34 +151,36 @@ def chain_of(
     batch = integer("batch", batch, low=2)
     size = None if shape is None else Convolution(shape, (1, 1)).shape
     with as_it_was(inner):
-        found, troubles = steps_of(inner)
-        if found is None:
+        steps, troubles = steps_of(inner)
+        if steps is None:
             return ModelChain(None, tuple(troubles))
-        blocks = _blocks_of(found)
+        blocks = _blocks_of(steps)
         hidden = blocks[1:-1] if blocks and not blocks[-1].others else blocks[1:]
-        square = [one for one in hidden if one.kind[0] == one.kind[1]]
+        square = [block for block in hidden if block.kind[0] == block.kind[1]]
         if not square:
             reason = (
                 "there is no hidden layer with equal input and output width between the first "
                 "weight layer and the readout"
             )
             return ModelChain(None, (*troubles, reason))
-        (kind, _), *_ = Counter(one.kind for one in square).most_common(1)
-        members = [one for one in square if one.kind == kind or one.begins(kind, hidden[-1])]
-        for one in hidden:
-            if one not in members:
-                troubles.append(f"{one.weight.label}: another width, norm, activation or skip")
+        (kind, _), *_ = Counter(block.kind for block in square).most_common(1)
+        members = [
+            block for block in square if block.kind == kind or block.begins(kind, hidden[-1])
+        ]
+        for block in hidden:
+            if block not in members:
+                troubles.append(f"{block.weight.label}: another width, norm, activation or skip")
         return _chain(members, batch, size, troubles)
 
 
 def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
-    starts = [index for index, one in enumerate(steps) if one.kind == "weight"]
+    starts = [index for index, step in enumerate(steps) if step.kind == "weight"]
     ends = [*starts[1:], len(steps)]
     # A flattening, a dropout of probability 0 and the like change nothing.
     return [
         _Block(
             steps[start],
-            tuple(one for one in steps[start + 1 : end] if one.kind != "none"),
+            tuple(step for step in steps[start + 1 : end] if step.kind != "none"),
             _skipped(steps, start, end),
         )
         for start, end in zip(starts, ends, strict=True)
@@ -192,14 +193,14 @@ def _skipped(steps: Sequence[Step], start: int, end: int) -> tuple[str, ...] | N
     Return None if the layer has no skip connection, "elsewhere" if the skip connection begins
     before the previous layer.
     """
-    sums = [one for one in steps[start:end] if one.kind == "sum"]
+    sums = [step for step in steps[start:end] if step.kind == "sum"]
     if not sums:
         return None
     source = sums[0].source
     before = next((k for k in reversed(range(start)) if steps[k].kind == "weight"), 0)
     if len(sums) > 1 or not before <= source < start:
         return ("elsewhere",)
-    return tuple(one.kind for one in steps[source + 1 : start] if one.kind != "none")
+    return tuple(step.kind for step in steps[source + 1 : start] if step.kind != "none")
 
 
 def _chain(
@@ -207,27 +208,26 @@ def _chain(
 ) -> ModelChain:
     """Return the chain of equal blocks."""
     first = members[0]
-    norms = [one for one in first.others if one.kind == "norm"]
-    activations = [one for one in first.others if one.kind == "activation"]
+    norms, activations, sums = map(first.of, ("norm", "activation", "sum"))
     for block in members:
-        troubles.extend(one.trouble for one in (block.weight, *block.others) if one.trouble)
+        troubles.extend(step.trouble for step in (block.weight, *block.others) if step.trouble)
     if len(norms) > 1 or len(activations) > 1:
         troubles.append(
             f"{first.weight.label}: several norms or activations in one layer; a Chain has one each"
         )
-    names = tuple(one.weight.label for one in members)
+    names = tuple(block.weight.label for block in members)
     troubles.extend(_shared(members))
     order, skip = _order(first, troubles)
     norm = norms[0] if norms else None
     for block in members:
         troubles.extend(_norm_troubles(block))
-    weights = weights_of([one.weight.module for one in members])
+    weights = weights_of([block.weight.module for block in members])
     options: dict[str, Any] = {
         "norm": norm.name if norm is not None and not norm.trouble else "none",
         "weights": weights.law, "eps": 0.0 if norm is None else _eps(norm, weights),
         "order": order, "skip": skip,
     }  # fmt: skip
-    factor = next((one.gain for one in first.others if one.kind == "sum"), 1.0)
+    factor = sums[0].gain if sums else 1.0
     if not (weights.law == "pytorch" and factor == 1.0):
         options["gain"] = weights.gain * factor
     if weights.bias_variance is not None:
@@ -256,10 +256,10 @@ def _chain(
 def _shared(members: list[_Block]) -> Iterator[str]:
     """Find weights that several layers use, by calls of one module or by one tensor in several."""
     users: dict[int, list[str]] = {}
-    for one in members:
-        weight = own_weight(one.weight.module)
-        key = id(one.weight.module if weight is None else weight)
-        users.setdefault(key, []).append(one.weight.label)
+    for block in members:
+        weight = own_weight(block.weight.module)
+        key = id(block.weight.module if weight is None else weight)
+        users.setdefault(key, []).append(block.weight.label)
     for labels in users.values():
         if len(labels) > 1:
             yield (
@@ -270,14 +270,13 @@ def _shared(members: list[_Block]) -> Iterator[str]:
 
 def _order(block: _Block, troubles: list[str]) -> tuple[str, float]:
     """Return the order of a layer and the factor of its skip connection; add what does not fit."""
-    kinds = [one.kind for one in block.others]
-    joined = [one for one in block.others if one.kind == "sum"]
-    steps = [one for one in kinds if one != "sum"]
+    sums = block.of("sum")
+    steps = [step.kind for step in block.others if step.kind != "sum"]
     order = "activation-norm" if steps[:2] == ["activation", "norm"] else "norm-activation"
-    if not joined:
+    if not sums:
         return order, 0.0
-    label = joined[0].label
-    if kinds[0] != "sum":
+    label = sums[0].label
+    if block.others[0].kind != "sum":
         troubles.append(
             f"{label}: the skip connection ends after a norm or activation; that of a Chain ends "
             "right after the weights, as in x + W σ(N(x))"
@@ -293,7 +292,7 @@ def _order(block: _Block, troubles: list[str]) -> tuple[str, float]:
         return order, 0.0
     if state and steps[:1] == ["norm"]:
         order = "pre-activation"
-    return order, joined[0].skip
+    return order, sums[0].skip
 
 
 def _convolution(
@@ -322,19 +321,20 @@ def _eps(norm: Step, weights: Weights) -> float:
 
 
 def _norm_troubles(block: _Block) -> Iterator[str]:
-    for one in block.others:
-        if one.kind != "norm" or one.trouble:
+    for norm in block.of("norm"):
+        if norm.trouble:
             continue
-        if one.name == "batch" and not uses_batch_statistics(one.module):
+        module = norm.module
+        if norm.name == "batch" and not (module.training or module.running_mean is None):
             yield (
-                f"{one.label}: evaluation mode, so it does not use the statistics of the batch; "
+                f"{norm.label}: evaluation mode, so it does not use the statistics of the batch; "
                 "call model.train()"
             )
-        weight, bias = one.module.weight, getattr(one.module, "bias", None)
+        weight, bias = module.weight, getattr(module, "bias", None)
         same = weight is None or bool((weight == 1).all())
         if not (same and (bias is None or bool((bias == 0).all()))):
             yield (
-                f"{one.label}: affine parameters that are not 1 and 0, as after training; its "
+                f"{norm.label}: affine parameters that are not 1 and 0, as after training; its "
                 "reset_parameters() sets them to 1 and 0"
             )
 

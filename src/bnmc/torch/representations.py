@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram
-from bnmc._support.extras import import_extra
 from bnmc.errors import ArgumentError, NonFiniteError
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["SOFT_THRESHOLD", "VIEWS", "Numbers", "channels_second", "layout", "measured"]
+from bnmc.torch.models import torch
 
 #: The rows of a representation: whole samples, or the positions of all samples.
 VIEWS = ("sample", "position")
@@ -30,8 +24,7 @@ _LARGEST = 1e150
 FloatArray = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Numbers:
+class Numbers(NamedTuple):
     """The numbers of one representation; `bnmc.torch.Measurement` defines them."""
 
     gram: FloatArray
@@ -52,7 +45,6 @@ def channels_second(model: torch.nn.Module) -> bool:
     Models with one-dimensional convolutions have (samples, channels, length), others have
     (samples, tokens, features).
     """
-    torch: Any = import_extra("torch", "torch")
     kinds = (torch.nn.Conv1d, torch.nn.ConvTranspose1d)
     return any(isinstance(module, kinds) for module in model.modules())
 
@@ -76,28 +68,10 @@ def layout(shape: tuple[int, ...], second: bool) -> str:
 
 
 def measured(name: str, tensor: torch.Tensor, samples: int, view: str, second: bool) -> Numbers:
-    """Return the numbers of the output of a layer.
+    """Return the numbers of the real output of a layer, with the samples on the first axis.
 
-    Parameters
-    ----------
-    name : str
-        Name of the layer, for messages.
-    tensor : torch.Tensor
-        Output, with the samples on the first axis.
-    samples : int
-        Number of samples of the batch.
-    view : {"sample", "position"}
-    second : bool
-        Whether the features of a tensor of three axes are on the second one.
-
-    Raises
-    ------
-    ArgumentError
-        If the first axis is not that of the samples, or the output is complex or empty.
-    NonFiniteError
-        If a number of the output is infinite or NaN, or its square overflows float64.
+    `second` says whether the features of a tensor of three axes are on the second axis.
     """
-    torch: Any = import_extra("torch", "torch")
     shape = tuple(tensor.shape)
     if not shape or shape[0] != samples or tensor.numel() == 0 or tensor.is_complex():
         allowed = f"layers with real outputs of {samples} samples on the first axis"
@@ -158,9 +132,9 @@ def _mean_correlation(rows: FloatArray) -> float:
     The sum over all pairs is ``‖Σ u_i‖²`` with the unit vectors u_i, so no matrix of pairs is made.
     """
     largest = np.abs(rows).max(axis=1)
-    kept = rows[largest > 0.0] / largest[largest > 0.0, None]
-    count = len(kept)
+    present = rows[largest > 0.0] / largest[largest > 0.0, None]
+    count = len(present)
     if count < 2:
         return math.nan
-    total = (kept / np.linalg.norm(kept, axis=1)[:, None]).sum(axis=0)
+    total = (present / np.linalg.norm(present, axis=1)[:, None]).sum(axis=0)
     return float((total @ total - count) / (count * (count - 1)))

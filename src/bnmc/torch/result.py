@@ -1,4 +1,4 @@
-"""`Measurement`: the result of `bnmc.torch.measure`."""
+"""`Measurement`: the result of `bnmc.torch.measure`, with its table and its verdict in words."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.prediction import Prediction
 from bnmc.torch.reading import ModelChain
-from bnmc.torch.representations import SOFT_THRESHOLD
-from bnmc.torch.verdicts import Findings, verdict
+from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Measurement"]
-
-FloatArray = NDArray[np.float64]
-
 #: The largest number of layers in a table.
 _SHOWN = 24
 
-#: The columns of the table: heads and attributes.
-_COLUMNS = {
-    "rank": "rank", "soft rank": "soft_rank", "rank bound": "rank_bound",
-    "gap": "orthogonality_gap", "correlation": "mean_correlation", "isometry": "isometry",
-    "scale": "scale", "‖∂L/∂W‖": "layer_gradient_norm",
+#: The numbers of each layer, with their heads in the table.
+_HEADS = {
+    "rank": "rank", "soft_rank": "soft rank", "rank_bound": "rank bound",
+    "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "isometry",
+    "scale": "scale", "layer_gradient_norm": "‖∂L/∂W‖",
 }  # fmt: skip
+
+# Gradients count as stable if the ratio of first and last norm is between 1/this and this.
+_STABLE = 10.0
+
+# Samples count as indistinguishable above this mean correlation.
+_SAME = 0.95
+
+# A rank that counts only singular values above this part of the largest one is not a rank.
+_COARSE = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,8 +118,8 @@ class Measurement:
     >>> from torch import nn
     >>> from bnmc.torch import measure
     >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
-    >>> found = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32))
-    >>> found.layers, found.gram.shape, found.loss is None
+    >>> measurement = measure(nn.Sequential(*blocks, nn.Linear(32, 2)), torch.randn(8, 32))
+    >>> measurement.layers, measurement.gram.shape, measurement.loss is None
     (('0', '1', '2'), (1, 3, 8, 8), True)
     """
 
@@ -153,7 +157,10 @@ class Measurement:
     @property
     def verdict(self) -> str:
         """One or two sentences on gradients and ranks."""
-        return verdict(self._findings())
+        norms, sentences = self.layer_gradient_norm, []
+        if norms is not None and len(self.comparable) > 1:
+            sentences.append(_of_gradients(norms[:, list(self.comparable)]))
+        return " ".join([*sentences, _of_ranks(self)])
 
     def __repr__(self) -> str:
         gradients = "" if self.gradient_norm is None else ", with gradients"
@@ -178,24 +185,18 @@ class Measurement:
         shown = sorted({
             round(k * (len(self.layers) - 1) / (_SHOWN - 1)) for k in range(_SHOWN)
         })  # fmt: skip
-        columns = {
-            head: values
-            for head, name in _COLUMNS.items()
-            if (values := getattr(self, name)) is not None
-        }
+        columns = self._columns()
         rows = [
             [self.layers[layer], *(_mean(values[:, layer]) for values in columns.values())]
             for layer in shown
         ]
         if self.prediction.applies:
             predicted = self.prediction.values
-            rows.append(["infinite width", *(
-                f"{predicted[name]:.4g}" if name in predicted else ""
-                for head, name in _COLUMNS.items() if head in columns
-            )])  # fmt: skip
+            texts = (f"{predicted[name]:.4g}" if name in predicted else "" for name in columns)
+            rows.append(["infinite width", *texts])
         networks = "1 network" if self.networks == 1 else f"{self.networks} networks"
         lines = [f"{self.model}, {networks}; rows are {self.view}s", *self._layout_lines()]
-        lines.append(text_table(["layer", *columns], rows, align="<>"))
+        lines.append(text_table(["layer", *map(_HEADS.__getitem__, columns)], rows, align="<>"))
         lines.append(
             f"rank: singular values above {self.rank_threshold.max():.1e} of the largest; soft "
             f"rank: squares of at least {self.soft_threshold} n in units of the scale"
@@ -274,12 +275,7 @@ class Measurement:
         """
         xr: Any = import_extra("xarray", "xarray")
         data: dict[str, Any] = {"gram": (("network", "layer", "sample_i", "sample_j"), self.gram)}
-        for name in (
-            "rank", "soft_rank", "rank_bound", "orthogonality_gap", "mean_correlation", "isometry",
-            "scale", "layer_gradient_norm",
-        ):  # fmt: skip
-            if getattr(self, name) is not None:
-                data[name] = (("network", "layer"), getattr(self, name))
+        data |= {name: (("network", "layer"), values) for name, values in self._columns().items()}
         data["rank_threshold"] = (("layer",), self.rank_threshold)
         if self.gradient_norm is not None:
             data["loss"] = (("network",), self.loss)
@@ -310,12 +306,10 @@ class Measurement:
         rows = []
         for layer, name in enumerate(self.layers):
             row: dict[str, Any] = {"layer": name, "layout": self.layouts[layer]}
-            for attribute in _COLUMNS.values():
-                values = getattr(self, attribute)
-                if values is not None:
-                    row[attribute] = _known(values[:, layer].mean())
-                    if self.networks > 1:
-                        row[f"{attribute}_stderr"] = _known(_error(values[:, layer]))
+            for attribute, values in self._columns().items():
+                row[attribute] = _or_none(values[:, layer].mean())
+                if self.networks > 1:
+                    row[f"{attribute}_stderr"] = _or_none(_error(values[:, layer]))
             rows.append(row)
         gradients = None
         if self.gradient_norm is not None:
@@ -355,16 +349,10 @@ class Measurement:
             return None if partial is None else (float(partial), math.nan)
         return rate.value, rate.stderr
 
-    def _findings(self) -> Findings:
-        norms = None
-        if self.layer_gradient_norm is not None and len(self.comparable) > 1:
-            norms = self.layer_gradient_norm[:, list(self.comparable)]
-        return Findings(
-            gradient_norms=norms, rank=self.rank, soft_rank=self.soft_rank,
-            mean_correlation=self.mean_correlation,
-            most=np.array([values.shape[1] for values in self.spectrum]), view=self.view,
-            threshold=float(self.rank_threshold.max()),
-        )  # fmt: skip
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        """Return the numbers of each layer, (networks, layers), by attribute."""
+        numbers = {name: getattr(self, name) for name in _HEADS}
+        return {name: values for name, values in numbers.items() if values is not None}
 
 
 def _mean(values: NDArray[Any]) -> str:
@@ -380,6 +368,73 @@ def _error(values: NDArray[Any]) -> float:
     return float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
-def _known(value: Any) -> float | None:
+def _or_none(value: Any) -> float | None:
     number = float(value)
     return None if math.isnan(number) else number
+
+
+def _of_gradients(norms: FloatArray) -> str:
+    layers = norms.shape[1]
+    with np.errstate(divide="ignore"):
+        logs = np.log(norms).mean(axis=0)
+    if not np.isfinite(logs[[0, -1]]).all():
+        return "Gradients vanish: that of the first or the last compared layer is zero."
+    growth = logs[0] - logs[-1]
+    rate = _factor(2.0 * growth / (layers - 1))
+    per_layer = f"squared gradient norms change by the factor {rate} per layer"
+    if abs(growth) <= math.log(_STABLE):
+        return (
+            f"Gradients are stable: {per_layer} towards the input, ×{_factor(growth)} in norm over "
+            f"{layers} layers."
+        )
+    if growth > 0.0:
+        return (
+            f"Gradients explode towards the input: squared norms grow by the factor {rate} per "
+            f"layer, so norms by ×{_factor(growth)} over {layers} layers."
+        )
+    return (
+        f"Gradients vanish towards the input: squared norms change by the factor {rate} per "
+        f"layer, so norms by ×{_factor(growth)} over {layers} layers."
+    )
+
+
+def _factor(logarithm: float) -> str:
+    """Return a factor, of which exp may overflow."""
+    if abs(logarithm) < 600.0:
+        return f"{math.exp(logarithm):.3g}"
+    return f"10^{logarithm / math.log(10.0):.0f}"
+
+
+def _of_ranks(measurement: Measurement) -> str:
+    rows = f"{measurement.view}s"
+    most = [values.shape[1] for values in measurement.spectrum]
+    rank, soft = (values.mean(axis=0) for values in (measurement.rank, measurement.soft_rank))
+    correlation = float(measurement.mean_correlation[:, -1].mean())
+    over = f"over {len(rank)} layers" if len(rank) > 1 else "in 1 layer"
+    if rank[-1] == 0:
+        return "The last layer is zero for all samples."
+    coarse = measurement.rank_threshold.max() > _COARSE
+    softly = f"the soft rank goes from {_number(soft[0])} to {_number(soft[-1])} {over}"
+    same = not math.isnan(correlation) and correlation > _SAME
+    if same or _halved(soft, most):
+        shown = "" if math.isnan(correlation) else f", mean correlation {correlation:.3g}"
+        left = "" if coarse else f" (rank {_number(rank[-1])} of {most[-1]})"
+        return f"The {rows} collapse: {softly}{shown}{left}."
+    if coarse:
+        return f"{softly[0].upper()}{softly[1:]}. The precision is too low for a rank."
+    of = f"{_number(rank[-1])} of {most[-1]} {over}."
+    if _halved(rank, most):
+        return f"The rank falls from {_number(rank[0])} to {of}"
+    return f"The rank keeps {of}"
+
+
+def _halved(values: FloatArray, most: list[int]) -> bool:
+    """Whether a rank, as a part of the largest possible one, falls below half of its first value.
+
+    The width of the layers bounds ranks: a narrow last layer alone is no collapse.
+    """
+    return bool(values[-1] / most[-1] < 0.5 * values[0] / most[0])
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.3g}"

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bnmc._support.extras import import_extra
 from bnmc.chain.activations import is_torch_module, name_of_module
-from bnmc.torch.models import is_weight_layer
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["INSTEAD", "Step", "activation_name", "steps_of"]
+from bnmc.torch.models import is_weight_layer, torch
 
 #: What to do about a model without a chain, for messages.
 INSTEAD = "; bnmc.torch.measure measures the model without a chain"
@@ -74,11 +68,10 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
 
     The steps are None if the forward pass cannot be traced.
     """
-    fx: Any = import_extra("torch.fx", "torch")
     if is_weight_layer(model) or not any(True for _ in model.children()):
         return [_of_module(type(model).__name__, model)], []
     try:
-        graph = fx.Tracer().trace(model)
+        graph = torch.fx.Tracer().trace(model)
     except Exception as error:  # forward passes with control flow raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         instead = "specify the network by bnmc.Chain yourself"
@@ -111,11 +104,11 @@ class _Walk:
             step = _of_module(node.target, self.modules[node.target])
         else:
             name = node.target if isinstance(node.target, str) else node.target.__name__
-            if name in ("mul", "imul") and (found := _multiple(node)) is not None:
-                self.multiples[node] = found
+            if name in ("mul", "imul") and (multiple := _multiple(node)) is not None:
+                self.multiples[node] = multiple
                 return
             step = _of_function(name, node)
-        tensors = [one for one in node.all_input_nodes if not _is_shape(one)]
+        tensors = [source for source in node.all_input_nodes if not _is_shape(source)]
         if len(tensors) > 1:
             step = self._joined(step, tensors, plain=not node.kwargs)
         elif tensors and not _is_shape(node):
@@ -132,7 +125,7 @@ class _Walk:
 
     def _joined(self, step: Step, tensors: list[Any], *, plain: bool) -> Step:
         """Return a sum with a skip connection, or note that branches join in another way."""
-        ends = [self.multiples.get(one, (one, 1.0)) for one in tensors]
+        ends = [self.multiples.get(tensor, (tensor, 1.0)) for tensor in tensors]
         places = [self.places.get(node, -1) for node, _ in ends]
         last = len(self.steps) - 1
         fits = step.name in _SUMS and plain and len(tensors) == 2 and places.count(last) == 1
@@ -148,11 +141,6 @@ class _Walk:
         )  # fmt: skip
 
 
-def activation_name(module: Any) -> str | None:
-    """Return the name in bnmc of an activation module, or None."""
-    return name_of_module(module) if is_torch_module(module) else None
-
-
 def _of_module(label: str, module: Any) -> Step:
     kind = type(module).__name__
     if is_weight_layer(module, transposed=False):
@@ -166,7 +154,7 @@ def _of_module(label: str, module: Any) -> Step:
         return Step(
             "norm", kind, label, module, f"{label}: {kind} is no norm of a Chain; {instead}"
         )
-    activation = activation_name(module)
+    activation = name_of_module(module) if is_torch_module(module) else None
     if activation is not None:
         return Step("activation", activation, label, module)
     if kind in _NEUTRAL or (kind.startswith("Dropout") and not (module.training and module.p > 0)):
@@ -178,7 +166,6 @@ def _hint(kind: str) -> str:
     """Return advice on a module that a chain cannot contain."""
     if kind.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
         return "; set its p to 0"
-    torch: Any = import_extra("torch", "torch")
     if hasattr(torch.nn.modules.activation, kind) and kind != "MultiheadAttention":
         return "; bnmc.Chain takes activations of your own as functions"
     return INSTEAD
@@ -193,13 +180,13 @@ def _of_convolution(label: str, module: Any) -> str:
     name = f"{label}: a convolution with kernels of {size}"
     if len(kernel) > 2:
         return f"{name} has three axes; a Chain has images"
-    if any(one != 1 for one in (*module.stride, *module.dilation, module.groups)):
+    if any(number != 1 for number in (*module.stride, *module.dilation, module.groups)):
         return f"{name} with stride, dilation or groups; those of a Chain are 1"
-    if all(one == 1 for one in kernel):
+    if all(taps == 1 for taps in kernel):
         return ""
     same = module.padding == "same" or (
         not isinstance(module.padding, str)
-        and all(2 * pad + 1 == one for pad, one in zip(module.padding, kernel, strict=True))
+        and all(2 * pad + 1 == taps for pad, taps in zip(module.padding, kernel, strict=True))
     )
     if same and module.padding_mode == "circular":
         return ""
@@ -238,7 +225,7 @@ def _of_function(name: str, node: Any) -> Step:
 
 def _multiple(node: Any) -> tuple[Any, float] | None:
     """Return the tensor and the number of a product, or None if it is another product."""
-    numbers = [one for one in node.args if isinstance(one, (int, float))]
+    numbers = [number for number in node.args if isinstance(number, (int, float))]
     if len(node.args) != 2 or len(numbers) != 1 or len(node.all_input_nodes) != 1:
         return None
     return node.all_input_nodes[0], float(numbers[0])

@@ -6,14 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bnmc._support.extras import import_extra
-
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["Weights", "weights_of"]
+from bnmc.torch.models import torch
 
 # Rows of a matrix that are tested for orthogonality.
 _ROWS = 64
@@ -51,15 +46,14 @@ class Weights:
 
 def weights_of(layers: Sequence[Any]) -> Weights:
     """Return the law of the weights and biases of linear layers or convolutions of one shape."""
-    torch: Any = import_extra("torch", "torch")
-    matrices = [one.weight.detach().double().flatten(1) for one in layers]
+    matrices = [layer.weight.detach().double().flatten(1) for layer in layers]
     fan_in, count = matrices[0].shape[1], matrices[0].numel()
-    roots = [math.sqrt(float(one.square().mean())) for one in matrices]
-    gains = [one * math.sqrt(fan_in) for one in roots]
-    gain = math.sqrt(math.fsum(one * one for one in gains) / len(gains))
+    roots = [math.sqrt(float(matrix.square().mean())) for matrix in matrices]
+    gains = [root * math.sqrt(fan_in) for root in roots]
+    gain = math.sqrt(math.fsum(layer * layer for layer in gains) / len(gains))
     # The root mean square of d² entries has a relative standard error of at most 1/d.
     near = _FAR / math.sqrt(count)
-    troubles = () if all(abs(one - gain) <= near * gain for one in gains) else (
+    troubles = () if all(abs(layer - gain) <= near * gain for layer in gains) else (
         "the variances of the weights differ from layer to layer; bnmc.torch.gain_for_ makes them "
         "equal",
     )  # fmt: skip
@@ -68,9 +62,9 @@ def weights_of(layers: Sequence[Any]) -> Weights:
     precision = float(torch.finfo(layers[0].weight.dtype).eps)
     bound = (1.0 + 4.0 * precision) / math.sqrt(fan_in)
     variance, default, bias_troubles = _biases(layers, fan_in, bound)
-    inside = all(float(one.abs().max()) <= bound for one in matrices)
+    inside = all(float(matrix.abs().max()) <= bound for matrix in matrices)
     # The square of a uniform number has the relative standard deviation 2/√5.
-    expected = all(abs(3.0 * one * one - 1.0) <= 2.0 * near for one in gains)
+    expected = all(abs(3.0 * layer * layer - 1.0) <= 2.0 * near for layer in gains)
     if law == "uniform" and inside and expected:
         law, gain = "pytorch", 1.0 / math.sqrt(3.0)
     else:
@@ -82,8 +76,7 @@ def _biases(
     layers: Sequence[Any], fan_in: int, bound: float
 ) -> tuple[float, bool, tuple[str, ...]]:
     """Return the mean square of all biases, whether they may be PyTorch's, and what is wrong."""
-    torch: Any = import_extra("torch", "torch")
-    given = [one.bias.detach().double() for one in layers if one.bias is not None]
+    given = [layer.bias.detach().double() for layer in layers if layer.bias is not None]
     if not given:
         return 0.0, False, ()
     values: torch.Tensor = torch.cat(given)

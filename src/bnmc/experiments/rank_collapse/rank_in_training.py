@@ -18,7 +18,7 @@ from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training.curves import Curves, mean_at
 from bnmc.experiments.training.networks import mlp
 from bnmc.experiments.training.runs import Case, Training
-from bnmc.torch.hidden import weight_matrices
+from bnmc.torch.layers import weight_matrices
 from bnmc.torch.ranks import maximize_rank_
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from bnmc._support.extras import import_extra
 from bnmc._support.progress import Progress
 from bnmc.errors import NonFiniteError
-from bnmc.torch.hidden import weight_matrices
-from bnmc.torch.layers import chosen_layers, forward
+from bnmc.torch.layers import chosen_layers, forward, weight_matrices
 from bnmc.torch.representations import Numbers, measured
 
 if TYPE_CHECKING:
