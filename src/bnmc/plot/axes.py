@@ -1,7 +1,8 @@
-"""Figures, axes and marks in the style that all pictures share."""
+"""Figures, axes and marks in the style that all pictures share, and the check of results."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,22 +10,13 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer
 from bnmc._support.extras import import_extra
+from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
-
-__all__ = [
-    "COLOURS",
-    "band",
-    "estimates",
-    "figure",
-    "label_layers",
-    "mark_unstable",
-    "plain_ticks",
-    "style",
-]
 
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -62,17 +54,17 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     Examples
     --------
     >>> from bnmc.plot import figure
-    >>> drawn, (left, right) = figure(columns=2)
+    >>> picture, (left, right) = figure(columns=2)
     >>> line = left.plot([1, 2], [3, 4])
     """
     columns = integer("columns", columns, low=1)
-    drawn = import_extra("matplotlib.figure", "plot").Figure(
+    picture = import_extra("matplotlib.figure", "plot").Figure(
         figsize=(6.4 * columns, 4.8), layout="constrained", dpi=150
     )
-    axes = list(drawn.subplots(1, columns, squeeze=False)[0])
+    axes = list(picture.subplots(1, columns, squeeze=False)[0])
     for ax in axes:
         style(ax)
-    return drawn, axes
+    return picture, axes
 
 
 def style(ax: Axes) -> None:
@@ -178,49 +170,14 @@ def estimates(
 
 
 def label_layers(ax: Axes, label: str = "layer") -> None:
-    """Label the horizontal axis with layers: all its ticks are integers.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Axes whose horizontal axis is linear.
-    label : str, default "layer"
-
-    Examples
-    --------
-    >>> from bnmc.plot import figure
-    >>> from bnmc.plot.axes import label_layers
-    >>> ax = figure()[1][0]
-    >>> _ = ax.plot([0, 1, 2], [3, 2, 1])
-    >>> label_layers(ax)
-    >>> [tick for tick in ax.get_xticks().tolist() if 0 <= tick <= 2]
-    [0.0, 1.0, 2.0]
-    """
+    """Label the horizontal axis with layers, with integers as ticks."""
     ticker = import_extra("matplotlib.ticker", "plot")
     ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     ax.set_xlabel(label)
 
 
 def mark_unstable(ax: Axes) -> None:
-    """Draw a line at the factor 1, and mark the range above it as unstable.
-
-    The range is marked if a curve that is already drawn has a point above 1.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        Axes with factors per layer on the vertical axis.
-
-    Examples
-    --------
-    >>> from bnmc.plot import figure
-    >>> from bnmc.plot.axes import mark_unstable
-    >>> ax = figure()[1][0]
-    >>> _ = ax.plot([8, 16, 32], [0.8, 0.94, 1.02])
-    >>> mark_unstable(ax)
-    >>> [text.get_text() for text in ax.texts]
-    ['unstable']
-    """
+    """Draw a line at the factor 1; if a curve exceeds 1, mark the range above as unstable."""
     exceeded = ax.dataLim.y1 > 1.0
     ax.axhline(1.0, color="black", linewidth=0.8)
     if exceeded:
@@ -265,11 +222,71 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
+def logarithmic(ax: Axes) -> None:
+    """Make the vertical axis logarithmic; below 3 decades, label 0.1, 0.2, 0.5 and so on."""
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    if high < 1000 * low:
+        plain_ticks(ax.yaxis)
+
+
 def _multiples(low: float, high: float) -> tuple[float, ...]:
     """Return the fewest multiples of powers of ten with at least three values in an interval."""
     decades = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    for found in _MULTIPLES:
-        values = np.multiply.outer(10.0**decades, found)
+    for multiples in _MULTIPLES:
+        values = np.multiply.outer(10.0**decades, multiples)
         if np.count_nonzero((low <= values) & (values <= high)) >= 3:
             break
-    return found
+    return multiples
+
+
+def has_attributes(value: Any, *names: str) -> bool:
+    """Whether a value has attributes, so that it can be drawn as a result of any class."""
+    try:
+        return all(hasattr(value, name) for name in names)
+    except Exception:  # a foreign object may raise anything
+        return False
+
+
+def require_attributes(argument: str, value: Any, allowed: str, *names: str) -> None:
+    """Raise if an argument lacks an attribute of a result."""
+    if not has_attributes(value, *names):
+        raise ArgumentTypeError(argument, value, allowed)
+
+
+def as_results(argument: str, value: Any, noun: str, allowed: str, *names: str) -> list[Any]:
+    """Return the results in an argument: one, or an iterable of them."""
+    several = isinstance(value, Iterable) and not has_attributes(value, *names)
+    results = list(value) if several else [value]
+    for result in results:
+        require_attributes(argument, result, allowed, *names)
+    if not results:
+        raise ArgumentError(argument, value, f"at least one {noun}")
+    return results
+
+
+def about_chain(chain: Chain) -> str:
+    """Return activation, normalization, width and batch of a chain, for a title."""
+    norms = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
+    norm = norms.get(chain.norm, chain.norm)
+    return f"{chain.activation.name}, {norm}, width {chain.width}, batch {chain.batch}"
+
+
+def about_band(networks: Iterable[int], level: float) -> str:
+    """Return the meaning of line and band, for a title; a single network has no band."""
+    numbers = sorted(set(networks))
+    if numbers == [1]:
+        return "1 network"
+    return f"mean and {100 * level:g} % of {' or '.join(map(str, numbers))} networks"
+
+
+def draw_mean(
+    ax: Axes, x: ArrayLike, curves: Any, label: str | None = None, colour: Any = None
+) -> Any:
+    """Draw a mean and, if it has a width, the band between two edges; return their colour."""
+    mean, low, high = curves
+    (line,) = ax.plot(x, mean, color=colour, label=label)
+    colour = line.get_color()
+    if (high > low).any():
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    return colour

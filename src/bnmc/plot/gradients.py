@@ -1,39 +1,23 @@
-"""Pictures of backward passes: gradient norms against depth."""
+"""Pictures of gradients against depth: of backward passes, and of PyTorch models."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
-from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentTypeError
-from bnmc.plot.axes import figure, label_layers
-from bnmc.plot.protocols import about_chain
+from bnmc.plot import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = ["gradient_norms"]
-
-
-class BackwardRun(Protocol):
-    """A backward pass to draw: `Backpropagation`, or any object with its attributes."""
-
-    @property
-    def chain(self) -> Chain:
-        """The chain."""
-
-    @property
-    def log_gradient_norm(self) -> NDArray[np.float64]:
-        """½ ln ‖∂L/∂W_l‖², shape (chains, depth)."""
+    from matplotlib.figure import Figure
 
 
 def gradient_norms(
-    run: BackwardRun,
+    run: Any,
     *,
     rate: float | None = None,
     label: str | None = None,
@@ -81,24 +65,21 @@ def gradient_norms(
     >>> ax.get_xlabel()
     'layer $\\ell$'
     """
-    if not hasattr(run, "log_gradient_norm") or not hasattr(run, "chain"):
-        raise ArgumentTypeError("run", cast(Any, run), "a result of bnmc.backpropagate")
+    allowed = "a result of bnmc.backpropagate"
+    axes.require_attributes("run", run, allowed, "log_gradient_norm", "chain")
     level = real("level", level, above=0.0, below=1.0)
     rate = None if rate is None else real("rate", rate, above=0.0)
     norms = run.log_gradient_norm
     chains, depth = norms.shape
     layers = np.arange(depth)
     if ax is None:
-        ax = figure()[1][0]
-        shown = f"mean and {100 * level:g} % of {chains} networks" if chains > 1 else "1 network"
-        ax.set_title(f"{about_chain(run.chain)}: {shown}", fontsize="medium")
-    known = np.where(np.isfinite(norms).all(axis=0), norms, np.nan)
-    mean = known.mean(axis=0)
-    (line,) = ax.plot(layers, mean, label=label or "measured")
-    colour: Any = line.get_color()
-    if chains > 1:
-        low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2], axis=0)
-        ax.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax = axes.figure()[1][0]
+        title = f"{axes.about_chain(run.chain)}: {axes.about_band([chains], level)}"
+        ax.set_title(title, fontsize="medium")
+    finite = np.where(np.isfinite(norms).all(axis=0), norms, np.nan)
+    mean = finite.mean(axis=0)
+    edges = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    axes.draw_mean(ax, layers, (mean, *edges), label or "measured")
     middle = depth // 2
     if rate is not None and np.isfinite(mean[middle]):
         predicted = mean[middle] - 0.5 * math.log(rate) * (layers - middle)
@@ -106,7 +87,91 @@ def gradient_norms(
             layers, predicted, "--", color="black", linewidth=1.0,
             label=f"infinite width: squared norm ×{rate:.4g} per layer, towards the input",
         )  # fmt: skip
-    label_layers(ax, r"layer $\ell$")
+    axes.label_layers(ax, r"layer $\ell$")
     ax.set_ylabel(r"$\ln\, \|\partial L / \partial W_\ell\|_F$")
     ax.legend(fontsize="small")
     return ax
+
+
+def measurement(result: Any, *, rate: float | None = None) -> Figure:
+    r"""Draw ranks, and gradient norms if there are any, against the layers.
+
+    Lines are means over networks, and bands reach from the smallest to the largest value.
+
+    Parameters
+    ----------
+    result : bnmc.torch.Measurement
+    rate : float, optional
+        Growth of the squared gradient norm per layer towards the input, > 0. A dashed line of this
+        slope goes through the middle one of the comparable layers.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    ArgumentError, ArgumentTypeError
+        If `result` is no measurement, or `rate` is not allowed.
+
+    Examples
+    --------
+    >>> import torch, bnmc
+    >>> from bnmc.plot import measurement
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> picture = measurement(bnmc.torch.measure(model, torch.randn(4, 8)))
+    >>> len(picture.axes)
+    1
+    """
+    names = ("layers", "rank", "soft_rank", "rank_bound", "layer_gradient_norm", "comparable")
+    axes.require_attributes("result", result, "a result of bnmc.torch.measure", *names)
+    rate = None if rate is None else real("rate", rate, above=0.0)
+    norms = result.layer_gradient_norm
+    picture, places = axes.figure(columns=1 if norms is None else 2)
+    depth = np.arange(1, len(result.layers) + 1)
+    curves = {"rank": result.rank, "soft rank": result.soft_rank, "rank bound": result.rank_bound}
+    for (label, values), colour in zip(curves.items(), axes.COLOURS, strict=False):
+        _curve(places[0], depth, values, colour, label)
+    places[0].set_ylabel("rank")
+    places[0].set_ylim(bottom=0.0)
+    if norms is not None:
+        _gradients(places[1], depth, norms, result.comparable, rate)
+    for ax in places:
+        axes.label_layers(ax)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(fontsize="small")
+    return picture
+
+
+def _gradients(
+    ax: Axes,
+    depth: NDArray[Any],
+    norms: NDArray[np.float64],
+    comparable: tuple[int, ...],
+    rate: float | None,
+) -> None:
+    present = np.all((norms > 0.0) & (norms < math.inf), axis=0)
+    ax.set_ylabel(r"$\|\partial L / \partial W\|_F$")
+    if not present.any():
+        return
+    ax.set_yscale("log")
+    _curve(ax, depth[present], norms[:, present], axes.COLOURS[0], "measured")
+    compared = [layer for layer in comparable if present[layer]]
+    if rate is not None and len(compared) > 1:
+        middle = compared[len(compared) // 2]
+        centre = math.exp(float(np.log(norms[:, middle]).mean()))
+        steps = np.array([compared.index(layer) for layer in compared]) - len(compared) // 2
+        ax.plot(
+            depth[compared], centre * rate ** (-0.5 * steps), "--", color="black", linewidth=1.0,
+            label=f"infinite width: squares ×{rate:.4g} per layer, towards the input",
+        )  # fmt: skip
+
+
+def _curve(ax: Axes, x: NDArray[Any], values: NDArray[Any], colour: str, label: str) -> None:
+    if len(values) == 1:
+        ax.plot(x, values[0], "o-", markersize=3, color=colour, label=label)
+    else:
+        low, high = values.min(axis=0), values.max(axis=0)
+        axes.band(ax, x, values.mean(axis=0), low, high, colour=colour, label=label)

@@ -1,25 +1,27 @@
-"""Pictures of runs: observables against depth."""
+"""Pictures of runs: observables against depth, as simulated and as predicted, and spectra."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import helmert
 from scipy.special import ndtri
 
-from bnmc._support.arguments import choice, real
-from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.gram import distance, eigenvalues, orthogonality_gap
-from bnmc.plot.axes import figure, label_layers, plain_ticks
-from bnmc.plot.protocols import Run, about_chain, as_run, fixed_gram, is_run
+from bnmc import gram
+from bnmc._support.arguments import choice, finite_array, integer, real
+from bnmc.errors import ArgumentError
+from bnmc.plot import axes
+from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LABELS", "overview", "trajectory"]
+#: The attributes of a run: `bnmc.Trajectory`, or any object that has them.
+_RUN = ("chain", "chains", "layers", "observables", "moments", "dims")
 
 #: Labels of the vertical axis by observable.
 LABELS = {
@@ -36,7 +38,7 @@ _LOGARITHMIC = ("distance", "orthogonality_gap")
 
 
 def trajectory(
-    runs: Run | Iterable[Run] | Mapping[str, Run],
+    runs: Any,
     observable: Any = "distance",
     *,
     star: Any = None,
@@ -97,26 +99,26 @@ def trajectory(
         elif "gram" not in run.observables:
             raise ArgumentError("runs", "one without 'gram'", "runs that recorded it, for star")
         else:
-            star = fixed_gram(star, run)
+            star = _fixed_gram(star, run)
     curves = {label: _curves(run, observable, star, level) for label, run in named.items()}
     if ax is None:
-        ax = figure()[1][0]
+        ax = axes.figure()[1][0]
         ax.set_title(_title(list(named.values()), level), fontsize="medium")
     spectra = [mean for mean, _, _ in curves.values()] if observable == "eigenvalues" else []
     if observable in _LOGARITHMIC or any(_spans_decades(mean) for mean in spectra):
         ax.set_yscale("log", nonpositive="mask")
     for label, run in named.items():
-        _draw(ax, run.layers, *curves[label], label if isinstance(runs, Mapping) else None)
+        _draw(ax, run.layers, curves[label], label if isinstance(runs, Mapping) else None)
     if ax.get_yscale() == "log":
-        _label_plainly(ax)
-    label_layers(ax)
+        axes.logarithmic(ax)
+    axes.label_layers(ax)
     ax.set_ylabel(LABELS.get(observable, observable))
     if isinstance(runs, Mapping):
         ax.legend()
     return ax
 
 
-def overview(run: Run, star: Any = None, *, level: float = 0.9) -> Figure:
+def overview(run: Any, star: Any = None, *, level: float = 0.9) -> Figure:
     """Draw the distance from a fixed point and the spectrum of a run against depth.
 
     Parameters
@@ -153,58 +155,51 @@ def overview(run: Run, star: Any = None, *, level: float = 0.9) -> Figure:
     >>> len(overview(run).axes)
     2
     """
-    run = as_run("run", run)
+    axes.require_attributes("run", run, "a Trajectory", *_RUN)
     recorded = {*run.observables, *run.moments}
-    fixed = None if star is None else fixed_gram(star, run)
+    fixed = None if star is None else _fixed_gram(star, run)
     has_distance = "distance" in recorded
-    drawn, (left, right) = figure(columns=2)
+    picture, (left, right) = axes.figure(columns=2)
     trajectory(run, "distance" if has_distance else "orthogonality_gap", ax=left, level=level)
     trajectory(run, "eigenvalues", ax=right, level=level)
     if fixed is not None:
         # The distance of a fixed point from itself, 0, is not on a logarithmic axis.
         if not has_distance:
-            _mark(left, [float(orthogonality_gap(fixed))])
-        _mark(right, eigenvalues(fixed))
+            _mark(left, [float(gram.orthogonality_gap(fixed))])
+        _mark(right, gram.eigenvalues(fixed))
     left.set_title("Distance from G*" if has_distance else "Orthogonality gap")
     right.set_title("Spectrum")
-    drawn.suptitle(_title([run], level))
-    return drawn
+    picture.suptitle(_title([run], level))
+    return picture
 
 
-def _title(runs: Sequence[Run], level: float) -> str:
+def _title(runs: list[Any], level: float) -> str:
     """Return a title: the chain, if all runs have the same, and the meaning of line and band."""
-    numbers = sorted({run.chains for run in runs})
-    shown = f"mean and {100 * level:g} % of {' or '.join(map(str, numbers))} networks"
-    if numbers == [1]:  # a single network has no band
-        shown = "1 network"
+    band = axes.about_band((run.chains for run in runs), level)
     chain = runs[0].chain
     if any(run.chain != chain for run in runs):
-        return shown[0].upper() + shown[1:]
-    return f"{about_chain(chain)}: {shown}"
+        return band[0].upper() + band[1:]
+    return f"{axes.about_chain(chain)}: {band}"
 
 
-def _named(runs: Any) -> dict[Any, Run]:
+def _named(runs: Any) -> dict[Any, Any]:
     """Return runs by label, or by number if they have no labels."""
+    labels = isinstance(runs, Mapping) and [*runs]
+    values = [*runs.values()] if labels else runs
     allowed = "a Trajectory, several, or a mapping to them"
-    if isinstance(runs, Mapping):
-        given = dict(runs)
-    elif is_run(runs):
-        given = {0: runs}
-    elif isinstance(runs, Iterable):
-        given = dict(enumerate(runs))
-    else:
-        raise ArgumentTypeError("runs", runs, allowed)
-    named = {}
-    for label, one in given.items():
-        run = named[label] = as_run("runs", one, allowed)
-        if any("layer" not in axes for axes in run.dims.values()):
-            raise ArgumentError("runs", "one with reduce='layer'", "runs with values by layer")
-    if not named:
-        raise ArgumentError("runs", runs, "at least one run")
-    return named
+    results = axes.as_results("runs", values, "run", allowed, *_RUN)
+    if any("layer" not in dims for run in results for dims in run.dims.values()):
+        raise ArgumentError("runs", "one with reduce='layer'", "runs with values by layer")
+    return dict(zip(labels or range(len(results)), results, strict=True))
 
 
-def _require_recorded(run: Run, observable: str) -> None:
+def _fixed_gram(star: Any, run: Any) -> NDArray[np.float64]:
+    """Return the Gram matrix of a fixed point, or `star` itself if it is a matrix of the batch."""
+    n = run.chain.batch
+    return finite_array("star", getattr(star, "gram", star), shape=(n, n)).astype(np.float64)
+
+
+def _require_recorded(run: Any, observable: str) -> None:
     """Raise if an observable was not recorded; for "distance", with a hint at `star`."""
     recorded = [*run.observables, *run.moments]
     if observable == "distance" and "gram" in run.observables and observable not in recorded:
@@ -228,8 +223,8 @@ def _mark(ax: Axes, heights: ArrayLike) -> None:
 
 
 def _curves(
-    run: Run, observable: str, star: ArrayLike | None, level: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    run: Any, observable: str, star: ArrayLike | None, level: float
+) -> list[NDArray[np.float64]]:
     """Return the mean, the lower and the upper edge of the band, each (layers, components)."""
     if star is None and observable in run.moments:
         moments = run.moments[observable]
@@ -238,38 +233,180 @@ def _curves(
     else:
         values = run.observables["gram" if star is not None else observable]
         if star is not None:
-            values = distance(values, star)
+            values = gram.distance(values, star)
         edges = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
         curves = values.mean(axis=0), edges[0], edges[1]
-    mean, low, high = (curve.reshape(len(run.layers), -1) for curve in curves)
-    return mean, low, high
+    return [curve.reshape(len(run.layers), -1) for curve in curves]
 
 
 def _draw(
-    ax: Axes,
-    layers: NDArray[np.int64],
-    mean: NDArray[np.float64],
-    low: NDArray[np.float64],
-    high: NDArray[np.float64],
-    label: str | None,
+    ax: Axes, layers: NDArray[np.int64], curves: list[NDArray[np.float64]], label: str | None
 ) -> None:
     """Draw the components of one run in one colour."""
-    colour: Any = None
     if ax.get_yscale() == "log":  # a logarithmic axis shows positive numbers only
-        mean, low, high = (np.where(curve > 0, curve, np.nan) for curve in (mean, low, high))
-    for component in range(mean.shape[1]):
-        (line,) = ax.plot(
-            layers, mean[:, component], color=colour, label=label if colour is None else None
-        )
-        colour = line.get_color()
-        if (high > low).any():
-            ax.fill_between(
-                layers, low[:, component], high[:, component], color=colour, alpha=0.2, linewidth=0
-            )
+        curves = [np.where(curve > 0, curve, np.nan) for curve in curves]
+    colour: Any = None
+    for component in np.moveaxis(np.array(curves), -1, 0):
+        colour = axes.draw_mean(ax, layers, component, None if colour else label, colour)
 
 
-def _label_plainly(ax: Axes) -> None:
-    """Write 0.1, 0.2, 0.5 … instead of 6 × 10⁻¹ if a logarithmic axis spans below 3 decades."""
-    low, high = ax.get_ylim()
-    if high < 1000 * low:
-        plain_ticks(ax.yaxis)
+def predicted_band(
+    fluctuations: Any,
+    width: int,
+    observable: Any = None,
+    *,
+    level: float = 0.9,
+    label: str | None = None,
+    colour: str = axes.COLOURS[0],
+    ax: Axes | None = None,
+) -> Axes:
+    r"""Draw the predicted median and band of an observable against depth.
+
+    Parameters
+    ----------
+    fluctuations : PathFluctuations
+        The attribute ``fluctuations`` of the result of
+        ``MeanField.trajectory(..., fluctuations=True)``.
+    width : int
+        Width d, >= 1.
+    observable : callable or (batch, batch) array_like, optional
+        As in `bnmc.mean_field.PathFluctuations.band`. Default: the distance
+        :math:`\|G_l - F^l(G_0)\|_F` from the mean field.
+    level : float, default 0.9
+        Probability of the band, in (0, 1).
+    label : str, optional
+        Label of the median in the legend.
+    colour : str, default "#0072B2"
+        Colour of median and band.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw in. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    ArgumentError, ArgumentTypeError
+        If `fluctuations` are no predictions, or an argument is not allowed.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> from bnmc.plot import predicted_band
+    >>> mean_field = bnmc.MeanField(bnmc.Chain(1000, 3, "tanh"))
+    >>> path = mean_field.trajectory(np.diag([1.0, 2.0, 3.0]), 5, rng=0, fluctuations=True)
+    >>> ax = predicted_band(path.fluctuations, width=1000)
+    >>> ax.get_xlabel(), len(ax.lines), len(ax.collections)
+    ('layer', 1, 1)
+    """
+    allowed = "a PathFluctuations"
+    axes.require_attributes("fluctuations", fluctuations, allowed, "band", "layers")
+    low, high = fluctuations.band(width, observable, level=level)
+    # The median is the limit of bands of small probability.
+    middle = fluctuations.band(width, observable, level=1e-6).mean(axis=0)
+    if ax is None:
+        ax = axes.figure()[1][0]
+        ax.set_title(f"predicted, width {width}, band {level:.0%}", fontsize="medium")
+    axes.band(ax, fluctuations.layers, middle, low, high, colour=colour, label=label)
+    axes.label_layers(ax)
+    ax.set_ylabel(r"$\|G_\ell - F^\ell(G_0)\|_F$" if observable is None else "observable")
+    return ax
+
+
+def spectrum(run: Any, *, layer: int = -1, star: Any = None, ax: Axes | None = None) -> Axes:
+    r"""Draw the spectrum of one layer beside the law of Marchenko and Pastur.
+
+    Let d be the width and n the batch size. The histogram shows, over all chains, the n − 1
+    eigenvalues of each Gram matrix on the directions orthogonal to the vector of ones. The curve is
+    the density of `bnmc.random_matrix.MarchenkoPastur` with ratio :math:`\gamma = n/d`, where v is
+    the mean of these eigenvalues:
+
+    .. math:: \frac{\sqrt{(b - x)(x - a)}}{2 \pi v \gamma x}, \qquad a, b = v(1 \mp \sqrt\gamma)^2.
+
+    Parameters
+    ----------
+    run : Trajectory
+        With the observable "gram", and a batch of at least 2.
+    layer : int, default -1
+        One of ``run.layers``. Negative numbers count recorded layers from the last.
+    star : FixedPoint or (batch, batch) array_like, optional
+        A fixed point. Dashed lines mark its eigenvalues on these directions.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw in. Default: those of a new figure.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MissingExtraError
+        If Matplotlib is not installed.
+    ArgumentError, ArgumentTypeError
+        If `run` is no run or lacks "gram", or if `layer` or `star` is not allowed.
+
+    Notes
+    -----
+    The law approximates the fluctuations of a single layer without a skip connection: that layer
+    has d independent rows, with covariance v times the identity on these directions. The stationary
+    spectrum is wider, since the fluctuations of earlier layers add up.
+
+    Examples
+    --------
+    >>> from bnmc.plot import spectrum
+    >>> import bnmc
+    >>> chain = bnmc.Chain(width=100, batch=10)
+    >>> run = bnmc.simulate(chain, 20, chains=16, rng=0)
+    >>> ax = spectrum(run, star=bnmc.MeanField(chain).fixed_point())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('eigenvalue of $G_{20}$', 'density')
+    """
+    axes.require_attributes("run", run, "a Trajectory", *_RUN)
+    n, index = run.chain.batch, _index_of_layer(run, layer)
+    directions = helmert(n)
+
+    def bulk(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.linalg.eigvalsh(directions @ matrices @ directions.T)).ravel()
+
+    values = np.maximum(bulk(run.observables["gram"][:, index]), 0.0)
+    fixed = None if star is None else bulk(_fixed_gram(star, run))
+    if not values.mean() > 0:
+        raise ArgumentError("run", "a layer of equal samples", "one with a spectrum to draw")
+    law = MarchenkoPastur(n / run.chain.width, variance=float(values.mean()))
+    if ax is None:
+        ax = axes.figure()[1][0]
+        networks = "1 network" if run.chains == 1 else f"{run.chains} networks"
+        ax.set_title(f"{axes.about_chain(run.chain)}: {networks}", fontsize="medium")
+    ends = min(values.min(), law.edges[0]), max(values.max(), law.edges[1])
+    ax.hist(
+        values, bins=40, range=ends, density=True, color=axes.COLOURS[0], alpha=0.5,
+        label="on directions orthogonal to ones",
+    )  # fmt: skip
+    # The edges are left out: at ratio 1 the density is infinite at 0.
+    x = np.linspace(*law.edges, 402)[1:-1]
+    ax.plot(x, law.pdf(x), color=axes.COLOURS[1], label="Marchenko–Pastur: one layer's fluctuation")
+    if fixed is not None:
+        for number, value in enumerate(np.unique(np.round(fixed, 12))):
+            label = None if number else "fixed point"
+            ax.axvline(value, color="black", linestyle="--", linewidth=1.0, label=label)
+    ax.set_xlabel(f"eigenvalue of $G_{{{run.layers[index]}}}$")
+    ax.set_ylabel("density")
+    ax.legend(fontsize="small")
+    return ax
+
+
+def _index_of_layer(run: Any, layer: int) -> int:
+    """Return the index of a recorded layer of a run with Gram matrices."""
+    if "gram" not in run.observables or "layer" not in run.dims["gram"]:
+        raise ArgumentError("run", "one without 'gram' by layer", "a run that recorded it")
+    if run.chain.batch < 2:
+        raise ArgumentError("run", "one of a batch of 1", "a run of a batch of 2 or more")
+    index, layers = integer("layer", layer), run.layers.tolist()
+    if index >= 0 and index in layers:
+        return int(layers.index(index))
+    if not -len(layers) <= index < 0:
+        raise ArgumentError("layer", layer, "a recorded layer, or the last ones by -1, -2, …")
+    return index

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
-from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.plot.axes import COLOURS, figure, mark_unstable, plain_ticks
+from bnmc.errors import ArgumentError
+from bnmc.plot import axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,48 +21,7 @@ _STYLES = ("-", "--", ":", "-.")
 _MARKERS = ("", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 
 
-class _Crossing(Protocol):
-    """A change of stability: `bnmc.mean_field.Crossing`, or an object with its attributes."""
-
-    @property
-    def batch(self) -> int:
-        """The smallest batch size after the change."""
-
-    @property
-    def value(self) -> float:
-        """The eigenvalue there."""
-
-
-@runtime_checkable
-class Stability(Protocol):
-    """Stability to draw: `bnmc.mean_field.Stability`, or an object with its attributes."""
-
-    @property
-    def activation(self) -> str:
-        """Name of the activation."""
-
-    @property
-    def norm(self) -> str:
-        """Name of the normalization."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of the kinds of eigenvalues."""
-
-    @property
-    def batches(self) -> NDArray[np.int64]:
-        """Batch sizes, shape (batches,)."""
-
-    @property
-    def eigenvalues(self) -> NDArray[np.float64]:
-        """Eigenvalues, shape (batches, kinds); NaN for one that does not exist."""
-
-    @property
-    def crossings(self) -> Sequence[_Crossing]:
-        """The changes of stability."""
-
-
-def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None = None) -> Axes:
+def plot_stability(entries: Any, *, ax: Axes | None = None) -> Axes:
     """Draw the moduli of the eigenvalues against the batch size, and the crossings of 1.
 
     Parameters
@@ -97,17 +54,17 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     ('log', 'batch size $n$', 'modulus of the eigenvalue')
     """
     lines = import_extra("matplotlib.lines", "plot")
-    drawn = _several(entries)
+    results = _of_one_norm(entries)
     if ax is None:
-        made, (ax,) = figure()
-        made.set_size_inches(8.2, 4.8)  # the legend is beside the axes
-    labels = max((entry.labels for entry in drawn), key=len)
+        picture, (ax,) = axes.figure()
+        picture.set_size_inches(8.2, 4.8)  # the legend is beside the axes
+    labels = max((entry.labels for entry in results), key=len)
     activations = []
-    for index, entry in enumerate(drawn):
+    for index, entry in enumerate(results):
         # Pairs of a colour and a marker repeat after 72 activations.
         look: dict[str, Any] = {
-            "color": COLOURS[index % len(COLOURS)],
-            "marker": _MARKERS[index // len(COLOURS) % len(_MARKERS)],
+            "color": axes.COLOURS[index % len(axes.COLOURS)],
+            "marker": _MARKERS[index // len(axes.COLOURS) % len(_MARKERS)],
             "markersize": 4.5,
         }
         activations.append(lines.Line2D([], [], label=entry.activation, **look))
@@ -116,12 +73,12 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
         lines.Line2D([], [], color="black", linestyle=style, label=_symbol(label))
         for label, style in zip(labels, _STYLES, strict=False)
     ]
-    mark_unstable(ax)
+    axes.mark_unstable(ax)
     ax.set_xscale("log")
-    plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in drawn for n in entry.batches})))
+    axes.plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in results for n in entry.batches})))
     ax.set_xlabel("batch size $n$")
     ax.set_ylabel("modulus of the eigenvalue")
-    ax.set_title(f'Stability of the symmetric fixed point, norm "{drawn[0].norm}"')
+    ax.set_title(f'Stability of the symmetric fixed point, norm "{results[0].norm}"')
     ax.legend(
         handles=[*activations, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0.0, frameon=False,
@@ -129,7 +86,7 @@ def plot_stability(entries: Stability | Iterable[Stability], *, ax: Axes | None 
     return ax
 
 
-def _draw_entry(ax: Axes, entry: Stability, look: dict[str, Any]) -> None:
+def _draw_entry(ax: Axes, entry: Any, look: dict[str, Any]) -> None:
     """Draw the eigenvalues and crossings of one activation, with a colour and a marker."""
     for kind, label in enumerate(entry.labels):
         exists = ~np.isnan(entry.eigenvalues[:, kind])
@@ -161,27 +118,19 @@ def _symbol(label: str) -> str:
 def _apart(batches: list[int]) -> list[int]:
     """Return increasing batch sizes whose labels do not overlap on a logarithmic axis."""
     span = math.log(batches[-1] / batches[0])
-    kept = batches[:1]
+    labelled = batches[:1]
     for batch in batches[1:]:
         # The width of a digit is about 1 % of the axis.
-        if math.log(batch / kept[-1]) >= span * (0.015 + 0.014 * len(str(batch))):
-            kept.append(batch)
-    return kept
+        if math.log(batch / labelled[-1]) >= span * (0.015 + 0.014 * len(str(batch))):
+            labelled.append(batch)
+    return labelled
 
 
-def _several(entries: object) -> list[Stability]:
-    """Check the argument `entries` and return it as a list."""
-    several = [entries] if isinstance(entries, Stability) else entries
-    if not isinstance(several, Iterable):
-        raise ArgumentTypeError("entries", entries, "a Stability or several")
-    checked = []
-    for entry in several:
-        if not isinstance(entry, Stability):
-            raise ArgumentTypeError("entries", entry, "a Stability or several")
-        checked.append(entry)
-    if not checked:
-        raise ArgumentError("entries", entries, "at least one Stability")
-    norms = sorted({entry.norm for entry in checked})
+def _of_one_norm(entries: Any) -> list[Any]:
+    names = ("activation", "norm", "labels", "batches", "eigenvalues", "crossings")
+    allowed = "a Stability or several"
+    results = axes.as_results("entries", entries, "Stability", allowed, *names)
+    norms = sorted({entry.norm for entry in results})
     if len(norms) > 1:
         raise ArgumentError("entries", norms, "results of one norm")
-    return checked
+    return results

@@ -259,7 +259,7 @@ class Measurement:
         MissingExtraError
             Without Matplotlib (extra ``plot``).
         """
-        from bnmc.plot.measurements import measurement
+        from bnmc.plot.gradients import measurement
 
         rate = self.prediction.values.get("backward_rate") if self.prediction.applies else None
         return measurement(self, rate=rate)
