@@ -359,12 +359,15 @@ def namesakes(root):
 
 
 def _exported(tree):
-    """Return the texts in the literal `__all__` of a module."""
-    for node in tree.body:
+    """Return the texts in the literal `__all__` of a module, and the names imported as such."""
+    names = set()
+    for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(isinstance(one, ast.Name) and one.id == "__all__" for one in targets):
-            return _texts(ast.walk(node.value))
-    return set()
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            names |= _texts(ast.walk(node.value))
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names if alias.asname == alias.name}
+    return names
 
 
 def _defined(tree, package, known):

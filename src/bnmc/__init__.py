@@ -15,110 +15,57 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bnmc._support.version import __version__
+from bnmc._support.version import __version__ as __version__
 
-__all__ = [
-    "Activation",
-    "Chain",
-    "Convolution",
-    "Distance",
-    "Estimate",
-    "FirstLayer",
-    "GroupNorm",
-    "MeanField",
-    "Observable",
-    "SoftRank",
-    "Trajectory",
-    "__version__",
-    "backpropagate",
-    "bounds",
-    "drawn_biases",
-    "drawn_weights",
-    "errors",
-    "experiments",
-    "gradients",
-    "gram",
-    "infinite_width",
-    "invariant",
-    "kernels",
-    "mean_field",
-    "mixing",
-    "plot",
-    "random_matrix",
-    "regularity",
-    "simulate",
-    "testing",
-    "torch",
-    "warmup",
-]
-
-if TYPE_CHECKING:
-    from bnmc import (
-        bounds,
-        errors,
-        experiments,
-        gradients,
-        gram,
-        infinite_width,
-        invariant,
-        kernels,
-        mean_field,
-        mixing,
-        plot,
-        random_matrix,
-        regularity,
-        testing,
-        torch,
-    )
-    from bnmc.chain.activations import Activation
-    from bnmc.chain.chain import Chain
-    from bnmc.chain.convolution import Convolution
-    from bnmc.chain.norms import GroupNorm
-    from bnmc.chain.start import FirstLayer
-    from bnmc.estimate.estimate import Estimate
-    from bnmc.gradients.backpropagation import backpropagate
-    from bnmc.gradients.warming import warmup
-    from bnmc.mean_field import MeanField
-    from bnmc.simulation.observables import Distance, Observable, SoftRank
-    from bnmc.simulation.run import drawn_biases, drawn_weights, simulate
-    from bnmc.simulation.trajectory import Trajectory
+if TYPE_CHECKING:  # an import as the same name is public to type checkers
+    from bnmc import bounds as bounds
+    from bnmc import errors as errors
+    from bnmc import experiments as experiments
+    from bnmc import gradients as gradients
+    from bnmc import gram as gram
+    from bnmc import infinite_width as infinite_width
+    from bnmc import invariant as invariant
+    from bnmc import kernels as kernels
+    from bnmc import mean_field as mean_field
+    from bnmc import mixing as mixing
+    from bnmc import plot as plot
+    from bnmc import random_matrix as random_matrix
+    from bnmc import regularity as regularity
+    from bnmc import testing as testing
+    from bnmc import torch as torch
+    from bnmc.chain.activations import Activation as Activation
+    from bnmc.chain.chain import Chain as Chain
+    from bnmc.chain.convolution import Convolution as Convolution
+    from bnmc.chain.norms import GroupNorm as GroupNorm
+    from bnmc.chain.start import FirstLayer as FirstLayer
+    from bnmc.estimate.estimate import Estimate as Estimate
+    from bnmc.gradients.backpropagation import backpropagate as backpropagate
+    from bnmc.gradients.warming import warmup as warmup
+    from bnmc.mean_field import MeanField as MeanField
+    from bnmc.simulation.observables import Distance as Distance
+    from bnmc.simulation.observables import Observable as Observable
+    from bnmc.simulation.observables import SoftRank as SoftRank
+    from bnmc.simulation.run import drawn_biases as drawn_biases
+    from bnmc.simulation.run import drawn_weights as drawn_weights
+    from bnmc.simulation.run import simulate as simulate
+    from bnmc.simulation.trajectory import Trajectory as Trajectory
 
 #: The module of each name, imported when the name is first used.
 _HOMES = {
-    "Activation": "chain.activations",
-    "backpropagate": "gradients.backpropagation",
-    "Chain": "chain.chain",
-    "Convolution": "chain.convolution",
-    "Distance": "simulation.observables",
-    "Estimate": "estimate.estimate",
-    "FirstLayer": "chain.start",
-    "GroupNorm": "chain.norms",
-    "MeanField": "mean_field",
-    "Observable": "simulation.observables",
-    "SoftRank": "simulation.observables",
-    "Trajectory": "simulation.trajectory",
-    "drawn_biases": "simulation.run",
-    "drawn_weights": "simulation.run",
-    "simulate": "simulation.run",
-    "warmup": "gradients.warming",
-}
+    "Activation": "chain.activations", "Chain": "chain.chain", "Convolution": "chain.convolution",
+    "Distance": "simulation.observables", "Estimate": "estimate.estimate",
+    "FirstLayer": "chain.start", "GroupNorm": "chain.norms", "MeanField": "mean_field",
+    "Observable": "simulation.observables", "SoftRank": "simulation.observables",
+    "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",
+    "drawn_biases": "simulation.run", "drawn_weights": "simulation.run",
+    "simulate": "simulation.run", "warmup": "gradients.warming",
+}  # fmt: skip
 _MODULES = (
-    "bounds",
-    "errors",
-    "experiments",
-    "gradients",
-    "gram",
-    "infinite_width",
-    "invariant",
-    "kernels",
-    "mean_field",
-    "mixing",
-    "plot",
-    "random_matrix",
-    "regularity",
-    "testing",
-    "torch",
-)
+    "bounds", "errors", "experiments", "gradients", "gram", "infinite_width", "invariant",
+    "kernels", "mean_field", "mixing", "plot", "random_matrix", "regularity", "testing", "torch",
+)  # fmt: skip
+
+__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
@@ -132,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

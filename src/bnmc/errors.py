@@ -131,7 +131,7 @@ class ArgumentTypeError(_AboutArgument, TypeError):
 
 
 class UnknownNameError(ArgumentError):
-    """An argument is a name that is not known.
+    """An argument is a name that is not among the allowed ones.
 
     Parameters
     ----------
@@ -139,15 +139,15 @@ class UnknownNameError(ArgumentError):
         Name of the argument.
     value : str
         The unknown name.
-    known : iterable of str
-        The known names, in the order of the message.
+    names : iterable of str
+        The allowed names, in the order of the message.
 
     Attributes
     ----------
-    known : tuple of str
-        The known names.
+    names : tuple of str
+        The allowed names.
     suggestion : str or None
-        The known name nearest to `value`, or None if no name is near.
+        The allowed name nearest to `value`, or None if no name is near.
 
     Examples
     --------
@@ -159,14 +159,14 @@ class UnknownNameError(ArgumentError):
     'relu'?)
     """
 
-    def __init__(self, argument: str, value: str, known: Iterable[str]) -> None:
-        self.known = tuple(known)
+    def __init__(self, argument: str, value: str, names: Iterable[str]) -> None:
+        self.names = tuple(names)
         # The comparison ignores case: "ReLU" is near "relu".
-        by_folded = {name.casefold(): name for name in self.known}
+        by_folded = {name.casefold(): name for name in self.names}
         nearest = difflib.get_close_matches(value.casefold(), by_folded, n=1)
         self.suggestion = by_folded[nearest[0]] if nearest else None
         hint = f"did you mean {self.suggestion!r}?" if self.suggestion is not None else ""
-        super().__init__(argument, value, ", ".join(self.known), hint)
+        super().__init__(argument, value, ", ".join(self.names), hint)
 
 
 class ResultTooLargeError(ArgumentError, MemoryError):

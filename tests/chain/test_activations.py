@@ -176,7 +176,7 @@ def test_unknown_names(name, nearest):
     with pytest.raises(UnknownNameError) as caught:
         as_activation(name)
     assert caught.value.suggestion == nearest
-    assert caught.value.known == tuple(BUILTIN)
+    assert caught.value.names == tuple(BUILTIN)
 
 
 @pytest.mark.parametrize("function", ["relu", 3.0, None, Activation.named("relu")])

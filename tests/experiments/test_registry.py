@@ -41,7 +41,7 @@ class TestRegistry:
             with pytest.raises(UnknownNameError) as caught:
                 ask("bridging1a")
             assert caught.value.suggestion == "bridging-1a"
-            assert caught.value.known == experiments.names()
+            assert caught.value.names == experiments.names()
 
     def test_run_hands_everything_on(self, monkeypatch):
         called = {}

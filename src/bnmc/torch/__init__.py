@@ -7,7 +7,7 @@ a model. Functions whose names end in ``_`` change a model in place, as initiali
 The package imports PyTorch when a function is called, and may import `mean_field`, `plot` and lower
 levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
 observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`), which
-`result.py` keeps. `steps.py` and `reading.py` read the chain, `prediction.py` asks its mean field.
+`result.py` tells. `steps.py` and `reading.py` read the chain, `prediction.py` asks its mean field.
 The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.py`.
 """
 

@@ -255,8 +255,8 @@ def dual(activation: _Spec | Dual) -> Dual:
     try:
         function = as_activation(activation)
     except UnknownNameError as error:
-        others = (name for name in CLOSED_FORMS if name not in error.known)
-        raise UnknownNameError("activation", str(activation), (*error.known, *others)) from None
+        others = (name for name in CLOSED_FORMS if name not in error.names)
+        raise UnknownNameError("activation", str(activation), (*error.names, *others)) from None
     if function.builtin and function.name in CLOSED_FORMS:
         return Dual(function.name, True, CLOSED_FORMS[function.name])
     return _of_function(function)
