@@ -224,7 +224,7 @@ def test_names_are_there_once_in_order_and_documented(name):
     module = importlib.import_module(name)
     listed = module.__all__
     assert len(set(listed)) == len(listed)
-    assert listed == sorted(listed, key=lambda one: (order_of(one), one))
+    assert listed == sorted(listed, key=lambda entry: (order_of(entry), entry))
     assert module.__doc__
     for one in names_of(module):
         value = value_of(module, one)

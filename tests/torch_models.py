@@ -1,6 +1,7 @@
 """Small PyTorch models, and a digest of everything that a model must keep."""
 
 import hashlib
+import itertools
 import random
 
 import numpy as np
@@ -35,6 +36,30 @@ def mlp(
     return nn.Sequential(*layers, nn.Linear(width, classes, dtype=dtype))
 
 
+def with_norm(norm, activation=nn.ReLU, *, width=6, depth=2, readout=2):
+    """Return `depth` layers Linear, norm, activation, and a readout; `norm` makes a module."""
+    layers = [(nn.Linear(width, width), norm(), activation()) for _ in range(depth)]
+    return nn.Sequential(*itertools.chain(*layers), nn.Linear(width, readout))
+
+
+class Residual(nn.Module):
+    """Two linear layers and a norm; `formula` is the forward pass, and gets the module and x."""
+
+    def __init__(self, formula):
+        super().__init__()
+        self.inner, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.norm, self.formula = nn.LayerNorm(6), formula
+
+    def forward(self, x):
+        return self.formula(self, x)
+
+
+def residual(formula, blocks=4):
+    """Return residual blocks between two linear layers."""
+    inner = (Residual(formula) for _ in range(blocks))
+    return nn.Sequential(nn.Linear(6, 6), *inner, nn.Linear(6, 2))
+
+
 class Block(nn.Module):
     """A residual block of two convolutions, as in ResNet."""
 
@@ -59,6 +84,19 @@ def resnet(channels=6, blocks=4):
     )  # fmt: skip
 
 
+def outputs_of(model, batch, modules):
+    """Return the output of a model, and those of some modules, by hooks of this function's own."""
+    outputs = {}
+    handles = [
+        module.register_forward_hook(lambda _, __, out, name=name: outputs.__setitem__(name, out))
+        for name, module in modules.items()
+    ]
+    output = model(batch)
+    for handle in handles:
+        handle.remove()
+    return output, {name: out.detach().double() for name, out in outputs.items()}
+
+
 def digest_of(model):
     """Return a digest of tensors, modes, gradients, hooks, attributes and random states."""
     parts = []
@@ -68,10 +106,10 @@ def digest_of(model):
         parts.append(None if grad is None else (id(grad), bits(grad)))
         parts.append(sorted(tensor.__dict__))
     for name, module in model.named_modules():
-        own = module.__dict__
-        parts += [name, module.training, sorted(own)]
-        parts += [(key, len(own[key])) for key in sorted(own) if key.endswith("_hooks")]
-        parts += [(key, own[key]) for key in sorted(own) if not key.startswith("_")]
+        values = module.__dict__
+        parts += [name, module.training, sorted(values)]
+        parts += [(key, len(values[key])) for key in sorted(values) if key.endswith("_hooks")]
+        parts += [(key, values[key]) for key in sorted(values) if not key.startswith("_")]
     legacy = np.random.get_state()  # noqa: NPY002
     parts += [bits(torch.get_rng_state()), legacy[1].tobytes(), legacy[2:], random.getstate()]
     parts += [torch.is_grad_enabled(), torch.get_num_threads()]

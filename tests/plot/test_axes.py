@@ -1,20 +1,16 @@
 """The style of pictures: figures, bands, intervals and ticks."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.plot import axes
-from bnmc.plot.axes import label_layers, mark_unstable
+from bnmc.plot.axes import label_layers, logarithmic, mark_unstable
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
-def test_columns_of_a_figure(columns: Any) -> None:
+def test_columns_of_a_figure(columns):
     with pytest.raises((ArgumentError, ArgumentTypeError), match="^columns"):
         plot.figure(columns=columns)
 
@@ -86,3 +82,12 @@ def test_ticks_of_layers_are_integers():
     assert layered.get_xlabel() == "depth"
     assert all(tick == round(tick) for tick in layered.get_xticks())
     assert any(tick != round(tick) for tick in plain.get_xticks())
+
+
+@pytest.mark.parametrize(("highest", "plain"), [(0.9, True), (1.0, False)])
+def test_an_axis_below_three_decades_has_plain_ticks(highest, plain):
+    ax = plot.figure()[1][0]
+    ax.set(yscale="log", ylim=(0.001, highest))
+    before = ax.yaxis.get_major_formatter()
+    logarithmic(ax)
+    assert (ax.yaxis.get_major_formatter() is not before) is plain

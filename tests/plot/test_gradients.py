@@ -1,14 +1,16 @@
-"""Pictures of backward passes: what is drawn is what was simulated."""
+"""Pictures of gradients: what is drawn is what was simulated or measured."""
 
 import math
 
 import numpy as np
 import pytest
+from torch_models import mlp, one_thread, torch  # noqa: F401
 
 import bnmc
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CHAIN = bnmc.Chain(40, 4, "relu")
 
 
@@ -43,9 +45,9 @@ def test_a_rate_is_a_line_of_half_its_logarithm(run):
 
 
 def test_one_network_in_given_axes():
-    one = bnmc.backpropagate(CHAIN, 5, rng=0)
+    single = bnmc.backpropagate(CHAIN, 5, rng=0)
     ax = plot.figure()[1][0]
-    assert plot.gradient_norms(one, ax=ax) is ax
+    assert plot.gradient_norms(single, ax=ax) is ax
     assert not ax.collections
     assert not ax.get_title()
 
@@ -58,10 +60,50 @@ def test_layers_without_a_gradient_are_left_out():
     ax.figure.canvas.draw()
 
 
-def test_bad_input(run):
+def test_arguments_of_gradient_norms(run):
     with pytest.raises(ArgumentTypeError, match="run"):
         plot.gradient_norms(bnmc.simulate(CHAIN, 2, rng=0))
     with pytest.raises(ArgumentError, match="level"):
         plot.gradient_norms(run, level=1.0)
     with pytest.raises(ArgumentError, match="rate"):
         plot.gradient_norms(run, rate=0.0)
+
+
+def test_lines_and_bands():
+    model, batch = mlp(5, 8), torch.randn(6, 8)
+    measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=3, cosines=False)
+    left, right = plot.measurement(measured, rate=1.5).axes
+    for line, values in zip(
+        left.lines, (measured.rank, measured.soft_rank, measured.rank_bound), strict=True
+    ):
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 6))
+        np.testing.assert_allclose(line.get_ydata(), values.mean(axis=0))
+    assert len(left.collections) == 3
+    line, predicted = right.lines
+    np.testing.assert_allclose(line.get_ydata(), measured.layer_gradient_norm.mean(axis=0))
+    np.testing.assert_allclose(np.diff(np.log(predicted.get_ydata())), -0.5 * np.log(1.5))
+    assert right.get_yscale() == "log"
+    assert len(measured.plot().axes) == 2
+
+
+def test_one_network_without_a_loss():
+    measured = bnmc.torch.measure(mlp(3, 8), torch.randn(6, 8))
+    (ax,) = measured.plot().axes
+    assert not ax.collections
+    np.testing.assert_array_equal(ax.lines[1].get_ydata(), measured.soft_rank[0])
+
+
+def test_gradients_that_are_zero_are_left_out():
+    model = mlp(3, 8, norm=False)
+    with torch.no_grad():
+        model[-1].weight.zero_()
+    measured = bnmc.torch.measure(model, torch.randn(6, 8), labels=[0, 1] * 3)
+    assert not measured.plot().axes[1].lines
+
+
+def test_arguments_of_measurement():
+    with pytest.raises(ArgumentTypeError, match="result: got 3"):
+        plot.measurement(3)
+    measured = bnmc.torch.measure(mlp(3, 8), torch.randn(6, 8))
+    with pytest.raises(ArgumentError, match="rate: got 0"):
+        plot.measurement(measured, rate=0.0)

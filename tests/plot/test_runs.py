@@ -1,10 +1,8 @@
-"""Pictures: what is drawn is what was simulated."""
-
-from __future__ import annotations
+"""Pictures of runs, predictions and spectra: what is drawn is what was simulated."""
 
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,25 +11,22 @@ from scipy.stats import norm
 import bnmc
 from bnmc import plot
 from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.plot.runs import _label_plainly
 
 CHAIN = bnmc.Chain(40, 4, "linear")
-
-
 STAR = bnmc.MeanField(CHAIN).fixed_point().gram
 
 
-def simulated(**options: Any) -> bnmc.Trajectory:
+def simulated(**options):
     given = {"chains": 50, "rng": 0, "observables": ["gram", "eigenvalues", "orthogonality_gap"]}
     return bnmc.simulate(CHAIN, 12, **(given | options))
 
 
 @pytest.fixture(scope="module")
-def run() -> bnmc.Trajectory:
+def run():
     return simulated()
 
 
-def band(ax: Any, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def band(ax, index=0):
     """Lower and upper edge of a band, by layer, read back from its polygon."""
     vertices = ax.collections[index].get_paths()[0].vertices
     layers = np.unique(vertices[:, 0])
@@ -40,7 +35,7 @@ def band(ax: Any, index: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TestTrajectory:
-    def test_line_is_the_mean_and_band_the_quantiles(self, run: bnmc.Trajectory) -> None:
+    def test_line_is_the_mean_and_band_the_quantiles(self, run):
         ax = plot.trajectory(run, star=STAR, level=0.8)
         distance = bnmc.gram.distance(run.gram, STAR)
         np.testing.assert_array_equal(ax.lines[0].get_xdata(), run.layers)
@@ -51,14 +46,14 @@ class TestTrajectory:
         assert ax.get_yscale() == "log"
         assert ax.get_legend() is None
 
-    def test_recorded_distance_is_drawn_as_the_computed_one(self, run: bnmc.Trajectory) -> None:
+    def test_recorded_distance_is_drawn_as_the_computed_one(self, run):
         recorded = plot.trajectory(simulated(observables=bnmc.Distance(STAR)))
         computed = plot.trajectory(run, star=STAR)
         np.testing.assert_allclose(
             recorded.lines[0].get_ydata(), computed.lines[0].get_ydata(), rtol=1e-12
         )
 
-    def test_reduced_run_has_the_band_of_a_normal_law(self, run: bnmc.Trajectory) -> None:
+    def test_reduced_run_has_the_band_of_a_normal_law(self, run):
         ax = plot.trajectory(simulated(reduce="chain"), "orthogonality_gap", level=0.5)
         gap = run.orthogonality_gap
         reach = norm.ppf(0.75) * gap.std(axis=0, ddof=1)
@@ -67,7 +62,7 @@ class TestTrajectory:
         np.testing.assert_allclose(low, gap.mean(axis=0) - reach, rtol=1e-10)
         np.testing.assert_allclose(high, gap.mean(axis=0) + reach, rtol=1e-10)
 
-    def test_components_share_a_colour(self, run: bnmc.Trajectory) -> None:
+    def test_components_share_a_colour(self, run):
         ax = plot.trajectory({"linear": run}, "eigenvalues")
         assert len(ax.lines) == 4
         assert {line.get_color() for line in ax.lines} == {plot.COLOURS[0]}
@@ -75,7 +70,7 @@ class TestTrajectory:
         assert [text.get_text() for text in ax.get_legend().get_texts()] == ["linear"]
         assert ax.get_yscale() == "linear"
 
-    def test_labelled_runs_into_given_axes(self, run: bnmc.Trajectory) -> None:
+    def test_labelled_runs_into_given_axes(self, run):
         _, (left, right) = plot.figure(columns=2)
         returned = plot.trajectory({"a": run, "b": run}, "orthogonality_gap", ax=right)
         assert returned is right
@@ -83,12 +78,12 @@ class TestTrajectory:
         assert [line.get_color() for line in right.lines] == list(plot.COLOURS[:2])
         assert [text.get_text() for text in right.get_legend().get_texts()] == ["a", "b"]
 
-    def test_several_runs_without_labels(self, run: bnmc.Trajectory) -> None:
+    def test_several_runs_without_labels(self, run):
         ax = plot.trajectory([run, run], "orthogonality_gap")
         assert len(ax.lines) == 2
         assert ax.get_legend() is None
 
-    def test_a_new_figure_says_which_chain_and_band(self, run: bnmc.Trajectory) -> None:
+    def test_a_new_figure_says_which_chain_and_band(self, run):
         of_run = f"linear, batch norm, width 40, batch 4: mean and 80 % of {run.chains} networks"
         ax = plot.trajectory(run, "orthogonality_gap", level=0.8)
         assert ax.get_title() == of_run
@@ -99,24 +94,24 @@ class TestTrajectory:
         assert both.get_title() == f"Mean and 90 % of 3 or {run.chains} networks"
 
     @pytest.mark.parametrize("reduce", [(), "chain"])
-    def test_single_chain_has_no_band(self, reduce: Any) -> None:
+    def test_single_chain_has_no_band(self, reduce):
         ax = plot.trajectory(simulated(chains=1, reduce=reduce), "orthogonality_gap")
         assert len(ax.lines) == 1
         assert not ax.collections
 
-    def test_zero_has_no_place_on_a_logarithmic_axis(self, run: bnmc.Trajectory) -> None:
+    def test_zero_has_no_place_on_a_logarithmic_axis(self, run):
         ax = plot.trajectory(simulated(chains=1), star=run.gram[0, 0])
-        drawn = np.asarray(ax.lines[0].get_ydata())
-        assert np.isnan(drawn[0])
-        assert (drawn[1:] > 0).all()
+        heights = np.asarray(ax.lines[0].get_ydata())
+        assert np.isnan(heights[0])
+        assert (heights[1:] > 0).all()
         ax.figure.canvas.draw()
 
     @pytest.mark.parametrize("level", [0, 1, np.nan, "high"])
-    def test_level(self, run: bnmc.Trajectory, level: Any) -> None:
+    def test_level(self, run, level):
         with pytest.raises((ArgumentError, ArgumentTypeError), match="^level"):
             plot.trajectory(run, "orthogonality_gap", level=level)
 
-    def test_bad_arguments(self, run: bnmc.Trajectory) -> None:
+    def test_bad_arguments(self, run):
         with pytest.raises(UnknownNameError, match="did you mean 'eigenvalues'"):
             plot.trajectory(run, "eigenvalue")
         with pytest.raises(ArgumentError, match="^observable"):
@@ -129,18 +124,18 @@ class TestTrajectory:
             plot.trajectory([])
         for runs in (3, [run, "run"], {"a": None}):
             with pytest.raises(ArgumentTypeError, match="^runs"):
-                plot.trajectory(runs, "gram")  # type: ignore[arg-type]
+                plot.trajectory(runs, "gram")
 
 
-def test_overview(run: bnmc.Trajectory) -> None:
-    drawn = plot.overview(run)
-    assert [ax.get_title() for ax in drawn.axes] == ["Orthogonality gap", "Spectrum"]
-    assert "linear, batch norm, width 40, batch 4" in drawn.get_suptitle()
+def test_overview(run):
+    picture = plot.overview(run)
+    assert [ax.get_title() for ax in picture.axes] == ["Orthogonality gap", "Spectrum"]
+    assert "linear, batch norm, width 40, batch 4" in picture.get_suptitle()
     both = simulated(observables=[bnmc.Distance(STAR), "orthogonality_gap", "eigenvalues"])
     assert plot.overview(both).axes[0].get_title() == "Distance from G*"
 
 
-def test_overview_of_a_fixed_point(run: bnmc.Trajectory) -> None:
+def test_overview_of_a_fixed_point(run):
     star = bnmc.MeanField(CHAIN).fixed_point()
     left, right = plot.overview(run, star).axes
     dashed = [[line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"]
@@ -151,15 +146,15 @@ def test_overview_of_a_fixed_point(run: bnmc.Trajectory) -> None:
     with pytest.raises(ArgumentError, match="^star"):
         plot.overview(run, np.eye(3))
     with pytest.raises(ArgumentTypeError, match="^run: got 3"):
-        plot.overview(3)  # type: ignore[arg-type]
+        plot.overview(3)
 
 
-def test_spectrum_of_many_decades_has_a_logarithmic_axis() -> None:
+def test_spectrum_of_many_decades_has_a_logarithmic_axis():
     deep = bnmc.simulate(bnmc.Chain.vanilla(20, 4), 200, chains=8, observables="eigenvalues", rng=0)
     assert plot.trajectory(deep, "eigenvalues").get_yscale() == "log"
 
 
-def test_what_was_not_recorded_says_what_to_do() -> None:
+def test_what_was_not_recorded_says_what_to_do():
     plain = bnmc.simulate(CHAIN, 3, chains=2, rng=0)
     with pytest.raises(ArgumentError, match="^observable: got 'distance'.*star=bnmc"):
         plot.trajectory(plain)
@@ -167,12 +162,12 @@ def test_what_was_not_recorded_says_what_to_do() -> None:
         plot.trajectory(simulated(observables="eigenvalues"), star=STAR)
 
 
-def test_a_single_chain_is_one_network() -> None:
+def test_a_single_chain_is_one_network():
     ax = plot.trajectory(simulated(chains=1), "orthogonality_gap")
     assert ax.get_title() == "linear, batch norm, width 40, batch 4: 1 network"
 
 
-def test_no_global_state() -> None:
+def test_no_global_state():
     script = """
 import io, sys
 import bnmc
@@ -188,10 +183,100 @@ assert "matplotlib.pyplot" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("highest", "plain"), [(0.9, True), (1.0, False)])
-def test_an_axis_below_three_decades_has_plain_ticks(highest, plain):
-    ax = plot.figure()[1][0]
-    ax.set(yscale="log", ylim=(0.001, highest))
-    before = ax.yaxis.get_major_formatter()
-    _label_plainly(ax)
-    assert (ax.yaxis.get_major_formatter() is not before) is plain
+def test_spectrum_is_of_the_bulk_and_has_its_law(run):
+    star = bnmc.MeanField(CHAIN).fixed_point()
+    ax = plot.spectrum(run, star=star)
+    # Of linear networks with batch norm the ones have the eigenvalue 0, the others the trace.
+    bulk = np.linalg.eigvalsh(run.gram[:, -1])[:, 1:].ravel()
+    edges = np.array([patch.get_x() for patch in ax.patches])
+    heights = [patch.get_height() for patch in ax.patches]
+    width = ax.patches[0].get_width()
+    counts, _ = np.histogram(bulk, np.append(edges, edges[-1] + width))
+    assert abs(counts / (len(bulk) * width) - heights).max() <= 1.01 / (len(bulk) * width)
+    assert sum(heights) * width == pytest.approx(1.0)
+    law = bnmc.random_matrix.MarchenkoPastur(4 / 40, variance=bulk.mean())
+    x, density = ax.lines[0].get_data()
+    np.testing.assert_allclose(density, law.pdf(x), rtol=1e-9)
+    assert np.trapezoid(density, x) == pytest.approx(1.0, abs=2e-3)
+    dashed = [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--"]
+    assert dashed == pytest.approx([star.b * (1 - star.c)], abs=1e-11)
+    assert ax.get_title() == "linear, batch norm, width 40, batch 4: 50 networks"
+    assert ax.get_xlabel() == plot.spectrum(run, layer=12).get_xlabel() == "eigenvalue of $G_{12}$"
+
+
+def test_spectrum_refuses_what_it_cannot_draw(run):
+    for layer in (13, -14, 1.5):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match="^layer"):
+            plot.spectrum(run, layer=layer)
+    for bad in (3, simulated(observables="eigenvalues"), simulated(reduce="chain")):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match="^run"):
+            plot.spectrum(bad)
+    with pytest.raises(ArgumentError, match="^star"):
+        plot.spectrum(run, star=np.eye(3))
+
+
+def test_band_and_median():
+    path = bnmc.MeanField(bnmc.Chain(100, 3, "tanh")).trajectory(
+        np.diag([1.0, 2.0, 3.0]), 4, rng=0, fluctuations=True
+    )
+    law = path.fluctuations
+    for observable in (None, np.diag([1.0, 0.0, 0.0])):
+        ax = plot.predicted_band(law, 100, observable, level=0.8, label="d = 100")
+        assert ax.get_title() == "predicted, width 100, band 80%"
+        (line,), (area,) = ax.lines, ax.collections
+        low, high = law.band(100, observable, level=0.8)
+        np.testing.assert_array_equal(line.get_xdata(), np.arange(5))
+        heights = area.get_paths()[0].vertices[:, 1]
+        assert heights.min() == pytest.approx(low.min())
+        assert heights.max() == pytest.approx(high.max())
+        assert np.all((low <= line.get_ydata()) & (line.get_ydata() <= high))
+    # The median of a linear observable is the mean field.
+    np.testing.assert_allclose(line.get_ydata(), path.gram[:, 0, 0])
+    assert line.get_label() == "d = 100"
+    same = plot.predicted_band(law, 100, ax=ax)
+    assert same is ax
+    assert len(ax.lines) == 2
+    with pytest.raises(ArgumentTypeError, match="fluctuations"):
+        plot.predicted_band(path, 100)
+
+
+def made(**changes):
+    grams = np.random.default_rng(0).random((6, 3, 4, 4))
+    attributes = {
+        "chain": CHAIN, "chains": 6, "layers": np.arange(3), "moments": {},
+        "observables": {"gram": grams @ grams.swapaxes(-1, -2)},
+        "dims": {"gram": ("chain", "layer", "sample_i", "sample_j")},
+    }  # fmt: skip
+    return SimpleNamespace(**attributes | changes)
+
+
+def test_an_object_with_the_attributes_is_drawn():
+    run = made()
+    ax = plot.trajectory(run, star=np.eye(4))
+    distance = bnmc.gram.distance(run.observables["gram"], np.eye(4))
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), distance.mean(axis=0))
+    assert plot.spectrum(run).get_xlabel() == "eigenvalue of $G_{2}$"
+
+
+class Refusing:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize("name", ["chain", "chains", "layers", "moments", "observables", "dims"])
+def test_an_object_that_lacks_an_attribute_is_no_run(name):
+    run = made()
+    plot.spectrum(run)
+    delattr(run, name)
+    with pytest.raises(ArgumentTypeError, match="^run: .*allowed: a Trajectory$"):
+        plot.spectrum(run)
+
+
+def test_an_object_that_raises_is_no_run():
+    with pytest.raises(ArgumentTypeError, match="^runs"):
+        plot.trajectory(Refusing())
+
+
+def test_pictures_import_no_simulation():
+    script = "import sys, bnmc.plot; assert not [n for n in sys.modules if 'bnmc.simul' in n]"
+    subprocess.run([sys.executable, "-c", script], check=True)

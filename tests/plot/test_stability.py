@@ -46,9 +46,9 @@ def test_plot_of_all_activations_has_no_two_alike():
     assert len(set(looks)) == len(BUILTIN)
     lines = {line.get_label(): line for line in ax.lines}
     for name, look in zip(BUILTIN, looks, strict=True):
-        drawn = [lines[rf"{name} $\lambda_{kind}$"] for kind in "LM"]
-        assert [(line.get_color(), line.get_marker()) for line in drawn] == [look] * 2
-        assert [line.get_linestyle() for line in drawn] == ["-", "--"]
+        curves = [lines[rf"{name} $\lambda_{kind}$"] for kind in "LM"]
+        assert [(line.get_color(), line.get_marker()) for line in curves] == [look] * 2
+        assert [line.get_linestyle() for line in curves] == ["-", "--"]
     ax.figure.canvas.draw()
     assert legend.get_window_extent().x0 > ax.get_window_extent().x1
     assert ax.get_window_extent().width > 0.7 * ax.figure.bbox.width

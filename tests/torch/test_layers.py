@@ -5,7 +5,8 @@ from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError
 from bnmc.torch import gain_for_, haar_, maximize_rank_, orthogonalize_
-from bnmc.torch.hidden import called_weight_layers, visit_weight_layers, weight_matrices
+from bnmc.torch.layers import called_weight_layers, weight_layers, weight_matrices
+from bnmc.torch.models import called
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -26,10 +27,12 @@ def test_layers_come_in_the_order_of_calls():
     assert list(weight_matrices(model)) == ["last", "first"]
     assert [name for name, _ in called_weight_layers(model, torch.randn(2, 3))] == ["first", "last"]
     seen = []
-    output = visit_weight_layers(
-        model, torch.randn(2, 3), lambda name, _, received: seen.append((name, received.shape[1])),
-        after=lambda name, _, out: seen.append((name, out.shape[1])),
-    )  # fmt: skip
+
+    def visit(name, _, tensor):
+        seen.append((name, tensor.shape[1]))
+
+    layers = weight_layers(model)
+    output = called(model, torch.randn(2, 3), layers, before=visit, after=visit)
     assert seen == [("first", 3), ("first", 4), ("last", 4), ("last", 2)]
     assert output.shape == (2, 2)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from torch_models import mlp, nn, one_thread, resnet, torch  # noqa: F401
+from torch_models import mlp, nn, one_thread, outputs_of, resnet, torch  # noqa: F401
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, UnknownNameError
@@ -12,32 +12,19 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, Unknow
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def outputs_by_hooks(model, batch, modules):
-    """Return the outputs of some modules, flattened per sample, in float64."""
-    kept = {}
-    handles = [
-        module.register_forward_hook(lambda _, __, out, name=name: kept.__setitem__(name, out))
-        for name, module in modules.items()
-    ]
-    output = model(batch)
-    for handle in handles:
-        handle.remove()
-    flat = {name: out.detach().double().reshape(len(batch), -1) for name, out in kept.items()}
-    return output, {name: rows.numpy() for name, rows in flat.items()}
-
-
 def numbers_by_formula(rows, epsilon):
     """Return the numbers of rows, (n, width), each from its definition."""
     n, width = rows.shape
     gram = np.array([[row @ other / width for other in rows] for row in rows])
+    present = rows[(rows**2).sum(axis=1) > 0.0]
     cosines = [
-        rows[i] @ rows[j] / math.sqrt(rows[i] @ rows[i] * (rows[j] @ rows[j]))
-        for i in range(n) for j in range(n) if i != j
+        row @ other / math.sqrt(row @ row * (other @ other))
+        for i, row in enumerate(present) for j, other in enumerate(present) if i != j
     ]  # fmt: skip
     values = np.linalg.svd(rows, compute_uv=False)
     unit = rows / math.sqrt((rows**2).mean())
-    _, logarithm = np.linalg.slogdet(gram)
-    isometry = math.exp(logarithm / n) / (np.trace(gram) / n) if n <= width else 0.0
+    sign, logarithm = np.linalg.slogdet(gram)
+    full = n <= width and sign > 0.0
     return {
         "gram": gram,
         "rank": int((values > values[0] * max(n, width) * epsilon).sum()),
@@ -45,7 +32,7 @@ def numbers_by_formula(rows, epsilon):
         "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
         "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
         "mean_correlation": np.mean(cosines),
-        "isometry": isometry,
+        "isometry": math.exp(logarithm / n) / (np.trace(gram) / n) if full else 0.0,
         "scale": math.sqrt((rows**2).mean()),
     }
 
@@ -55,29 +42,30 @@ def test_numbers_are_those_of_hooks(width, dtype):
     model = mlp(3, width, dtype=dtype, inputs=7, classes=3)
     batch = torch.randn(12, 7, dtype=dtype)
     labels = torch.arange(12) % 3
-    found = bnmc.torch.measure(model, batch, labels=labels)
+    measured = bnmc.torch.measure(model, batch, labels=labels)
     # A layer ends where the next Linear begins: modules 2, 5 and 8 are the activations.
-    assert found.layers == ("0", "3", "6")
+    assert measured.layers == ("0", "3", "6")
     modules = {str(name): model[name] for name in (2, 5, 8)}
-    output, rows = outputs_by_hooks(model, batch, modules)
+    output, outputs = outputs_of(model, batch, modules)
+    rows = {name: out.flatten(1).numpy() for name, out in outputs.items()}
     epsilon = torch.finfo(dtype).eps
     for layer, name in enumerate(modules):
         for key, value in numbers_by_formula(rows[name], epsilon).items():
             np.testing.assert_allclose(
-                getattr(found, key)[0, layer], value, rtol=1e-9, atol=1e-12, err_msg=key
+                getattr(measured, key)[0, layer], value, rtol=1e-9, atol=1e-12, err_msg=key
             )
         squares = np.sort(np.linalg.svd(rows[name], compute_uv=False) ** 2) / width
-        np.testing.assert_allclose(found.spectrum[layer][0], squares, atol=1e-12)
-        assert found.rank_threshold[layer] == max(12, width) * epsilon
-        assert found.layouts[layer] == f"12 samples × {width} features"
+        np.testing.assert_allclose(measured.spectrum[layer][0], squares, atol=1e-12)
+        assert measured.rank_threshold[layer] == max(12, width) * epsilon
+        assert measured.layouts[layer] == f"12 samples × {width} features"
     nn.functional.cross_entropy(output, labels).backward()
-    assert found.parameters == tuple(name for name, _ in model.named_parameters())
+    assert measured.parameters == tuple(name for name, _ in model.named_parameters())
     for index, (_, parameter) in enumerate(model.named_parameters()):
         expected = parameter.grad.double().norm()
-        np.testing.assert_allclose(found.gradient_norm[0, index], expected, rtol=1e-4, atol=1e-7)
-    for layer, name in enumerate(found.layers):
-        weight = found.parameters.index(f"{name}.weight")
-        assert found.layer_gradient_norm[0, layer] == found.gradient_norm[0, weight]
+        np.testing.assert_allclose(measured.gradient_norm[0, index], expected, rtol=1e-4, atol=1e-7)
+    for layer, name in enumerate(measured.layers):
+        weight = measured.parameters.index(f"{name}.weight")
+        assert measured.layer_gradient_norm[0, layer] == measured.gradient_norm[0, weight]
 
 
 @pytest.mark.parametrize("norm", [True, False])
@@ -85,7 +73,7 @@ def test_cosines_are_those_of_gradients_of_single_losses(norm):
     """With batch normalization the loss of one sample goes back through the whole batch."""
     model = mlp(2, 6, nn.Tanh, norm=norm, dtype=torch.float64)
     batch, labels = torch.randn(5, 6, dtype=torch.float64), torch.tensor([0, 1, 2, 0, 1])
-    found = bnmc.torch.measure(model, batch, labels=labels, loss="cross-entropy")
+    measured = bnmc.torch.measure(model, batch, labels=labels, loss="cross-entropy")
     losses = nn.functional.cross_entropy(model(batch), labels, reduction="none")
     for index, (_, parameter) in enumerate(model.named_parameters()):
         rows = []
@@ -97,7 +85,7 @@ def test_cosines_are_those_of_gradients_of_single_losses(norm):
         # A bias before batch normalization has no gradient but rounding.
         if lengths.min() > 1e-12:
             expected = rows @ rows.T / np.outer(lengths, lengths)
-            np.testing.assert_allclose(found.gradient_cosine[0, index], expected, atol=1e-9)
+            np.testing.assert_allclose(measured.gradient_cosine[0, index], expected, atol=1e-9)
 
 
 def test_a_sample_without_gradient_has_no_cosine():
@@ -106,8 +94,8 @@ def test_a_sample_without_gradient_has_no_cosine():
     def loss(output):
         return output[:, 0] * torch.tensor([1.0, 0.0, 2.0, 1.0])
 
-    found = bnmc.torch.measure(model, torch.randn(4, 3), loss=loss)
-    missing = np.isnan(found.gradient_cosine[0, 0])
+    measured = bnmc.torch.measure(model, torch.randn(4, 3), loss=loss)
+    missing = np.isnan(measured.gradient_cosine[0, 0])
     expected = np.zeros((4, 4), bool)
     expected[1] = expected[:, 1] = True
     np.testing.assert_array_equal(missing, expected)
@@ -119,13 +107,15 @@ def test_squared_loss_and_losses_of_the_users():
     expected = 0.5 * ((model(batch) - labels) ** 2).sum(dim=1).mean().item()
     squared = bnmc.torch.measure(model, batch, labels=labels)
     named = bnmc.torch.measure(model, batch, labels=labels.numpy(), loss="squared")
-    own = bnmc.torch.measure(
+    function = bnmc.torch.measure(
         model, batch, labels=labels, loss=lambda out, y: 0.5 * ((out - y) ** 2).sum() / len(y)
     )
-    for found in (squared, named, own):
-        np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
-        np.testing.assert_allclose(found.gradient_norm, squared.gradient_norm, rtol=1e-4, atol=1e-7)
-    assert own.gradient_cosine is None
+    for measured in (squared, named, function):
+        np.testing.assert_allclose(measured.loss, expected, rtol=1e-5)
+        np.testing.assert_allclose(
+            measured.gradient_norm, squared.gradient_norm, rtol=1e-4, atol=1e-7
+        )
+    assert function.gradient_cosine is None
     assert squared.gradient_cosine is not None
     assert bnmc.torch.measure(model, batch, labels=labels, cosines=False).gradient_cosine is None
 
@@ -133,56 +123,36 @@ def test_squared_loss_and_losses_of_the_users():
 def test_cross_entropy_of_positions_is_their_mean():
     model, batch = nn.Sequential(nn.Conv1d(2, 3, 1)), torch.randn(4, 2, 5)
     labels = torch.arange(20).reshape(4, 5) % 3
-    found = bnmc.torch.measure(model, batch, labels=labels)
+    measured = bnmc.torch.measure(model, batch, labels=labels)
     expected = nn.functional.cross_entropy(model(batch), labels).item()
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-5)
-    assert found.gradient_cosine.shape == (1, 2, 4, 4)
+    np.testing.assert_allclose(measured.loss, expected, rtol=1e-5)
+    assert measured.gradient_cosine.shape == (1, 2, 4, 4)
 
 
 def test_positions_are_rows():
     model = nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3))
     batch = torch.randn(7, 2, 4, 4)
     whole = bnmc.torch.measure(model, batch, layers=["1"])
-    found = bnmc.torch.measure(model, batch, layers=["1"], view="position")
-    assert whole.layouts == found.layouts == ("7 samples × 5 channels × 2·2 positions",)
+    measured = bnmc.torch.measure(model, batch, layers=["1"], view="position")
+    assert whole.layouts == measured.layouts == ("7 samples × 5 channels × 2·2 positions",)
     rows = model[1](model[0](batch)).detach().double().numpy()
     rows = rows.transpose(0, 2, 3, 1).reshape(28, 5)
-    expected = numbers_by_formula(rows[(rows**2).sum(axis=1) > 0], torch.finfo(torch.float32).eps)
-    np.testing.assert_allclose(found.mean_correlation[0, 0], expected["mean_correlation"])
-    for name in ("rank", "soft_rank", "rank_bound", "scale"):
-        full = numbers_by_formula_of_zero_rows(rows)[name]
-        np.testing.assert_allclose(getattr(found, name)[0, 0], full, rtol=1e-9)
-    gap = numbers_by_formula_of_zero_rows(rows)["orthogonality_gap"]
-    np.testing.assert_allclose(found.orthogonality_gap[0, 0], gap, rtol=1e-9)
-    np.testing.assert_allclose(found.gram, whole.gram)
-    assert found.isometry[0, 0] == 0.0
-
-
-def numbers_by_formula_of_zero_rows(rows):
-    """Return the numbers that exist although some rows are zero."""
-    gram, n = rows @ rows.T / rows.shape[1], len(rows)
-    unit = rows / math.sqrt((rows**2).mean())
-    values = np.linalg.svd(rows, compute_uv=False)
-    return {
-        "rank": int((values > values[0] * n * torch.finfo(torch.float32).eps).sum()),
-        "soft_rank": int((np.linalg.svd(unit, compute_uv=False) ** 2 / n >= 0.5).sum()),
-        "rank_bound": np.trace(gram) ** 2 / (gram**2).sum(),
-        "orthogonality_gap": np.linalg.norm(gram / np.trace(gram) - np.eye(n) / n),
-        "scale": math.sqrt((rows**2).mean()),
-    }
+    expected = numbers_by_formula(rows, torch.finfo(torch.float32).eps) | {"gram": whole.gram[0, 0]}
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(measured, name)[0, 0], value, rtol=1e-9, err_msg=name)
 
 
 def test_outputs_that_are_zero():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     with torch.no_grad():
         model[0].bias.fill_(-100.0)
-    found = bnmc.torch.measure(model, torch.randn(5, 3))
+    measured = bnmc.torch.measure(model, torch.randn(5, 3))
     for name in ("rank", "soft_rank", "rank_bound", "isometry", "scale"):
-        assert getattr(found, name)[0, 0] == 0
-    assert np.isnan(found.orthogonality_gap[0, 0])
-    assert np.isnan(found.mean_correlation[0, 0])
-    assert found.verdict == "The last layer is zero for all samples."
-    assert "-" in found.table()
+        assert getattr(measured, name)[0, 0] == 0
+    assert np.isnan(measured.orthogonality_gap[0, 0])
+    assert np.isnan(measured.mean_correlation[0, 0])
+    assert measured.verdict == "The last layer is zero for all samples."
+    assert "-" in measured.table()
 
 
 class Functional(nn.Module):
@@ -201,24 +171,24 @@ class Functional(nn.Module):
 
 def test_functions_and_modules_that_are_called_twice():
     model, batch = Functional(), torch.randn(3, 4)
-    found = bnmc.torch.measure(model, batch)
-    assert found.layers == ("begin", "twice", "twice#2")
+    measured = bnmc.torch.measure(model, batch)
+    assert measured.layers == ("begin", "twice", "twice#2")
     last = model(batch)["features"].detach().double().numpy()
-    np.testing.assert_allclose(found.gram[0, -1], last @ last.T / 4, rtol=1e-12)
+    np.testing.assert_allclose(measured.gram[0, -1], last @ last.T / 4, rtol=1e-12)
     assert bnmc.torch.measure(model, batch, layers=["twice"]).layers == ("twice", "twice#2")
 
 
 def test_blocks_of_a_class():
     torch.manual_seed(1)
     model = resnet()
-    found = bnmc.torch.measure(model, torch.randn(4, 3, 12, 12), labels=[0, 1, 2, 3])
-    assert found.layers == ("4", "5", "6", "7")
-    assert found.comparable == (0, 1, 2, 3)
-    names = [f"5.{one}.weight" for one in ("first", "second")]
-    parts = [found.gradient_norm[0, found.parameters.index(name)] for name in names]
-    np.testing.assert_allclose(found.layer_gradient_norm[0, 1], math.hypot(*parts))
-    assert any("padding of zeros" in one for one in found.reading.unfit)
-    assert not found.prediction.applies
+    measured = bnmc.torch.measure(model, torch.randn(4, 3, 12, 12), labels=[0, 1, 2, 3])
+    assert measured.layers == ("4", "5", "6", "7")
+    assert measured.comparable == (0, 1, 2, 3)
+    names = [f"5.{layer}.weight" for layer in ("first", "second")]
+    parts = [measured.gradient_norm[0, measured.parameters.index(name)] for name in names]
+    np.testing.assert_allclose(measured.layer_gradient_norm[0, 1], math.hypot(*parts))
+    assert any("padding of zeros" in text for text in measured.reading.unfit)
+    assert not measured.prediction.applies
 
 
 def test_a_transformer():
@@ -226,9 +196,11 @@ def test_a_transformer():
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
     batch = torch.randn(4, 5, 8)
     for train in (True, False):
-        found = bnmc.torch.measure(model.train(train), batch, loss=lambda out: out.square().mean())
-        assert found.layers == ("layers.0", "layers.1", "layers.2")
-        assert found.layouts[0] == "4 samples × 5 positions × 8 features"
+        measured = bnmc.torch.measure(
+            model.train(train), batch, loss=lambda out: out.square().mean()
+        )
+        assert measured.layers == ("layers.0", "layers.1", "layers.2")
+        assert measured.layouts[0] == "4 samples × 5 positions × 8 features"
     positions = bnmc.torch.measure(model, batch, view="position", networks=2)
     assert positions.spectrum[0].shape == (2, 8)
     assert "cannot be traced" in positions.reading.unfit[0]
@@ -238,10 +210,10 @@ def test_a_transformer():
 
 def test_one_dimensional_convolutions_have_channels_on_the_second_axis():
     model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.ReLU(), nn.Conv1d(3, 3, 2), nn.ReLU())
-    found = bnmc.torch.measure(model, torch.randn(4, 2, 9), view="position")
-    assert found.layouts[0] == "4 samples × 3 channels × 8 positions"
-    assert found.spectrum[0].shape == (1, 3)
-    assert found.layers == ("0", "2")
+    measured = bnmc.torch.measure(model, torch.randn(4, 2, 9), view="position")
+    assert measured.layouts[0] == "4 samples × 3 channels × 8 positions"
+    assert measured.spectrum[0].shape == (1, 3)
+    assert measured.layers == ("0", "2")
 
 
 def test_networks_are_those_of_reset_parameters_a_factory_or_reset():
@@ -257,22 +229,22 @@ def test_networks_are_those_of_reset_parameters_a_factory_or_reset():
     model = factory()
     for given, options in ((model, {}), (factory, {}), (model, {"reset": reset})):
         torch.manual_seed(7)
-        found = bnmc.torch.measure(given, batch, networks=3, **options)
-        assert found.gram.shape == (3, 2, 6, 6)
-        assert len({one.tobytes() for one in found.gram}) == 3
+        measured = bnmc.torch.measure(given, batch, networks=3, **options)
+        assert measured.gram.shape == (3, 2, 6, 6)
+        assert len({gram.tobytes() for gram in measured.gram}) == 3
         torch.manual_seed(7)
         other = bnmc.torch.measure(given, batch, networks=3, **options)
-        np.testing.assert_array_equal(found.gram, other.gram)
-        assert "±" in found.table()
+        np.testing.assert_array_equal(measured.gram, other.gram)
+        assert "±" in measured.table()
     torch.manual_seed(7)
-    found = bnmc.torch.measure(model, batch, networks=2)
+    measured = bnmc.torch.measure(model, batch, networks=2)
     torch.manual_seed(7)
     for network in range(2):
         for module in model:
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
         rows = model[:-1](batch).detach().double().numpy()
-        np.testing.assert_allclose(found.gram[network, -1], rows @ rows.T / 5, rtol=1e-9)
+        np.testing.assert_allclose(measured.gram[network, -1], rows @ rows.T / 5, rtol=1e-9)
 
 
 def test_compiled_parallel_and_half_precision():
@@ -283,18 +255,18 @@ def test_compiled_parallel_and_half_precision():
         torch.compile(model, backend="eager"),
         nn.DataParallel(torch.compile(model, backend="eager")),
     ]
-    for one in wrapped:
-        np.testing.assert_array_equal(bnmc.torch.measure(one, batch).gram, expected)
+    for wrapper in wrapped:
+        np.testing.assert_array_equal(bnmc.torch.measure(wrapper, batch).gram, expected)
     for dtype in (torch.bfloat16, torch.float16):
-        found = bnmc.torch.measure(mlp(2, 5, dtype=dtype), batch.numpy(), labels=[0, 1] * 3)
-        assert found.rank_threshold[0] == 6 * torch.finfo(dtype).eps
-        assert found.rank.max() <= 5
+        measured = bnmc.torch.measure(mlp(2, 5, dtype=dtype), batch.numpy(), labels=[0, 1] * 3)
+        assert measured.rank_threshold[0] == 6 * torch.finfo(dtype).eps
+        assert measured.rank.max() <= 5
 
 
 def test_integers_are_taken_as_they_are():
     model = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 8), nn.ReLU())
-    found = bnmc.torch.measure(model, np.arange(9).reshape(3, 3))
-    assert found.layouts == ("3 samples × 8 features",)
+    measured = bnmc.torch.measure(model, np.arange(9).reshape(3, 3))
+    assert measured.layouts == ("3 samples × 8 features",)
 
 
 class Wrong(nn.Module):
@@ -393,9 +365,9 @@ def test_parameters_without_a_reset():
 def test_frozen_parameters_have_no_gradient():
     model = mlp(2, 3)
     model[0].requires_grad_(False)
-    found = bnmc.torch.measure(model, X, labels=[0, 1, 2, 0])
-    assert not any(name.startswith("0.") for name in found.parameters)
-    assert np.isnan(found.layer_gradient_norm[0, 0])
+    measured = bnmc.torch.measure(model, X, labels=[0, 1, 2, 0])
+    assert not any(name.startswith("0.") for name in measured.parameters)
+    assert np.isnan(measured.layer_gradient_norm[0, 0])
     with pytest.raises(ArgumentError, match="requires_grad"):
         bnmc.torch.measure(model.requires_grad_(False), X, labels=[0, 1, 2, 0])
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from torch_models import mlp, nn, one_thread, torch  # noqa: F401
+from torch_models import mlp, nn, one_thread, torch, with_norm  # noqa: F401
 
 import bnmc
 from bnmc.mean_field import CorrelationMap
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_numbers_are_those_of_the_fixed_point():
-    found = predicted(chain_of(mlp(4, 12), batch=10))
+    prediction = predicted(chain_of(mlp(4, 12), batch=10))
     point = bnmc.MeanField(bnmc.Chain(12, 10, "relu")).fixed_point()
-    assert found.applies
+    assert prediction.applies
     gram = point.gram
     expected = {
         "backward_rate": point.backward_rate,
@@ -29,10 +29,10 @@ def test_numbers_are_those_of_the_fixed_point():
         "mean_correlation": point.c,
         "scale": math.sqrt(gram[0, 0]),
     }
-    assert found.values == pytest.approx(expected, rel=1e-9)
-    assert "×1.696 per layer" in found.sentence(None)
-    assert "measured ×1.5 ± 0.1" in found.sentence((1.5, 0.1))
-    assert found.sentence((1.5, math.nan)).endswith("measured ×1.5")
+    assert prediction.values == pytest.approx(expected, rel=1e-9)
+    assert "×1.696 per layer" in prediction.sentence(None)
+    assert "measured ×1.5 ± 0.1" in prediction.sentence((1.5, 0.1))
+    assert prediction.sentence((1.5, math.nan)).endswith("measured ×1.5")
 
 
 @pytest.mark.parametrize(
@@ -49,10 +49,10 @@ def test_numbers_are_those_of_the_fixed_point():
     ],
 )
 def test_when_none_applies(chain, said):
-    found = predicted(ModelChain(chain, ()))
-    assert not found.applies
-    assert not found.values
-    assert said in found.sentence(None) or said == "abs"
+    prediction = predicted(ModelChain(chain, ()))
+    assert not prediction.applies
+    assert not prediction.values
+    assert said in prediction.sentence(None) or said == "abs"
     many = predicted(ModelChain(None, ("a", "b", "c", "d", "e")))
     assert many.sentence(None) == "no prediction: a; b; c; and 2 more"
 
@@ -64,17 +64,17 @@ def test_eps_is_small_up_to_a_thousandth_of_the_variance_of_a_neuron(gain):
     point = bnmc.MeanField(chain).fixed_point()
     limit = 1e-3 * gain**2 * (point.gram[0, 0] - point.gram[0, 1])
     for factor, small in ((0.999, True), (1.001, False)):
-        found = predicted(ModelChain(dataclasses.replace(chain, eps=factor * limit), ()))
-        assert found.applies == small
-    assert f"is not small against the variance {1e3 * limit:.3g}" in found.sentence(None)
+        prediction = predicted(ModelChain(dataclasses.replace(chain, eps=factor * limit), ()))
+        assert prediction.applies == small
+    assert f"is not small against the variance {1e3 * limit:.3g}" in prediction.sentence(None)
 
 
 def test_convolutions_have_the_numbers_that_depend_on_no_view():
     chain = bnmc.Chain.conv(10, 2, "relu", shape=(2, 2), kernel=(2, 2))
-    found = predicted(ModelChain(chain, ())).values
+    prediction = predicted(ModelChain(chain, ())).values
     columns = predicted(ModelChain(bnmc.Chain(10, 8, "relu"), ())).values
-    assert set(found) == {"backward_rate", "mean_correlation", "scale"}
-    assert found == pytest.approx({name: columns[name] for name in found}, rel=1e-9)
+    assert set(prediction) == {"backward_rate", "mean_correlation", "scale"}
+    assert prediction == pytest.approx({name: columns[name] for name in prediction}, rel=1e-9)
 
 
 PAIRS = (
@@ -92,15 +92,15 @@ PAIRS = (
 )  # fmt: skip
 def test_numbers_of_pairs(chain):
     """The activations of one wide layer whose rows are drawn at the fixed point."""
-    found = predicted(ModelChain(chain, ()))
+    prediction = predicted(ModelChain(chain, ()))
     phase = CorrelationMap.of(chain).phase()
-    assert found.applies
-    assert found.values["backward_rate"] == phase.gradient_factor
+    assert prediction.applies
+    assert prediction.values["backward_rate"] == phase.gradient_factor
     n, width = chain.batch, 400_000
     rng = np.random.default_rng(3)
-    own, common = rng.standard_normal((width, n)), rng.standard_normal((width, 1))
+    single, common = rng.standard_normal((width, n)), rng.standard_normal((width, 1))
     c = phase.correlation
-    rows = math.sqrt(phase.variance) * (math.sqrt(1.0 - c) * own + math.sqrt(c) * common)
+    rows = math.sqrt(phase.variance) * (math.sqrt(1.0 - c) * single + math.sqrt(c) * common)
     norm = functools.partial(chain.normalization, eps=chain.eps)
     first = chain.order == "norm-activation"
     a = chain.activation(norm(rows)) if first else norm(chain.activation(rows))
@@ -113,20 +113,13 @@ def test_numbers_of_pairs(chain):
     }
     # Means of 400,000 rows have relative standard errors below 0.003; 5 of them are allowed.
     for name, value in expected.items():
-        assert found.values[name] == pytest.approx(value, rel=0.015, abs=0.005), name
+        assert prediction.values[name] == pytest.approx(value, rel=0.015, abs=0.005), name
 
 
 def test_critical_networks_have_no_rank():
     """For relu with layer norm the correlations tend to 1, but slower than exponentially."""
-    found = predicted(ModelChain(bnmc.Chain(10, 5, "relu", norm="layer"), ()))
-    assert found.values == pytest.approx({"backward_rate": 1.0, "scale": math.sqrt(0.5)})
-
-
-def with_norm(norm, width=48, depth=16):
-    layers = []
-    for _ in range(depth):
-        layers += [nn.Linear(width, width), norm(width), nn.Tanh()]
-    return nn.Sequential(*layers, nn.Linear(width, 10))
+    prediction = predicted(ModelChain(bnmc.Chain(10, 5, "relu", norm="layer"), ()))
+    assert prediction.values == pytest.approx({"backward_rate": 1.0, "scale": math.sqrt(0.5)})
 
 
 @pytest.mark.slow
@@ -134,38 +127,27 @@ def with_norm(norm, width=48, depth=16):
 def test_rates_of_norms_over_the_features(norm):
     """Measured rates against `bnmc.backpropagate`, as below; infinite width is within 2/width."""
     make = {
-        "layer": lambda width: nn.LayerNorm(width, eps=1e-9),
-        "rms": lambda width: nn.RMSNorm(width, eps=1e-9),
-        "group": lambda width: nn.GroupNorm(2, width, eps=1e-9),
+        "layer": lambda: nn.LayerNorm(48, eps=1e-9),
+        "rms": lambda: nn.RMSNorm(48, eps=1e-9),
+        "group": lambda: nn.GroupNorm(2, 48, eps=1e-9),
     }[norm]
     torch.manual_seed(5)
-    found = bnmc.torch.measure(
-        with_norm(make), torch.randn(4, 48), networks=16, cosines=False,
-        reset=gaussian_without_bias, loss=lambda out: (out * torch.randn(4, 10)).sum(dim=1),
+    model = with_norm(make, nn.Tanh, width=48, depth=16, readout=10)
+    measurement = bnmc.torch.measure(
+        model, torch.randn(4, 48), networks=16, cosines=False, reset=gaussian_without_bias,
+        loss=lambda out: (out * torch.randn(4, 10)).sum(dim=1),
     )  # fmt: skip
-    chain = found.reading.chain
-    assert (found.reading.unfit, chain.weights, chain.bias_variance) == ((), "gaussian", 0.0)
+    chain = measurement.reading.chain
+    assert (measurement.reading.unfit, chain.weights, chain.bias_variance) == ((), "gaussian", 0.0)
     run = bnmc.backpropagate(
         dataclasses.replace(chain, gain=1.0), 16, chains=400, rng=0, observables=()
     )  # fmt: skip
-    exact, measured = run.rate(first=3, last=11), found.rate(first=4, last=12)
+    exact, measured = run.rate(first=3, last=11), measurement.rate(first=4, last=12)
     error = math.hypot(exact.stderr / exact.value, measured.stderr / measured.value)
     assert abs(math.log(measured.value / exact.value)) < 8.0 * error
     assert measured.stderr < 0.1
-    predicted_rate = found.prediction.values["backward_rate"]
+    predicted_rate = measurement.prediction.values["backward_rate"]
     assert abs(math.log(exact.value / predicted_rate)) < 0.05
-
-
-def gaussian_without_bias(model):
-    for module in model:
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.weight.shape[1]))
-            nn.init.zeros_(module.bias)
-    return model
-
-
-def default(model):
-    return model
 
 
 def gaussian(model):
@@ -173,6 +155,12 @@ def gaussian(model):
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.weight.shape[1]))
     return model
+
+
+def gaussian_without_bias(model):
+    for module in gaussian(model):
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
 
 
 RESETS = {"gaussian": gaussian, "haar": haar_, "default": None}
@@ -198,14 +186,14 @@ def test_measured_rates_agree_with_the_exact_law(activation, reset):
     width, batch, depth = 48, 8, 16
     model = mlp(depth, width, kinds[activation])
     torch.manual_seed(11)
-    found = bnmc.torch.measure(
+    measurement = bnmc.torch.measure(
         model, torch.randn(batch, width), networks=16, reset=RESETS[reset], cosines=False,
         loss=lambda out: (out * torch.randn(batch, 10)).sum(dim=1),
     )  # fmt: skip
     chain = bnmc.Chain(width, batch, activation, weights="haar" if reset == "haar" else "gaussian")
     run = bnmc.backpropagate(chain, depth, chains=400, rng=0, observables=())
     # The k-th weight of the model is W_{k-1} of the chain after layer 0, the first activation.
-    exact, measured = run.rate(first=3, last=11), found.rate(first=4, last=12)
+    exact, measured = run.rate(first=3, last=11), measurement.rate(first=4, last=12)
     error = math.hypot(exact.stderr / exact.value, measured.stderr / measured.value)
     assert abs(math.log(measured.value / exact.value)) < 8.0 * error
     assert measured.stderr < 0.1

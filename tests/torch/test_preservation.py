@@ -57,10 +57,10 @@ def test_everything_is_as_it_was(name, networks):
             for parameter in model.parameters():
                 nn.init.uniform_(parameter)
 
-    found = bnmc.torch.measure(
+    measured = bnmc.torch.measure(
         model, batch, loss=lambda out: out.square().mean(dim=1), networks=networks, reset=reset
     )
-    assert found.gradient_norm.shape[0] == networks
+    assert measured.gradient_norm.shape[0] == networks
     assert digest_of(model) == before
     bnmc.torch.chain_of(model)
     assert digest_of(model) == before
@@ -73,12 +73,12 @@ def test_graphs_of_the_caller_survive(networks):
     loss = model(batch).square().sum()
     tensors = [*model.parameters(), *model.buffers()]
     expected = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-    before = [one._version for one in tensors]
+    before = [tensor._version for tensor in tensors]
     bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=networks)
-    assert [one._version for one in tensors] == before
+    assert [tensor._version for tensor in tensors] == before
     loss.backward()
-    for one, gradient in zip(model.parameters(), expected, strict=True):
-        assert torch.equal(one.grad, gradient)
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert torch.equal(parameter.grad, gradient)
 
 
 def test_an_error_restores_too():
@@ -130,18 +130,18 @@ def test_in_no_grad_and_inference_mode():
     expected = bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            found = bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
-        np.testing.assert_array_equal(found.gradient_norm, expected.gradient_norm)
+            measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
+        np.testing.assert_array_equal(measured.gradient_norm, expected.gradient_norm)
 
 
 def test_random_states_are_kept():
-    def drawn():
+    def draw():
         return torch.rand(1).item(), random.random(), np.random.random()  # noqa: NPY002
 
     with random_states_kept():
-        first = drawn()
+        first = draw()
     with random_states_kept():
-        assert drawn() == first
+        assert draw() == first
 
 
 def test_convolutions_and_compiled_models():

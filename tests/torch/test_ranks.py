@@ -5,7 +5,7 @@ import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
+from bnmc.errors import ArgumentError
 from bnmc.torch import maximize_rank_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,8 +31,8 @@ def test_two_steps_are_those_of_the_formula(layers):
                 for parameter, gradient in zip(parameters, gradients, strict=True):
                     parameter -= 0.3 * gradient
     assert maximize_rank_(model, batches, steps=2, learning_rate=0.3, layers=layers) is model
-    for one, other in zip(model.parameters(), copy.parameters(), strict=True):
-        np.testing.assert_allclose(one.detach(), other.detach(), rtol=1e-9, atol=1e-12)
+    for weight, expected in zip(model.parameters(), copy.parameters(), strict=True):
+        np.testing.assert_allclose(weight.detach(), expected.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_the_rank_bound_of_a_deep_network_doubles():
@@ -48,46 +48,6 @@ def test_the_rank_bound_of_a_deep_network_doubles():
     before = bnmc.torch.measure(model, batch).rank_bound[0, -1]
     maximize_rank_(model, batch, steps=60, learning_rate=1e-6)
     assert bnmc.torch.measure(model, batch).rank_bound[0, -1] > 2.0 * before
-
-
-def test_all_but_the_parameters_is_as_it_was():
-    model, batch = mlp(3, 6), torch.randn(6, 6)
-    model(batch).sum().backward()
-    model[3].requires_grad_(False)
-    weights = [parameter.detach().clone() for parameter in model.parameters()]
-    before = digest_of(model)
-    maximize_rank_(model, batch.numpy(), steps=2, learning_rate=0.1)
-    assert digest_of(model) != before
-    assert torch.equal(model[3].weight, weights[4])
-    with torch.no_grad():
-        for parameter, weight in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(weight)
-    assert digest_of(model) == before
-
-
-MODEL, X = mlp(2, 4), torch.randn(5, 4)
-BAD = {
-    "steps": ({"steps": 0}, ArgumentError, "steps: got 0"),
-    "rate": ({"learning_rate": 0.0}, ArgumentError, "learning_rate: got 0"),
-    "layers": ({"layers": ["1"]}, ArgumentError, "layers: got '1'"),
-    "no layers": ({"layers": []}, ArgumentError, "layers"),
-    "batches": ({"batches": []}, ArgumentError, "batches"),
-    "empty batch": ({"batches": [X[:0]]}, ArgumentError, "at least 2 samples"),
-    "batches 3": ({"batches": 3}, ArgumentTypeError, "batches: got 3"),
-    "one layer": ({"model": mlp(0, 4)}, ArgumentError, "a readout"),
-    "too far": ({"steps": 9, "learning_rate": 1e38}, NonFiniteError, "rank loss"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", BAD)
-def test_bad_input(what):
-    options, kind, said = BAD[what]
-    arguments = {"model": MODEL, "batches": [X], **options}
-    before = digest_of(arguments["model"])
-    with pytest.raises(kind) as caught:
-        maximize_rank_(**arguments)
-    assert said in str(caught.value)
-    assert digest_of(arguments["model"]) == before
 
 
 @pytest.mark.parametrize("layers", [None, ["58"]])

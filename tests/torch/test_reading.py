@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from torch_models import mlp, nn, one_thread, resnet, torch  # noqa: F401
+from torch_models import mlp, nn, one_thread, residual, resnet, torch, with_norm  # noqa: F401
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -32,8 +32,8 @@ def test_activations(name):
 def test_gelu_is_the_exact_form():
     """PyTorch's GELU, ELU and SELU have variants; the activation of the chain is this one."""
     values = torch.linspace(-2.0, 2.0, 9).double()
-    found = chain_of(mlp(4, 12, nn.GELU)).chain.activation(values.numpy())
-    assert abs(found - nn.functional.gelu(values).numpy()).max() < 1e-12
+    outputs = chain_of(mlp(4, 12, nn.GELU)).chain.activation(values.numpy())
+    assert abs(outputs - nn.functional.gelu(values).numpy()).max() < 1e-12
     approximate = chain_of(mlp(4, 12, lambda: nn.GELU(approximate="tanh")))
     assert "GELU is no part of a Chain" in approximate.unfit[0]
 
@@ -159,38 +159,20 @@ def test_norms_and_orders(norm, order):
 
 def test_eps_of_rms_norm():
     """Without eps PyTorch takes the rounding unit of the input."""
-    model = nn.Sequential(*[one for _ in range(3) for one in (nn.Linear(6, 6), nn.RMSNorm(6))])
+    model = with_norm(lambda: nn.RMSNorm(6), nn.Identity, depth=3)
     assert chain_of(model).chain.eps == torch.finfo(torch.float32).eps
     assert chain_of(model.double()).chain.eps == torch.finfo(torch.float64).eps
 
 
-class Residual(nn.Module):
-    """Layers of `forward` with a skip connection; `forward` is called with this module."""
-
-    def __init__(self, forward):
-        super().__init__()
-        self.inner, self.other = nn.Linear(6, 6), nn.Linear(6, 6)
-        self.norm, self.formula = nn.LayerNorm(6), forward
-
-    def forward(self, x):
-        return self.formula(self, x)
-
-
-def residual(forward, blocks=4):
-    return nn.Sequential(
-        nn.Linear(6, 6), *[Residual(forward) for _ in range(blocks)], nn.Linear(6, 2)
-    )  # fmt: skip
-
-
 RESIDUALS = {
-    "pre-activation": (lambda own, x: x + own.inner(torch.relu(own.norm(x))), {}),
-    "sum in place": (lambda own, x: own.inner(torch.relu(own.norm(x))).add_(x), {}),
-    "activation-norm": (lambda own, x: x + own.inner(own.norm(torch.relu(x))), {}),
-    "norm-activation": (lambda own, x: own.norm(x + own.inner(torch.relu(x))), {}),
-    "none": (lambda own, x: x + own.inner(torch.relu(x)), {"norm": "none"}),
-    "linear": (lambda own, x: own.norm(x + own.inner(x)), {"activation": "linear"}),
+    "pre-activation": (lambda block, x: x + block.inner(torch.relu(block.norm(x))), {}),
+    "sum in place": (lambda block, x: block.inner(torch.relu(block.norm(x))).add_(x), {}),
+    "activation-norm": (lambda block, x: x + block.inner(block.norm(torch.relu(x))), {}),
+    "norm-activation": (lambda block, x: block.norm(x + block.inner(torch.relu(x))), {}),
+    "none": (lambda block, x: x + block.inner(torch.relu(x)), {"norm": "none"}),
+    "linear": (lambda block, x: block.norm(x + block.inner(x)), {"activation": "linear"}),
     "factors": (
-        lambda own, x: 0.5 * x + own.inner(torch.relu(own.norm(x))) * 2.0,
+        lambda block, x: 0.5 * x + block.inner(torch.relu(block.norm(x))) * 2.0,
         {"skip": 0.5, "gain": 2.0 / math.sqrt(3.0), "bias_variance": 4.0 / 18.0},
     ),
 }  # fmt: skip
@@ -214,15 +196,15 @@ def test_skip_connections(name):
 
 def test_factor_of_gaussian_weights_and_biases():
     """The branch times 2 has twice the gain and four times the variance of the biases."""
-    model = residual(lambda own, x: 0.5 * x + 2.0 * own.inner(torch.relu(own.norm(x))))
+    model = residual(lambda block, x: 0.5 * x + 2.0 * block.inner(torch.relu(block.norm(x))))
     with torch.no_grad():
         for block in model[1:-1]:
             block.inner.weight.normal_()
             block.inner.bias.normal_()
     chain, unfit = chain_of(model)
     inner = [block.inner for block in model[1:-1]]
-    weights = torch.stack([one.weight.detach().double() for one in inner])
-    biases = torch.stack([one.bias.detach().double() for one in inner])
+    weights = torch.stack([layer.weight.detach().double() for layer in inner])
+    biases = torch.stack([layer.bias.detach().double() for layer in inner])
     assert (chain.weights, chain.skip, unfit) == ("gaussian", 0.5, ())
     assert chain.gain == pytest.approx(2.0 * math.sqrt(6.0 * float(weights.square().mean())))
     assert chain.bias_variance == pytest.approx(4.0 * float(biases.square().mean()))
@@ -265,8 +247,8 @@ def test_size_of_most_images():
     """`measure` takes the height and width of most layers, here those after the pooling."""
     model = circular()
     model.insert(0, nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))
-    found = bnmc.torch.measure(model, torch.randn(4, 3, 10, 12))
-    assert found.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
+    measured = bnmc.torch.measure(model, torch.randn(4, 3, 10, 12))
+    assert measured.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
 
 
 def test_convolution_is_that_of_pytorch():
@@ -302,36 +284,27 @@ class Branching(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-def trained():
-    model = mlp(4, 6)
+def altered(change, **options):
+    """Return a model after a change of its layers."""
+    model = mlp(4, 30, **options)
     with torch.no_grad():
-        model[4].weight.fill_(1.1)
+        change(model)
     return model
 
 
-def other_gain():
-    model = mlp(4, 30, norm=False)
-    with torch.no_grad():
-        for module in model[::2]:
-            module.bias.zero_()
-        model[2].weight.mul_(3.0)
-    return model
+def other_gain(model):
+    for module in model[::2]:
+        module.bias.zero_()
+    model[2].weight.mul_(3.0)
 
 
-def constant_bias():
-    model = mlp(4, 30, norm=False)
-    with torch.no_grad():
-        for module in model[::2]:
-            module.bias.fill_(0.1)
-    return model
+def constant_biases(model):
+    for module in model[::2]:
+        module.bias.fill_(0.1)
 
 
-def one_bias():
-    model = mlp(4, 30, norm=False)
-    with torch.no_grad():
-        model[2].bias.zero_()
+def without_a_bias(model):
     model[2].bias = None
-    return model
 
 
 def offset(norm):
@@ -341,53 +314,58 @@ def offset(norm):
     return norm
 
 
-def with_norm(norm, width=6):
-    layers = [nn.Linear(width, width), norm, nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(width, width), norm, nn.ReLU(), nn.Linear(width, 2))
-
-
 UNFIT = {
-    "trained": (trained, "4: affine parameters"),
+    "trained": (lambda: altered(lambda model: model[4].weight.fill_(1.1)), "4: affine parameters"),
     "trained layer norm": (
-        lambda: with_norm(offset(nn.LayerNorm(6))),
-        "1: affine parameters",
+        lambda: with_norm(lambda: offset(nn.LayerNorm(6))),
+        "4: affine parameters",
     ),
     "evaluation": (lambda: mlp(4, 6).eval(), "evaluation mode"),
-    "constant bias": (constant_bias, "a bias has the mean 0.1"),
-    "one bias": (one_bias, "some layers have a bias and some have none"),
-    "gain": (other_gain, "the variances of the weights differ"),
+    "constant bias": (
+        lambda: altered(constant_biases, norm=False), "a bias has the mean 0.1"
+    ),
+    "one bias": (
+        lambda: altered(without_a_bias, norm=False), "some layers have a bias and some have none"
+    ),
+    "gain": (
+        lambda: altered(other_gain, norm=False), "the variances of the weights differ"
+    ),
     "instance norm": (
         lambda: circular(norm=nn.InstanceNorm2d), "InstanceNorm2d is no norm of a Chain"
     ),
     "groups of images": (
         lambda: circular(norm=lambda d: nn.GroupNorm(2, d)), "takes the positions"
     ),
-    "layer norm of images": (lambda: with_norm(nn.LayerNorm((2, 6))), "LayerNorm over (2, 6)"),
+    "layer norm of images": (
+        lambda: with_norm(lambda: nn.LayerNorm((2, 6))), "LayerNorm over (2, 6)"
+    ),
     "activation in the branch": (
-        lambda: residual(lambda own, x: x + torch.relu(own.inner(x))), "ends after a norm or"
+        lambda: residual(lambda block, x: x + torch.relu(block.inner(x))), "ends after a norm or"
     ),
     "two layers": (
-        lambda: residual(lambda own, x: x + own.other(torch.relu(own.inner(own.norm(x))))),
+        lambda: residual(lambda block, x: x + block.other(torch.relu(block.inner(block.norm(x))))),
         "another width, norm, activation or skip",
     ),
     "from afar": (Afar, "one weight layer per skip connection"),
     "weights on both sides": (
-        lambda: residual(lambda own, x: own.other(x) + own.inner(torch.relu(x))),
+        lambda: residual(lambda block, x: block.other(x) + block.inner(torch.relu(x))),
         "a branch of its own",
     ),
     "activation on both sides": (
-        lambda: residual(lambda own, x: torch.relu(x) + own.inner(torch.relu(x))),
+        lambda: residual(lambda block, x: torch.relu(x) + block.inner(torch.relu(x))),
         "a branch of its own",
     ),
     "product": (
-        lambda: residual(lambda own, x: x * own.inner(torch.relu(x))), "it joins 2 branches"
+        lambda: residual(lambda block, x: x * block.inner(torch.relu(x))), "it joins 2 branches"
     ),
-    "multiple": (lambda: residual(lambda own, x: own.inner(torch.relu(x) * 2.0)), "multiples fit"),
+    "multiple": (
+        lambda: residual(lambda block, x: block.inner(torch.relu(x) * 2.0)), "multiples fit"
+    ),
     "number": (
-        lambda: residual(lambda own, x: own.inner(torch.relu(x) + 2.0)), "add: this function"
+        lambda: residual(lambda block, x: block.inner(torch.relu(x) + 2.0)), "add: this function"
     ),
     "alpha": (
-        lambda: residual(lambda own, x: torch.add(x, own.inner(torch.relu(x)), alpha=2.0)),
+        lambda: residual(lambda block, x: torch.add(x, block.inner(torch.relu(x)), alpha=2.0)),
         "it joins 2 branches",
     ),
     "dropout": (
@@ -426,7 +404,7 @@ WITHOUT = (
 def test_what_does_not_fit(what):
     make, said = UNFIT[what]
     reading = chain_of(make())
-    assert any(said in one for one in reading.unfit), reading.unfit
+    assert any(said in text for text in reading.unfit), reading.unfit
     assert (reading.chain is None) == (what in WITHOUT)
     assert "does not fit" in str(reading)
 

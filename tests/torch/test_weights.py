@@ -13,8 +13,8 @@ def test_weights_of_pytorch_are_within_their_bound_in_all_layers():
     """By default they are uniform on ± 1/√fan_in."""
     torch.manual_seed(1)
     layers = [torch.nn.Linear(30, 30, bias=False) for _ in range(3)]
-    found = weights_of(layers)
-    assert (found.law, found.gain) == ("pytorch", 1.0 / math.sqrt(3.0))
+    weights = weights_of(layers)
+    assert (weights.law, weights.gain) == ("pytorch", 1.0 / math.sqrt(3.0))
     with torch.no_grad():
         layers[1].weight[2, 3] = 1.02 / math.sqrt(30.0)
     assert weights_of(layers).law == "uniform"

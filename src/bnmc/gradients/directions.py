@@ -20,7 +20,7 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 Gradient = Callable[[Float64Array], ArrayLike]
 
 #: What `backpropagate` takes as `loss` besides arrays and functions.
-LOSSES = ("gaussian", "cross-entropy", "squared")
+_LOSSES = ("gaussian", "cross-entropy", "squared")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def direction_of(
     pixels = 1 if chain.convolution is None else chain.convolution.positions
     samples = chain.batch * (inputs or 1) // pixels
     if isinstance(loss, str):
-        if choice("loss", loss, LOSSES) == "gaussian":
+        if choice("loss", loss, _LOSSES) == "gaussian":
             _require_none(loss, labels=labels, classes=classes)
             return NormalRows()
         targets = _targets(loss, labels, classes, samples)
@@ -108,7 +108,7 @@ def direction_of(
         _require_memory(count, samples)
         return Readout(count, loss, "function", pixels)
     if loss is None:
-        raise ArgumentTypeError("loss", loss, f"{', '.join(LOSSES)}, an array or a function")
+        raise ArgumentTypeError("loss", loss, f"{', '.join(_LOSSES)}, an array or a function")
     _require_none("an array", labels=labels, classes=classes)
     return GivenRows(_rows(loss, chain, chains, inputs))
 

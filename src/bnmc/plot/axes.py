@@ -224,7 +224,8 @@ def plain_ticks(axis: Axis, ticks: ArrayLike | None = None) -> None:
 
 def logarithmic(ax: Axes) -> None:
     """Make the vertical axis logarithmic; below 3 decades, label 0.1, 0.2, 0.5 and so on."""
-    ax.set_yscale("log")
+    if ax.get_yscale() != "log":
+        ax.set_yscale("log")
     low, high = ax.get_ylim()
     if high < 1000 * low:
         plain_ticks(ax.yaxis)
@@ -240,7 +241,7 @@ def _multiples(low: float, high: float) -> tuple[float, ...]:
     return multiples
 
 
-def has_attributes(value: Any, *names: str) -> bool:
+def _has_attributes(value: Any, *names: str) -> bool:
     """Whether a value has attributes, so that it can be drawn as a result of any class."""
     try:
         return all(hasattr(value, name) for name in names)
@@ -250,13 +251,13 @@ def has_attributes(value: Any, *names: str) -> bool:
 
 def require_attributes(argument: str, value: Any, allowed: str, *names: str) -> None:
     """Raise if an argument lacks an attribute of a result."""
-    if not has_attributes(value, *names):
+    if not _has_attributes(value, *names):
         raise ArgumentTypeError(argument, value, allowed)
 
 
 def as_results(argument: str, value: Any, noun: str, allowed: str, *names: str) -> list[Any]:
     """Return the results in an argument: one, or an iterable of them."""
-    several = isinstance(value, Iterable) and not has_attributes(value, *names)
+    several = isinstance(value, Iterable) and not _has_attributes(value, *names)
     results = list(value) if several else [value]
     for result in results:
         require_attributes(argument, result, allowed, *names)
