@@ -1,10 +1,12 @@
 """Optional dependencies: imported, or named with their extra."""
 
+import sys
+
 import numpy as np
 import pytest
 
 from bnmc import errors
-from bnmc._support.extras import import_extra, require_extras
+from bnmc._support.extras import LazyExtra, import_extra, require_extras
 
 
 def test_import_extra_returns_the_module():
@@ -25,6 +27,17 @@ def test_import_extra_does_not_hide_what_an_installed_module_lacks(tmp_path, mon
     with pytest.raises(ModuleNotFoundError, match="no_such_dependency") as caught:
         import_extra("needs_more", "plot")
     assert not isinstance(caught.value, errors.MissingExtraError)
+
+
+def test_a_lazy_extra_is_imported_at_the_first_use_of_an_attribute(tmp_path, monkeypatch):
+    (tmp_path / "used_later.py").write_text("NUMBER = 7\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = LazyExtra("used_later", "plot")
+    assert not hasattr(module, "__wrapped__")  # as doctest asks
+    assert "used_later" not in sys.modules
+    assert module.NUMBER == 7
+    with pytest.raises(errors.MissingExtraError, match="extra 'torch'"):
+        LazyExtra("no_such_module", "torch").nn  # noqa: B018
 
 
 def test_one_error_names_all_missing_extras():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -326,16 +328,11 @@ class Measurement:
 
     def _layout_lines(self) -> list[str]:
         """Return one line for each run of layers with the same layout."""
-        lines: list[str] = []
-        begin = 0
-        for layer, layout in enumerate(self.layouts):
-            last = layer + 1 == len(self.layouts)
-            if last or self.layouts[layer + 1] != layout:
-                names = self.layers[begin] if begin == layer else (
-                    f"{self.layers[begin]} to {self.layers[layer]}"
-                )  # fmt: skip
-                lines.append(f"layout of {names}: {layout}")
-                begin = layer + 1
+        lines = []
+        for layout, pairs in groupby(zip(self.layers, self.layouts, strict=True), itemgetter(1)):
+            names = [name for name, _ in pairs]
+            extent = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+            lines.append(f"layout of {extent}: {layout}")
         return lines
 
     def _growth(self) -> tuple[float, float] | None:
