@@ -767,11 +767,8 @@ def _one_line(text: str, *, hint: str = "") -> str:
 
 
 def _place(chain: int | None, layer: int | None) -> str:
-    named = [
-        f"{name} {index}"
-        for name, index in (("chain", chain), ("layer", layer))
-        if index is not None
-    ]
+    numbers = {"chain": chain, "layer": layer}
+    named = [f"{name} {index}" for name, index in numbers.items() if index is not None]
     return ", ".join(named) or "the input"
 
 

@@ -5,8 +5,7 @@ from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError
 from bnmc.torch import gain_for_, haar_, maximize_rank_, orthogonalize_
-from bnmc.torch.layers import called_weight_layers, weight_layers, weight_matrices
-from bnmc.torch.models import called
+from bnmc.torch.layers import called, called_weight_layers, weight_layers, weight_matrices
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,15 +1,19 @@
-"""The layers of a model: which ones are measured or changed, and their outputs."""
+"""The layers of a model: which ones are measured or changed, and visits of them in a call."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bnmc._support.arguments import items
-from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
-from bnmc.torch.models import Visit, called, first_tensor, is_weight_layer, own_weight, torch
+from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, UnknownNameError
+from bnmc.torch.models import is_weight_layer, own_weight, torch
+
+#: Called with the name of a module, the module, and its first input or its output.
+_Visit = Callable[[str, Any, Any], None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def chosen_layers(model: torch.nn.Module, layers: object = None) -> Layers:
 
 
 def forward(
-    model: torch.nn.Module, batch: torch.Tensor, layers: Layers, visit: Visit
+    model: torch.nn.Module, batch: torch.Tensor, layers: Layers, visit: _Visit
 ) -> torch.Tensor:
     """Call the model on a batch, `visit` with the output of each layer, and return its output.
 
@@ -86,7 +90,7 @@ def forward(
         nonlocal last
         calls[name] += 1
         full = name if calls[name] == 1 else f"{name}#{calls[name]}"
-        tensor = first_tensor(output)
+        tensor = _first_tensor(output)
         if layers.between:
             last = full, module, tensor
         elif tensor is None:
@@ -105,6 +109,64 @@ def forward(
         allowed = "modules that the forward pass calls"
         raise ArgumentError("layers", sorted(layers.modules), allowed)
     return output
+
+
+def called(
+    model: torch.nn.Module,
+    batch: torch.Tensor,
+    modules: Mapping[str, Any] | None = None,
+    *,
+    before: _Visit | None = None,
+    after: _Visit | None = None,
+) -> torch.Tensor:
+    """Return the first tensor of the output of a model, and visit modules at each of their calls.
+
+    `before` receives the first tensor of the input of a module, `after` its whole output.
+    """
+    handles: list[Any] = []
+    try:
+        for name, module in (modules or {}).items():
+            if before is not None:
+                hook: Any = partial(_show_input, before, name)
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            if after is not None:
+                hook = partial(_show_output, after, name)
+                handles.append(module.register_forward_hook(hook))
+        output = model(batch)
+    except (BnmcError, MemoryError):
+        raise
+    except Exception as error:  # the forward of a user's model raises anything
+        hint = f"{type(error).__name__}: {error}"
+        allowed = "a batch that the model takes"
+        raise ArgumentError("batch", tuple(batch.shape), allowed, hint) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    tensor = _first_tensor(output)
+    if tensor is None:
+        kind = type(output).__name__
+        raise ArgumentError("model", f"an output of type {kind}", "a tensor as output")
+    return tensor
+
+
+def _show_input(visit: _Visit, name: str, module: Any, arguments: Any, keywords: Any) -> None:
+    visit(name, module, _first_tensor([*arguments, *keywords.values()]))
+
+
+def _show_output(visit: _Visit, name: str, module: Any, arguments: Any, output: Any) -> None:
+    visit(name, module, output)
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    """Return an output that is a tensor, or the first tensor of a tuple, a list or a mapping."""
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    if isinstance(output, (tuple, list)):
+        tensors = map(_first_tensor, output)
+        return next((tensor for tensor in tensors if tensor is not None), None)
+    return None
 
 
 def _blocks(named: dict[str, Any]) -> Layers:

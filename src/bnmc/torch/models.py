@@ -1,16 +1,15 @@
-"""PyTorch, and the arguments `model` and `batch`: checked, unwrapped, and called."""
+"""PyTorch, and the arguments `model` and `batch`: checked and unwrapped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from bnmc._support.arguments import host_array
 from bnmc._support.extras import LazyExtra
-from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     import torch as torch
@@ -19,9 +18,6 @@ else:
 
 #: A model, which functions that change it in place return.
 Model = TypeVar("Model")
-
-#: Called with the name of a module, the module, and its first input or its output.
-Visit = Callable[[str, Any, Any], None]
 
 _KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d")
 _TRANSPOSED = ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
@@ -84,64 +80,6 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise ArgumentError(name, "an infinite number or NaN", "finite numbers")
     return (tensor.clone() if tensor.is_inference() else tensor).detach().to(device)
-
-
-def called(
-    model: torch.nn.Module,
-    batch: torch.Tensor,
-    modules: Mapping[str, Any] | None = None,
-    *,
-    before: Visit | None = None,
-    after: Visit | None = None,
-) -> torch.Tensor:
-    """Return the first tensor of the output of a model, and visit modules at each of their calls.
-
-    `before` receives the first tensor of the input of a module, `after` its whole output.
-    """
-    handles: list[Any] = []
-    try:
-        for name, module in (modules or {}).items():
-            if before is not None:
-                hook: Any = partial(_show_input, before, name)
-                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
-            if after is not None:
-                hook = partial(_show_output, after, name)
-                handles.append(module.register_forward_hook(hook))
-        output = model(batch)
-    except (BnmcError, MemoryError):
-        raise
-    except Exception as error:  # the forward of a user's model raises anything
-        hint = f"{type(error).__name__}: {error}"
-        allowed = "a batch that the model takes"
-        raise ArgumentError("batch", tuple(batch.shape), allowed, hint) from error
-    finally:
-        for handle in handles:
-            handle.remove()
-    tensor = first_tensor(output)
-    if tensor is None:
-        kind = type(output).__name__
-        raise ArgumentError("model", f"an output of type {kind}", "a tensor as output")
-    return tensor
-
-
-def _show_input(visit: Visit, name: str, module: Any, arguments: Any, keywords: Any) -> None:
-    visit(name, module, first_tensor([*arguments, *keywords.values()]))
-
-
-def _show_output(visit: Visit, name: str, module: Any, arguments: Any, output: Any) -> None:
-    visit(name, module, output)
-
-
-def first_tensor(output: Any) -> torch.Tensor | None:
-    """Return an output that is a tensor, or the first tensor of a tuple, a list or a mapping."""
-    if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, (tuple, list)):
-        tensors = map(first_tensor, output)
-        return next((tensor for tensor in tensors if tensor is not None), None)
-    return None
 
 
 def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:

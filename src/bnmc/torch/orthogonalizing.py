@@ -10,8 +10,8 @@ import numpy as np
 from bnmc._support.arguments import generator, real
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.torch.initializing import orthogonal
-from bnmc.torch.layers import called_weight_layers, require_own_weight
-from bnmc.torch.models import Model, as_batch, as_model, called, torch
+from bnmc.torch.layers import called, called_weight_layers, require_own_weight
+from bnmc.torch.models import Model, as_batch, as_model, torch
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.representations import FloatArray
 

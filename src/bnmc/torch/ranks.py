@@ -7,8 +7,8 @@ from typing import Any
 
 from bnmc._support.arguments import integer, items, real
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.torch.layers import called_weight_layers, weight_layers
-from bnmc.torch.models import Model, as_batch, as_model, called, torch
+from bnmc.torch.layers import called, called_weight_layers, weight_layers
+from bnmc.torch.models import Model, as_batch, as_model, torch
 from bnmc.torch.preservation import as_it_was
 
 
