@@ -4,8 +4,7 @@ import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError
-from bnmc.torch import gain_for_, haar_, maximize_rank_, orthogonalize_
-from bnmc.torch.layers import called, called_weight_layers, weight_layers, weight_matrices
+from bnmc.torch import gain_for_, haar_, layers, maximize_rank_, orthogonalize_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,25 +22,51 @@ class Backwards(nn.Module):
 
 def test_layers_come_in_the_order_of_calls():
     model = Backwards()
-    assert list(weight_matrices(model)) == ["last", "first"]
-    assert [name for name, _ in called_weight_layers(model, torch.randn(2, 3))] == ["first", "last"]
+    assert list(layers.weight_matrices(model)) == ["last", "first"]
+    assert [name for name, _ in layers.called_weight_layers(model, torch.randn(2, 3))] == [
+        "first",
+        "last",
+    ]
     seen = []
 
     def visit(name, _, tensor):
         seen.append((name, tensor.shape[1]))
 
-    layers = weight_layers(model)
-    output = called(model, torch.randn(2, 3), layers, before=visit, after=visit)
+    modules = layers.weight_layers(model)
+    output = layers.called(model, torch.randn(2, 3), modules, before=visit, after=visit)
     assert seen == [("first", 3), ("first", 4), ("last", 4), ("last", 2)]
     assert output.shape == (2, 2)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+class Stage(nn.Module):
+    def __init__(self, *parts):
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def test_blocks_are_the_outermost_modules_of_a_class_with_most_weight_layers():
+    def linear(count):
+        return [nn.Linear(3, 3) for _ in range(count)]
+
+    stages = [Stage(Stage(*linear(1)), Stage(*linear(1))), Stage(Stage(*linear(1)))]
+    blocks = layers.chosen_layers(nn.Sequential(*stages, *linear(1)))
+    assert (list(blocks.modules), blocks.between) == (["0", "1"], False)
+    single = layers.chosen_layers(nn.Sequential(*(Stage(*linear(1)) for _ in range(2)), *linear(2)))
+    names = ["0.parts.0", "1.parts.0", "2", "3"]
+    assert (list(single.modules), single.between) == (names, True)
+
+
 def test_shared_weights_count_once():
     layer = nn.Linear(3, 3)
-    assert list(weight_matrices(nn.Sequential(layer, nn.ReLU(), layer))) == ["0"]
+    assert list(layers.weight_matrices(nn.Sequential(layer, nn.ReLU(), layer))) == ["0"]
     with pytest.raises(ArgumentError, match="called 2 times"):
-        called_weight_layers(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 3))
+        layers.called_weight_layers(nn.Sequential(layer, nn.ReLU(), layer), torch.randn(2, 3))
 
 
 def parametrized(model, index, kind):
@@ -60,7 +85,7 @@ def test_shared_tensors_are_one_weight():
     """Two layers with one tensor: a change for the first one would change the second one."""
     model = mlp(4, 8, norm=False)
     model[4].weight = model[2].weight
-    assert list(weight_matrices(model)) == ["0", "2", "6", "8"]
+    assert list(layers.weight_matrices(model)) == ["0", "2", "6", "8"]
     batch = torch.randn(5, 8)
     before = digest_of(model)
     for cure in (orthogonalize_, lambda *given: maximize_rank_(*given, steps=1)):
@@ -74,7 +99,7 @@ def test_all_layers_with_computed_weights_are_visited():
     model = mlp(6, 4, norm=False)
     for index in range(0, 13, 2):
         parametrized(model, index, "weight norm")
-    names = [name for name, _ in called_weight_layers(model, torch.randn(3, 4))]
+    names = [name for name, _ in layers.called_weight_layers(model, torch.randn(3, 4))]
     assert names == ["0", "2", "4", "6", "8", "10", "12"]
 
 

@@ -173,6 +173,7 @@ def test_functions_and_modules_that_are_called_twice():
     model, batch = Functional(), torch.randn(3, 4)
     measured = bnmc.torch.measure(model, batch)
     assert measured.layers == ("begin", "twice", "twice#2")
+    assert measured.comparable == ()  # without a loss there are no gradients
     last = model(batch)["features"].detach().double().numpy()
     np.testing.assert_allclose(measured.gram[0, -1], last @ last.T / 4, rtol=1e-12)
     assert bnmc.torch.measure(model, batch, layers=["twice"]).layers == ("twice", "twice#2")
