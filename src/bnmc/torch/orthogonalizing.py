@@ -16,7 +16,7 @@ from bnmc.torch.preservation import as_it_was
 from bnmc.torch.representations import FloatArray
 
 #: The powers p in print.
-_POWERS = (-1.0, -0.5, 0.5)
+POWERS = (-1.0, -0.5, 0.5)
 
 # Patches of a convolution that are multiplied at once, in numbers.
 _BLOCK = 1 << 24
@@ -93,8 +93,8 @@ def orthogonalize_(
     """
     inner = as_model(model)
     power = real("power", power)
-    if power not in _POWERS:
-        raise ArgumentError("power", power, ", ".join(f"{allowed:g}" for allowed in _POWERS))
+    if power not in POWERS:
+        raise ArgumentError("power", power, ", ".join(f"{allowed:g}" for allowed in POWERS))
     random = generator(rng)
     data = as_batch(inner, batch)
     with as_it_was(inner, cure=True), torch.no_grad():
