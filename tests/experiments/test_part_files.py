@@ -11,8 +11,6 @@ import pytest
 import bnmc
 from bnmc._support import archives
 from bnmc.chain.activations import Activation
-from bnmc.experiments.beyond import estimated_rates
-from bnmc.experiments.bridging import certified_mixing
 from bnmc.experiments.orthogonalizes import other_activations
 from bnmc.experiments.part_files import Damaged, Foreign, packed, unpacked
 from bnmc.experiments.parts import Call
@@ -20,22 +18,10 @@ from bnmc.experiments.parts import Call
 #: Experiments whose parts hold all kinds of results: module, small sizes, and the module and names
 #: of the functions that make a part.
 KINDS = {
-    "bridging-certificate": (
-        certified_mixing,
-        certified_mixing.Sizes(("tanh",), width=100, replicates=50, pairs=4, depth=20),
-        (certified_mixing, "tv_bound", "contraction"),
-    ),
     "orthogonalizes-6": (
         other_activations,
         other_activations.Sizes(other_activations.PUBLISHED, widths=(16, 32), layers=10, chains=6),
         (other_activations, "simulate"),
-    ),
-    "rates": (
-        estimated_rates,
-        estimated_rates.Sizes(
-            ("tanh",), (3,), (100, 1000), {"pairs": 4, "replicates": 30, "chains": 6}
-        ),
-        (estimated_rates, "compare"),
     ),
 }
 
