@@ -68,6 +68,11 @@ def test_picture(found):
     assert "Du et al. needs a width of C times" in found.findings[-1]
 
 
-def test_each_network_needs_its_own_random_labels():
-    with pytest.raises(ArgumentError, match="^networks: got 4, allowed: at most the 3 draws"):
-        limits.alignment(draws=3, networks=4)
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [({"draws": 3, "networks": 4}, "networks: got 4, allowed: at most the 3 draws"),
+     ({"steps": (1, 3)}, "steps: got .*, allowed: steps, the first of which is 0")],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_together(sizes, words):
+    with pytest.raises(ArgumentError, match=f"^{words}"):
+        limits.alignment(**sizes)

@@ -102,6 +102,11 @@ def test_picture(found):
     assert (found.data["error"].sel(step=40) < found.data["error"].sel(step=0)).all()
 
 
-def test_widths_that_allow_no_extrapolation():
-    with pytest.raises(ArgumentError, match="^widths: got .* the second twice the first"):
-        limits.kl(widths=(64, 32))
+@pytest.mark.parametrize(
+    "sizes",
+    [{"widths": (64, 32)}, {"networks": 53}, {"references": 101}, {"steps": (1, 3)},
+     {"steps": (0, 3, 2)}],
+)  # fmt: skip
+def test_sizes_that_do_not_fit_together(sizes):
+    with pytest.raises(ArgumentError, match=f"^{next(iter(sizes))}: got "):
+        limits.kl(**sizes)

@@ -18,7 +18,7 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Column, Float64Array
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Named
+from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import interval, short_interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field import CorrelationMap, MeanField
@@ -57,9 +57,9 @@ class Sizes(NamedTuple):
     norms: tuple[str, ...] = ("batch", "layer", "rms", "group(8)", "none")
     activation: Named = "relu"
     width: int = 400
-    batch: Annotated[int, {"low": 2}] = 8
+    batch: Several = 8
     depth: Annotated[int, {"low": 4}] = 30
-    networks: Annotated[int, {"low": 2}] = 8
+    networks: Several = 8
 
 
 @kit.figure("norms", Sizes(), width=1000, batch=10, depth=60, networks=20)

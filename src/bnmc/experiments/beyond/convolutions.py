@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Named
+from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.plot.axes import COLOURS
 from bnmc.simulation.run import simulate
@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
     samples: int = 2
     shape: tuple[int, int] = (4, 4)
     depth: int = 100
-    networks: Annotated[int, {"low": 2}] = 10
+    networks: Several = 10
     every: int = 5
 
 

@@ -15,7 +15,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Builtin
+from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import rate_as_estimate
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import compare
@@ -39,10 +39,10 @@ class Sizes(NamedTuple):
     """
 
     activations: tuple[Builtin, ...] = ("relu", "tanh")
-    batches: tuple[Annotated[int, {"low": 2}], ...] = (3, 5, 8)
+    batches: tuple[Several, ...] = (3, 5, 8)
     widths: tuple[int, ...] = (400, 1000, 2500)
-    pairs: Annotated[int, {"low": 2}] = 16
-    replicates: Annotated[int, {"low": 2}] = 120
+    pairs: Several = 16
+    replicates: Several = 120
     networks: Annotated[int, {"low": 5}] = 16
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bnmc.experiments.beyond.wide_networks import Network, ensemble
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Named
+from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.mean_field import CorrelationMap, isometry_rate
 from bnmc.plot.axes import COLOURS
@@ -36,9 +36,9 @@ class Sizes(NamedTuple):
 
     activations: tuple[Named, ...] = ("relu", "tanh", "sigmoid")
     width: int = 1000
-    batch: Annotated[int, {"low": 2}] = 10
+    batch: Several = 10
     depth: int = 30
-    networks: Annotated[int, {"low": 2}] = 10
+    networks: Several = 10
 
 
 @kit.figure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bnmc.experiments.bridging.linear_networks import stationary_linear
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS
@@ -24,6 +25,8 @@ from bnmc.simulation.run import simulate
 _BATCH, _FIRST = 4, 10
 
 _OVER_WIDTH, _OVER_BATCH = ("linear", "relu"), ("linear", "tanh")
+
+_Batch: TypeAlias = Annotated[int, {"low": 3}]
 
 
 class Sizes(NamedTuple):
@@ -36,12 +39,12 @@ class Sizes(NamedTuple):
     deep: layers of the networks over the batch size
     """
 
-    widths: tuple[int, ...] = (1000, 10_000, 100_000, 1_000_000)
-    networks: Annotated[int, {"low": 2}] = 4
+    widths: Integers = (1000, 10_000, 100_000, 1_000_000)
+    networks: Several = 4
     layers: Annotated[int, {"low": _FIRST}] = 40
-    batches: tuple[Annotated[int, {"low": 3}], ...] = (8, 32, 128, 512)
+    batches: Annotated[tuple[_Batch, ...], {"least": 2}] = (8, 32, 128, 512)
     width: int = 8192
-    batch_networks: Annotated[int, {"low": 2}] = 4
+    batch_networks: Several = 4
     deep: int = 3
 
 

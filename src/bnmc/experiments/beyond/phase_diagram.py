@@ -15,7 +15,7 @@ from bnmc.experiments.beyond.wide_networks import Network, ensemble
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Named
+from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import LEVEL
 from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos
 from bnmc.plot.axes import COLOURS
@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
     factors: tuple[float, ...] = (0.7, 1.0, 1.4)
     width: int = 1000
     depth: int = 5
-    networks: Annotated[int, {"low": 2}] = 40
+    networks: Several = 40
 
 
 @kit.figure(

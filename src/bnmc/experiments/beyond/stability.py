@@ -16,7 +16,7 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Builtin
+from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval, rate_as_estimate
 from bnmc.mean_field import atlas
 from bnmc.mean_field.field import MeanField
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
     measured: tuple[Builtin, ...] = ("relu", "tanh")
     at: tuple[Annotated[int, {"low": 3}], ...] = (4, 8, 16)
     width: int = 2000
-    pairs: Annotated[int, {"low": 2}] = 32
+    pairs: Several = 32
 
 
 @kit.figure(

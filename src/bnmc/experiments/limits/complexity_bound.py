@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.limits.inputs import Classes, Count, two_classes, unit_length
 from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.infinite_width import complexity as complexity_of
 from bnmc.infinite_width import nngp, ntk
@@ -31,6 +32,8 @@ _NAMES = {
     "error": "share of test images with true labels that are classified wrongly",
 }
 
+_Share: TypeAlias = Annotated[float, {"low": 0.0, "high": 1.0}]
+
 _HEADS = ("leading term", "bound", "loss", "error, true labels")
 
 
@@ -45,10 +48,10 @@ class Sizes(NamedTuple):
 
     train: Count = 200
     test: Count = 148
-    shares: tuple[Annotated[float, {"low": 0.0, "high": 1.0}], ...] = (
+    shares: Annotated[tuple[_Share, ...], {"least": 2}] = (
         0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0,
     )  # fmt: skip
-    splits: int = 20
+    splits: Several = 20
     classes: Classes = (0, 1)
 
 

@@ -16,9 +16,9 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
-from bnmc.experiments.limits.networks import train_ensemble
+from bnmc.experiments.limits.networks import require_start, train_ensemble
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Natural
+from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import banded, interval, short_interval
 from bnmc.infinite_width import alignment as aligned
 from bnmc.infinite_width import descent, ntk
@@ -42,9 +42,9 @@ class Sizes(NamedTuple):
     """
 
     images: Count = 200
-    draws: int = 20
+    draws: Several = 20
     width: int = 512
-    networks: int = 5
+    networks: Several = 5
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 100, 200)
     classes: Classes = (0, 1)
 
@@ -87,6 +87,7 @@ def alignment(run: Run, sizes: Sizes) -> Experiment:
     >>> from bnmc.experiments import limits
     >>> found = limits.alignment()  # doctest: +SKIP
     """
+    require_start(sizes.steps)
     if sizes.networks > sizes.draws:
         raise ArgumentError("networks", sizes.networks, f"at most the {sizes.draws} draws")
     inputs = standardized(two_classes(run.data, sizes.images, 0, sizes.classes))

@@ -17,9 +17,9 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.limits.inputs import Classes, Count, TwoClasses, standardized, two_classes
-from bnmc.experiments.limits.networks import train_ensemble
+from bnmc.experiments.limits.networks import require_start, train_ensemble
 from bnmc.experiments.runs import Run
-from bnmc.experiments.sizes import Natural
+from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.infinite_width import logit_divergence, nngp, ntk
 from bnmc.plot.axes import COLOURS
@@ -30,7 +30,7 @@ _PARTICLES = ("mean-field", "ic-mf", "sym-default", "default")
 _SCALINGS = ("ntk", *_PARTICLES)
 
 #: Largest number of groups of networks that are left out in turn.
-_GROUPS = 48
+_MOST_GROUPS = 48
 
 #: The limit that is nearest to the reference according to the lectures.
 _BEST = "ic-mf"
@@ -53,8 +53,8 @@ class Sizes(NamedTuple):
     test: Count = 96
     widths: tuple[int, int] = (256, 512)
     reference: int = 128
-    networks: int = 12
-    references: int = 200
+    networks: Several = 12
+    references: Several = 200
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 60, 100, 150, 200)
     rate: float = 0.02
     classes: Classes = (0, 1)
@@ -96,9 +96,13 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     Experiment
         Variables by ``scaling``, ``width`` and ``step``; those of NTK do not depend on the width.
     """
+    require_start(sizes.steps)
     narrow, wide = sizes.widths
     if wide != 2 * narrow:
         raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
+    for name, count in (("networks", sizes.networks), ("references", sizes.references)):
+        if not _groups(count):
+            raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
     inputs = standardized(two_classes(run.data, sizes.train, sizes.test, sizes.classes))
     counts = dict.fromkeys(_PARTICLES, sizes.networks) | {_BEST: 4 * sizes.networks}
 
@@ -242,9 +246,14 @@ class _Compared(NamedTuple):
         return value, limits, references
 
 
+def _groups(count: int) -> int:
+    """Return the number of equal groups of so many networks, 0 if there are none."""
+    return max((k for k in range(2, _MOST_GROUPS + 1) if count % k == 0), default=0)
+
+
 def _without_groups(sample: Float64Array) -> list[Float64Array]:
     """Return a sample without each of its groups, single networks or equal groups of them."""
-    groups = max(k for k in range(2, _GROUPS + 1) if len(sample) % k == 0)
+    groups = _groups(len(sample))
     return [np.delete(sample, group, axis=0) for group in np.split(np.arange(len(sample)), groups)]
 
 

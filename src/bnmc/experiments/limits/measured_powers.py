@@ -13,6 +13,7 @@ from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
 from bnmc.experiments.limits.networks import train_ensemble
 from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.infinite_width import SCALINGS
 from bnmc.plot.axes import COLOURS
@@ -35,9 +36,9 @@ class Sizes(NamedTuple):
     """
 
     images: Count = 24
-    widths: tuple[int, ...] = (128, 512, 2048, 4096)
+    widths: Integers = (128, 512, 2048, 4096)
     reference: int = 1
-    networks: int = 60
+    networks: Several = 60
     rate: float = 4.0
     classes: Classes = (0, 1)
 

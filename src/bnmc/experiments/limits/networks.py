@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import draw_key
 from bnmc._support.machine import available_memory, one_blas_thread
 from bnmc._support.progress import Progress
+from bnmc.errors import ArgumentError
 from bnmc.infinite_width import NetworkTraining, train_networks
 
 #: Rows of weights of a group of networks, which one thread trains.
 _ROWS = 1024
 
 _OF_NETWORKS = [field.name for field in fields(NetworkTraining) if field.name != "steps"]
+
+
+def require_start(steps: tuple[int, ...]) -> None:
+    """Require that the first of the recorded steps is 0."""
+    if steps[0] != 0:
+        raise ArgumentError("steps", steps, "steps, the first of which is 0")
 
 
 def train_ensemble(

@@ -16,6 +16,7 @@ from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.limits.inputs import Classes, Count, two_classes
 from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.gradients import tangent_kernel
 from bnmc.infinite_width import nngp, ntk
@@ -29,8 +30,8 @@ class Sizes(NamedTuple):
     """Sizes of the figure."""
 
     depths: tuple[int, ...] = (1, 2, 6)
-    widths: tuple[int, ...] = (64, 256, 1024, 4096)
-    networks: int = 200
+    widths: Integers = (64, 256, 1024, 4096)
+    networks: Several = 200
     images: Count = 10
     classes: Classes = (0, 1)
 
@@ -149,7 +150,7 @@ def _limit(x: Float64Array, depth: int) -> Float64Array:
 
 
 def _shallow_kernels(
-    x: Float64Array, width: int, networks: int, rng: np.random.Generator, progress: Progress
+    x: Float64Array, width: int, networks: Several, rng: np.random.Generator, progress: Progress
 ) -> Float64Array:
     """Return tangent kernels of networks with one hidden layer, (networks, n, n).
 
