@@ -5,6 +5,7 @@ import pytest
 from experiment_checks import documented, drawn
 
 import bnmc
+from bnmc.errors import ArgumentError
 from bnmc.experiments.beyond import conv
 from bnmc.experiments.registry import sizes_of
 
@@ -54,3 +55,8 @@ def test_the_sizes_are_those_of_the_docstring():
     ):  # fmt: skip
         given = sizes.channels, sizes.samples, *sizes.shape, 3, 3, sizes.depth
         assert form.format(*given) in text
+
+
+def test_images_are_not_smaller_than_the_kernel():
+    with pytest.raises(ArgumentError, match="^shape: got 2, allowed: an integer >= 3"):
+        conv(shape=(2, 4))

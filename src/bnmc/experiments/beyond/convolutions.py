@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from bnmc.plot.axes import COLOURS
 from bnmc.simulation.run import simulate
 
 _KERNEL = (3, 3)
+
+#: Pixels along an axis of an image: at least those of the kernel.
+_Pixels: TypeAlias = Annotated[int, {"low": 3}]
+
 _LAYERS = ("convolution", "fully connected")
 _NORMS = ("batch", "none")
 
@@ -39,7 +43,7 @@ class Sizes(NamedTuple):
     activations: tuple[Named, ...] = ("relu", "tanh")
     channels: int = 128
     samples: int = 2
-    shape: tuple[int, int] = (4, 4)
+    shape: tuple[_Pixels, _Pixels] = (4, 4)
     depth: int = 100
     networks: Several = 10
     every: int = 5
