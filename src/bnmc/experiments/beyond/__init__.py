@@ -4,7 +4,7 @@ Intervals are at level 0.95.
 """
 
 # One figure per file; `wide_networks.py` holds the networks of two of them.  Figures do not import
-# from each other.  Read `estimated_rates.py` first.
+# from each other.  Read `predicted_gap.py` first.
 
 from __future__ import annotations
 
