@@ -1,41 +1,35 @@
 """Gradient norms over depth beside the backward rate of the mean field."""
 
+import functools
 import math
 
 import numpy as np
 import pytest
 from experiment_checks import drawn, reach, require_sound
+from figure_sizes import FIGURES, run
 
 import bnmc
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments.gradients import norms_over_depth
-from bnmc.experiments.parts import Call
 
-SIZES = norms_over_depth.Sizes(300, 10, 80, 12, ("relu", "tanh", "linear"))
-GAUSSIAN = ("gaussian",)
+NAMES = FIGURES["gradients-explosion"].sizes["activations"]
 
 
 class TestExplosion:
     # It alone compiles the backward pass of orthogonal weights for float32; that for float64 is
     # tested each time.
-    @pytest.fixture(
-        scope="class",
-        params=[GAUSSIAN, pytest.param(SIZES.weights, marks=pytest.mark.slow)],
-        ids=" and ".join,
-    )
-    @classmethod
-    def found(cls, request):
-        sizes = SIZES._replace(weights=request.param)
-        return norms_over_depth.experiment(sizes, Call("gradients-explosion", threads=2))
+    @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)])
+    def found(self, request, small):
+        return _of_both_laws() if request.param else small("gradients-explosion")
 
     def test_rates_are_those_of_the_mean_field_but_for_the_width(self, found):
         data = found.data
         assert found.table.columns[0] == "activation"
-        for index, name in enumerate(SIZES.activations):
+        for index, name in enumerate(NAMES):
             star = bnmc.MeanField(bnmc.Chain(300, 10, name)).fixed_point()
             assert float(data["mean_field"][index]) == star.backward_rate
             for place, weights in enumerate(data["weights"].values):
-                row = found.table.rows[index + place * len(SIZES.activations)]
+                row = found.table.rows[index + place * len(NAMES)]
                 assert row[:2] == (name, weights)
                 assert isinstance(row[2], Estimate)
                 # The effect of the width has the relative size batch / width.
@@ -52,13 +46,17 @@ class TestExplosion:
             np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
 
     def test_picture(self, found):
-        # The approved picture has both laws of weights.
-        approved = None if len(found.data["weights"]) > 1 else False
-        left, right = require_sound(found, "gradients-explosion", approved).axes
-        assert drawn(left, found.data["log_norm"][0, 1])
+        left, right = require_sound(found, "gradients-explosion", approved=False).axes
+        for of_weights in found.data["log_norm"]:
+            assert drawn(left, of_weights[1])
         assert drawn(right, found.data["mean_field"])
         slope = 0.5 * math.log(float(found.data["mean_field"][0]))
         assert drawn(left, slope * (79 - found.data["layer"].values))
+
+
+@functools.cache
+def _of_both_laws():
+    return run("gradients-explosion", weights=("gaussian", "haar"), threads=2)
 
 
 def test_a_growth_is_that_of_the_squares():
@@ -66,21 +64,3 @@ def test_a_growth_is_that_of_the_squares():
     found = norms_over_depth._growth(logs, 0, 2)
     assert found.value == pytest.approx(math.exp(2.1))
     assert found.n == 2
-
-
-def test_an_interrupted_run_continues(tmp_path):
-    sizes = norms_over_depth.Sizes(20, 4, 6, 3, ("relu", "tanh"), GAUSSIAN)
-    whole = norms_over_depth.experiment(sizes, Call("gradients-explosion"))
-
-    def stop(done, total):
-        if 2 * done > total:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        norms_over_depth.experiment(
-            sizes, Call("gradients-explosion", progress=stop, store=tmp_path / "parts")
-        )
-    again = norms_over_depth.experiment(
-        sizes, Call("gradients-explosion", store=tmp_path / "parts")
-    )
-    assert again.data.identical(whole.data)

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, FALSE_ALARM, drawn, require_sound, stderr_of
+from experiment_checks import CERTAIN, FALSE_ALARM, drawn, stderr_of
+from figure_sizes import FIGURES
 from numpy_network import Networks
 from scipy import special
 from scipy.stats import t as student
 
 import bnmc
-from bnmc.experiments.gradients import orthogonal_weights
-from bnmc.experiments.parts import Call
 
-SIZES = orthogonal_weights.Sizes(12, 8, 400, (("linear", 12), ("linear", 6)))
+SIZES = FIGURES["gradients-orthogonal"].sizes
 
 
 def log_norms(chain, depth, count, seed):
@@ -23,14 +22,13 @@ def log_norms(chain, depth, count, seed):
 
 
 class TestOrthogonal:
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls):
-        return orthogonal_weights.experiment(SIZES, Call("gradients-orthogonal", threads=1))
+    @pytest.fixture
+    def found(self, small):
+        return small("gradients-orthogonal")
 
     def test_norms_are_those_of_real_networks(self, found):
         data, count = found.data, 2000
-        for index, (name, batch) in enumerate(SIZES.kinds):
+        for index, (name, batch) in enumerate(SIZES["kinds"]):
             star = bnmc.MeanField(bnmc.Chain(12, batch, name, norm="batch-uncentred")).fixed_point()
             assert float(data["mean_field"][index]) == pytest.approx(
                 0.5 * np.log((batch - 1) / (batch - 2)), rel=1e-9
@@ -38,10 +36,10 @@ class TestOrthogonal:
             assert star.backward_rate == pytest.approx((batch - 1) / (batch - 2), rel=1e-9)
             for row, weights in enumerate(("gaussian", "haar")):
                 chain = bnmc.Chain(12, batch, name, norm="batch-uncentred", weights=weights)
-                logs = log_norms(chain, SIZES.depth, count, 3)
+                logs = log_norms(chain, SIZES["depth"], count, 3)
                 logs = logs - logs[:, -1:]
                 error = np.hypot(
-                    stderr_of(data, "log_norm", SIZES.chains)[index, row],
+                    stderr_of(data, "log_norm", SIZES["networks"])[index, row],
                     logs.std(axis=0) / np.sqrt(count),
                 )
                 far = np.abs(data["log_norm"].values[index, row] - logs.mean(axis=0))
@@ -62,7 +60,7 @@ class TestOrthogonal:
             assert f"the interval {said} the" in sentence
 
     def test_picture(self, found):
-        axes = require_sound(found, "gradients-orthogonal").axes
+        axes = found.plot().axes
         assert drawn(axes[0], found.data["log_norm"][0, 1])
         assert drawn(axes[1], found.data["log_norm"][1, 0])
         slope = float(found.data["mean_field"][0])

@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, interval
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Several
+from bnmc.experiments.statistics import interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field.field import MeanField
 
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "explosion"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Width, batch size, layers, networks, activations, and laws of weights."""
-
-    width: int
-    batch: int
-    depth: int
-    chains: int
-    activations: tuple[str, ...] = tuple(BUILTIN)
-    weights: tuple[str, ...] = ("gaussian", "haar")
-
-
-DEFAULT = Sizes(500, 10, 1000, 6)
-FULL = Sizes(1000, 10, 1000, 50)
+#: The laws of weights, with the styles of their curves.
+_STYLES = {"gaussian": "-", "haar": "--"}
 
 #: Number of layers in the data, evenly spaced.
 _POINTS = 101
@@ -50,15 +30,19 @@ _POINTS = 101
 _ENDS = 30
 
 
-@with_parameters
-def explosion(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure."""
+
+    width: int = 500
+    batch: int = 10
+    depth: Several = 1000
+    networks: Several = 6
+    activations: tuple[Builtin, ...] = tuple(BUILTIN)
+    weights: tuple[Annotated[str, {"allowed": tuple(_STYLES)}], ...] = tuple(_STYLES)
+
+
+@kit.figure("gradients-explosion", Sizes(), width=1000, networks=50)
+def explosion(run: Run, sizes: Sizes) -> Experiment:
     r"""Gradients of networks with batch normalization explode with depth, for every activation.
 
     The picture shows :math:`\ln \|\partial L/\partial W_\ell\|_F` against the layer ℓ, relative to
@@ -83,77 +67,55 @@ def explosion(
     >>> from bnmc.experiments import gradients
     >>> found = gradients.explosion()  # doctest: +SKIP
     """
-    call = Call("gradients-explosion", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
-
-
-class _Measured(NamedTuple):
-    """Layers of the data, and results by law of weights and activation.
-
-    `norms` are means over networks of log norms relative to the last layer, with their intervals,
-    (layers, 3).  `rates` are growths of the squared norm per layer.
-    """
-
-    layers: NDArray[np.int64]
-    norms: list[list[Float64Array]]
-    rates: list[list[Estimate]]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    predicted = [
-        MeanField(Chain(sizes.width, sizes.batch, name)).fixed_point().backward_rate
+    depth, ends = sizes.depth, min(_ENDS, sizes.depth // 4)
+    predicted = {
+        name: MeanField(Chain(sizes.width, sizes.batch, name)).fixed_point().backward_rate
         for name in sizes.activations
-    ]
-    found = _measure(sizes, call)
-    rows = tuple(
-        (name, weights, rate, theory, 100.0 * (rate.value / theory - 1.0))
-        for weights, rates in zip(sizes.weights, found.rates, strict=True)
-        for name, rate, theory in zip(sizes.activations, rates, predicted, strict=True)
-    )
+    }
+
+    def log_norms(weights: str, name: str, progress: Progress) -> Float64Array:
+        """Return the log norms of the gradients of all layers, (networks, depth)."""
+        return backpropagate(
+            Chain(sizes.width, sizes.batch, name, weights=weights), depth, chains=sizes.networks,
+            dtype="float32", observables=(), rng=run.generator, threads=run.threads,
+            progress=progress,
+        ).log_gradient_norm  # fmt: skip
+
+    layers = np.unique(np.linspace(0, depth - 1, _POINTS).astype(np.int64))
+    results = kit.Results(run, weights=sizes.weights, activation=sizes.activations, layer=layers)
+    per = ("weights", "activation")
+    logs = run.parts(log_norms, results.points(*per))
+    results.add_means(
+        "log_norm", (*per, "layer"),
+        {point: norms[:, layers] - norms[:, -1:] for point, norms in logs.items()},
+        "ln of the gradient norm, relative to the last layer",
+    )  # fmt: skip
+    rates = {point: _growth(norms, ends, depth - 1 - ends) for point, norms in logs.items()}
+    results.add("rate", per, rates, "growth of the squared norm per layer")
+    results.add(
+        "mean_field", ("activation",), list(predicted.values()),
+        "the same at infinite width, Gaussian weights",
+    )  # fmt: skip
     table = Table(
         (
             "activation", "weights", "squared norm, per layer", "mean field, Gaussian weights",
             "difference, %",
         ),
-        rows,
+        tuple(
+            (name, weights, rate, predicted[name], 100.0 * (rate.value / predicted[name] - 1.0))
+            for (weights, name), rate in rates.items()
+        ),
     )  # fmt: skip
-    findings = tuple(
+    findings = (
         f"{name}, {weights} weights: the squared gradient norm grows by {interval(rate)} per layer "
         f"towards the input; mean field of Gaussian weights: {theory:.5g}."
-        for name, weights, rate, theory, _ in rows
+        for name, weights, rate, theory, _ in table.rows
     )
-    title = f"Gradients explode with depth: batch {sizes.batch}, width {sizes.width}"
-    data = _data(sizes, call, found, predicted)
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call) -> _Measured:
-    depth = sizes.depth
-    layers = np.unique(np.linspace(0, depth - 1, _POINTS).astype(np.int64))
-    found = _Measured(layers, [], [])
-    ends = min(_ENDS, depth // 4)
-    with call.parts([1.0] * (len(sizes.activations) * len(sizes.weights))) as parts:
-        for weights in sizes.weights:
-            norms, rates = [], []
-            for name in sizes.activations:
-                chain = Chain(sizes.width, sizes.batch, name, weights=weights)
-                logs = parts.run(
-                    _log_norms, chain, depth, chains=sizes.chains, rng=call.generator,
-                    threads=call.threads,
-                )  # fmt: skip
-                norms.append(banded(logs[:, layers] - logs[:, -1:]))
-                rates.append(_growth(logs, ends, depth - 1 - ends))
-            found.norms.append(norms)
-            found.rates.append(rates)
-    return found
-
-
-def _log_norms(chain: Chain, depth: int, **options: Any) -> Float64Array:
-    """Return the log norms of the gradients of all layers, (networks, depth)."""
-    return backpropagate(
-        chain, depth, dtype="float32", observables=(), **options
-    ).log_gradient_norm  # fmt: skip
+    return results.experiment(
+        f"Gradients explode with depth: batch {sizes.batch}, width {sizes.width}", table, findings,
+        _draw, width=sizes.width, batch=sizes.batch, depth=depth, chains=sizes.networks,
+        norm="batch", dtype="float32",
+    )  # fmt: skip
 
 
 def _growth(logs: Float64Array, first: int, last: int) -> Estimate:
@@ -164,56 +126,31 @@ def _growth(logs: Float64Array, first: int, last: int) -> Estimate:
     return Estimate(value, value * slope.stderr, (low, high), slope.n, "growth of norms")
 
 
-def _data(sizes: Sizes, call: Call, found: _Measured, predicted: list[float]) -> xarray.Dataset:
-    over = ("weights", "activation")
-    return dataset(
-        {
-            **with_ends(
-                "log_norm", (*over, "layer"), found.norms,
-                "ln of the gradient norm, relative to the last layer",
-            ),
-            **estimated("rate", over, found.rates, "growth of the squared norm per layer"),
-            "mean_field": Variable(
-                ("activation",), predicted, "the same at infinite width, Gaussian weights"
-            ),
-        },
-        {
-            "weights": Variable(("weights",), list(sizes.weights), "law of weights", ""),
-            "activation": Variable(("activation",), list(sizes.activations), "activation", ""),
-            "layer": Variable(("layer",), found.layers, "layer"),
-        },
-        call,
-        {
-            "width": sizes.width, "batch": sizes.batch, "depth": sizes.depth,
-            "chains": sizes.chains, "norm": "batch", "dtype": "float32",
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     from matplotlib import colormaps
 
-    left, right = axes_of(figure, 2, width=5.8, height=4.4)[0]
-    names = data["activation"].values
+    left, right = pictures.axes_of(figure, 2, width=5.8, height=4.4)[0]
+    names, laws = data["activation"].values, data["weights"].values
     colours = colormaps["viridis"](np.linspace(0.0, 0.95, len(names)))
     layers, last = data["layer"].values, data.attrs["depth"] - 1
+    norms = pictures.curve(data, "log_norm")
     for index, name in enumerate(names):
         slope = 0.5 * math.log(float(data["mean_field"][index]))
         left.plot(layers, slope * (last - layers), ":", color="black", linewidth=0.8)
-        for row, style in zip(range(data.sizes["weights"]), ("-", "--"), strict=False):
-            draw_band(
-                left, layers, curve(data, "log_norm")[row, index], colours[index],
-                name if row == 0 else None, linestyle=style,
+        for row, weights in enumerate(laws):
+            pictures.draw_band(
+                left, layers, norms[row, index], colours[index], name if row == 0 else None,
+                linestyle=_STYLES[weights],
             )  # fmt: skip
-    for weights, style in zip(data["weights"].values[1:], ("--",), strict=False):
-        left.plot([], [], style, color="black", label=f"{weights} weights")
+    for weights in laws[1:]:
+        left.plot([], [], _STYLES[weights], color="black", label=f"{weights} weights")
     left.plot([], [], ":", color="black", label="mean field")
     left.set(xlabel=r"layer $\ell$", ylabel=r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative")
     left.set_title("Gradient norms", loc="left")
     left.legend(fontsize="x-small", ncols=2)
     places = np.arange(len(names))
-    for row, weights in enumerate(data["weights"].values):
-        value, low, high = curve(data, "rate")[row].T
+    for row, weights in enumerate(laws):
+        value, low, high = pictures.curve(data, "rate")[row].T
         right.errorbar(
             places + 0.15 * row, value, [value - low, high - value], fmt="o", markersize=4,
             capsize=2.5, label=f"measured, {weights}",

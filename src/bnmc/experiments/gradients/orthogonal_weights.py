@@ -3,59 +3,40 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band, label_outer
-from bnmc.experiments.statistics import banded, interval
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Builtin, Several
+from bnmc.experiments.statistics import interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field.field import MeanField
-from bnmc.plot.axes import COLOURS
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "Sizes", "experiment", "orthogonal"]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Width, layers, networks of each kind, and kinds: activation and batch size."""
-
-    width: int
-    depth: int
-    chains: int
-    kinds: tuple[tuple[str, int], ...] = (("linear", 100), ("linear", 50), ("tanh", 100))
-
-
-DEFAULT = Sizes(100, 160, 6)
-FULL = Sizes(100, 1000, 20)
-
-_WEIGHTS = ("gaussian", "haar")
 
 #: Number of layers in the data, evenly spaced.
 _POINTS = 101
 
 
-@with_parameters
-def orthogonal(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    kinds: activation and batch size of each kind of network
+    """
+
+    width: int = 100
+    depth: Several = 160
+    networks: Several = 6
+    kinds: tuple[tuple[Builtin, int], ...] = (("linear", 100), ("linear", 50), ("tanh", 100))
+
+
+@kit.figure("gradients-orthogonal", Sizes(), depth=1000, networks=20)
+def orthogonal(run: Run, sizes: Sizes) -> Experiment:
     r"""Gradients under Gaussian and under orthogonal weights (Meterez et al., arXiv 2310.02012).
 
     The networks have width 100, uncentred batch normalization, and weights that are Gaussian or
@@ -92,138 +73,84 @@ def orthogonal(
     >>> from bnmc.experiments import gradients
     >>> found = gradients.orthogonal()  # doctest: +SKIP
     """
-    call = Call("gradients-orthogonal", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    depth = sizes.depth
 
+    def chain(kind: str, weights: str) -> Chain:
+        name, batch = kinds[kind]
+        return Chain(sizes.width, batch, name, norm="batch-uncentred", weights=weights)
 
-class _Measured(NamedTuple):
-    """Layers of the data, and results by kind of network and law of weights.
+    def log_norms(kind: str, weights: str, progress: Progress) -> Float64Array:
+        """Return the log norms of the gradients of all layers, (networks, depth)."""
+        return backpropagate(
+            chain(kind, weights), depth, chains=sizes.networks, observables=(), rng=run.generator,
+            threads=run.threads, progress=progress,
+        ).log_gradient_norm  # fmt: skip
 
-    `norms` are means over networks of log norms relative to the last layer, with their intervals,
-    (layers, 3).  `growths` are per layer towards the input; `totals` are of all layers.
-    """
-
-    layers: NDArray[np.int64]
-    norms: list[list[Float64Array]]
-    growths: list[list[Estimate]]
-    totals: list[list[Estimate]]
-
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    predicted = [
-        0.5 * math.log(MeanField(_chain(sizes, kind, "gaussian")).fixed_point().backward_rate)
-        for kind in sizes.kinds
-    ]
-    found = _measure(sizes, call)
-    rows = tuple(
-        (*kind, weights, growth, theory, total)
-        for kind, theory, growths, totals in zip(
-            sizes.kinds, predicted, found.growths, found.totals, strict=True
-        )
-        for weights, growth, total in zip(_WEIGHTS, growths, totals, strict=True)
+    kinds = {f"{name}, batch {batch}": (name, batch) for name, batch in sizes.kinds}
+    predicted = {
+        kind: 0.5 * math.log(MeanField(chain(kind, "gaussian")).fixed_point().backward_rate)
+        for kind in kinds
+    }
+    layers = np.unique(np.linspace(0, depth - 1, _POINTS).astype(np.int64))
+    results = kit.Results(
+        run, network=kit.Axis(kinds, "activation and batch size", ""),
+        weights=("gaussian", "haar"), layer=layers,
+    )  # fmt: skip
+    per = ("network", "weights")
+    points = results.points(*per)
+    logs = run.parts(log_norms, points, [float(kinds[kind][1]) ** 2 for kind, _ in points])
+    results.add_means(
+        "log_norm", (*per, "layer"),
+        {point: norms[:, layers] - norms[:, -1:] for point, norms in logs.items()},
+        "ln of the gradient norm, relative to the last layer",
+    )  # fmt: skip
+    first, end = depth // 4, 3 * depth // 4
+    growths = {
+        point: Estimate.from_samples((norms[:, first] - norms[:, end]) / (end - first))
+        for point, norms in logs.items()
+    }
+    totals = {
+        point: Estimate.from_samples(norms[:, 0] - norms[:, -1]) for point, norms in logs.items()
+    }
+    results.add("growth", per, growths, "growth of ln of the norm per layer")
+    results.add("total", per, totals, "ln of first over last gradient norm")
+    results.add(
+        "mean_field", ("network",), list(predicted.values()), "growth per layer at infinite width"
     )
     table = Table(
         (
             "activation", "batch", "weights", "ln norm, per layer", "mean field",
-            f"first layer over last of {sizes.depth}",
+            f"first layer over last of {depth}",
         ),
-        rows,
+        tuple(
+            (*kinds[kind], weights, growths[kind, weights], predicted[kind], totals[kind, weights])
+            for kind, weights in points
+        ),
     )  # fmt: skip
-    findings = tuple(
+    findings = (
         f"{name}, width {sizes.width}, batch {batch}, {weights} weights: ln of the gradient norm "
         f"grows by {interval(growth)} per layer towards the input; the interval "
-        f"{_holds(growth, theory)} the {theory:.3g} of the mean field. Over all {sizes.depth} "
-        f"layers it changes by {interval(total)}."
-        for name, batch, weights, growth, theory, total in rows
+        f"{'contains' if growth.ci[0] <= theory <= growth.ci[1] else 'excludes'} the {theory:.3g} "
+        f"of the mean field. Over all {depth} layers it changes by {interval(total)}."
+        for name, batch, weights, growth, theory, total in table.rows
     )
-    title = f"Gradients under Gaussian and orthogonal weights, width {sizes.width}"
-    data = _data(sizes, call, found, predicted)
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-def _chain(sizes: Sizes, kind: tuple[str, int], weights: str) -> Chain:
-    name, batch = kind
-    return Chain(sizes.width, batch, name, norm="batch-uncentred", weights=weights)
-
-
-def _holds(found: Estimate, theory: float) -> str:
-    low, high = found.ci
-    return "contains" if low <= theory <= high else "excludes"
-
-
-def _measure(sizes: Sizes, call: Call) -> _Measured:
-    last = sizes.depth - 1
-    layers = np.unique(np.linspace(0, last, _POINTS).astype(np.int64))
-    found = _Measured(layers, [], [], [])
-    first, end = sizes.depth // 4, 3 * sizes.depth // 4
-    costs = [float(batch) ** 2 for _, batch in sizes.kinds for _ in _WEIGHTS]
-    with call.parts(costs) as parts:
-        for kind in sizes.kinds:
-            norms, growths, totals = [], [], []
-            for weights in _WEIGHTS:
-                logs = parts.run(
-                    _log_norms, _chain(sizes, kind, weights), sizes.depth, chains=sizes.chains,
-                    rng=call.generator, threads=call.threads,
-                )  # fmt: skip
-                norms.append(banded(logs[:, layers] - logs[:, -1:]))
-                per_layer = (logs[:, first] - logs[:, end]) / (end - first)
-                growths.append(Estimate.from_samples(per_layer))
-                totals.append(Estimate.from_samples(logs[:, 0] - logs[:, last]))
-            found.norms.append(norms)
-            found.growths.append(growths)
-            found.totals.append(totals)
-    return found
-
-
-def _log_norms(chain: Chain, depth: int, **options: Any) -> Float64Array:
-    """Return the log norms of the gradients of all layers, (networks, depth)."""
-    return backpropagate(chain, depth, observables=(), **options).log_gradient_norm
-
-
-def _data(sizes: Sizes, call: Call, found: _Measured, predicted: list[float]) -> xarray.Dataset:
-    over = ("network", "weights")
-    return dataset(
-        {
-            **with_ends(
-                "log_norm", (*over, "layer"), found.norms,
-                "ln of the gradient norm, relative to the last layer",
-            ),
-            **estimated("growth", over, found.growths, "growth of ln of the norm per layer"),
-            **estimated("total", over, found.totals, "ln of first over last gradient norm"),
-            "mean_field": Variable(
-                ("network",), predicted, "growth per layer at infinite width"
-            ),
-        },
-        {
-            "network": Variable(
-                ("network",), [f"{name}, batch {batch}" for name, batch in sizes.kinds],
-                "activation and batch size", "",
-            ),
-            "weights": Variable(("weights",), list(_WEIGHTS), "law of weights", ""),
-            "layer": Variable(("layer",), found.layers, "layer"),
-        },
-        call,
-        {
-            "width": sizes.width, "depth": sizes.depth, "chains": sizes.chains,
-            "norm": "batch-uncentred",
-        },
+    return results.experiment(
+        f"Gradients under Gaussian and orthogonal weights, width {sizes.width}", table, findings,
+        _draw, width=sizes.width, depth=depth, chains=sizes.networks, norm="batch-uncentred",
     )  # fmt: skip
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
+def _draw(data: Dataset, figure: Drawing) -> None:
     kinds = data["network"].values
-    axes = axes_of(figure, len(kinds), width=4.6)
+    axes = pictures.axes_of(figure, len(kinds), width=4.6)
     layers, last = data["layer"].values, data.attrs["depth"] - 1
-    for index, (ax, kind) in enumerate(zip(axes[0], kinds, strict=True)):
-        for row, weights in enumerate(data["weights"].values):
-            draw_band(
-                ax, layers, curve(data, "log_norm")[index, row], COLOURS[row], f"{weights} weights"
-            )
-        slope = float(data["mean_field"][index])
+    for ax, kind in zip(axes[0], kinds, strict=True):
+        part = data.sel(network=kind)
+        pictures.lines(ax, part, "log_norm", "layer", by="weights", text="{} weights")
+        slope = float(part["mean_field"])
         ax.plot(layers, slope * (last - layers), ":", color="black", label="mean field")
         ax.set_title(str(kind), loc="left")
-    label_outer(
+    pictures.label_outer(
         axes, len(kinds), r"layer $\ell$", r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative"
     )
     axes[0, 0].legend(fontsize="small")
