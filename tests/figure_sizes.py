@@ -45,7 +45,7 @@ FIGURES = {
     "bridging-certificate": Small(
         {"activations": ("relu",), "width": 1000, "replicates": 200, "pairs": 16, "depth": 30}
     ),
-    "orthogonalizes-1": Small({"widths": (32,), "layers": 50, "networks": 400, "batch": 2}, 1),
+    "orthogonalizes-1": Small({"width": 32, "layers": 50, "networks": 400}, 1),
     "orthogonalizes-2a": Small({"widths": (32, 512), "layers": 50, "networks": 200}, 2),
     "orthogonalizes-2b": Small({"widths": (16, 256, 4096), "layers": 300, "networks": 32}, 3),
     "orthogonalizes-3": Small({
@@ -154,6 +154,7 @@ FIGURES = {
     "isometry": Small({
         "activations": ("relu", "sigmoid"), "width": 2000, "batch": 4, "depth": 14, "networks": 8,
     }, 3),
+    "digits": Small({"width": 200, "batch": 5, "depth": 12, "networks": 20}, 1),
     "conv": Small({
         "activations": ("relu", "tanh"), "channels": 32, "samples": 1, "shape": (3, 3),
         "depth": 24, "networks": 4, "every": 10,
@@ -177,18 +178,8 @@ def _run_old(name, module, sizes, arguments):
     from bnmc.experiments.parts import Call
 
     call = Call(name, **arguments)
-    if name.startswith("orthogonalizes") and "widths" in sizes and name != "orthogonalizes-6":
-        from bnmc.experiments.orthogonalizes.common import Sizes
-    else:
-        Sizes = module.Sizes
+    Sizes = module.Sizes
     sizes = dict(sizes)
-    if name == "orthogonalizes-wasserstein":
-        narrow = Sizes(sizes["widths"], sizes["layers"], sizes["networks"])
-        wide = Sizes((sizes["wide"],), sizes["wide_layers"], sizes["wide_networks"])
-        return module.experiment((narrow, wide), call)
-    if name == "orthogonalizes-6":
-        published = {one.name: one for one in module.PUBLISHED}
-        sizes["activations"] = tuple(published[one] for one in sizes["activations"])
     if "chains" in Sizes._fields:
         sizes["chains"] = sizes.pop("networks")
     return module.experiment(Sizes(**sizes), call)

@@ -76,7 +76,6 @@ CROSS_CUTTING = {
     "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",
     "experiments/test_authors.py": "compares all experiments with the numbers of the papers' code",
     "experiments/test_figures.py": "checks what all figures share",
-    "experiments/orthogonalizes/test_figures.py": "checks what all figures of the folder share",
     "_claims/test_evidence.py": "tests claims.py for the p-values of evidence",
     "estimate/test_intervals.py": "tests estimate.py for the coverage of intervals",
     "invariant/test_distances.py": "tests claim_check.py for the rows without a test",

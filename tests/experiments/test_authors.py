@@ -18,13 +18,10 @@ import pytest
 from scipy import special
 
 import bnmc
-from bnmc.experiments import bridging, rank_collapse
+from bnmc.experiments import bridging, orthogonalizes, rank_collapse
 from bnmc.experiments.bridging.common import bulk
-from bnmc.experiments.data import curve
-from bnmc.experiments.orthogonalizes import cosine as cosine_over_depth
-from bnmc.experiments.orthogonalizes import gap_over_depth, gap_over_width
-from bnmc.experiments.orthogonalizes.common import Sizes
 from bnmc.experiments.parts import Call
+from bnmc.experiments.pictures import curve
 
 FALSE_ALARM = 1e-6
 
@@ -54,8 +51,7 @@ def times(found, factor):
 
 
 def orthogonalizes_1(chains):
-    sizes = Sizes((32,), 49, chains, batch=2)
-    data = cosine_over_depth.experiment(sizes, Call("orthogonalizes-1", rng=1)).data
+    data = orthogonalizes.fig_1(width=32, layers=49, networks=chains, rng=1).data
     found = {}
     for layer in (10, 49):
         cosine = curve(data, "cosine")[0, layer - 1]
@@ -67,8 +63,7 @@ def orthogonalizes_1(chains):
 
 
 def orthogonalizes_2a(chains):
-    sizes = Sizes((32, 512), 50, chains)
-    data = gap_over_depth.experiment(sizes, Call("orthogonalizes-2a", rng=2)).data
+    data = orthogonalizes.fig_2a(widths=(32, 512), layers=50, networks=chains, rng=2).data
     logs = np.log(curve(data, "gap"))
     return {
         f"log V, width {width}, layer {layer}": banded(logs[row, layer - 1], chains)
@@ -80,8 +75,7 @@ def orthogonalizes_2a(chains):
 def orthogonalizes_2b(chains):
     """Theirs is divided by the number of networks, 20, before the mean over these."""
     widths = (16, 32, 64, 128, 256, 512)
-    sizes = Sizes(widths, 500, chains)
-    data = gap_over_width.experiment(sizes, Call("orthogonalizes-2b", rng=3)).data
+    data = orthogonalizes.fig_2b(widths=widths, layers=500, networks=chains, rng=3).data
     gaps = curve(data, "gap_of_all_layers")
     return {
         f"V over 20, width {width}": times(banded(gap, chains), 1 / 20)

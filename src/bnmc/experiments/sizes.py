@@ -33,7 +33,7 @@ Builtin: TypeAlias = Annotated[str, {"allowed": tuple(BUILTIN)}]
 #: An integer >= 0.
 Natural: TypeAlias = Annotated[int, {"low": 0}]
 
-#: An integer >= 2: as many networks as an interval of their mean needs.
+#: An integer >= 2: for example as many networks as an interval of their mean needs.
 Several: TypeAlias = Annotated[int, {"low": 2}]
 
 #: Two or more integers: as many widths as a slope needs.

@@ -9,13 +9,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from experiment_checks import errors
+from experiment_checks import drawn, errors
 from scipy import integrate, special
 
-from bnmc.experiments.data import curve
+from bnmc.experiments.pictures import curve
 
 
 class TestFig1:
+    @pytest.fixture
+    def fig_1(self, small):
+        return small("orthogonalizes-1")
+
     def test_vanilla_angles_follow_the_exact_law_at_every_layer(self, fig_1):
         found = curve(fig_1.data, "log_squared_sine")[1]
         error, allowed = errors(found, 400)
@@ -69,3 +73,8 @@ class TestFig1:
         assert rise > allowed * math.hypot(error[1, -1], error[1, 0])
         assert cosine[0, 0, 0] > 0.9
         assert cosine[0, -1, 0] < 0.3
+
+    def test_picture(self, fig_1):
+        ax = fig_1.plot().axes[0]
+        for values in fig_1.data.cosine:
+            assert drawn(ax, values)

@@ -7,13 +7,18 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
-from experiment_checks import errors, gaps, networks, reach
+import pytest
+from experiment_checks import drawn, errors, gaps, networks, reach
 from scipy import special
 
-from bnmc.experiments.data import curve
+from bnmc.experiments.pictures import curve
 
 
 class TestFig2a:
+    @pytest.fixture
+    def fig_2a(self, small):
+        return small("orthogonalizes-2a")
+
     def test_the_gap_is_that_of_plain_networks(self, fig_2a):
         start = np.diag([1.0, 1e-6, 1e-6, 1e-6])
         plain = np.log(gaps(networks(start, 32, 30, 300, seed=12)))
@@ -50,3 +55,8 @@ class TestFig2a:
     def test_wide_networks_leave_collinearity_sooner(self, fig_2a):
         narrow, wide = (row[1] for row in fig_2a.table.rows)
         assert narrow.value - wide.value > math.hypot(reach(narrow), reach(wide))
+
+    def test_picture(self, fig_2a):
+        ax = fig_2a.plot().axes[0]
+        for values in fig_2a.data.gap:
+            assert drawn(ax, values)

@@ -8,11 +8,15 @@ import math
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, gaps, networks, reach, slope_error
+from experiment_checks import CERTAIN, drawn, gaps, networks, reach, slope_error
 from scipy import special
 
 
 class TestFig2b:
+    @pytest.fixture
+    def fig_2b(self, small):
+        return small("orthogonalizes-2b")
+
     def test_the_gap_has_its_closed_form_at_large_width(self, fig_2b):
         for width, found, _, theory in fig_2b.table.rows:
             chi = math.exp(special.gammaln(5) - special.gammaln(4.5)) / math.sqrt(4.5)
@@ -35,3 +39,8 @@ class TestFig2b:
         found = fig_2b.table.rows[0][1]
         error = plain.std(ddof=1) / math.sqrt(len(plain))
         assert abs(found.value - plain.mean()) <= reach(found) * (1 + error / found.stderr)
+
+    def test_picture(self, fig_2b):
+        ax = fig_2b.plot().axes[0]
+        for values in [fig_2b.data.gap, fig_2b.data.gap_of_all_layers]:
+            assert drawn(ax, values)

@@ -8,15 +8,20 @@ import math
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, errors, networks, reach, slope_error
+from experiment_checks import CERTAIN, drawn, errors, networks, reach, slope_error
 from scipy import special
 
-from bnmc.experiments.data import curve
+from bnmc.errors import ArgumentError
+from bnmc.experiments import orthogonalizes as figures
 from bnmc.experiments.orthogonalizes import gaussian_distance
-from bnmc.experiments.orthogonalizes.common import Sizes
+from bnmc.experiments.pictures import curve
 
 
 class TestWasserstein:
+    @pytest.fixture
+    def wasserstein(self, small):
+        return small("orthogonalizes-wasserstein")
+
     def test_the_plateau_has_its_closed_form_and_slope_minus_one(self, wasserstein):
         for width, _, found, theory, _ in wasserstein.table.rows:
             closed = 3 * 6**2 / (16 * 5 * width)
@@ -32,7 +37,7 @@ class TestWasserstein:
         theory = wasserstein.data.theory.values[-1, :8]
         error, allowed = errors(found, 20)
         assert np.all(np.abs(found[:, 0] - theory) <= allowed * error + 0.02 * theory)
-        wide = gaussian_distance.distances_at_infinite_width(4, 20)
+        wide = gaussian_distance._distances_at_infinite_width(4, 20)
         assert wide[-1] / wide[-2] == pytest.approx((4 / 6) ** 2, abs=2 * math.sqrt(wide[-2]))
 
     def test_the_bounds_bound_it(self, wasserstein):
@@ -57,10 +62,18 @@ class TestWasserstein:
         """
         monkeypatch.setattr(gaussian_distance, "_SPREAD", 1.0)
         n, d = 4, 32
-        wide = gaussian_distance.distances_at_infinite_width(n, 6)
+        wide = gaussian_distance._distances_at_infinite_width(n, 6)
         np.testing.assert_allclose(wide, 0, atol=1e-15)
-        spectra = np.random.default_rng(0).dirichlet(np.ones(n), (3, 6))
-        theory = gaussian_distance._at_width(d, Sizes((d,), 6, 3), spectra, wide).theory
+        theory = gaussian_distance._theory(d, n, wide)
         first = n / 4 * (1 - 1 / n) / d
         expected = first * np.cumsum((n / (n + 2)) ** (2 * np.arange(6)))
         np.testing.assert_allclose(theory, expected, rtol=1e-12)
+
+    def test_a_width_is_shown_once(self):
+        with pytest.raises(ArgumentError, match="wide: got 32, allowed: a width that is not among"):
+            figures.wasserstein(wide=32)
+
+    def test_picture(self, wasserstein):
+        ax = wasserstein.plot().axes[0]
+        for values in wasserstein.data.distance:
+            assert drawn(ax, values)

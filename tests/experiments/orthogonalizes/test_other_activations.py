@@ -7,15 +7,19 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
-from experiment_checks import CERTAIN, errors, slope_error
+import pytest
+from experiment_checks import CERTAIN, drawn, errors, slope_error
 from scipy import special
 
-from bnmc.experiments.data import curve
-from bnmc.experiments.orthogonalizes import other_activations
-from bnmc.experiments.parts import Call
+from bnmc.experiments import orthogonalizes
+from bnmc.experiments.pictures import curve
 
 
 class TestFig6:
+    @pytest.fixture
+    def fig_6(self, small):
+        return small("orthogonalizes-6")
+
     def test_linear_networks_have_the_closed_form(self, fig_6):
         found = curve(fig_6.data, "deviation")[0]
         error, allowed = errors(found, 32)
@@ -53,10 +57,9 @@ class TestFig6:
 
     def test_activations_see_rows_of_length_1(self):
         """Beside plain networks; the two differ by less than 4 % or the test fails."""
-        sizes = other_activations.Sizes(other_activations.PUBLISHED[2:3], (32, 64), 100, 200)
-        data = other_activations.experiment(sizes, Call("orthogonalizes-6", rng=7)).data.sel(
-            activation="tanh(x/2)"
-        )
+        data = orthogonalizes.fig_6(
+            activations=["tanh(x/2)"], widths=(32, 64), layers=100, networks=200, rng=7
+        ).data.sel(activation="tanh(x/2)")
         rng = np.random.default_rng(18)
         x = rng.standard_normal((200, 32, 4))
         matrices = []
@@ -75,10 +78,9 @@ class TestFig6:
 
     def test_networks_that_lost_a_sample_are_left_out(self):
         """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
-        sizes = other_activations.Sizes(other_activations.PUBLISHED[1:2], (14, 32), 300, 250)
-        data = other_activations.experiment(sizes, Call("orthogonalizes-6", rng=6)).data.sel(
-            activation="relu"
-        )
+        data = orthogonalizes.fig_6(
+            activations=["relu"], widths=(14, 32), layers=300, networks=250, rng=6
+        ).data.sel(activation="relu")
         lost = 250 - data.alive.values
         assert lost[1] == 0
 
@@ -105,3 +107,8 @@ class TestFig6:
         error, allowed = errors(found, int(data.alive[0]))
         spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
         assert abs(found[0] - plain.mean()) <= allowed * spread
+
+    def test_picture(self, fig_6):
+        ax = fig_6.plot().axes[0]
+        for values in fig_6.data.deviation:
+            assert drawn(ax, values)

@@ -1,43 +1,13 @@
-"""Sizes, nearly collinear inputs and the law of the stationary gap: shared by several figures."""
+"""Nearly collinear inputs and the law of the stationary gap: shared by several figures."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc._support.progress import Progress
 from bnmc.bounds.orthogonalizes import stationary_squared_gap
-from bnmc.chain.chain import Chain
-from bnmc.chain.start import FirstLayer
-from bnmc.experiments.parts import Call
-from bnmc.simulation.run import simulate
-from bnmc.simulation.trajectory import Trajectory
-
-__all__ = [
-    "SMALL_SINGULAR_VALUE",
-    "Float64Array",
-    "Sizes",
-    "collinear_samples",
-    "gap_of_spectrum",
-    "run_from_collinear",
-    "stationary_mean_gap",
-    "traceless_dimensions",
-]
-
-Float64Array = NDArray[np.float64]
-
-
-class Sizes(NamedTuple):
-    """Widths, layers, networks per width, and batch size."""
-
-    widths: tuple[int, ...]
-    layers: int
-    chains: int
-    batch: int = 4
-
+from bnmc.experiments.kit import Float64Array
 
 #: All singular values of the nearly collinear inputs except the largest, which is 1.
 SMALL_SINGULAR_VALUE = 1e-6
@@ -46,17 +16,6 @@ SMALL_SINGULAR_VALUE = 1e-6
 def collinear_samples(batch: int) -> Float64Array:
     """Return nearly collinear inputs, shape (batch, batch), by their singular values."""
     return np.diag([1.0] + [SMALL_SINGULAR_VALUE] * (batch - 1))
-
-
-def run_from_collinear(
-    width: int, sizes: Sizes, call: Call, observables: str, *, progress: Progress
-) -> Trajectory:
-    """Simulate ``sizes.layers`` layers of linear networks from nearly collinear inputs."""
-    return simulate(
-        Chain.bn_linear(width, sizes.batch), sizes.layers - 1, chains=sizes.chains,
-        initial=FirstLayer(collinear_samples(sizes.batch)), observables=observables,
-        rng=call.generator, threads=call.threads, progress=progress,
-    )  # fmt: skip
 
 
 def gap_of_spectrum(eigenvalues: Float64Array) -> Float64Array:

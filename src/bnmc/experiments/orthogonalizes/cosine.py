@@ -3,45 +3,42 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
-from bnmc.experiments.data import Variable, curve, dataset, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.orthogonalizes.common import Sizes
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, interval, mean_of_band
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
+from bnmc.experiments.statistics import interval
 from bnmc.plot.axes import COLOURS
 from bnmc.simulation.run import simulate
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "experiment", "fig_1", "vanilla_pace"]
-
-DEFAULT = Sizes((32,), 50, 400, batch=2)
-FULL = Sizes((32,), 50, 20_000, batch=2)
 
 #: Distance between the two nearly equal samples, which have length 1.
 _NEAR = 1e-3
 
+#: The networks: their chains, and the two samples from which they start.
+_NETWORKS = {
+    "batch norm": (Chain.bn_linear, [[1.0, 1.0 - _NEAR], [0.0, _NEAR]]),
+    "vanilla": (Chain.vanilla, [[1.0, 0.0], [0.0, 1.0]]),
+}
 
-@with_parameters
-def fig_1(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+
+class Sizes(NamedTuple):
+    """Sizes of the figure."""
+
+    width: Several = 32
+    layers: int = 50
+    networks: Several = 400
+
+
+@kit.figure("orthogonalizes-1", Sizes(), networks=20_000)
+def fig_1(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 1: the cosine of two samples over depth, with and without batch normalization.
 
     The paper uses width d = 32, 50 layers and 20 networks.  The network with batch normalization
@@ -70,85 +67,57 @@ def fig_1(
     >>> print(found.data.cosine.sel(network="batch norm", layer=50).round(2).item())
     0.11
     """
-    call = Call("orthogonalizes-1", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    d = sizes.width
 
+    def cosines(network: str, progress: Progress) -> Float64Array:
+        """Return the cosines of both samples, (networks, layers)."""
+        chain, start = _NETWORKS[network]
+        grams = simulate(
+            chain(d, 2), sizes.layers - 1, chains=sizes.networks, initial=FirstLayer(start),
+            observables="scaled_gram", rng=run.generator, threads=run.threads, progress=progress,
+        )["scaled_gram"]  # fmt: skip
+        return grams[..., 0, 1] / np.sqrt(grams[..., 0, 0] * grams[..., 1, 1])
 
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes, which have one width and batch size 2."""
-    d = sizes.widths[0]
-    starts = {
-        "batch norm": (Chain.bn_linear(d, 2), [[1.0, 1.0 - _NEAR], [0.0, _NEAR]]),
-        "vanilla": (Chain.vanilla(d, 2), [[1.0, 0.0], [0.0, 1.0]]),
-    }
-    cosines, log_sines = [], []
-    with call.parts([1, 1]) as parts:
-        for chain, columns in starts.values():
-            run = parts.run(
-                simulate, chain, sizes.layers - 1, chains=sizes.chains, initial=FirstLayer(columns),
-                observables="scaled_gram", rng=call.generator, threads=call.threads,
-            )  # fmt: skip
-            found = run["scaled_gram"]
-            scale = np.sqrt(found[..., 0, 0] * found[..., 1, 1])
-            cosine = found[..., 0, 1] / scale
-            cosines.append(banded(np.abs(cosine)))
-            log_sines.append(banded(np.log1p(-np.square(cosine))))
     layers = np.arange(1, sizes.layers + 1)
-    theory = _Theory(
-        _cosines_at_infinite_width(sizes.layers),
-        math.sqrt(4 / (3 * math.pi * d)),
-        vanilla_pace(d) * layers,
-    )
+    results = kit.Results(run, network=_NETWORKS, layer=layers)
     over = ("network", "layer")
-    data = dataset(
-        {
-            **with_ends("cosine", over, cosines, "absolute cosine of two samples"),
-            **with_ends("log_squared_sine", over, log_sines, "log of the squared sine"),
-            "cosine_at_infinite_width": Variable(
-                ("layer",), theory.wide, "cosine with batch normalization at infinite width"
-            ),
-            "cosine_plateau": Variable(
-                (), theory.plateau, "stationary mean of the absolute cosine"
-            ),
-            "vanilla_log_squared_sine": Variable(
-                ("layer",), theory.vanilla, "exact mean of the log of the squared sine, vanilla"
-            ),
-        },
-        {
-            "network": Variable(("network",), list(starts), "network", ""),
-            "layer": Variable(("layer",), layers, "layer"),
-        },
-        call,
-        {"width": d, "batch": 2, "chains": sizes.chains, "start": f"cosine 1 - {_NEAR**2 / 2:g}"},
+    parts = run.parts(cosines, results.points("network"))
+    cosine = results.add_means(
+        "cosine", over, {network: np.abs(values) for network, values in parts.items()},
+        "absolute cosine of two samples",
     )  # fmt: skip
-    normalised, vanilla, sine = (
-        mean_of_band(one[-1], sizes.chains) for one in (*cosines, log_sines[1])
-    )
-    first = [float(one[0, 0]) for one in cosines]
-    table = Table(
-        ("network", "|cosine|, first layer", "|cosine|, last layer", "theory, last layer"),
-        (
-            ("batch norm", first[0], normalised, theory.plateau),
-            ("vanilla", first[1], vanilla, None),
-        ),
-    )
+    sine = results.add_means(
+        "log_squared_sine", over,
+        {network: np.log1p(-np.square(values)) for network, values in parts.items()},
+        "log of the squared sine",
+    )  # fmt: skip
+    results.add(
+        "cosine_at_infinite_width", ("layer",), _cosines_at_infinite_width(sizes.layers),
+        "cosine with batch normalization at infinite width",
+    )  # fmt: skip
+    plateau, exact = math.sqrt(4 / (3 * math.pi * d)), _vanilla_pace(d) * layers
+    results.add("cosine_plateau", (), plateau, "stationary mean of the absolute cosine")
+    results.add(
+        "vanilla_log_squared_sine", ("layer",), exact,
+        "exact mean of the log of the squared sine, vanilla",
+    )  # fmt: skip
+    table = kit.table_of({
+        "|cosine|, first layer": cosine.at(layer=0).means(),
+        "|cosine|, last layer": cosine.at(layer=-1),
+        "theory, last layer": results.column(("network",), {("batch norm",): plateau}),
+    })  # fmt: skip
+    (_, _, normalised, _), (_, first, vanilla, _) = table.rows
+    last_sine = sine.at(layer=-1).cells()["vanilla",]
     findings = (
         f"With batch norm the mean |cosine| at layer {layers[-1]} is {interval(normalised)}; the "
-        f"plateau sqrt(4/(3 pi d)) at width {d} is {theory.plateau:.3f}.",
-        f"Without it the mean |cosine| has grown from {first[1]:.2f} to "
-        f"{interval(vanilla)}, and log sin^2 is {interval(sine)}; the exact value is "
-        f"{theory.vanilla[-1]:.3f}.",
+        f"plateau sqrt(4/(3 pi d)) at width {d} is {plateau:.3f}.",
+        f"Without it the mean |cosine| has grown from {first:.2f} to {interval(vanilla)}, and "
+        f"log sin^2 is {interval(last_sine)}; the exact value is {exact[-1]:.3f}.",
     )
-    title = f"Cosine of two samples, linear networks of width {d}"
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-class _Theory(NamedTuple):
-    """Cosines at infinite width, stationary mean cosine, and mean log sin² of vanilla networks."""
-
-    wide: list[float]
-    plateau: float
-    vanilla: NDArray[np.floating[Any]]
+    return results.experiment(
+        f"Cosine of two samples, linear networks of width {d}", table, findings, _draw, width=d,
+        batch=2, chains=sizes.networks, start=f"cosine 1 - {_NEAR**2 / 2:g}",
+    )  # fmt: skip
 
 
 def _cosines_at_infinite_width(layers: int) -> list[float]:
@@ -158,20 +127,22 @@ def _cosines_at_infinite_width(layers: int) -> list[float]:
     return cosines[1:]
 
 
-def vanilla_pace(width: int) -> float:
+def _vanilla_pace(width: int) -> float:
     """Return ψ((d−1)/2) − ψ(d/2), by which one vanilla layer changes ``E log sin²``, exactly."""
     from scipy.special import digamma
 
     return float(digamma((width - 1) / 2) - digamma(width / 2))
 
 
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    left, right = axes_of(figure, 2)[0]
+def _draw(data: Dataset, figure: Drawing) -> None:
+    left, right = pictures.axes_of(figure, 2)[0]
     layers = data.layer.values
     labels = ("batch norm, from nearly equal samples", "vanilla, from orthogonal samples")
-    for network, (colour, label) in enumerate(zip(COLOURS[:2], labels, strict=True)):
-        for ax, name in ((left, "cosine"), (right, "log_squared_sine")):
-            draw_band(ax, layers, curve(data, name)[network], colour, label)
+    for ax, name in ((left, "cosine"), (right, "log_squared_sine")):
+        for values, colour, label in zip(
+            pictures.curve(data, name), COLOURS[:2], labels, strict=True
+        ):
+            pictures.draw_band(ax, layers, values, colour, label)
     left.plot(
         layers, data.cosine_at_infinite_width, ":", color="black", label="batch norm, $d = \\infty$"
     )

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, NamedTuple
 
 from bnmc._support.progress import Progress
+from bnmc.chain.chain import Chain
+from bnmc.chain.start import FirstLayer
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.orthogonalizes.common import Sizes, run_from_collinear, stationary_mean_gap
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_widths, logarithmic
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.orthogonalizes.common import collinear_samples, stationary_mean_gap
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, slope
-from bnmc.plot.axes import COLOURS, estimates
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "experiment", "fig_2b"]
-
-DEFAULT = Sizes((16, 32, 64, 128, 256, 512), 500, 64)
-FULL = Sizes((16, 32, 64, 128, 256, 512, 1024, 2048, 4096), 500, 400)
+from bnmc.plot.axes import COLOURS
+from bnmc.simulation.run import simulate
 
 #: Layers before this index count as burn-in.  At width 16 the gap takes about 20 layers to leave
 #: the start, and the rest of the start decays by 2/3 per layer.
 _BURN_IN = 100
 
 
-@with_parameters
-def fig_2b(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    layers: number of layers, of which the first 100 are burn-in
+    networks: networks per width
+    """
+
+    widths: Integers = (16, 32, 64, 128, 256, 512)
+    layers: Annotated[int, {"low": _BURN_IN + 1}] = 500
+    networks: Several = 64
+    batch: Several = 4
+
+
+@kit.figure(
+    "orthogonalizes-2b", Sizes(), widths=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+    networks=400,
+)  # fmt: skip
+def fig_2b(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 2b: the orthogonality gap of deep layers against the width, slope −1/2.
 
     The paper uses batch size n = 4, widths 16 to 512, and the average of V over 500 layers and 20
@@ -61,69 +65,51 @@ def fig_2b(
     >>> round(float(found.data.slope), 2)
     -0.51
     """
-    call = Call("orthogonalizes-2b", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    n, widths = sizes.batch, sizes.widths
 
+    def gaps(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return the mean of V by network, over stationary layers and over all layers."""
+        gap = simulate(
+            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.networks,
+            initial=FirstLayer(collinear_samples(n)), observables="orthogonality_gap",
+            rng=run.generator, threads=run.threads, progress=progress,
+        )["orthogonality_gap"]  # fmt: skip
+        return gap[:, _BURN_IN:].mean(axis=1), gap.mean(axis=1)
 
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    n = sizes.batch
-    stationary, printed = _measure(sizes, call)
-    theory = [stationary_mean_gap(d, n) for d in sizes.widths]
-    fitted, flattened = (
-        slope(sizes.widths, found, method="weighted least squares of logs")
-        for found in (stationary, printed)
-    )
-    data = dataset(
-        {
-            **estimated("gap", ("width",), stationary, "mean orthogonality gap, stationary"),
-            **estimated(
-                "gap_of_all_layers", ("width",), printed,
-                "mean orthogonality gap, first layers included",
-            ),
-            "theory": Variable(("width",), theory, "stationary mean, leading order"),
-            **estimated("slope", (), fitted, "slope of log V in log d, stationary"),
-            **estimated(
-                "slope_of_all_layers", (), flattened,
-                "slope of log V in log d, first layers included",
-            ),
-        },
-        {"width": Variable(("width",), list(sizes.widths), "width")},
-        call,
-        {
-            "batch": n, "chains": sizes.chains, "layers": sizes.layers,
-            "settled_from_layer": _BURN_IN + 1,
-        },
+    results = kit.Results(run, width=widths)
+    parts = run.parts(gaps, results.points("width"), widths)
+    columns, slopes = {}, []
+    for place, (head, suffix, text) in enumerate((
+        (f"V, layers {_BURN_IN + 1}-{sizes.layers}", "", "stationary"),
+        ("V, all layers", "_of_all_layers", "first layers included"),
+    )):  # fmt: skip
+        means = {width: Estimate.from_samples(part[place]) for width, part in parts.items()}
+        columns[head] = results.add(
+            f"gap{suffix}", ("width",), means, f"mean orthogonality gap, {text}"
+        )
+        slopes.append(slope(widths, list(means.values()), method="weighted least squares of logs"))
+        results.add(f"slope{suffix}", (), {(): slopes[-1]}, f"slope of log V in log d, {text}")
+    columns["theory"] = results.add(
+        "theory", ("width",), [stationary_mean_gap(width, n) for width in widths],
+        "stationary mean, leading order",
     )  # fmt: skip
-    table = Table(
-        ("width", f"V, layers {_BURN_IN + 1}-{sizes.layers}", "V, all layers", "theory"),
-        tuple(zip(sizes.widths, stationary, printed, theory, strict=True)),
-    )
-    excess = stationary[-1].value / theory[-1] - 1
+    table = kit.table_of(columns)
+    fitted, flattened = slopes
+    width, last, _, theory = table.rows[-1]
     findings = (
         f"The slope in the width is {interval(fitted)} over stationary layers, in theory -1/2 up "
         f"to terms of 1/d; over all layers, as in the paper, it is {interval(flattened)}.",
-        f"At width {sizes.widths[-1]} the mean gap is {interval(stationary[-1])}, {excess:+.1%} "
-        f"beside the theory's {theory[-1]:.4f}.",
+        f"At width {width} the mean gap is {interval(last)}, {last.value / theory - 1:+.1%} "
+        f"beside the theory's {theory:.4f}.",
     )
-    title = f"Orthogonality gap of deep layers against width, batch {n}"
-    return Experiment(call.name, title, data, table, findings, _draw)
+    return results.experiment(
+        f"Orthogonality gap of deep layers against width, batch {n}", table, findings, _draw,
+        batch=n, chains=sizes.networks, layers=sizes.layers, settled_from_layer=_BURN_IN + 1,
+    )  # fmt: skip
 
 
-def _measure(sizes: Sizes, call: Call) -> tuple[list[Estimate], list[Estimate]]:
-    """Return means of V by width, over stationary layers and over all layers."""
-    stationary, printed = [], []
-    with call.parts(sizes.widths) as parts:
-        for d in sizes.widths:
-            run = parts.run(run_from_collinear, d, sizes, call, "orthogonality_gap")
-            gap = run["orthogonality_gap"]
-            stationary.append(Estimate.from_samples(gap[:, _BURN_IN:].mean(axis=1)))
-            printed.append(Estimate.from_samples(gap.mean(axis=1)))
-    return stationary, printed
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ((ax,),) = axes_of(figure, 1, width=6.4, height=4.8)
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ((ax,),) = pictures.axes_of(figure, 1, width=6.4, height=4.8)
     widths = data.width.values
     low, high = data.attrs["settled_from_layer"], data.attrs["layers"]
     for name, colour, marker, label in (
@@ -131,13 +117,12 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         ("gap_of_all_layers", COLOURS[1], "s", f"layers 1 to {high}, as printed: slope"),
     ):
         fitted = float(data[name.replace("gap", "slope")])
-        estimates(
-            ax, widths, *curve(data, name).T, colour=colour, fmt=marker,
-            label=f"{label} {fitted:.3f}",
-        )  # fmt: skip
+        pictures.points(
+            ax, data, name, "width", colour=colour, fmt=marker, label=f"{label} {fitted:.3f}"
+        )
     ax.plot(widths, data.theory, "--", color="black", linewidth=1, label="leading order in $1/d$")
-    logarithmic(ax)
-    label_widths(ax, widths)
+    pictures.logarithmic(ax)
+    pictures.label_widths(ax, widths)
     ax.set(ylabel="mean orthogonality gap $V$")
     ax.legend()
     ax.set_title(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,40 +11,44 @@ from bnmc._support.progress import Progress
 from bnmc.bounds import orthogonalizes as bounds
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
+from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated, with_ends
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.orthogonalizes.common import Float64Array, Sizes, gap_of_spectrum
-from bnmc.experiments.parts import Call, Store, chosen
-from bnmc.experiments.pictures import axes_of, draw_band
-from bnmc.experiments.statistics import banded, interval, slope
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.orthogonalizes.common import gap_of_spectrum
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Several
+from bnmc.experiments.statistics import interval, slope
 from bnmc.plot.axes import COLOURS
 from bnmc.simulation.run import simulate
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["DEFAULT", "FULL", "distances_at_infinite_width", "experiment", "wasserstein"]
-
-#: One `Sizes` per group of widths with the same depth and number of networks.
-DEFAULT = Sizes((32, 512), 40, 200), Sizes((10**6,), 40, 8)
-FULL = Sizes((32, 512, 8192), 40, 1000), Sizes((10**6,), 40, 20)
 
 #: Squared singular values of the input, relative to the largest.
 _SPREAD = 0.2
 
 
-@with_parameters
-def wasserstein(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    networks: networks per width
+    wide: a further width
+    wide_layers: its number of layers
+    wide_networks: its networks
+    """
+
+    widths: tuple[int, ...] = (32, 512)
+    layers: int = 40
+    networks: Several = 200
+    wide: int = 10**6
+    wide_layers: int = 40
+    wide_networks: Several = 8
+    batch: Several = 4
+
+
+@kit.figure(
+    "orthogonalizes-wasserstein", Sizes(), widths=(32, 512, 8192), networks=1000, wide_networks=20
+)  # fmt: skip
+def wasserstein(run: Run, sizes: Sizes) -> Experiment:
     r"""Corollary 3: the distance of W H from a Gaussian matrix over depth, and the bounds.
 
     The paper contains the theorem and no figure.  Given H, with singular values σ_i, the squared
@@ -71,41 +75,74 @@ def wasserstein(
     >>> found = orthogonalizes.wasserstein()  # doctest: +SKIP
     >>> found.plot().savefig("wasserstein.png")  # doctest: +SKIP
     """
-    call = Call("orthogonalizes-wasserstein", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
+    n = sizes.batch
+    if sizes.wide in sizes.widths:
+        raise ArgumentError("wide", sizes.wide, "a width that is not among widths")
+    layers_of = dict.fromkeys(sizes.widths, sizes.layers) | {sizes.wide: sizes.wide_layers}
+    networks_of = dict.fromkeys(sizes.widths, sizes.networks) | {sizes.wide: sizes.wide_networks}
+    start = FirstLayer(np.diag([1.0] + [math.sqrt(_SPREAD)] * (n - 1)))
 
+    def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array, float]:
+        """Return squared distances, (networks, layers), their bound 2n V, and the least share."""
+        eigenvalues = simulate(
+            Chain.bn_linear(width, n), layers_of[width] - 1, chains=networks_of[width],
+            initial=start, observables="eigenvalues", rng=run.generator, threads=run.threads,
+            progress=progress,
+        )["eigenvalues"]  # fmt: skip
+        shares = eigenvalues / eigenvalues.sum(axis=-1, keepdims=True)
+        least = min(float(shares.min()), 1 / n)
+        return bounds.wasserstein_squared(eigenvalues), gap_of_spectrum(eigenvalues), least
 
-class _OneWidth(NamedTuple):
-    """Results at one width.
-
-    By layer: squared distances with their intervals, (layers, 3), their theory and their bounds.
-    `plateau` is the mean over the deeper half, and `floor` its theory.  `alpha` is the smallest
-    share of the spectrum.
-    """
-
-    distances: Float64Array
-    theory: Float64Array
-    lemma: Float64Array
-    corollary: Float64Array
-    plateau: Estimate
-    floor: float
-    alpha: float
-
-
-def experiment(groups: tuple[Sizes, ...], call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    n = groups[0].batch
-    widths = [d for group in groups for d in group.widths]
-    found = _measure(groups, call)
-    fitted = slope(widths, [one.plateau for one in found])
-    largest = 2 * (1 - n**-0.5)
-    table = Table(
-        ("width", "alpha", "W2^2, deeper half", "theory", "Corollary 3, last layer"),
-        tuple(
-            (d, one.alpha, one.plateau, one.floor, one.corollary[-1])
-            for d, one in zip(widths, found, strict=True)
+    depth = np.arange(max(layers_of.values()))
+    results = kit.Results(run, width=layers_of, layer=depth + 1)
+    per, per_layer = ("width",), ("width", "layer")
+    parts = run.parts(
+        distances, results.points("width"),
+        [float(width * layers * networks_of[width]) for width, layers in layers_of.items()],
+    )  # fmt: skip
+    # NaN in layers that a width lacks.
+    there = {width: np.where(depth < layers, 0.0, np.nan) for width, layers in layers_of.items()}
+    results.add_means(
+        "distance", per_layer,
+        {(d,): _padded(squares, len(depth)) for (d,), (squares, _, _) in parts.items()},
+        "mean squared Wasserstein-2 distance",
+    )  # fmt: skip
+    wide = _distances_at_infinite_width(n, len(depth))
+    results.add(
+        "theory", per_layer, {(d,): _theory(d, n, wide) + there[d] for d in layers_of},
+        "the same in theory, leading order in 1/d",
+    )  # fmt: skip
+    results.add(
+        "lemma_2", per_layer,
+        {
+            (d,): 2 * n * _padded(gaps, len(depth)).mean(axis=0)
+            for (d,), (_, gaps, _) in parts.items()
+        },
+        "bound 2n E V of Lemma 2",
+    )  # fmt: skip
+    corollary = {
+        (d,): bounds.corollary_3(depth, d, n, alpha) + there[d]
+        for (d,), (_, _, alpha) in parts.items()
+    }
+    results.add("corollary_3", per_layer, corollary, "bound of Corollary 3")
+    plateaus = {
+        (d,): Estimate.from_samples(squares[:, layers_of[d] // 2 :].mean(axis=1))
+        for (d,), (squares, _, _) in parts.items()
+    }
+    largest = 2 * (1 - 1 / math.sqrt(n))
+    results.add("largest", (), largest, "largest possible distance")
+    fitted = slope(list(layers_of), list(plateaus.values()))
+    results.add("slope", (), {(): fitted}, "slope of the plateau in the width")
+    table = kit.table_of({
+        "alpha": results.add(
+            "alpha", per, kit.entry(parts, 2), "smallest share of the spectrum that occurred"
         ),
-    )
+        "W2^2, deeper half": results.add("plateau", per, plateaus, "mean over the deeper half"),
+        "theory": results.column(per, [_floor(d, n) for d in layers_of]),
+        "Corollary 3, last layer": results.column(
+            per, {(d,): corollary[d,][layers - 1] for d, layers in layers_of.items()}
+        ),
+    })  # fmt: skip
     findings = (
         f"The stationary distance has the slope {interval(fitted)} in the width, in theory -1; the "
         "floors of the bounds have slope -1/2.",
@@ -116,58 +153,36 @@ def experiment(groups: tuple[Sizes, ...], call: Call) -> Experiment:
             for d, _, plateau, floor, bound in table.rows
         ),
     )
-    title = f"Distance of W H from a Gaussian matrix, batch {n}"
-    return Experiment(
-        call.name, title, _data(groups, call, widths, found, fitted), table, findings, _draw
-    )
+    return results.experiment(
+        f"Distance of W H from a Gaussian matrix, batch {n}", table, findings, _draw, batch=n,
+        chains=list(networks_of.values()), start=f"shares of 1 and {_SPREAD}",
+    )  # fmt: skip
 
 
-def _measure(groups: tuple[Sizes, ...], call: Call) -> list[_OneWidth]:
-    points = [(d, group) for group in groups for d in group.widths]
-    n = groups[0].batch
-    start = FirstLayer(np.diag([1.0] + [math.sqrt(_SPREAD)] * (n - 1)))
-    wide = distances_at_infinite_width(n, max(group.layers for group in groups))
-    found = []
-    with call.parts([d * group.layers * group.chains for d, group in points]) as parts:
-        for d, group in points:
-            run = parts.run(
-                simulate, Chain.bn_linear(d, n), group.layers - 1, chains=group.chains,
-                initial=start, observables="eigenvalues", rng=call.generator,
-                threads=call.threads,
-            )  # fmt: skip
-            found.append(_at_width(d, group, run["eigenvalues"], wide))
-    return found
+def _padded(values: Float64Array, layers: int) -> Float64Array:
+    """Return values (networks, layers) with NaN in further layers."""
+    further = ((0, 0), (0, layers - values.shape[1]))
+    return np.pad(values, further, constant_values=np.nan)
 
 
-def _at_width(
-    d: int, group: Sizes, eigenvalues: Float64Array, wide: Float64Array
-) -> _OneWidth:  # fmt: skip
-    """Evaluate eigenvalues, (networks, layers, n), beside the chain of infinite width."""
-    n, depth = group.batch, np.arange(group.layers)
-    squares = bounds.wasserstein_squared(eigenvalues)
-    shares = eigenvalues / eigenvalues.sum(axis=-1, keepdims=True)
-    alpha = min(float(shares.min()), 1 / n)
-    floor = _floor(d, n)
-    remembered = (n / (n + 2)) ** (2 * (depth + 1))
-    return _OneWidth(
-        distances=banded(squares),
-        theory=wide[: group.layers] + floor * (1 - remembered),
-        lemma=2 * n * gap_of_spectrum(eigenvalues).mean(axis=0),
-        corollary=bounds.corollary_3(depth, d, n, alpha),
-        plateau=Estimate.from_samples(squares[:, group.layers // 2 :].mean(axis=1)),
-        floor=floor,
-        alpha=alpha,
-    )
+def _theory(width: int, batch: int, wide: Float64Array) -> Float64Array:
+    """Return the mean squared distance by layer, to leading order in 1/d.
+
+    `wide` has the distances of the chain of infinite width.
+    """
+    depth = np.arange(len(wide))
+    remembered = (batch / (batch + 2)) ** (2 * (depth + 1))
+    return wide + _floor(width, batch) * (1 - remembered)
 
 
-def distances_at_infinite_width(batch: int, layers: int) -> Float64Array:
+def _distances_at_infinite_width(batch: int, layers: int) -> Float64Array:
     """Return the squared distance of the chain of infinite width, layer by layer."""
     shares = np.array([1.0] + [_SPREAD] * (batch - 1))
-    found = []
+    distances = []
     for _ in range(layers):
         shares = bounds.expected_shares(shares)
-        found.append(float(bounds.wasserstein_squared(shares)))
-    return np.array(found)
+        distances.append(float(bounds.wasserstein_squared(shares)))
+    return np.array(distances)
 
 
 def _floor(width: int, batch: int) -> float:
@@ -178,63 +193,20 @@ def _floor(width: int, batch: int) -> float:
     return batch / 4 * float(bounds.stationary_squared_gap(width, batch))
 
 
-def _data(
-    groups: tuple[Sizes, ...], call: Call, widths: list[int], found: list[_OneWidth],
-    fitted: Estimate,
-) -> xarray.Dataset:  # fmt: skip
-    n, deepest = groups[0].batch, max(group.layers for group in groups)
-    per_layer = ("width", "layer")
-
-    def padded(values: list[Float64Array]) -> Float64Array:
-        """Stack arrays of different depth, with NaN in the layers that they lack."""
-        array = np.full((len(values), deepest, *values[0].shape[1:]), np.nan)
-        for row, one in zip(array, values, strict=True):
-            row[: len(one)] = one
-        return array
-
-    return dataset(
-        {
-            **with_ends(
-                "distance", per_layer, padded([one.distances for one in found]),
-                "mean squared Wasserstein-2 distance",
-            ),
-            "theory": Variable(
-                per_layer, padded([one.theory for one in found]),
-                "the same in theory, leading order in 1/d",
-            ),
-            "lemma_2": Variable(
-                per_layer, padded([one.lemma for one in found]), "bound 2n E V of Lemma 2"
-            ),
-            "corollary_3": Variable(
-                per_layer, padded([one.corollary for one in found]), "bound of Corollary 3"
-            ),
-            "alpha": Variable(
-                ("width",), [one.alpha for one in found],
-                "smallest share of the spectrum that occurred",
-            ),
-            **estimated(
-                "plateau", ("width",), [one.plateau for one in found], "mean over the deeper half"
-            ),
-            "largest": Variable((), 2 * (1 - 1 / math.sqrt(n)), "largest possible distance"),
-            **estimated("slope", (), fitted, "slope of the plateau in the width"),
-        },
-        {
-            "width": Variable(("width",), widths, "width"),
-            "layer": Variable(("layer",), np.arange(1, deepest + 1), "layer"),
-        },
-        call,
-        {
-            "batch": n, "chains": [group.chains for group in groups for _ in group.widths],
-            "start": f"shares of 1 and {_SPREAD}",
-        },
-    )  # fmt: skip
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ((ax,),) = axes_of(figure, 1, width=8.4, height=4.8)
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ((ax,),) = pictures.axes_of(figure, 1, width=8.4, height=4.8)
     ax.set_yscale("log")
-    _draw_curves(ax, data)
     layers, largest = data.layer.values, float(data.largest)
+    for index, (width, colour) in enumerate(zip(data.width.values, COLOURS, strict=False)):
+        exponent = math.log10(width)
+        name = f"10^{{{exponent:.0f}}}" if exponent.is_integer() else str(width)
+        values = pictures.curve(data, "distance")[index]
+        pictures.draw_band(ax, layers, values, colour, f"$d = {name}$")
+        ax.plot(layers, data.theory[index], "--", color="black", linewidth=0.8)
+        ax.plot(layers, data.lemma_2[index], ":", color=colour)
+        bound = data.corollary_3.values[index]
+        below = bound < largest
+        ax.plot(layers[below], bound[below], "-.", color=colour)
     ax.axhline(largest, color="grey", linewidth=1)
     ax.annotate(
         "largest possible distance", (layers[-1] / 2, largest), va="top", xytext=(0, -3),
@@ -253,17 +225,3 @@ def _draw(data: xarray.Dataset, figure: Figure) -> None:
         f"Distance of $W H$ from a Gaussian matrix, batch {data.attrs['batch']}:\n"
         "mean over networks, 95 % interval"
     )
-
-
-def _draw_curves(ax: Axes, data: xarray.Dataset) -> None:
-    """Draw distances, theory and bounds, one colour per width."""
-    layers, largest = data.layer.values, float(data.largest)
-    for index, (width, colour) in enumerate(zip(data.width.values, COLOURS, strict=False)):
-        exponent = math.log10(width)
-        name = f"10^{{{exponent:.0f}}}" if exponent.is_integer() else str(width)
-        draw_band(ax, layers, curve(data, "distance")[index], colour, f"$d = {name}$")
-        ax.plot(layers, data.theory[index], "--", color="black", linewidth=0.8)
-        ax.plot(layers, data.lemma_2[index], ":", color=colour)
-        bound = data.corollary_3.values[index]
-        below = bound < largest
-        ax.plot(layers[below], bound[below], "-.", color=colour)

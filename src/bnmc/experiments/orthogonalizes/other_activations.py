@@ -2,99 +2,76 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.data import Variable, curve, dataset, estimated
-from bnmc.experiments.experiment import Experiment, Table, with_parameters
-from bnmc.experiments.orthogonalizes.common import Float64Array, stationary_mean_gap
-from bnmc.experiments.parts import Call, Parts, Store, chosen
-from bnmc.experiments.pictures import axes_of, label_widths, logarithmic
+from bnmc.experiments import kit, pictures
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment
+from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.orthogonalizes.common import stationary_mean_gap
+from bnmc.experiments.runs import Run
+from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, slope
-from bnmc.plot.axes import COLOURS, estimates
+from bnmc.plot.axes import COLOURS
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
-from bnmc.simulation.trajectory import Trajectory
-
-if TYPE_CHECKING:
-    import xarray
-    from matplotlib.figure import Figure
-
-__all__ = [
-    "DEFAULT",
-    "FULL",
-    "PUBLISHED",
-    "Sizes",
-    "experiment",
-    "fig_6",
-    "sigmoid_of_half",
-    "sin_of_half",
-    "tanh_of_half",
-]
-
-
-class Sizes(NamedTuple):
-    """Activations, widths, layers of the average and of the burn-in, and networks per width."""
-
-    activations: tuple[Activation, ...]
-    widths: tuple[int, ...]
-    layers: int
-    chains: int
-
 
 _tanh, _sin, _sigmoid = (
-    Activation.named(one).scalar("float64") for one in ("tanh", "sin", "sigmoid")
+    Activation.named(name).scalar("float64") for name in ("tanh", "sin", "sigmoid")
 )
 
 
 # Rows of the paper have length 1, and rows of this library mean square 1.  With 4 samples, a row x
 # of this library is the row x/2 of the paper.
-def tanh_of_half(x: Any) -> Any:
-    """Return tanh(x/2)."""
+def _tanh_of_half(x: Any) -> Any:
     return _tanh(x / 2)
 
 
-def sin_of_half(x: Any) -> Any:
-    """Return sin(x/2)."""
+def _sin_of_half(x: Any) -> Any:
     return _sin(x / 2)
 
 
-def sigmoid_of_half(x: Any) -> Any:
-    """Return sigmoid(x/2)."""
+def _sigmoid_of_half(x: Any) -> Any:
     return _sigmoid(x / 2)
 
 
 #: The activations of the figure.  Normalization hides the scale of linear and relu networks.
-PUBLISHED = (
-    Activation.named("linear"),
-    Activation.named("relu"),
-    Activation(tanh_of_half, name="tanh(x/2)"),
-    Activation(sin_of_half, name="sin(x/2)"),
-    Activation(sigmoid_of_half, name="sigmoid(x/2)"),
-)
-
-DEFAULT = Sizes(PUBLISHED, (16, 32, 64, 128, 256), 100, 64)
-FULL = Sizes(PUBLISHED, (16, 32, 64, 128, 256, 512, 1024), 1000, 64)
+_OF_HALF = {
+    "tanh(x/2)": Activation(_tanh_of_half, name="tanh(x/2)"),
+    "sin(x/2)": Activation(_sin_of_half, name="sin(x/2)"),
+    "sigmoid(x/2)": Activation(_sigmoid_of_half, name="sigmoid(x/2)"),
+}
 
 #: Batch size of the paper.
 BATCH = 4
 
 
-@with_parameters
-def fig_6(
-    *,
-    full: bool = False,
-    rng: Any = 0,
-    progress: bool | Progress = False,
-    threads: int | None = None,
-    store: Store = None,
-) -> Experiment:
+class Sizes(NamedTuple):
+    """Sizes of the figure.
+
+    activations: activations, built-in or those of the paper
+    layers: layers of the average, after as many of burn-in
+    networks: networks per activation and width
+    """
+
+    activations: tuple[Annotated[str, {"allowed": (*BUILTIN, *_OF_HALF)}], ...] = (
+        "linear", "relu", *_OF_HALF,
+    )  # fmt: skip
+    widths: Integers = (16, 32, 64, 128, 256)
+    layers: int = 100
+    networks: Several = 64
+
+
+@kit.figure(
+    "orthogonalizes-6", Sizes(), widths=(16, 32, 64, 128, 256, 512, 1024), layers=1000
+)  # fmt: skip
+def fig_6(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 6: with other activations the Gram matrix deviates from its mean to order 1/√d.
 
     The paper conjectures that ``L = E‖G − E G‖_F`` under the stationary law falls like 1/√d for any
@@ -129,120 +106,92 @@ def fig_6(
     >>> found = orthogonalizes.fig_6()  # doctest: +SKIP
     >>> found.plot().savefig("fig_6.png")  # doctest: +SKIP
     """
-    call = Call("orthogonalizes-6", full, rng, progress, threads, store)
-    return experiment(chosen(DEFAULT, FULL, full), call)
 
+    def averages(chain: Chain, observable: Any, progress: Progress) -> Float64Array:
+        """Return means over layers after the burn-in, of the networks that lost no sample.
 
-class _Measured(NamedTuple):
-    """By activation and width: L, the mean Gram matrix, and networks that lost no sample."""
+        A sample that is zero in one layer is zero in all later layers, so the last layer suffices.
+        """
+        stationary = simulate(
+            chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.networks,
+            observables=observable, reduce="layer", rng=run.generator, threads=run.threads,
+            progress=progress,
+        )  # fmt: skip
+        last = simulate(chain, 0, initial=stationary.final_state, observables="gram")["gram"][:, -1]
+        alive = (np.einsum("cii->ci", last) > 0.0).all(axis=1)
+        (moments,) = stationary.moments.values()
+        return moments.mean[alive]
 
-    deviations: list[list[Estimate]]
-    means: list[list[Float64Array]]
-    alive: list[list[int]]
+    def deviations(name: str, width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
+        """Return the mean Gram matrix, and the mean distance from it of each network."""
+        chain = Chain(width, BATCH, _OF_HALF.get(name, name), norm="batch-uncentred")
+        grams = averages(chain, "gram", lambda done, total: progress(done, 2 * total))
+        mean = grams.mean(axis=0)
+        around_mean = Distance((mean + mean.T) / 2)
+        return mean, averages(
+            chain, around_mean, lambda done, total: progress(total + done, 2 * total)
+        )
 
-
-def experiment(sizes: Sizes, call: Call) -> Experiment:
-    """Run the experiment with these sizes."""
-    names = [one.name for one in sizes.activations]
-    found = _measure(sizes, call)
-    slopes = [slope(sizes.widths, one) for one in found.deviations]
-    theory = [BATCH * stationary_mean_gap(d, BATCH) for d in sizes.widths]
-    per = ("activation", "width")
-    data = dataset(
-        {
-            **estimated("deviation", per, found.deviations, "mean distance of G from its mean"),
-            **estimated("slope", ("activation",), slopes, "slope of log L in log d"),
-            "linear_theory": Variable(
-                ("width",), theory, "the same for linear networks, leading order"
-            ),
-            "mean_gram": Variable((*per, "sample_i", "sample_j"), found.means, "mean Gram matrix"),
-            "alive": Variable(
-                per, found.alive, "networks that lost no sample; L is their mean",
-                "networks",
-            ),
-        },
-        {
-            "activation": Variable(("activation",), names, "activation", ""),
-            "width": Variable(("width",), list(sizes.widths), "width"),
-        },
-        call,
-        {"batch": BATCH, "chains": sizes.chains, "layers": sizes.layers, "norm": "batch-uncentred"},
+    samples = kit.Axis(range(BATCH), "sample")
+    results = kit.Results(
+        run, activation=sizes.activations, width=sizes.widths, sample_i=samples, sample_j=samples
     )  # fmt: skip
-    table = Table(
-        ("activation", "width", "L", "in theory", "networks"),
-        tuple(
-            (name, d, one, known if name == "linear" else None, one.n)
-            for name, of_widths in zip(names, found.deviations, strict=True)
-            for d, one, known in zip(sizes.widths, of_widths, theory, strict=True)
-        ),
+    per, points = ("activation", "width"), results.points("activation", "width")
+    parts = run.parts(deviations, points, [float(width) for _, width in points])
+    L = {point: Estimate.from_samples(distances) for point, (_, distances) in parts.items()}
+    deviation = results.add("deviation", per, L, "mean distance of G from its mean")
+    slopes = [slope(sizes.widths, of_widths) for of_widths in deviation.values]
+    results.add(
+        "slope", ("activation",), dict(zip(results.points("activation"), slopes, strict=True)),
+        "slope of log L in log d",
+    )  # fmt: skip
+    theory = {width: BATCH * stationary_mean_gap(width, BATCH) for width in sizes.widths}
+    results.add(
+        "linear_theory", ("width",), list(theory.values()),
+        "the same for linear networks, leading order",
+    )  # fmt: skip
+    results.add(
+        "mean_gram", (*per, "sample_i", "sample_j"), kit.entry(parts, 0), "mean Gram matrix"
     )
-    findings = tuple(
+    alive = results.add(
+        "alive", per, {point: estimate.n for point, estimate in L.items()},
+        "networks that lost no sample; L is their mean", "networks",
+    )  # fmt: skip
+    of_linear = {(name, width): theory[width] for name, width in points if name == "linear"}
+    table = kit.table_of({
+        "L": deviation, "in theory": results.column(per, of_linear), "networks": alive,
+    })  # fmt: skip
+    findings = (
         f"{name}: L falls with a slope of {interval(fitted)} in the width; the conjecture is -1/2."
-        for name, fitted in zip(names, slopes, strict=True)
+        for name, fitted in zip(sizes.activations, slopes, strict=True)
     )
-    title = f"Deviation of the Gram matrix from its mean against width, batch {BATCH}"
-    return Experiment(call.name, title, data, table, findings, _draw)
-
-
-def _measure(sizes: Sizes, call: Call) -> _Measured:
-    found = _Measured([], [], [])
-    with call.parts(2 * len(sizes.activations) * sizes.widths) as parts:
-        for activation in sizes.activations:
-            for column in found:
-                column.append([])
-            for d in sizes.widths:
-                chain = Chain(d, BATCH, activation, norm="batch-uncentred")
-                run = _stationary_run(chain, "gram", sizes, call, parts)
-                mean = run.moments["gram"].mean[_without_lost_sample(run)].mean(axis=0)
-                around_mean = Distance((mean + mean.T) / 2)
-                run = _stationary_run(chain, around_mean, sizes, call, parts)
-                alive = _without_lost_sample(run)
-                found.deviations[-1].append(
-                    Estimate.from_samples(run.moments["distance"].mean[alive])
-                )
-                found.means[-1].append(mean)
-                found.alive[-1].append(int(alive.sum()))
-    return found
-
-
-def _stationary_run(
-    chain: Chain, observable: Any, sizes: Sizes, call: Call, parts: Parts
-) -> Trajectory:
-    """Simulate, and average an observable over the layers after the burn-in, for each network."""
-    return parts.run(
-        simulate, chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.chains,
-        observables=observable, reduce="layer", rng=call.generator, threads=call.threads,
+    return results.experiment(
+        f"Deviation of the Gram matrix from its mean against width, batch {BATCH}", table,
+        findings, _draw, batch=BATCH, chains=sizes.networks, layers=sizes.layers,
+        norm="batch-uncentred",
     )  # fmt: skip
 
 
-def _without_lost_sample(run: Trajectory) -> NDArray[np.bool_]:
-    """Return for each network whether all samples are nonzero in the last layer.
-
-    A sample that is zero in one layer is zero in all later layers, so the last layer suffices.
-    """
-    last = simulate(run.chain, 0, initial=run.final_state, observables="gram")["gram"][:, -1]
-    alive: NDArray[np.bool_] = (np.einsum("cii->ci", last) > 0.0).all(axis=1)
-    return alive
-
-
-def _draw(data: xarray.Dataset, figure: Figure) -> None:
-    ((ax,),) = axes_of(figure, 1, width=8.0, height=4.8)
+def _draw(data: Dataset, figure: Drawing) -> None:
+    ((ax,),) = pictures.axes_of(figure, 1, width=8.0, height=4.8)
     widths = data.width.values
     markers = "osv^D"
     for index, name in enumerate(data.activation.values):
-        found = curve(data, "deviation")[index]
+        part = data.sel(activation=name)
         colour = COLOURS[index % len(COLOURS)]
-        label = f"{name}: slope {data.slope.values[index]:.3f}"
-        estimates(ax, widths, *found.T, colour=colour, fmt=markers[index % 5], label=label)
-        guide = found[-1, 0] * np.sqrt(widths[-1] / widths)
+        pictures.points(
+            ax, part, "deviation", "width", colour=colour, fmt=markers[index % 5],
+            label=f"{name}: slope {float(part.slope):.3f}",
+        )  # fmt: skip
+        guide = part.deviation.values[-1] * np.sqrt(widths[-1] / widths)
         ax.plot(widths, guide, color=colour, linewidth=0.8)
     ax.plot([], [], color="grey", linewidth=0.8, label="slope $-1/2$ through the widest")
     if "linear" in data.activation.values:
         ax.plot(
             widths, data.linear_theory, "--", color="black", linewidth=1, label="linear, theory"
         )
-    logarithmic(ax)
-    label_widths(ax, widths)
+    pictures.logarithmic(ax)
+    pictures.label_widths(ax, widths)
     ax.set(ylabel=r"$L = E\,\|G - E\,G\|_F$")
     figure.legend(fontsize="small", loc="outside right center")
     ax.set_title(
