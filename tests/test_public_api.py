@@ -69,7 +69,7 @@ PUBLIC = {
         "Experiment Table describe extras_of names run"
     ),
     "bnmc.experiments.beyond": (
-        "conv edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
+        "conv digits edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
     ),
     "bnmc.experiments.bridging": (
         "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "

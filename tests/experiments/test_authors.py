@@ -20,7 +20,6 @@ from scipy import special
 import bnmc
 from bnmc.experiments import bridging, orthogonalizes, rank_collapse
 from bnmc.experiments.bridging.common import bulk
-from bnmc.experiments.parts import Call
 from bnmc.experiments.pictures import curve
 
 FALSE_ALARM = 1e-6

@@ -91,6 +91,7 @@ FIGURES = {
     "norms": ("beyond.norms", "rank, correlation and gradients over depth, for each norm"),
     "isometry":
         ("beyond.isometry", "isometry gap over depth, norm before and after the activation"),
+    "digits": ("beyond.digits", "handwritten digits converge to the mean field over depth"),
     "conv":
         ("beyond.conv", "rank of convolutional networks over depth, with and without batch norm"),
 }  # fmt: skip

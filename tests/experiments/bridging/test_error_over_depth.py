@@ -6,7 +6,7 @@ from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
 
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import linear_networks
+from bnmc.experiments.bridging import error_over_depth
 
 
 class TestFig1a:
@@ -55,9 +55,9 @@ class TestFig1a:
 def test_the_table_has_layers_1_10_100_and_the_last(monkeypatch):
     """Where these are recorded; else the nearest ones, each once."""
 
-    def errors(case, depth, *, networks, every, rng, **options):
+    def errors(chain, depth, *, chains, every, rng, **options):
         layers = np.append(np.arange(0, depth, every), depth)
-        found = 1.0 + rng.random((networks, len(layers)))
+        found = 1.0 + rng.random((chains, len(layers)))
         return Recorded({"distance": found}, layers)
 
     class Recorded(dict):
@@ -65,7 +65,7 @@ def test_the_table_has_layers_1_10_100_and_the_last(monkeypatch):
             super().__init__(found)
             self.layers = layers
 
-    monkeypatch.setattr(linear_networks, "simulate_errors", errors)
+    monkeypatch.setattr(error_over_depth, "simulate", errors)
     for depth, points, expected in (
         (120, 120, [1, 10, 100, 120]), (120, 4, [0, 90, 120]), (20, 20, [1, 10, 20]),
     ):  # fmt: skip
@@ -73,3 +73,8 @@ def test_the_table_has_layers_1_10_100_and_the_last(monkeypatch):
         assert [row[0] for row in found.table.rows] == expected
         nearest = expected[-2] if depth == 120 else 20
         assert f"at layer {nearest} (r.m.s.)" in found.findings[1]
+
+
+def test_networks_start_at_the_fixed_point_without_normalization():
+    x = error_over_depth._orthogonal_samples(np.random.default_rng(0))
+    np.testing.assert_allclose(x.T @ x / len(x), np.eye(5), atol=1e-14)

@@ -1,18 +1,18 @@
-"""``bnmc demo``: a demonstration with handwritten digits, and Fig. 1a of *On bridging …*."""
+"""``bnmc demo``: two figures, of handwritten digits and Fig. 1a of *On bridging …*."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
+from bnmc.cli.commands.figure import report_of
 
 if TYPE_CHECKING:
-    from bnmc.experiments.demonstration import DigitRuns, LinearRuns
+    from bnmc.experiments import Experiment
 
 
 @command()
@@ -34,84 +34,38 @@ def demo(
 ) -> Report:
     """Simulate handwritten digits until the fixed point.
 
-    The first table shows the distance of their Gram matrix from the fixed point of the mean field.
-    The second table is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv 2205.13076: the error of the
-    mean field with and without normalization, for linear networks of width 1000 with 5 orthogonal
-    samples.
+    The first table shows the distance of their Gram matrix from the fixed point of the mean field:
+    bnmc figure digits. The second table is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv
+    2205.13076, bnmc figure bridging-1a: the error of the mean field with and without normalization,
+    for linear networks of width 1000 with 5 orthogonal samples.
 
     Example: bnmc demo --depth 200 --plot digits.png
     """
     from bnmc._support.arguments import integer
     from bnmc._support.workers import thread_count
-    from bnmc.experiments.demonstration import draw, simulate_digits, simulate_linear
+    from bnmc.experiments import beyond, bridging
 
-    depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=1)
+    depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=2)
     count, begun = thread_count(threads), time.perf_counter()
-    digits = simulate_digits(seed, threads=threads, progress=progress)
-    comparison = simulate_linear(depth, chains, seed, threads=threads, progress=progress)
-    document = {
-        "digits": {name: run.to_dict() for name, run in digits.runs.items()},
-        "linear": {
-            "batch": comparison.normalised.to_dict(), "none": comparison.vanilla.to_dict()
-        },
-    }  # fmt: skip
+    shared: dict[str, Any] = {"rng": seed, "threads": threads, "progress": progress}
+    figures = (
+        beyond.digits(**shared),
+        bridging.fig_1a(depth=depth, networks=chains, vanilla=5 * chains, **shared),
+    )
     repeat = {"threads": count, "seconds": round(time.perf_counter() - begun, 3)}
-    text = [*_text_of_digits(digits), *_text_of_comparison(comparison)]
-    return Report(document, text, lambda: draw(digits, comparison), repeat=repeat)
+    document = {figure.name: figure.to_dict() for figure in figures}
+    first, second = (report_of(figure).text for figure in figures)
+    text = [*first, "", *second, ""]
+    return Report(document, text, lambda: _beside(*figures), repeat=repeat)
 
 
-def _text_of_digits(digits: DigitRuns) -> list[object]:
-    runs = digits.runs
-    some = next(iter(runs.values()))
-    heads = ["layer"]
-    for name in runs:
-        heads += [f"{name}: ‖G − G*‖", "orthogonality gap"]
-    tables = [run.table() for run in runs.values()]
-    rows = [
-        [parts[0][0], *(cell for part in parts for cell in part[1:])]
-        for parts in zip(*(table.rows for table in tables), strict=True)
-    ]
-    factors = ", ".join(f"{star.rate:.3f} ({name})" for name, star in digits.fixed_points.items())
-    return [
-        f"{some.chain.batch} handwritten digits through {some.chains} random networks of width "
-        f"{some.chain.width} with batch normalization\n",
-        Table(heads, rows),
-        f"\nThe mean field predicts that the distance shrinks by the factor {factors} per layer\n"
-        "until it reaches the size of the fluctuations at finite width.\n",
-    ]
+def _beside(*figures: Experiment) -> Any:
+    """Draw figures beside each other."""
+    from bnmc._support.extras import import_extra
 
-
-def _text_of_comparison(comparison: LinearRuns) -> list[object]:
-    import numpy as np
-
-    from bnmc.estimate.estimate import with_error
-    from bnmc.experiments.bridging.linear_networks import equation_6
-    from bnmc.random_matrix import vanilla_deviation
-
-    normalised, vanilla = comparison.normalised, comparison.vanilla
-    chain, layers = vanilla.chain, vanilla.layers
-    squares = np.square(vanilla["distance"])
-    rms = np.sqrt(squares.mean(axis=0))
-    rms_error = squares.std(axis=0, ddof=1) / np.sqrt(vanilla.chains) / (2 * rms)
-    exact = np.sqrt(vanilla_deviation(chain.width, chain.batch, layers))
-    growth = equation_6(chain.width, layers)
-    heads = ["layer", "batch norm", "no norm", "no norm r.m.s.", "exact r.m.s.", "exp(layer/width)"]
-    rows = []
-    for with_norm, without in zip(normalised.table().rows, vanilla.table().rows, strict=True):
-        row = int(np.flatnonzero(layers == int(without[0]))[0])
-        rows.append(
-            [
-                *(*with_norm, without[1], with_error(float(rms[row]), float(rms_error[row]))),
-                *(f"{exact[row]:.4f}", f"{growth[row]:.3f}"),
-            ]
-        )
-    means = [run.mean("distance") for run in (vanilla, normalised)]
-    grown = [float(mean[-1] / mean[0]) for mean in means]
-    return [
-        f"Error of the mean field, ‖G − G*‖: linear, {chain.batch} samples, width {chain.width}, "
-        f"{normalised.chains} networks with batch\nnormalization, {vanilla.chains} without\n",
-        Table(heads, rows),
-        f"\nFrom layer {layers[0]} to {layers[-1]} the error grew by the factor {grown[0]:.1f} "
-        f"without normalization and {grown[1]:.1f} with it.\nWithout normalization, a few networks "
-        "make up the mean square, so an ensemble underestimates the exact value.\n",
-    ]
+    made = import_extra("matplotlib.figure", "plot").Figure(
+        (7.0 * len(figures), 5.2), dpi=150, layout="constrained"
+    )
+    for part, figure in zip(made.subfigures(1, len(figures)), figures, strict=True):
+        figure.plot(part)
+    return made

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.convolutions import conv
+from bnmc.experiments.beyond.digits_over_depth import digits
 from bnmc.experiments.beyond.estimated_rates import rates
 from bnmc.experiments.beyond.isometry_over_depth import isometry
 from bnmc.experiments.beyond.large_sizes import scale
@@ -19,6 +20,7 @@ from bnmc.experiments.beyond.stability import stability_atlas
 
 __all__ = [
     "conv",
+    "digits",
     "edge_of_chaos_diagram",
     "gap",
     "isometry",

@@ -9,17 +9,23 @@ from numpy.typing import NDArray
 
 from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
+from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.bridging import linear_networks
-from bnmc.experiments.bridging.linear_networks import BATCH, WIDTH
+from bnmc.experiments.bridging.linear_networks import stationary_linear
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import interval, rms
+from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS, band
 from bnmc.random_matrix import vanilla_deviation
+from bnmc.simulation.observables import Distance
+from bnmc.simulation.run import simulate
+
+#: Width and batch size of the paper.
+WIDTH, BATCH = 1000, 5
 
 
 class Sizes(NamedTuple):
@@ -72,16 +78,19 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     >>> dict(found.data.sizes)  # doctest: +SKIP
     {'norm': 2, 'layer': 201}
     """
-    inputs = linear_networks.orthogonal_samples(run.generator)
-    cases = linear_networks.linear_cases()
+    inputs = _orthogonal_samples(run.generator)
+    normalised = Chain.bn_mlp(WIDTH, BATCH, "linear")
+    chains = {"batch": normalised, "none": Chain.vanilla(WIDTH, BATCH)}
+    # Without normalization every Gram matrix is a fixed point; the networks start at the identity.
+    stars = {"batch": MeanField(normalised).fixed_point().gram, "none": np.eye(BATCH)}
     counts = {"batch": sizes.networks, "none": sizes.vanilla}
 
     def distances(norm: str, progress: Progress) -> tuple[Float64Array, NDArray[np.int64]]:
         """Return the error of each network, (networks, layers), and the layers."""
-        recorded = linear_networks.simulate_errors(
-            cases[norm], sizes.depth, networks=counts[norm], inputs=inputs,
-            every=max(1, sizes.depth // sizes.points), rng=run.generator, threads=run.threads,
-            progress=progress,
+        recorded = simulate(
+            chains[norm], sizes.depth, chains=counts[norm], initial=inputs, burn_in=1,
+            every=max(1, sizes.depth // sizes.points), rng=run.generator,
+            observables=Distance(stars[norm]), threads=run.threads, progress=progress,
         )  # fmt: skip
         return recorded["distance"], recorded.layers
 
@@ -102,7 +111,7 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
         for layer, column in zip(layers, values.T, strict=True)
     }
     results.add("rms", both, squares, "root mean square error", unit)
-    plateau = float(np.sqrt(linear_networks.stationary_linear(WIDTH, BATCH)))
+    plateau = float(np.sqrt(stationary_linear(WIDTH, BATCH)))
     exact = np.sqrt(vanilla_deviation(WIDTH, BATCH, layers))
     results.add(
         "exact", both, {("batch",): np.full(len(layers), plateau), ("none",): exact},
@@ -111,7 +120,7 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     late = np.square(errors["batch",][:, layers >= sizes.depth // 2])
     deep = rms(np.sqrt(late.mean(axis=1)))
     results.add("level", (), {(): deep}, "r.m.s. error of deep layers with batch norm", unit)
-    growth = linear_networks.equation_6(WIDTH, layers)
+    growth = np.exp(layers / WIDTH)
     results.add(
         "equation_6", ("layer",), np.sqrt(BATCH * (BATCH + 2) / 3) * growth,
         "eq. (6), in scale with the exact", unit,
@@ -149,6 +158,13 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
         findings, _draw, width=WIDTH, batch=BATCH, activation="linear",
         networks=[sizes.networks, sizes.vanilla], initial="orthogonal samples",
     )  # fmt: skip
+
+
+def _orthogonal_samples(generator: np.random.Generator) -> Float64Array:
+    """Draw orthogonal inputs of shape (WIDTH, BATCH) whose Gram matrix is the identity."""
+    basis = np.linalg.qr(generator.standard_normal((WIDTH, BATCH)))[0]
+    samples: Float64Array = basis * np.sqrt(WIDTH)
+    return samples
 
 
 def _grown(values: Float64Array) -> float:
