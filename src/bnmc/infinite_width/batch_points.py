@@ -56,12 +56,7 @@ from scipy.stats import qmc
 
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.batch_integrals import (
-    BatchLaw,
-    Homogeneous,
-    joint_factor,
-    seen_tangents,
-)
+from bnmc.infinite_width.batch_integrals import BatchLaw, Homogeneous, joint_factor, seen_tangents
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Points whose rows are computed at once: arrays stay in the cache, and BLAS starts no threads.

@@ -12,11 +12,7 @@ from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
-from bnmc.chain.activations import (
-    Activation,
-    as_activation,
-    require_derivative,
-)
+from bnmc.chain.activations import Activation, as_activation, require_derivative
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, Linear, RowMap

@@ -14,20 +14,9 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.mean_field.correlation.fixed_points import (
-    CorrelationPoint,
-    VariancePoint,
-    attractor,
-    correlation_points,
-    variance_points,
-)
+from bnmc.mean_field.correlation import fixed_points
 from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
-from bnmc.mean_field.correlation.layer import (
-    LevelMap,
-    PairLayer,
-    level_map,
-    pair_layer,
-)
+from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, level_map, pair_layer
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
 
@@ -245,7 +234,7 @@ class CorrelationMap:
             slope, error = at.integrated.slope(c)
         return self._accurate(slope, error, rtol)
 
-    def variance_fixed_points(self) -> tuple[VariancePoint, ...]:
+    def variance_fixed_points(self) -> tuple[fixed_points.VariancePoint, ...]:
         """Fixed points q* of the variance map, by increasing variance.
 
         Returns
@@ -267,11 +256,11 @@ class CorrelationMap:
         >>> [(round(point.variance, 6), point.stable) for point in points]
         [(0.0, False), (0.286894, True)]
         """
-        return variance_points(self._layer)
+        return fixed_points.variance_points(self._layer)
 
     def fixed_points(
         self, *, variance: float | None = None, tolerance: float = 1e-9, rtol: float = 1e-6
-    ) -> tuple[CorrelationPoint, ...]:
+    ) -> tuple[fixed_points.CorrelationPoint, ...]:
         """Fixed points c* of the correlation map, by increasing correlation.
 
         Parameters
@@ -315,7 +304,7 @@ class CorrelationMap:
             name, allowed = self._layer.function.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
-        points = correlation_points(at, tolerance)
+        points = fixed_points.correlation_points(at, tolerance)
         worst = max(point.error for point in points)
         rtol = real("rtol", rtol, above=0.0)
         return within(points, worst, rtol, "fixed point of the correlation")
@@ -370,7 +359,7 @@ class CorrelationMap:
         """
         start = real("start", start, above=0.0)
         tolerance = real("tolerance", tolerance, low=0.0)
-        variance = attractor(self._layer, start)
+        variance = fixed_points.attractor(self._layer, start)
         phase, worst = phase_of(self._layer, variance, tolerance)
         return within(phase, worst, real("rtol", rtol, above=0.0), "phase")
 
@@ -440,7 +429,7 @@ class CorrelationMap:
         if variance is not None:
             q = real("variance", variance, above=0.0)
         else:
-            q = attractor(self._layer, 1.0)
+            q = fixed_points.attractor(self._layer, 1.0)
             if not 0.0 < q < math.inf:
                 allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
                 raise ArgumentError("variance", variance, allowed)

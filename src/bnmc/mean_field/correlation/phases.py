@@ -23,19 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import real, real_numbers
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.correlation.fixed_points import (
-    SMALLEST,
-    correlation_points,
-    depth_scale,
-    gradient_at_zero,
-    variance_roots,
-)
-from bnmc.mean_field.correlation.gaussian_moments import (
-    ActivationLike,
-    Moments,
-    moments,
-    rough_moments,
-)
+from bnmc.mean_field.correlation import fixed_points, gaussian_moments
 from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map, pair_layer
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 
@@ -88,12 +76,12 @@ class Phase:
     @property
     def variance_depth(self) -> float:
         """Depth scale ξ_q = −1/ln|dq_new/dq| of the variance, in layers."""
-        return depth_scale(self.variance_rate)
+        return fixed_points.depth_scale(self.variance_rate)
 
     @property
     def correlation_depth(self) -> float:
         """Depth scale ξ_c = −1/ln|Φ′(c*)| of correlations, in layers; ``inf`` on the edge."""
-        return depth_scale(self.correlation_rate)
+        return fixed_points.depth_scale(self.correlation_rate)
 
     @property
     def gradient_depth(self) -> float:
@@ -150,7 +138,7 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
     if at.is_identity:
         correlation, rate = None, 1.0
     elif gradient > 1.0 + tolerance:
-        points = correlation_points(at, tolerance)
+        points = fixed_points.correlation_points(at, tolerance)
         inner = next(point for point in points if point.stable)
         correlation, rate, error = inner.correlation, inner.slope, inner.error
     gradient_error = _gradient_error(layer, level, variance)
@@ -188,7 +176,7 @@ def _gradient_error(layer: PairLayer, level: VarianceLevel, variance: float) -> 
 
 def _degenerate(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:
     """Return the phase of a network whose variance tends to 0 or to infinity."""
-    probe = SMALLEST if variance == 0.0 else _LARGE
+    probe = fixed_points.SMALLEST if variance == 0.0 else _LARGE
     if layer.is_scale_free:
         gradient, rate, error = layer.scale_rate, layer.scale_rate, 4.0 * EPSILON
     else:
@@ -215,7 +203,7 @@ def _limits(layer: PairLayer, probe: float) -> tuple[float, float, float]:
     level = layer.rough_level(probe)
     rate = level.following / probe
     if probe < 1.0:
-        limit, error = gradient_at_zero(layer.function)
+        limit, error = fixed_points.gradient_at_zero(layer.function)
         share = layer.weight_variance * level.factor * level.inner.variance / probe
         gradient = layer.skip**2 * level.stream / probe + share * limit
         return gradient, gradient, error
@@ -295,7 +283,7 @@ class _Point(NamedTuple):
 
 
 def edge_of_chaos(
-    activation: ActivationLike,
+    activation: gaussian_moments.ActivationLike,
     bias_variance: ArrayLike = 0.0,
     *,
     norm: str | Norm = "none",
@@ -348,7 +336,7 @@ def edge_of_chaos(
     layer = pair_layer(activation, norm, order)
     biases = real_numbers("bias_variance", bias_variance, low=0)
     rtol = real("rtol", rtol, above=0.0)
-    if math.isinf(rough_moments(layer.function, 1.0).gradient):
+    if math.isinf(gaussian_moments.rough_moments(layer.function, 1.0).gradient):
         hint = "it jumps, so every network is chaotic"
         raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
     points = [_point(layer, float(bias)) for bias in biases.reshape(-1)]
@@ -360,7 +348,7 @@ def edge_of_chaos(
     return within(edge, float(np.max(edge.error, initial=0.0)), rtol, "edge")
 
 
-def _curve(layer: PairLayer, at: Moments) -> tuple[float, float]:
+def _curve(layer: PairLayer, at: gaussian_moments.Moments) -> tuple[float, float]:
     """Return σ_w² and σ_b² at the point of the curve with the parameter q; NaN if there is none."""
     if not math.isfinite(at.square) or at.gradient == 0.0:
         return math.nan, math.nan
@@ -372,7 +360,7 @@ def _curve(layer: PairLayer, at: Moments) -> tuple[float, float]:
 
 def _rough_bias(layer: PairLayer, variance: float) -> float:
     """Return σ_b² of the curve without errors."""
-    return _curve(layer, rough_moments(layer.function, variance))[1]
+    return _curve(layer, gaussian_moments.rough_moments(layer.function, variance))[1]
 
 
 def _point(layer: PairLayer, bias: float) -> _Point:
@@ -384,9 +372,10 @@ def _point(layer: PairLayer, bias: float) -> _Point:
             raise _no_edge(layer, bias, "of a homogeneous activation is a single point, at 0")
         return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
     # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
-    smallest = SMALLEST if bias > 0.0 else _SMALLEST_ROOT
+    smallest = fixed_points.SMALLEST if bias > 0.0 else _SMALLEST_ROOT
     points = [
-        _at(layer, q) for q in variance_roots(lambda q: _rough_bias(layer, q) - bias, smallest)
+        _at(layer, q)
+        for q in fixed_points.variance_roots(lambda q: _rough_bias(layer, q) - bias, smallest)
     ]
     if bias == 0.0 and layer.norm == "none":
         points = _with_zero(layer, points)
@@ -398,7 +387,7 @@ def _point(layer: PairLayer, bias: float) -> _Point:
 
 def _on_line(layer: PairLayer, bias: float) -> _Point:
     """Return the edge with a norm before σ, where the variance in σ is 1."""
-    at = moments(layer.function, 1.0)
+    at = gaussian_moments.moments(layer.function, 1.0)
     gap = at.gradient - at.square
     noise = at.gradient_error * at.gradient + at.error * at.square
     if bias == 0.0 or gap <= noise:
@@ -411,10 +400,10 @@ def _on_line(layer: PairLayer, bias: float) -> _Point:
 
 def _at(layer: PairLayer, variance: float) -> _Point:
     """Return the point of the curve with the parameter q."""
-    at = moments(layer.function, variance)
+    at = gaussian_moments.moments(layer.function, variance)
     weight, bias = _curve(layer, at)
     step = _STEP * variance
-    later, moved = _curve(layer, rough_moments(layer.function, variance + step))
+    later, moved = _curve(layer, gaussian_moments.rough_moments(layer.function, variance + step))
     spread = 3.0 * at.error + at.gradient_error
     noise = (variance - bias) * spread + 4.0 * EPSILON * variance
     steepness = abs(moved - _rough_bias(layer, variance)) / step
@@ -426,9 +415,10 @@ def _at(layer: PairLayer, variance: float) -> _Point:
 
 def _with_zero(layer: PairLayer, points: list[_Point]) -> list[_Point]:
     """Add the limit q → 0 to the points without bias, if σ(0) = 0 and σ′(0) is not 0."""
-    least = rough_moments(layer.function, SMALLEST)
-    limit, error = gradient_at_zero(layer.function)
-    if not abs(least.square - SMALLEST * limit) <= 1e-3 * SMALLEST * limit:
+    smallest = fixed_points.SMALLEST
+    least = gaussian_moments.rough_moments(layer.function, smallest)
+    limit, error = fixed_points.gradient_at_zero(layer.function)
+    if not abs(least.square - smallest * limit) <= 1e-3 * smallest * limit:
         return points
     # The slope is 1 there.  The variance decreases if the curve leaves upwards.
     falls = _rough_bias(layer, _SMALLEST_ROOT) >= 0.0

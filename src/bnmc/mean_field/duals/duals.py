@@ -13,11 +13,7 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import broadcast, real, real_numbers
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.homogeneity import homogeneous_slopes
-from bnmc.errors import (
-    ArgumentError,
-    NonFiniteError,
-    UnknownNameError,
-)
+from bnmc.errors import ArgumentError, NonFiniteError, UnknownNameError
 from bnmc.mean_field.duals.closed_forms import (
     CLOSED_FORMS,
     ClosedForm,

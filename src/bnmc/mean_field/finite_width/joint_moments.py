@@ -39,13 +39,7 @@ from bnmc.mean_field.finite_width.transforms import (
     transformed_moments,
     transformed_pairs,
 )
-from bnmc.mean_field.fixed_point.expectations import (
-    AngleNodes,
-    Turned,
-    angle_nodes,
-    resolved,
-    singular_angles,
-)
+from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.deviation import range_of
@@ -404,7 +398,7 @@ def uncentred_moments(
     UnresolvedError
         If the activation cannot be resolved.
     """
-    sigma = resolved(activation, batch, wider=True)
+    sigma = expectations.resolved(activation, batch, wider=True)
     kinks = sigma.profile.kinks
     large = batch >= LEAST_BATCH
     orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
@@ -420,7 +414,7 @@ def uncentred_moments(
         if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
         given = [
-            _moments_given(Turned(sigma.profile, angle, sigma.edge), batch, order)
+            _moments_given(expectations.Turned(sigma.profile, angle, sigma.edge), batch, order)
             for angle in nodes.angle.tolist()
         ]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
@@ -431,18 +425,18 @@ def uncentred_moments(
 
 def angle_rule(
     batch: int, point: SymmetricFixedPoint, kinks: FloatArray, edge: float, order: int
-) -> AngleNodes:
+) -> expectations.AngleNodes:
     """Return the rule for ψ."""
     stretch = math.sqrt((1.0 / (1.0 - point.c) - 1.0) + 1.0 / batch)
     if edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
         limit = reach(batch)
     else:
         limit = math.sqrt(-batch * math.expm1(-2.0 * _CUT / (batch - 2)))
-    ends = singular_angles(kinks, batch)
-    return angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
+    ends = expectations.singular_angles(kinks, batch)
+    return expectations.angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
-def _moments_given(function: Turned, batch: int, order: int) -> _JointMoments:
+def _moments_given(function: expectations.Turned, batch: int, order: int) -> _JointMoments:
     """Return the joint moments given ψ."""
     panels = function.panels
     if batch >= LEAST_BATCH:

@@ -50,11 +50,7 @@ from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
 from bnmc.mean_field.correlation.gaussian_moments import normal_panels
 from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map
 from bnmc.mean_field.correlation.phases import Phase
-from bnmc.mean_field.finite_width.joint_moments import (
-    joint_moments,
-    odd_moments,
-    uncentred_moments,
-)
+from bnmc.mean_field.finite_width.joint_moments import joint_moments, odd_moments, uncentred_moments
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, stationary
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments

@@ -31,19 +31,13 @@ from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.quadrature import panels
 from bnmc.mean_field.quadrature.deviation import (
     Deviation,
     InfiniteMomentError,
     density,
     deviation,
     range_of,
-)
-from bnmc.mean_field.quadrature.panels import (
-    Table,
-    power_of_cosine,
-    root_panels,
-    subdivided,
-    tabulate,
 )
 from bnmc.mean_field.quadrature.profile import Profile, Singularity, profile
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
@@ -285,7 +279,7 @@ class AngleNodes(NamedTuple):
         return float(self.weight @ values)
 
 
-def table_nodes(table: Table, batch: float, stretch: float) -> AngleNodes:
+def table_nodes(table: panels.Table, batch: float, stretch: float) -> AngleNodes:
     """Return the rule for a batch size, a stretch, and functions of ψ in a table."""
     return angle_nodes(
         table.edges[1:-1], batch, stretch, reach(batch), order=_ANGLE_ORDER, widest=_WIDEST_ANGLE
@@ -327,16 +321,16 @@ def angle_nodes(
     between = v(0.25 * steps * (1.0 / stretch if stretch > 1.0 else 1.0))
     inner = np.concatenate([crossings, between, -between])
     edges = np.sort(np.array([-last, *inner[np.abs(inner) < last], last]))
-    edges = subdivided(edges, widest)
+    edges = panels.subdivided(edges, widest)
     # Functions of ψ may have square roots at the ends of panels.
-    point, weight = root_panels(edges, order)
+    point, weight = panels.root_panels(edges, order)
     if batch == math.inf:
         t, zeta, cosine = point, point, np.ones_like(point)
         weight *= np.exp(-0.5 * point**2)
     else:
         angle = point / root
         t, zeta, cosine = root * np.tan(angle), root * np.sin(angle), np.cos(angle)
-        weight *= power_of_cosine(angle, batch - 2.0)
+        weight *= panels.power_of_cosine(angle, batch - 2.0)
     weight /= weight.sum()
     return AngleNodes(batch, stretch, np.arctan(stretch * t), zeta, cosine, weight)
 
@@ -426,7 +420,7 @@ class Turned:
     def panels(self) -> FloatArray:
         """Panels on which the function is smooth."""
         inner = np.array([-self.edge, *self._inside(self.sigma.breaks), self.edge])
-        return subdivided(inner, _WIDEST_PANEL)
+        return panels.subdivided(inner, _WIDEST_PANEL)
 
     def _inside(self, points: FloatArray) -> FloatArray:
         """Return those x in the interval at which sin ψ + cos ψ x is one of the points."""
@@ -445,8 +439,8 @@ class _AngleTables(NamedTuple):
         The panels of σ, and what is known about its gradient and deviation.
     """
 
-    fine: Table
-    coarse: Table
+    fine: panels.Table
+    coarse: panels.Table
     sigma: Resolved
 
 
@@ -468,18 +462,18 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
         )
 
     tolerance = _NO_GRADIENT if sigma.gradient.explodes else _TOLERANCE
-    fine = tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
+    fine = panels.tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
     coarse = fine.on_same_panels(columns(_COARSE_ORDER), _COARSE_ORDER)
     return _AngleTables(fine, coarse, sigma)
 
 
 def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[float]:
     """Return the columns of the table at one angle."""
-    panels = function.panels
+    edges = function.panels
     if batch == math.inf:
-        rule = normal_rule(function, panels, order)
+        rule = normal_rule(function, edges, order)
     else:
-        rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), panels, order)
+        rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), edges, order)
     e, m = 1.0 / batch, moments(rule, batch)
     along, along2 = (
         (m.mean * by_mean + e * alone) / (1.0 - e) + cross

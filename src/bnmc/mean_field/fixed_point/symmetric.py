@@ -27,13 +27,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import SYMMETRIC_FIXED_POINT, require
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.fixed_point.expectations import (
-    Gradient,
-    quadrature_errors_as_arguments,
-    resolved,
-    rounding_error,
-    value_errors,
-)
+from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
 from bnmc.mean_field.fixed_point.uncentred import uncentred
 from bnmc.mean_field.float64 import FloatArray, within
@@ -100,7 +94,7 @@ def fixed_point_of_batch(
     ArgumentError
         If the activation has no such fixed point, or quadrature cannot resolve it.
     """
-    with quadrature_errors_as_arguments(activation):
+    with expectations.quadrature_errors_as_arguments(activation):
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
     names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
     errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
@@ -126,10 +120,14 @@ def _fine_and_coarse(
     """
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
-    sigma = resolved(activation, dimension)
+    sigma = expectations.resolved(activation, dimension)
     if not centres and not is_odd(activation, sigma.profile.breaks):
         fine, coarse, sigma = uncentred(activation, batch)
-        return fine, coarse, value_errors(fine, sigma, batch, centred=False, isotropic=False)
+        return (
+            fine,
+            coarse,
+            expectations.value_errors(fine, sigma, batch, centred=False, isotropic=False),
+        )
     solve = centred if centres else odd
     rules = [
         normal_rule(activation, sigma.profile.breaks, order)
@@ -138,7 +136,11 @@ def _fine_and_coarse(
         for order in (_ORDER, _COARSE_ORDER)
     ]
     fine, coarse = (solve(activation, batch, rule, sigma.gradient) for rule in rules)
-    return fine, coarse, value_errors(fine, sigma, batch, centred=centres, isotropic=True)
+    return (
+        fine,
+        coarse,
+        expectations.value_errors(fine, sigma, batch, centred=centres, isotropic=True),
+    )
 
 
 def _difference(fine: complex, coarse: complex) -> float:
@@ -162,7 +164,7 @@ def is_odd(function: Function, breaks: FloatArray) -> bool:
 
 
 def centred(
-    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
+    activation: Activation, batch: float, rule: SphereRule, gradient: expectations.Gradient
 ) -> SymmetricFixedPoint:
     """Return the fixed point under a centring norm.
 
@@ -204,7 +206,7 @@ def centred(
         else (alone + e * pair) / (mu * (1.0 - 3.0 * e)),
         cross_batch=m.mean**2,
         cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
-        error=rounding_error(mu, b),
+        error=expectations.rounding_error(mu, b),
         jacobians=_centred_jacobians(m, batch, eigenvalues),
     )
 
@@ -227,7 +229,7 @@ def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[
 
 
 def odd(
-    activation: Activation, batch: float, rule: SphereRule, gradient: Gradient
+    activation: Activation, batch: float, rule: SphereRule, gradient: expectations.Gradient
 ) -> SymmetricFixedPoint:
     """Return the fixed point of an odd σ under a norm that does not centre.
 
@@ -249,7 +251,7 @@ def odd(
         backward_rate=math.inf if gradient.explodes else slopes / (b * (1.0 - 2.0 * e)),
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
-        error=rounding_error(b, b),
+        error=expectations.rounding_error(b, b),
         jacobians=_odd_jacobians(batch, *eigenvalues),
     )
 

@@ -36,23 +36,10 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.fixed_point.expectations import (
-    AngleColumns,
-    AngleNodes,
-    Resolved,
-    angle_tables,
-    rounding_error,
-    table_nodes,
-)
+from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import (
-    Table,
-    coordinate_rule,
-    gauss_legendre,
-    panel_points,
-    root_panels,
-)
+from bnmc.mean_field.quadrature import panels
 from bnmc.mean_field.roots import roots
 
 # Nodes per panel of the integrals between two batches, for the fine and the coarse result.
@@ -71,7 +58,7 @@ _ZERO_MEAN = 1e-13
 
 def uncentred(
     activation: Activation, batch: float
-) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint, Resolved]:
+) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint, expectations.Resolved]:
     """Return the fixed point from a fine and a coarse quadrature, and what is known about σ.
 
     `error` is only that of rounding.
@@ -93,7 +80,7 @@ def uncentred(
     ArgumentError
         If G* is singular.
     """
-    fine, coarse, sigma = angle_tables(activation, batch)
+    fine, coarse, sigma = expectations.angle_tables(activation, batch)
     points = [
         [
             _fixed_point(table, batch, stretch, sigma.gradient.explodes, order)
@@ -113,18 +100,18 @@ def uncentred(
     return best, min(points[1], key=lambda point: abs(point.c - best.c)), sigma
 
 
-def _stretches(table: Table, batch: float) -> list[float]:
+def _stretches(table: panels.Table, batch: float) -> list[float]:
     """Return the stretches of all fixed points.
 
     At a fixed point 1 − c = E|Pσ|² / ((n−1) E σ₁²), with P the projector orthogonal to 1.
     """
-    middle = AngleColumns(*table(np.zeros(1))[:, 0])
+    middle = expectations.AngleColumns(*table(np.zeros(1))[:, 0])
     if batch == math.inf and abs(middle.mean) <= _ZERO_MEAN * math.sqrt(middle.square):
         return [0.0]
     sides = _columns(table, "square", "spread")
 
     def excess(log_stretch: float) -> float:
-        nodes = table_nodes(sides, batch, math.exp(log_stretch))
+        nodes = expectations.table_nodes(sides, batch, math.exp(log_stretch))
         square, spread = map(nodes.mean, sides(nodes.angle))
         # σ may be 0 at all nodes of an extreme stretch.
         return spread / square - nodes.g1 if square > 0.0 else -1.0
@@ -135,11 +122,11 @@ def _stretches(table: Table, batch: float) -> list[float]:
 
 
 def _fixed_point(
-    table: Table, batch: float, stretch: float, explodes: bool, cross_order: int
+    table: panels.Table, batch: float, stretch: float, explodes: bool, cross_order: int
 ) -> SymmetricFixedPoint:
     """Return the fixed point with a given stretch; `cross_order` is for `cross_batch`."""
-    nodes = table_nodes(table, batch, stretch)
-    columns = AngleColumns(*table(nodes.angle))
+    nodes = expectations.table_nodes(table, batch, stretch)
+    columns = expectations.AngleColumns(*table(nodes.angle))
     square, spread = nodes.mean(columns.square), nodes.mean(columns.spread)
     jacobians, eigenvalues = _jacobians(nodes, columns)
     if stretch == 0.0:
@@ -156,18 +143,18 @@ def _fixed_point(
         backward_rate=math.inf if explodes else _backward_rate(nodes, columns),
         cross_batch=cross,
         cross_batch_rate=cross_rate,
-        error=rounding_error(spread, square),
+        error=expectations.rounding_error(spread, square),
         jacobians=jacobians,
     )
 
 
-def _columns(table: Table, *names: str) -> Table:
+def _columns(table: panels.Table, *names: str) -> panels.Table:
     """Return the table of some of the columns."""
-    return table.columns([AngleColumns._fields.index(name) for name in names])
+    return table.columns([expectations.AngleColumns._fields.index(name) for name in names])
 
 
 def _jacobians(
-    nodes: AngleNodes, columns: AngleColumns[FloatArray]
+    nodes: expectations.AngleNodes, columns: expectations.AngleColumns[FloatArray]
 ) -> tuple[tuple[FloatArray, ...], tuple[complex, ...]]:
     """Return the Jacobian in each sector, for finite n, and its distinct eigenvalues.
 
@@ -218,7 +205,9 @@ def _jacobians(
     return tuple(jacobians), tuple(eigenvalues)
 
 
-def _backward_rate(nodes: AngleNodes, columns: AngleColumns[FloatArray]) -> float:
+def _backward_rate(
+    nodes: expectations.AngleNodes, columns: expectations.AngleColumns[FloatArray]
+) -> float:
     """Return the growth per layer of the covariance of the gradient within a batch.
 
     That covariance has the form p₀ 11ᵀ/n + p₁ P, with P the projector orthogonal to 1.  A layer
@@ -227,7 +216,7 @@ def _backward_rate(nodes: AngleNodes, columns: AngleColumns[FloatArray]) -> floa
     e = 1.0 / nodes.batch
     weight = nodes.weight / nodes.cosine**2
     weight /= (1.0 - 2.0 * e) * nodes.mean(columns.spread)
-    mean = AngleColumns(*(float(column @ weight) for column in columns))
+    mean = expectations.AngleColumns(*(float(column @ weight) for column in columns))
     to_one = np.array([mean.one_pair, mean.ones - mean.one_pair])
     to_rest = np.array([mean.trace_pair, mean.trace - mean.trace_pair]) - to_one * e / (1.0 - e)
     return float(np.linalg.eigvals(np.stack([to_one, to_rest])).real.max())
@@ -250,7 +239,7 @@ _MOST_STEPS = 100
 
 
 def cross_batch(
-    table: Table, batch: float, stretch: float, mu: float, order: int
+    table: panels.Table, batch: float, stretch: float, mu: float, order: int
 ) -> tuple[float, float]:
     """Return the stationary entry κ of the block between two batches, and its rate per layer.
 
@@ -288,16 +277,16 @@ def cross_batch(
     return float(rho * most), float(max(slope / most, across / mu))
 
 
-def _profile(table: Table, batch: float, stretch: float, order: int) -> Table:
+def _profile(table: panels.Table, batch: float, stretch: float, order: int) -> panels.Table:
     """Return the table of M, its derivative and A as functions of z₀."""
-    nodes, _, to_coefficients, differentiate = gauss_legendre(order)
+    nodes, _, to_coefficients, differentiate = panels.gauss_legendre(order)
     # In small batches the part of w orthogonal to 1 is often small, so panels near 0 are short.
     edges = _graded(1.0 / stretch, -2 - int(40.0 / batch))
-    z, half = panel_points(edges, nodes)
+    z, half = panels.panel_points(edges, nodes)
     mean, first = _given(table, batch, stretch, z.ravel(), order).reshape(2, *z.shape)
     values = np.stack([mean, mean @ differentiate.T / half, first], axis=-1)
     coefficients = np.einsum("kj,pjc->pkc", to_coefficients, values)
-    return Table(edges[:-1], edges[1:], np.ones(edges.size - 1), coefficients)
+    return panels.Table(edges[:-1], edges[1:], np.ones(edges.size - 1), coefficients)
 
 
 def _graded(scale: float, lowest: int) -> FloatArray:
@@ -309,7 +298,9 @@ def _graded(scale: float, lowest: int) -> FloatArray:
     return np.unique(edges[np.abs(edges) <= _CUT])
 
 
-def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int) -> FloatArray:
+def _given(
+    table: panels.Table, batch: float, stretch: float, z: FloatArray, order: int
+) -> FloatArray:
     """Return M and A at several z₀, shape (2, len(z))."""
     if batch == math.inf:
         return table(np.arctan(stretch * z))
@@ -322,7 +313,7 @@ def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int
     steps = 2.0 ** np.arange(-2.0, 8.0 + 40.0 / n)
     mesh = np.linspace(low, high, math.ceil((high - low) / _WIDEST_PANEL) + 1)
     edges = np.concatenate([met, scale * steps, np.tile(mesh, (z.size, 1))], axis=1)
-    points, weights = root_panels(np.sort(np.clip(edges, low, high), axis=1), order)
+    points, weights = panels.root_panels(np.sort(np.clip(edges, low, high), axis=1), order)
     weights *= np.exp((n - 2.0) * np.log(points / math.sqrt(n - 1.0)) - 0.5 * (points**2 - n + 1.0))
     weights /= weights.sum(axis=1, keepdims=True)
     angles = np.arctan(stretch * math.sqrt(n) * z[:, None] / points)
@@ -331,9 +322,9 @@ def _given(table: Table, batch: float, stretch: float, z: FloatArray, order: int
     return np.stack([np.sum(weights * mean, axis=1), np.sum(weights * first, axis=1)])
 
 
-def _products(profile: Table, stretch: float, rho: float, order: int) -> FloatArray:
+def _products(profile: panels.Table, stretch: float, rho: float, order: int) -> FloatArray:
     """Return E f(z₀) f(z₀′) for f = M, M′ and A, if z₀ and z₀′ have the correlation `rho`."""
-    u, weight = coordinate_rule(profile.edges, math.inf, order, roots=True)
+    u, weight = panels.coordinate_rule(profile.edges, math.inf, order, roots=True)
     # z₀ and z₀′ are αu ± βv for independent standard normal u and v.  If β is small, the product is
     # smooth in v; otherwise f(z₀) and f(z₀′) are steep near v = ∓αu/β.
     alpha, beta = math.sqrt(0.5 * (1.0 + rho)), math.sqrt(0.5 * max(0.0, 1.0 - rho))
@@ -344,7 +335,7 @@ def _products(profile: Table, stretch: float, rho: float, order: int) -> FloatAr
         steps = 2.0 ** np.arange(-2.0, 1.0 + math.log2(4.0 * _CUT * beta * stretch))
         breaks += [steep, steep + steps / (beta * stretch), steep - steps / (beta * stretch)]
     edges = np.sort(np.clip(np.concatenate(breaks, axis=1), 0.0, _CUT), axis=1)
-    v, density = coordinate_rule(edges, math.inf, order, roots=True)
+    v, density = panels.coordinate_rule(edges, math.inf, order, roots=True)
     density *= weight[:, None]
     sides = [profile((alpha * u[:, None] + sign * beta * v).ravel()) for sign in (1.0, -1.0)]
     return np.asarray(np.einsum("cp,cp,p->c", *sides, density.ravel()))

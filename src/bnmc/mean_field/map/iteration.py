@@ -23,12 +23,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import GRAM_IS_STATE, require
-from bnmc.errors import (
-    ArgumentError,
-    NonFiniteError,
-    ResultTooLargeError,
-    ZeroVarianceError,
-)
+from bnmc.errors import ArgumentError, NonFiniteError, ResultTooLargeError, ZeroVarianceError
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within

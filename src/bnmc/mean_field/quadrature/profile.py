@@ -27,17 +27,9 @@ from numpy.typing import NDArray
 from bnmc._kernels.scalar.slopes import SLOPES
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.quadrature import resolution
 from bnmc.mean_field.quadrature.deviation import largest_deviation
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
-from bnmc.mean_field.quadrature.resolution import (
-    Function,
-    UnresolvedError,
-    constants,
-    evaluate,
-    resolve,
-    slope,
-    sudden_changes,
-)
 
 # Nodes per panel.
 _ORDER = 24
@@ -68,7 +60,7 @@ class Profile:
         Whether σ has no other kinks and no narrow features, as a named activation.
     """
 
-    function: Function
+    function: resolution.Function
     declared: tuple[float, ...]
     limit: float
     complete: bool
@@ -80,7 +72,7 @@ class Profile:
 
     def __call__(self, x: FloatArray) -> FloatArray:
         """Return σ(x)."""
-        return evaluate(self.function, x)
+        return resolution.evaluate(self.function, x)
 
     @cached_property
     def shift(self) -> float:
@@ -101,10 +93,10 @@ class Profile:
             If σ is not finite, or needs too many panels.
         """
         if self.complete:
-            return resolve(self, self.limit, self.declared, self.declared)
+            return resolution.resolve(self, self.limit, self.declared, self.declared)
         searched = cast("Activation", self.function)
-        features = constants(searched), sudden_changes(searched)
-        return resolve(self, self.limit, self.declared, *features)
+        features = resolution.constants(searched), resolution.sudden_changes(searched)
+        return resolution.resolve(self, self.limit, self.declared, *features)
 
     @cached_property
     def kinks(self) -> FloatArray:
@@ -183,7 +175,7 @@ class Profile:
 
     def slope(self, x: FloatArray) -> FloatArray:
         """Return σ′(x) from the polynomials on the panels."""
-        return slope(self, x, self.breaks)
+        return resolution.slope(self, x, self.breaks)
 
     def ends(self, width: float) -> FloatArray:
         """Return the points at which panels of a Gaussian integral over σ have to end.
@@ -217,7 +209,7 @@ class Profile:
         if not self.complete:
             try:
                 return self.breaks
-            except UnresolvedError:
+            except resolution.UnresolvedError:
                 pass
         inside = [kink for kink in self.declared if abs(kink) < self.limit]
         return np.array([-self.limit, *inside, self.limit])
@@ -227,7 +219,7 @@ class Profile:
         """Kinks, jumps and singular points; None if they are too many, or σ is not resolved."""
         try:
             places = [*self.kinks, *self.steep, *(spot.point for spot in self.singular)]
-        except UnresolvedError:
+        except resolution.UnresolvedError:
             return None
         points = list(self.declared)
         for place in places:
@@ -300,7 +292,7 @@ class Singularity:
     change: float
 
 
-def _jumps(function: Function, points: FloatArray) -> NDArray[np.bool_]:
+def _jumps(function: resolution.Function, points: FloatArray) -> NDArray[np.bool_]:
     """Return at which points a function jumps."""
     if not points.size:
         return np.zeros(0, dtype=bool)
@@ -325,7 +317,7 @@ class _Trend:
 _Trends = tuple[_Trend | None, _Trend | None]
 
 
-def _trends(function: Function, point: float) -> _Trends:
+def _trends(function: resolution.Function, point: float) -> _Trends:
     """Return the trends left and right of a point; None if σ does not change there."""
     least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
     count = int(math.log2(_LARGEST / least))
@@ -360,7 +352,7 @@ def _graded(point: float, end: float) -> FloatArray:
     return np.sort(np.append(point + steps, point))
 
 
-def _energy(function: Function, edges: FloatArray) -> tuple[float, float]:
+def _energy(function: resolution.Function, edges: FloatArray) -> tuple[float, float]:
     """Return ∫ σ′² over panels, and the change of σ over all of them."""
     nodes, weights, _, differentiate = gauss_legendre(_ORDER)
     points, half = panel_points(edges, nodes)
