@@ -51,10 +51,9 @@ from numpy.typing import NDArray
 
 from bnmc.chain.layers import RowMap
 from bnmc.errors import ArgumentError, ZeroVarianceError
-from bnmc.mean_field.duals.closed_forms import scale_and_correlation, signs
+from bnmc.mean_field.duals.duals import scale_and_correlation, signs
 from bnmc.mean_field.float64 import EPSILON, FloatArray
-from bnmc.mean_field.map.homogeneous import homogeneous_map
-from bnmc.mean_field.map.rows import CUT, Rows, laplace_nodes, log_nodes, rows_of
+from bnmc.mean_field.map.rows import CUT, Rows, homogeneous_map, laplace_nodes, log_nodes, rows_of
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ w ~ N(0, G) is
 for a sample i of block X, with v_i the entry of v_X.  Given the *lengths* z_0, z_1 and z_e, a
 sample of block X is a function of one coordinate of a uniform point on the sphere in s_X − 1
 dimensions, two samples are functions of two coordinates, of correlation −1/(s_X − 1).  So all
-expectations are integrals over the lengths (`lengths`) of one-dimensional integrals, and
-of series for pairs of samples (`pieces`).
+expectations are integrals over the lengths of one-dimensional integrals, and of series for pairs of
+samples (`lengths`).
 
 If the level of a block is 0, the block has *collapsed*: its samples coincide.
 
@@ -37,9 +37,8 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.blocks.lengths import BlockSizes, GivenLengths, given_lengths
-from bnmc.mean_field.float64 import TINY, FloatArray
+from bnmc.mean_field.float64 import TINY, FloatArray, roots
 from bnmc.mean_field.quadrature.profile import Profile, profile
-from bnmc.mean_field.roots import roots
 
 # The weight of nodes that are left out, per sample.
 _LEFT_OUT = 1e-30

@@ -24,8 +24,7 @@ from bnmc.mean_field.correlation.gaussian_moments import (
     slopes_at_zero,
 )
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
-from bnmc.mean_field.float64 import EPSILON
-from bnmc.mean_field.roots import Function, roots
+from bnmc.mean_field.float64 import EPSILON, Function, roots
 
 #: Variances between these are searched for fixed points; a smaller one counts as 0.
 SMALLEST, _LARGEST = 1e-12, 1e12

@@ -38,8 +38,7 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
 from bnmc.mean_field.correlation.gaussian_moments import ActivationLike, rough_moments
 from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
-from bnmc.mean_field.float64 import within
-from bnmc.mean_field.roots import roots
+from bnmc.mean_field.float64 import roots, within
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Dual activations: expectations of products of an activation at two normal variables.
 
-`dual` returns them for an activation, `closed_forms` holds those with a formula, and `series`
+`duals` has `dual`, which returns them for an activation, and those with a formula; `series`
 computes those of any other function by Hermite series.  `bnmc.infinite_width` exports `dual` and
 `Dual`; `correlation` uses them for its maps.
 

@@ -38,9 +38,8 @@ from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import FloatArray, roots
 from bnmc.mean_field.quadrature import panels
-from bnmc.mean_field.roots import roots
 
 # Nodes per panel of the integrals between two batches, for the fine and the coarse result.
 _CROSS_ORDER, _COARSE_CROSS_ORDER = 16, 12

@@ -27,9 +27,8 @@ from bnmc.errors import ArgumentError, NonFiniteError, ResultTooLargeError, Zero
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
-from bnmc.mean_field.map.homogeneous import homogeneous_map
 from bnmc.mean_field.map.pairwise import pairwise_maps
-from bnmc.mean_field.map.rows import Rows, gaussian_rows
+from bnmc.mean_field.map.rows import Rows, gaussian_rows, homogeneous_map
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import special
 
-from bnmc.mean_field.blocks.pieces import add_pair_series, funk_hecke_ratios
+from bnmc.mean_field.blocks.lengths import add_pair_series, funk_hecke_ratios
 
 
 def test_series_of_pairs():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from bnmc.mean_field.roots import roots
+from bnmc.mean_field.float64 import roots
 
 GRID = np.linspace(0.0, 2.0, 9)
 

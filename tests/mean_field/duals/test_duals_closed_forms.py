@@ -8,7 +8,7 @@ from slow_cases import pairs
 
 import bnmc
 from bnmc.infinite_width import dual
-from bnmc.mean_field.duals.closed_forms import CLOSED_FORMS
+from bnmc.mean_field.duals.duals import CLOSED_FORMS
 
 #: Functions and derivatives that are entire, so that Gauss-Hermite rules converge fast.
 ENTIRE = {
