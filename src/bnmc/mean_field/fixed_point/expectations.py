@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -47,35 +47,52 @@ from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, 
 _ROUNDING = 16.0 * EPSILON
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """What is known about E σ′² of a coordinate of a sphere.
+@dataclass(frozen=True, eq=False)
+class Resolved:
+    """An activation σ at a coordinate of a sphere, with the errors of its expectations.
 
     Attributes
     ----------
-    explodes : bool
-        Whether E|∇σ|² is infinite.
-    singular : list of Singularity
-        Points at which σ′ is infinite but square integrable.
+    profile : Profile
+        The panels, kinks and singular points of σ.
     dimension : float
         Dimension m of the space that contains the sphere of radius √m.
+    edge : float
+        The coordinate is in [−edge, edge].
+    tail : float
+        Bound of the part of E σ(x)² (1+x²)² beyond.
     """
 
-    explodes: bool
-    singular: list[Singularity]
+    profile: Profile
     dimension: float
+    edge: float
+    tail: float
+
+    @property
+    def explodes(self) -> bool:
+        """Whether E|∇σ|² is infinite."""
+        return self.dimension <= 2 or self.profile.steep.size > 0
+
+    @cached_property
+    def deviation(self) -> Deviation | None:
+        """The deviation of σ from its panels; None on a sphere of two points, where σ is exact."""
+        if self.dimension < 2:
+            return None
+        ignored = [(spot.low, spot.high) for spot in self._singular]
+        breaks = self.profile.breaks
+        return deviation(self.profile.function, breaks, self.dimension, self.tail, ignored)
 
     def energy(self, rule: SphereRule, factor: FloatArray) -> float:
         """Return E σ′² f from the values of f at the nodes of a rule."""
         counted = rule.slope**2 * factor
         inner = 0.0
-        for spot in self.singular:
+        for spot in self._singular:
             counted[(rule.x > spot.low) & (rule.x < spot.high)] = 0.0
             near = float(np.interp(spot.point, rule.x, factor))
             inner += spot.energy * self._density(spot) * near
         return rule.mean(counted) + inner
 
-    def error(self, slopes: float, pairs: float) -> float:
+    def energy_error(self, slopes: float, pairs: float) -> float:
         """Return the error of E σ′² plus `pairs` times that of E σ′σ′, near singular points.
 
         `slopes` is E σ′².
@@ -83,36 +100,20 @@ class Gradient:
         return sum(
             self._density(spot)
             * (spot.error + 8.0 * pairs * spot.change * (1.0 + spot.point**2) * math.sqrt(slopes))
-            for spot in self.singular
+            for spot in self._singular
         )
 
-    def unresolved(self) -> float:
+    def unresolved_energy(self) -> float:
         """Return the part of E σ′² in the panels next to singular points."""
-        return sum(self._density(spot) * (spot.energy + spot.error) for spot in self.singular)
+        return sum(self._density(spot) * (spot.energy + spot.error) for spot in self._singular)
+
+    @property
+    def _singular(self) -> list[Singularity]:
+        """Points at which σ′ is infinite but square integrable."""
+        return [] if self.explodes else self.profile.singular
 
     def _density(self, spot: Singularity) -> float:
         return float(density(np.array([spot.point]), self.dimension)[0])
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """The panels of an activation, with their deviation and gradient.
-
-    Attributes
-    ----------
-    edge : float
-        The coordinate is in [−edge, edge].
-    profile : Profile
-        The panels and kinks of the activation.
-    gradient : Gradient
-    deviation : Deviation or None
-        None if the sphere has two points, at which σ is evaluated itself.
-    """
-
-    edge: float
-    profile: Profile
-    gradient: Gradient
-    deviation: Deviation | None
 
 
 @contextmanager
@@ -154,14 +155,7 @@ def resolved(activation: Activation, dimension: float, wider: bool = False) -> R
     if wider:
         edge = min(max(reach(dimension - 1), edge), math.sqrt(dimension - 1))
     sigma = profile(activation, math.hypot(1.0, edge) if wider else edge)
-    breaks = sigma.breaks
-    infinite = dimension <= 2 or sigma.steep.size > 0
-    singular = [] if infinite else sigma.singular
-    deviations = None
-    if dimension >= 2:
-        ignored = [(spot.low, spot.high) for spot in singular]
-        deviations = deviation(activation, breaks, dimension, tail, ignored)
-    return Resolved(edge, sigma, Gradient(infinite, singular, dimension), deviations)
+    return Resolved(sigma, dimension, edge, tail)
 
 
 def value_errors(
@@ -207,7 +201,7 @@ def value_errors(
     if math.isfinite(point.backward_rate):
         slopes = point.backward_rate * mu
         error = deviations.slope + e * deviations.mixed_slope
-        error += sigma.gradient.error(slopes, e) if isotropic else 4.0 * sigma.gradient.unresolved()
+        error += sigma.energy_error(slopes, e) if isotropic else 4.0 * sigma.unresolved_energy()
         gradient = share if centred else max(1.0 - 2.0 * e, 0.25)
         error = wider * error / (mu * gradient) + point.backward_rate * product
         errors["backward_rate"] = error / max(1.0, point.backward_rate)
@@ -323,15 +317,12 @@ def angle_nodes(
     edges = np.sort(np.array([-last, *inner[np.abs(inner) < last], last]))
     edges = panels.subdivided(edges, widest)
     # Functions of ψ may have square roots at the ends of panels.
-    point, weight = panels.root_panels(edges, order)
     if batch == math.inf:
-        t, zeta, cosine = point, point, np.ones_like(point)
-        weight *= np.exp(-0.5 * point**2)
+        t, weight = panels.coordinate_rule(edges, batch, order, roots=True)
+        zeta, cosine = t, np.ones_like(t)
     else:
-        angle = point / root
+        angle, weight = panels.coordinate_rule(edges / root, batch, order, roots=True)
         t, zeta, cosine = root * np.tan(angle), root * np.sin(angle), np.cos(angle)
-        weight *= panels.power_of_cosine(angle, batch - 2.0)
-    weight /= weight.sum()
     return AngleNodes(batch, stretch, np.arctan(stretch * t), zeta, cosine, weight)
 
 
@@ -461,7 +452,7 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
             _columns_given(Turned(sigma.profile, angle, sigma.edge), batch, order)
         )
 
-    tolerance = _NO_GRADIENT if sigma.gradient.explodes else _TOLERANCE
+    tolerance = _NO_GRADIENT if sigma.explodes else _TOLERANCE
     fine = panels.tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
     coarse = fine.on_same_panels(columns(_COARSE_ORDER), _COARSE_ORDER)
     return _AngleTables(fine, coarse, sigma)

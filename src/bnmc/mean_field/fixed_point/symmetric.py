@@ -135,7 +135,7 @@ def _fine_and_coarse(
         else sphere_rule(activation, int(dimension), correlation, sigma.profile.breaks, order)
         for order in (_ORDER, _COARSE_ORDER)
     ]
-    fine, coarse = (solve(activation, batch, rule, sigma.gradient) for rule in rules)
+    fine, coarse = (solve(sigma, batch, rule) for rule in rules)
     return (
         fine,
         coarse,
@@ -163,21 +163,17 @@ def is_odd(function: Function, breaks: FloatArray) -> bool:
     return bool(np.all(np.abs(plus + minus) <= 4.0 * np.finfo(np.float64).eps * np.abs(plus)))
 
 
-def centred(
-    activation: Activation, batch: float, rule: SphereRule, gradient: expectations.Gradient
-) -> SymmetricFixedPoint:
+def centred(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> SymmetricFixedPoint:
     """Return the fixed point under a centring norm.
 
     Parameters
     ----------
-    activation : Activation
+    sigma : Resolved
         The activation σ.
     batch : float
         n ≥ 2, an integer or ``inf``.
     rule : SphereRule
         Rule for two coordinates of φ, with values of σ.
-    gradient : Gradient
-        What is known about E σ′².
 
     Raises
     ------
@@ -187,23 +183,21 @@ def centred(
     e, x = 1.0 / batch, rule.x
     m = moments(rule, batch)
     b, mu = rule.mean(rule.value**2), m.spread
-    _require_spread(activation, batch, mu, b)
+    _require_spread(sigma, batch, mu, b)
     eigenvalues = []
     if batch > 2:
         eigenvalues.append((1.0 - e) * m.diagonal[1] / (2.0 * (1.0 - 2.0 * e) * mu))
     if batch > 3:
         eigenvalues.append((1.0 - e) * m.mixed / mu)
     # For gradients on the sphere of radius √n, n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
-    alone = gradient.energy(rule, 1.0 - e - e * x * x)
+    alone = sigma.energy(rule, 1.0 - e - e * x * x)
     pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
     return SymmetricFixedPoint(
         b=b,
         c=(m.covariance + m.mean**2) / b,
         eigenvalues=tuple(eigenvalues),
         rate=max(map(abs, eigenvalues), default=0.0),
-        backward_rate=math.inf
-        if gradient.explodes
-        else (alone + e * pair) / (mu * (1.0 - 3.0 * e)),
+        backward_rate=math.inf if sigma.explodes else (alone + e * pair) / (mu * (1.0 - 3.0 * e)),
         cross_batch=m.mean**2,
         cross_batch_rate=(m.first * _mean_length(batch - 1)) ** 2 / ((1.0 - e) * mu),
         error=expectations.rounding_error(mu, b),
@@ -228,27 +222,25 @@ def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[
     return (*jacobians, *(np.array([[value]]) for value in eigenvalues[1:]))
 
 
-def odd(
-    activation: Activation, batch: float, rule: SphereRule, gradient: expectations.Gradient
-) -> SymmetricFixedPoint:
+def odd(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> SymmetricFixedPoint:
     """Return the fixed point of an odd σ under a norm that does not centre.
 
     The parameters are those of `centred`.
     """
     e, x, value = 1.0 / batch, rule.x, rule.value
     b = rule.mean(value**2)
-    _require_spread(activation, batch, b, b)
+    _require_spread(sigma, batch, b, b)
     eigenvalues = (
         rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e)),
         rule.mean(value * x * rule.given[1]) / b,
     )
-    slopes = gradient.energy(rule, 1.0 - e * x * x)
+    slopes = sigma.energy(rule, 1.0 - e * x * x)
     return SymmetricFixedPoint(
         b=b,
         c=0.0,
         eigenvalues=eigenvalues,
         rate=max(map(abs, eigenvalues)),
-        backward_rate=math.inf if gradient.explodes else slopes / (b * (1.0 - 2.0 * e)),
+        backward_rate=math.inf if sigma.explodes else slopes / (b * (1.0 - 2.0 * e)),
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=expectations.rounding_error(b, b),
@@ -264,12 +256,12 @@ def _odd_jacobians(n: float, diagonal: float, off: float) -> tuple[FloatArray, .
     return (jacobians[0], jacobians[1][:1, :1]) if n == 2 else jacobians[: min(int(n), 4) - 1]
 
 
-def _require_spread(activation: Activation, batch: float, mu: float, b: float) -> None:
+def _require_spread(sigma: expectations.Resolved, batch: float, mu: float, b: float) -> None:
     """Raise `ArgumentError` if σ is constant on the sphere, so that G* has rank one."""
     if not mu > _CONSTANT**2 * b:
         raise ArgumentError(
             "activation",
-            activation.name,
+            sigma.profile.name,
             f"a function that is not constant on the sphere of a batch of {batch}",
             "G* has rank one and the Jacobian does not exist",
         )

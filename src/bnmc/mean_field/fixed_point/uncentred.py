@@ -82,7 +82,7 @@ def uncentred(
     fine, coarse, sigma = expectations.angle_tables(activation, batch)
     points = [
         [
-            _fixed_point(table, batch, stretch, sigma.gradient.explodes, order)
+            _fixed_point(table, batch, stretch, sigma.explodes, order)
             for stretch in _stretches(table, batch)
         ]
         for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
