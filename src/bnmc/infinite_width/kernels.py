@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -82,26 +82,35 @@ class _Options(TypedDict, total=False):
     rng: Any
 
 
-@overload
-def nngp(
-    x: ArrayLike,
-    depth: int,
-    *,
-    method: Literal["monte-carlo"],
-    **options: Unpack[_Options],
-) -> SimulatedKernel: ...
+class _Kernel(Protocol):
+    """The type of `nngp` and `ntk`."""
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        depth: int,
+        *,
+        method: Literal["monte-carlo"],
+        **options: Unpack[_Options],
+    ) -> SimulatedKernel: ...
+
+    @overload
+    def __call__(
+        self,
+        x: ArrayLike,
+        depth: int,
+        *,
+        method: Literal["analytic"] = ...,
+        **options: Unpack[_Options],
+    ) -> _Matrix: ...
 
 
-@overload
-def nngp(
-    x: ArrayLike,
-    depth: int,
-    *,
-    method: Literal["analytic"] = ...,
-    **options: Unpack[_Options],
-) -> _Matrix: ...
+def _overloaded(function: Callable[..., Any]) -> _Kernel:
+    return cast("_Kernel", function)
 
 
+@_overloaded
 def nngp(
     x: ArrayLike,
     depth: int,
@@ -236,26 +245,7 @@ def nngp(
     return _kernel(tangent=False, **locals())
 
 
-@overload
-def ntk(
-    x: ArrayLike,
-    depth: int,
-    *,
-    method: Literal["monte-carlo"],
-    **options: Unpack[_Options],
-) -> SimulatedKernel: ...
-
-
-@overload
-def ntk(
-    x: ArrayLike,
-    depth: int,
-    *,
-    method: Literal["analytic"] = ...,
-    **options: Unpack[_Options],
-) -> _Matrix: ...
-
-
+@_overloaded
 def ntk(
     x: ArrayLike,
     depth: int,

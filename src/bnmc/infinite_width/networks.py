@@ -8,6 +8,7 @@ their weights, but knows no biases and no gradients of the weights of the first 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,11 +190,6 @@ class FiniteNetwork(Network):
         """Whether the output of a sample depends on its batch."""
         return any(layer.rows.norm.axis == "batch" for layer in self.layers)
 
-    def groups(self) -> list[slice]:
-        """Return the columns of each batch."""
-        ends = np.cumsum(self.sizes)
-        return [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
-
     def kernel(self, rng: np.random.Generator) -> FloatArray:
         """Return the kernel of one network with weights from a generator."""
         inputs = self.inputs
@@ -217,7 +213,8 @@ class FiniteNetwork(Network):
 
     def _groups(self) -> list[slice]:
         """Return the columns that one layer takes together: those of a batch, or all."""
-        return self.groups() if self.is_batched else [slice(0, sum(self.sizes))]
+        ends = np.cumsum((0, *self.sizes) if self.is_batched else (0, sum(self.sizes)))
+        return [slice(*pair) for pair in pairwise(ends.tolist())]
 
     def _of_earlier_layers(self, made: list[_Made]) -> FloatArray:
         """Return the part of the tangent kernel of all weights but those of the output."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,11 @@ from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 _TILE = 256
 
 
+@dataclass(eq=False)
 class TiledKernel:
     """A kernel whose entries depend on two samples each.
 
-    Parameters
+    Attributes
     ----------
     inputs : list of ndarray of shape (features, samples)
         One set, or two.
@@ -36,14 +38,10 @@ class TiledKernel:
         Whether the kernel is the tangent kernel, or the covariance of the outputs.
     """
 
-    def __init__(
-        self,
-        inputs: list[FloatArray],
-        first: Weights,
-        layers: Sequence[PairwiseLayer],
-        tangent: bool,
-    ) -> None:
-        self.inputs, self.first, self.layers, self.tangent = inputs, first, layers, tangent
+    inputs: list[FloatArray]
+    first: Weights
+    layers: Sequence[PairwiseLayer]
+    tangent: bool
 
     def compute(
         self, name: str, rtol: float, dtype: str, progress: bool | Progress

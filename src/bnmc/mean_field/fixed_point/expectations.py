@@ -419,24 +419,19 @@ class Turned:
         return x[np.abs(x) < self.edge]
 
 
-class _AngleTables(NamedTuple):
-    """The table of expectations given ψ from two quadratures.
+def angle_tables(
+    activation: Activation, batch: float
+) -> tuple[panels.Table, panels.Table, Resolved]:
+    """Return the table of expectations given ψ from a fine and a coarse quadrature, and σ.
 
-    Attributes
+    The tables are functions of ψ in [−π/2, π/2] with the columns `AngleColumns`.
+
+    Parameters
     ----------
-    fine, coarse : Table
-        Functions of ψ in [−π/2, π/2] with the columns `AngleColumns`.
-    sigma : Resolved
-        The panels of σ, and what is known about its gradient and deviation.
-    """
-
-    fine: panels.Table
-    coarse: panels.Table
-    sigma: Resolved
-
-
-def angle_tables(activation: Activation, batch: float) -> _AngleTables:
-    """Return the tables for an activation σ and a batch size n ≥ 2, an integer or ``inf``.
+    activation : Activation
+        The activation σ.
+    batch : float
+        n ≥ 2, an integer or ``inf``.
 
     Raises
     ------
@@ -455,7 +450,7 @@ def angle_tables(activation: Activation, batch: float) -> _AngleTables:
     tolerance = _NO_GRADIENT if sigma.explodes else _TOLERANCE
     fine = panels.tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
     coarse = fine.on_same_panels(columns(_COARSE_ORDER), _COARSE_ORDER)
-    return _AngleTables(fine, coarse, sigma)
+    return fine, coarse, sigma
 
 
 def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[float]:

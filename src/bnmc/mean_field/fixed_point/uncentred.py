@@ -278,14 +278,13 @@ def cross_batch(
 
 def _profile(table: panels.Table, batch: float, stretch: float, order: int) -> panels.Table:
     """Return the table of M, its derivative and A as functions of z₀."""
-    nodes, _, to_coefficients, differentiate = panels.gauss_legendre(order)
+    rule = panels.gauss_legendre(order)
     # In small batches the part of w orthogonal to 1 is often small, so panels near 0 are short.
     edges = _graded(1.0 / stretch, -2 - int(40.0 / batch))
-    z, half = panels.panel_points(edges, nodes)
+    z, half = panels.panel_points(edges, rule.nodes)
     mean, first = _given(table, batch, stretch, z.ravel(), order).reshape(2, *z.shape)
-    values = np.stack([mean, mean @ differentiate.T / half, first], axis=-1)
-    coefficients = np.einsum("kj,pjc->pkc", to_coefficients, values)
-    return panels.Table(edges[:-1], edges[1:], np.ones(edges.size - 1), coefficients)
+    slopes = mean @ rule.differentiate.T / half
+    return panels.Table.through(edges, np.stack([mean, slopes, first], axis=-1))
 
 
 def _graded(scale: float, lowest: int) -> FloatArray:

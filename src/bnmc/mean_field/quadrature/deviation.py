@@ -273,7 +273,9 @@ def deviation(
         Intervals that do not count in `slope`.
     """
     fraction, share = _double_exponential()
-    edges = breaks if dimension == math.inf else np.arcsin(_sine(breaks, dimension))
+    edges = breaks
+    if dimension < math.inf:
+        edges = np.arcsin(np.clip(breaks / math.sqrt(dimension), -1.0, 1.0))
     length = np.diff(edges)[:, None]
     point = _points(edges, fraction)
     if dimension == math.inf:
@@ -381,10 +383,6 @@ def _compared(
     to_coefficients = gauss_legendre(_ORDER).to_coefficients
     expected = np.einsum("pxk,pk->px", basis, at_nodes @ to_coefficients.T)
     return value, np.abs(value - expected)
-
-
-def _sine(breaks: FloatArray, dimension: float) -> FloatArray:
-    return np.clip(breaks / math.sqrt(dimension), -1.0, 1.0)
 
 
 def _double_exponential() -> tuple[FloatArray, FloatArray]:

@@ -187,6 +187,13 @@ class Table:
     power: FloatArray
     coefficients: FloatArray
 
+    @classmethod
+    def through(cls, edges: FloatArray, values: FloatArray) -> Self:
+        """Return the table of values at Gauss-Legendre nodes, shape (panels, order, columns)."""
+        to_coefficients = gauss_legendre(values.shape[1]).to_coefficients
+        coefficients = np.einsum("kj,pjc->pkc", to_coefficients, values)
+        return cls(edges[:-1], edges[1:], np.ones(edges.size - 1), coefficients)
+
     @property
     def edges(self) -> FloatArray:
         """Ends of the panels, increasing, shape (panels + 1,)."""

@@ -23,7 +23,7 @@ from numpy.polynomial import legendre
 
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
-from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
+from bnmc.mean_field.quadrature.panels import Table, gauss_legendre, panel_points
 
 #: A function that maps a float64 array elementwise.
 Function = Callable[[FloatArray], FloatArray]
@@ -182,14 +182,10 @@ def slope(
 
     The polynomials go through min(order, 24) nodes of each panel.
     """
-    order = min(order, _SLOPE_ORDER)
-    nodes, _, to_coefficients, differentiate = gauss_legendre(order)
-    middle, half = 0.5 * (breaks[1:] + breaks[:-1]), 0.5 * np.diff(breaks)
-    values = evaluate(function, middle[:, None] + half[:, None] * nodes)
-    coefficients = (values @ differentiate.T @ to_coefficients.T) / half[:, None]
-    panel = np.clip(np.searchsorted(breaks, points, "right") - 1, 0, half.size - 1)
-    basis = legendre.legvander((points - middle[panel]) / half[panel], order - 1)
-    return np.asarray(np.einsum("...k,...k->...", basis, coefficients[panel]))
+    rule = gauss_legendre(min(order, _SLOPE_ORDER))
+    nodes, half = panel_points(breaks, rule.nodes)
+    slopes = evaluate(function, nodes) @ rule.differentiate.T / half
+    return Table.through(breaks, slopes[..., None])(points.ravel())[0].reshape(points.shape)
 
 
 def merged(points: FloatArray) -> FloatArray:

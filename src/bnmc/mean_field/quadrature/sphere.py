@@ -20,15 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.polynomial import legendre
 
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.panels import (
-    coordinate_rule,
-    gauss_legendre,
-    power_of_cosine,
-    subdivided,
-)
+from bnmc.mean_field.quadrature import panels
 from bnmc.mean_field.quadrature.resolution import WIDEST_PANEL, Function, evaluate, merged, slope
 
 # Coordinates are cut off where their density, relative to its maximum, is 10 to this power.  The
@@ -125,9 +119,24 @@ def sphere_rule(
     edges = _edges_of_first_angle(dimension, tilt, breaks)
     # Where a kink of y enters or leaves the sphere, expectations given x have a square root at the
     # end of a panel of x.
-    angle, weight = coordinate_rule(edges, dimension, order, roots=True)
+    angle, weight = panels.coordinate_rule(edges, dimension, order, roots=True)
     x = np.sqrt(dimension) * np.sin(angle)
-    given = _given_first_angles(function, angle, dimension, tilt, breaks, order)
+
+    def given_angles(some: FloatArray) -> FloatArray:
+        return _given(function, some, dimension, tilt, breaks, order)
+
+    if dimension < _SMOOTH_DIMENSION:
+        # Parts are so small that their arrays stay in the cache.
+        size = max(1, _CACHED // (order * breaks.size))
+        parts = [given_angles(angle[i : i + size]) for i in range(0, angle.size, size)]
+        given = np.concatenate(parts, axis=1)
+    else:
+        # Given x, y depends on x only weakly, and smoothly even if f has corners: evaluate at the
+        # nodes of a few panels of the angle, and interpolate.
+        last = np.arcsin(breaks[-1] / np.sqrt(dimension))
+        ends = np.linspace(-last, last, int(np.ceil(_SMOOTH_SCALE / dimension)) + 1)
+        few = panels.panel_points(ends, panels.gauss_legendre(order).nodes)[0]
+        given = panels.Table.through(ends, np.stack([given_angles(row).T for row in few]))(angle)
     slopes = slope(function, x, breaks, order)
     return SphereRule(x, weight, evaluate(function, x), given[:3], slopes, given[3:])
 
@@ -140,7 +149,7 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     function, breaks, order
         As those of `sphere_rule`.
     """
-    x, weight = coordinate_rule(subdivided(breaks, WIDEST_PANEL), np.inf, order)
+    x, weight = panels.coordinate_rule(panels.subdivided(breaks, WIDEST_PANEL), np.inf, order)
     value, slopes = evaluate(function, x), slope(function, x, breaks, order)
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
     given = np.repeat(np.array(means)[:, None], x.size, axis=1)
@@ -175,35 +184,6 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     return merged(np.concatenate([crossed, other[inside]]))
 
 
-def _given_first_angles(
-    function: Function,
-    angle: FloatArray,
-    dimension: int,
-    tilt: float,
-    breaks: FloatArray,
-    order: int,
-) -> FloatArray:
-    """Return the five rows of `_given` for panels of angles, shape (5, panels × nodes)."""
-    if dimension < _SMOOTH_DIMENSION:
-        # Parts are so small that their arrays stay in the cache.
-        some = max(1, _CACHED // (order * breaks.size))
-        parts = [angle[i : i + some] for i in range(0, angle.size, some)]
-        return np.concatenate(
-            [_given(function, part, dimension, tilt, breaks, order) for part in parts], axis=1
-        )
-    # Given x, y depends on x only weakly, and smoothly even if f has corners: evaluate
-    # at the nodes of a few panels of the angle, and interpolate.
-    nodes, _, to_coefficients, _ = gauss_legendre(order)
-    last, count = np.arcsin(breaks[-1] / np.sqrt(dimension)), -(-_SMOOTH_SCALE // dimension)
-    ends = np.linspace(-last, last, count + 1)
-    middle, half = 0.5 * (ends[1:] + ends[:-1]), last / count
-    few = [_given(function, row + half * nodes, dimension, tilt, breaks, order) for row in middle]
-    panel = np.clip(np.searchsorted(ends, angle, "right") - 1, 0, count - 1)
-    basis = legendre.legvander((angle - middle[panel]) / half, order - 1)
-    coefficients = np.stack(few) @ to_coefficients.T
-    return np.asarray(np.einsum("ak,apk->pa", basis, coefficients[panel]))
-
-
 def _given(
     function: Function,
     angle: FloatArray,
@@ -216,7 +196,7 @@ def _given(
 
     The rows are E[y^p f(y) | a] for p = 0, 1, 2, and E[y^p f′(y) | a] for p = 0, 1.
     """
-    nodes, weights, _, differentiate = gauss_legendre(order)
+    nodes, weights, _, differentiate = panels.gauss_legendre(order)
     radius = np.sqrt(dimension)
     centre = radius * np.sin(tilt) * np.sin(angle)[:, None]
     spread = radius * np.cos(tilt) * np.cos(angle)[:, None]
@@ -234,7 +214,9 @@ def _given(
         # half = 1 avoids a division by 0.
         speed = np.where(half > 0.0, half, 1.0) * spread[..., None] * np.cos(beta)
         slopes = ((value @ differentiate.T) / speed).reshape(angle.size, -1)
-        weight = (half * weights * power_of_cosine(beta, dimension - 3)).reshape(angle.size, -1)
+        weight = (half * weights * panels.power_of_cosine(beta, dimension - 3)).reshape(
+            angle.size, -1
+        )
         weight /= weight.sum(axis=1, keepdims=True)
         y, value = y.reshape(angle.size, -1), value.reshape(angle.size, -1)
     product = weight * value
