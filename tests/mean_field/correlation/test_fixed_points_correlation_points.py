@@ -28,7 +28,7 @@ class Wrong:
 def test_errors_are_those_that_wrong_moments_make(options):
     layer = CorrelationMap.of(bnmc.Chain(50, 2, "tanh", **options)).layer
     level = layer.level(0.7)
-    pairs = pair_function(layer.function, level.inner)
+    pairs = pair_function(layer.sigma, level.inner)
     right = LevelMap(layer, level, pairs)
     wrong = LevelMap(layer, level, Wrong(pairs, 1e-3, level.inner.square))
     at = np.array([-0.3, 0.2])
@@ -44,7 +44,7 @@ def test_shares_are_the_coefficients_of_the_map(options):
     """Φ(c) = Σ β_k c^k, with the skip connection in β_1 and the biases in β_0."""
     layer = CorrelationMap.of(bnmc.Chain(50, 2, "silu", norm="rms", **options)).layer
     level = layer.level(0.7)
-    at = LevelMap(layer, level, pair_function(layer.function, level.inner))
+    at = LevelMap(layer, level, pair_function(layer.sigma, level.inner))
     shares, error = at.shares()
     c = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
     found = np.polynomial.polynomial.polyval(c, shares)

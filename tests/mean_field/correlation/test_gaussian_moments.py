@@ -11,11 +11,11 @@ from scipy import integrate, special
 from bnmc import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import (
-    gaussian_function,
     moments,
     rough_moments,
     slopes_at_zero,
 )
+from bnmc.mean_field.duals.duals import dual
 from bnmc.mean_field.quadrature.profile import Profile
 
 
@@ -31,7 +31,7 @@ def expectation(f, q, kinks=()):
 
 @pytest.mark.parametrize("q", [0.3, 4.0])
 def test_a_smooth_function(q):
-    found = moments(gaussian_function("tanh"), q)
+    found = moments(dual("tanh"), q)
     value, slope = math.tanh, lambda x: 1 / math.cosh(x) ** 2
     assert found.square == pytest.approx(expectation(lambda x: value(x) ** 2, q), rel=1e-12)
     assert found.gradient == pytest.approx(expectation(lambda x: slope(x) ** 2, q), rel=1e-12)
@@ -50,7 +50,7 @@ def bent(x):
 
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_a_kink_and_no_derivative(q):
-    found = moments(gaussian_function(Activation(bent, kinks=(0.377,))), q)
+    found = moments(dual(Activation(bent, kinks=(0.377,))), q)
     assert found.mean == pytest.approx(expectation(bent, q, [0.377]), rel=1e-12)
     square = expectation(lambda x: bent(x) ** 2, q, [0.377])
     assert found.square == pytest.approx(square, rel=1e-12)
@@ -63,7 +63,7 @@ def test_a_kink_and_no_derivative(q):
 
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_the_error_includes_a_kink_that_was_neither_declared_nor_found(q):
-    hidden = gaussian_function(Activation(bent))
+    hidden = dual(Activation(bent))
     assert hidden.value.ends(0.0) == pytest.approx([0.377], rel=1e-12)
     unsearched = Profile(Activation(bent), (), 16.0, complete=True)
     found = moments(dataclasses.replace(hidden, value=unsearched), q)
@@ -75,7 +75,7 @@ def test_the_error_includes_a_kink_that_was_neither_declared_nor_found(q):
 
 @pytest.mark.parametrize("q", [1e-8, 1.0, 1e6, 1e12])
 def test_every_variance(q):
-    found = moments(gaussian_function("erf"), q)
+    found = moments(dual("erf"), q)
     square = 2 / np.pi * np.arctan2(2 * q, np.sqrt(1 + 4 * q))
     assert found.square == pytest.approx(square, rel=1e-13)
     assert found.gradient == pytest.approx(4 / np.pi / np.sqrt(1 + 4 * q), rel=1e-13)
@@ -86,7 +86,7 @@ def test_every_variance(q):
 @pytest.mark.parametrize("name", ["relu^2", "relu^3", "cos", "exp", "step"])
 def test_names_that_have_a_formula_only(name):
     q, power = 0.7, {"relu^2": 2, "relu^3": 3, "step": 0}.get(name)
-    found = moments(gaussian_function(name), q)
+    found = moments(dual(name), q)
     if power is not None:
         square = q**power * special.factorial2(2 * power - 1) / 2 if power else 0.5
         slope = power**2 * q ** (power - 1) * special.factorial2(2 * power - 3) / 2
@@ -101,12 +101,12 @@ def test_names_that_have_a_formula_only(name):
 
 def test_a_jump_has_no_mean_square_of_the_slope():
     jump = Activation(lambda x: x if x < 0.5 else x + 1.0, kinks=(0.5,), derivative=lambda x: 1.0)
-    assert moments(gaussian_function(jump), 1.0).gradient == math.inf
+    assert moments(dual(jump), 1.0).gradient == math.inf
 
 
 def test_fast_growth():
-    assert moments(gaussian_function("exp"), 20.0).square == pytest.approx(math.exp(40), rel=1e-12)
-    fast = gaussian_function(Activation(lambda x: np.exp(x * x / 3)))
+    assert moments(dual("exp"), 20.0).square == pytest.approx(math.exp(40), rel=1e-12)
+    fast = dual(Activation(lambda x: np.exp(x * x / 3)))
     with pytest.raises(ArgumentError, match="finite mean square"):
         moments(fast, 1.0)
     assert rough_moments(fast, 1.0).square == math.inf
@@ -114,12 +114,12 @@ def test_fast_growth():
 
 
 def test_slopes_at_zero():
-    assert slopes_at_zero(gaussian_function("relu")) == (0.0, 1.0)
-    assert slopes_at_zero(gaussian_function(Activation(bent))) is None
+    assert slopes_at_zero(dual("relu")) == (0.0, 1.0)
+    assert slopes_at_zero(dual(Activation(bent))) is None
 
 
 def test_a_kink_between_two_ranges_where_the_function_is_0_is_no_jump():
-    once = moments(gaussian_function(Activation(lambda x: max(x, 0.0), kinks=(0.0,))), 2.0)
-    twice = moments(gaussian_function(Activation(lambda x: max(x, 0.0), kinks=(-1.0, 0.0))), 2.0)
+    once = moments(dual(Activation(lambda x: max(x, 0.0), kinks=(0.0,))), 2.0)
+    twice = moments(dual(Activation(lambda x: max(x, 0.0), kinks=(-1.0, 0.0))), 2.0)
     assert once.gradient == pytest.approx(0.5, rel=1e-12)
     assert twice.gradient == pytest.approx(0.5, rel=1e-12)

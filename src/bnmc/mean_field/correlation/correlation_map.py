@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real, real_numbers
+from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation import fixed_points
-from bnmc.mean_field.correlation.gaussian_moments import ActivationLike
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, level_map, pair_layer
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
@@ -301,7 +301,7 @@ class CorrelationMap:
         tolerance = real("tolerance", tolerance, low=0.0)
         at = self._at(variance)
         if at.is_identity:
-            name, allowed = self._layer.function.name, "an activation or a bias"
+            name, allowed = self._layer.sigma.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
         points = fixed_points.correlation_points(at, tolerance)
@@ -440,7 +440,7 @@ class CorrelationMap:
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
         note = ": near correlation 1 or -1, declare the kinks of the activation"
-        what = f"the series of {self._layer.function.name} is"
+        what = f"the series of {self._layer.sigma.name} is"
         return within(value, error, rtol, what, note)
 
 

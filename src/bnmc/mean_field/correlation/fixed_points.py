@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc.mean_field.correlation.gaussian_moments import (
-    GaussianFunction,
     rough_moments,
     slopes_at_zero,
 )
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
+from bnmc.mean_field.duals.duals import Dual
 from bnmc.mean_field.float64 import EPSILON, Function, roots
 
 #: Variances between these are searched for fixed points; a smaller one counts as 0.
@@ -172,12 +172,12 @@ def attractor(layer: PairLayer, start: float) -> float:
     return beyond[0] if rises else beyond[-1]
 
 
-def gradient_at_zero(function: GaussianFunction) -> tuple[float, float]:
+def gradient_at_zero(sigma: Dual) -> tuple[float, float]:
     """Return the limit of E σ′(u)² for variances that tend to 0, and its relative error."""
-    slopes = slopes_at_zero(function)
+    slopes = slopes_at_zero(sigma)
     if slopes is not None:
         return 0.5 * (slopes[0] ** 2 + slopes[1] ** 2), 4.0 * EPSILON
-    limit, other = (rough_moments(function, k * SMALLEST).gradient for k in (1.0, 4.0))
+    limit, other = (rough_moments(sigma, k * SMALLEST).gradient for k in (1.0, 4.0))
     # The gradient converges at least like √q, if it does.
     return limit, 2.0 * abs(other / limit - 1.0) + 64.0 * EPSILON if limit > 0.0 else 0.0
 

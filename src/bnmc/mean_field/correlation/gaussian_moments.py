@@ -13,96 +13,28 @@ coarser ones, plus rounding.  Panels that resolve a narrow feature of σ are par
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.duals.duals import GAUSSIAN_LIMIT, Dual, dual
+from bnmc.mean_field.duals.duals import Dual
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
-from bnmc.mean_field.quadrature.profile import Profile, profile
-from bnmc.mean_field.quadrature.resolution import Function
-
-ActivationLike = str | Activation | Callable[[Any], Any]
+from bnmc.mean_field.quadrature.profile import Profile
 
 # A number whose square is 0 beside the derivative of any usual function.
 _NEAR_ZERO = 1e-30
 
-#: Value, derivative and kinks of the names that `dual` takes and that are no named activations.
-_FORMULAS: dict[str, tuple[Function, Function, tuple[float, ...]]] = {
-    "relu^2": (lambda x: np.maximum(x, 0.0) ** 2, lambda x: 2.0 * np.maximum(x, 0.0), (0.0,)),
-    "relu^3": (lambda x: np.maximum(x, 0.0) ** 3, lambda x: 3.0 * np.maximum(x, 0.0) ** 2, (0.0,)),
-    "step": (lambda x: np.heaviside(x, 0.5), np.zeros_like, (0.0,)),
-    "cos": (np.cos, lambda x: -np.sin(x), ()),
-    "exp": (np.exp, np.exp, ()),
-}
 
-
-@dataclass(frozen=True, eq=False)
-class GaussianFunction:
-    """An activation σ with all that its Gaussian expectations need.
-
-    Attributes
-    ----------
-    name : str
-    value : Profile
-        σ.
-    derivative : callable or None
-        σ′; None if it is not known, so that it is computed from polynomials on panels.
-    slopes : tuple of float or None
-        Slopes left and right of 0 if σ is positively homogeneous, else None.
-    dual : Dual
-        The dual activation, with a closed form or without.
-    """
-
-    name: str
-    value: Profile
-    derivative: Function | None
-    slopes: tuple[float, float] | None
-    dual: Dual
-
-
-def gaussian_function(activation: ActivationLike) -> GaussianFunction:
-    """Return the function of an argument `activation`.
-
-    Raises
-    ------
-    UnknownNameError, ArgumentTypeError, ArgumentError
-        As `bnmc.infinite_width.dual`.
-    """
-    if isinstance(activation, str) and activation in _FORMULAS:
-        return _of_formula(activation)
-    return _of_activation(as_activation(activation))
-
-
-def slopes_at_zero(function: GaussianFunction) -> tuple[float, float] | None:
+def slopes_at_zero(sigma: Dual) -> tuple[float, float] | None:
     """Return σ′ just left and right of 0, None if σ′ is not known."""
-    if function.derivative is None:
+    if sigma.function.derivative is None:
         return None
     near = np.array([-_NEAR_ZERO, _NEAR_ZERO])
-    left, right = np.asarray(function.derivative(near), dtype=np.float64)
+    left, right = np.asarray(sigma.function.derivative(near), dtype=np.float64)
     return float(left), float(right)
-
-
-# The results are remembered, so that `rough_moments` remembers the moments of equal activations.
-@lru_cache(maxsize=64)
-def _of_formula(name: str) -> GaussianFunction:
-    value, derivative, kinks = _FORMULAS[name]
-    sigma = Profile(value, kinks, GAUSSIAN_LIMIT, complete=True)
-    return GaussianFunction(name, sigma, derivative, None, dual(name))
-
-
-@lru_cache(maxsize=64)
-def _of_activation(function: Activation) -> GaussianFunction:
-    sigma = profile(function, GAUSSIAN_LIMIT)
-    slopes = homogeneous_slopes(function)
-    return GaussianFunction(function.name, sigma, sigma.derivative, slopes, dual(function))
 
 
 # --- moments
@@ -158,7 +90,7 @@ class Moments(NamedTuple):
     gradient_error: float = 0.0
 
 
-def moments(function: GaussianFunction, variance: float) -> Moments:
+def moments(sigma: Dual, variance: float) -> Moments:
     """Return the moments at a variance q > 0.
 
     Raises
@@ -166,12 +98,12 @@ def moments(function: GaussianFunction, variance: float) -> Moments:
     ArgumentError
         If σ is not finite, or its mean square is infinite or lies beyond 38 standard deviations.
     """
-    rules = [_on_panels(function, variance, width) for width in _WIDTHS]
+    rules = [_on_panels(sigma, variance, width) for width in _WIDTHS]
     fine, scales = rules[0]
     if not math.isfinite(fine.square):
         allowed = "a function that is finite and has a finite mean square"
         hint = f"within 38 standard deviations of a normal variable of variance {variance:.6g}"
-        raise ArgumentError("activation", function.name, allowed, hint)
+        raise ArgumentError("activation", sigma.name, allowed, hint)
     error = 0.0
     for other, _ in rules[1:]:
         changes = [abs(a - b) for a, b in zip(fine[1:7], other[1:7], strict=True)]
@@ -188,22 +120,20 @@ def moments(function: GaussianFunction, variance: float) -> Moments:
 
 
 @lru_cache(maxsize=8192)
-def rough_moments(function: GaussianFunction, variance: float) -> Moments:
+def rough_moments(sigma: Dual, variance: float) -> Moments:
     """Return the moments at q > 0 without errors; ``inf`` if the mean square is not finite."""
-    return _on_panels(function, variance, _WIDTHS[0])[0]
+    return _on_panels(sigma, variance, _WIDTHS[0])[0]
 
 
 @np.errstate(all="ignore")
-def _on_panels(
-    function: GaussianFunction, variance: float, width: float
-) -> tuple[Moments, tuple[float, ...]]:
+def _on_panels(sigma: Dual, variance: float, width: float) -> tuple[Moments, tuple[float, ...]]:
     """Return the moments from panels of a width, and the scales of `Moments.error`."""
     root = math.sqrt(variance)
     rule = gauss_legendre(_ORDER)
     for end in _ENDS:
-        z, half = panel_points(normal_panels(function.value, root, width, end), rule.nodes)
+        z, half = panel_points(normal_panels(sigma.function, root, width, end), rule.nodes)
         weight = half * rule.weights * np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-        value = function.value(root * z)
+        value = sigma.function(root * z)
         counted = value * value * weight
         total = float(counted.sum())
         rim = max(counted[0].sum(), counted[-1].sum())
@@ -212,12 +142,12 @@ def _on_panels(
     if not math.isfinite(total) or rim > _TAIL * total:
         infinite = Moments(variance, 0.0, 0.0, math.inf, 0.0, 0.0, math.inf, math.inf)
         return infinite, (1.0,) * 6
-    centre = float(function.value(np.zeros(1))[0])
+    centre = float(sigma.function(np.zeros(1))[0])
     centre = centre if math.isfinite(centre) else 0.0
     score = (z * z - 1.0) * weight / (2.0 * variance)
     # Constants have no part in the derivatives, and would cancel for small q.
     lift, spread = value - centre, value * value - centre * centre
-    mirrored = function.value(-root * z)
+    mirrored = sigma.function(-root * z)
     size = math.sqrt(total)
     result = Moments(
         variance=variance,
@@ -227,7 +157,7 @@ def _on_panels(
         mirror=float((value * mirrored * weight).sum()),
         mean_slope=float((lift * score).sum()),
         square_slope=float((spread * score).sum()),
-        gradient=_gradient(function, value, root, z, half, weight),
+        gradient=_gradient(sigma, value, root, z, half, weight),
     )
     scales = (
         size, size, total, total,
@@ -259,7 +189,7 @@ def normal_panels(sigma: Profile, root: float, width: float, end: float) -> Floa
 
 
 def _gradient(
-    function: GaussianFunction,
+    sigma: Dual,
     value: FloatArray,
     root: float,
     z: FloatArray,
@@ -267,11 +197,11 @@ def _gradient(
     weight: FloatArray,
 ) -> float:
     """Return E σ′(u)², from the derivative if it is known, else from polynomials on panels."""
-    steep = function.value.steep / root
+    steep = sigma.function.steep / root
     if ((z[0, 0] < steep) & (steep < z[-1, -1])).any():
         return math.inf
-    if function.derivative is not None:
-        slope = np.asarray(function.derivative(root * z), dtype=np.float64)
+    if sigma.function.derivative is not None:
+        slope = np.asarray(sigma.function.derivative(root * z), dtype=np.float64)
     else:
         slope = value @ gauss_legendre(_ORDER).differentiate.T / (half * root)
     return float((slope * slope * weight).sum())

@@ -32,18 +32,16 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._support.arguments import choice, real
+from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import (
-    ActivationLike,
-    GaussianFunction,
     Moments,
-    gaussian_function,
     moments,
     rough_moments,
 )
-from bnmc.mean_field.duals.duals import Dual
+from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.duals.series import expansion
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.pairwise_layer import NO_VARIANCE, PairwiseLayer, kind_of
@@ -92,15 +90,7 @@ class VarianceLevel(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PairLayer(PairwiseLayer):
-    """A layer whose moments have rigorous errors and derivatives.
-
-    Attributes
-    ----------
-    function : GaussianFunction
-        The activation; `sigma` is its dual.
-    """
-
-    function: GaussianFunction
+    """A layer whose moments have rigorous errors and derivatives."""
 
     @property
     def fixes_variance(self) -> bool:
@@ -111,13 +101,13 @@ class PairLayer(PairwiseLayer):
     @property
     def is_scale_free(self) -> bool:
         """Whether the layer commutes with scaling, but for its bias: homogeneous and no norm."""
-        return self.norm == "none" and self.function.slopes is not None
+        return self.norm == "none" and self.sigma.slopes is not None
 
     @property
     def scale_rate(self) -> float:
         """Factor of the variance per layer, without bias, of a layer that is scale-free."""
-        assert self.function.slopes is not None
-        left, right = self.function.slopes
+        assert self.sigma.slopes is not None
+        left, right = self.sigma.slopes
         return self.skip**2 + self.weight_variance * 0.5 * (left * left + right * right)
 
     def level(self, variance: float) -> VarianceLevel:
@@ -128,11 +118,11 @@ class PairLayer(PairwiseLayer):
         ArgumentError
             If σ has no finite mean square, or is constant and is to be normalized.
         """
-        return self._level(variance, moments(self.function, self.argument(variance)))
+        return self._level(variance, moments(self.sigma, self.argument(variance)))
 
     def rough_level(self, variance: float) -> VarianceLevel:
         """Return the level at q > 0 without errors, ``inf`` where the mean square is not finite."""
-        return self._level(variance, rough_moments(self.function, self.argument(variance)))
+        return self._level(variance, rough_moments(self.sigma, self.argument(variance)))
 
     def _level(self, variance: float, inner: Moments) -> VarianceLevel:
         w, skip, stream = self.weight_variance, self.skip**2, self.stream(variance)
@@ -149,7 +139,7 @@ class PairLayer(PairwiseLayer):
             lengths = inner.square - mean**2
             if not lengths > NO_VARIANCE * inner.square:
                 allowed = f'a function that is not constant, since norm="{self.norm}" follows it'
-                raise ArgumentError("activation", self.function.name, allowed)
+                raise ArgumentError("activation", self.sigma.name, allowed)
             factor = 1.0 / (lengths + self.eps)
             part, error = lengths * factor, 3.0 * inner.error * inner.square / lengths
             change = inner.square_slope - (2.0 * mean * inner.mean_slope if mean else 0.0)
@@ -190,10 +180,8 @@ def pair_layer(
     ArgumentError, ArgumentTypeError, UnknownNameError
         If an argument is not allowed.
     """
-    function = gaussian_function(activation)
     return PairLayer(
-        sigma=function.dual,
-        function=function,
+        sigma=dual(activation),
         weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
         bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
         norm=_kind(norm),
@@ -311,7 +299,7 @@ class PowerSeries(NamedTuple):
 _PairFunction = _OfDual | PowerSeries
 
 
-def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
+def pair_function(sigma: Dual, inner: Moments) -> _PairFunction:
     """Return V at the variance of some moments.
 
     Raises
@@ -319,9 +307,9 @@ def pair_function(function: GaussianFunction, inner: Moments) -> _PairFunction:
     ArgumentError
         If a series is needed and σ has no finite mean square.
     """
-    if function.dual.closed_form:
-        return _OfDual(function.dual, inner)
-    series = expansion(function.value, np.array([inner.variance]))
+    if sigma.closed_form:
+        return _OfDual(sigma, inner)
+    series = expansion(sigma.function, np.array([inner.variance]))
     squares = series.coefficients[0] ** 2
     rest = max(inner.square - float(squares.sum()), float(series.rest[0]) * inner.square)
     return PowerSeries(squares, rest, float(2.0 * series.noise[0]) + inner.error, inner)
@@ -380,7 +368,8 @@ class LevelMap(NamedTuple):
     @property
     def has_slopes(self) -> bool:
         """Whether `integrated` has Φ′: σ′ is known, and σ does not jump."""
-        return self.layer.function.derivative is not None and np.isfinite(self.level.inner.gradient)
+        jumps = np.isinf(self.level.inner.gradient)
+        return not jumps and self.layer.sigma.function.derivative is not None
 
     @property
     def constant(self) -> float:
@@ -425,4 +414,4 @@ class LevelMap(NamedTuple):
 def level_map(layer: PairLayer, variance: float) -> LevelMap:
     """Return Φ at a variance q > 0."""
     level = layer.level(variance)
-    return LevelMap(layer, level, pair_function(layer.function, level.inner))
+    return LevelMap(layer, level, pair_function(layer.sigma, level.inner))

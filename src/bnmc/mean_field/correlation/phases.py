@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import real, real_numbers
+from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation import fixed_points, gaussian_moments
@@ -203,7 +204,7 @@ def _limits(layer: PairLayer, probe: float) -> tuple[float, float, float]:
     level = layer.rough_level(probe)
     rate = level.following / probe
     if probe < 1.0:
-        limit, error = fixed_points.gradient_at_zero(layer.function)
+        limit, error = fixed_points.gradient_at_zero(layer.sigma)
         share = layer.weight_variance * level.factor * level.inner.variance / probe
         gradient = layer.skip**2 * level.stream / probe + share * limit
         return gradient, gradient, error
@@ -218,7 +219,7 @@ def _is_bent(layer: PairLayer, x: float) -> bool:
     """Whether σ at the scale x is homogeneous of degree 1 with two different slopes."""
     with np.errstate(all="ignore"):
         points = np.array([x, -x, 2.0 * x, -2.0 * x])
-        right, left, *twice = np.asarray(layer.function.value(points), dtype=np.float64) / x
+        right, left, *twice = np.asarray(layer.sigma.function(points), dtype=np.float64) / x
     if not np.isfinite([right, left, *twice]).all():
         return False
     scale = max(abs(right), abs(left))
@@ -283,7 +284,7 @@ class _Point(NamedTuple):
 
 
 def edge_of_chaos(
-    activation: gaussian_moments.ActivationLike,
+    activation: ActivationLike,
     bias_variance: ArrayLike = 0.0,
     *,
     norm: str | Norm = "none",
@@ -336,9 +337,9 @@ def edge_of_chaos(
     layer = pair_layer(activation, norm, order)
     biases = real_numbers("bias_variance", bias_variance, low=0)
     rtol = real("rtol", rtol, above=0.0)
-    if math.isinf(gaussian_moments.rough_moments(layer.function, 1.0).gradient):
+    if math.isinf(gaussian_moments.rough_moments(layer.sigma, 1.0).gradient):
         hint = "it jumps, so every network is chaotic"
-        raise ArgumentError("activation", layer.function.name, "a continuous function", hint)
+        raise ArgumentError("activation", layer.sigma.name, "a continuous function", hint)
     points = [_point(layer, float(bias)) for bias in biases.reshape(-1)]
     columns = {
         name: np.reshape([getattr(point, name) for point in points], biases.shape)
@@ -360,7 +361,7 @@ def _curve(layer: PairLayer, at: gaussian_moments.Moments) -> tuple[float, float
 
 def _rough_bias(layer: PairLayer, variance: float) -> float:
     """Return σ_b² of the curve without errors."""
-    return _curve(layer, gaussian_moments.rough_moments(layer.function, variance))[1]
+    return _curve(layer, gaussian_moments.rough_moments(layer.sigma, variance))[1]
 
 
 def _point(layer: PairLayer, bias: float) -> _Point:
@@ -387,7 +388,7 @@ def _point(layer: PairLayer, bias: float) -> _Point:
 
 def _on_line(layer: PairLayer, bias: float) -> _Point:
     """Return the edge with a norm before σ, where the variance in σ is 1."""
-    at = gaussian_moments.moments(layer.function, 1.0)
+    at = gaussian_moments.moments(layer.sigma, 1.0)
     gap = at.gradient - at.square
     noise = at.gradient_error * at.gradient + at.error * at.square
     if bias == 0.0 or gap <= noise:
@@ -400,10 +401,10 @@ def _on_line(layer: PairLayer, bias: float) -> _Point:
 
 def _at(layer: PairLayer, variance: float) -> _Point:
     """Return the point of the curve with the parameter q."""
-    at = gaussian_moments.moments(layer.function, variance)
+    at = gaussian_moments.moments(layer.sigma, variance)
     weight, bias = _curve(layer, at)
     step = _STEP * variance
-    later, moved = _curve(layer, gaussian_moments.rough_moments(layer.function, variance + step))
+    later, moved = _curve(layer, gaussian_moments.rough_moments(layer.sigma, variance + step))
     spread = 3.0 * at.error + at.gradient_error
     noise = (variance - bias) * spread + 4.0 * EPSILON * variance
     steepness = abs(moved - _rough_bias(layer, variance)) / step
@@ -416,8 +417,8 @@ def _at(layer: PairLayer, variance: float) -> _Point:
 def _with_zero(layer: PairLayer, points: list[_Point]) -> list[_Point]:
     """Add the limit q → 0 to the points without bias, if σ(0) = 0 and σ′(0) is not 0."""
     smallest = fixed_points.SMALLEST
-    least = gaussian_moments.rough_moments(layer.function, smallest)
-    limit, error = fixed_points.gradient_at_zero(layer.function)
+    least = gaussian_moments.rough_moments(layer.sigma, smallest)
+    limit, error = fixed_points.gradient_at_zero(layer.sigma)
     if not abs(least.square - smallest * limit) <= 1e-3 * smallest * limit:
         return points
     # The slope is 1 there.  The variance decreases if the curve leaves upwards.
@@ -427,5 +428,5 @@ def _with_zero(layer: PairLayer, points: list[_Point]) -> list[_Point]:
 
 
 def _no_edge(layer: PairLayer, bias: float, there: str) -> ArgumentError:
-    hint = f"the edge of {layer.function.name} with norm {layer.norm!r} {there}"
+    hint = f"the edge of {layer.sigma.name} with norm {layer.norm!r} {there}"
     return ArgumentError("bias_variance", bias, "a bias variance with an edge of chaos", hint)

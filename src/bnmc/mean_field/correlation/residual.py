@@ -33,10 +33,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc._support.arguments import real
+from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
-from bnmc.mean_field.correlation.gaussian_moments import ActivationLike, rough_moments
+from bnmc.mean_field.correlation.gaussian_moments import rough_moments
 from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import roots, within
 
@@ -296,7 +297,7 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
     limit: float | None = None
     law = _CONSTANT
     if not at.is_identity and abs(gradient - 1.0) <= _CRITICAL:
-        bend = _bend(*layer.function.slopes) if layer.function.slopes is not None else 0.0
+        bend = _bend(*layer.sigma.slopes) if layer.sigma.slopes is not None else 0.0
         if bend == 0.0:
             allowed = "a variance off the edge of chaos for such an activation"
             raise ArgumentError("bias_variance", layer.bias_variance, allowed)
@@ -339,7 +340,7 @@ def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     exponent = 1.0 - steepness / math.sqrt(1.0 - limit**2)
     if limit > 0.0:
         exponent = min(exponent, 0.5)
-    density = math.sqrt(_LARGE) * rough_moments(layer.function, _LARGE).gradient
+    density = math.sqrt(_LARGE) * rough_moments(layer.sigma, _LARGE).gradient
     return ResidualGrowth(
         variance=GrowthLaw(kind="linear", rate=1.0, coefficient=growth),
         limit=limit,
@@ -362,7 +363,7 @@ def _at_infinity(
     near, far = (np.array([-x, x]) for x in (_FAR, _FARTHER))
     with np.errstate(all="ignore"):
         values, farther = (
-            np.asarray(layer.function.value(x), dtype=np.float64) for x in (near, far)
+            np.asarray(layer.sigma.function(x), dtype=np.float64) for x in (near, far)
         )
     if np.isfinite(farther).all():
         slopes, same = farther / far, np.abs(farther / far - values / near)
@@ -377,4 +378,4 @@ def _at_infinity(
         if size > 0.0 and constant and abs(right - left) > _SAME * size:
             return None, (left, right)
     allowed = "an activation with two limits or two slopes at infinity, or a norm in the branch"
-    raise ArgumentError("activation", layer.function.name, allowed)
+    raise ArgumentError("activation", layer.sigma.name, allowed)

@@ -19,20 +19,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import broadcast, real, real_numbers
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import ArgumentError, NonFiniteError, UnknownNameError
 from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.quadrature.profile import Profile, profile
+from bnmc.mean_field.quadrature.resolution import Function
 
 # --- closed forms
 
@@ -98,6 +99,10 @@ def _ramp(power: int) -> _ClosedForm:
         return value, slope
 
     return _ClosedForm(pair, lambda q: half_moment[power] * np.sqrt(q) ** power)
+
+
+def _positive(x: FloatArray) -> FloatArray:
+    return np.maximum(x, 0.0)
 
 
 def _arc_cosine(power: int, cosine: FloatArray, sine: FloatArray, rest: FloatArray) -> FloatArray:
@@ -200,13 +205,25 @@ CLOSED_FORMS: dict[str, _ClosedForm] = {
 }
 
 
-_Spec = str | Activation | Callable[[Any], Any]
-
 # Pairs whose integrals are computed at once.
 _BLOCK = 32
 
-#: Kinks and narrow features that were not declared are found up to this distance from 0.
-GAUSSIAN_LIMIT = 16.0
+# Kinks and narrow features that were not declared are found up to this distance from 0.
+_GAUSSIAN_LIMIT = 16.0
+
+
+def _formula(value: Function, derivative: Function, *kinks: float) -> Profile:
+    return Profile(value, kinks, _GAUSSIAN_LIMIT, complete=True, given_derivative=derivative)
+
+
+# The names that `dual` takes and that are no named activations.
+_FORMULAS = {
+    "relu^2": _formula(lambda x: _positive(x) ** 2, lambda x: 2.0 * _positive(x), 0.0),
+    "relu^3": _formula(lambda x: _positive(x) ** 3, lambda x: 3.0 * _positive(x) ** 2, 0.0),
+    "step": _formula(lambda x: np.heaviside(x, 0.5), np.zeros_like, 0.0),
+    "cos": _formula(np.cos, lambda x: -np.sin(x)),
+    "exp": _formula(np.exp, np.exp),
+}
 
 # Entries of which a series lacks a larger part, as near correlation 1, are computed by quadrature.
 _LACKING = 1e-12
@@ -243,6 +260,8 @@ class Dual:
         Name of the activation.
     closed_form : bool
         Whether V and V′ have a closed form. Otherwise they are Hermite series.
+    function : callable
+        σ, elementwise.
 
     Examples
     --------
@@ -255,9 +274,8 @@ class Dual:
 
     name: str
     closed_form: bool
-    _form: _ClosedForm | None
-    # Those of σ and, if it is known, σ′; none if V and V′ have a closed form.
-    _functions: tuple[Profile, ...] = ()
+    function: Profile = field(repr=False)
+    _form: _ClosedForm | None = field(default=None, repr=False)
 
     def __call__(
         self, p: ArrayLike, q: ArrayLike, c: ArrayLike, *, rtol: float = 1e-6
@@ -332,7 +350,7 @@ class Dual:
         """Return what `pair` has to know of the variables of one side."""
         if self.closed_form:
             return Side(variances)
-        functions = self._functions[: 1 + needs_slope]
+        functions = self._functions(needs_slope)
         if len(functions) <= needs_slope:
             raise ArgumentError(
                 "activation", self.name, "an activation with a derivative",
@@ -358,12 +376,23 @@ class Dual:
             with np.errstate(over="ignore", invalid="ignore"):
                 return (*self._form.pair(left.variance, right.variance, covariance), 0.0)
         _, cosine = scale_and_correlation(left.variance[:, None], right.variance, covariance)
-        functions = self._functions[: 1 + needs_slope]
+        functions = self._functions(needs_slope)
         results = [
             _pairs(function, row, column, cosine)
             for function, row, column in zip(functions, left.series, right.series, strict=False)
         ]
         return results[0][0], results[-1][0], max(error for _, error in results)
+
+    @property
+    def slopes(self) -> tuple[float, float] | None:
+        """Slopes left and right of 0 if σ is positively homogeneous, else None."""
+        sigma = self.function.function
+        return homogeneous_slopes(sigma) if isinstance(sigma, Activation) else None
+
+    def _functions(self, needs_slope: bool) -> list[Profile]:
+        """Return σ and, if it is needed and known, σ′."""
+        derivative = self.function.derivative if needs_slope else None
+        return [self.function] if derivative is None else [self.function, derivative]
 
     def mean(self, side: Side) -> FloatArray:
         """Return E σ(u) for each variable of a side."""
@@ -378,7 +407,7 @@ class Dual:
         return side.series[0].mean_square
 
 
-def dual(activation: _Spec | Dual) -> Dual:
+def dual(activation: ActivationLike | Dual) -> Dual:
     """Return the dual activations V and V′ of an activation.
 
     Parameters
@@ -422,30 +451,28 @@ def dual(activation: _Spec | Dual) -> Dual:
     """
     if isinstance(activation, Dual):
         return activation
-    if isinstance(activation, str) and activation in CLOSED_FORMS:
-        return Dual(activation, True, CLOSED_FORMS[activation])
+    if isinstance(activation, str) and activation in _FORMULAS:
+        return Dual(activation, True, _FORMULAS[activation], CLOSED_FORMS[activation])
     try:
         function = as_activation(activation)
     except UnknownNameError as error:
         others = (name for name in CLOSED_FORMS if name not in error.names)
         raise UnknownNameError("activation", str(activation), (*error.names, *others)) from None
-    if function.builtin and function.name in CLOSED_FORMS:
-        return Dual(function.name, True, CLOSED_FORMS[function.name])
     return _of_function(function)
 
 
 @lru_cache(maxsize=64)
 def _of_function(function: Activation) -> Dual:
-    """Return the dual activation of a function that has no known closed form."""
+    """Return the dual activation of an activation."""
+    form = CLOSED_FORMS.get(function.name) if function.builtin else None
     if not function.builtin:
         function.check()
         at_zero = homogeneous_slopes(function)
         if at_zero is not None:
-            return Dual(function.name, True, homogeneous(*at_zero))
-        function.check_derivative()
-    sigma = profile(function, GAUSSIAN_LIMIT)
-    functions = (sigma, sigma.derivative) if sigma.derivative else (sigma,)
-    return Dual(function.name, False, None, functions)
+            form = homogeneous(*at_zero)
+        else:
+            function.check_derivative()
+    return Dual(function.name, form is not None, profile(function, _GAUSSIAN_LIMIT), form)
 
 
 def _pairs(

@@ -325,12 +325,12 @@ class _Given(NamedTuple):
 
 
 def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: float) -> _Given:
-    function, r = layer.function, level.inner.variance
+    function, r = layer.sigma.function, level.inner.variance
     root, apart, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
     z0, weight = np.zeros(1), np.ones(1)
     if c > 0.0:
-        z0, weight = _shared_rule(function.value, root, c, widest)
-    edges = normal_panels(function.value, root, widest, _END)
+        z0, weight = _shared_rule(function, root, c, widest)
+    edges = normal_panels(function, root, widest, _END)
     steps = subdivided(np.array([-_END, _END]), widest)
     mean, scale = (0.0, 1.0) if layer.norm_is_first else (level.mean, math.sqrt(level.factor))
     products, scores = np.empty((z0.size, 5, 5)), np.empty((z0.size, 2))
@@ -342,7 +342,7 @@ def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: floa
         z, density = coordinate_rule(ends, math.inf, _ORDER)
         u = root * (shared * z0[rows, None] + apart * z)
         with np.errstate(over="ignore", invalid="ignore"):
-            x = (np.asarray(function.value(u), dtype=np.float64) - mean) * scale
+            x = (function(u) - mean) * scale
             basis = np.stack([np.ones_like(x), x, 0.5 * (u * u - r), u, x * x])
             products[rows] = np.einsum("iaz,jaz,az->aij", basis, basis, density, optimize=True)
         weighted = density * z * x
@@ -352,7 +352,7 @@ def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: floa
     if not (np.isfinite(products).all() and rim <= _TAIL * float(fourth.sum())):
         allowed = "a function that is finite and has a finite fourth moment"
         hint = f"of a normal variable of variance {r:.6g}"
-        raise ArgumentError("activation", function.name, allowed, hint)
+        raise ArgumentError("activation", layer.sigma.name, allowed, hint)
     return _Given(weight, products, scores)
 
 

@@ -58,12 +58,15 @@ class Profile:
     limit : float
     complete : bool
         Whether σ has no other kinks and no narrow features, as a named activation.
+    given_derivative : callable or None
+        σ′ if `function` is no `Activation`.
     """
 
     function: resolution.Function
     declared: tuple[float, ...]
     limit: float
     complete: bool
+    given_derivative: resolution.Function | None = None
 
     @property
     def name(self) -> str:
@@ -166,6 +169,8 @@ class Profile:
     def derivative(self) -> Profile | None:
         """The profile of σ′; None if σ′ is not known."""
         sigma = self.function
+        if self.given_derivative is not None:
+            return Profile(self.given_derivative, self.declared, self.limit, True)
         if not isinstance(sigma, Activation):
             return None
         if sigma.builtin:
