@@ -45,14 +45,12 @@ fluctuations drive samples over the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from bnmc._support.arguments import integer, real
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
@@ -153,7 +151,7 @@ _ROUNDING = 64.0 * EPSILON
 
 
 def block_symmetric(
-    activation: str | Activation | Callable[[Any], Any],
+    activation: ActivationLike,
     batch: int,
     *,
     minority: int = 1,
@@ -234,7 +232,7 @@ def block_symmetric(
 
 
 def partial_collapse(
-    activation: str | Activation | Callable[[Any], Any],
+    activation: ActivationLike,
     batch: int,
     *,
     distinct: int,

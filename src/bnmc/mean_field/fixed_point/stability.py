@@ -13,22 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
 from bnmc._support.text import text_table
-from bnmc.chain.activations import Activation
+from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import fixed_point
 from bnmc.mean_field.float64 import FloatArray
-
-_ActivationLike = str | Activation | Callable[[Any], Any]
 
 # Largest acceptable error of the fixed points, the default of `MeanField.fixed_point`.
 _RTOL = 1e-8
@@ -164,7 +161,7 @@ def _cell(value: float) -> str:
 
 
 def stability(
-    activation: _ActivationLike, batches: Iterable[int], *, norm: str = "batch"
+    activation: ActivationLike, batches: Iterable[int], *, norm: str = "batch"
 ) -> Stability:
     """Stability of the symmetric fixed point by batch size, with the crossings of rate 1.
 
@@ -239,7 +236,7 @@ def stability(
 
 
 def atlas(
-    activations: Iterable[_ActivationLike], batches: Iterable[int], *, norm: str = "batch"
+    activations: Iterable[ActivationLike], batches: Iterable[int], *, norm: str = "batch"
 ) -> tuple[Stability, ...]:
     """`stability` of several activations.
 

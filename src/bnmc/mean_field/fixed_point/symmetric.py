@@ -15,14 +15,12 @@ equation for the correlation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from bnmc._support.arguments import choice, real
-from bnmc.chain.activations import Activation, as_activation
+from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import SYMMETRIC_FIXED_POINT, require
 from bnmc.chain.norms import NORMS, Norm, as_norm
@@ -302,7 +300,7 @@ class Limit(SymmetricFixedPoint):
 
 
 def limit(
-    activation: str | Activation | Callable[[Any], Any],
+    activation: ActivationLike,
     *,
     norm: str = "batch",
     rtol: float = 1e-8,
