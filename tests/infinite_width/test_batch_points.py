@@ -7,7 +7,7 @@ from bnmc import Activation, Chain
 from bnmc.chain.activations import slope_at
 from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import Homogeneous, batch_law
-from bnmc.infinite_width.batch_points import Control, Sampled, normal_points
+from bnmc.infinite_width.batch_points import Sampled, mean_slopes, normal_points
 
 
 def test_points_are_standard_normal_and_symmetric():
@@ -17,7 +17,9 @@ def test_points_are_standard_normal_and_symmetric():
     np.testing.assert_allclose(points.T @ points / 4096, np.eye(5), atol=0.02)
 
 
-@pytest.mark.parametrize(("samples", "control"), [(6, None), (5, None), (6, Control(-0.2, 0.9))])
+@pytest.mark.parametrize(
+    ("samples", "control"), [(6, None), (5, None), (6, Homogeneous(-0.2, 0.9))]
+)
 def test_means_are_those_of_the_closed_integrals(samples, control):
     rng = np.random.default_rng(1)
     x, root = rng.standard_normal((14, 7 + samples)), rng.standard_normal((7 + samples, 4))
@@ -50,9 +52,9 @@ def test_controls_have_the_mean_slopes(name):
     activation, points = Activation.named(name), np.linspace(0.0, 9.0, 200_001)
     density = np.exp(-(points**2) / 2) * np.sqrt(2 / np.pi)
     slopes = [np.trapezoid(slope_at(activation, x) * density, points) for x in (-points, points)]
-    found = Control.of(activation)
+    found = mean_slopes(activation)
     np.testing.assert_allclose(
-        [found.left, found.right], slopes, atol=2e-3
+        found.slope(np.array([-1.0, 1.0])), slopes, atol=2e-3
     )  # 1024 quantiles have the variance .9987
 
 
@@ -60,7 +62,7 @@ def test_a_control_of_the_function_itself_leaves_no_error():
     x = np.random.default_rng(2).standard_normal((9, 6))
     law, theta = batch_law(Chain(1, 6, "relu").layers[1].rows, x.T @ x, 0, "x"), np.eye(6)
     normals = normal_points(5, 64, np.random.default_rng(3))
-    found = Sampled(Activation.named("relu"), normals, Control(0.0, 1.0)).own(law, theta)
+    found = Sampled(Activation.named("relu"), normals, Homogeneous(0.0, 1.0)).own(law, theta)
     for one, expected in zip(found, Homogeneous(0.0, 1.0).own(law, theta), strict=True):
         np.testing.assert_allclose(one, expected, rtol=1e-12, atol=1e-14)
 

@@ -186,8 +186,13 @@ class Homogeneous:
         self.signed, self.unsigned = (0.5 * (right + left)) ** 2, (0.5 * (right - left)) ** 2
         self.error = 0.0
 
+    def slope(self, x: FloatArray) -> FloatArray:
+        """Return σ′ at each number."""
+        left, right = self._slopes
+        return np.where(x < 0.0, left, right)
+
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
-        """Return E σσᵀ of y batch, and the tangents of earlier layers (zeros for None)."""
+        """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
         value, error = homogeneous_map(law, *self._slopes)
         self.error = max(self.error, error)
         if tangent is None or law.rank < 3:

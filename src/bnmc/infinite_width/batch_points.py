@@ -47,7 +47,6 @@ then bounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -80,32 +79,15 @@ def normal_points(dimensions: int, points: int, rng: np.random.Generator) -> Flo
 # --- normalization before the activation
 
 
-@dataclass(frozen=True)
-class Control:
-    """A function with two slopes, left and right of 0, whose layer is known.
+def mean_slopes(activation: Activation) -> Homogeneous:
+    """Return the layer of the mean slopes of σ at standard normal numbers of each sign.
 
-    Attributes
-    ----------
-    left, right : float
+    ``E σ'(x) = E x (σ(x) − σ(0))`` on each side, by partial integration.
     """
-
-    left: float
-    right: float
-
-    @classmethod
-    def of(cls, activation: Activation) -> Control:
-        """Return the function with the mean slopes of σ at standard normal numbers of each sign.
-
-        ``E σ'(x) = E x (σ(x) − σ(0))`` on each side, by partial integration.
-        """
-        x = ndtri((np.arange(_SLOPE_POINTS) + 0.5) / _SLOPE_POINTS)
-        rise = x * (activation(x) - activation(np.zeros_like(x)))
-        half = _SLOPE_POINTS // 2
-        return cls(float(rise[:half].mean()), float(rise[half:].mean()))
-
-    def slope(self, x: FloatArray) -> FloatArray:
-        """Return the slope at each number."""
-        return np.where(x < 0.0, self.left, self.right)
+    x = ndtri((np.arange(_SLOPE_POINTS) + 0.5) / _SLOPE_POINTS)
+    rise = x * (activation(x) - activation(np.zeros_like(x)))
+    half = _SLOPE_POINTS // 2
+    return Homogeneous(float(rise[:half].mean()), float(rise[half:].mean()))
 
 
 class Sampled:
@@ -116,14 +98,14 @@ class Sampled:
     activation : Activation
     normals : ndarray of shape (points, dimensions)
         At least as many dimensions as the rows of a pair of batches have.
-    control : Control, optional
+    control : Homogeneous, optional
         Its layer is subtracted at the points and added exactly, for one batch.
     """
 
     error = 0.0  # the spread of replicates shows it
 
     def __init__(
-        self, activation: Activation, normals: FloatArray, control: Control | None = None
+        self, activation: Activation, normals: FloatArray, control: Homogeneous | None = None
     ) -> None:
         self.activation, self.normals, self.control = activation, normals, control
 
@@ -134,7 +116,7 @@ class Sampled:
         value, slopes = self._means((law, law), (base, base), tangent, self.control)
         if self.control is None:
             return value, slopes
-        exact = Homogeneous(self.control.left, self.control.right).own(law, tangent)
+        exact = self.control.own(law, tangent)
         return value + exact[0], slopes + exact[1]
 
     def across(
@@ -151,7 +133,7 @@ class Sampled:
         laws: tuple[BatchLaw, BatchLaw],
         bases: tuple[FloatArray, FloatArray],
         tangent: FloatArray | None,
-        control: Control | None,
+        control: Homogeneous | None,
     ) -> tuple[FloatArray, FloatArray]:
         """Return the means over the points; with a control, of the difference from its layer."""
         shape, rank = (laws[0].size, laws[1].size), bases[0].shape[1]
@@ -212,27 +194,22 @@ _ROUNDING = 8 * EPSILON
 # --- normalization after the activation
 
 
-class Linear:
+class Linear(Homogeneous):
     """Layers of a linear activation, which commutes with the norm up to a factor."""
 
     def __init__(self) -> None:
-        self.inner = Homogeneous(1.0, 1.0)
-
-    @property
-    def error(self) -> float:
-        """The largest relative error of a result so far."""
-        return self.inner.error
+        super().__init__(1.0, 1.0)
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        return _split(*self.inner.own(law, None if tangent is None else tangent[:-1, :-1]))
+        return _split(*super().own(law, None if tangent is None else tangent[:-1, :-1]))
 
     def across(
         self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
         inner = None if tangent is None else tangent[:-1, :-1]
-        return _split(*self.inner.across(left, right, across[:-1, :-1], inner))
+        return _split(*super().across(left, right, across[:-1, :-1], inner))
 
 
 class Stream:

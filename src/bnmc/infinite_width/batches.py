@@ -42,10 +42,10 @@ from bnmc.infinite_width.batch_integrals import (
 )
 from bnmc.infinite_width.batch_points import (
     ActivatedPoints,
-    Control,
     Linear,
     Sampled,
     Stream,
+    mean_slopes,
     normal_points,
 )
 from bnmc.infinite_width.networks import Network, Weights
@@ -160,7 +160,7 @@ class NormalizedBatches(BatchNetwork):
         if pair is not None:
             return Homogeneous(*pair)
         # The control variate is for one batch.
-        return None if normals is None else Sampled(activation, normals, Control.of(activation))
+        return None if normals is None else Sampled(activation, normals, mean_slopes(activation))
 
     def stream(self) -> Homogeneous | Stream:
         """Return the layer of the skip connection: linear, since it starts behind the norm."""
