@@ -64,9 +64,9 @@ def test_a_kink_and_no_derivative(q):
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_the_error_includes_a_kink_that_was_neither_declared_nor_found(q):
     hidden = dual(Activation(bent))
-    assert hidden.value.ends(0.0) == pytest.approx([0.377], rel=1e-12)
+    assert hidden.function.ends(0.0) == pytest.approx([0.377], rel=1e-12)
     unsearched = Profile(Activation(bent), (), 16.0, complete=True)
-    found = moments(dataclasses.replace(hidden, value=unsearched), q)
+    found = moments(dataclasses.replace(hidden, function=unsearched), q)
     square = expectation(lambda x: bent(x) ** 2, q, [0.377])
     slope = expectation(lambda x: 4.0 if x > 0.377 else 1 / math.cosh(x) ** 4, q, [0.377])
     assert 1e-9 < abs(found.square / square - 1) <= found.error
