@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 
+from bnmc.chain.activations import Activation
 from bnmc.mean_field import CorrelationMap
-from bnmc.mean_field.correlation.fixed_points import attractor, variance_points, variance_roots
+from bnmc.mean_field.correlation.fixed_points import (
+    attractor,
+    gradient_at_zero,
+    variance_points,
+    variance_roots,
+)
 from bnmc.mean_field.correlation.layer import pair_layer
+from bnmc.mean_field.duals.duals import dual
 
 
 def crossing(*points):
@@ -41,6 +48,16 @@ def test_a_variance_beyond_which_the_moment_is_infinite_is_no_fixed_point():
 
     moment = quad(integrand, -math.inf, math.inf)[0] / math.sqrt(2.0 * math.pi * q)
     assert q == pytest.approx(0.3 * moment, rel=1e-7)
+
+
+BENT = Activation(lambda x: x + max(x, 0.0) + x * x, kinks=(0.0,))
+KNOWN = Activation(lambda x: x + max(x, 0.0), derivative=lambda x: 2.0 if x > 0.0 else 1.0)
+
+
+@pytest.mark.parametrize("function", [BENT, KNOWN])
+def test_the_gradient_at_zero_has_the_slopes_on_both_sides(function):
+    limit, error = gradient_at_zero(dual(function))
+    assert abs(limit / 2.5 - 1.0) <= error < 1e-4
 
 
 # The distance of float64 numbers just below 1; above 1 it is twice that.

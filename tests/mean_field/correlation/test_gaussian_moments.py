@@ -13,7 +13,6 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import (
     moments,
     rough_moments,
-    slopes_at_zero,
 )
 from bnmc.mean_field.duals.duals import dual
 from bnmc.mean_field.quadrature.profile import Profile
@@ -111,11 +110,6 @@ def test_fast_growth():
         moments(fast, 1.0)
     assert rough_moments(fast, 1.0).square == math.inf
     assert moments(fast, 0.5).square == pytest.approx((1 - 2 / 3) ** -0.5, rel=1e-12)
-
-
-def test_slopes_at_zero():
-    assert slopes_at_zero(dual("relu")) == (0.0, 1.0)
-    assert slopes_at_zero(dual(Activation(bent))) is None
 
 
 def test_a_kink_between_two_ranges_where_the_function_is_0_is_no_jump():

@@ -18,10 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bnmc.mean_field.correlation.gaussian_moments import (
-    rough_moments,
-    slopes_at_zero,
-)
+from bnmc.mean_field.correlation.gaussian_moments import rough_moments
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
 from bnmc.mean_field.duals.duals import Dual
 from bnmc.mean_field.float64 import EPSILON, Function, roots
@@ -31,6 +28,9 @@ SMALLEST, _LARGEST = 1e-12, 1e12
 
 # Points of the search per factor of 10.
 _PER_DECADE = 8
+
+# A number whose square is 0 beside the derivative of any usual function.
+_NEAR_ZERO = 1e-30
 
 # A factor per layer of a homogeneous activation that is this close to 1 is 1.
 _ONE = 8.0 * EPSILON
@@ -174,9 +174,10 @@ def attractor(layer: PairLayer, start: float) -> float:
 
 def gradient_at_zero(sigma: Dual) -> tuple[float, float]:
     """Return the limit of E σ′(u)² for variances that tend to 0, and its relative error."""
-    slopes = slopes_at_zero(sigma)
-    if slopes is not None:
-        return 0.5 * (slopes[0] ** 2 + slopes[1] ** 2), 4.0 * EPSILON
+    derivative = sigma.function.derivative
+    if derivative is not None:
+        left, right = derivative(np.array([-_NEAR_ZERO, _NEAR_ZERO])).tolist()
+        return 0.5 * (left**2 + right**2), 4.0 * EPSILON
     limit, other = (rough_moments(sigma, k * SMALLEST).gradient for k in (1.0, 4.0))
     # The gradient converges at least like √q, if it does.
     return limit, 2.0 * abs(other / limit - 1.0) + 64.0 * EPSILON if limit > 0.0 else 0.0

@@ -24,21 +24,6 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points, subdivided
 from bnmc.mean_field.quadrature.profile import Profile
 
-# A number whose square is 0 beside the derivative of any usual function.
-_NEAR_ZERO = 1e-30
-
-
-def slopes_at_zero(sigma: Dual) -> tuple[float, float] | None:
-    """Return σ′ just left and right of 0, None if σ′ is not known."""
-    if sigma.function.derivative is None:
-        return None
-    near = np.array([-_NEAR_ZERO, _NEAR_ZERO])
-    left, right = np.asarray(sigma.function.derivative(near), dtype=np.float64)
-    return float(left), float(right)
-
-
-# --- moments
-
 # Half lengths of the interval, one tried after the other.  The normal density at 13 is 8e-38; at 38
 # it is the smallest that float64 numbers have.
 _ENDS, _ORDER = (13.0, 22.0, 38.0), 16
