@@ -117,3 +117,31 @@ def test_a_kink_between_two_ranges_where_the_function_is_0_is_no_jump():
     twice = moments(dual(Activation(lambda x: max(x, 0.0), kinks=(-1.0, 0.0))), 2.0)
     assert once.gradient == pytest.approx(0.5, rel=1e-12)
     assert twice.gradient == pytest.approx(0.5, rel=1e-12)
+
+
+def rooted(x):
+    return abs(x - 0.3) ** 0.6
+
+
+@pytest.mark.parametrize("kinks", [(), (0.3,)])
+def test_the_mean_square_of_a_singular_slope(kinks):
+    """E σ′² = .36 E |z − .3|^−.8, by SciPy's rule for this weight."""
+    exact = 0.36 * sum(
+        integrate.quad(
+            lambda u, sign=sign: math.exp(-0.5 * (0.3 + sign * u) ** 2) / math.sqrt(2.0 * math.pi),
+            *(0.0, 13.0), weight="alg", wvar=(-0.8, 0.0),
+        )[0]
+        for sign in (-1.0, 1.0)
+    )  # fmt: skip
+    at = moments(dual(Activation(rooted, kinks=kinks)), 1.0)
+    assert abs(at.gradient / exact - 1.0) < at.gradient_error < 0.01
+
+
+def jumping(x):
+    return 1.0 + 0.1 * x if x > 0.5 else math.tanh(x)
+
+
+def test_a_jump_is_at_its_place_among_narrow_panels():
+    at = moments(dual(Activation(jumping)), 1.0)
+    expected = expectation(lambda x: np.where(x > 0.5, 1.0 + 0.1 * x, np.tanh(x)) ** 2, 1.0, (0.5,))
+    assert abs(at.square / expected - 1.0) < at.error + 1e-13

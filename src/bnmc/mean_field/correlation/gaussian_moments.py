@@ -100,13 +100,14 @@ def moments(sigma: Dual, variance: float) -> Moments:
     else:
         gradient_error = max(abs(gradient / fine.gradient - 1.0) for gradient in gradients)
     return fine._replace(
-        error=_SAFETY * error + _ROUNDING, gradient_error=_SAFETY * gradient_error + _ROUNDING
+        error=_SAFETY * error + _ROUNDING,
+        gradient_error=_SAFETY * gradient_error + fine.gradient_error + _ROUNDING,
     )
 
 
 @lru_cache(maxsize=8192)
 def rough_moments(sigma: Dual, variance: float) -> Moments:
-    """Return the moments at q > 0 without errors; ``inf`` if the mean square is not finite."""
+    """Return the moments from one rule; ``inf`` if the mean square is not finite."""
     return _on_panels(sigma, variance, _WIDTHS[0])[0]
 
 
@@ -134,6 +135,7 @@ def _on_panels(sigma: Dual, variance: float, width: float) -> tuple[Moments, tup
     lift, spread = value - centre, value * value - centre * centre
     mirrored = sigma.function(-root * z)
     size = math.sqrt(total)
+    gradient, missing = _gradient(sigma, value, root, z, half, weight)
     result = Moments(
         variance=variance,
         mean=float((value * weight).sum()),
@@ -142,7 +144,8 @@ def _on_panels(sigma: Dual, variance: float, width: float) -> tuple[Moments, tup
         mirror=float((value * mirrored * weight).sum()),
         mean_slope=float((lift * score).sum()),
         square_slope=float((spread * score).sum()),
-        gradient=_gradient(sigma, value, root, z, half, weight),
+        gradient=gradient,
+        gradient_error=missing / gradient if gradient > 0.0 else 0.0,
     )
     scales = (
         size, size, total, total,
@@ -167,7 +170,8 @@ def normal_panels(sigma: Profile, root: float, width: float, end: float) -> Floa
     edges = merged[np.concatenate([[True], np.diff(merged) > _SAME * end])]
     edges[-1] = end
     # Kinks stay where they are: an edge next to one gives way.
-    for kink in bends:
+    kinks = sigma.ends(0.0) / root
+    for kink in (*kinks, *-kinks):
         if abs(kink) < end:
             edges[np.argmin(np.abs(edges - kink))] = kink
     return subdivided(edges, width)
@@ -180,13 +184,29 @@ def _gradient(
     z: FloatArray,
     half: FloatArray,
     weight: FloatArray,
-) -> float:
-    """Return E σ′(u)², from the derivative if it is known, else from polynomials on panels."""
+) -> tuple[float, float]:
+    """Return E σ′(u)², and its error next to singular points.
+
+    Away from these it is that of the derivative, or of polynomials on panels if σ′ is not known.
+    """
+    low, end = z[0, 0], z[-1, -1]
     steep = sigma.function.steep / root
-    if ((z[0, 0] < steep) & (steep < z[-1, -1])).any():
-        return math.inf
+    if ((low < steep) & (steep < end)).any():
+        return math.inf, 0.0
     if sigma.function.derivative is not None:
         slope = np.asarray(sigma.function.derivative(root * z), dtype=np.float64)
     else:
         slope = value @ gauss_legendre(_ORDER).differentiate.T / (half * root)
-    return float((slope * slope * weight).sum())
+    parts, error = (slope * slope * weight).sum(axis=1), 0.0
+    edges = np.append(z.mean(axis=1) - half[:, 0], z[-1].mean() + half[-1, 0])
+    for spot in sigma.function.singular:
+        place = spot.point / root
+        if low < place < end:
+            right = int(np.argmin(np.abs(edges - place)))
+            energy, _ = sigma.function.energy(
+                spot.point, root * edges[right - 1], root * edges[right + 1]
+            )
+            density = math.exp(-0.5 * place * place) / math.sqrt(2.0 * math.pi) / root
+            parts[right - 1 : right + 1] = density * energy, 0.0
+            error += density * spot.error
+    return float(parts.sum()), error

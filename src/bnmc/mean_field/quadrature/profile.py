@@ -145,10 +145,9 @@ class Profile:
                 continue
             index = int(np.searchsorted(self.breaks, point))
             low, high = float(self.breaks[index - 1]), float(self.breaks[index + 1])
-            energy = error = change = 0.0
-            for trend, end in zip(trends, (low, high), strict=True):
-                some, moved = _energy(self, _graded(point, end))
-                energy, change = energy + some, change + moved
+            energy, change = self.energy(point, low, high)
+            error = 0.0
+            for trend in trends:
                 if trend is not None:
                     shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
                     error += 4.0 * trend.last * shrink / (1.0 - shrink)
@@ -177,6 +176,14 @@ class Profile:
             given = Activation(SLOPES[sigma.name][1], name=f"derivative of {sigma.name}")
             return Profile(given, self.declared, self.limit, True)
         return profile(sigma.derivative, self.limit) if sigma.derivative else None
+
+    def energy(self, point: float, low: float, high: float) -> tuple[float, float]:
+        """Return ∫ σ′² from `low` to `high` around a singular point, and how much σ changes there.
+
+        `Singularity.error` bounds the error of the integral.
+        """
+        left, right = (_energy(self, _graded(point, end)) for end in (low, high))
+        return left[0] + right[0], left[1] + right[1]
 
     def slope(self, x: FloatArray) -> FloatArray:
         """Return σ′(x) from the polynomials on the panels."""
