@@ -252,6 +252,10 @@ def a_gram(rng):
     return a.T @ a / 5
 
 
+def a_correlation(rng):
+    return gram.correlation(a_gram(rng))
+
+
 def a_matrix(rng):
     return np.random.default_rng(rng.randrange(99)).normal(size=(6, 3))
 
@@ -277,7 +281,7 @@ RNG = value(0)
 STAR = {"star": G, "width": WIDTH, "batch": value(3)}
 DISTORTED = {**STAR, "distortion": number(1.0, 2.0)}
 PAIRS = {"chain": CHAIN, "rng": RNG, "max_layers": value(30), "level": number(0.9, 0.95)}
-SHORT = {"rng": RNG, "rtol": value(0.9), "chains": value(8), "depth": value(60)}
+SHORT = {"rng": RNG, "rtol": value(0.9), "chains": value(8), "depth": value(200)}
 
 #: By name: the relative frequency of calls, the function, and a function that makes each argument.
 FUNCTIONS = {
@@ -410,14 +414,16 @@ FUNCTIONS = {
         "eigenvalues": EIGENVALUES}),
     "bounds.rank_collapse.corollary_15": (1, bounds.rank_collapse.corollary_15, {
         "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
-    "bounds.rank_collapse.lemma_1": (1, bounds.rank_collapse.lemma_1, {"M": G, "tau": ALPHA}),
+    "bounds.rank_collapse.lemma_1": (1, bounds.rank_collapse.lemma_1, {
+        "M": a_correlation, "tau": ALPHA}),
     "bounds.rank_collapse.lemma_5_gamma": (1, bounds.rank_collapse.lemma_5_gamma, {
-        "bound": POSITIVE, "width": WIDTH}),
-    "bounds.rank_collapse.lemma_7": (1, bounds.rank_collapse.lemma_7, {"M": G, "gamma": POSITIVE}),
+        "bound": number(3.0, 2.0), "width": WIDTH}),
+    "bounds.rank_collapse.lemma_7": (1, bounds.rank_collapse.lemma_7, {
+        "M": a_correlation, "gamma": ALPHA}),
     "bounds.rank_collapse.lemma_13": (1, bounds.rank_collapse.lemma_13, {
         "width": WIDTH, "alpha": ALPHA}),
     "bounds.rank_collapse.proposition_8": (1, bounds.rank_collapse.proposition_8, {
-        "eigenvalues": EIGENVALUES, "gamma": POSITIVE}),
+        "eigenvalues": EIGENVALUES, "gamma": ALPHA}),
     "bounds.rank_collapse.theorem_14": (1, bounds.rank_collapse.theorem_14, {
         "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
     "bounds.bridging.corollary_2": (1, bounds.bridging.corollary_2, {
@@ -481,7 +487,7 @@ RUNS = {
     "mixing.two_inputs": (3, mixing.two_inputs, {
         "chain": CHAIN, "x": X, "y": X, "depth": value(3), "chains": value(2), "rng": RNG}),
     "mixing.compare": (1, mixing.compare, {
-        **PAIRS, "pairs": value(2), "replicates": value(4), "chains": value(4)}),
+        **PAIRS, "pairs": value(2), "replicates": value(4), "chains": value(5)}),
     "infinite_width.alignment": (1, infinite_width.alignment, {
         "kernel": G, "y": value([1.0, -1.0, 1.0])}),
     "infinite_width.complexity": (1, infinite_width.complexity, {
@@ -519,7 +525,7 @@ RUNS = {
     "invariant.sample": (3, invariant.sample, {
         **PAIRS, "size": value(2), "tolerance": value(0.3)}),
     "invariant.check": (1, invariant.check, {
-        "chain": CHAIN, "size": value(100), "tolerance": value(0.3), "alpha": value(0.01),
+        "chain": CHAIN, "size": value(200), "tolerance": value(0.3), "alpha": value(0.01),
         "rng": RNG, "max_layers": value(40), "samples": value(None), "ahead": value(1)}),
     "backpropagate": (6, bnmc.backpropagate, {
         "chain": CHAIN, "depth": value(3), "chains": value(2), "initial": value("gaussian"),

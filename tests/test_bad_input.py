@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import refusals
 
 from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate
 from bnmc._kernels.cpu import memory
@@ -19,6 +20,7 @@ from bnmc.errors import (
     BackendError,
     BnmcError,
     NonFiniteError,
+    PartialEstimateError,
     ResultTooLargeError,
     UnknownNameError,
     ZeroVarianceError,
@@ -27,6 +29,7 @@ from bnmc.simulation import memory as memory_of_runs
 from bnmc.simulation import run as simulating
 from bnmc.simulation import segment, tiles
 from bnmc.simulation.engine.sampler import Sampler
+from bnmc.testing import LawMismatch
 
 SIGMA = "leaky_relu"
 CHAIN = Chain(6, 3, SIGMA)
@@ -84,6 +87,26 @@ def fails_about(argument, value, allowed, kind, function, *arguments, **options)
     return error
 
 
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        pytest.param(name, case, id=f"{name}({', '.join(case[0])}) {number}")
+        for name, cases in refusals.REFUSALS.items()
+        for number, case in enumerate(cases)
+    ],
+)
+def test_one_wrong_argument(name, case):
+    changes, kind, pattern = case
+    error = fails(kind, refusals.call, name, changes)
+    assert re.search(pattern, str(error))
+
+
+@pytest.mark.parametrize("name", refusals.REFUSALS)
+def test_the_other_arguments_are_valid(name):
+    with suppress(PartialEstimateError, LawMismatch):
+        refusals.call(name, {})
+
+
 # --- Chain ----------------------------------------------------------------------------------
 
 CHAINS = {
@@ -137,7 +160,6 @@ def test_gamma(gamma):
 
 # --- simulate: arguments --------------------------------------------------------------------
 
-STATE = {"initial": "a state"}
 ARGUMENTS = {
     "depth -1": ("depth", "-1", "an integer >= 0", ArgumentError, {"depth": -1}),
     "depth 2.0": ("depth", "2.0", "an integer", ArgumentTypeError, {"depth": 2.0}),

@@ -70,29 +70,6 @@ def test_a_chain_counts_channels_columns_and_weights():
     assert not bnmc.Chain.conv(4, 1, "linear", norm="none").is_vanilla_linear
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named", "error"),
-    [
-        ({"shape": (8, 0)}, "shape", ArgumentError),
-        ({"shape": (8, 8, 8)}, "shape", ArgumentError),
-        ({"shape": 8}, "shape", ArgumentTypeError),
-        ({"shape": (8, 2.5)}, "shape", ArgumentTypeError),
-        ({"kernel": (9, 3)}, "kernel", ArgumentError),
-        ({"kernel": "3x3"}, "kernel", ArgumentTypeError),
-        ({"batch": 0}, "batch", ArgumentError),
-        ({"batch": 2**50}, "batch", ArgumentError),
-        ({"channels": 2**53}, "width", ArgumentError),
-        ({"channels": 0}, "width", ArgumentError),
-        ({"norm": "layer", "channels": 1}, "width", ArgumentError),
-        ({"norm": "batch", "batch": 1, "shape": (1, 1), "kernel": (1, 1)}, "batch", ArgumentError),
-    ],
-)
-def test_sizes_are_checked(arguments, named, error):
-    options = {"channels": 4, "batch": 2, **arguments}
-    with pytest.raises(error, match=f"^{named}: "):
-        bnmc.Chain.conv(**options)
-
-
 def test_the_constructor_takes_a_convolution():
     convolution = bnmc.Convolution((2, 2), (1, 2))
     chain = bnmc.Chain(4, 8, "relu", weights="uniform", convolution=convolution)

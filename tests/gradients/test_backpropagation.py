@@ -16,7 +16,6 @@ from bnmc import Activation, Chain
 from bnmc._kernels.cpu import backward
 from bnmc.errors import (
     ArgumentError,
-    ArgumentTypeError,
     Interrupted,
     PartialEstimateError,
     ZeroVarianceError,
@@ -481,59 +480,6 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
     same_bits(whole, partial)
     with pytest.raises(PartialEstimateError, match="timeout"):
         run(1e-9)
-
-
-def bad_loss(outputs):
-    return np.full_like(outputs, np.nan)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"depth": 0}, ArgumentError, "depth"),
-        ({"loss": "hinge"}, ArgumentError, "loss"),
-        ({"loss": None}, ArgumentTypeError, "loss"),
-        ({"loss": np.ones((3, 4))}, ArgumentError, "loss"),
-        ({"loss": np.full((30, 4), np.nan)}, ArgumentError, "loss"),
-        ({"loss": "squared"}, ArgumentError, "labels"),
-        ({"loss": "squared", "labels": [0, 1]}, ArgumentError, "labels"),
-        ({"loss": "squared", "labels": [0, 1, 0.5, 1]}, ArgumentError, "labels"),
-        ({"loss": "squared", "labels": [0, 1, -1, 1]}, ArgumentError, "labels"),
-        ({"loss": "cross-entropy", "labels": [0, 0, 0, 0]}, ArgumentError, "classes"),
-        ({"loss": "cross-entropy", "labels": np.ones((4, 1))}, ArgumentError, "classes"),
-        ({"loss": "cross-entropy", "labels": np.ones((4, 2))}, ArgumentError, "labels"),
-        ({"loss": "cross-entropy", "labels": [0, 3, 0, 1], "classes": 3}, ArgumentError, "classes"),
-        ({"loss": "gaussian", "labels": [0, 1, 0, 1]}, ArgumentError, "labels"),
-        ({"loss": bad_loss, "classes": 2}, ArgumentError, "loss"),
-        ({"loss": bad_loss}, ArgumentError, "classes"),
-        ({"loss": np.zeros_like, "classes": 10**23}, ArgumentError, "classes"),
-        ({"loss": "squared", "labels": [0, 1, 0, 1], "classes": 10**12}, ArgumentError, "classes"),
-        ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "loss"),
-        ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "loss"),
-        ({"observables": "hidden"}, ArgumentError, "observables"),
-        ({"observables": [3]}, ArgumentTypeError, "observables"),
-        ({"observables": {"gram": lambda g, d, h: 0}}, ArgumentError, "observables"),
-        ({"observables": {"a": lambda g, d, h: 0.0}}, ArgumentError, "observables"),
-        ({"observables": {"a": lambda g, d, h: "no"}}, ArgumentTypeError, "observables"),
-        ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "observables"),
-        ({"loss": "squared", "labels": np.ones((3, 2))}, ArgumentError, "labels"),
-        ({"every": 0}, ArgumentError, "every"),
-        ({"timeout": 0}, ArgumentError, "timeout"),
-        (
-            {"chain": Chain(30, 4, weights="uniform"), "sampler": "conditional"},
-            ArgumentError,
-            "sampler",
-        ),
-        ({"sampler": "factor"}, ArgumentError, "sampler"),
-        ({"backend": "tpu"}, ArgumentError, "backend"),
-        ({"chain": 3}, ArgumentTypeError, "chain"),
-        ({"chains": 1 << 20, "depth": 1 << 20}, ArgumentError, "chains"),
-    ],
-)
-def test_bad_input(options, error, text):
-    given = {"chain": TANH, "depth": 2, **options}
-    with pytest.raises(error, match=text):
-        bnmc.backpropagate(given.pop("chain"), given.pop("depth"), **given)
 
 
 def test_a_continued_run_has_no_gradients():

@@ -11,12 +11,9 @@ from scipy import stats
 import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
     Interrupted,
     NonFiniteError,
     PartialEstimateError,
-    ResultTooLargeError,
     ZeroVarianceError,
 )
 from bnmc.gradients import probing_variance, tangent, tangent_kernel
@@ -425,35 +422,9 @@ def test_progress_counts_networks(monkeypatch):
     assert all(total == 3 and 0 <= done <= 3 for done, total in seen)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "text"),
-    [
-        ({"depth": 0}, ArgumentError, "depth"),
-        ({"chains": 0}, ArgumentError, "chains"),
-        ({"chain": 3}, ArgumentTypeError, "chain"),
-        ({"probes": 1}, ArgumentError, "probes"),
-        ({"threads": 0}, ArgumentError, "threads"),
-        ({"inputs": 0}, ArgumentError, "inputs"),
-        ({"sampler": "all"}, ArgumentError, "sampler"),
-        ({"chain": Chain(9, 4, weights="uniform"), "sampler": "conditional"}, ArgumentError,
-         "sampler"),
-        ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
-        ({"chain": Chain(100_000, 1000)}, ResultTooLargeError, "probes"),
-        ({"depth": 1 << 40}, ArgumentError, "depth"),
-        ({"initial": np.ones((3, 3))}, ArgumentError, "initial"),
-    ],
-)  # fmt: skip
-def test_bad_input(options, error, text):
-    given = {"chain": Chain(9, 4, "tanh"), "depth": 2, **options}
-    with pytest.raises(error, match=text):
-        tangent_kernel(given.pop("chain"), given.pop("depth"), **given)
-
-
 def test_layers_out_of_range_are_named():
     chain = Chain(2, 3, "linear", norm="batch", weights="rademacher")
     with pytest.raises(ZeroVarianceError, match="layer"):
         tangent_kernel(chain, 40, chains=20, rng=0)
     with pytest.raises(NonFiniteError, match="layer"):
         tangent_kernel(Chain(9, 3, "relu", norm="none", gain=1e10), 20, chains=2, rng=0)
-    with pytest.raises(ArgumentError, match="kernel"):
-        probing_variance(np.ones((2, 3)), 2)

@@ -1,11 +1,9 @@
 """`bnmc.warmup`: later calls compile nothing."""
 
 import numpy as np
-import pytest
 
 import bnmc
 from bnmc._kernels.cpu import backward, backward_matrices, backward_rows, layers, orthogonal
-from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.gradients.warming import Warmed, Warmup
 
 
@@ -58,20 +56,3 @@ def test_what_is_said():
     found = Warmup((Warmed("factor", None, "float64", 1.5), Warmed("c", "relu", "float32", 2.25)))
     assert str(found).splitlines()[1].split() == ["c", "relu", "float32", "2.25", "s"]
     assert str(found).splitlines()[-1].split() == ["together", "3.75", "s"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"dtypes": "float16"}, UnknownNameError),
-        ({"activations": ["relu", "rellu"]}, UnknownNameError),
-        ({"activations": np.log}, ArgumentError),
-        ({"samplers": "gibbs"}, UnknownNameError),
-        ({"samplers": ()}, ArgumentError),
-        ({"samplers": "backward", "activations": lambda x: x * x}, ArgumentError),
-        ({"dtypes": 3}, ArgumentTypeError),
-    ],
-)
-def test_bad_arguments_are_refused(arguments, error):
-    with pytest.raises(error):
-        bnmc.warmup(**arguments)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.errors import PartialEstimateError
 from bnmc.invariant import certified_sample, sample
 
 RELU = bnmc.Chain(20, 3, "relu")
@@ -52,22 +52,6 @@ def test_too_few_pairs_certify_no_layer(monkeypatch):
     with pytest.raises(PartialEstimateError, match="certified") as raised:
         sample(RELU, 3, tolerance=0.001, rng=0)
     assert raised.value.partial.replicates == math.ceil(0.1 * 2 * math.log(40.0) / 0.001)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"size": 0}, ArgumentError, "size"),
-        ({"tolerance": 0.0}, ArgumentError, "tolerance"),
-        ({"tolerance": 1e-12}, ArgumentError, "tolerance"),
-        ({"max_layers": 0}, ArgumentError, "max_layers"),
-        ({"executor": 3}, ArgumentTypeError, "executor"),
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-    ],
-)
-def test_bad_input_to_sample(options, error, said):
-    with pytest.raises(error, match=said):
-        sample(**({"chain": RELU, "size": 3, "tolerance": 0.1, "rng": 0} | options))
 
 
 def test_the_certificate_and_the_draws_have_random_numbers_of_their_own():

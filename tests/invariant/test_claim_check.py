@@ -23,7 +23,6 @@ from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
     NonFiniteError,
-    ResultTooLargeError,
     ZeroVarianceError,
 )
 from bnmc.invariant.claim_check import check
@@ -450,36 +449,6 @@ def test_blocks_of_samples_are_no_part_of_the_result(samples, monkeypatch):
 
 
 # ---------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize(
-    ("chain", "arguments", "error", "message"),
-    [
-        ("relu", {}, ArgumentTypeError, "^chain: got 'relu'"),
-        (bnmc.Chain(10, 3, norm="none"), {}, ArgumentError, "^norm: got 'none'"),
-        (
-            bnmc.Chain(10, 3, skip=1.0),
-            {},
-            ArgumentError,
-            "^skip: got 1.0.*pass samples= of your own",
-        ),
-        (bnmc.Chain(10, 3, weights="uniform"), {}, ArgumentError, "^weights: got 'uniform'"),
-        (bnmc.Chain(3, 3), {}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
-        (RELU, {"size": 199}, ArgumentError, "^size: got 199, allowed: an integer >= 200"),
-        (RELU, {"size": 1e3}, ArgumentTypeError, "^size: "),
-        (RELU, {"size": 10**13}, ResultTooLargeError, "^size: the result needs"),
-        (RELU, {"alpha": 0}, ArgumentError, "^alpha: "),
-        (RELU, {"alpha": 1.0}, ArgumentError, "^alpha: "),
-        (RELU, {"ahead": 0}, ArgumentError, "^ahead: "),
-        (RELU, {"tolerance": 1.0}, ArgumentError, "^tolerance: "),
-        (RELU, {"step": 3}, ArgumentTypeError, "^step: got 3"),
-        (RELU, {"rng": "seed"}, ArgumentTypeError, "^rng: "),
-        (RELU, {"progress": 3}, ArgumentTypeError, "^progress: "),
-    ],
-)
-def test_bad_arguments(chain, arguments, error, message):
-    with pytest.raises(error, match=message):
-        check(chain, **arguments)
 
 
 def test_bad_samples(samples):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.errors import NotMixing
 from bnmc.invariant import expectation
 from bnmc.mixing import coupling
 
@@ -142,31 +142,6 @@ def test_the_interval_covers(monkeypatch):
         )
         covered.append(found.ci[0] <= truth <= found.ci[1])
     assert 0.925 <= np.mean(covered) <= 0.975
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"f": "gram"}, ArgumentError, "f: "),
-        ({"f": lambda gram: gram}, ArgumentError, "f"),
-        ({"f": bnmc.Observable(np.diag, shape=(3,), name="diagonal")}, ArgumentError, "f: "),
-        ({"f": lambda gram: "one"}, ArgumentTypeError, "f"),
-        ({"f": "traces"}, ArgumentError, "traces"),
-        ({"f": 3}, ArgumentTypeError, "f: "),
-        ({"f": lambda gram: 0.0 if gram[0, 1] == 0.0 else math.nan}, ArgumentError, "finite"),
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-        ({"chain": bnmc.Chain(20, 3, "relu", skip=1.0)}, ArgumentError, "autocorrelation"),
-        ({"burn_in": -1}, ArgumentError, "burn_in"),
-        ({"length": 0}, ArgumentError, "length"),
-        ({"lag": 0}, ArgumentError, "lag"),
-        ({"replicates": 1}, ArgumentError, "replicates"),
-        ({"level": 2.0}, ArgumentError, "level"),
-    ],
-)
-def test_bad_input_to_expectation(options, error, said):
-    given = {"chain": RELU, "f": np.trace, "burn_in": 1, "length": 2, "lag": 2, "replicates": 10}
-    with pytest.raises(error, match=said):
-        expectation(**(given | {"rng": 0} | options))
 
 
 def test_pairs_that_do_not_meet_have_no_expectation(monkeypatch):

@@ -9,7 +9,6 @@ from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mixing.absorption import absorbing_events
 
 UNCENTRED, CENTRED = "batch-uncentred", "batch"
@@ -376,22 +375,3 @@ def test_results_are_functions_of_the_arguments():
     assert first == absorbing_events(chain, grams)
     probabilities = [event.probability for event in first]
     assert probabilities == sorted(probabilities, reverse=True)
-
-
-def test_wrong_arguments_raise():
-    grams = np.stack([np.eye(3)] * 4)
-    relu = bnmc.Chain(8, 3, "relu")
-    with pytest.raises(ArgumentTypeError, match="chain"):
-        absorbing_events("relu", grams)
-    with pytest.raises(ArgumentError, match="grams: got .*, allowed: an array of shape"):
-        absorbing_events(relu, np.eye(3))
-    with pytest.raises(ArgumentError, match="grams: got .*, allowed: finite"):
-        absorbing_events(relu, grams * np.nan)
-    with pytest.raises(ArgumentError, match="grams: got .* at least two states"):
-        absorbing_events(relu, grams[:1])
-    with pytest.raises(ArgumentError, match="norm"):
-        absorbing_events(bnmc.Chain(8, 3, "relu", norm="none"), grams)
-    with pytest.raises(ArgumentError, match="skip"):
-        absorbing_events(bnmc.Chain(8, 3, "relu", skip=1.0), grams)
-    with pytest.raises(ArgumentError, match="weights"):
-        absorbing_events(bnmc.Chain(8, 3, "relu", weights="uniform"), grams)

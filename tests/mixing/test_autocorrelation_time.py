@@ -241,17 +241,6 @@ def test_what_never_forgets_is_refused(layers):
         assert 0 <= caught.value.partial.rate < 1
 
 
-def test_constants_are_refused():
-    with pytest.raises(ArgumentError, match="observables that vary"):
-        autocorrelation(np.full((4, 50), 0.1))
-
-
-@pytest.mark.parametrize(("option", "value"), [("tol", 0), ("level", 1), ("burn_in", -1)])
-def test_options_out_of_range(option, value):
-    with pytest.raises(ArgumentError, match=f"^{option}: got "):
-        autocorrelation(np.zeros((4, 50)), **{option: value})
-
-
 # ---------------------------------------------------------------- ArviZ
 
 

@@ -2,13 +2,12 @@
 
 import copy
 import json
-import math
 
 import pytest
 
 import bnmc
 from bnmc._support.arguments import draw_key
-from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
+from bnmc.errors import ZeroVarianceError
 from bnmc.mixing import compare
 from bnmc.mixing import comparison as module
 
@@ -118,27 +117,6 @@ def test_a_run_that_fails_is_noted(monkeypatch):
     for row in found.rows[3:]:
         assert row.estimate is None
         assert "layer 3" in row.note
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"chain": "relu"}, ArgumentTypeError, "chain"),
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-        ({"chain": bnmc.Chain(20, 1, "relu", norm="batch-uncentred")}, ArgumentError, "batch"),
-        ({"pairs": 1}, ArgumentError, "pairs"),
-        ({"replicates": 1}, ArgumentError, "replicates"),
-        ({"chains": 4}, ArgumentError, "chains"),
-        ({"level": 1.0}, ArgumentError, "level"),
-        ({"level": math.nan}, ArgumentError, "level"),
-        ({"max_layers": 0}, ArgumentError, "max_layers"),
-        ({"executor": 3}, ArgumentTypeError, "executor"),
-        ({"progress": 3}, ArgumentTypeError, "progress"),
-    ],
-)
-def test_bad_input(options, error, said):
-    with pytest.raises(error, match=said):
-        compare(**({"chain": bnmc.Chain(20, 3, "relu"), "rng": 0} | options))
 
 
 def test_all_runs_have_random_numbers_of_their_own(monkeypatch):

@@ -13,7 +13,7 @@ import scipy.linalg
 import scipy.stats
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing, SingularGramError
+from bnmc.errors import NotMixing, SingularGramError
 from bnmc.mixing import coupling
 from bnmc.mixing.contraction_rate import contraction, two_inputs
 
@@ -115,25 +115,6 @@ def test_pairs_that_are_not_near_in_time(max_layers):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-        ({"chain": bnmc.Chain(20, 3, "relu", skip=1.0)}, ArgumentError, "autocorrelation"),
-        ({"chain": 3}, ArgumentTypeError, "chain"),
-        ({"pairs": 1}, ArgumentError, "pairs"),
-        ({"level": 0.0}, ArgumentError, "level"),
-        ({"max_layers": 0}, ArgumentError, "max_layers"),
-        ({"executor": 3}, ArgumentTypeError, "executor"),
-        ({"progress": 3}, ArgumentTypeError, "progress"),
-        ({"initial": "nowhere"}, ArgumentError, "initial"),
-    ],
-)
-def test_bad_input(options, error, said):
-    with pytest.raises(error, match=said):
-        contraction(**({"chain": bnmc.Chain(20, 3, "relu"), "rng": 0} | options))
-
-
-@pytest.mark.parametrize(
     "options",
     [
         {"activation": "relu", "norm": "layer", "order": "activation-norm"},
@@ -226,20 +207,3 @@ def test_a_singular_gram_matrix_is_an_error():
     for x, y in ((copies, Y), (X, copies)):
         with pytest.raises(SingularGramError):
             two_inputs(chain, x, y, depth=2, chains=2, rng=0)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"chain": bnmc.Chain(60, 4, "linear", norm="none")}, ArgumentError, "norm"),
-        ({"chain": 3}, ArgumentTypeError, "chain"),
-        ({"x": X[:, :3]}, ArgumentError, "x: "),
-        ({"y": np.full((60, 4), np.nan)}, ArgumentError, "y: "),
-        ({"x": "x"}, ArgumentTypeError, "x: "),
-        ({"depth": -1}, ArgumentError, "depth"),
-        ({"chains": 0}, ArgumentError, "chains"),
-    ],
-)
-def test_bad_input_of_two_inputs(options, error, said):
-    with pytest.raises(error, match=said):
-        two_inputs(**({"chain": bnmc.Chain(60, 4, "relu"), "x": X, "y": Y, "rng": 0} | options))

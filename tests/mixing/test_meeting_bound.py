@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 
 import bnmc
-from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing
+from bnmc.errors import ArgumentError, NotMixing
 from bnmc.estimate.estimate import bounded_mean_interval
 from bnmc.mixing import meeting_bound
 from bnmc.mixing.meeting_bound import LaggedDistance, shown_layers, tv_bound
@@ -234,35 +234,6 @@ def test_what_has_been_met_comes_with_the_error():
     assert f"{partial.unmet} of 400" in str(raised.value)
     # The contraction of relu at n = 3 is about 0.4 a layer.
     assert raised.value.exponent < -0.3
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"chain": bnmc.Chain(20, 3, "linear", norm="none")}, ArgumentError, "norm"),
-        ({"chain": bnmc.Chain(20, 3, "relu", skip=1.0)}, ArgumentError, "autocorrelation"),
-        ({"chain": bnmc.Chain(20, 3, "relu", weights="uniform")}, ArgumentError, "weights"),
-        ({"chain": "relu"}, ArgumentTypeError, "chain"),
-        ({"depth": -1}, ArgumentError, "depth"),
-        ({"depth": 2**31}, ArgumentError, "depth"),
-        ({"depth": 1.5}, ArgumentTypeError, "depth"),
-        ({"replicates": 1}, ArgumentError, "replicates"),
-        ({"lag": 0}, ArgumentError, "lag"),
-        ({"level": 1.0}, ArgumentError, "level"),
-        ({"tail_probability": 0.0}, ArgumentError, "horizon"),
-        ({"horizon": 2**41}, ArgumentError, "horizon"),
-        ({"horizon": 0}, ArgumentError, "horizon"),
-        ({"tail_probability": -0.1, "horizon": 9}, ArgumentError, "tail_probability"),
-        ({"tail_probability": 1.0}, ArgumentError, "tail_probability"),
-        ({"max_layers": 0}, ArgumentError, "max_layers"),
-        ({"initial": "nowhere"}, ArgumentError, "initial"),
-        ({"executor": 3}, ArgumentTypeError, "executor"),
-        ({"progress": 3}, ArgumentTypeError, "progress"),
-    ],
-)
-def test_bad_input(options, error, said):
-    with pytest.raises(error, match=said):
-        tv_bound(**({"chain": RELU, "depth": 3, "rng": 0} | options))
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from bnmc.errors import ArgumentError
 from bnmc.mixing import RateEstimate
 from bnmc.mixing.rate import rate_from_artanh
 
@@ -22,14 +21,6 @@ def test_the_ends_have_their_timescales():
     rate = RateEstimate(0.0, 0.0, (0.0, 1.0), 5, "test")
     assert rate.timescale == 0.0
     assert rate.timescale_ci == (0.0, math.inf)
-
-
-def test_a_rate_outside_of_its_range_is_refused():
-    for rate in (1.5, 1.0):
-        with pytest.raises(ArgumentError, match="^rate: "):
-            RateEstimate(rate, 0.1, (rate - 0.1, min(rate + 0.1, 1.6)), 5, "test")
-    with pytest.raises(ArgumentError, match="ci"):
-        RateEstimate(0.5, 0.1, (-0.1, 0.6), 5, "test")
 
 
 @pytest.mark.parametrize("lag", [1, 4])

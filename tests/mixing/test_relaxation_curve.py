@@ -253,42 +253,6 @@ def run():
     return bnmc.simulate(chain, 30, chains=200, initial=x, rng=0)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (np.zeros((4, 20)), "^run: .* at least 5 chains and 5 recorded layers"),
-        (np.zeros((9, 4)), "^run: .* at least 5 chains and 5 recorded layers"),
-        (np.ones((9, 20)) * np.arange(20), "^run: .* chains that differ"),
-        (np.zeros((9, 20, 2)), "^observable: .* a scalar"),
-    ],
-)
-def test_runs_that_are_refused(values, message):
-    with pytest.raises(ArgumentError, match=message):
-        relaxation(values, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("window", "error"),
-    [
-        ((3, 6), ArgumentError),
-        ((20, 3), ArgumentError),
-        ((-1, 10), ArgumentError),
-        ((3, 40), ArgumentError),
-        ((3.0, 10), ArgumentTypeError),
-        ((3,), ArgumentTypeError),
-        ("ab", ArgumentTypeError),
-    ],
-)
-def test_windows_that_are_refused(window, error):
-    with pytest.raises(error, match="^window: got "):
-        relaxation(ar1(np.random.default_rng(0), 9, 40, 0.5, 9), 0.0, window=window)
-
-
-def test_a_level_out_of_range():
-    with pytest.raises(ArgumentError, match="^level: got 0.0"):
-        relaxation(np.zeros((9, 9)), 0.0, level=0.0)
-
-
 def test_limits_that_are_refused(run):
     star = bnmc.MeanField(run.chain).fixed_point()
     other = bnmc.MeanField(bnmc.Chain(100, 4, "relu")).fixed_point()

@@ -9,7 +9,6 @@ from scipy import special, stats
 
 import bnmc
 from bnmc import random_matrix as rm
-from bnmc.errors import ArgumentError, ArgumentTypeError
 
 
 def qr_growth(step, d, depth, chains, rng):
@@ -157,30 +156,3 @@ def test_small_steps_are_brownian():
         # the same draws; γ² R_j is 1 + O(γ)
         limit = 10 * d * gamma
         assert smallest.value * 1e140 == pytest.approx(estimate.value / gamma**2, abs=limit)
-
-
-def test_bad_arguments_of_the_exponents():
-    for width in (0, -1, 2**53 + 1):
-        with pytest.raises(ArgumentError, match=f"^width: got {width}"):
-            rm.lyapunov_ginibre(width)
-        with pytest.raises(ArgumentError, match=f"^width: got {width}"):
-            rm.lyapunov_residual(width, 1.0)
-    with pytest.raises(ArgumentTypeError, match="^width: got 3.0"):
-        rm.lyapunov_ginibre(3.0)
-    with pytest.raises(ArgumentError, match="^width: got 1000000000, .*pass k"):
-        rm.lyapunov_ginibre(10**9)
-    for k in (0, 4, [1, 4]):
-        with pytest.raises(ArgumentError, match=r"^k: got [04], allowed: integers in 1 … 3"):
-            rm.lyapunov_ginibre(3, k)
-    for k in (1.0, "1", True, [[1], [1, 2]], 10**30):
-        with pytest.raises(ArgumentTypeError, match="^k: got "):
-            rm.lyapunov_ginibre(3, k)
-    for gamma in (-0.1, math.nan, 1e200):
-        with pytest.raises(ArgumentError, match="^gamma: got "):
-            rm.lyapunov_residual(3, [1.0, gamma])
-    for argument, value in (("gamma", 0.0), ("k", 4), ("k", 0), ("samples", 1)):
-        arguments = {"width": 3, "gamma": 1.0, "k": 1, argument: value}
-        with pytest.raises(ArgumentError, match=f"^{argument}: got {value}"):
-            rm.lyapunov_residual_estimate(**arguments)
-    with pytest.raises(ArgumentTypeError, match="^rng: got -1"):
-        rm.lyapunov_residual_estimate(3, 1.0, 2, rng=-1)

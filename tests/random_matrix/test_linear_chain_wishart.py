@@ -10,7 +10,7 @@ from random_matrix_checks import EPS, assert_mean, covariance
 from scipy import linalg
 
 from bnmc import random_matrix as rm
-from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
+from bnmc.errors import ArgumentError, SingularGramError
 
 
 def expectation_of_product(S, factors):
@@ -92,10 +92,6 @@ def test_wishart_moments_of_stacks_and_of_one_sample():
 
 
 def test_bad_arguments_of_wishart_moments():
-    with pytest.raises(ArgumentError, match="^S: got .*symmetric"):
-        rm.WishartMoments([[1, 2], [0, 1]], 3)
-    with pytest.raises(ArgumentError, match="^width: got 0"):
-        rm.WishartMoments(np.eye(2), 0)
     with pytest.raises(ArgumentError, match="^width: got 3, allowed: an integer > 3"):
         _ = rm.WishartMoments(np.eye(2), 3).inverse
     for S in (np.ones((2, 2)), np.zeros((2, 2))):
@@ -149,12 +145,6 @@ def test_linear_covariance():
     found = np.cov(G.reshape(chains, 4).T).reshape(2, 2, 2, 2)
     exact = rm.linear_covariance(S, width, 3)
     np.testing.assert_allclose(found, exact, rtol=0, atol=8 * 0.015 * exact.max())
-    with pytest.raises(ArgumentError, match="G0"):
-        rm.linear_covariance(np.ones((2, 3, 3)), 7, 1)
-    with pytest.raises(ArgumentError, match="depth"):
-        rm.linear_covariance(S, 7, -1)
-    with pytest.raises(ArgumentError, match="overflow"):
-        rm.linear_covariance(1e160 * S, 7, 1)
     far = rm.linear_covariance(np.diag([1.0, 0.0]), 1, 10**6)
     assert far[0, 0, 0, 0] == np.inf
     assert np.count_nonzero(far) == 1
@@ -179,8 +169,3 @@ def test_vanilla_deviation_of_wide_and_deep_chains(d, n, depth, exact):
 
 def test_vanilla_deviation_beyond_float64_is_infinite():
     assert rm.vanilla_deviation(10, 10, [0, 2**53]).tolist() == [0, math.inf]
-    for argument, value in (("width", 0), ("batch", 0), ("depth", -1)):
-        with pytest.raises(ArgumentError, match=f"^{argument}: got {value}"):
-            rm.vanilla_deviation(**{"width": 2, "batch": 2, "depth": 2, argument: value})
-    with pytest.raises(ArgumentTypeError, match="^depth: got 0.5"):
-        rm.vanilla_deviation(2, 2, 0.5)

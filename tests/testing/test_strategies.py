@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import bnmc
 from bnmc import gram
 from bnmc.chain.start import normalise
-from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.testing import activations, batches, chains, gram_matrices, strategies
 from bnmc.testing.strategies import BATCH_KINDS
 
@@ -168,26 +167,6 @@ def test_large_batches_can_be_drawn():
 
 
 # ---------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "argument"),
-    [
-        (lambda: chains(widths=3), ArgumentTypeError, "widths"),
-        (lambda: batches(0, 3), ArgumentError, "width"),
-        (lambda: batches("3", 3), ArgumentTypeError, "width"),
-        (lambda: batches(3, 0), ArgumentError, "batch"),
-        (lambda: batches(bnmc.Chain(3, 4), 4), ArgumentError, "batch"),
-        (lambda: batches(3, 4, kinds="generic"), ArgumentTypeError, "kinds"),
-        (lambda: batches(3, 4, kinds=("colinear",)), UnknownNameError, "kinds"),
-        (lambda: gram_matrices(0), ArgumentError, "batch"),
-        (lambda: gram_matrices(2, regular=1), ArgumentTypeError, "regular"),
-    ],
-)
-def test_bad_arguments_are_refused(call, error, argument):
-    with pytest.raises(error) as caught:
-        call()
-    assert caught.value.argument == argument
 
 
 def test_hypothesis_is_imported_when_a_strategy_is_made():

@@ -1,0 +1,405 @@
+"""Calls that raise a typed error: the valid ones of `fuzzing.py`, with one or two wrong arguments.
+
+`tests/test_bad_input.py` makes them.  A case is (changed arguments, error, pattern of the message).
+"""
+
+import math
+import random
+import re
+import threading
+
+import fuzzing
+import numpy as np
+
+from bnmc import Activation, Chain, Observable, mixing, regularity
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError, UnknownNameError
+from bnmc.mixing.absorption import absorbing_events
+
+
+def values(**wrong):
+    """Return a case for each value out of range: the error names the argument and the value."""
+    return _cases(ArgumentError, wrong)
+
+
+def types(**wrong):
+    """Return a case for each value of a wrong type."""
+    return _cases(ArgumentTypeError, wrong)
+
+
+def names(**wrong):
+    """Return a case for each unknown name."""
+    return _cases(UnknownNameError, wrong)
+
+
+def _cases(error, wrong):
+    return [
+        ({argument: value}, error, rf"^{argument}\b[^:]*: got {_pattern(value)}")
+        for argument, several in wrong.items()
+        for value in several
+    ]
+
+
+def _pattern(value):
+    """Return the pattern of a text or number in a message, which may convert an integer."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value}(\\.0)?,"
+    return re.escape(repr(value)) if isinstance(value, str | int | float) else ""
+
+
+class _First(random.Random):
+    """Chooses the first of several valid arguments."""
+
+    def choice(self, allowed):
+        return allowed[0]
+
+
+def call(name, changes):
+    """Call a function with valid arguments, except for the changes."""
+    if name in OTHERS:
+        function, valid = OTHERS[name]
+    else:
+        _, function, makers = (fuzzing.FUNCTIONS | fuzzing.RUNS)[name]
+        valid = {argument: make(_First(0)) for argument, make in makers.items()}
+        valid.pop("timeout", None)  # the first call compiles
+    return function(**valid | changes)
+
+
+def using(thing):
+    return lambda x: thing
+
+
+def nan_loss(outputs):
+    return np.full_like(outputs, np.nan)
+
+
+TOO_LARGE = ResultTooLargeError
+NO_NORM, SKIP = Chain(6, 3, norm="none"), Chain(6, 3, skip=1.0)
+UNIFORM = Chain(6, 3, weights="uniform")
+ASYMMETRIC, INDEFINITE = [[1, 1], [0, 1]], [[1, 2], [2, 1]]
+RAGGED = [[1], [1, 2]]
+NO_NUMBERS = ["10", None, True, RAGGED, 1j]
+ONE, PAIR, TRIPLE = np.ones((1, 1)), np.stack([np.eye(2)] * 2), np.stack([np.eye(2)] * 3)
+GRAMS = np.stack([np.eye(3)] * 4)
+#: Values of chains that decay to 0 with noise, of shape (chains, layers).
+DECAY = 9 * 0.5 ** np.arange(40) + 0.1 * np.random.default_rng(0).standard_normal((9, 40))
+NOISE = np.random.default_rng(1).standard_normal((4, 50))
+MANY = np.random.default_rng(2).standard_normal((10, 20, 50))
+
+#: Cases of both averages over the layers, and of all distances between Gaussian laws.
+ERGODIC = [
+    *values(rtol=[0, math.nan], burn_in=[1], threads=[0]),
+    *types(rng=["seed"], chains=[2.0], progress=["yes"]),
+    ({"chain": "linear"}, ArgumentTypeError, "chain: got 'linear', allowed: a bnmc.Chain"),
+    ({"chain": Chain.vanilla(4, 4)}, ArgumentError, 'norm: got .* "batch" or "batch-uncentred"'),
+    ({"chains": 1}, ArgumentError, "chains: got 1, allowed: an integer >= 2"),
+    ({"depth": 3}, ArgumentError, "depth: got 3, allowed: an integer >= 4"),
+    ({"depth": 95}, ArgumentError, "depth: got 95, allowed: at least 96 .*burn_in"),
+    ({"depth": 950, "rtol": 1e-3}, ArgumentError, "depth: got 950, allowed: at least 960"),
+    ({"rtol": 1e-300}, ArgumentError, "depth: got 200000, allowed: at least"),
+    ({"burn_in": 60, "depth": 100}, ArgumentError, "burn_in: got 60, allowed: .* <= 50"),
+]  # fmt: skip
+DISTANCE = [
+    *values(rows=[0, -1, 0.5, math.inf]),
+    *types(S1=["S"]),
+    ({"S1": ASYMMETRIC, "S2": np.eye(2)}, ArgumentError, "^S1: got 1.0, allowed: symmetric"),
+    ({"S1": np.eye(2), "S2": ASYMMETRIC}, ArgumentError, "^S2: got 1.0, allowed: symmetric"),
+    ({"S1": np.eye(2), "S2": INDEFINITE}, ArgumentError, "^S2: got -1.0, allowed: no negative"),
+    ({"S1": ONE, "S2": [[math.nan]]}, ArgumentError, "^S2: got nan"),
+    ({"S1": np.eye(2)}, ArgumentError, r"^S2: got \(3, 3\), allowed: matrices of shape \(2, 2"),
+    ({"S1": PAIR, "S2": TRIPLE}, ArgumentError, r"^S2: got \(3, 2, 2\), .*leading axes"),
+    ({"S1": TRIPLE, "S2": np.eye(2), "rows": [1, 2]}, ArgumentError,
+     r"^rows: got \(2,\), .*broadcasts with \(3,\)"),
+]  # fmt: skip
+#: Functions and valid arguments that are not in `fuzzing.py`.
+OTHERS = {
+    "mixing.absorption.absorbing_events": (
+        absorbing_events, {"chain": Chain(8, 3, "relu"), "grams": GRAMS}),
+    "mixing.autocorrelation, of values": (mixing.autocorrelation, {"run": NOISE, "tol": 1}),
+    "mixing.relaxation, of values": (mixing.relaxation, {"run": DECAY, "star": 0.0}),
+    "mixing.spectral, of values": (mixing.spectral, {"run": NOISE, "lags": 1}),
+    "mixing.RateEstimate": (mixing.rate.RateEstimate, {
+        "rate": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 5, "method": "test"}),
+    "regularity.averages": (regularity.averages, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
+    "regularity.constant": (regularity.constant, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
+}  # fmt: skip
+
+REFUSALS = {
+    "backpropagate": [
+        *values(depth=[0], every=[0], timeout=[0], loss=[np.ones((3, 4)), np.full((6, 3), np.nan)]),
+        *types(loss=[None], observables=[[3]], chain=[3]),
+        *names(loss=["hinge"], sampler=["factor"], backend=["tpu"], observables=["hidden"]),
+        ({"loss": "squared"}, ArgumentError, "^labels: "),
+        ({"loss": "squared", "labels": [0, 1]}, ArgumentError, "^labels: "),
+        ({"loss": "squared", "labels": [0, 1, 0.5]}, ArgumentError, "^labels: "),
+        ({"loss": "squared", "labels": [0, 1, -1]}, ArgumentError, "^labels: "),
+        ({"loss": "squared", "labels": np.ones((2, 2))}, ArgumentError, "^labels: "),
+        ({"loss": "squared", "labels": [0, 1, 0], "classes": 10**12}, TOO_LARGE, "^classes: "),
+        ({"loss": "cross-entropy", "labels": [0, 0, 0]}, ArgumentError, "^classes: "),
+        ({"loss": "cross-entropy", "labels": np.ones((3, 1))}, ArgumentError, "^classes: "),
+        ({"loss": "cross-entropy", "labels": np.ones((3, 2))}, ArgumentError, "^labels: "),
+        ({"loss": "cross-entropy", "labels": [0, 3, 0], "classes": 3}, ArgumentError, "^classes: "),
+        ({"loss": "gaussian", "labels": [0, 1, 0]}, ArgumentError, "^labels: "),
+        ({"loss": nan_loss, "classes": 2}, ArgumentError, "^loss"),
+        ({"loss": nan_loss}, ArgumentError, "^classes: "),
+        ({"loss": np.zeros_like, "classes": 10**23}, TOO_LARGE, "^classes: "),
+        ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "^loss"),
+        ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "^loss"),
+        ({"observables": {"gram": lambda g, d, h: 0}}, ArgumentError, "^observables"),
+        ({"observables": {"a": lambda g, d, h: 0.0}}, ArgumentError, "^observables"),
+        ({"observables": {"a": lambda g, d, h: "no"}}, ArgumentTypeError, "^observables"),
+        ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "^observables"),
+        ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
+        ({"chains": 1 << 20, "depth": 1 << 20}, TOO_LARGE, "chains"),
+    ],
+    "gradients.tangent_kernel": [
+        *values(depth=[0], chains=[0], probes=[1], initial=[np.ones((3, 3))]),
+        *types(chain=[3]),
+        *names(sampler=["all"]),
+        *values(threads=[0], inputs=[0]),
+        ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
+        ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
+        ({"depth": 1 << 40}, TOO_LARGE, "^depth"),
+        ({"chain": Chain(100_000, 1000)}, TOO_LARGE, "probes"),
+    ],
+    "gradients.probing_variance": values(kernel=[np.ones((2, 3))]),
+    "warmup": [
+        *names(dtypes=["float16"], samplers=["gibbs"]),
+        *values(samplers=[()]),
+        *types(dtypes=[3]),
+        ({"activations": ["relu", "rellu"]}, UnknownNameError, "'rellu'"),
+        ({"activations": np.log}, ArgumentError, "activation"),
+        ({"samplers": "backward", "activations": lambda x: x * x}, ArgumentError, "derivative"),
+    ],
+    "mixing.absorption.absorbing_events": [
+        *types(chain=["relu"]),
+        ({"grams": np.eye(3)}, ArgumentError, "^grams: got .*, allowed: an array of shape"),
+        ({"grams": GRAMS * np.nan}, ArgumentError, "^grams: got .*, allowed: finite"),
+        ({"grams": GRAMS[:1]}, ArgumentError, "^grams: got .* at least two states"),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": SKIP}, ArgumentError, "^skip: "),
+        ({"chain": UNIFORM}, ArgumentError, "^weights: "),
+    ],
+    "mixing.autocorrelation, of values": [
+        *values(tol=[0], level=[1], burn_in=[-1]),
+        ({"run": np.full((4, 50), 0.1)}, ArgumentError, "observables that vary"),
+    ],
+    "mixing.compare": [
+        *values(pairs=[1], replicates=[1], chains=[4], level=[1.0, math.nan], max_layers=[0]),
+        *types(chain=["relu"], executor=[3], progress=[3]),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": Chain(20, 1, norm="batch-uncentred")}, ArgumentError, "^batch: "),
+    ],
+    "mixing.contraction": [
+        *values(pairs=[1], level=[0.0], max_layers=[0]),
+        *types(chain=[3], executor=[3], progress=[3]),
+        *names(initial=["nowhere"]),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": SKIP}, ArgumentError, "autocorrelation"),
+    ],
+    "mixing.two_inputs": [
+        *values(x=[np.ones((6, 2))], y=[np.full((6, 3), math.nan)], depth=[-1], chains=[0]),
+        *types(chain=[3], x=["x"]),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+    ],
+    "mixing.spectral, of values": [
+        *values(lags=[0, [1, -2], [], 17]),
+        *types(lags=[1.0, "12", [1.5], None]),
+        ({"run": MANY}, ArgumentError, "^run: .* 200 pairs of layers"),
+        ({"run": np.full((4, 50, 2), 0.1)}, ArgumentError, "^observables: .* that vary"),
+        ({"observables": "gap"}, ArgumentError, "got 'gap', allowed: None for an array"),
+        ({"run": 1e200 * NOISE}, ArgumentError, "^run: .* values up to 1e"),
+        ({"run": np.where(NOISE > 1, np.nan, NOISE)}, ArgumentError, "^run: .*at index"),
+    ],
+    "mixing.tv_bound": [
+        *values(depth=[-1, 2**31], replicates=[1], lag=[0], level=[1.0], horizon=[2**41, 0],
+                tail_probability=[1.0], max_layers=[0]),
+        *types(chain=["relu"], depth=[1.5], executor=[3], progress=[3]),
+        *names(initial=["nowhere"]),
+        ({"tail_probability": 0.0}, ArgumentError, "^horizon: "),
+        ({"tail_probability": -0.1, "horizon": 9}, ArgumentError, "^tail_probability: "),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": SKIP}, ArgumentError, "autocorrelation"),
+        ({"chain": UNIFORM}, ArgumentError, "^weights: "),
+    ],
+    "mixing.RateEstimate": [
+        ({"rate": 1.5, "ci": (1.4, 1.6)}, ArgumentError, "^rate: "),
+        ({"rate": 1.0, "ci": (0.9, 1.1)}, ArgumentError, "^rate: "),
+        *values(ci=[(-0.1, 0.6)]),
+    ],
+    "mixing.relaxation, of values": [
+        *values(window=[(3, 6), (20, 3), (-1, 10), (3, 40)], level=[0.0]),
+        *types(window=[(3.0, 10), (3,), "ab"]),
+        ({"run": np.zeros((4, 20))}, ArgumentError, "at least 5 chains and 5 recorded layers"),
+        ({"run": np.zeros((9, 4))}, ArgumentError, "at least 5 chains and 5 recorded layers"),
+        ({"run": np.ones((9, 20)) * np.arange(20)}, ArgumentError, "^run: .* chains that differ"),
+        ({"run": np.zeros((9, 20, 2))}, ArgumentError, "^observable: .* a scalar"),
+    ],
+    "invariant.sample": [
+        *values(size=[0], tolerance=[0.0, 1e-12], max_layers=[0]),
+        *types(executor=[3]),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+    ],
+    "invariant.check": [
+        *values(size=[199], alpha=[0, 1.0], ahead=[0], tolerance=[1.0]),
+        *types(chain=["relu"], size=[1e3], step=[3], rng=["seed"], progress=[3]),
+        ({"size": 10**13}, TOO_LARGE, "^size: the result needs"),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: got 'none'"),
+        ({"chain": SKIP}, ArgumentError, "^skip: got 1.0.*pass samples= of your own"),
+        ({"chain": UNIFORM}, ArgumentError, "^weights: got 'uniform'"),
+        ({"chain": Chain(3, 3)}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
+    ],
+    "invariant.expectation": [
+        *values(burn_in=[-1], length=[0], lag=[0], replicates=[1], level=[2.0]),
+        *types(f=[3]),
+        ({"f": "traces"}, UnknownNameError, "got 'traces'"),
+        ({"f": "gram"}, ArgumentError, "^f: "),
+        ({"f": lambda gram: gram}, ArgumentError, "f"),
+        ({"f": Observable(np.diag, shape=(3,), name="diagonal")}, ArgumentError, "^f: "),
+        ({"f": lambda gram: "one"}, ArgumentTypeError, "f"),
+        ({"f": lambda gram: 0.0 if gram[0, 1] == 0.0 else math.nan}, ArgumentError, "finite"),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": SKIP}, ArgumentError, "autocorrelation"),
+    ],
+    "regularity.averages": [*ERGODIC, *values(tau=[-1])],
+    "regularity.constant": ERGODIC,
+    "regularity.figures": [
+        *values(widths=[[]], gamma=[0], tau=[0], rtol=[-1]),
+        *types(widths=[4, "48", [4.0]], gamma=["inf"], progress=[1]),
+        ({"widths": []}, ArgumentError, "allowed: at least one width"),
+        ({"widths": [4, 0]}, ArgumentError, "widths: got 0, allowed: an integer >= 1"),
+        ({"gamma": 1e-3, "depth": 200_000}, ArgumentError, "depth: got 200000, allowed: at least"),
+        ({"gamma": 1e-320, "depth": 200_000}, ArgumentError, "depth: got 200000, .* at least"),
+    ],
+    "regularity.one_step_second_moment": [
+        *values(H=[[[math.nan]], [1.0, 2.0, 3.0]]),
+        ({"H": np.stack([np.eye(3), np.zeros((3, 3))])}, ArgumentError, "matrices other than zero"),
+    ],
+    "Activation": [
+        *values(kinks=[[np.nan]]),
+        *types(function=["relu", 3.0, None, Activation.named("relu")],
+               kinks=[3, "00", [1j], ["0"]], name=[3]),
+        ({"function": using(threading.Lock())}, ArgumentError, "cannot pickle"),
+    ],
+    "Activation()": types(x=[["a"], [1j], [None], [object()]]),
+    "Chain.conv": [
+        *values(shape=[(8, 0), (8, 8, 8)], kernel=[(9, 3)], batch=[0, 2**52]),
+        *types(shape=[8, (8, 2.5)], kernel=["3x3"]),
+        ({"channels": 2**53}, ArgumentError, "^width: "),
+        ({"channels": 0}, ArgumentError, "^width: "),
+        ({"norm": "layer", "channels": 1}, ArgumentError, "^width: "),
+        ({"norm": "batch", "batch": 1, "shape": (1, 1), "kernel": (1, 1)}, ArgumentError, "^batch"),
+    ],
+    "Chain": [
+        *values(bias_variance=[-0.1, np.nan]),
+        *types(norm=[3]),
+        *names(order=["norm-first"]),
+        ({"norm": "group(5)", "width": 12}, ArgumentError, r"^norm: .* divide the width 12"),
+        ({"norm": "group(12)", "width": 12}, ArgumentError, "^width: got 12, .*at least 24 .*no v"),
+        ({"norm": "group"}, ArgumentError, "^norm: got 'group', .*in parentheses"),
+        ({"norm": "group(0)"}, ArgumentError, "^groups: got 0"),
+        ({"norm": "groups(2)"}, ArgumentError, "in parentheses"),
+        ({"norm": "leyer"}, UnknownNameError, "did you mean 'layer'"),
+        ({"norm": "instance"}, UnknownNameError, r"rms, group\(8\)$"),
+        ({"norm": "layer", "width": 1}, ArgumentError, "^width: got 1, "),
+    ],
+    "Estimate": [
+        *values(value=[math.nan, math.inf], stderr=[-0.1, math.nan], n=[0], level=[0.0, 1.0],
+                ci=[(2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)]),
+        *types(value=["1"], ci=[0.5, (0.1,), "ab"], n=[2.0], method=[None],
+               assumes=["No wells.", [1], None]),
+    ],
+    "Estimate.from_samples": values(samples=[[], [1.0], [[1.0, 2.0]], [1.0, math.nan]]),
+    "random_matrix.lyapunov_ginibre": [
+        *values(width=[0, -1, 2**53 + 1]),
+        *types(width=[3.0], k=[1.0, "1", True, [[1], [1, 2]], 10**30]),
+        ({"width": 10**9, "k": None}, ArgumentError, "^width: got 1000000000, .*pass k"),
+        ({"width": 3, "k": 0}, ArgumentError, "^k: got 0, allowed: integers in 1 … 3"),
+        ({"width": 3, "k": 4}, ArgumentError, "^k: got 4, allowed: integers in 1 … 3"),
+        ({"width": 3, "k": [1, 4]}, ArgumentError, "^k: got 4, allowed: integers in 1 … 3"),
+    ],
+    "random_matrix.lyapunov_residual": values(
+        width=[0, -1, 2**53 + 1], gamma=[[1.0, -0.1], [1.0, math.nan], [1.0, 1e200]]),
+    "random_matrix.lyapunov_residual_estimate": [
+        *values(gamma=[0.0], k=[5, 0], samples=[1]), *types(rng=[-1])],
+    "random_matrix.linear_covariance": [
+        *values(G0=[np.ones((2, 3, 3))], depth=[-1]),
+        ({"G0": 1e160 * np.eye(2)}, ArgumentError, "overflow"),
+    ],
+    "random_matrix.vanilla_deviation": [
+        *values(width=[0], batch=[0], depth=[-1]), *types(depth=[0.5])],
+    "random_matrix.WishartMoments": values(S=[ASYMMETRIC], width=[0]),
+    "random_matrix.MarchenkoPastur": [
+        *values(ratio=[0, math.inf, 1e200], variance=[-1.0]), *types(ratio=["1"])],
+    "random_matrix.SingularValueLaw": types(squares=[0.5]),
+    **{f"random_matrix.{name}": DISTANCE for name in ("kl", "wasserstein", "total_variation")},
+    "bounds.gaussian.total_variation": [
+        *DISTANCE,
+        *types(rows=["ten"]),
+        ({"S1": [[1.0, 0.0]], "S2": ONE}, ArgumentError, "^S1: "),
+    ],
+    "bounds.orthogonalizes.theorem_1": [
+        *values(depth=[-1, [1, 2.5]], width=[0, 2.0**60], alpha=[0.0, math.nan]),
+        *types(width=[*NO_NUMBERS, [True]]),
+        ({"batch": [2, 4], "alpha": 0.4}, ArgumentError, "^alpha: "),
+        ({"depth": [1, 2], "alpha": [0.1, 0.1, 0.1]}, ArgumentError, "^alpha: "),
+    ],
+    "bounds.orthogonalizes.corollary_3": values(batch=[0]),
+    "bounds.orthogonalizes.theorem_5": [
+        *values(v_hat=[-0.1, 0.6]),
+        ({"v_hat": [0.1, 0.2], "width": [10, 20, 30]}, ArgumentError, "^width: "),
+    ],
+    "bounds.orthogonalizes.lemma_8": [
+        ({"v_hat": [0.1, 0.2], "batch": [2, 2, 2]}, ArgumentError, "^batch: ")],
+    "bounds.orthogonalizes.lemma_6": types(width=[*NO_NUMBERS, [True]]),
+    "bounds.orthogonalizes.shortfall": [
+        *values(eigenvalues=[[], [0.0, 0.0]]),
+        *types(eigenvalues=[*NO_NUMBERS, [True]]),
+        ({"eigenvalues": 1.0}, ArgumentError, "^eigenvalues: "),
+    ],
+    "bounds.orthogonalizes.expected_shares": values(eigenvalues=[[1.0, -1e-9]]),
+    "bounds.orthogonalizes.wasserstein_squared": values(eigenvalues=[[1.0, math.inf]]),
+    "bounds.orthogonalizes.one_step_variance": [
+        ({"eigenvalues": [[1.0, 2.0]] * 3, "width": [10, 20]}, ArgumentError, "^width: ")],
+    "bounds.orthogonalizes.expected_squared_gap": values(width=[0]),
+    "bounds.orthogonalizes.stationary_squared_gap": values(batch=[0]),
+    "bounds.orthogonalizes.stationary_squared_distance": values(batch=[1]),
+    "bounds.rank_collapse.lemma_1": [
+        *values(M=[INDEFINITE, np.zeros((2, 2)), [1.0, 2.0]]),
+        *types(M=NO_NUMBERS, tau=NO_NUMBERS),
+        ({"M": 2 * np.eye(2), "tau": 0.5}, ArgumentError, "^M: "),
+        ({"M": np.stack([np.eye(2), 3 * np.eye(2)]), "tau": [0.5, 0.1]}, ArgumentError, "^M: "),
+        ({"M": np.eye(2), "tau": -0.1}, ArgumentError, "^tau: "),
+        ({"M": np.eye(2), "tau": 1.5}, ArgumentError, "^tau: "),
+        ({"M": TRIPLE, "tau": [0.1, 0.2]}, ArgumentError, "^tau: "),
+    ],
+    "bounds.rank_collapse.lemma_5_gamma": values(bound=[0.5], width=[0]),
+    "bounds.rank_collapse.lemma_7": [
+        *values(M=[2 * np.eye(2)], gamma=[-0.1, 1.5]),
+        *types(gamma=NO_NUMBERS),
+        ({"M": TRIPLE, "gamma": [0.1, 0.2]}, ArgumentError, "^M: "),
+    ],
+    "bounds.rank_collapse.proposition_8": values(
+        eigenvalues=[[1.0, 2.0], [2.5, -0.5], [1e308, 1e308], [1.5, math.nan]]),
+    "bounds.rank_collapse.lemma_13": [
+        *values(width=[3.5], alpha=[1.0]), *types(width=NO_NUMBERS)],
+    "bounds.rank_collapse.theorem_14": values(alpha=[-0.1], tau=[2.0]),
+    "bounds.rank_collapse.corollary_15": [
+        ({"width": [3, 4], "alpha": [0.5, 0.5, 0.5]}, ArgumentError, "^alpha: ")],
+    "testing.chains": types(widths=[3]),
+    "testing.batches": [
+        *values(width=[0], batch=[0]),
+        *types(width=["3"], kinds=["generic"]),
+        ({"width": Chain(3, 4), "batch": 4}, ArgumentError, "^batch: "),
+        ({"kinds": ("colinear",)}, UnknownNameError, "^kinds: "),
+    ],
+    "testing.gram_matrices": [*values(batch=[0]), *types(regular=[1])],
+    "testing.assert_same_law": [
+        *values(alpha=[0.0, 1.0], rows=[1]),
+        *types(step=[3], chain=["relu"], rng=["seed"]),
+        ({"chain": Chain(3, 5, weights="uniform")}, ArgumentError, "^width: "),
+        ({"step": lambda h: h[1:]}, ArgumentError, r"^step\(h\): "),
+        ({"step": lambda h: h * np.nan}, ArgumentError, r"^step\(h\): "),
+        ({"step": lambda h: np.full_like(h, 1e31)}, ArgumentError, r"^step\(h\): "),
+        ({"step": lambda h: "text"}, ArgumentTypeError, r"^step\(h\): "),
+    ],
+}  # fmt: skip
