@@ -281,6 +281,10 @@ REFUSALS = {
         ({"function": using(threading.Lock())}, ArgumentError, "cannot pickle"),
     ],
     "Activation()": types(x=[["a"], [1j], [None], [object()]]),
+    "Chain.bn_residual": [
+        ({"gamma": gamma}, ArgumentError, f"^gamma: got {gamma}, allowed: .*> 0")
+        for gamma in (0.0, -1.0, np.nan)
+    ],
     "Chain.conv": [
         *values(shape=[(8, 0), (8, 8, 8)], kernel=[(9, 3)], batch=[0, 2**52]),
         *types(shape=[8, (8, 2.5)], kernel=["3x3"]),
@@ -292,6 +296,25 @@ REFUSALS = {
     "Chain": [
         *values(bias_variance=[-0.1, np.nan]),
         *types(norm=[3]),
+        ({"width": 0}, ArgumentError, "^width: got 0, allowed: .*an integer >= 1"),
+        ({"width": -1}, ArgumentError, "^width: got -1, allowed: .*an integer >= 1"),
+        ({"width": 2.0}, ArgumentTypeError, "^width: got 2.0, allowed: .*an integer >= 1"),
+        ({"width": True}, ArgumentTypeError, "^width: got True, allowed: .*an integer >= 1"),
+        ({"batch": 1}, ArgumentError, "^batch: got 1, allowed: .*an integer >= 2"),
+        ({"batch": 0, "norm": "none"}, ArgumentError, "^batch: got 0, .*an integer >= 1"),
+        ({"batch": "a"}, ArgumentTypeError, "^batch: got 'a', allowed: .*an integer >= 2"),
+        ({"norm": "batch-uncentered"}, UnknownNameError, "^norm: got .* mean 'batch-uncentred'"),
+        ({"norm": None}, ArgumentTypeError, "^norm: got None, .*batch, batch-uncentred, none"),
+        ({"activation": "rleu"}, UnknownNameError, "^activation: got 'rleu', .* mean 'relu'"),
+        ({"activation": 3}, ArgumentTypeError, "^activation: got 3, allowed: .*a function"),
+        ({"weights": "rademachr"}, UnknownNameError, "^weights: got .* mean 'rademacher'"),
+        ({"weights": 3}, ArgumentTypeError, "^weights: got 3, .*gaussian, uniform, rademacher"),
+        ({"skip": np.nan}, ArgumentError, "^skip: got nan, allowed: .*finite"),
+        ({"skip": "a"}, ArgumentTypeError, "^skip: got 'a', allowed: .*real number"),
+        ({"gain": np.inf}, ArgumentError, "^gain: got inf, allowed: .*finite"),
+        ({"gain": 0}, ArgumentError, "^gain: got 0, allowed: .*other than 0"),
+        ({"eps": -1e-5}, ArgumentError, "^eps: got -1e-05, allowed: .*>= 0"),
+        ({"eps": 1j}, ArgumentTypeError, "^eps: got 1j, allowed: .*real number"),
         *names(order=["norm-first"]),
         ({"norm": "group(5)", "width": 12}, ArgumentError, r"^norm: .* divide the width 12"),
         ({"norm": "group(12)", "width": 12}, ArgumentError, "^width: got 12, .*at least 24 .*no v"),

@@ -107,57 +107,6 @@ def test_the_other_arguments_are_valid(name):
         refusals.call(name, {})
 
 
-# --- Chain ----------------------------------------------------------------------------------
-
-CHAINS = {
-    "width 0": (("width", "0", "an integer >= 1", ArgumentError), (0, 3), {}),
-    "width -1": (("width", "-1", "an integer >= 1", ArgumentError), (-1, 3), {}),
-    "width 2.0": (("width", "2.0", "an integer >= 1", ArgumentTypeError), (2.0, 3), {}),
-    "width True": (("width", "True", "an integer >= 1", ArgumentTypeError), (True, 3), {}),
-    "batch 1, centred": (("batch", "1", "an integer >= 2", ArgumentError), (5, 1), {}),
-    "batch 0": (("batch", "0", "an integer >= 1", ArgumentError), (5, 0), {"norm": "none"}),
-    "batch 'a'": (("batch", "'a'", "an integer >= 2", ArgumentTypeError), (5, "a"), {}),
-    "norm": (
-        ("norm", "'batch-uncentered'", "did you mean 'batch-uncentred'", UnknownNameError),
-        (5, 3), {"norm": "batch-uncentered"},
-    ),
-    "norm None": (
-        ("norm", "None", "batch, batch-uncentred, none", ArgumentTypeError), (5, 3), {"norm": None},
-    ),
-    "activation": (
-        ("activation", "'rleu'", "did you mean 'relu'", UnknownNameError), (5, 3, "rleu"), {},
-    ),
-    "activation 3": (("activation", "3", "a function", ArgumentTypeError), (5, 3, 3), {}),
-    "weights": (
-        ("weights", "'rademachr'", "did you mean 'rademacher'", UnknownNameError),
-        (5, 3), {"weights": "rademachr"},
-    ),
-    "weights 3": (
-        ("weights", "3", "gaussian, uniform, rademacher", ArgumentTypeError),
-        (5, 3), {"weights": 3},
-    ),
-    "skip": (("skip", "nan", "finite", ArgumentError), (5, 3), {"skip": np.nan}),
-    "skip 'a'": (("skip", "'a'", "real number", ArgumentTypeError), (5, 3), {"skip": "a"}),
-    "gain": (("gain", "inf", "finite", ArgumentError), (5, 3), {"gain": np.inf}),
-    "gain 0": (("gain", "0", "other than 0", ArgumentError), (5, 3), {"gain": 0}),
-    "eps": (("eps", "-1e-05", ">= 0", ArgumentError), (5, 3), {"eps": -1e-5}),
-    "eps 1j": (("eps", "1j", "real number", ArgumentTypeError), (5, 3), {"eps": 1j}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", CHAINS)
-def test_chains(what):
-    about, arguments, options = CHAINS[what]
-    fails_about(*about, Chain, *arguments, **options)
-
-
-@pytest.mark.parametrize("gamma", [0.0, -1.0, np.nan])
-def test_gamma(gamma):
-    fails_about(
-        "gamma", gamma, "> 0", ArgumentError, Chain.bn_residual, 5, 3, gamma=gamma
-    )  # fmt: skip
-
-
 # --- simulate: arguments --------------------------------------------------------------------
 
 ARGUMENTS = {
