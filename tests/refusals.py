@@ -325,6 +325,30 @@ REFUSALS = {
         ({"norm": "instance"}, UnknownNameError, r"rms, group\(8\)$"),
         ({"norm": "layer", "width": 1}, ArgumentError, "^width: got 1, "),
     ],
+    "FirstLayer": [
+        ({"x": "a"}, ArgumentTypeError, "^x: got 'a', allowed: .*real numbers"),
+        ({"x": np.ones(3)}, ArgumentError, r"^x: got \(3,\), allowed: .*\(features, batch\)"),
+        ({"x": [[1.0, np.inf]]}, ArgumentError, "^x: got inf, allowed: .*finite"),
+        ({"x": [[1, 2], [3]]}, ArgumentTypeError, r"^x: got \[\[1, 2\], \[3\]\], .*real numbers"),
+    ],
+    "SoftRank": [
+        ({"tau": 0.0}, ArgumentError, "^tau: got 0.0, allowed: .*> 0"),
+        ({"tau": "a"}, ArgumentTypeError, "^tau: got 'a', allowed: .*real number"),
+    ],
+    "Observable": [
+        ({"function": 3}, ArgumentTypeError, "^function: got 3, allowed: .*callable"),
+        ({"function": lambda G: 0.0, "name": None}, ArgumentError, "^name: got '<lam.*identifier"),
+        ({"name": ""}, ArgumentError, "^name: got '', allowed: .*identifier"),
+        ({"name": 3}, ArgumentTypeError, "^name: got 3, allowed: .*identifier"),
+        ({"shape": (-1,)}, ArgumentError, "^shape: got -1, allowed: .*>= 0"),
+        ({"shape": ("a",)}, ArgumentTypeError, "^shape: got 'a', allowed: .*integer"),
+        ({"shape": 3}, ArgumentTypeError, "^shape: got 3, allowed: .*integers"),
+    ],
+    "Distance": [
+        ({"star": "a"}, ArgumentTypeError, "^star: got 'a', allowed: .*real numbers"),
+        ({"star": np.ones((2, 3))}, ArgumentError, r"^star: got \(2, 3\), allowed: .*\(n, n\)"),
+        ({"star": np.full((3, 3), np.nan)}, ArgumentError, "^star: got nan, allowed: .*finite"),
+    ],
     "Estimate": [
         *values(value=[math.nan, math.inf], stderr=[-0.1, math.nan], n=[0], level=[0.0, 1.0],
                 ci=[(2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)]),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import refusals
 
-from bnmc import Activation, Chain, Distance, FirstLayer, Observable, SoftRank, simulate
+from bnmc import Activation, Chain, Distance, FirstLayer, Observable, simulate
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc.errors import (
@@ -238,34 +238,6 @@ def test_there_is_no_gpu(nothing_runs):
     assert error.backend == "cuda"
     assert isinstance(error, RuntimeError)
     assert "'cuda'" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("make", "about"),
-    [
-        (lambda: FirstLayer("a"), ("x", "'a'", "real numbers", ArgumentTypeError)),
-        (lambda: FirstLayer(X[0]), ("x", "(3,)", "(features, batch)", ArgumentError)),
-        (lambda: FirstLayer(changed(np.inf)), ("x", "inf", "finite", ArgumentError)),
-        (
-            lambda: FirstLayer([[1, 2], [3]]),
-            ("x", "[[1, 2], [3]]", "real numbers", ArgumentTypeError),
-        ),
-        (lambda: SoftRank(0.0), ("tau", "0.0", "> 0", ArgumentError)),
-        (lambda: SoftRank("a"), ("tau", "'a'", "real number", ArgumentTypeError)),
-        (lambda: Observable(3), ("function", "3", "callable", ArgumentTypeError)),
-        (lambda: Observable(lambda G: 0.0), ("name", "'<lambda>'", "identifier", ArgumentError)),
-        (lambda: Observable(np.trace, name=""), ("name", "''", "identifier", ArgumentError)),
-        (lambda: Observable(np.trace, name=3), ("name", "3", "identifier", ArgumentTypeError)),
-        (lambda: Observable(np.trace, (-1,)), ("shape", "-1", ">= 0", ArgumentError)),
-        (lambda: Observable(np.trace, ("a",)), ("shape", "'a'", "integer", ArgumentTypeError)),
-        (lambda: Observable(np.trace, 3), ("shape", "3", "integers", ArgumentTypeError)),
-        (lambda: Distance("a"), ("star", "'a'", "real numbers", ArgumentTypeError)),
-        (lambda: Distance(np.ones((2, 3))), ("star", "(2, 3)", "(n, n)", ArgumentError)),
-        (lambda: Distance(np.full((3, 3), np.nan)), ("star", "nan", "finite", ArgumentError)),
-    ],
-)
-def test_what_is_handed_to_a_run(make, about):
-    fails_about(*about, make)
 
 
 def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
