@@ -4,7 +4,6 @@ At these sizes a figure takes at most a few seconds.  The tests of a figure, its
 and `same_figures.py` use one run of them.
 """
 
-import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -165,21 +164,4 @@ FIGURES = {
 def run(name, **arguments):
     """Run a figure at its small sizes, with its seed or other arguments."""
     sizes, rng = FIGURES[name]
-    arguments = {"rng": rng, **arguments}
-    function = function_of(name)
-    module = importlib.import_module(function.__module__)
-    if hasattr(module, "experiment"):
-        return _run_old(name, module, sizes, arguments)
-    return function(**{**sizes, **arguments})
-
-
-def _run_old(name, module, sizes, arguments):
-    """Run a figure that takes a tuple of sizes and a `Call`."""
-    from bnmc.experiments.parts import Call
-
-    call = Call(name, **arguments)
-    Sizes = module.Sizes
-    sizes = dict(sizes)
-    if "chains" in Sizes._fields:
-        sizes["chains"] = sizes.pop("networks")
-    return module.experiment(Sizes(**sizes), call)
+    return function_of(name)(**{**sizes, "rng": rng, **arguments})

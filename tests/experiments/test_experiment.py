@@ -13,27 +13,26 @@ from bnmc._support.text import plain
 from bnmc.errors import (
     ArgumentTypeError,
 )
-from bnmc.experiments.data import Variable, dataset
-from bnmc.experiments.experiment import Experiment, Table
-from bnmc.experiments.parts import Call
+from bnmc.experiments import kit
+from bnmc.experiments.experiment import Table
 from bnmc.experiments.pictures import axes_of
+from bnmc.experiments.runs import Run
 
 
 def made():
     """An experiment of nothing."""
-    one = Estimate(1.0, 0.1, (0.8, 1.2), 3, "means")
-    data = dataset(
-        {"y": Variable(("x",), [1.0, np.nan, np.inf], "thing", "neurons")},
-        {"x": Variable(("x",), ["a", "b", "c"], "ex", "")},
-        Call("none", True, 3), {"batch": 3, "widths": [1, 2], "pair": (0.5, np.nan)},
-    )  # fmt: skip
-    table = Table(("name", "value", "rest"), (("long name", one, None), ("b", 2.5, 7)))
+    results = kit.Results(Run("none", {}, True, 3), x=kit.Axis("abc", "ex", ""))
+    results.add("y", ("x",), [1.0, np.nan, np.inf], "thing", "neurons")
+    estimate = Estimate(1.0, 0.1, (0.8, 1.2), 3, "means")
+    table = Table(("name", "value", "rest"), (("long name", estimate, None), ("b", 2.5, 7)))
 
     def draw(data, figure):
         ax = axes_of(figure, 2)[0, 1]
         ax.plot([0, 1], [2, 3])
 
-    return Experiment("none", "Nothing", data, table, ("It is nothing.",), draw)
+    return results.experiment(
+        "Nothing", table, ("It is nothing.",), draw, batch=3, widths=[1, 2], pair=(0.5, np.nan)
+    )
 
 
 class TestExperiment:

@@ -50,7 +50,7 @@ class TestRegistry:
         report = print
         given = {"full": True, "rng": 5, "progress": report, "threads": 1, "store": "folder"}
         assert experiments.run("scale", **given, widths=(3, 4)) == "done"
-        assert called == {**given, "widths": (3, 4)}
+        assert called == {**given, "data": None, "widths": (3, 4)}
 
     def test_names_cost_no_heavy_import(self):
         script = (
@@ -100,22 +100,3 @@ class TestRegistry:
     def test_bad_arguments(self, given, error):
         with pytest.raises(error):
             experiments.run("bridging-1b", **given)
-
-
-@pytest.mark.parametrize("name", experiments.names())
-def test_a_public_function_chooses_sizes(name, monkeypatch):
-    function = function_of(name)
-    module = importlib.import_module(function.__module__)
-    if not hasattr(module, "experiment"):
-        return  # test_figures.py tests it
-    seen = []
-
-    def record(sizes, call):
-        seen.append((sizes, call.name, call.full, call.sources.seed, call.threads, call.store))
-
-    monkeypatch.setattr(module, "experiment", record)
-    for full, sizes in ((False, module.DEFAULT), (True, module.FULL)):
-        function(full=full, rng=3, threads=2, store="folder")
-        assert seen[-1] == (sizes, name, full, 3, 2, "folder")
-    with pytest.raises(ArgumentTypeError, match="full"):
-        function(full="yes")

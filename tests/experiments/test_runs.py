@@ -78,6 +78,12 @@ def test_what_is_no_store_is_refused(tmp_path):
             made(path)
     with pytest.raises(ArgumentTypeError, match="store"):
         made(3)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "experiment.json").write_text("{")
+    with pytest.raises(StoreError, match="is damaged"):
+        made(tmp_path / "damaged")
+    with pytest.raises(StoreError, match="Not a directory"):
+        made(tmp_path / "file" / "parts")
 
 
 def test_a_part_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
@@ -92,6 +98,22 @@ def test_a_part_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(StoreError, match="No space left on device"):
         made(tmp_path / "parts")
     assert {file.name for file in (tmp_path / "parts").iterdir()} == {"experiment.json", "lock"}
+
+
+def test_parts_of_another_run_or_number_are_refused(tmp_path):
+    made(tmp_path / "parts")
+    made(tmp_path / "other", seed=8)
+    parts, other = (
+        [tmp_path / folder / f"part-{number:04d}.npz" for number in range(4)]
+        for folder in ("parts", "other")
+    )
+    content = parts[1].read_bytes()
+    for file, named in ((other[1], "seed = 8"), (parts[2], "part = 2")):
+        parts[1].write_bytes(file.read_bytes())
+        with pytest.raises(StoreMismatchError, match=named):
+            made(tmp_path / "parts")
+    parts[1].write_bytes(content)
+    equal(made(tmp_path / "parts"), made(None))
 
 
 @pytest.mark.parametrize(

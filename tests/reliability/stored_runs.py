@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import bnmc
-from bnmc.experiments.parts import Parts, Sources
+from bnmc.experiments.runs import Run
 
 SEED = 2026
 #: Of tiles and parts: short runs are to have many.
@@ -74,14 +74,13 @@ def gradients(path=None):
 def figure(path=None):
     """Return twelve parts of an experiment, kept in a folder."""
     chain = bnmc.Chain(**CHAIN)
-    with Parts(False, "figure", [1.0] * 12, Sources(SEED), store=path) as parts:
-        return [parts.run(_simulated, chain, number).observables["gram"] for number in range(12)]
 
+    def gram(number, progress):
+        options = {"threads": 1, "progress": progress, "observables": ["gram"]}
+        return bnmc.simulate(chain, 3000, every=10, rng=number, **options)["gram"]
 
-def _simulated(chain, number, progress=False):
-    return bnmc.simulate(
-        chain, 3000, every=10, rng=number, threads=1, progress=progress, observables=["gram"]
-    )
+    points = [(number,) for number in range(12)]
+    return list(Run("figure", {}, rng=SEED, store=path).parts(gram, points).values())
 
 
 #: What writes a store or a folder at a path, and returns all values.

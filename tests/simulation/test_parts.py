@@ -18,7 +18,7 @@ from bnmc.errors import (
     StoreMismatchError,
     StoreReplacedError,
 )
-from bnmc.experiments.parts import Parts, Sources
+from bnmc.experiments.runs import Run
 from bnmc.simulation.store import folder as folder_module
 from bnmc.simulation.store.parts import PartStore
 
@@ -180,12 +180,13 @@ def test_gradients_and_experiments_have_one_writer(tmp_path):
     run(again)
     assert run().complete
 
-    def parts():
-        return Parts(False, "x", [1.0], Sources(0), store=tmp_path / "figure")
+    def parts(make):
+        return Run("x", {}, store=tmp_path / "figure").parts(make, [()])
 
-    with parts() as first:
-        assert first.run(lambda progress: 3) == 3
-        with pytest.raises(StoreInUseError), parts():
-            pass
-    with parts() as again:
-        assert again.run(lambda progress: 4) == 3
+    def nested(progress):
+        with pytest.raises(StoreInUseError):
+            parts(lambda progress: 4)
+        return 3
+
+    assert parts(nested) == {(): 3}
+    assert parts(lambda progress: 4) == {(): 3}

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import choice
 from bnmc._support.extras import require_extras
-from bnmc.errors import ArgumentError
 from bnmc.experiments.registry import FIGURES, function_of
 
 if TYPE_CHECKING:
     from bnmc._support.progress import Progress
     from bnmc.experiments.experiment import Experiment, Table
-    from bnmc.experiments.parts import Store
+    from bnmc.experiments.runs import Store
 
 __all__ = ["Experiment", "Table", "describe", "extras_of", "names", "run"]
 
@@ -126,13 +125,8 @@ def run(
     """
     function = function_of(name)
     require_extras(extras_of(name))
-    further: dict[str, Any] = {}
-    if data is not None:
-        if "data" not in inspect.signature(function).parameters:
-            raise ArgumentError("data", str(data), f"None: {name!r} trains no network")
-        further["data"] = data
     return function(
-        full=full, rng=rng, progress=progress, threads=threads, store=store, **further, **sizes
+        full=full, rng=rng, progress=progress, threads=threads, store=store, data=data, **sizes
     )
 
 

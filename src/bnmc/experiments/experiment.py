@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -134,42 +133,6 @@ class Experiment:
 
     def __str__(self) -> str:
         return "\n".join([self.title, "", str(self.table), "", *self.findings])
-
-
-_Run = TypeVar("_Run", bound=Callable[..., Experiment])
-
-#: The section of the docstring that all experiments have.
-_PARAMETERS = """\
-Parameters
-----------
-full : bool, default False
-    Whether to use the sizes of the paper, or larger ones.  The default sizes take seconds.
-rng : optional, default 0
-    Seed or generator: anything `numpy.random.default_rng` takes (SPEC 7).
-progress : bool or callable
-    True shows a bar on standard error (extra ``cli``).  A function is called with (done, total).
-threads : int, optional
-    Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
-store : path, optional
-    Folder for finished parts.  If a run was interrupted, the same call continues it and returns
-    the same results.
-"""
-
-#: A further parameter of the experiments that train networks.
-_DATA = """\
-data : path, optional
-    Folder with the training files of MNIST or Fashion-MNIST (IDX format, also .gz) or of CIFAR-10
-    (binary version).  Default: handwritten digits that the package includes.
-"""
-
-
-def with_parameters(run: _Run, sizes: str = "") -> _Run:
-    """Insert the section "Parameters" into a docstring: what all experiments share, and sizes."""
-    about, returns, rest = inspect.cleandoc(run.__doc__ or "").partition("Returns\n-------\n")
-    trains = "data" in inspect.signature(run).parameters
-    section = (_PARAMETERS + _DATA if trains else _PARAMETERS) + sizes
-    run.__doc__ = f"{about}{section}\n{returns}{rest}"
-    return run
 
 
 def _text(cell: Any) -> str:

@@ -22,7 +22,7 @@ from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import sizes as of_sizes
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table, with_parameters
+from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.runs import Point, Run
 from bnmc.experiments.statistics import banded, mean_of_band
 
@@ -56,6 +56,30 @@ _AXES = {
 
 #: What the ends of an interval of 95 % are called.
 _ENDS = {"": "", "_low": ", lower end of 95 %", "_high": ", upper end of 95 %"}
+
+#: The section of the docstring that all figures have.
+_PARAMETERS = """\
+Parameters
+----------
+full : bool, default False
+    Whether to use the sizes of the paper, or larger ones.  The default sizes take seconds.
+rng : optional, default 0
+    Seed or generator: anything `numpy.random.default_rng` takes (SPEC 7).
+progress : bool or callable
+    True shows a bar on standard error (extra ``cli``).  A function is called with (done, total).
+threads : int, optional
+    Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
+store : path, optional
+    Folder for finished parts.  If a run was interrupted, the same call continues it and returns
+    the same results.
+"""
+
+#: A further parameter of the figures that train networks.
+_DATA = """\
+data : path, optional
+    Folder with the training files of MNIST or Fashion-MNIST (IDX format, also .gz) or of CIFAR-10
+    (binary version).  Default: handwritten digits that the package includes.
+"""
 
 
 # --- the function
@@ -110,7 +134,10 @@ def figure(
         public.__dict__ |= {
             "sizes": (default, of_paper), "__signature__": _signature(public, default, trains),
         }  # fmt: skip
-        return with_parameters(public, of_sizes.documented(default, of_paper))
+        about, returns, rest = (inspect.getdoc(function) or "").partition("Returns\n-------\n")
+        section = _PARAMETERS + _DATA * trains + of_sizes.documented(default, of_paper)
+        public.__doc__ = f"{about}{section}\n{returns}{rest}"
+        return public
 
     return made
 

@@ -28,6 +28,9 @@ from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, withou
 #: Labels of one point of the axes of a figure.
 Point: TypeAlias = tuple[Any, ...]
 
+#: A folder, or none.
+Store: TypeAlias = str | PathLike[str] | None
+
 #: The entry of the archive of a part with everything but its arrays.
 _DOCUMENT = "document"
 
@@ -69,8 +72,8 @@ class Run:
         rng: Any = 0,
         progress: bool | Progress = False,
         threads: int | None = None,
-        store: str | PathLike[str] | None = None,
-        data: str | PathLike[str] | None = None,
+        store: Store = None,
+        data: Store = None,
     ) -> None:
         is_seed = isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0
         self.name, self.full, self.data = name, full, data

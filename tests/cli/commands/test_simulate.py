@@ -14,6 +14,7 @@ import pytest
 
 import bnmc
 from bnmc.cli.commands import simulate
+from bnmc.experiments.training.images import digits
 
 SMALL = ("--width", "50", "--depth", "6", "--chains", "8", "--seed", "0", "--batch", "4")
 
@@ -71,7 +72,7 @@ class TestJson:
         chain = bnmc.Chain(50, 4, "relu")
         star = bnmc.MeanField(chain).fixed_point().gram
         expected = bnmc.simulate(
-            chain, 6, chains=8, initial=bnmc.FirstLayer(bnmc.experiments.digits.digits(4)), rng=0,
+            chain, 6, chains=8, initial=bnmc.FirstLayer(digits(4)), rng=0,
             observables=[bnmc.Distance(star), "eigenvalues", "orthogonality_gap"],
         )  # fmt: skip
         assert document["key"] == str(expected.key)

@@ -6,7 +6,7 @@ from experiment_checks import drawn, reach, require_near
 from figure_sizes import FIGURES
 
 import bnmc
-from bnmc.experiments.digits import digits
+from bnmc.experiments.training.images import digits
 
 SIZES = FIGURES["digits"].sizes
 

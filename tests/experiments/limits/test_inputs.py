@@ -5,9 +5,8 @@ import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.experiments import limits
-from bnmc.experiments.digits import digits
 from bnmc.experiments.limits.inputs import standardized, two_classes, unit_length
-from bnmc.experiments.training.images import images
+from bnmc.experiments.training.images import digits, images
 
 
 def cifar(folder, labels, seed=0):

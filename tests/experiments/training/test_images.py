@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.experiments.training.images import images
+from bnmc.experiments.training.images import digits, images
 
 
 def idx(array):
@@ -117,3 +117,22 @@ def test_other_folders_raise(tmp_path):
         images(3, 10, 2)
     with pytest.raises(ArgumentError, match="number of digits"):
         images(None, 2000, 2000)
+
+
+def test_all_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    bundled, x = load_digits(), digits(1740)
+    for digit in range(10):
+        pixels = bundled.data[bundled.target == digit]
+        np.testing.assert_array_equal(16 * x[:, digit::10].T, pixels[:174])
+
+
+def test_fewer_digits_are_the_first_of_more():
+    np.testing.assert_array_equal(digits(7), digits(30)[:, :7])
+
+
+@pytest.mark.parametrize("count", [0, -1, 1741])
+def test_there_are_no_other_counts_of_digits(count):
+    with pytest.raises(ArgumentError, match="^batch"):
+        digits(count)

@@ -169,7 +169,7 @@ def _read_batch(
     from bnmc._support.arguments import integer
     from bnmc.cli.inputs import read_input
     from bnmc.errors import ArgumentError
-    from bnmc.experiments.digits import digits
+    from bnmc.experiments.training.images import digits
 
     if path is None:
         if array is not None or samples_first:

@@ -11,12 +11,12 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.digits import digits as handwritten
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
+from bnmc.experiments.training.images import digits as handwritten
 from bnmc.mean_field.field import MeanField
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate

@@ -10,7 +10,7 @@ import numpy as np
 from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.bridging.linear_networks import stationary_linear
+from bnmc.experiments.bridging.common import stationary_linear
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run

@@ -21,7 +21,7 @@ from bnmc.mean_field.field import MeanField
 from bnmc.mixing import contraction, tv_bound
 from bnmc.plot.axes import COLOURS
 
-BATCH = 5
+_BATCH = 5
 
 
 class Sizes(NamedTuple):
@@ -66,7 +66,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
     >>> from bnmc.experiments import bridging
     >>> found = bridging.certificate()  # doctest: +SKIP
     """
-    chains = {name: Chain(sizes.width, BATCH, name) for name in sizes.activations}
+    chains = {name: Chain(sizes.width, _BATCH, name) for name in sizes.activations}
     rates = {(name,): MeanField(chain).fixed_point().rate for name, chain in chains.items()}
 
     def certified(name: str, kind: str, progress: Progress) -> Any:
@@ -121,7 +121,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "Certified mixing, beside what the paper assumes", table, findings, _draw,
-        width=sizes.width, batch=BATCH, norm="batch", replicates=sizes.replicates,
+        width=sizes.width, batch=_BATCH, norm="batch", replicates=sizes.replicates,
         lag=sizes.depth, initial="gaussian", level=LEVEL,
     )  # fmt: skip
 

@@ -21,7 +21,7 @@ from bnmc.mean_field.field import MeanField
 from bnmc.plot.axes import COLOURS, plain_ticks
 from bnmc.simulation.run import simulate
 
-BATCH = 10
+_BATCH = 10
 
 #: The intervals of the bulk: that of the paper and that of Marchenko-Pastur.
 _WINDOWS = {"printed_window": "1 ∓ √(n/d)", "mp_window": "(1 ∓ √(n/d))²"}
@@ -67,11 +67,11 @@ def conditioning(run: Run, sizes: Sizes) -> Experiment:
     >>> from bnmc.experiments import bridging
     >>> found = bridging.conditioning()  # doctest: +SKIP
     """
-    inputs = common.first_layer_of_covariance(common.paired_samples(BATCH))
+    inputs = common.first_layer_of_covariance(common.paired_samples(_BATCH))
 
     def extremes(name: str, width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return smallest and largest eigenvalue over b*(1-c*), (networks, layers)."""
-        chain = Chain(width, BATCH, name)
+        chain = Chain(width, _BATCH, name)
         star = MeanField(chain).fixed_point()
         grams = simulate(
             chain, sizes.depth, chains=sizes.networks, initial=inputs, rng=run.generator,
@@ -114,14 +114,14 @@ def conditioning(run: Run, sizes: Sizes) -> Experiment:
         )
     return results.experiment(
         "Deep layers are well-conditioned, in a window wider than the printed one",
-        kit.table_of(columns), findings, _draw, batch=BATCH, norm="batch",
+        kit.table_of(columns), findings, _draw, batch=_BATCH, norm="batch",
         networks=sizes.networks, depth=sizes.depth, initial="pairs of samples of correlation 0.99",
     )  # fmt: skip
 
 
 def _windows(width: int) -> list[tuple[float, float]]:
     """Return both intervals of the bulk."""
-    root = float(np.sqrt(BATCH / width))
+    root = float(np.sqrt(_BATCH / width))
     return [(1.0 - root, 1.0 + root), ((1.0 - root) ** 2, (1.0 + root) ** 2)]
 
 

@@ -12,7 +12,7 @@ from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.bridging.linear_networks import stationary_linear
+from bnmc.experiments.bridging.common import stationary_linear
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
@@ -24,7 +24,7 @@ from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
 #: Batch size of the paper.
-BATCH = 10
+_BATCH = 10
 
 
 class Sizes(NamedTuple):
@@ -69,7 +69,7 @@ def fig_1b(run: Run, sizes: Sizes) -> Experiment:
     >>> print(bridging.fig_1b().findings[0])  # doctest: +SKIP
     Log-log slope of the distance against the width, for widths >= 4n²: -0.50...
     """
-    n, widths = BATCH, sizes.widths
+    n, widths = _BATCH, sizes.widths
     wide = [width for width in widths if width >= 4 * n**2]
     if len(wide) < 2:
         raise ArgumentError("widths", widths, f"two or more widths >= {4 * n**2}, for the slope")

@@ -12,7 +12,7 @@ from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.bridging.linear_networks import stationary_linear
+from bnmc.experiments.bridging.common import stationary_linear
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
@@ -25,7 +25,7 @@ from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
 #: Width and batch size of the paper.
-WIDTH, BATCH = 1000, 5
+_WIDTH, _BATCH = 1000, 5
 
 
 class Sizes(NamedTuple):
@@ -79,10 +79,10 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     {'norm': 2, 'layer': 201}
     """
     inputs = _orthogonal_samples(run.generator)
-    normalised = Chain.bn_mlp(WIDTH, BATCH, "linear")
-    chains = {"batch": normalised, "none": Chain.vanilla(WIDTH, BATCH)}
+    normalised = Chain.bn_mlp(_WIDTH, _BATCH, "linear")
+    chains = {"batch": normalised, "none": Chain.vanilla(_WIDTH, _BATCH)}
     # Without normalization every Gram matrix is a fixed point; the networks start at the identity.
-    stars = {"batch": MeanField(normalised).fixed_point().gram, "none": np.eye(BATCH)}
+    stars = {"batch": MeanField(normalised).fixed_point().gram, "none": np.eye(_BATCH)}
     counts = {"batch": sizes.networks, "none": sizes.vanilla}
 
     def distances(norm: str, progress: Progress) -> tuple[Float64Array, NDArray[np.int64]]:
@@ -111,8 +111,8 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
         for layer, column in zip(layers, values.T, strict=True)
     }
     results.add("rms", both, squares, "root mean square error", unit)
-    plateau = float(np.sqrt(stationary_linear(WIDTH, BATCH)))
-    exact = np.sqrt(vanilla_deviation(WIDTH, BATCH, layers))
+    plateau = float(np.sqrt(stationary_linear(_WIDTH, _BATCH)))
+    exact = np.sqrt(vanilla_deviation(_WIDTH, _BATCH, layers))
     results.add(
         "exact", both, {("batch",): np.full(len(layers), plateau), ("none",): exact},
         "exact r.m.s.; with batch norm that of deep layers, to leading order in 1/width", unit,
@@ -120,13 +120,13 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     late = np.square(errors["batch",][:, layers >= sizes.depth // 2])
     deep = rms(np.sqrt(late.mean(axis=1)))
     results.add("level", (), {(): deep}, "r.m.s. error of deep layers with batch norm", unit)
-    growth = np.exp(layers / WIDTH)
+    growth = np.exp(layers / _WIDTH)
     results.add(
-        "equation_6", ("layer",), np.sqrt(BATCH * (BATCH + 2) / 3) * growth,
+        "equation_6", ("layer",), np.sqrt(_BATCH * (_BATCH + 2) / 3) * growth,
         "eq. (6), in scale with the exact", unit,
     )  # fmt: skip
     results.add(
-        "bound", ("layer",), bounds.equation_6(depth=layers, width=WIDTH, batch=BATCH),
+        "bound", ("layer",), bounds.equation_6(depth=layers, width=_WIDTH, batch=_BATCH),
         "exp(3nl/2d), printed as a bound of the mean operator norm", "operator norm",
     )  # fmt: skip
     shown = [int(np.abs(layers - layer).argmin()) for layer in (1, 10, 100, sizes.depth)]
@@ -155,15 +155,15 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "The error of the mean field grows without batch norm and stays constant with it", table,
-        findings, _draw, width=WIDTH, batch=BATCH, activation="linear",
+        findings, _draw, width=_WIDTH, batch=_BATCH, activation="linear",
         networks=[sizes.networks, sizes.vanilla], initial="orthogonal samples",
     )  # fmt: skip
 
 
 def _orthogonal_samples(generator: np.random.Generator) -> Float64Array:
-    """Draw orthogonal inputs of shape (WIDTH, BATCH) whose Gram matrix is the identity."""
-    basis = np.linalg.qr(generator.standard_normal((WIDTH, BATCH)))[0]
-    samples: Float64Array = basis * np.sqrt(WIDTH)
+    """Draw orthogonal inputs of shape (_WIDTH, _BATCH) whose Gram matrix is the identity."""
+    basis = np.linalg.qr(generator.standard_normal((_WIDTH, _BATCH)))[0]
+    samples: Float64Array = basis * np.sqrt(_WIDTH)
     return samples
 
 

@@ -28,7 +28,7 @@ from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
 #: Sizes of the poster: layer of (b, c), width of (a, c), batch size of (a, b).
-_LAYER, WIDTH, BATCH = 20, 1000, 10
+_LAYER, _WIDTH, _BATCH = 20, 1000, 10
 
 #: Panels (a), (b) and (c), and the axis of each.
 _PANELS = {"depth": "layer", "width": "width", "batch": "batch"}
@@ -91,7 +91,7 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
     laws = {
         (name, batch): MeanField(Chain(2, batch, name)).fluctuations()
         for name in sizes.activations
-        for batch in dict.fromkeys((BATCH, *sizes.batches))
+        for batch in dict.fromkeys((_BATCH, *sizes.batches))
     }
 
     def distances(
@@ -114,10 +114,10 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
         )["distance"]  # fmt: skip
 
     settings = {
-        "depth": [(WIDTH, BATCH)],
-        "mean field": [(WIDTH, BATCH)],
-        "width": [(width, BATCH) for width in sizes.widths],
-        "batch": [(WIDTH, batch) for batch in sizes.batches],
+        "depth": [(_WIDTH, _BATCH)],
+        "mean field": [(_WIDTH, _BATCH)],
+        "width": [(width, _BATCH) for width in sizes.widths],
+        "batch": [(_WIDTH, batch) for batch in sizes.batches],
     }
     points = [
         (name, panel, *setting)
@@ -131,14 +131,14 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
         batch=sizes.batches,
     )  # fmt: skip
     unit = "Frobenius norm"
-    fields = {(name,): parts[name, "mean field", WIDTH, BATCH] for name in sizes.activations}
+    fields = {(name,): parts[name, "mean field", _WIDTH, _BATCH] for name in sizes.activations}
     results.add("mean_field", ("activation", "layer"), fields, "mean field, ‖F^l(G_0) - G*‖", unit)
     columns: dict[str, tuple[kit.Column, ...]] = {}
     for panel, axis in _PANELS.items():
         per = ("activation", axis)
         errors, radii, levels = {}, {}, {}
         for name, label in results.points(*per):
-            setting = {"layer": _LAYER, "width": WIDTH, "batch": BATCH} | {axis: label}
+            setting = {"layer": _LAYER, "width": _WIDTH, "batch": _BATCH} | {axis: label}
             layer, width, batch = setting.values()
             samples = parts[name, panel, width, batch][:, layer if panel == "depth" else 0]
             law = laws[name, batch]
@@ -159,7 +159,7 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
             ),
         )  # fmt: skip
     last, radius, level = (column.at(layer=-1) for column in columns["depth"])
-    rates = [laws[name, BATCH].fixed_point.rate for name in sizes.activations]
+    rates = [laws[name, _BATCH].fixed_point.rate for name in sizes.activations]
     slopes = [slope(sizes.widths, row) for row in columns["width"][0].values]
     per_name = ("activation",)
     table = kit.table_of({
@@ -185,7 +185,7 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "The error converges with depth, falls with the width and rises with the batch", table,
-        findings, _draw, width_fixed=WIDTH, batch_fixed=BATCH, layer_fixed=_LAYER, norm="batch",
+        findings, _draw, width_fixed=_WIDTH, batch_fixed=_BATCH, layer_fixed=_LAYER, norm="batch",
         networks=sizes.networks, rates=rates,
         initial="(a) pairs of samples of correlation 0.99, (b, c) independent samples",
     )  # fmt: skip

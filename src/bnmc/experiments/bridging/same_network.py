@@ -24,7 +24,7 @@ from bnmc.plot.axes import COLOURS, plain_ticks
 from bnmc.simulation.run import simulate
 
 #: Batch size of each input.
-BATCH = 5
+_BATCH = 5
 
 #: The two differences of a pair of Gram matrices, by name, with their description.
 _DIFFERENCES = {"spectral": "Σ|λ/λ′ - 1|", "relative": "‖G⁻¹G′ - I‖, Frobenius norm"}
@@ -70,10 +70,10 @@ def two_inputs(run: Run, sizes: Sizes) -> Experiment:
 
     def differences(name: str, width: int, progress: Progress) -> dict[str, Float64Array]:
         """Return both differences of each network, (networks, layers)."""
-        normals = run.generator.standard_normal((2, width, BATCH))
-        normals[0] = normals[0] @ semidefinite_root(paired_samples(BATCH))
+        normals = run.generator.standard_normal((2, width, _BATCH))
+        normals[0] = normals[0] @ semidefinite_root(paired_samples(_BATCH))
         grams = simulate(
-            Chain(width, BATCH, name), sizes.depth, chains=sizes.networks, initial=normals,
+            Chain(width, _BATCH, name), sizes.depth, chains=sizes.networks, initial=normals,
             inputs=2, rng=run.generator, threads=run.threads, progress=progress,
         )["gram"]  # fmt: skip
         first, second = grams[:, :, 0], grams[:, :, 1]
@@ -114,17 +114,19 @@ def two_inputs(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "Two inputs to one network converge to one spectrum, up to 1/√width", table, findings,
-        _draw, batch=BATCH, norm="batch", networks=sizes.networks,
+        _draw, batch=_BATCH, norm="batch", networks=sizes.networks,
         initial="pairs of samples of correlation 0.99, and independent samples",
     )  # fmt: skip
 
 
 def _radius(name: str, width: int) -> float:
     """Return ε of Corollary 4."""
-    star = MeanField(Chain(width, BATCH, name)).fixed_point().gram
-    distortion = bounds.distortion(name, BATCH)
+    star = MeanField(Chain(width, _BATCH, name)).fixed_point().gram
+    distortion = bounds.distortion(name, _BATCH)
     return float(
-        bounds.corollary_4(width=width, batch=BATCH, t=1.0, star=star, distortion=distortion).radius
+        bounds.corollary_4(
+            width=width, batch=_BATCH, t=1.0, star=star, distortion=distortion
+        ).radius
     )
 
 

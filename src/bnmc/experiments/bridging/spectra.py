@@ -24,7 +24,7 @@ from bnmc.random_matrix import MarchenkoPastur
 from bnmc.simulation.run import simulate
 
 #: Batch size of the paper.
-BATCH = 20
+_BATCH = 20
 
 #: Bins of the singular values.
 _EDGES = np.linspace(0.4, 1.6, 61)
@@ -77,11 +77,11 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
     >>> from bnmc.experiments import bridging
     >>> found = bridging.fig_2()  # doctest: +SKIP
     """
-    ratio = BATCH / sizes.width
+    ratio = _BATCH / sizes.width
 
     def spectra(name: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return eigenvalues of the bulk over b*(1-c*), (networks, 2, n - 1), and predictions."""
-        chain = Chain(sizes.width, BATCH, name)
+        chain = Chain(sizes.width, _BATCH, name)
         star = MeanField(chain).fixed_point()
         matrices = simulate(
             chain, sizes.layer, chains=sizes.networks,
@@ -140,11 +140,11 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
             f"predicted: {interval(prediction)}."
             for name, first, deep, prediction, _ in table.rows
         ),
-        f"For linear networks it is exactly (n - 2)/n = {(BATCH - 2) / BATCH:.4g} in one step.",
+        f"For linear networks it is exactly (n - 2)/n = {(_BATCH - 2) / _BATCH:.4g} in one step.",
     )
     return results.experiment(
         "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider", table,
-        findings, _draw, width=sizes.width, batch=BATCH, norm="batch", layer=sizes.layer,
+        findings, _draw, width=sizes.width, batch=_BATCH, norm="batch", layer=sizes.layer,
         networks=sizes.networks, initial="rows N(0, G*)",
     )  # fmt: skip
 

@@ -13,8 +13,8 @@ code starts from one large sample and tiny ones; that start has the same law as 
 samples.
 """
 
-# One figure per file.  Figures import from this package's `common.py` and `starts.py`, not from
-# each other.  Read `gap_over_width.py` first; it is the shortest.
+# One figure per file.  Figures import from this package's `common.py`, not from each other.  Read
+# `gap_over_width.py` first; it is the shortest.
 
 from __future__ import annotations
 

@@ -11,12 +11,11 @@ import numpy as np
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.orthogonalizes.starts import xavier
+from bnmc.experiments.orthogonalizes.common import xavier
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import banded, short_interval
-from bnmc.experiments.training.curves import Curves, or_diverged
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import Case, Curves, Training, or_diverged
 
 
 class Sizes(NamedTuple):

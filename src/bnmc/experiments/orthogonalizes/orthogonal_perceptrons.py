@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 from bnmc.experiments import kit
 from bnmc.experiments.experiment import Experiment
-from bnmc.experiments.orthogonalizes.starts import STARTS, orthogonal_start, xavier
+from bnmc.experiments.orthogonalizes.common import STARTS, orthogonal_start, xavier
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.training.comparison import compare

@@ -49,7 +49,7 @@ _OF_HALF = {
 }
 
 #: Batch size of the paper.
-BATCH = 4
+_BATCH = 4
 
 
 class Sizes(NamedTuple):
@@ -124,7 +124,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
 
     def deviations(name: str, width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return the mean Gram matrix, and the mean distance from it of each network."""
-        chain = Chain(width, BATCH, _OF_HALF.get(name, name), norm="batch-uncentred")
+        chain = Chain(width, _BATCH, _OF_HALF.get(name, name), norm="batch-uncentred")
         grams = averages(chain, "gram", lambda done, total: progress(done, 2 * total))
         mean = grams.mean(axis=0)
         around_mean = Distance((mean + mean.T) / 2)
@@ -132,7 +132,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
             chain, around_mean, lambda done, total: progress(total + done, 2 * total)
         )
 
-    samples = kit.Axis(range(BATCH), "sample")
+    samples = kit.Axis(range(_BATCH), "sample")
     results = kit.Results(
         run, activation=sizes.activations, width=sizes.widths, sample_i=samples, sample_j=samples
     )  # fmt: skip
@@ -145,7 +145,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
         "slope", ("activation",), dict(zip(results.points("activation"), slopes, strict=True)),
         "slope of log L in log d",
     )  # fmt: skip
-    theory = {width: BATCH * stationary_mean_gap(width, BATCH) for width in sizes.widths}
+    theory = {width: _BATCH * stationary_mean_gap(width, _BATCH) for width in sizes.widths}
     results.add(
         "linear_theory", ("width",), list(theory.values()),
         "the same for linear networks, leading order",
@@ -166,8 +166,8 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
         for name, fitted in zip(sizes.activations, slopes, strict=True)
     )
     return results.experiment(
-        f"Deviation of the Gram matrix from its mean against width, batch {BATCH}", table,
-        findings, _draw, batch=BATCH, chains=sizes.networks, layers=sizes.layers,
+        f"Deviation of the Gram matrix from its mean against width, batch {_BATCH}", table,
+        findings, _draw, batch=_BATCH, chains=sizes.networks, layers=sizes.layers,
         norm="batch-uncentred",
     )  # fmt: skip
 

@@ -12,9 +12,8 @@ from bnmc.experiments.rank_collapse.trained_cases import broken, train_cases
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import overlap_note, short_interval
-from bnmc.experiments.training.curves import Curves, mean_at
 from bnmc.experiments.training.networks import VGG19, convolutions_of, mlp
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import Case, Curves, Training, mean_at
 
 #: Starts: the normalization, and whether the weights are made positive.
 _STARTS = {

@@ -13,9 +13,8 @@ from bnmc.experiments.rank_collapse.trained_cases import train_cases
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import overlap_note, short_interval
-from bnmc.experiments.training.curves import Curves
 from bnmc.experiments.training.networks import VGG19, convolutions_of
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import Case, Curves, Training
 
 
 class Sizes(NamedTuple):

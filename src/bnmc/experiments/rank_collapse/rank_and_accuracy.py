@@ -12,9 +12,8 @@ from bnmc.experiments.kit import Column
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import short_interval
-from bnmc.experiments.training.curves import CHANCE, mean_at, or_diverged
 from bnmc.experiments.training.networks import mlp
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import CHANCE, Case, Training, mean_at, or_diverged
 
 #: Networks of the figure, by their normalization.
 _NETWORKS = {"without norm": "none", "batch norm": "batch"}

@@ -9,8 +9,7 @@ import numpy as np
 
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.training.curves import CHANCE, Curves, or_diverged
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import CHANCE, Case, Curves, Training, or_diverged
 from bnmc.plot.axes import COLOURS
 from bnmc.torch.initializing import break_
 

@@ -12,8 +12,7 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.statistics import short_interval
-from bnmc.experiments.training.curves import Curves, mean_at, or_diverged
-from bnmc.experiments.training.runs import Case, Training
+from bnmc.experiments.training.runs import Case, Curves, Training, mean_at, or_diverged
 
 if TYPE_CHECKING:
     import torch

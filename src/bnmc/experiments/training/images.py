@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.experiments.digits import digits
 
 #: Names of the files with images and labels (MNIST and Fashion-MNIST); ".gz" may follow.
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -105,6 +104,41 @@ def images(data: str | os.PathLike[str] | None, count: int, batch: int) -> Image
     if count == 0:
         raise ArgumentError("data", f"{len(labels)} images", f"at least {batch}, one batch")
     return Images(name, whole[:count] / 255.0, labels[:count].astype(np.int64))
+
+
+def digits(count: int) -> NDArray[np.float64]:
+    """Return handwritten digits.
+
+    The file `digits.npz` has 1740 of the 1797 images of "Optical Recognition of Handwritten Digits"
+    (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0), 174 of each
+    digit, in the order in which scikit-learn's ``load_digits`` has them.
+
+    Parameters
+    ----------
+    count : int
+        Number of images, in 1 to 1740.  Images come in rounds: the first image of each digit 0, 1,
+        …, 9, then the second image of each, and so on.  The limit keeps each round complete.
+
+    Returns
+    -------
+    (64, count) ndarray of float64
+        Grey values of 8 × 8 pixels in [0, 1].
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If `count` is not such an integer; the message calls it "batch".
+
+    Examples
+    --------
+    >>> from bnmc.experiments.training.images import digits
+    >>> digits(10).shape
+    (64, 10)
+    """
+    with np.load(Path(__file__).with_name("digits.npz")) as stored:
+        images = stored["images"]
+    count = integer("batch", count, low=1, high=len(images))
+    return np.ascontiguousarray(images[:count].T / 16.0)
 
 
 def _read(folder: Path, count: int) -> tuple[str, NDArray[np.uint8], NDArray[np.uint8]]:

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bnmc.errors import ArgumentError  # noqa: E402
-from bnmc.experiments.orthogonalizes.starts import orthogonal_start, xavier  # noqa: E402
+from bnmc.experiments.orthogonalizes.common import orthogonal_start, xavier  # noqa: E402
 from bnmc.experiments.training.networks import convolutional, seeded, xavier_  # noqa: E402
 
 
