@@ -123,11 +123,8 @@ def _radius(name: str, width: int) -> float:
     """Return ε of Corollary 4."""
     star = MeanField(Chain(width, _BATCH, name)).fixed_point().gram
     distortion = bounds.distortion(name, _BATCH)
-    return float(
-        bounds.corollary_4(
-            width=width, batch=_BATCH, t=1.0, star=star, distortion=distortion
-        ).radius
-    )
+    bound = bounds.corollary_4(width=width, batch=_BATCH, t=1.0, star=star, distortion=distortion)
+    return float(bound.radius)
 
 
 def _draw(data: Dataset, figure: Drawing) -> None:
