@@ -30,11 +30,13 @@ def bench(monkeypatch):
     return lambda name: importlib.import_module(f"bench.{name}")
 
 
-def run(*arguments, **options):
-    """Run pytest on benchmarks in a process of their own."""
+def run(*arguments):
+    """Run pytest on benchmarks in a process of their own, which is no worker of pytest-xdist."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=1200, **options,
+        cwd=ROOT, env={**inherited, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        timeout=1200,
     )  # fmt: skip
 
 
@@ -83,8 +85,7 @@ def test_a_missed_floor_fails_a_full_run(limit, options, status, tmp_path):
     path.write_text(EXAMPLE.replace("{limit}", f"{limit}"))
     settings = ("-c", BENCH / "pytest.ini", "--rootdir", tmp_path, "-p", "bench.conftest")
     arguments = (path, *settings, *options, f"--benchmark-json={file}")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = run(*arguments, env=environment)
+    done = run(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
     document = json.loads(file.read_text())
     entries = {entry["name"]: entry for entry in document["benchmarks"]}
@@ -106,7 +107,7 @@ def test_a_missed_floor_fails_a_full_run(limit, options, status, tmp_path):
         entry["stats"]["median"] /= 10.0
     file.write_text(json.dumps(document))
     compared = (f"--benchmark-compare={file}", "--benchmark-compare-fail=median:50%")
-    done = run(path, *settings, *compared, env=environment)
+    done = run(path, *settings, *compared)
     assert done.returncode != 0
     assert "Performance has regressed" in done.stderr + done.stdout
 
