@@ -263,13 +263,12 @@ def private_imports(root):
     return breaches
 
 
-def unused_outside(root, readers, skipped=()):
+def unused_outside(root, readers):
     """List the names of modules without an underscore that no other file mentions.
 
     `readers` are folders of further files that may import them, such as the tests.  An import, an
-    attribute and a text of at most
-    `LONGEST_MENTION` characters mention a name.  Modules that still have an
-    `__all__` are left out, and packages at the top in `skipped`.
+    attribute and a text of at most `LONGEST_MENTION` characters mention a name.  Modules with an
+    `__all__` are left out.
     """
     mentioned = {path: _mentions(parse(root, path)) for path in files(root)}
     outside = set()
@@ -280,7 +279,7 @@ def unused_outside(root, readers, skipped=()):
     return [
         f"{path}: only this file uses {name}, which has no underscore"
         for path in files(root)
-        if path.name != "__init__.py" and top(path) not in skipped and not _has_list(root, path)
+        if path.name != "__init__.py" and not _has_list(root, path)
         for name in _top_level(parse(root, path))
         if not name.startswith("_") and name not in outside
         if count[name] == (name in mentioned[path])
@@ -326,14 +325,11 @@ def _mentions(tree):
     return names
 
 
-def vague_names(root, words, skipped=()):
-    """List the loop variables, assigned names and parameters that are one of some words.
-
-    The files of packages at the top in `skipped` are left out.
-    """
+def vague_names(root, words):
+    """List the loop variables, assigned names and parameters that are one of some words."""
     breaches = []
     for path in files(root):
-        for node in ast.walk(parse(root, path)) if top(path) not in skipped else ():
+        for node in ast.walk(parse(root, path)):
             stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
             name = node.id if stored else node.arg if isinstance(node, ast.arg) else None
             if name in words:
