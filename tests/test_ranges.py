@@ -38,6 +38,8 @@ for method in ("_checked", "band"):
 OWNERS = {
     "MeanField": bnmc.MeanField(CHAIN),
     "PathFluctuations": PATH,
+    "Dual": bnmc.infinite_width.dual("tanh"),
+    "Scaling": bnmc.infinite_width.SCALINGS["ntk"],
     "SingularValueLaw": mock.Mock(),
     "TVBound": mock.Mock(),
 }
@@ -46,6 +48,9 @@ OWNERS = {
 GIVEN = {
     "Chain": {"width": 8, "batch": 4, "norm": "none"},
     "CorrelationMap.__call__": {"correlation": 0.5},
+    "Dual.__call__": {"p": 1.0, "q": 1.0, "c": 0.5},
+    "Scaling.factors": {"width": 8, "reference_width": 4},
+    "Scaling.hidden_rate": {"width": 8, "reference_width": 4},
     "Estimate": BARE,
     "Estimate.from_samples": {"samples": [1.0, 2.0, 4.0]},
     "Estimate.compatible": {"other": 1.0},

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -88,9 +89,17 @@ def dying(after):
     return mock.patch.multiple(store.RunStore, put=counts, write=dies)
 
 
+@contextmanager
 def counted():
-    """Count the tiles that are made."""
-    return mock.patch.object(simulation_tiles, "make_tile", side_effect=simulation_tiles.make_tile)
+    """Yield a list that gets an entry for each tile; threads would lose counts of a mock."""
+    made, make_tile = [], simulation_tiles.make_tile
+
+    def make(*arguments, **options):
+        made.append(None)
+        return make_tile(*arguments, **options)
+
+    with mock.patch.object(simulation_tiles, "make_tile", make):
+        yield made
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -106,7 +115,7 @@ def test_an_interrupted_run_resumes_with_the_same_bits(name, path):
     with counted() as made:
         assert_same(run(chain, **options, store=path), expected)
     # Those that died in hand are made again, and one before each where its state is not kept.
-    assert tiles - 9 <= made.call_count <= tiles - 9 + 3
+    assert tiles - 9 <= len(made) <= tiles - 9 + 3
     with mock.patch.object(simulation_tiles, "make_tile", side_effect=AssertionError("work began")):
         assert_same(run(chain, **options, store=path), expected)
 
@@ -283,7 +292,7 @@ def test_what_is_damaged_is_made_again(damage, path):
     DAMAGE[damage](path)
     with counted() as made:
         assert_same(run(store=path), expected)
-    assert made.call_count > 18 - 11
+    assert len(made) > 18 - 11
     DAMAGE[damage](path)
     found = run(store=path)
     np.testing.assert_array_equal(found.gram, expected.gram)
@@ -295,7 +304,7 @@ def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
     chunks(path)[0].unlink()
     with counted() as made:
         assert_same(run(store=path), expected)
-    assert made.call_count == 1
+    assert len(made) == 1
 
 
 def test_what_dead_writers_left_is_removed(path):
@@ -328,7 +337,7 @@ def test_a_full_disk_loses_nothing(path):
     assert isinstance(caught.value, OSError)
     with counted() as made:
         assert_same(run(store=path), expected)
-    assert made.call_count <= 18 - 4
+    assert len(made) <= 18 - 4
 
 
 @pytest.mark.parametrize("name", ["layer", "zarr.json"])
@@ -383,11 +392,11 @@ def test_a_want_of_files_or_memory_is_no_damage(path):
             pytest.raises(kind),
         ):
             run(store=path)
-        assert made.call_count == 0
+        assert len(made) == 0
     assert zarr.Array.__getitem__ is original
     with counted() as made:
         np.testing.assert_array_equal(run(store=path).gram, expected)
-    assert made.call_count == 0
+    assert len(made) == 0
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"attributes": {"key": "x"}}', "{}"])
@@ -436,7 +445,7 @@ def test_a_killed_process_leaves_its_lock_and_its_layers(path):
         assert_same(run(depth=100_000, every=1000, store=path), expected)
     grid = json.loads((path / "zarr.json").read_text())["attributes"]
     tiles = -(-CHAINS // grid["part"]) * -(-101 // grid["block"])
-    assert made.call_count <= tiles - entries + -(-CHAINS // grid["part"])
+    assert len(made) <= tiles - entries + -(-CHAINS // grid["part"])
 
 
 def test_a_second_writer_of_one_process_is_refused(path):
@@ -563,7 +572,7 @@ def test_a_damaged_last_tile_is_made_from_the_state_before_it(name, path):
     flip(damaged)
     with counted() as made:
         assert_same(run(chain, store=path, **options), expected)
-    assert made.call_count == 1
+    assert len(made) == 1
 
 
 def test_a_folder_that_another_process_removes_is_free(tmp_path):

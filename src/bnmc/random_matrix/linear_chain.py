@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,9 @@ _TINY_GAMMA = 1e-100
 #: Largest number of exponents that a call without `k` returns.
 _MOST_EXPONENTS = 10**8
 
-_count = partial(arguments.integer, low=1, high=arguments.LARGEST_INTEGER)
+
+def _count(name: str, value: object, low: int = 1) -> int:
+    return arguments.integer(name, value, low=low, high=arguments.LARGEST_INTEGER)
 
 
 # --- moments
