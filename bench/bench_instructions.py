@@ -36,13 +36,25 @@ ARGUMENTS = 0x210
 ALLOWED = 100 * 2 * 2.0**-23 * (np.sqrt(WIDTH) + 50)
 
 
+def _tool(name: str) -> str:
+    """Return the path of a tool of CUDA, or an empty string."""
+    if path := shutil.which(name):
+        return path
+    for folder in sys.path:
+        for inside in sorted(Path(folder).glob(f"nvidia/*/bin/{name}")):
+            return str(inside)
+    return ""
+
+
+MISSING = [name for name in ("ptxas", "nvdisasm") if not _tool(name)]
+
+
 @pytest.mark.skipif(
     os.environ.get("NUMBA_ENABLE_CUDASIM") == "1", reason="NUMBA_ENABLE_CUDASIM is 1"
 )
+@pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)}: not found")
 def test_layer(turns):
     """Count the instructions of a layer of width 1000 and batch 10, in float32."""
-    if missing := [name for name in ("ptxas", "nvdisasm") if not _tool(name)]:
-        pytest.skip(f"{', '.join(missing)}: not found")
     turns.group = f"Warp instructions of a layer ({WIDTH}, {BATCH}), float32, one chain"
     parts, names, difference, resources = turns.timed("all", count)
     total = sum(parts.values())
@@ -197,13 +209,3 @@ def _ptx(kernel: Any) -> str:
     with mock.patch.object(numba.cuda.dispatcher, "get_current_device", return_value=device):
         text, _ = cuda.compile_ptx(kernel.py_func, signature, cc=CAPABILITY, lineinfo=True)
     return str(text)
-
-
-def _tool(name: str) -> str:
-    """Return the path of a tool of CUDA, or an empty string."""
-    if found := shutil.which(name):
-        return found
-    for folder in sys.path:
-        for path in sorted(Path(folder).glob(f"nvidia/*/bin/{name}")):
-            return str(path)
-    return ""

@@ -14,7 +14,7 @@ from scipy.linalg import blas, lapack
 
 import bnmc
 from bench.roofline import DTYPES, Rates
-from bench.turns import THREADS, Candidate, Timing, repeating
+from bench.turns import THREADS, Candidate, Timing, only, repeating
 
 #: (width, batch): wider than the batch, so that no Gram matrix is singular: float32 chains would
 #: then go on in float64.
@@ -26,12 +26,10 @@ MILLISECONDS = ("ms", lambda seconds: 1e3 * seconds)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", only(SHAPES, quick=SHAPES[:4], tiny=SHAPES), ids=str)
 def test_layers(turns, shape, dtype):
     """A chain for each core, and one on all cores, without recorded layers between."""
     width, batch = turns.of(shape, shape, (20, 8))
-    if turns.level == 1 and batch > 2048:
-        pytest.skip("a quick run")
     turns.group = f"({width}, {batch}), relu, {dtype}, a chain for each of {THREADS} cores"
     # A layer of the largest batch takes seconds, and so does the start of a call, whose buffers are
     # new: several layers share it.

@@ -9,6 +9,7 @@ were free before.
 import pytest
 
 from bench.children import CAN_WATCH, WATCHER, child
+from bench.turns import only
 
 #: Largest ratio of estimate and peak, and of peak and estimate.
 FACTOR = 1.3
@@ -92,11 +93,9 @@ print(json.dumps([needed / 1e6, peak / 1e6, watch.added]))
 
 
 @pytest.mark.skipif(not CAN_WATCH, reason="the peak of a process cannot be reset")
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", only(SHAPES, quick=[*SHAPES][::4], tiny=[*SHAPES][:1]))
 def test_estimate(turns, name):
     """The estimate of `simulate` against measured peaks."""
-    if turns.level and list(SHAPES).index(name) % turns.of(1, 4, len(SHAPES)):
-        pytest.skip("not in short runs")
     chain, depth, options = SHAPES[name]
     turns.group = "Estimated and measured memory"
     program = WATCHER + PROGRAM.format(chain=chain, depth=depth, options=options)

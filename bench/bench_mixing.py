@@ -11,7 +11,7 @@ from scipy.linalg import helmert
 import bnmc
 from bench.bench_scaling import against_size
 from bench.roofline import Rates
-from bench.turns import THREADS, Candidate, Timing, repeating
+from bench.turns import THREADS, Candidate, Timing, only, repeating
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.coupling import PILOT_REPLICATES, CoupledPairs
 from bnmc.mixing.meeting_bound import tv_bound
@@ -56,15 +56,13 @@ JOBS = (
 )
 
 
-@pytest.mark.parametrize("job", JOBS, ids=str)
+@pytest.mark.parametrize("job", only(JOBS, quick=JOBS[:2], tiny=JOBS), ids=str)
 def test_certificate(turns, job):
     """Time `tv_bound`, its pairs alone, and the peer.  The library's pilot chooses the lag.
 
     The peer couples pairs, and has neither a pilot nor pairs from other starts.  So the ratio
     compares pairs alone, which the library draws as `tv_bound` does.
     """
-    if turns.level == 1 and job is JOBS[2]:
-        pytest.skip("a quick run")
     job = turns.of(job, job, Job(30, 4, 16, job.seconds, 8))
     chain = bnmc.Chain(job.width, job.batch, "relu")
     replicates = job.replicates // turns.of(1, 4, 1)
@@ -149,12 +147,10 @@ def test_scaling(turns):
     against_size(turns, {width: candidate(width) for width in widths}, 1, rounds, seconds)
 
 
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("batch", only(BATCHES, quick=BATCHES[:2], tiny=BATCHES))
+@pytest.mark.parametrize("activation", only(ACTIVATIONS, quick=["relu"], tiny=ACTIVATIONS))
 def test_contraction(turns, activation, batch):
     """The contraction at width 10^4 beside the rate of the mean-field fixed point."""
-    if turns.level == 1 and (activation != "relu" or batch == BATCHES[2]):
-        pytest.skip("a quick run")
     width, pairs = turns.of((10_000, 32), (10_000, 8), (200, 2))
     turns.group = f"Contraction at width {width}"
     chain = bnmc.Chain(width, batch, activation)

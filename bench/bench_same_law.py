@@ -14,6 +14,7 @@ from numpy_steps import Network
 from scipy.stats import binom
 
 import bnmc
+from bench.turns import only
 from bnmc._claims.claims import judged
 from bnmc.testing import LawMismatch, assert_same_law
 from bnmc.testing.same_law import SequentialTest, numbers_of_calls
@@ -68,8 +69,8 @@ WRONG = {
 }
 
 
-#: Seeds for each width; quick runs leave out width 1000.
-FAULT_SEEDS = {20: (10, 4), 200: (6, 2), 1000: (2, 0)}
+#: Seeds of a full and of a quick run for each width; quick runs leave out width 1000.
+FAULT_SEEDS = {20: (10, 4), 200: (6, 2), 1000: (2, 2)}
 ROWS, BATCH = 2**14, 5
 
 FAULTS = {
@@ -114,14 +115,15 @@ LARGER = (
 )
 
 
-@pytest.mark.parametrize("rows", [None, FEW_ROWS], ids=["rows of the test", "few rows"])
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [*((name, rows) for name, (_, _, rows) in RIGHT.items()),
+     *((name, FEW_ROWS) for name, (chain, _, _) in RIGHT.items() if chain.is_gaussian)],
+)  # fmt: skip
 def test_false_alarms(turns, name, rows):
     """How many of right steps fail at each alpha; few rows let the exact tests repeat often."""
-    chain, options, rows_of = RIGHT[name]
-    if rows is not None and not chain.is_gaussian:
-        pytest.skip("no exact test")
-    rows = turns.of(rows or rows_of, rows or rows_of, 16)
+    chain, options, _ = RIGHT[name]
+    rows = turns.of(rows, rows, 16)
     seeds = turns.of(SEEDS, QUICK_SEEDS, TINY_SEEDS)
     turns.group = "Right steps that fail"
     row = f"{name}, {rows} rows"
@@ -162,13 +164,11 @@ def test_mistakes(turns, mistake):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("width", FAULT_SEEDS)
+@pytest.mark.parametrize("width", only(FAULT_SEEDS, quick=[20, 200], tiny=[20]))
 def test_faults(turns, width, fault):
     """After how many calls a wrong law of the weights is detected, by width."""
     is_hidden = fault in HIDDEN[width]
-    seeds = turns.of(*FAULT_SEEDS[width], int(width == 20))
-    if not seeds:
-        pytest.skip("a short run")
+    seeds = turns.of(*FAULT_SEEDS[width], 1)
     turns.group = f"Wrong layers of width {width}, batch {BATCH}, rows {ROWS}, alpha {ALPHA:g}"
     rows = turns.of(ROWS, ROWS, 64)
     seeds = min(seeds, 2) if is_hidden else seeds
@@ -176,12 +176,14 @@ def test_faults(turns, width, fault):
     count_findings(turns, fault, chain, FAULTS[fault], seeds, rows, is_held=not is_hidden)
 
 
-@pytest.mark.parametrize("case", LARGER, ids=lambda case: f"{case[0]}, {case[1]}, {case[2]}")
+@pytest.mark.parametrize(
+    "case",
+    only(LARGER, quick=LARGER[:1], tiny=LARGER[:1]),
+    ids=lambda case: f"{case[0]}, {case[1]}, {case[2]}",
+)
 def test_faults_of_larger_batches(turns, case):
     """What the default number of rows does not detect, larger batches and more rows do."""
     fault, width, batch, rows, seeds = case
-    if turns.level and case is not LARGER[0]:
-        pytest.skip("a short run")
     turns.group = "Larger batches and more rows"
     name = f"width {width}, batch {batch}, rows {rows}: {fault}"
     chain = bnmc.Chain(turns.of(width, width, 20), turns.of(batch, batch, 5), "relu")

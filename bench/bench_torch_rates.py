@@ -18,6 +18,7 @@ import pytest
 from scipy import stats
 
 import bnmc
+from bench.turns import FULL, QUICK, only
 
 torch = pytest.importorskip("torch")
 from bnmc.torch import haar_, measure  # noqa: E402
@@ -60,23 +61,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    only(CASES, quick=CASES[: len(CASES) // 2], tiny=CASES[:3]),
+    ids=lambda case: " ".join(map(str, case)),
+)
 def test_rates(turns, case):
     """All cases at one width; quick runs leave out half of the activations."""
-    if turns.level == 1 and case[0] not in tuple(ACTIVATIONS)[:3]:
-        pytest.skip("a quick run")
-    if turns.level == 2 and case not in CASES[:3]:
-        pytest.skip("a tiny run")
     width, networks = turns.of((WIDTH, NETWORKS), (64, 4), (16, 2))
     turns.group = f"Width {width}, depth {DEPTH}, {networks} networks"
     compare(turns, " ".join(map(str, case)), case, width, networks, CASES.index(case))
 
 
+@pytest.mark.runs(FULL, QUICK)
 @pytest.mark.parametrize("case", FOLLOWED, ids=lambda case: " ".join(map(str, case)))
 def test_widths(turns, case):
     """Follow a case over the width: the bias of the mean field, by the exact law."""
-    if turns.level == 2:
-        pytest.skip("a tiny run")
     widths, networks = turns.of((WIDTHS, NETWORKS // 2), (WIDTHS[:2], 4))
     turns.group = f"Infinite width beside finite widths: {' '.join(map(str, case))}"
     for width in widths[: 3 if case[2] == "haar" else None]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.turns import THREADS, Turns, cpu_model, floor_lines, tables
+from bench.turns import FULL, QUICK, THREADS, TINY, Turns, cpu_model, floor_lines, tables
 
 #: Of the machine, before the benchmarks begin.
 LOAD = os.getloadavg() if hasattr(os, "getloadavg") else None
@@ -23,11 +23,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "runs(*levels): the kinds of runs that take a benchmark")
+
+
+def level_of(config: Any) -> int:
+    """Return the kind of this run."""
+    if config._benchmarksession.disabled:
+        return TINY
+    return QUICK if config.getoption("--quick") else FULL
+
+
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """Deselect the benchmarks that this kind of run does not take."""
+    level, taken, left = level_of(config), [], []
+    for item in items:
+        takes = all(level in marker.args for marker in item.iter_markers("runs"))
+        (taken if takes else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = taken
+
+
 @pytest.fixture
 def turns(request: pytest.FixtureRequest, benchmark: Any) -> Turns:
     """What times the candidates of a test; see `bench.turns`."""
-    level = 2 if benchmark.disabled else int(request.config.getoption("--quick"))
-    return Turns(benchmark, level)
+    return Turns(benchmark, level_of(request.config))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -35,7 +55,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
     """Fail a test of a full run that missed a floor."""
     yield
     turns = item.funcargs.get("turns")
-    if turns is not None and turns.missed and turns.level == 0:
+    if turns is not None and turns.missed and turns.level == FULL:
         pytest.fail("\n".join(turns.missed), pytrace=False)
 
 

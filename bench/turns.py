@@ -13,12 +13,14 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 Run = Callable[[], object]
@@ -79,6 +81,19 @@ class Timing:
 
 Timings = Mapping[str, Timing]
 
+#: The kinds of runs: all, ``--quick``, and a call of everything at tiny sizes, which is what
+#: ``--benchmark-disable`` makes.
+FULL, QUICK, TINY = 0, 1, 2
+
+
+def only(values: Iterable[Any], *, quick: Container[Any], tiny: Container[Any]) -> list[Any]:
+    """Return parameters for `pytest.mark.parametrize`, of which shorter runs take only some."""
+
+    def levels(value: Any) -> tuple[int, ...]:
+        return (FULL, *[QUICK] * (value in quick), *[TINY] * (value in tiny))
+
+    return [pytest.param(value, marks=pytest.mark.runs(*levels(value))) for value in values]
+
 
 class Turns:
     """The fixture `turns`: times candidates, and keeps columns and floors of each.
@@ -87,8 +102,7 @@ class Turns:
     ----------
     benchmark : BenchmarkFixture
     level : int
-        0 for a full run, 1 for a quick one, 2 for a call of everything at tiny sizes
-        (``--benchmark-disable``).
+        `FULL`, `QUICK` or `TINY`.
     """
 
     def __init__(self, benchmark: Any, level: int) -> None:

@@ -62,7 +62,14 @@ EXAMPLE = """
 from functools import partial
 from time import sleep
 
-from bench.turns import Candidate, repeating
+import pytest
+
+from bench.turns import Candidate, only, repeating
+
+
+@pytest.mark.parametrize("number", only((1, 2), quick=[1], tiny=[]))
+def test_numbers(number):
+    pass
 
 
 def test_sleep(turns):
@@ -87,6 +94,7 @@ def test_a_missed_floor_fails_a_full_run(limit, options, status, tmp_path):
     arguments = (path, *settings, *options, f"--benchmark-json={file}")
     done = run(*arguments)
     assert done.returncode == status, done.stdout + done.stderr
+    assert ("1 deselected" in done.stdout) == ("--quick" in options)
     document = json.loads(file.read_text())
     entries = {entry["name"]: entry for entry in document["benchmarks"]}
     assert list(entries) == ["short", "long", "call"]
