@@ -14,7 +14,7 @@ from scipy import special
 
 import bnmc
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.blocks.block_map import BlockMap
+from bnmc.mean_field.blocks.block_map import BlockMap, _distinct
 
 
 def hard_tanh(x):
@@ -221,3 +221,11 @@ def test_the_claimed_error_is_relative(factor):
     np.testing.assert_allclose(image.levels, factor**2 * plain.levels, rtol=1e-14)
     assert plain.error > 0.0
     assert image.error == pytest.approx(plain.error, rel=1e-12, abs=0.0)
+
+
+# --- Roots of a block map, each once
+
+
+def test_roots_are_the_same_if_all_their_coordinates_are():
+    roots = [np.array(one) for one in ([0.1, 0.3], [0.1, 0.5], [0.1, 0.3 + 1e-9], [0.4, 0.3])]
+    assert [list(one) for one in _distinct(roots)] == [[0.1, 0.3], [0.1, 0.5], [0.4, 0.3]]

@@ -16,12 +16,14 @@ import pytest
 from scipy import integrate, special
 from slow_cases import pairs
 
+import bnmc
 from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import Norm
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, UnknownNameError
 from bnmc.mean_field import FixedPoint, MeanField
+from bnmc.mean_field.fixed_point.symmetric import _mean_length, is_odd, limit
 
 REFERENCE = json.loads(
     (Path(__file__).parents[2] / "reference" / "fixed_points.json").read_text(encoding="utf-8")
@@ -535,3 +537,130 @@ def test_eigenvalues_are_those_of_the_jacobians(activation, batch, norm):
     np.testing.assert_allclose(others, 0.0, atol=1e-10)
     star = [fixed.b * math.sqrt(batch), fixed.b * fixed.c * math.sqrt(batch * (batch - 1.0))]
     np.testing.assert_allclose(fixed.jacobians[0] @ star, 0.0, atol=1e-9)
+
+
+# --- Parts of the fixed point of rows that are uniform on a sphere
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 150, 298, 299, 300, 301, 400, 3_000, 10**6, 10**9])
+def test_mean_lengths_of_neighbouring_dimensions(dimension):
+    """Γ(m/2 + 1) = (m/2) Γ(m/2), so the lengths L of m and m + 1 have L² L'² = m/(m + 1).
+
+    From 300 dimensions on they are a series: its last term is 2e-14 there, the next one 2e-16.
+    """
+    product = _mean_length(dimension) * _mean_length(dimension + 1)
+    units = 16 if dimension < 299 else 4  # the Gamma function has a relative error of some units
+    assert abs(product**2 * (dimension + 1) / dimension - 1) < 2 * units * np.finfo(float).eps
+
+
+def test_mean_lengths_in_closed_form():
+    """E|z| of one, two and three normals, and 1 − 1/(4m) of many."""
+    assert _mean_length(1) == pytest.approx(math.sqrt(2 / math.pi), rel=1e-15)
+    assert _mean_length(2) == pytest.approx(math.sqrt(math.pi) / 2, rel=1e-15)
+    assert _mean_length(3) == pytest.approx(math.sqrt(8 / (3 * math.pi)), rel=1e-15)
+    assert _mean_length(1e9) == pytest.approx(1 - 0.25e-9, rel=1e-15)
+    assert _mean_length(math.inf) == 1.0
+
+
+def test_a_function_is_odd_only_if_it_is_so_everywhere():
+    """One that is odd near 0 alone, one that is not odd near 0 alone, and one that is odd."""
+    breaks = np.array([-8.0, 0.0, 8.0])
+    assert is_odd(np.tanh, breaks)
+    assert not is_odd(lambda x: np.clip(x, -1.0, 2.0), breaks)
+    assert not is_odd(lambda x: np.where(np.abs(x) < 1.0, np.abs(x), x), breaks)
+
+
+# --- The limit of large batches: closed forms, integrals of one normal number, finite batches
+
+
+SMOOTH = ["linear", "tanh", "sigmoid", "sin", "erf", "silu", "gelu"]
+
+
+def normal_mean(function):
+    """E f(z): Gauss-Hermite quadrature of 200 nodes, exact to rounding for what is smooth."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    return float(weights @ function(nodes)) / math.sqrt(2 * math.pi)
+
+
+def test_relu_has_the_published_limits():
+    relu = limit("relu")
+    mu = 0.5 * (1 - 1 / math.pi)
+    assert relu.b == pytest.approx(0.5, rel=1e-13)
+    assert relu.c == pytest.approx(1 / math.pi, rel=1e-13)
+    assert relu.backward_rate == pytest.approx(math.pi / (math.pi - 1), rel=1e-13)
+    assert relu.backward_rate == pytest.approx(1.467, abs=1e-4)
+    assert relu.eigenvalues[1] == pytest.approx(0.25 / mu, rel=1e-13)
+    assert relu.cross_batch == pytest.approx(1 / (2 * math.pi), rel=1e-13)
+    assert relu.cross_batch_rate == pytest.approx(0.25 / mu, rel=1e-13)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_smooth_activations_are_integrals_of_one_normal_number(name):
+    sigma = bnmc.Activation(name) if callable(name) else bnmc.Chain(1, 2, name).activation
+    found = limit(name)
+    mean = normal_mean(sigma)
+    mu = normal_mean(lambda z: (sigma(z) - mean) ** 2)
+    first = normal_mean(lambda z: sigma(z) * z)
+    assert found.b == pytest.approx(mu + mean**2, rel=1e-11)
+    assert found.c == pytest.approx(mean**2 / (mu + mean**2), rel=1e-11, abs=1e-13)
+    diagonal = normal_mean(lambda z: (sigma(z) - mean) ** 2 * (z * z - 1)) / (2 * mu)
+    assert found.eigenvalues == pytest.approx((diagonal, first**2 / mu), rel=1e-10)
+    assert found.rate == max(map(abs, found.eigenvalues))
+    # E σ'^2 = Σ k² a_k² / k! by Hermite's expansion: here from values alone, by differences.
+    step = 1e-5
+    slope = normal_mean(lambda z: ((sigma(z + step) - sigma(z - step)) / (2 * step)) ** 2)
+    assert found.backward_rate == pytest.approx(slope / mu, rel=1e-8)
+    assert found.cross_batch_rate == pytest.approx(first**2 / mu, rel=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
+@pytest.mark.parametrize("name", ["relu", "tanh", "silu"])
+def test_finite_batches_approach_the_limit_as_one_over_n(name, norm):
+    # f(n) = f + a/n + O(1/n²): Richardson's 2 f(2n) − f(n) is off by O(1/n²).
+    at = limit(name, norm=norm)
+    fields = ("b", "c", "rate", "cross_batch", "cross_batch_rate", "backward_rate")
+    n = 2000 if norm == "batch" else 500
+    once, twice = (
+        bnmc.MeanField(bnmc.Chain(10, size, name, norm=norm)).fixed_point() for size in (n, 2 * n)
+    )
+    for field in fields:
+        f1, f2, f = (getattr(point, field) for point in (once, twice, at))
+        assert abs(f1 - f) < 20.0 / n, field
+        assert abs(2.0 * f2 - f1 - f) < 400.0 / n**2, field
+
+
+def test_ten_thousand_samples_lose_no_accuracy():
+    point = bnmc.MeanField(bnmc.Chain(10, 10_000, "relu")).fixed_point()
+    rho = -1 / 9999
+    arc = (math.sqrt(1 - rho**2) + (math.pi - math.acos(rho)) * rho) / math.pi
+    slope = (math.pi - math.acos(rho)) / math.pi
+    assert point.c == pytest.approx(arc, rel=1e-12)
+    assert point.eigenvalues[1] == pytest.approx(10_000 / 10_001 * slope / (1 - arc), rel=1e-11)
+
+
+def test_gradients_explode_or_vanish_over_a_depth():
+    relu = limit("relu")
+    assert relu.explosion_depth == pytest.approx(1 / math.log(math.pi / (math.pi - 1)))
+    assert abs(limit("linear").explosion_depth) > 1e12  # of a rate of 1, but for rounding
+    assert limit("sigmoid").stable
+    assert not limit("silu").stable
+
+
+def test_an_activation_that_jumps_has_no_gradient():
+    steps = bnmc.Activation(lambda x: 1.0 if x > 0 else 0.0, kinks=(0.0,), name="step")
+    assert limit(steps).backward_rate == math.inf
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UnknownNameError, match="norm"):
+        limit("relu", norm="bach")
+    with pytest.raises(UnknownNameError, match="activation"):
+        limit("rellu")
+    with pytest.raises(ArgumentError, match="rtol"):
+        limit("relu", rtol=0.0)
+    with pytest.raises(ArgumentError, match="constant"):
+        limit(bnmc.Activation(lambda x: 2.0 + 0.0 * x, name="two"))
+    with pytest.raises(PartialEstimateError) as found:
+        limit("relu", rtol=1e-17)
+    assert found.value.partial.b == pytest.approx(0.5)

@@ -1,9 +1,12 @@
 """The fixed point under the norm that does not centre, for activations that are not odd."""
 
+import math
 from functools import cache
 
 import numpy as np
 import pytest
+from oracle import FALSE_ALARM
+from scipy import stats
 from slow_cases import some
 
 import bnmc
@@ -133,3 +136,27 @@ def test_of_several_fixed_points_both_quadratures_return_the_same(monkeypatch):
 def test_a_singular_fixed_point_is_refused():
     with pytest.raises(ArgumentError, match="constant"):
         field(bnmc.Activation(lambda x: 1.0 + 0.0 * x, name="one"), 4).fixed_point()
+
+
+# --- The block between two batches under a norm that does not centre, against simulated rows
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid"])
+def test_a_layer_keeps_the_block(activation):
+    """400,000 pairs of rows of covariances G in a batch, κ between batches: E σσ′ is κ."""
+    n, count = 4, 400_000
+    chain = bnmc.Chain(10, n, activation, norm="batch-uncentred")
+    fixed = bnmc.MeanField(chain).fixed_point()
+    whole = np.full((2 * n, 2 * n), fixed.cross_batch)
+    for one in (slice(0, n), slice(n, None)):
+        whole[one, one] = fixed.gram
+    rows = np.random.default_rng(5).standard_normal((count, 2 * n)) @ np.linalg.cholesky(whole).T
+    first, second = (
+        chain.activation(h / np.sqrt(np.square(h).mean(axis=1, keepdims=True)))
+        for h in (rows[:, :n], rows[:, n:])
+    )
+    samples = first.mean(axis=1) * second.mean(axis=1)
+    error = samples.std() / math.sqrt(count)
+    assert abs(samples.mean() - fixed.cross_batch) < stats.norm.isf(FALSE_ALARM / 2) * error
+    # A block that is wrong by a fifth is seen: X′(ρ)/κ_max is the part of it that a layer keeps.
+    assert 0.2 * fixed.cross_batch * (1.0 - fixed.cross_batch_rate) > 10 * error
