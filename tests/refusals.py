@@ -118,7 +118,7 @@ OTHERS = {
     "mixing.relaxation, of values": (mixing.relaxation, {"run": DECAY, "star": 0.0}),
     "mixing.spectral, of values": (mixing.spectral, {"run": NOISE, "lags": 1}),
     "mixing.RateEstimate": (mixing.rate.RateEstimate, {
-        "rate": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 5, "method": "test"}),
+        "value": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 5, "method": "test"}),
     "regularity.averages": (regularity.averages, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
     "regularity.constant": (regularity.constant, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
 }  # fmt: skip
@@ -222,8 +222,8 @@ REFUSALS = {
         ({"chain": UNIFORM}, ArgumentError, "^weights: "),
     ],
     "mixing.RateEstimate": [
-        ({"rate": 1.5, "ci": (1.4, 1.6)}, ArgumentError, "^rate: "),
-        ({"rate": 1.0, "ci": (0.9, 1.1)}, ArgumentError, "^rate: "),
+        ({"value": 1.5, "ci": (1.4, 1.6)}, ArgumentError, "^value: "),
+        ({"value": 1.0, "ci": (0.9, 1.1)}, ArgumentError, "^value: "),
         *values(ci=[(-0.1, 0.6)]),
     ],
     "mixing.relaxation, of values": [

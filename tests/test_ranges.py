@@ -26,7 +26,7 @@ from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 G, X = np.eye(4), np.eye(8, 4)
 CHAIN = Chain(8, 4)
 BARE = {"value": 1.0, "stderr": 0.1, "ci": (0.5, 1.5), "n": 3, "method": "m"}
-RATE = {"rate": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 3, "method": "m"}
+RATE = {"value": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 3, "method": "m"}
 TV = {"chain": CHAIN, "depth": 3}
 FIT = {"kernel": np.eye(2), "y": np.ones(2), "times": [1.0]}
 

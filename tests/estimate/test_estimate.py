@@ -104,6 +104,15 @@ def test_compatible_refuses_what_has_no_meaning(other, sigmas):
         estimate().compatible(other, sigmas)
 
 
+def test_exp_maps_value_and_interval():
+    slope = estimate(0.7, 0.01, ci=(-math.inf, 0.72), assumes=["No wells."])
+    growth = (math.exp(0.7), math.exp(0.7) * 0.01, (0.0, math.exp(0.72)))
+    assert dataclasses.astuple(slope.exp()) == (*growth, 10, "test", 0.95, ("No wells.",))
+    assert estimate(709.0, 0.01, ci=(709.0, 710.0)).exp().ci[1] == math.inf
+    with pytest.raises(ArgumentError, match=r"^value: got inf"):
+        estimate(710.0, 0.01, ci=(709.0, 711.0)).exp()
+
+
 def test_from_samples_against_scipy():
     samples = np.random.default_rng(5).exponential(size=17)
     made = Estimate.from_samples(samples, level=0.9, method="exponential")

@@ -14,7 +14,9 @@ def test_timescale_and_alpha_follow_from_the_rate():
     assert rate.timescale == pytest.approx(-1 / math.log(0.8))
     assert rate.timescale_ci == pytest.approx((-1 / math.log(0.78), -1 / math.log(0.82)))
     assert rate.rate_estimate == rate
-    assert "per layer" in str(rate)
+    assert rate.rate == rate.value == 0.8
+    assert rate.compatible(0.83)
+    assert str(rate) == f"{rate}" == "0.800 ± 0.010 per layer, timescale 4.48 (test)"
 
 
 def test_the_ends_have_their_timescales():

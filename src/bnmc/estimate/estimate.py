@@ -16,6 +16,9 @@ from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 #: Squares of larger samples may overflow.
 _LARGEST_SAMPLE = 1e150
 
+#: The exponential of a larger number overflows.
+_LARGEST_EXPONENT = math.log(np.finfo(np.float64).max)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -166,6 +169,36 @@ class Estimate:
             value, stderr = real("other", other), 0.0
         return abs(self.value - value) <= sigmas * math.hypot(self.stderr, stderr)
 
+    def exp(self) -> Estimate:
+        """Return the exponential of an estimate, for estimates of a logarithm.
+
+        Returns
+        -------
+        Estimate
+            The value and the ends of the interval are exponentials, so the interval keeps its
+            level; an end may be infinite. The standard error is ``exp(value) * stderr``, which is
+            exact to first order.
+
+        Raises
+        ------
+        ArgumentError
+            If the value or the standard error overflows.
+
+        Examples
+        --------
+        >>> from bnmc import Estimate
+        >>> slope = Estimate(0.7, 0.01, (0.68, 0.72), n=100, method="mean of ln")
+        >>> growth = slope.exp()
+        >>> print(growth, [round(end, 3) for end in growth.ci])
+        2.014 ± 0.020 [1.974, 2.054]
+        """
+        value, low, high = (
+            math.exp(x) if x <= _LARGEST_EXPONENT else math.inf for x in (self.value, *self.ci)
+        )
+        return Estimate(
+            value, value * self.stderr, (low, high), self.n, self.method, self.level, self.assumes
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a JSON document: value, stderr, ci, level, n, and any assumes."""
         names = ["value", "stderr", "ci", "level", "n"]
@@ -175,13 +208,11 @@ class Estimate:
 
     def __str__(self) -> str:
         """Value and standard error, to two digits of the standard error."""
-        return f"{self}"
+        return with_error(self.value, self.stderr)
 
     def __format__(self, spec: str) -> str:
-        """Format both numbers by `spec`, by default to two digits of the standard error."""
-        if spec:
-            return f"{self.value:{spec}} ± {self.stderr:{spec}}"
-        return with_error(self.value, self.stderr)
+        """Format both numbers by `spec`, by default as `str` does."""
+        return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)
 
 
 def with_student_interval(
@@ -220,13 +251,10 @@ def growth_estimate(growth: NDArray[np.float64], level: float, method: str, unit
     PartialEstimateError
         If there is one sample.
     """
-    value, count = math.exp(growth.mean()), len(growth)
-    if count < 2:
+    if len(growth) < 2:
+        value = math.exp(growth.mean())
         raise PartialEstimateError(f"an interval needs at least 2 {units}", value)
-    error = float(growth.std(ddof=1)) / math.sqrt(count)
-    half = half_width(error, count - 1, level)
-    ends = value * math.exp(-half), value * math.exp(half)
-    return Estimate(value, value * error, ends, n=count, method=method, level=level)
+    return Estimate.from_samples(growth, level=level, method=method).exp()
 
 
 def layers_of_growth(first: int | None, last: int | None, depth: int) -> tuple[int, int]:

@@ -393,7 +393,7 @@ def _ends(value: Any) -> tuple[float, float, float]:
     if value is None:
         return np.nan, np.nan, np.nan
     low, high = value.ci
-    return (value.value if hasattr(value, "value") else value.rate), low, high
+    return value.value, low, high
 
 
 def _label(label: Any) -> Any:

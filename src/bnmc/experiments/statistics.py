@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc.estimate.estimate import Estimate, clopper_pearson
-from bnmc.mixing.rate import RateEstimate
 
 #: Level of all intervals.
 LEVEL = 0.95
@@ -64,11 +63,6 @@ def proportion(hits: ArrayLike) -> Estimate:
     share = successes / count
     stderr = float(np.sqrt(share * (1 - share) / count))
     return Estimate(share, stderr, (low, high), count, "Clopper-Pearson")
-
-
-def rate_as_estimate(rate: RateEstimate) -> Estimate:
-    """Return a rate of `bnmc.mixing` as an `Estimate`, which tables print with its interval."""
-    return Estimate(rate.rate, rate.stderr, rate.ci, rate.n, rate.method)
 
 
 def slope(

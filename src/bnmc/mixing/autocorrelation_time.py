@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any
 
@@ -186,7 +186,7 @@ def autocorrelation(
     mean, mean_stderr = float(values.mean()), float(values.std()) * math.sqrt(time / values.size)
     degrees = values.size / (2 * window + 1)
     result = Autocorrelation(
-        **vars(rate_from_artanh(z, stderr, (low, high), stride, count, "autocorrelation", level)),
+        *astuple(rate_from_artanh(z, stderr, (low, high), stride, count, "autocorrelation", level)),
         time=Estimate(
             stride * time, 2 * stderr * stride * time, ends, count, "Sokal's window", level
         ),

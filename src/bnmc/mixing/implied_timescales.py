@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -237,7 +237,7 @@ def spectral(
     )
     chosen = rates[int(np.argmax(test.passed)) if test.passed.any() else -1]
     result = Spectrum(
-        **vars(chosen),
+        *astuple(chosen),
         lags=series.stride * np.array(steps),
         rates=rates,
         singular_values=np.stack([spectrum[0] for spectrum in spectra]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import real
@@ -51,13 +51,13 @@ class Drawn(ABC):
 
 
 @dataclass(frozen=True)
-class RateEstimate:
+class RateEstimate(Estimate):
     """An estimate of the factor per layer by which the influence of the start decreases.
 
     Parameters
     ----------
-    rate : float
-        Contraction factor per layer, in [0, 1).
+    value : float
+        Contraction factor per layer, in [0, 1); `rate` is another name of it.
     stderr : float
         Standard error of the rate, >= 0.
     ci : tuple of (float, float)
@@ -68,6 +68,8 @@ class RateEstimate:
         The method, in words.
     level : float, default 0.95
         Coverage probability of the interval, in (0, 1).
+    assumes : tuple of str, default ()
+        As in `bnmc.Estimate`.
 
     Raises
     ------
@@ -77,28 +79,23 @@ class RateEstimate:
     Examples
     --------
     >>> from bnmc.mixing import RateEstimate
-    >>> found = RateEstimate(0.791093, 0.000123, (0.79085, 0.79133), n=64, method="coupled chains")
-    >>> print(found)
+    >>> rate = RateEstimate(0.791093, 0.000123, (0.79085, 0.79133), n=64, method="coupled chains")
+    >>> print(rate)
     0.79109 ± 0.00012 per layer, timescale 4.27 (coupled chains)
-    >>> round(found.alpha, 6), [round(end, 3) for end in found.timescale_ci]
+    >>> round(rate.alpha, 6), [round(end, 3) for end in rate.timescale_ci]
     (0.208907, [4.262, 4.273])
     """
 
-    rate: float
-    stderr: float
-    ci: tuple[float, float]
-    n: int
-    method: str
-    level: float = 0.95
-
     def __post_init__(self) -> None:
-        real("rate", self.rate, low=0, below=1)
-        checked = self._estimate()
-        if checked.ci[0] < 0 or checked.ci[1] > 1:
-            raise ArgumentError("ci", checked.ci, "an interval within [0, 1]")
-        for name in ("stderr", "ci", "n", "method", "level"):
-            object.__setattr__(self, name, getattr(checked, name))
-        object.__setattr__(self, "rate", checked.value)
+        real("value", self.value, low=0, below=1)
+        super().__post_init__()
+        if self.ci[0] < 0 or self.ci[1] > 1:
+            raise ArgumentError("ci", self.ci, "an interval within [0, 1]")
+
+    @property
+    def rate(self) -> float:
+        """`value`: the contraction factor per layer."""
+        return self.value
 
     @property
     def alpha(self) -> float:
@@ -118,7 +115,7 @@ class RateEstimate:
     @property
     def rate_estimate(self) -> RateEstimate:
         """These fields alone, without the fields that a subclass adds."""
-        return RateEstimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
+        return RateEstimate(*(getattr(self, field.name) for field in fields(RateEstimate)))
 
     def as_json(self) -> dict[str, Any]:
         """Return rate, stderr, ci, timescale and n, for a JSON document."""
@@ -126,10 +123,7 @@ class RateEstimate:
 
     def __str__(self) -> str:
         """Rate with its error, timescale and method."""
-        return f"{self._estimate()} per layer, timescale {self.timescale:.3g} ({self.method})"
-
-    def _estimate(self) -> Estimate:
-        return Estimate(self.rate, self.stderr, self.ci, self.n, self.method, self.level)
+        return f"{super().__str__()} per layer, timescale {self.timescale:.3g} ({self.method})"
 
 
 class WithRate:

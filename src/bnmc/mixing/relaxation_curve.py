@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any
 
@@ -272,7 +272,7 @@ def _result(
     if limit is None:
         limit = estimate(1, "fitted limit")
     return Relaxation(
-        **vars(rate),
+        *astuple(rate),
         layers=series.layers,
         deviation=values.mean(axis=0) - limit.value,
         deviation_stderr=values.std(axis=0, ddof=1) / math.sqrt(chains),

@@ -171,10 +171,7 @@ def _of_gram(grams: Float64Array) -> dict[str, Float64Array]:
 
 def _growth(slopes: Float64Array) -> Estimate:
     """Return the factor of squared norms per layer, from the slopes of logarithms of norms."""
-    slope = Estimate.from_samples(2.0 * slopes)
-    value = math.exp(slope.value)
-    low, high = (math.exp(end) for end in slope.ci)
-    return Estimate(value, value * slope.stderr, (low, high), slope.n, "growth of norms")
+    return Estimate.from_samples(2.0 * slopes, method="growth of norms").exp()
 
 
 def _predicted(chain: Chain, depth: int) -> dict[str, Float64Array]:

@@ -16,7 +16,6 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Builtin, Several
-from bnmc.experiments.statistics import rate_as_estimate
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import compare
 from bnmc.plot.axes import COLOURS, estimates, plain_ticks
@@ -85,8 +84,7 @@ def rates(run: Run, sizes: Sizes) -> Experiment:
             chains=sizes.networks, rng=run.generator, executor=pool,
         )  # fmt: skip
         return tuple(
-            row.estimate and dataclasses.astuple(rate_as_estimate(row.estimate))
-            for row in comparison.rows[1:]
+            row.estimate and dataclasses.astuple(row.estimate) for row in comparison.rows[1:]
         )
 
     costs = [batch * (width / 1000 + 1) for _, width, batch in points]

@@ -9,14 +9,12 @@ import numpy as np
 
 from bnmc._support.progress import Progress
 from bnmc.chain.activations import as_activation
-from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.beyond.wide_networks import Network, ensemble
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
 from bnmc.experiments.kit import Float64Array
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Named, Several
-from bnmc.experiments.statistics import LEVEL
 from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos
 from bnmc.plot.axes import COLOURS
 
@@ -109,7 +107,7 @@ def edge_of_chaos_diagram(run: Run, sizes: Sizes) -> Experiment:
         tuple(
             (
                 as_activation(point[0]).name, weights[point], point[1], phase.name,
-                phase.gradient_factor, _exponential(estimates[point]),
+                phase.gradient_factor, estimates[point].exp(),
             )
             for point, phase in phases.items()
         ),
@@ -133,12 +131,6 @@ def edge_of_chaos_diagram(run: Run, sizes: Sizes) -> Experiment:
         "The edge of chaos, and measured growth of differences", table, findings, _draw,
         width=sizes.width, depth=sizes.depth, networks=sizes.networks, norm="none",
     )  # fmt: skip
-
-
-def _exponential(growth: Estimate) -> Estimate:
-    """Return χ from its logarithm."""
-    value, low, high = (math.exp(x) for x in (growth.value, *growth.ci))
-    return Estimate(value, growth.stderr * value, (low, high), growth.n, growth.method, LEVEL)
 
 
 def _draw(data: Dataset, figure: Drawing) -> None:

@@ -17,7 +17,7 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Builtin, Several
-from bnmc.experiments.statistics import interval, rate_as_estimate
+from bnmc.experiments.statistics import interval
 from bnmc.mean_field import atlas
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import contraction
@@ -102,7 +102,7 @@ def stability_atlas(run: Run, sizes: Sizes) -> Experiment:
             )  # fmt: skip
         except NotMixing:
             return None
-        return dataclasses.astuple(rate_as_estimate(measured.rate_estimate))
+        return dataclasses.astuple(measured.rate_estimate)
 
     measurements = results.points("measured", "measured_batch")
     costs = [10.0, *(0.1 * batch**1.5 for _, batch in measurements)]

@@ -16,7 +16,7 @@ from bnmc.experiments.bridging.common import ACTIVATIONS
 from bnmc.experiments.experiment import Dataset, Drawing, Experiment
 from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Builtin, Several
-from bnmc.experiments.statistics import LEVEL, interval, rate_as_estimate
+from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import contraction, tv_bound
 from bnmc.plot.axes import COLOURS
@@ -79,11 +79,11 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
         }
         if kind == "rate":
             estimate = contraction(chains[name], pairs=sizes.pairs, **common).rate_estimate
-            return astuple(rate_as_estimate(estimate))
+            return astuple(estimate)
         bound = tv_bound(
             chains[name], sizes.depth, lag=sizes.depth, replicates=sizes.replicates, **common
         )
-        tail = astuple(rate_as_estimate(bound.rate_estimate))
+        tail = astuple(bound.rate_estimate)
         return bound.bound, *bound.ci.T, bound.layers_to(0.25), tail
 
     points = [(name, kind) for name in sizes.activations for kind in ("bound", "rate")]

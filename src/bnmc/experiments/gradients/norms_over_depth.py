@@ -120,10 +120,8 @@ def explosion(run: Run, sizes: Sizes) -> Experiment:
 
 def _growth(logs: Float64Array, first: int, last: int) -> Estimate:
     """Return the growth of the squared norm per layer, from the logarithms."""
-    slope = Estimate.from_samples(2.0 * (logs[:, first] - logs[:, last]) / (last - first))
-    value = math.exp(slope.value)
-    low, high = (math.exp(end) for end in slope.ci)
-    return Estimate(value, value * slope.stderr, (low, high), slope.n, "growth of norms")
+    growth = 2.0 * (logs[:, first] - logs[:, last]) / (last - first)
+    return Estimate.from_samples(growth, method="growth of norms").exp()
 
 
 def _draw(data: Dataset, figure: Drawing) -> None:
