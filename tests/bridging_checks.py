@@ -24,12 +24,19 @@ def contradicts(count, trials, probability, comparisons=1):
     return stats.binom.sf(count - 1, trials, probability) < FALSE_ALARM / comparisons
 
 
+#: Numbers of arguments.
 SETTINGS = [
-    {"l": 0, "d": 1e4, "n": 5, "a": 0.4, "t": 2.0, "v": 2.5, "g": 1.0, "C": 1.0},
-    {"l": 7, "d": 2000, "n": 10, "a": 0.2, "t": 0.5, "v": 2.7, "g": 0.8, "C": 3.0},
-    {"l": 30, "d": 1e6, "n": 3, "a": 1.0, "t": 10.0, "v": 55.0, "g": 1.2, "C": 0.5},
-    {"l": 100, "d": 50, "n": 8, "a": 0.01, "t": 1.5, "v": 1.0, "g": 1.0, "C": 2.0},
-]
+    dict(zip(
+        ["depth", "width", "batch", "alpha", "t", "inverse_norm", "distortion", "constant"],
+        numbers, strict=True,
+    ))
+    for numbers in [
+        (0, 1e4, 5, 0.4, 2.0, 2.5, 1.0, 1.0),
+        (7, 2000, 10, 0.2, 0.5, 2.7, 0.8, 3.0),
+        (30, 1e6, 3, 1.0, 10.0, 55.0, 1.2, 0.5),
+        (100, 50, 8, 0.01, 1.5, 1.0, 1.0, 2.0),
+    ]
+]  # fmt: skip
 
 
 def wave(x):

@@ -11,8 +11,17 @@ import threading
 import fuzzing
 import numpy as np
 
-from bnmc import Activation, Chain, Observable, mixing, regularity
-from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError, UnknownNameError
+from bnmc import Activation, Chain, Observable, infinite_width, mixing, regularity, testing
+from bnmc.bounds import limits
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    PartialEstimateError,
+    ResultTooLargeError,
+    SingularGramError,
+    UnknownNameError,
+)
 from bnmc.mixing.absorption import absorbing_events
 
 
@@ -72,6 +81,19 @@ def nan_loss(outputs):
     return np.full_like(outputs, np.nan)
 
 
+def narrow(x):
+    return x + 3 * math.exp(-((x - 1.2345) ** 2) * 1e3)
+
+
+def two_needles(x):
+    """Peaks narrower than the first cells; the finer grid of the lower bound detects both."""
+    return 0.5 + math.exp(-((x - 0.7774) ** 2) * 1e6) + math.exp(-((x - 1.2316) ** 2) * 1e6)
+
+
+def pole(x):
+    return 1 / (x - 1.0001) ** 8 if x > 1.0001 else 1e200
+
+
 TOO_LARGE = ResultTooLargeError
 NO_NORM, SKIP = Chain(6, 3, norm="none"), Chain(6, 3, skip=1.0)
 UNIFORM = Chain(6, 3, weights="uniform")
@@ -84,6 +106,15 @@ GRAMS = np.stack([np.eye(3)] * 4)
 DECAY = 9 * 0.5 ** np.arange(40) + 0.1 * np.random.default_rng(0).standard_normal((9, 40))
 NOISE = np.random.default_rng(1).standard_normal((4, 50))
 MANY = np.random.default_rng(2).standard_normal((10, 20, 50))
+#: Arguments of both widths that guarantee a result.
+WIDE = {"samples": 2, "least_eigenvalue": 1.0, "delta": 0.1}
+SINGULAR = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+#: More jumps than are searched for.
+STAIRS = Activation(lambda x: np.floor(5.0 * x), derivative=lambda x: 0.0)
+DEEP = {"x": np.eye(2), "depth": 1}
+MILLION, SAMPLES = np.ones((1, 10**6)), np.random.default_rng(3).standard_normal((9, 7))
+BATCHES, SIMULATED = {"norm": "batch"}, {"method": "monte-carlo"}
+ACTIVATED = DEEP | BATCHES | {"x": SAMPLES, "order": "activation-norm", "activation": "tanh"}
 
 #: Cases of both averages over the layers, and of all distances between Gaussian laws.
 ERGODIC = [
@@ -114,6 +145,20 @@ DISTANCE = [
 OTHERS = {
     "mixing.absorption.absorbing_events": (
         absorbing_events, {"chain": Chain(8, 3, "relu"), "grams": GRAMS}),
+    "infinite_width.Scaling": (infinite_width.Scaling, {"q_sigma": 0, "q_tilde": 0}),
+    **{f"infinite_width.Scaling.{name}": (getattr(infinite_width.SCALINGS["ntk"], name), {
+        "width": 2, "reference_width": 2}) for name in ("factors", "hidden_rate")},
+    "infinite_width.logit_divergence": (infinite_width.logit_divergence, {
+        "outputs": NOISE, "reference": NOISE}),
+    "infinite_width.train_networks": (infinite_width.train_networks, {
+        "scaling": "ntk", "x": NOISE[:3, :6], "y": np.eye(6)[0], "steps": [0, 1], "width": 4}),
+    "bounds.limits.arora_error": (limits.arora_error, {
+        "complexity": 1.0, "samples": 2, "least_eigenvalue": 1.0, "delta": 0.5}),
+    "bounds.limits.du_residual": (limits.du_residual, {
+        "time": 1.0, "samples": 2, "least_eigenvalue": 1.0}),
+    "bounds.limits.du_width": (limits.du_width, WIDE),
+    "bounds.limits.song_yang_width": (limits.song_yang_width, WIDE),
+    "testing.roofline": (testing.roofline, {"run": int, "width": 10, "batch": 2}),
     "mixing.autocorrelation, of values": (mixing.autocorrelation, {"run": NOISE, "tol": 1}),
     "mixing.relaxation, of values": (mixing.relaxation, {"run": DECAY, "star": 0.0}),
     "mixing.spectral, of values": (mixing.spectral, {"run": NOISE, "lags": 1}),
@@ -356,6 +401,102 @@ REFUSALS = {
                assumes=["No wells.", [1], None]),
     ],
     "Estimate.from_samples": values(samples=[[], [1.0], [[1.0, 2.0]], [1.0, math.nan]]),
+    "infinite_width.ntk": [
+        *values(x=[[1.0, 2.0], [[np.nan]]], depth=[-1], weight_variance=[0.0], bias_variance=[-1.0],
+                skip=[np.inf, 1e200], rtol=[0.0], other=[np.ones((3, 2))], batch=[2]),
+        *types(x=["x"], depth=[1.5], progress=[3]),
+        *names(norm=["bath"], order=["norm"], dtype=["int8"], activation=["rleu"],
+               method=["exact"]),
+        (DEEP | {"activation": lambda x: x * x}, ArgumentError, "derivative"),
+        (DEEP | SIMULATED | {"activation": lambda x: x * x}, ArgumentError, "derivative"),
+        (DEEP | SIMULATED | BATCHES | {"x": np.ones((3, 4))}, ArgumentError, "without variance"),
+        (DEEP | SIMULATED | {"x": np.full((2, 2), 1e200)}, NonFiniteError, "kernel"),
+        (DEEP | SIMULATED | {"width": 10**8, "depth": 3}, TOO_LARGE, "narrower"),
+        ({"x": MILLION, "other": MILLION}, TOO_LARGE, "^x: "),
+        (DEEP | {"x": np.zeros((2, 2)), "norm": "rms"}, ArgumentError, "^x: "),
+        (DEEP | {"activation": "exp", "depth": 9}, NonFiniteError, "variance"),
+        (DEEP | {"x": np.full((2, 2), 1e200)}, NonFiniteError, "variance"),
+        (DEEP | {"x": np.eye(2) + 1e-4, "activation": STAIRS, "bias_variance": 500},
+         PartialEstimateError, "rtol"),
+        (DEEP | SIMULATED | {"width": 1}, ArgumentError, "^width: "),
+        (DEEP | SIMULATED | {"networks": 0}, ArgumentError, "^networks: "),
+        (DEEP | SIMULATED | {"activation": infinite_width.dual("relu")}, ArgumentError,
+         "^activation: "),
+        (DEEP | BATCHES | {"batch": 0}, ArgumentError, "^batch: "),
+        (DEEP | BATCHES | {"batch": "2"}, ArgumentTypeError, "^batch: "),
+        (DEEP | BATCHES | {"batch": (2, 2)}, ArgumentError, "^batch: "),
+        (DEEP | BATCHES | {"x": np.eye(9)[:, :8], "batch": 3}, ArgumentError, "^batch: .*divisor"),
+        (DEEP | BATCHES | {"x": SAMPLES[:, :6], "batch": 3}, ArgumentError, "^x: .*infinite"),
+        (DEEP | BATCHES | {"x": np.ones((3, 4))}, ArgumentError, "^x: got '4 equal samples'"),
+        (DEEP | BATCHES | {"x": SAMPLES, "other": np.ones((9, 4))}, ArgumentError, "^other: "),
+        (DEEP | BATCHES | {"x": SAMPLES[:, :3], "depth": 2, "skip": 0.7}, ArgumentError,
+         "^x: .*infinite"),
+        (DEEP | BATCHES | {"x": SAMPLES[:, :5], "depth": 2, "skip": 0.7}, ArgumentError,
+         "^x: .*infinite variance"),
+        (DEEP | BATCHES | {"activation": infinite_width.dual("relu")}, ArgumentError,
+         "^activation: "),
+        (ACTIVATED | {"activation": "relu"}, ArgumentError, "no variance"),
+        (ACTIVATED | {"x": SAMPLES[:, :3]}, ArgumentError, "^x: .*infinite"),
+        (ACTIVATED | {"x": np.ones((3, 4))}, ArgumentError, "^x: got '4 equal samples'"),
+        (ACTIVATED | {"activation": lambda x: x * x * x}, ArgumentError, "derivative"),
+    ],
+    "infinite_width.nngp": [
+        (ACTIVATED | {"activation": "linear", "depth": 4, "skip": 1e100}, NonFiniteError, "kernel"),
+        (ACTIVATED | {"activation": "relu"}, ArgumentError, "no variance"),
+    ],
+    "infinite_width.convergence": [
+        *values(widths=[[16], [16, 16]], networks=[1], depth=[0]),
+        ({"widths": [1, 2]}, ArgumentError, "^widths: got 1,"),
+        *(({name: value}, ArgumentError, f"^{name}: ") for name, value in [
+            ("width", 9), ("method", "analytic")]),
+        *names(norm=["bath"]),
+    ],
+    "infinite_width.alignment": [
+        *values(y=[np.ones(2), np.ones((3, 2, 2))],
+                kernel=[np.ones((2, 3)), np.diag([1.0, 1.0, -1.0]), [[1.0, 0.5], [0.0, 1.0]],
+                        [[1.0, np.inf], [np.inf, 1.0]]]),
+        *types(y=["yes"]),
+    ],
+    "infinite_width.complexity": [
+        ({"kernel": SINGULAR}, SingularGramError, "^kernel: ")],
+    "infinite_width.descent": [
+        *values(times=[[1.0, 0.5], [-1.0]], learning_rate=[0.0], initial=[np.ones(2)],
+                test_initial=[np.ones(3)], test_kernel=[np.ones((3, 2))]),
+        *types(initial=["0"]),
+        ({"times": 1.0}, ArgumentError, "^times: "),
+        *names(loss=["hinge"]),
+        ({"y": [1.0, 2.0, 0.0], "loss": "cross-entropy"}, ArgumentError, "^y: "),
+        ({"y": np.eye(3) + np.eye(3, k=1), "loss": "cross-entropy"}, ArgumentError, "^y: "),
+        ({"test_kernel": np.ones((2, 3)), "test_initial": np.ones(3)}, ArgumentError,
+         "^test_initial: "),
+    ],
+    "infinite_width.posterior": [
+        ({"test_tangent": np.ones((1, 3))}, ArgumentError, "test_prior"),
+        ({"prior": np.diag([1.0, -1.0, 1.0])}, ArgumentError, "^prior: "),
+    ],
+    "infinite_width.Scaling": [
+        *values(q_sigma=[np.nan]), *types(q_sigma=["a"], q_tilde=[(1, 2, 3), None])],
+    **{f"infinite_width.Scaling.{name}": [
+        *values(width=[0], reference_width=[0]), *types(width=["a"], reference_width=[1.5]),
+    ] for name in ("factors", "hidden_rate")},
+    "infinite_width.logit_divergence": [
+        ({"reference": NOISE[:3]}, ArgumentError, "at least 4 networks"),
+        ({"outputs": np.ones((5, 50))}, ArgumentError, "variance of 0"),
+    ],
+    "infinite_width.train_networks": [
+        *values(x=[np.ones(3)], y=[[0.5] * 5, np.ones((2, 6)), np.ones((10, 5))],
+                steps=[[3, 1]], width=[0], networks=[0], hidden_layers=[0],
+                learning_rate=[0.0], test=[np.ones((2, 2))]),
+        *names(loss=["hinge"], scaling=["meanfield"]),
+        *types(rng=[-1, "a"], steps=[[]]),
+        ({"y": 1.0}, ArgumentError, "^y: "),
+        ({"y": [2.0] * 6}, ArgumentError, "^y: got 2.0, .*probabilities"),
+        ({"rng": [np.random.default_rng(0)]}, ArgumentError, "^rng: "),
+        ({"rng": [*np.random.default_rng(0).spawn(9), 1]}, ArgumentError, "^rng: "),
+        ({"activation": abs}, ArgumentError, "^activation"),
+        ({"steps": [0, 400], "loss": "squared", "learning_rate": 1e6, "activation": "linear"},
+         NonFiniteError, "outputs of the training"),
+    ],
     "random_matrix.lyapunov_ginibre": [
         *values(width=[0, -1, 2**53 + 1]),
         *types(width=[3.0], k=[1.0, "1", True, [[1], [1, 2]], 10**30]),
@@ -377,6 +518,12 @@ REFUSALS = {
     "random_matrix.WishartMoments": values(S=[ASYMMETRIC], width=[0]),
     "random_matrix.MarchenkoPastur": [
         *values(ratio=[0, math.inf, 1e200], variance=[-1.0]), *types(ratio=["1"])],
+    **{f"random_matrix.MarchenkoPastur.{name}": [*values(x=[[0.5, math.nan]]), *types(x=["0.5"])]
+       for name in ("pdf", "cdf", "sf")},
+    "random_matrix.MarchenkoPastur.ppf": [
+        ({"q": [0.5, q]}, ArgumentError, f"^q: got {q}") for q in (-0.1, 1.1, math.nan)],
+    "random_matrix.MarchenkoPastur.moment": values(order=[-1, 1e3]),
+    "random_matrix.MarchenkoPastur.rvs": [*values(size=[-1]), *types(rng=["seed"])],
     "random_matrix.SingularValueLaw": types(squares=[0.5]),
     **{f"random_matrix.{name}": DISTANCE for name in ("kl", "wasserstein", "total_variation")},
     "bounds.gaussian.total_variation": [
@@ -384,6 +531,22 @@ REFUSALS = {
         *types(rows=["ten"]),
         ({"S1": [[1.0, 0.0]], "S2": ONE}, ArgumentError, "^S1: "),
     ],
+    "bounds.bridging.distortion": [
+        *values(batch=[0], curvature=[-1, math.inf]),
+        *types(batch=[2.5], activation=[3]),
+        *names(activation=["tahn"]),
+        ({"activation": narrow, "batch": 5, "curvature": 0.1}, ArgumentError, "^curvature: "),
+        ({"activation": two_needles, "batch": 5, "curvature": 0}, ArgumentError, "^curvature: "),
+        ({"activation": math.tanh, "batch": 5, "curvature": 0.1}, ArgumentError, "^curvature: "),
+        ({"activation": math.tanh, "batch": 5}, ArgumentTypeError, "^curvature: "),
+        ({"activation": math.log, "batch": 5, "curvature": 1}, ArgumentError, "^activation: "),
+        ({"activation": pole, "batch": 5, "curvature": 1}, ArgumentError, "^activation: "),
+    ],
+    "bounds.limits.arora_error": values(complexity=[-0.1]),
+    "bounds.limits.du_residual": values(time=[-1.0], learning_rate=[math.nan]),
+    "bounds.limits.du_width": [
+        *values(samples=[0], least_eigenvalue=[0.0]), *types(samples=[2.5])],
+    "bounds.limits.song_yang_width": values(delta=[1.0], constant=[0.0]),
     "bounds.orthogonalizes.theorem_1": [
         *values(depth=[-1, [1, 2.5]], width=[0, 2.0**60], alpha=[0.0, math.nan]),
         *types(width=[*NO_NUMBERS, [True]]),
@@ -438,6 +601,11 @@ REFUSALS = {
         *types(width=["3"], kinds=["generic"]),
         ({"width": Chain(3, 4), "batch": 4}, ArgumentError, "^batch: "),
         ({"kinds": ("colinear",)}, UnknownNameError, "^kinds: "),
+    ],
+    "testing.roofline": [
+        *values(width=[0], layers=[0], rounds=[0]),
+        *types(run=[3]),
+        *names(sampler=["factor"], dtype=["float16"]),
     ],
     "testing.gram_matrices": [*values(batch=[0]), *types(regular=[1])],
     "testing.assert_same_law": [

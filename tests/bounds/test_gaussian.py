@@ -131,8 +131,8 @@ def test_stacks_and_rows_broadcast():
     lower, upper = total_variation(first, second, rows=rows)
     assert lower.shape == upper.shape == (2, 3, 4)
     for i, j, k in np.ndindex(2, 3, 4):
-        one = total_variation(first[j, 0], second[k], rows=int(rows[i, 0, 0]))
-        np.testing.assert_allclose(one, (lower[i, j, k], upper[i, j, k]), rtol=1e-13)
+        alone = total_variation(first[j, 0], second[k], rows=int(rows[i, 0, 0]))
+        np.testing.assert_allclose(alone, (lower[i, j, k], upper[i, j, k]), rtol=1e-13)
 
 
 def test_singular_covariances_are_named():

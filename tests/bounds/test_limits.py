@@ -2,11 +2,9 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from bnmc.bounds import limits
-from bnmc.errors import ArgumentError, ArgumentTypeError
 
 
 def test_written_out():
@@ -22,21 +20,3 @@ def test_written_out():
 def test_arguments_broadcast():
     assert limits.du_width([10, 20], [[0.1], [0.2], [0.3]], 0.1).shape == (3, 2)
     assert limits.arora_error([0.1, 0.2], 10, 0.1, [[0.1], [0.2]]).shape == (2, 2)
-
-
-@pytest.mark.parametrize(
-    ("function", "arguments", "named"),
-    [
-        (limits.du_width, (0, 1.0, 0.1), "samples"),
-        (limits.du_width, (2.5, 1.0, 0.1), "samples"),
-        (limits.du_width, (2, 0.0, 0.1), "least_eigenvalue"),
-        (limits.song_yang_width, (2, 1.0, 1.0), "delta"),
-        (limits.song_yang_width, (2, 1.0, 0.5, 0.0), "constant"),
-        (limits.du_residual, (-1.0, 2, 1.0), "time"),
-        (limits.du_residual, (1.0, 2, 1.0, np.nan), "learning_rate"),
-        (limits.arora_error, (-0.1, 2, 1.0, 0.5), "complexity"),
-    ],
-)
-def test_bad_input(function, arguments, named):
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{named}"):
-        function(*arguments)

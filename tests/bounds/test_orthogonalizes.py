@@ -81,19 +81,18 @@ def test_arguments_broadcast():
     depth, width, batch = np.arange(3)[:, None, None], np.array([[10], [1000]]), np.array([2, 3, 5])
     alpha = np.full(3, 0.2)
     for function in (og.theorem_1, og.corollary_3):
-        found = function(depth, width, batch, alpha)
-        assert found.shape == (3, 2, 3)
-        assert found[2, 1, 0] == function(2, 1000, 2, 0.2)
+        bounds = function(depth, width, batch, alpha)
+        assert bounds.shape == (3, 2, 3)
+        assert bounds[2, 1, 0] == function(2, 1000, 2, 0.2)
     assert og.theorem_5(0.1, width, batch).shape == (2, 3)
     assert og.stationary_squared_gap(width, batch).shape == (2, 3)
-    assert og.stationary_squared_distance(width, batch)[1, 2] == og.stationary_squared_distance(
-        1000, 5
-    )
+    distances = og.stationary_squared_distance(width, batch)
+    assert distances[1, 2] == og.stationary_squared_distance(1000, 5)
     spectrum = np.random.default_rng(0).random((4, 1, 3))
     for function in (og.one_step_variance, og.expected_squared_gap):
-        found = function(spectrum, [10, 20])
-        assert found.shape == (4, 2)
-        assert found[3, 1] == pytest.approx(function(spectrum[3, 0], 20), rel=1e-14)
+        values = function(spectrum, [10, 20])
+        assert values.shape == (4, 2)
+        assert values[3, 1] == pytest.approx(function(spectrum[3, 0], 20), rel=1e-14)
     assert og.expected_shares(spectrum).shape == (4, 1, 3)
     assert og.expected_shares(np.empty((0, 3))).shape == (0, 3)
     assert og.shortfall(spectrum).shape == og.wasserstein_squared(spectrum).shape == (4, 1)
@@ -188,8 +187,8 @@ def test_contraction_near_orthogonality(n):
     epsilon = 1e-7
     shares = np.full(n, (1 + epsilon / (n - 1)) / n)
     shares[0] = (1 - epsilon) / n
-    found = (1 / n - og.expected_shares(shares)[0]) / (epsilon / n)
-    assert found == pytest.approx(n / (n + 2), rel=1e-6)
+    contraction = (1 / n - og.expected_shares(shares)[0]) / (epsilon / n)
+    assert contraction == pytest.approx(n / (n + 2), rel=1e-6)
 
 
 @given(spectra)
@@ -277,9 +276,9 @@ def test_wasserstein_distance_of_gaussian_matrices():
         root = vectors * np.sqrt(np.maximum(values, 0)) @ vectors.T
         cross = np.sqrt(np.maximum(np.linalg.eigvalsh(root @ B @ root), 0)).sum()
         expected = d * (np.trace(A) + np.trace(B) - 2 * cross)
-        found = og.wasserstein_squared(gm.eigenvalues(gm.gram(H)))
+        squared = og.wasserstein_squared(gm.eigenvalues(gm.gram(H)))
         # At a vanishing eigenvalue, the square root turns a rounding error of ε into √ε.
-        assert found == pytest.approx(expected, abs=1e-7)
+        assert squared == pytest.approx(expected, abs=1e-7)
     assert og.wasserstein_squared([1.0, 0, 0, 0]) == pytest.approx(2 * (1 - 1 / 2), rel=1e-15)
 
 

@@ -131,14 +131,16 @@ def test_lemma_3_with_and_without_skip(weights, gamma):
     skip, gain = (0.0, 1.0) if gamma == math.inf else (1.0, gamma * math.sqrt(d))
     scale = math.hypot(skip, gain)  # so that the vanilla chain neither over- nor underflows
     options = {"weights": weights, "skip": skip / scale, "gain": gain / scale}
-    found = {}
-    for norm, depth in (("none", 2000), ("batch-uncentred", 400)):
-        chain = bnmc.Chain(d, d, "linear", norm=norm, **options)
-        run = bnmc.simulate(chain, depth, chains=chains, rng=4, observables="rank_bound")
-        found[norm] = run["rank_bound"]
-    assert (found["none"][:, 0] > 1.01).all()
-    assert (found["none"][:, -1] <= 1 + 1e-9).all()
-    assert found["batch-uncentred"][:, 200:].mean() > 1.5
+    vanilla, normed = (
+        bnmc.simulate(
+            bnmc.Chain(d, d, "linear", norm=norm, **options), depth, chains=chains, rng=4,
+            observables="rank_bound",
+        )["rank_bound"]
+        for norm, depth in (("none", 2000), ("batch-uncentred", 400))
+    )  # fmt: skip
+    assert (vanilla[:, 0] > 1.01).all()
+    assert (vanilla[:, -1] <= 1 + 1e-9).all()
+    assert normed[:, 200:].mean() > 1.5
 
 
 # --- Lemmas 4, 5 and 6 ----------------------------------------------------------------------
@@ -155,8 +157,15 @@ def test_lemma_4_signs_pass_through_a_layer():
         np.testing.assert_allclose(left, right, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("weights", ["gaussian", "uniform"])
-def test_lemma_4_signs_are_forgotten(weights):
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda generator: generator.standard_normal((20_000, 3, 3)),
+        lambda generator: generator.uniform(-ROOT_3, ROOT_3, (20_000, 3, 3)),
+    ],
+    ids=["gaussian", "uniform"],
+)
+def test_lemma_4_signs_are_forgotten(draw):
     """From nearly equal rows, means of functions that are odd in a row vanish (Hoeffding).
 
     At γ = 1 they do so within five layers.
@@ -165,12 +174,7 @@ def test_lemma_4_signs_are_forgotten(weights):
     H = normalised(1 + 0.1 * generator.standard_normal((chains, d, d)))
     assert second_moment(H)[:, 0, 1].mean() > 0.9
     for _ in range(30):
-        W = (
-            generator.standard_normal((chains, d, d))
-            if weights == "gaussian"
-            else generator.uniform(-ROOT_3, ROOT_3, (chains, d, d))
-        )
-        H = normalised(H + W @ H)
+        H = normalised(H + draw(generator) @ H)
     M = second_moment(H)
     odd = [M[:, 0, 1], M[:, 0, 2], M[:, 1, 2], M[:, 0, 1] * M[:, 0, 2] ** 2, M[:, 0, 1] ** 3]
     threshold = math.sqrt(2 * math.log(2 * len(odd) / FALSE_ALARM) / chains)
@@ -236,26 +240,16 @@ def test_lemma_6_needs_gamma_below_one_over_bound_times_width():
 # --- Lemma 7 and Proposition 8 --------------------------------------------------------------
 
 
-def rademacher_rule(d):
-    """All matrices of signs, with equal weights."""
-    W = np.array(list(itertools.product((-1.0, 1.0), repeat=d * d))).reshape(-1, d, d)
-    return W, np.full(len(W), 1 / len(W))
-
-
-def product_rule(nodes, weights, d):
-    """A quadrature for matrices of independent entries."""
-    W = np.array(list(itertools.product(nodes, repeat=d * d))).reshape(-1, d, d)
-    return W, np.array(list(itertools.product(weights, repeat=d * d))).prod(axis=1)
-
-
 def rule_of(law, d):
-    if law == "rademacher":
-        return rademacher_rule(d)
-    if law == "uniform":
-        nodes, weights = np.polynomial.legendre.leggauss(8)
-        return product_rule(ROOT_3 * nodes, weights / 2, d)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(12)
-    return product_rule(nodes, weights / weights.sum(), d)
+    """A quadrature for matrices of independent entries; for signs, the sum over all of them."""
+    nodes, weights = {
+        "rademacher": ((-1.0, 1.0), np.ones(2)),
+        "uniform": np.polynomial.legendre.leggauss(8) * np.array([[ROOT_3], [1.0]]),
+        "gaussian": np.polynomial.hermite_e.hermegauss(12),
+    }[law]
+    W = np.array(list(itertools.product(nodes, repeat=d * d))).reshape(-1, d, d)
+    of_entries = list(itertools.product(weights / np.sum(weights), repeat=d * d))
+    return W, np.prod(of_entries, axis=1)
 
 
 def mean_change(M, gamma, W, weights):
@@ -349,7 +343,7 @@ TAUS = np.array([0.0, 0.05, 0.2, 0.5, 0.8])
 
 
 @pytest.fixture(scope="module", params=SETTINGS.values(), ids=SETTINGS)
-def settled(request):
+def stationary(request):
     """Means over depth, from layer 10/γ² on, of 100 chains with uniform weights and N = d.
 
     ``(d, [‖M‖², Tr M³, Tr diag(M²)², r], soft ranks)``, (4, chains) and (chains, thresholds).
@@ -382,17 +376,17 @@ def standard_error(values):
     return values.std() / math.sqrt(len(values))
 
 
-def test_lemma_10_for_the_invariant_law(settled):
+def test_lemma_10_for_the_invariant_law(stationary):
     """α < 1, by 5.5 standard errors of the difference of its two traces."""
-    values = settled[1]
+    values = stationary[1]
     difference = values[1] - values[2]
     assert difference.mean() > SIGMAS * standard_error(difference)
     assert regularity(values) < 1
 
 
-def test_lemma_13_for_the_invariant_law(settled):
+def test_lemma_13_for_the_invariant_law(stationary):
     """And its first step, E Tr M³ <= d²/(4(1 − α)); the slack is for the error of the means."""
-    d, values, _ = settled
+    d, values, _ = stationary
     bound = rc.lemma_13(d, regularity(values))
     # The bound has (1 − α)^(−½), and 1 − α a relative error of no more than the sum of these two.
     difference = values[1] - values[2]
@@ -405,9 +399,9 @@ def test_lemma_13_for_the_invariant_law(settled):
     assert cubic <= d**2 + SIGMAS * 4 * standard_error(difference)
 
 
-def test_theorem_14_for_the_invariant_law(settled):
+def test_theorem_14_for_the_invariant_law(stationary):
     """For the mean over depth of every chain, and for r in place of the soft rank."""
-    d, values, soft = settled
+    d, values, soft = stationary
     alpha = regularity(values)
     for k, tau in enumerate(TAUS):
         bound = rc.theorem_14(d, alpha, tau)
@@ -454,7 +448,9 @@ def test_arguments_broadcast():
     assert rc.lemma_5_gamma(alpha + 1, width).shape == (2, 3)
     stack = np.stack([random_M(seed, 4) for seed in range(3)])
     assert rc.lemma_7(stack[:, None], [0.1, 0.2]).shape == (3, 2)
-    found = rc.proposition_8(gm.eigenvalues(stack)[:, None], [0.1, 0.2])
-    assert found.shape == (3, 2)
-    assert found[2, 1] == pytest.approx(rc.proposition_8(gm.eigenvalues(stack[2]), 0.2), rel=1e-13)
+    changes = rc.proposition_8(gm.eigenvalues(stack)[:, None], [0.1, 0.2])
+    assert changes.shape == (3, 2)
+    assert changes[2, 1] == pytest.approx(
+        rc.proposition_8(gm.eigenvalues(stack[2]), 0.2), rel=1e-13
+    )
     assert rc.lemma_7(np.float32(stack), 0.1) == pytest.approx(rc.lemma_7(stack, 0.1), rel=1e-4)

@@ -6,18 +6,21 @@ moment.  Of the means of 400,000 rows, |z| > 6.5 has probability 1e-10, and ther
 
 import numpy as np
 import pytest
+from infinite_width_checks import law_of
 from slow_cases import some
 
 import bnmc
 from bnmc import Chain
-from bnmc.infinite_width.batch_integrals import Homogeneous, batch_law
+from bnmc.errors import ArgumentError, ZeroVarianceError
+from bnmc.infinite_width.batch_integrals import (
+    Homogeneous,
+    batch_law,
+    joint_factor,
+    require_finite_tangents,
+)
 
 ROWS = 400_000
 SLOPES = {"relu": (0.0, 1.0), "linear": (1.0, 1.0), "leaky": (-0.3, 1.0)}
-
-
-def law_of(gram):
-    return batch_law(Chain(1, len(gram), "relu").layers[1].rows, gram, 0, "x")
 
 
 def derivative_times(rows, slopes, root):
@@ -41,10 +44,10 @@ def test_random_rows(name):
     gram, theta = x.T @ x, root @ root.T
     layer = Homogeneous(*slopes)
     left, right = law_of(gram[:7, :7]), law_of(gram[7:, 7:])
-    own = layer.own(left, theta[:7, :7])
+    single = layer.own(left, theta[:7, :7])
     across = layer.across(left, right, gram[:7, 7:], theta[:7, 7:])
     assert layer.error < 1e-7
-    sums = [0.0] * 8
+    sums = np.zeros((2, 4), dtype=object)
     for _ in range(20):
         rows = rng.standard_normal((ROWS // 20, 14)) @ x
         a, ja = derivative_times(rows[:, :7], slopes, root[:7])
@@ -54,12 +57,11 @@ def test_random_rows(name):
             a[:, :, None] * b[:, None], ja @ jb.swapaxes(1, 2),
         )  # fmt: skip
         for at, product in enumerate(products):
-            sums[2 * at] = sums[2 * at] + product.sum(axis=0) / ROWS
-            sums[2 * at + 1] = sums[2 * at + 1] + (product**2).sum(axis=0) / ROWS
-    for at, found in enumerate((*own, *across)):
-        mean, square = sums[2 * at], sums[2 * at + 1]
+            sums[0, at] += product.sum(axis=0) / ROWS
+            sums[1, at] += (product**2).sum(axis=0) / ROWS
+    for exact, mean, square in zip((*single, *across), *sums, strict=True):
         error = np.sqrt((square - mean**2) / ROWS) + 1e-12
-        assert np.abs((found - mean) / error).max() < 6.5
+        assert np.abs((exact - mean) / error).max() < 6.5
 
 
 @pytest.mark.parametrize("name", SLOPES)
@@ -68,9 +70,9 @@ def test_a_batch_with_itself_by_two_variables(name):
     x, root = rng.standard_normal((9, 6)), rng.standard_normal((6, 6))
     gram, theta = x.T @ x, root @ root.T
     layer, law = Homogeneous(*SLOPES[name]), law_of(gram)
-    one, two = layer.own(law, theta), layer.across(law, law, gram, theta)
-    np.testing.assert_allclose(two[0], one[0], atol=1e-9)
-    np.testing.assert_allclose(two[1], one[1], atol=1e-8 * np.abs(one[1]).max())
+    single, double = layer.own(law, theta), layer.across(law, law, gram, theta)
+    np.testing.assert_allclose(double[0], single[0], atol=1e-9)
+    np.testing.assert_allclose(double[1], single[1], atol=1e-8 * np.abs(single[1]).max())
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-6])
@@ -86,9 +88,9 @@ def test_a_batch_that_determines_another_by_two_variables(name, spread):
     order = [3, 0, 4, 1, 2]
     gram, theta = x.T @ x, root @ root.T
     layer, law, other = Homogeneous(*SLOPES[name]), law_of(gram), law_of(gram[order][:, order])
-    one, two = layer.own(law, theta), layer.across(law, other, gram[:, order], theta[:, order])
+    means = layer.own(law, theta), layer.across(law, other, gram[:, order], theta[:, order])
     assert layer.error < 1e-7
-    for single, double in zip(one, two, strict=True):
+    for single, double in zip(*means, strict=True):
         error = np.abs(double - single[:, order]).max()
         assert error < 1e-6 * np.abs(single).max()
 
@@ -102,10 +104,9 @@ def test_a_nearly_flat_batch_takes_no_variance_from_one_that_is_independent():
     laws = law_of(flat.T @ flat), law_of(x.T @ x)
     none, theta = np.zeros((5, 5)), root.T @ root
     layer = Homogeneous(0.0, 1.0)
-    one = layer.across(*laws, none, theta)
-    two = layer.across(*laws[::-1], none, theta.T)
+    means = layer.across(*laws, none, theta), layer.across(*laws[::-1], none, theta.T)
     assert layer.error < 1e-7
-    for first, second in zip(one, two, strict=True):
+    for first, second in zip(*means, strict=True):
         np.testing.assert_allclose(first, second.T, rtol=0, atol=1e-9 * np.abs(second).max())
 
 
@@ -156,3 +157,42 @@ def test_a_sample_at_the_mean_of_its_batch():
     value, slope = Homogeneous(0.0, 1.0).own(law_of(x.T @ x), np.eye(6))
     assert np.isfinite(slope).all()
     np.testing.assert_allclose(value[0], 0.0, atol=1e-7)
+
+
+def centred(x):
+    return x - x.mean(axis=1, keepdims=True)
+
+
+def test_the_factor_has_the_covariances_of_centred_rows():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((9, 4)), rng.standard_normal((9, 6))
+    left, right = law_of(x.T @ x), law_of(y.T @ y)
+    assert left.trace == pytest.approx(np.trace(centred(x).T @ centred(x)))
+    assert (left.size, left.rank, right.rank) == (4, 3, 5)
+    factor = joint_factor(left, right, x.T @ y)
+    assert factor.shape == (8, 8)
+    a, b = left.vectors @ factor[:3], right.vectors @ factor[3:]
+    expected = centred(x).T @ centred(y) / np.sqrt(left.trace * right.trace)
+    np.testing.assert_allclose(a @ b.T, expected, atol=1e-14)
+    np.testing.assert_allclose(a @ a.T, centred(x).T @ centred(x) / left.trace, atol=1e-14)
+
+
+def test_the_same_batch_twice_has_the_rank_of_one():
+    x = np.random.default_rng(1).standard_normal((9, 5))
+    law = law_of(x.T @ x)
+    assert joint_factor(law, law, x.T @ x).shape == (8, 4)
+
+
+def test_batches_without_variance_raise():
+    chain = Chain(1, 4, "relu")
+    with pytest.raises(ArgumentError, match="other"):
+        batch_law(chain.layers[1].rows, np.ones((4, 4)), 0, "other")
+    with pytest.raises(ZeroVarianceError):
+        batch_law(chain.layers[1].rows, np.ones((4, 4)), 3, "other")
+
+
+@pytest.mark.parametrize(("samples", "features"), [(3, 9), (5, 2)])
+def test_two_dimensions_have_an_infinite_tangent_kernel(samples, features):
+    x = np.random.default_rng(2).standard_normal((features, samples))
+    with pytest.raises(ArgumentError, match="infinite"):
+        require_finite_tangents(law_of(x.T @ x), "x")

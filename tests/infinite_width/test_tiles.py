@@ -19,8 +19,8 @@ def test_two_sets_and_tiles_agree_with_one_set(function, activation):
     block = function(x[:, 40:], 2, other=x[:, :30], **options)
     assert block.shape == (260, 30)
     assert block == pytest.approx(whole[40:, :30], rel=1e-12)
-    some = function(x[:, 250:270], 2, **options)
-    assert some == pytest.approx(whole[250:270, 250:270], rel=1e-12)
+    part = function(x[:, 250:270], 2, **options)
+    assert part == pytest.approx(whole[250:270, 250:270], rel=1e-12)
 
 
 def test_float32_and_progress():
@@ -36,5 +36,5 @@ def test_a_tile_goes_through_all_layers():
     x = np.random.default_rng(1).standard_normal((3, 5))
     layer = PairwiseLayer(sigma=dual("relu"), weight_variance=2.0, bias_variance=0.1)
     tiles = TiledKernel([x], Weights(2.0, 0.1), [layer] * 2, tangent=True)
-    found = tiles.compute("ntk", 1e-6, "float64", progress=False)
-    assert (found == ntk(x, 2, weight_variance=2.0, bias_variance=0.1)).all()
+    kernel = tiles.compute("ntk", 1e-6, "float64", progress=False)
+    assert (kernel == ntk(x, 2, weight_variance=2.0, bias_variance=0.1)).all()

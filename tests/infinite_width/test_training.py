@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError, UnknownNameError
-from bnmc.infinite_width import descent, ntk, training
+from bnmc.errors import PartialEstimateError
+from bnmc.infinite_width import alignment, complexity, descent, ntk, posterior, training
 
 TIMES = np.array([0.0, 0.3, 2.0, 2.0, 50.0])
 
@@ -127,7 +127,7 @@ def test_wide_networks_trained_by_gradient_descent():
     rate, steps = 0.02, 100
     logs = []
     for width in (256, 2048):
-        found = []
+        distances = []
         for _ in range(30):
             first, last = trained(rng, x, y, width, rate, steps)
             # Discrete steps: (1 − ηG/n)^k = exp(−t G/n · …) in the eigenbasis would differ by
@@ -135,8 +135,8 @@ def test_wide_networks_trained_by_gradient_descent():
             limit = y + np.linalg.matrix_power(np.eye(5) - rate / 5 * theta, steps) @ (first - y)
             flow = descent(theta, y, [steps], learning_rate=rate, initial=first).outputs[0]
             assert np.abs(flow - limit).max() < 0.02 * np.abs(first - y).max()
-            found.append(math.log(np.linalg.norm(last - limit)))
-        logs.append(np.array(found))
+            distances.append(math.log(np.linalg.norm(last - limit)))
+        logs.append(np.array(distances))
     span = math.log(8)
     slope = (logs[1].mean() - logs[0].mean()) / span
     error = math.sqrt((logs[0].var(ddof=1) + logs[1].var(ddof=1)) / 30) / span
@@ -144,23 +144,75 @@ def test_wide_networks_trained_by_gradient_descent():
     assert error < 0.08
 
 
-@pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({"times": [1.0, 0.5]}, ArgumentError),
-        ({"times": [-1.0]}, ArgumentError),
-        ({"times": 1.0}, ArgumentError),
-        ({"learning_rate": 0.0}, ArgumentError),
-        ({"loss": "hinge"}, UnknownNameError),
-        ({"y": [1.0, 2.0], "loss": "cross-entropy"}, ArgumentError),
-        ({"y": [[1.0, 1.0], [0.0, 1.0]], "loss": "cross-entropy"}, ArgumentError),
-        ({"initial": np.ones(3)}, ArgumentError),
-        ({"initial": "0"}, ArgumentTypeError),
-        ({"test_initial": np.ones(3)}, ArgumentError),
-        ({"test_kernel": np.ones((3, 3))}, ArgumentError),
-        ({"test_kernel": np.ones((3, 2)), "test_initial": np.ones(2)}, ArgumentError),
-    ],
-)
-def test_bad_input_raises(options, kind):
-    with pytest.raises(kind):
-        descent(**{"kernel": np.eye(2), "y": [0.0, 1.0], "times": [1.0], **options})
+N, M = 4, 3
+TIMES = [0.0, 0.4, 5.0]
+
+
+def matrices(seed):
+    factor = np.random.default_rng(seed).standard_normal((N + M, 9))
+    return factor @ factor.T
+
+
+def training_map(tangent, time):
+    """Return the matrix that maps initial outputs to trained ones, and the effect of labels.
+
+    Both are columns of `descent` for unit vectors.
+    """
+    options = {"learning_rate": 0.3, "test_kernel": tangent[N:, :N]}
+
+    def trained(y, start):
+        start = {"initial": start[:N], "test_initial": start[N:]}
+        run = descent(tangent[:N, :N], y, [time], **start, **options)
+        return np.concatenate([run.outputs[0], run.test[0]])
+
+    joint = [trained(np.zeros(N), unit) for unit in np.eye(N + M)]
+    effect = [trained(unit, np.zeros(N + M)) for unit in np.eye(N)]
+    return np.transpose(joint), np.transpose(effect)
+
+
+@pytest.mark.parametrize("outputs", [(), (2,)])
+def test_mean_and_covariance_by_linearity(outputs):
+    tangent, prior = matrices(0), matrices(1)
+    y = np.random.default_rng(2).standard_normal((N, *outputs))
+    train = posterior(tangent[:N, :N], prior[:N, :N], y, TIMES, learning_rate=0.3)
+    test = posterior(
+        tangent[:N, :N], prior[:N, :N], y, TIMES, learning_rate=0.3, test_tangent=tangent[N:, :N],
+        test_prior=prior[N:, :N], test_covariance=prior[N:, N:],
+    )  # fmt: skip
+    for k, time in enumerate(TIMES):
+        joint, effect = training_map(tangent, time)
+        covariance = joint @ prior @ joint.T
+        mean = np.tensordot(effect, y, 1)
+        assert train.mean[k] == pytest.approx(mean[:N], abs=1e-10)
+        assert test.mean[k] == pytest.approx(mean[N:], abs=1e-10)
+        assert train.covariance[k] == pytest.approx(covariance[:N, :N], abs=1e-10)
+        assert test.covariance[k] == pytest.approx(covariance[N:, N:], abs=1e-10)
+
+
+def test_training_the_last_layer_conditions_the_gaussian_process():
+    prior, y = matrices(3), np.arange(float(N))
+    K, across, tests = prior[:N, :N], prior[N:, :N], prior[N:, N:]
+    law = posterior(K, K, y, [1e7], test_tangent=across, test_prior=across, test_covariance=tests)
+    assert law.mean[0] == pytest.approx(across @ np.linalg.solve(K, y), rel=1e-8)
+    expected = tests - across @ np.linalg.solve(K, across.T)
+    assert law.covariance[0] == pytest.approx(expected, abs=1e-8)
+
+
+def test_alignment_by_definition():
+    G, y = kernels(6, 0)[0], np.arange(6.0)
+    aligned = alignment(G, y)
+    assert (np.diff(aligned.eigenvalues) <= 0).all()
+    assert aligned.squares.sum() == pytest.approx(y @ y)
+    # yᵀ G^k y = Σ λ^k (yᵀv)²
+    for k in (1, 2, 3):
+        moment = y @ np.linalg.matrix_power(G, k) @ y
+        assert aligned.eigenvalues**k @ aligned.squares == pytest.approx(moment)
+    columns = alignment(G, np.stack([y, 2 * y], axis=1))
+    assert columns.squares == pytest.approx(
+        np.stack([aligned.squares, 4 * aligned.squares], axis=1)
+    )
+
+
+def test_complexity_by_definition():
+    G, y = kernels(6, 0)[0], np.arange(6.0)
+    assert complexity(G, y) == pytest.approx(np.sqrt(2 * y @ np.linalg.solve(G, y) / 6))
