@@ -566,6 +566,20 @@ RUNS = {
 }  # fmt: skip
 
 
+class _First(random.Random):
+    """Chooses the first of several valid arguments."""
+
+    def choice(self, allowed):
+        return allowed[0]
+
+
+def valid_call(name):
+    """Return a function and valid arguments, without a timeout: the first call compiles."""
+    _, function, makers = (FUNCTIONS | RUNS)[name]
+    arguments = {argument: make(_First(0)) for argument, make in makers.items()}
+    return function, {name: valid for name, valid in arguments.items() if name != "timeout"}
+
+
 def _call(table, rng, folder, shown):
     name = rng.choices(list(table), [weight for weight, _, _ in table.values()])[0]
     _, function, makers = table[name]

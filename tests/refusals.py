@@ -4,7 +4,6 @@
 """
 
 import math
-import random
 import re
 import threading
 
@@ -55,21 +54,9 @@ def _pattern(value):
     return re.escape(repr(value)) if isinstance(value, str | int | float) else ""
 
 
-class _First(random.Random):
-    """Chooses the first of several valid arguments."""
-
-    def choice(self, allowed):
-        return allowed[0]
-
-
 def call(name, changes):
     """Call a function with valid arguments, except for the changes."""
-    if name in OTHERS:
-        function, valid = OTHERS[name]
-    else:
-        _, function, makers = (fuzzing.FUNCTIONS | fuzzing.RUNS)[name]
-        valid = {argument: make(_First(0)) for argument, make in makers.items()}
-        valid.pop("timeout", None)  # the first call compiles
+    function, valid = OTHERS[name] if name in OTHERS else fuzzing.valid_call(name)
     return function(**valid | changes)
 
 
