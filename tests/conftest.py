@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tracing import LIST, Tracing, compilation_without_a_tracer, listed
+from tracing import Tracing, compilation_without_a_tracer
 
 # Numba reads this variable when it is imported: GPU kernels then run in its simulator.  Other tests
 # do not depend on it.  Set NUMBA_ENABLE_CUDASIM=0 to run the kernels on a GPU.
@@ -24,7 +24,7 @@ settings.load_profile("bnmc-fuzz" if os.environ.get("BNMC_FUZZ") == "1" else "bn
 
 def pytest_configure(config):
     """Switch coverage off where it only costs time."""
-    config.pluginmanager.register(Tracing(listed(LIST.read_text())), "tracing")
+    config.pluginmanager.register(Tracing(), "tracing")
 
 
 @pytest.hookimpl(wrapper=True)

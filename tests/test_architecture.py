@@ -60,7 +60,7 @@ CROSS_CUTTING = {
     "test_docs.py": "runs the code of the documentation",
     "test_downstream.py": "builds and installs the package",
     "test_faults.py": "tests the tool that puts faults into the package",
-    "test_tracing.py": "tests the list of tests that run without coverage",
+    "test_tracing.py": "tests when coverage is switched off",
     "test_fuzz.py": "calls public functions and commands at random",
     "test_memory.py": "measures the memory of functions of several packages",
     "test_pages.py": "compares tables and pictures of the documentation with the package",

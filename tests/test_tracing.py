@@ -1,104 +1,89 @@
-"""Coverage leaves out only tests whose lines others reach, and its list names tests that exist."""
+"""Coverage is off where it only costs time."""
 
-import ast
 import sys
-from functools import cache
+import threading
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import tracing
-from tracing import LIST, Tracing, listed, others_reach
+from tracing import Tracing
 
 ROOT = Path(__file__).parents[1]
 
 
-def missing(names, root):
-    """Return those of the names whose file has no such test, nor such an example."""
-
-    @cache
-    def defined(file):
-        tree = ast.parse((root / file).read_text())
-        return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-
-    found = []
-    for name in names:
-        file, _, test = name.partition("[")[0].partition("::")
-        absent = not (root / file).is_file()
-        if absent or (file.startswith("tests/") and test.rpartition("::")[2] not in defined(file)):
-            found.append(name)
-    return found
-
-
-def test_listed_tests_exist_and_others_are_found(tmp_path):
-    assert missing(sorted(listed(LIST.read_text())), ROOT) == []
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/test_one.py").write_text("def test_a(x):\n    pass\n")
-    names = ["tests/test_one.py::test_a[3]", "tests/test_one.py::test_b", "tests/test_two.py::test"]
-    assert missing(names, tmp_path) == names[1:]
-
-
-def test_a_test_is_left_out_only_if_others_reach_its_lines():
-    lines = {"slow": {1, 2}, "alone": {2, 9}, "fast": {1}, "twin": {3}, "other": {3}}
-    seconds = {"slow": 5.0, "alone": 4.0, "fast": 0.01, "twin": 2.0, "other": 1.0}
-    # Of twins the faster one counts; a fast test is not worth leaving out.
-    assert others_reach(lines, seconds) == ["slow", "twin"]
-    assert others_reach({**lines, "other": {4}}, seconds) == ["slow"]
-    assert others_reach(lines, dict.fromkeys(lines, 0.1)) == []
-
-
-def test_a_name_stands_for_all_cases_unless_one_must_remain():
-    lines = {"a[1]": {1}, "a[2]": {1}, "b[1]": {1}, "b[2]": {1, 2}, "c": {1}}
-    seconds = {"a[1]": 0.2, "a[2]": 0.2, "b[1]": 3.0, "b[2]": 3.0, "c": 0.1}
-    assert others_reach(lines, seconds) == ["a", "b[1]"]
-    assert listed("# a\n\n a \nb[2]\n") == {"a", "b[2]"}
-
-
-def item(nodeid, *marks):
-    return SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: name in marks or None)
-
-
-def test_what_coverage_counts(monkeypatch):
-    monkeypatch.delenv("BNMC_TEST_SECONDS", raising=False)
-    items = [
-        *(item(f"tests/chain/test_a.py::test_b[{case}]") for case in range(5)),
-        *(item(f"tests/cli/test_a.py::test_b[{case}]") for case in range(5)),
-        item("tests/cli/test_c.py::test_c"),
-        item("tests/cli/test_c.py::test_d", "untraced"),
-    ]
-    names = {"tests/cli/test_a.py::test_b[1]", "tests/cli/test_c.py::test_c"}
-    plugin = Tracing(names)
-    counted = [1, 1, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0]
-    assert [plugin.traces(one) for one in items] == [bool(one) for one in counted]
-    monkeypatch.setenv("BNMC_TEST_SECONDS", "file")
-    plugin = Tracing(names)
-    assert all(plugin.traces(one) for one in items)
-
-
-def test_a_listed_test_runs_without_a_tracer(monkeypatch):
-    monkeypatch.delenv("BNMC_TEST_SECONDS", raising=False)
-
-    def tracer(frame, event, argument):
-        return None
-
-    seen = []
-    before = sys.gettrace()
-    for name in ("a", "b"):
-        hook = Tracing({"a"}).pytest_runtest_call(item(name))
-        sys.settrace(tracer)
-        try:
-            next(hook)
-            seen.append(sys.gettrace())
-            with pytest.raises(StopIteration):
-                hook.send(None)
-            seen.append(sys.gettrace())
-        finally:
-            sys.settrace(before)
-    assert seen == [None, tracer, tracer, tracer]
-
-
 def tracer(frame, event, argument):
     return None
+
+
+def tracers_in(context, action=lambda: None):
+    """Return the tracers within a context, after an action, and behind it."""
+    before = sys.gettrace(), threading.gettrace()
+    sys.settrace(tracer)
+    threading.settrace(tracer)
+    try:
+        with context:
+            action()
+            during = sys.gettrace(), threading.gettrace()
+        return during, (sys.gettrace(), threading.gettrace())
+    finally:
+        sys.settrace(before[0])
+        threading.settrace(before[1])
+
+
+ON, OFF = (tracer, tracer), (None, None)
+
+
+def spend(seconds):
+    """Spend processor time, with a compilation at the end, which restores the tracer."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    sys.settrace(tracer)
+
+
+def pause():
+    end = time.process_time() + 3 * tracing.STEP
+    while time.process_time() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "marks", "counted"),
+    [
+        ("tests/chain/test_a.py::test_b", (), 3),
+        ("tests/cli/test_a.py::test_b", (), 5),
+        ("tests/cli/test_a.py::test_b", ("untraced",), 0),
+    ],
+)
+def test_what_coverage_counts(nodeid, marks, counted, monkeypatch):
+    monkeypatch.delenv("BNMC_TEST_SECONDS", raising=False)
+    items = [
+        SimpleNamespace(
+            nodeid=f"{nodeid}[{case}]", get_closest_marker=lambda name: name in marks or None
+        )
+        for case in range(5)
+    ]
+    plugin = Tracing()
+    assert [tracers_in(plugin.around(item)) for item in items] == [
+        (ON if case < counted else OFF, ON) for case in range(5)
+    ]
+    monkeypatch.setenv("BNMC_TEST_SECONDS", "file")
+    plugin = Tracing()
+    assert all(tracers_in(plugin.around(item)) == (ON, ON) for item in items)
+
+
+def test_coverage_ends_some_time_after_a_test_begins():
+    def work():
+        spend(0.1)
+        pause()
+
+    assert tracers_in(tracing.switched_off(0.05), work) == (OFF, ON)
+    assert tracers_in(tracing.switched_off(50.0), work) == (ON, ON)
+    # Nothing remains that would stop the tracers of later tests.
+    assert tracers_in(nullcontext(), pause) == (ON, ON)
 
 
 def tracers_of(around, wanted):
@@ -127,8 +112,8 @@ def tracers_of(around, wanted):
 )
 def test_the_process_that_only_hands_out_tests_runs_without_a_tracer(hook, parts, is_traced):
     session = SimpleNamespace(config=SimpleNamespace(**parts))
-    found = tracers_of(getattr(Tracing(()), hook)(session), tracer)
-    assert found == (tracer if is_traced else None, tracer)
+    tracers = tracers_of(getattr(Tracing(), hook)(session), tracer)
+    assert tracers == (tracer if is_traced else None, tracer)
 
 
 @pytest.mark.parametrize("is_traced", [True, False])
@@ -142,22 +127,9 @@ def test_tests_are_collected_without_a_tracer_after_all_modules_are_imported(
 
     monkeypatch.setattr(tracing, "import_module", import_module)
     wanted = tracer if is_traced else None
-    assert tracers_of(Tracing(()).pytest_collection(), wanted) == (None, wanted)
+    assert tracers_of(Tracing().pytest_collection(), wanted) == (None, wanted)
     # Without coverage nothing is imported that no test asks for.
     modules = (ROOT / "src" / "bnmc").rglob("*.py")
     every = {".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in modules}
     every = {name.removesuffix(".__init__") for name in every} - {"bnmc", "bnmc.__main__"}
     assert imported == (dict.fromkeys(every, tracer) if is_traced else {})
-
-
-def test_the_list_is_written_from_what_tests_execute(monkeypatch, tmp_path, capsys):
-    of_line = {"one.py": {1: ["x[1]", "x[2]", "y"], 2: ["y"]}}
-    seconds = {"x[1]": 2.0, "x[2]": 1.0, "y": 3.0, "z": 4.0}
-    learned = SimpleNamespace(of_line=of_line, seconds=seconds)
-    import mutants
-
-    monkeypatch.setattr(mutants, "learn", lambda where, folder: learned)
-    monkeypatch.setattr(tracing, "LIST", tmp_path / "list.txt")
-    tracing.main(tmp_path)
-    assert (tmp_path / "list.txt").read_text() == tracing.HEAD + "x\nz\n"
-    assert capsys.readouterr().out == "2 tests run without coverage: 7 s of 10 s\n"

@@ -1,33 +1,27 @@
-"""Which tests run under coverage: those that reach lines that no other traced test reaches.
+"""Coverage where it costs little: it makes Python code slower by a factor of two to five.
 
-Coverage makes Python code slower by a factor of two to five, and most lines are reached by many
-tests.  `untraced.txt` lists tests that run without coverage, because others reach all their lines.
-If those others change, coverage is underestimated, and the list should be written again::
-
-    .venv/bin/python tests/tracing.py FOLDER
-
-This runs all tests under coverage (an hour), and keeps in the folder which lines each one executes.
+A test is traced for its first `SECONDS` of processor time.  What it runs later are mostly the same
+lines again, in further layers, chains and draws.  Tests marked `untraced` run without coverage.
 """
 
 from __future__ import annotations
 
 import os
 import pkgutil
+import signal
 import sys
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-__all__ = ["LIST", "Tracing", "compilation_without_a_tracer", "listed", "others_reach"]
-
-LIST = Path(__file__).with_name("untraced.txt")
+#: Processor time of a test under coverage, in seconds, and of the later steps of its clock.
+SECONDS, STEP = 0.3, 0.05
 
 #: How many cases of a parametrized test count for coverage, in folders where further ones run the
 #: same lines.  In others some cases run kernels as plain Python, or other kernels.
@@ -37,29 +31,32 @@ ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matri
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
-#: Tests that take fewer seconds, all cases together, and single cases: not worth a line.
-LEAST_SECONDS, LEAST_OF_CASE = 0.15, 0.15
-
-HEAD = """\
-# Tests that run without coverage, because others reach the same lines: see tracing.py.
-"""
-
-
-def listed(text: str) -> frozenset[str]:
-    """Return the names in the text of a list: of tests, and of single cases."""
-    lines = (line.strip() for line in text.splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
 
 @contextmanager
-def switched_off() -> Iterator[None]:
-    """Switch coverage off, in this thread and in those that start meanwhile."""
+def switched_off(after: float = 0.0) -> Iterator[None]:
+    """Switch coverage off, in this thread and in those that start meanwhile.
+
+    This may be after some seconds of processor time, and then again and again: the end of a
+    compilation switches coverage on.
+    """
+    if sys.gettrace() is None:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        sys.settrace(None)
+        threading.settrace(None)
+
     tracers = sys.gettrace(), threading.gettrace()
-    sys.settrace(None)
-    threading.settrace(None)
+    handler = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, after, STEP)
+    if not after:
+        stop()
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, handler)
         sys.settrace(tracers[0])
         threading.settrace(tracers[1])
 
@@ -115,29 +112,25 @@ def import_package() -> None:
 class Tracing:
     """A pytest plugin that switches coverage off where it only costs time.
 
-    This is in the process that hands tests to workers, while tests are collected, in listed tests,
-    in tests marked `untraced`, and in the folders `ALIKE` in all but the first cases of
-    parametrized tests.  If mutants.py asks what the tests execute, coverage traces all tests.
+    This is in the process that hands tests to workers, while tests are collected, after the first
+    `SECONDS` of a test, in tests marked `untraced`, and in the folders `ALIKE` in all but the first
+    cases of parametrized tests.  If mutants.py asks what the tests execute, all of it is traced.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self.names = names
+    def __init__(self) -> None:
         self.cases: Counter[str] = Counter()
         self.everything = "BNMC_TEST_SECONDS" in os.environ
 
-    def traces(self, item: pytest.Item) -> bool:
-        """Whether coverage counts this test, whose turn it is."""
+    def around(self, item: pytest.Item) -> AbstractContextManager[None]:
+        """Return what a test, whose turn it is, runs in."""
         test = item.nodeid.partition("[")[0]
         self.cases[test] += 1
         if self.everything:
-            return True
+            return nullcontext()
         repeats = test.startswith(tuple(f"tests/{name}/" for name in ALIKE))
-        return not (
-            test in self.names
-            or item.nodeid in self.names
-            or item.get_closest_marker("untraced")
-            or (repeats and self.cases[test] > TRACED_CASES)
-        )
+        if item.get_closest_marker("untraced") or (repeats and self.cases[test] > TRACED_CASES):
+            return switched_off()
+        return switched_off(SECONDS)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
@@ -167,66 +160,5 @@ class Tracing:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Run a test; its fixtures, which other tests may share, are always traced."""
-        if self.traces(item):
+        with self.around(item):
             return (yield)
-        with switched_off():
-            return (yield)
-
-
-def others_reach(
-    lines: Mapping[str, Collection[object]], seconds: Mapping[str, float]
-) -> list[str]:
-    """Return names all of whose lines the remaining names reach, in alphabetical order.
-
-    Names are those of tests.  Where some cases of a parametrized test must remain, they are those
-    of the other cases.
-
-    Parameters
-    ----------
-    lines : mapping
-        By name of a case, the lines that it executes.
-    seconds : mapping
-        By name of a case, its time.
-    """
-    tests = defaultdict(list)
-    for name in lines:
-        tests[name.partition("[")[0]].append(name)
-    reached = Counter(line for own in lines.values() for line in own)
-    found = []
-    cases = {name: [name] for name in lines}
-    for parts, least in ((tests, LEAST_SECONDS), (cases, LEAST_OF_CASE)):
-        times = {name: sum(seconds.get(case, 0.0) for case in parts[name]) for name in parts}
-        for name in sorted(parts, key=lambda name: (-times[name], name)):
-            if times[name] < least or name.partition("[")[0] in found:
-                continue
-            own = Counter(line for case in parts[name] for line in lines[case])
-            if all(reached[line] > count for line, count in own.items()):
-                reached.subtract(own)
-                found.append(name)
-    return sorted(found)
-
-
-def main(folder: Path) -> None:
-    """Write the list from what `mutants.learn` kept in a folder."""
-    import mutants
-
-    learned = mutants.learn(["-m", "not slow"], folder)
-    # Some execute no line of the package, or only in other processes.
-    tests: dict[str, set[tuple[str, int]]] = {name: set() for name in learned.seconds}
-    for path, lines in learned.of_line.items():
-        for line, names in lines.items():
-            for name in names:
-                tests.setdefault(name, set()).add((path, line))
-    found = others_reach(tests, learned.seconds)
-    LIST.write_text(HEAD + "".join(f"{name}\n" for name in found))
-    saved = sum(
-        seconds
-        for name, seconds in learned.seconds.items()
-        if name in found or name.partition("[")[0] in found
-    )
-    total = sum(learned.seconds.values())
-    print(f"{len(found)} tests run without coverage: {saved:.0f} s of {total:.0f} s")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
