@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -92,17 +93,24 @@ def command(
     Returns
     -------
     callable
-        Decorator of a function. A parameter with a type of Typer is an option of this command. Any
-        other one is the shared option of its name; a default replaces that of `OPTIONS`.
+        Decorator of a function. A parameter that its docstring describes, or with a type of Typer,
+        is an option of this command. Any other one is the shared option of its name; a default
+        replaces that of `OPTIONS`. In the docstring, the word for the value and a short name may
+        follow the name of the parameter, as in ``output : FILE, -o``; ``eval_`` is ``--eval``.
     """
     further = ("plot", "as_json", "force") if plot else ("as_json", "force")
 
     def decorate(function: Callable[..., Report]) -> Callable[..., None]:
         taken = inspect.signature(function, eval_str=True).parameters
+        text, described = _described(function.__doc__ or "")
         options: dict[str, inspect.Parameter] = {}
         for name, parameter in taken.items():
             if name == "chain":
                 options |= {part: _shared(part, defaults.get(part)) for part in chain}
+            elif name in described:
+                kind = inspect.Parameter.KEYWORD_ONLY
+                annotation: Any = Annotated[parameter.annotation, described[name]]
+                options[name] = parameter.replace(kind=kind, annotation=annotation)
             elif hasattr(parameter.annotation, "__metadata__"):
                 options[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             else:
@@ -127,7 +135,7 @@ def command(
             _publish(report, seed, values["as_json"], values.get("plot"))
             raise typer.Exit(report.status)
 
-        run.__doc__ = function.__doc__
+        run.__doc__ = text
         run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
         run.__annotations__ = {name: option.annotation for name, option in options.items()}
         return run
@@ -163,6 +171,23 @@ def table_of(
     """
     texts = {name: name.replace("_", " ") for name in facts} | dict(names or {})
     return Table([head, "value"], [[texts[name], _text(value)] for name, value in facts.items()])
+
+
+def _described(docstring: str) -> tuple[str, dict[str, Any]]:
+    """Return the help of a command, and the options in the section "Parameters" of its docstring.
+
+    The options are those of Typer, by the name of the parameter.
+    """
+    text, _, section = inspect.cleandoc(docstring).partition("\n\nParameters\n----------\n")
+    options = {}
+    for entry in re.findall(r"^\S.*(?:\n .*)*", section, re.MULTILINE):
+        head, *lines = entry.splitlines()
+        name, _, words = head.partition(" : ")
+        names = ["--" + name.rstrip("_").replace("_", "-"), *re.findall(r"-\w", words)]
+        metavar = words.partition(", ")[0] or None
+        help_ = " ".join(line.strip() for line in lines)
+        options[name] = typer.Option(*names, help=help_, metavar=metavar)
+    return text, options
 
 
 def _shared(name: str, default: Any = None) -> inspect.Parameter:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bnmc.cli.command import Report, command, finished
 
@@ -13,23 +11,10 @@ from bnmc.cli.command import Report, command, finished
 @command("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
 def backprop(
     chain: Any,
-    depth: Annotated[int, typer.Option(help="Number of layers.")] = 50,
-    chains: Annotated[int, typer.Option(help="Number of independent networks.")] = 64,
-    loss: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="gaussian (a gradient with independent normal entries at the last layer), "
-            "cross-entropy or squared (of a Gaussian readout).",
-        ),
-    ] = "gaussian",
-    classes: Annotated[
-        int | None,
-        typer.Option(
-            help="Outputs of the readout; sample i has the class i modulo this number. Default: 10 "
-            "with cross-entropy and squared."
-        ),
-    ] = None,
+    depth: int = 50,
+    chains: int = 64,
+    loss: str = "gaussian",
+    classes: int | None = None,
     *,
     seed: int | None,
     sampler: str,
@@ -53,6 +38,19 @@ def backprop(
     Example: bnmc backprop --activation tanh --depth 100 --plot gradients.png
 
     Example: bnmc backprop --loss cross-entropy --classes 2 --width 500 --seed 0 --json
+
+    Parameters
+    ----------
+    depth
+        Number of layers.
+    chains
+        Number of independent networks.
+    loss : NAME
+        gaussian (a gradient with independent normal entries at the last layer),
+        cross-entropy or squared (of a Gaussian readout).
+    classes
+        Outputs of the readout; sample i has the class i modulo this number. Default: 10
+        with cross-entropy and squared.
     """
     from bnmc._support.arguments import integer
     from bnmc.gradients import backpropagate

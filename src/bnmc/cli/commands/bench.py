@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
@@ -13,9 +11,7 @@ from bnmc.cli.command import Report, command
 @command("width", "batch", "activation")
 def bench(
     chain: Any,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds per measurement (16 measurements).")
-    ] = 0.5,
+    seconds: float = 0.5,
     *,
     threads: int | None,
     progress: bool,
@@ -25,6 +21,11 @@ def bench(
     The reference is NumPy, which draws the weight matrix of each layer and multiplies.
 
     Example: bnmc bench --width 4000 --batch 10
+
+    Parameters
+    ----------
+    seconds
+        Seconds per measurement (16 measurements).
     """
     from bnmc._kernels.processor import host_cpu
     from bnmc.cli.speed import layer_speeds

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bnmc.cli.command import Report, command
 from bnmc.cli.forecast import Progress, announced, forecast
@@ -18,27 +16,11 @@ def certify(
     seed: int,
     threads: int | None,
     hours: float,
-    depth: Annotated[int, typer.Option(help="Last layer of the bound.")] = 60,
-    replicates: Annotated[int, typer.Option(help="Number of pairs of coupled chains.")] = 1000,
-    lag: Annotated[
-        int | None,
-        typer.Option(
-            help="Lag in layers between the chains of a pair. Default: chosen by a pilot run."
-        ),
-    ] = None,
-    horizon: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of layers over which intervals hold without assumption. Default: 2 lags."
-        ),
-    ] = None,
-    tail_probability: Annotated[
-        float | None,
-        typer.Option(
-            help="Your upper bound of the probability that a pair meets after the horizon. 0 "
-            "extends the bound to the stationary law. Default: none."
-        ),
-    ] = None,
+    depth: int = 60,
+    replicates: int = 1000,
+    lag: int | None = None,
+    horizon: int | None = None,
+    tail_probability: float | None = None,
     progress: Progress = True,
 ) -> Report:
     """Bound the distance of each layer from the stationary law.
@@ -53,6 +35,20 @@ def certify(
     Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
 
     Example: bnmc certify --norm layer --order activation-norm --batch 5
+
+    Parameters
+    ----------
+    depth
+        Last layer of the bound.
+    replicates
+        Number of pairs of coupled chains.
+    lag
+        Lag in layers between the chains of a pair. Default: chosen by a pilot run.
+    horizon
+        Number of layers over which intervals hold without assumption. Default: 2 lags.
+    tail_probability
+        Your upper bound of the probability that a pair meets after the horizon. 0 extends
+        the bound to the stationary law. Default: none.
     """
     from bnmc.mixing import tv_bound
 

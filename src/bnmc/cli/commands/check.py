@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bnmc.cli.command import Report, command
 from bnmc.cli.statuses import FAILED, OK
@@ -18,24 +16,25 @@ def check(
     chain: Any,
     seed: int,
     progress: bool,
-    samples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Pre-normalization states of another program: a .npy file of shape (samples, "
-            "width, batch). Default: samples that bnmc draws.",
-        ),
-    ] = None,
-    size: Annotated[int, typer.Option(help="Number of samples that bnmc draws.")] = 1000,
-    alpha: Annotated[
-        float, typer.Option(help="Probability that a true claim fails, over all claims together.")
-    ] = 1e-3,
+    samples: Path | None = None,
+    size: int = 1000,
+    alpha: float = 1e-3,
 ) -> Report:
     """Test the claims about the stationary law, one by one.
 
     If a claim fails, the exit status is 4.
 
     Example: bnmc check --width 200 --batch 4 --activation tanh --samples states.npy
+
+    Parameters
+    ----------
+    samples : FILE
+        Pre-normalization states of another program: a .npy file of shape (samples, width,
+        batch). Default: samples that bnmc draws.
+    size
+        Number of samples that bnmc draws.
+    alpha
+        Probability that a true claim fails, over all claims together.
     """
     from bnmc.cli.inputs import read_states
     from bnmc.invariant import check as check_claims

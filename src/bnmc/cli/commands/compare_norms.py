@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from bnmc.cli.command import Report, command
 from bnmc.cli.commands.figure import report_of
 
@@ -15,17 +11,9 @@ def compare_norms(
     activation: str,
     width: int = 400,
     batch: int = 8,
-    depth: Annotated[int, typer.Option(help="Number of layers, at least 4.")] = 30,
-    chains: Annotated[int, typer.Option(help="Number of networks per norm, at least 2.")] = 8,
-    norm: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Normalization as in bnmc simulate; repeat the option for several. Default: "
-            "batch, layer, rms, group(8) and none.",
-            show_default=False,
-        ),
-    ] = None,
+    depth: int = 30,
+    chains: int = 8,
+    norm: list[str] | None = None,
     *,
     seed: int,
     threads: int | None,
@@ -40,6 +28,16 @@ def compare_norms(
     Example: bnmc compare-norms --activation tanh --depth 50 --plot norms.png
 
     Example: bnmc compare-norms --norm batch --norm layer --width 1000 --seed 0 --json
+
+    Parameters
+    ----------
+    depth
+        Number of layers, at least 4.
+    chains
+        Number of networks per norm, at least 2.
+    norm : NAME
+        Normalization as in bnmc simulate; repeat the option for several. Default: batch,
+        layer, rms, group(8) and none.
     """
     from bnmc._support.arguments import integer
     from bnmc.experiments.beyond import norms

@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 
 @command()
 def demo(
-    plot: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="File for the picture; an existing file is replaced."),
-    ] = Path("bnmc-demo.png"),
-    depth: Annotated[int, typer.Option(help="Number of layers of the comparison.")] = 1000,
-    chains: Annotated[
-        int,
-        typer.Option(help="Number of networks with normalization; five times as many have none."),
-    ] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
+    plot: Path = Path("bnmc-demo.png"),
+    depth: int = 1000,
+    chains: int = 200,
+    seed: int = 0,
     force: Annotated[bool, typer.Option(hidden=True)] = True,
     *,
     threads: int | None,
@@ -40,6 +34,17 @@ def demo(
     for linear networks of width 1000 with 5 orthogonal samples.
 
     Example: bnmc demo --depth 200 --plot digits.png
+
+    Parameters
+    ----------
+    plot : FILE
+        File for the picture; an existing file is replaced.
+    depth
+        Number of layers of the comparison.
+    chains
+        Number of networks with normalization; five times as many have none.
+    seed
+        Seed of the random numbers.
     """
     from bnmc._support.arguments import integer
     from bnmc._support.workers import thread_count

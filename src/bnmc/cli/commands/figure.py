@@ -76,34 +76,11 @@ def figure(
             autocompletion=_names,
         ),
     ] = None,
-    show_names: Annotated[
-        bool, typer.Option("--list", help="Print the names of the figures, with descriptions.")
-    ] = False,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Use the sizes of the paper (minutes to days) instead of small ones (seconds).",
-        ),
-    ] = False,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="SIZE=VALUE",
-            help="Size that differs, for example width=500 or activations=relu,tanh. May be "
-            "repeated. bnmc figure NAME --help lists the sizes of a figure.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random numbers.")] = 0,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder with training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary "
-            "version), for figures that train networks. Default: digits that bnmc includes.",
-        ),
-    ] = None,
+    list_: bool = False,
+    full: bool = False,
+    set_: list[str] | None = None,
+    seed: int = 0,
+    data: Path | None = None,
     *,
     store: Path | None,
     threads: int | None,
@@ -124,19 +101,34 @@ def figure(
     Example: bnmc figure rates --full --store rates.parts --progress
 
     Example: bnmc figure rank-collapse-1 --data fashion --full --store parts
+
+    Parameters
+    ----------
+    list_
+        Print the names of the figures, with descriptions.
+    full
+        Use the sizes of the paper (minutes to days) instead of small ones (seconds).
+    set_ : SIZE=VALUE
+        Size that differs, for example width=500 or activations=relu,tanh. May be repeated.
+        bnmc figure NAME --help lists the sizes of a figure.
+    seed
+        Seed of the random numbers.
+    data : FOLDER
+        Folder with training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary
+        version), for figures that train networks. Default: digits that bnmc includes.
     """
     import bnmc.experiments as experiments
     from bnmc.errors import ArgumentError
     from bnmc.experiments.registry import sizes_of
     from bnmc.experiments.sizes import parsed
 
-    if show_names:
+    if list_:
         if name is not None:
             raise ArgumentError("name", name, "nothing, with --list")
         return Report(dict(_names("")), [_list()], repeat=None)
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
-    sizes = parsed(type(sizes_of(name)[0]), changes) if changes else {}
+    sizes = parsed(type(sizes_of(name)[0]), set_) if set_ else {}
     begun = time.perf_counter()
     try:
         result = experiments.run(

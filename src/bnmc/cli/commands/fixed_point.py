@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
-
-import typer
 
 from bnmc.cli.command import Report, command, table_of
 
@@ -16,19 +13,19 @@ def fixed_point(
     activation: str,
     norm: str,
     gain: float | None,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of neurons per layer, for the predicted distance at finite width. "
-            "Default: no prediction."
-        ),
-    ] = None,
+    width: int | None = None,
 ) -> Report:
     """Compute the fixed point at infinite width.
 
     The table shows the Gram matrix of the fixed point, its rates and its stability.
 
     Example: bnmc fixed-point --activation tanh --batch 64 --width 1000
+
+    Parameters
+    ----------
+    width
+        Number of neurons per layer, for the predicted distance at finite width. Default: no
+        prediction.
     """
     from bnmc.chain.chain import Chain
     from bnmc.mean_field.field import MeanField

@@ -24,42 +24,13 @@ def inspect(
             help="Module, and the name of a model in it or of a function that returns one.",
         ),
     ],
-    batch: Annotated[
-        Path,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="Batch in a .npy or .npz file, with samples on the first axis.",
-        ),
-    ],
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Labels in a .npy or .npz file, one per sample."),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Loss: cross-entropy or squared. Default: cross-entropy of integer labels, "
-            "squared of others.",
-        ),
-    ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Names of modules to measure, separated by commas. Default: its blocks.",
-        ),
-    ] = None,
-    networks: Annotated[
-        int, typer.Option(help="Number of networks, each with new random parameters.")
-    ] = 1,
-    view: Annotated[
-        str, typer.Option(metavar="NAME", help="Rows of the representation: sample or position.")
-    ] = "sample",
-    evaluate: Annotated[
-        bool, typer.Option("--eval", help="Evaluation mode: normalization by running statistics.")
-    ] = False,
+    input_: Path,
+    labels: Path | None = None,
+    loss: str | None = None,
+    layers: str | None = None,
+    networks: int = 1,
+    view: str = "sample",
+    eval_: bool = False,
     *,
     seed: int,
 ) -> Report:
@@ -70,6 +41,24 @@ def inspect(
     the mode in which the factory returns it.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
+
+    Parameters
+    ----------
+    input_ : FILE
+        Batch in a .npy or .npz file, with samples on the first axis.
+    labels : FILE
+        Labels in a .npy or .npz file, one per sample.
+    loss : NAME
+        Loss: cross-entropy or squared. Default: cross-entropy of integer labels, squared of
+        others.
+    layers : NAMES
+        Names of modules to measure, separated by commas. Default: its blocks.
+    networks
+        Number of networks, each with new random parameters.
+    view : NAME
+        Rows of the representation: sample or position.
+    eval_
+        Evaluation mode: normalization by running statistics.
     """
     from bnmc._support.extras import import_extra
     from bnmc.cli.inputs import read_states
@@ -77,10 +66,10 @@ def inspect(
     from bnmc.torch.representations import layout
 
     torch: Any = import_extra("torch", "torch")
-    states = read_states(batch, "input")
+    states = read_states(input_, "input")
     targets = None if labels is None else read_states(labels, "labels")
     torch.manual_seed(seed)  # the import may draw a model
-    factory = _factory(model, evaluate)
+    factory = _factory(model, eval_)
     torch.manual_seed(seed)
     result = measure(
         factory, states, labels=targets, loss=loss, networks=networks, view=view,

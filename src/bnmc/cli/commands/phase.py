@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from bnmc.cli.command import Report, command, table_of
 
@@ -12,13 +10,9 @@ from bnmc.cli.command import Report, command, table_of
 @command()
 def phase(
     activation: str = "tanh",
-    weight_variance: Annotated[
-        float, typer.Option(help="Variance of a weight, times the number of inputs of a neuron.")
-    ] = 1.0,
+    weight_variance: float = 1.0,
     bias_variance: float = 0.0,
-    norm: Annotated[
-        str, typer.Option(metavar="NAME", help="Normalization: none, layer, rms or group.")
-    ] = "none",
+    norm: str = "none",
     *,
     order: str,
     skip: float,
@@ -29,6 +23,13 @@ def phase(
     and gradients, and the weight variance at the edge of chaos for this bias variance.
 
     Example: bnmc phase --activation tanh --weight-variance 1.5 --bias-variance .05
+
+    Parameters
+    ----------
+    weight_variance
+        Variance of a weight, times the number of inputs of a neuron.
+    norm : NAME
+        Normalization: none, layer, rms or group.
     """
     from bnmc.errors import ArgumentError
     from bnmc.mean_field import CorrelationMap, edge_of_chaos

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
-
-import typer
 
 from bnmc.cli.command import Report, command
 
@@ -14,13 +11,9 @@ from bnmc.cli.command import Report, command
 def regularity(
     activation: str = "linear",
     width: int = 32,
-    batch: Annotated[
-        int | None, typer.Option(help="Number of samples in the batch. Default: the width.")
-    ] = None,
-    gamma: Annotated[
-        float, typer.Option(help="Weight scale γ in x + γWx; inf removes the skip connection.")
-    ] = math.inf,
-    rtol: Annotated[float, typer.Option(help="Target relative standard error.")] = 0.01,
+    batch: int | None = None,
+    gamma: float = math.inf,
+    rtol: float = 0.01,
     *,
     seed: int,
     threads: int | None,
@@ -32,6 +25,15 @@ def regularity(
     Definition 3 of Daneshmand et al., arXiv 2003.01652.
 
     Example: bnmc regularity --width 64 --gamma 0.1
+
+    Parameters
+    ----------
+    batch
+        Number of samples in the batch. Default: the width.
+    gamma
+        Weight scale γ in x + γWx; inf removes the skip connection.
+    rtol
+        Target relative standard error.
     """
     from bnmc.chain.chain import Chain
     from bnmc.regularity import constant

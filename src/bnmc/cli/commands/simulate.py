@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from bnmc.cli.command import Report, command, finished
 
@@ -27,57 +25,16 @@ _MOST_BYTES = 1 << 28
 
 @command("width", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
 def simulate(
-    input_: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="FILE",
-            help="Inputs in a .npy, .npz or .csv file of features × samples. Default: handwritten "
-            "digits.",
-        ),
-    ] = None,
-    array: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the array in an .npz file.")
-    ] = None,
-    samples_first: Annotated[
-        bool, typer.Option("--samples-first", help="Read the file as samples × features.")
-    ] = False,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of samples, the first ones. Default: all samples of a file, or 10 digits."
-        ),
-    ] = None,
-    first_layer: Annotated[
-        bool,
-        typer.Option(
-            "--first-layer",
-            help="Multiply the input by a Gaussian matrix (width × features, variance 1/features) "
-            "even if its number of features equals the width. Digits, and inputs with another "
-            "number of features, are always multiplied by it.",
-        ),
-    ] = False,
-    chains: Annotated[int, typer.Option(help="Number of independent networks.")] = 64,
-    depth: Annotated[int, typer.Option(help="Number of layers.")] = 50,
-    every: Annotated[int, typer.Option(help="Number of layers between recorded layers.")] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File (.npz, .nc or .zarr) for all recorded layers, with their Gram matrices.",
-        ),
-    ] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Folder (.zarr) for finished parts. After an interruption, the same command "
-            "resumes.",
-        ),
-    ] = None,
+    input_: Path | None = None,
+    array: str | None = None,
+    samples_first: bool = False,
+    batch: int | None = None,
+    first_layer: bool = False,
+    chains: int = 64,
+    depth: int = 50,
+    every: int = 1,
+    output: Path | None = None,
+    store: Path | None = None,
     *,
     chain: Any,
     seed: int | None,
@@ -103,6 +60,32 @@ def simulate(
     Example: bnmc simulate --input batch.npy --width 500 --chains 256 --seed 0 --output run.npz
 
     Example: bnmc simulate --input batch.csv --samples-first --norm none --activation linear --json
+
+    Parameters
+    ----------
+    input_ : FILE, -i
+        Inputs in a .npy, .npz or .csv file of features × samples. Default: handwritten
+        digits.
+    array : NAME
+        Name of the array in an .npz file.
+    samples_first
+        Read the file as samples × features.
+    batch
+        Number of samples, the first ones. Default: all samples of a file, or 10 digits.
+    first_layer
+        Multiply the input by a Gaussian matrix (width × features, variance 1/features) even
+        if its number of features equals the width. Digits, and inputs with another number
+        of features, are always multiplied by it.
+    chains
+        Number of independent networks.
+    depth
+        Number of layers.
+    every
+        Number of layers between recorded layers.
+    output : FILE, -o
+        File (.npz, .nc or .zarr) for all recorded layers, with their Gram matrices.
+    store : FILE
+        Folder (.zarr) for finished parts. After an interruption, the same command resumes.
     """
     from bnmc._support.version import __version__
     from bnmc._support.workers import thread_count

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from bnmc.cli.command import Report, command
 
 
 @command(plot=True)
 def stability(
     norm: str,
-    activation: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Activation; repeat the option for several. Default: relu, tanh and silu.",
-        ),
-    ] = None,
-    batches: Annotated[
-        str, typer.Option(metavar="N,N,…", help="Batch sizes, separated by commas.")
-    ] = "3,4,5,8,12,16,24,32,48,64",
+    activation: list[str] | None = None,
+    batches: str = "3,4,5,8,12,16,24,32,48,64",
 ) -> Report:
     """Compute the batch sizes with a stable fixed point.
 
     Example: bnmc stability --activation silu --activation relu --batches 8,16,32,64
+
+    Parameters
+    ----------
+    activation : NAME
+        Activation; repeat the option for several. Default: relu, tanh and silu.
+    batches : N,N,…
+        Batch sizes, separated by commas.
     """
     from bnmc.errors import ArgumentError
     from bnmc.mean_field import atlas, plot_stability

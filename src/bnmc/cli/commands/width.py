@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from bnmc.cli.command import Report, command
 
 
@@ -14,19 +10,19 @@ def width(
     batch: int,
     activation: str,
     norm: str,
-    distance: Annotated[
-        float,
-        typer.Option(
-            help="Root-mean-square Frobenius distance between the stationary Gram matrix and the "
-            "fixed point of the mean field."
-        ),
-    ] = 0.1,
+    distance: float = 0.1,
 ) -> Report:
     """Predict the width for a distance from the mean field.
 
     The prediction is the leading order in 1/width.
 
     Example: bnmc width --distance 0.1 --activation tanh --batch 32
+
+    Parameters
+    ----------
+    distance
+        Root-mean-square Frobenius distance between the stationary Gram matrix and the fixed
+        point of the mean field.
     """
     from bnmc.chain.chain import Chain
     from bnmc.mean_field.field import MeanField
