@@ -1,43 +1,60 @@
-"""A command line as a fixture."""
-
-from __future__ import annotations
+"""A command line as a fixture: what it prints, its document, and its refusal."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import os
+import re
+import shlex
 
 import pytest
 
 from bnmc import cli
-from bnmc._support import progress as _progress
-
-Run = Callable[..., tuple[int, str, str]]
+from bnmc._support import progress
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys, tmp_path, monkeypatch):
     """Run a command line in an empty folder and return its status and what it printed.
 
     However slow the machine is, no line about the time is printed.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_progress, "PATIENT_SECONDS", 3600.0)
+    monkeypatch.setattr(progress, "PATIENT_SECONDS", 3600.0)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = cli.main(arguments)
+    def run(line):
+        status = cli.main(shlex.split(line))
         return status, *capsys.readouterr()
 
     return run
 
 
 @pytest.fixture
-def document_of(run: Run) -> Callable[..., Any]:
-    """Run a command line with ``--json`` and return its document, which has finite numbers only."""
+def printed(run):
+    """Run a command line that succeeds without a word on standard error, and return its output."""
 
-    def document_of(*arguments: str) -> Any:
-        status, out, err = run(*arguments, "--json")
+    def printed(line):
+        status, out, err = run(line)
         assert (status, err) == (0, "")
-        return json.loads(out, parse_constant=lambda name: pytest.fail(name))
+        return out
 
-    return document_of
+    return printed
+
+
+@pytest.fixture
+def document_of(printed):
+    """Run a command line with ``--json`` and return its document, which has finite numbers only."""
+    return lambda line: json.loads(printed(f"{line} --json"), parse_constant=pytest.fail)
+
+
+@pytest.fixture
+def refusal(run):
+    """Run a command line that is not allowed; return its error, one line. It makes no file."""
+
+    def refusal(line):
+        before = sorted(os.listdir())
+        status, out, err = run(line)
+        assert (status, out) == (2, "")
+        assert re.fullmatch(r"bnmc: error: [^\n]+\n", err)
+        assert sorted(os.listdir()) == before
+        return err
+
+    return refusal

@@ -1,51 +1,270 @@
-"""All commands: their help, and what they refuse."""
+"""All commands: their help, their documents and pictures, and what they refuse."""
+
+import json
+import os
+from pathlib import Path
 
 import pytest
+from slow_cases import some
 
+import bnmc
+from bnmc import mean_field, mixing
+from bnmc._support.text import dumps
 from bnmc.cli import application
+from bnmc.experiments.beyond import norms
 
-CHAIN = ("--width", "40", "--batch", "4")
+CHAIN = "--width 40 --batch 4"
+BACKPROP = f"backprop {CHAIN} --depth 8 --chains 6 --seed 3"
+READOUT = f"{BACKPROP} --activation tanh --gain 0.5 --dtype float32 --classes 3 --loss"
+CERTIFY = f"certify {CHAIN} --depth 8 --seed 3 --replicates"
+NORMS = f"compare-norms {CHAIN} --depth 4 --chains 3"
+SIMULATE = "simulate --width 50 --depth 6 --chains 8 --seed 0 --batch 4"
 
 
 @pytest.mark.parametrize("name", [name.replace("_", "-") for name in application.COMMANDS])
-def test_help_has_an_example(run, name):
-    status, out, err = run(name, "--help")
-    assert (status, err) == (0, "")
+def test_help_has_an_example(printed, name):
+    out = printed(f"{name} --help")
     assert f"Example: bnmc {name}" in " ".join(out.split())
     assert "--json" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("stability", "--batches", "8;9"), "batches: got '8;9'"),
-        (("fixed-point", "--activation", "rulu"), "did you mean 'relu'"),
-        (("certify", *CHAIN, "--replicates", "1"), "replicates: got 1"),
-        (("certify", *CHAIN, "--norm", "none"), "norm: got 'none'"),
-        (("rates", "--batch", "1"), "batch"),
-        (("check", "--samples", "x.txt"), "samples (by its suffix): got '.txt'"),
-        (("regularity", "--gamma", "nan"), "gamma"),
-    ],
-)
-def test_bad_input(run, arguments, said):
-    status, out, err = run(*arguments)
-    assert (status, out) == (2, "")
-    assert said in err
-
-
-def test_no_summary_is_cut(run, monkeypatch):
+def test_no_summary_is_cut(printed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    status, out, _ = run("--help")
-    assert status == 0
-    commands = out.partition("Commands:")[2]
+    commands = printed("--help").partition("Commands:")[2]
     assert "..." not in commands
     assert "…" not in commands
-    assert "  certify        Bound the distance of each layer from the stationary law.\n" in out
+    assert (
+        "  certify        Bound the distance of each layer from the stationary law.\n" in commands
+    )
 
 
-@pytest.mark.parametrize("value", ["x", "1.5", ""])
-def test_a_value_of_another_type_is_named(run, value):
-    status, out, err = run("fixed-point", "--batch", value)
-    assert (status, out) == (2, "")
-    assert "'--batch'" in err
-    assert repr(value) in err
+def chain(activation="relu", **options):
+    return bnmc.Chain(40, 4, activation, **options)
+
+
+def gradients(chain, **options):
+    return bnmc.backpropagate(chain, 8, chains=6, rng=3, **options)
+
+
+def of_readout(loss):
+    labels = {"labels": [0, 1, 2, 0], "classes": 3}
+    return gradients(chain("tanh", gain=0.5), loss=loss, dtype="float32", **labels)
+
+
+def bound(chain, replicates, **options):
+    return mixing.tv_bound(chain, 8, replicates=replicates, rng=3, **options)
+
+
+#: Results of the library by the command lines that have the same ones.
+RESULTS = {
+    BACKPROP: lambda: gradients(chain()),
+    f"{BACKPROP} --weights rademacher --sampler weights": lambda: gradients(
+        chain(weights="rademacher"), sampler="weights"
+    ),
+    f"{READOUT} squared": lambda: of_readout("squared"),
+    f"{READOUT} cross-entropy": lambda: of_readout("cross-entropy"),
+    f"{CERTIFY} 50": lambda: bound(chain(), 50),
+    f"{CERTIFY} 50 --activation tanh --lag 4 --horizon 90 --tail-probability 0": lambda: bound(
+        chain("tanh"), 50, lag=4, horizon=90, tail_probability=0.0
+    ),
+    f"{CERTIFY} 20 --norm layer --order activation-norm --bias-variance 0.1": lambda: bound(
+        chain(norm="layer", order="activation-norm", bias_variance=0.1), 20
+    ),
+    f"rates {CHAIN} --seed 2": lambda: mixing.compare(chain(), rng=2),
+    f"{NORMS} --activation tanh --norm layer --norm none --seed 2": lambda: norms(
+        norms=("layer", "none"), activation="tanh", width=40, batch=4, depth=4, networks=3, rng=2
+    ),
+}
+
+
+@pytest.mark.parametrize("line", some(RESULTS, *(x for x in RESULTS if "cross-entropy" not in x)))
+def test_a_command_has_the_result_of_the_library(printed, document_of, line):
+    result = RESULTS[line]()
+    document = document_of(line)
+    assert document == document | json.loads(dumps(result.to_dict()))
+    seed = int(line.rpartition("--seed ")[2].split()[0])
+    assert document["seed"] == seed
+    out = printed(f"{line} --plot result.png")
+    assert str(result) in out
+    assert out.endswith(f"\nseed {seed}\npicture: result.png\n")
+    assert Path("result.png").stat().st_size > 1000
+
+
+def test_five_norms_are_the_default(document_of):
+    table = document_of(f"{NORMS} --seed 1")["table"]
+    assert [row["norm"] for row in table] == ["batch", "layer", "rms", "group(8)", "none"]
+
+
+def test_threads_change_no_result(document_of):
+    line = "certify --width 60 --batch 4 --depth 12 --replicates 40 --seed 1"
+    assert document_of(line) == document_of(f"{line} --threads 1")
+
+
+def test_width_for_a_distance(printed, document_of):
+    law = bnmc.MeanField(chain("tanh")).fluctuations()
+    line = "width --activation tanh --batch 4 --distance"
+    document = document_of(f"{line} 0.05")
+    assert document["width"] == law.width_for(0.05)
+    assert document["least_width"] == law.least_width
+    assert printed(f"{line} 0.05").strip().endswith(f"at width {law.width_for(0.05)}")
+    assert f"hold from width {law.least_width} on" in printed(f"{line} 2")
+    of_layer = bnmc.MeanField(chain("tanh", norm="layer")).fluctuations()
+    assert document_of(f"{line} 0.05 --norm layer")["width"] == of_layer.width_for(0.05)
+
+
+def test_phase(printed, document_of):
+    line = "phase --activation tanh --weight-variance 1.5 --bias-variance 0.05"
+    document = document_of(line)
+    field = mean_field.CorrelationMap("tanh", weight_variance=1.5, bias_variance=0.05)
+    star = field.phase()
+    assert document["phase"] == "ordered"
+    assert document["gradient_factor"] == star.gradient_factor
+    assert document["correlation_depth"] == star.correlation_depth
+    edge = float(mean_field.edge_of_chaos("tanh", 0.05).weight_variance)
+    assert document["edge_weight_variance"] == edge
+    out = printed(line)
+    assert "phase  ordered" in out
+    assert f"{star.gradient_factor:.6g}" in out
+
+
+def test_phase_without_edge_and_with_skip_connection(printed, document_of):
+    without = document_of("phase --activation relu --bias-variance 1")
+    assert without["edge_weight_variance"] is None
+    out = printed("phase --activation relu --weight-variance 2 --skip 1")
+    assert "variance  infinite" in out
+    assert "edge weight variance  none" in out
+
+
+def test_stability(printed, document_of):
+    line = "stability --activation silu --batches 8,32"
+    (silu,) = document_of(line)["activations"]
+    assert (silu["batches"], silu["stable"]) == ([8, 32], [True, False])
+    assert silu["crossings"] == [[26, False]]
+    assert "unstable from batch 26 on" in printed(f"{line} --plot atlas.png")
+    assert Path("atlas.png").stat().st_size > 1000
+
+
+def test_regularity(printed, document_of):
+    line = "regularity --width 8 --rtol 0.02 --seed 0"
+    document = document_of(line)
+    # The stationary value of square linear networks of width 8: .9119.
+    assert document["value"] == pytest.approx(0.9119, abs=6.0 * document["stderr"])
+    assert document["stderr"] < 0.02
+    assert "regularity constant 0.9" in printed(line)
+
+
+#: What a command says of each line that is not allowed.
+REFUSED = {
+    "stability --batches '8;9'": "batches: got '8;9'",
+    "fixed-point --activation rulu": "did you mean 'relu'",
+    "fixed-point --batch 4 --width 0": "width",
+    f"certify {CHAIN} --replicates 1": "replicates: got 1",
+    f"certify {CHAIN} --norm none": "norm: got 'none'",
+    f"certify {CHAIN} --threads 0": "threads: got 0",
+    "certify --width 100000 --batch 100 --no-progress": "hours: got 1.0, allowed: at least ",
+    "rates --batch 1": "batch",
+    "check --samples x.txt": "samples (by its suffix): got '.txt'",
+    "check --samples missing.npy": "missing.npy",
+    "regularity --gamma nan": "gamma",
+    "width --distance 0": "distance",
+    "phase --norm batch": "MeanField",
+    "bench --seconds 0": "seconds",
+    **{f"fixed-point --batch {value!r}": f"{value!r}" for value in ("x", "1.5", "")},
+    **{f"{BACKPROP} {options}": said for options, said in {
+        "--loss hinge": "loss: got 'hinge'",
+        "--loss squared --classes 1": "classes: got 1",
+        "--classes 3": "classes: got 3",
+        "--weights uniform --sampler conditional": "sampler",
+        "--depth 0": "depth: got 0",
+    }.items()},
+    **{f"{NORMS} {options}": said for options, said in {
+        "--depth 3": "depth",
+        "--chains 1": "chains",
+        "--batch 2": "batch",
+        "--norm instance": "norm",
+        "--norm 'group(7)'": "norm",
+        "--activation rellu": "relu",
+    }.items()},
+    **{f"demo {options}": said for options, said in {
+        "--depth 0": "depth: got 0, allowed: an integer >= 1",
+        "--chains 0": "chains: got 0, allowed: an integer >= 2",
+        "--threads 0": "threads: got 0, allowed: an integer >= 1",
+        "--seed -1": "seed: got -1",
+        "--plot x.q": "plot",
+    }.items()},
+    **{f"figure {options}": said for options, said in {
+        "": "bnmc figure --list prints their names",
+        "bridging1a": "did you mean 'bridging-1a'?",
+        "bridging-1b --seed -1": "seed: got -1",
+        "bridging-1b --threads 0": "threads: got 0",
+        "bridging-1b --fast": "No such option",
+        "bridging-1b --list": "name: got 'bridging-1b', allowed: nothing, with --list",
+        "bridging-1b --data .": "'bridging-1b' trains no network",
+        "gap --set width=3": "set: got 'width', allowed: activations, batches, widths",
+        "gap --set widths": "set: got 'widths', allowed: a size and its value",
+        "gap --set widths=x": "widths: got 'x', allowed: an integer >= 1",
+        "gap --set activations=rleu": "(did you mean 'relu'?)",
+    }.items()},
+    **{f"{SIMULATE} {options}": said for options, said in {
+        "--width 0": "width: got 0",
+        "--width -1": "width: got -1",
+        "--depth -1": "depth: got -1",
+        "--chains 0": "chains: got 0",
+        "--batch 0": "batch: got 0",
+        "--batch 100000": "batch: got 100000",
+        "--batch 1": "batch: got 1",
+        "--every 0": "every: got 0",
+        "--seed -1": "seed: got -1",
+        "--threads 0": "threads: got 0",
+        "--eps -1": "eps: got -1",
+        "--eps nan": "eps: got nan",
+        "--skip inf": "skip: got inf",
+        "--gain nan": "gain: got nan",
+        "--gain 0": "gain: got 0",
+        "--activation rleu": "activation: got 'rleu'",
+        "--norm batched": "norm: got 'batched'",
+        "--weights gausian": "did you mean 'gaussian'",
+        "--sampler weight": "sampler: got 'weight'",
+        "--sampler conditional --weights rademacher": "sampler: got 'conditional'",
+        "--dtype float16": "dtype: got 'float16'",
+        "--dtype real": "dtype: got 'real'",
+        "--chains 100000 --width 1000000 --sampler weights": "the result needs",
+        "--wdith 3": "--wdith",
+        "--width wide": "--width",
+        "--depth 3.5": "--depth",
+        "--activation": "--activation",
+        "batch.npy": "batch.npy",
+        "--input missing.npy": "error: missing.npy: No such file or directory\n",
+        "--input missing/x.npy": "missing/x.npy: No such file or directory",
+        "--input .": "input",
+        "--input x.txt": "input (by its suffix)",
+        "--array x": "input: got None",
+        "--samples-first": "input: got None",
+        "--output run.h5": "output",
+        "--output missing/run.npz": "output",
+        "--plot run.npz": "plot",
+        "--plot missing/run.png": "plot",
+        "--activation abs --batch 2 --chains 9": "chain 0, layer 1, row ",
+    }.items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_is_not_allowed_is_named_before_any_work(refusal, line):
+    assert REFUSED[line] in refusal(line)
+    assert os.listdir() == []
+
+
+#: What a command says if it has no estimate.
+WITHOUT = {
+    "certify --width 25 --batch 10 --activation linear --seed 1": "lost rank",
+    "width --activation silu --batch 40": "unstable",
+    "width --norm layer --batch 4 --activation relu": "correlation of all samples tends to 1",
+}
+
+
+@pytest.mark.parametrize("line", WITHOUT)
+def test_without_an_estimate_there_is_a_status(run, line):
+    status, out, err = run(line)
+    assert (status, out, err.count("\n")) == (3, "", 1)
+    assert WITHOUT[line] in err

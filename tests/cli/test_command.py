@@ -19,11 +19,11 @@ from bnmc.errors import Interrupted
 def trial(run, monkeypatch):
     """Run a function as the command ``trial``."""
 
-    def trial(function, *arguments):
+    def trial(function, options=""):
         monkeypatch.setattr(application, "COMMANDS", ("trial", "info"))
         module = SimpleNamespace(trial=function)
         monkeypatch.setitem(sys.modules, "bnmc.cli.commands.trial", module)
-        return run("trial", *arguments)
+        return run(f"trial {options}")
 
     return trial
 
@@ -38,49 +38,59 @@ class Picture:
         Path(path).write_text("picture")
 
 
-def picture():
-    return Picture()
-
-
 def test_options_come_from_the_parameters(trial):
     @command.command("width", "batch", "gain", batch=3, plot=True)
     def made(
         chain,
         seed,
         size: Annotated[int, typer.Option(help="Its size.")] = 7,
+        eval_: str = "no",
+        is_big: bool = False,
         skip: float = 0.5,
         *,
         progress: bool,
     ) -> command.Report:
-        """Make it."""
+        """Make it.
+
+        Parameters
+        ----------
+        eval_ : WORD, -e
+            What it
+            evaluates.
+        is_big
+            Whether it is big.
+        """
         facts = {"chain": repr(chain), "size": size, "skip": skip, "progress": progress}
+        facts |= {"eval": eval_, "is_big": is_big}
         return command.Report(facts, [])
 
     names = [
-        *("width", "batch", "gain", "seed", "size", "skip", "progress"),
+        *("width", "batch", "gain", "seed", "size", "eval_", "is_big", "skip", "progress"),
         *("plot", "as_json", "force"),
     ]
     assert list(inspect.signature(made).parameters) == names
-    status, out, err = trial(made, "--json", "--seed", "4", "--width", "20")
+    status, out, err = trial(made, "--json --seed 4 --width 20 -e x --is-big")
     assert (status, err) == (0, "")
     assert json.loads(out) == {
         "seed": 4, "chain": "Chain(width=20, batch=3, activation='linear')", "size": 7, "skip": 0.5,
-        "progress": False,
+        "progress": False, "eval": "x", "is_big": True,
     }  # fmt: skip
-    assert json.loads(trial(made, "--json", "--progress")[1])["progress"] is True
+    assert json.loads(trial(made, "--json --progress")[1])["progress"] is True
     _, out, _ = trial(made, "--help")
     assert "Make it." in out
     assert "Its size.  [default: 7]" in out
+    assert "-e, --eval WORD" in out
+    assert "What it evaluates.  [default: no]" in out
+    assert "Parameters" not in out
     assert "[default: 0.5]" in out
     assert "[default: 3]" in out
 
 
 def test_without_a_batch_the_chain_is_a_function_of_it(trial):
-    @command.command("width", "activation")
-    def made(chain) -> command.Report:
-        return command.Report({"chain": repr(chain(batch=4))}, [])
-
-    _, out, _ = trial(made, "--width", "9", "--activation", "tanh", "--json")
+    made = command.command("width", "activation")(
+        lambda chain: command.Report({"chain": repr(chain(batch=4))}, [])
+    )
+    _, out, _ = trial(made, "--width 9 --activation tanh --json")
     assert json.loads(out) == {"chain": "Chain(width=9, batch=4, activation='tanh')"}
 
 
@@ -91,19 +101,16 @@ def test_a_seed_is_drawn_unless_a_store_has_a_key(trial):
 
     first, second = (json.loads(trial(made, "--json")[1])["seed"] for _ in range(2))
     assert first != second
-    assert trial(made, "--seed", "0")[1] == "text\nseed 0, some key 5\n"
-    assert trial(made, "--store", "x")[1] == "text\nsome key 5\n"
-    assert trial(made, "--seed", "-1")[0] == statuses.BAD_INPUT
+    assert trial(made, "--seed 0")[1] == "text\nseed 0, some key 5\n"
+    assert trial(made, "--store x")[1] == "text\nsome key 5\n"
+    assert trial(made, "--seed -1")[0] == statuses.BAD_INPUT
 
 
 def test_files_are_checked_before_the_work(trial):
-    @command.command(plot=True)
-    def made() -> command.Report:
-        pytest.fail("it has begun")
-
+    made = command.command(plot=True)(lambda: pytest.fail("it has begun"))
     Path("old.png").write_text("precious")
     for path, said in (("old.png", "--force"), ("x.xyz", ".png"), ("missing/x.png", "missing")):
-        status, out, err = trial(made, "--plot", path)
+        status, out, err = trial(made, f"--plot {path}")
         assert (status, out) == (statuses.BAD_INPUT, "")
         assert said in err
     assert Path("old.png").read_text() == "precious"
@@ -116,28 +123,26 @@ def plain(size: Annotated[int, typer.Option(help="Its size.")] = 7) -> command.R
 
 
 def test_json_is_printed_or_written_beside_the_text(trial):
-    for arguments in (("--json",), ("--json", "-"), ("--json", "--size", "7"), ("--json=-",)):
-        status, out, err = trial(plain, *arguments)
+    for options in ("--json", "--json -", "--json --size 7", "--json=-"):
+        status, out, err = trial(plain, options)
         assert (status, json.loads(out), err) == (0, {"size": 7}, "")
-    assert trial(plain, "--json", "a.json") == (0, "text\ndata: a.json\n", "")
+    assert trial(plain, "--json a.json") == (0, "text\ndata: a.json\n", "")
     assert json.loads(Path("a.json").read_text()) == {"size": 7}
     for path, said in (("a.json", "--force"), ("a.txt", ".json"), ("missing/a.json", "missing")):
-        status, out, err = trial(plain, "--json", path)
+        status, out, err = trial(plain, f"--json {path}")
         assert (status, out) == (statuses.BAD_INPUT, "")
         assert err.startswith("bnmc: error: json")
         assert said in err
-    assert trial(plain, "--size", "8", "--json", "a.json", "--force")[0] == 0
+    assert trial(plain, "--size 8 --json a.json --force")[0] == 0
     assert json.loads(Path("a.json").read_text()) == {"size": 8}
 
 
 def test_missing_packages_are_named_before_the_work(trial, monkeypatch):
-    @command.command(plot=True, needs=lambda values: {"xarray": "xarray"})
-    def made() -> command.Report:
-        pytest.fail("it has begun")
-
+    needing = command.command(plot=True, needs=lambda values: {"xarray": "xarray"})
+    made = needing(lambda: pytest.fail("it has begun"))
     for module in ("xarray", "matplotlib"):
         monkeypatch.setitem(sys.modules, module, None)
-    status, _, err = trial(made, "--plot", "x.png")
+    status, _, err = trial(made, "--plot x.png")
     assert status == statuses.BAD_INPUT
     assert "bnmc[xarray,plot]" in err
 
@@ -146,62 +151,46 @@ def test_a_file_that_cannot_be_written_ends_nothing_else(trial):
     def fail(path):
         raise OSError(28, "No space left on device", str(path))
 
-    @command.command(plot=True)
-    def made() -> command.Report:
-        files = {Path("a.npz"): fail, Path("b.npz"): lambda path: path.write_text("b")}
-        return command.Report({}, ["text"], picture, files=files)
-
+    files = {Path("a.npz"): fail, Path("b.npz"): lambda path: path.write_text("b")}
+    made = command.command(plot=True)(lambda: command.Report({}, ["text"], Picture, files=files))
     Path("x.png").write_text("old")
-    status, out, err = trial(made, "--plot", "x.png", "--force")
+    status, out, err = trial(made, "--plot x.png --force")
     assert (status, out) == (statuses.BAD_INPUT, "text\ndata: b.npz\npicture: x.png\n")
     assert err == "bnmc: error: a.npz: No space left on device\n"
     assert (Path("b.npz").read_text(), Path("x.png").read_text()) == ("b", "picture")
 
 
 def test_a_printed_document_is_all_that_is_printed(trial):
-    @command.command(plot=True)
-    def made() -> command.Report:
-        return command.Report({}, ["text"], picture)
-
-    assert trial(made, "--json", "--plot", "x.png") == (0, "{}\n", "")
+    made = command.command(plot=True)(lambda: command.Report({}, ["text"], Picture))
+    assert trial(made, "--json --plot x.png") == (0, "{}\n", "")
     assert Path("x.png").read_text() == "picture"
 
 
 def test_files_are_written_if_the_output_is_closed(trial, monkeypatch):
-    @command.command(plot=True)
-    def made() -> command.Report:
-        return command.Report({}, [Closed()], picture)
-
     class Closed:
         def __str__(self):
             raise BrokenPipeError
 
+    made = command.command(plot=True)(lambda: command.Report({}, [Closed()], Picture))
     monkeypatch.setattr("bnmc.cli.app.os.dup2", lambda *_: None)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    assert trial(made, "--plot", "x.png")[0] == statuses.BROKEN_PIPE
+    assert trial(made, "--plot x.png")[0] == statuses.BROKEN_PIPE
     assert Path("x.png").read_text() == "picture"
 
 
 def test_the_status_is_that_of_the_report(trial):
-    @command.command()
-    def made() -> command.Report:
-        return command.Report({}, [], status=statuses.FAILED)
-
+    made = command.command()(lambda: command.Report({}, [], status=statuses.FAILED))
     assert trial(made)[:2] == (statuses.FAILED, "")
 
 
 def test_an_interrupted_run_has_its_finished_part():
-    def stop():
-        raise Interrupted(3)
+    def stop(partial):
+        raise Interrupted(partial)
 
-    assert command.finished(stop) == (3, statuses.INTERRUPTED)
+    assert command.finished(lambda: stop(3)) == (3, statuses.INTERRUPTED)
     assert command.finished(lambda: 4) == (4, statuses.OK)
     with pytest.raises(Interrupted):
-        command.finished(stop_at_once)
-
-
-def stop_at_once():
-    raise Interrupted(None)
+        command.finished(lambda: stop(None))
 
 
 def test_facts_as_a_table():

@@ -12,8 +12,8 @@ from bnmc.errors import ArgumentError
 def test_the_forecast_is_near_the_waiting_times():
     """Within a factor of 2, which 60 waiting times resolve to a few per cent."""
     chain = bnmc.Chain(60, 6, "relu")
-    found = bnmc.mixing.tv_bound(chain, 5, replicates=60, rng=0)
-    waited = float((found.meeting_times - found.lag).mean())
+    bound = bnmc.mixing.tv_bound(chain, 5, replicates=60, rng=0)
+    waited = float((bound.meeting_times - bound.lag).mean())
     assert 0.5 < forecasts.forecast(chain).wait / waited < 2.0
 
 
@@ -26,8 +26,7 @@ def test_the_forecast_counts_layers():
     # Without eigenvalues, the rate is 0.
     assert 0.0 < expected._replace(rate=0.0, wait=1.0).rates() < expected.rates()
     # Chains that cannot meet end after the pilot run.
-    unstable = forecasts.Forecast(rate=1.1, wait=math.inf, seconds=1e-3)
-    assert unstable.certificate(10**6) == unstable.certificate(10)
+    assert UNSTABLE.certificate(10**6) == UNSTABLE.certificate(10)
 
 
 def test_a_chain_without_a_fixed_point_has_no_forecast():
@@ -36,46 +35,39 @@ def test_a_chain_without_a_fixed_point_has_no_forecast():
     assert math.isnan(expected.rate)
 
 
-def announced(found, seconds, progress=True, hours=1.0, threads=2):
-    with forecasts.announced("certify", found, seconds, hours, threads, progress) as workers:
+STABLE = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+UNSTABLE = forecasts.Forecast(rate=1.1, wait=math.inf, seconds=1e-3)
+
+
+def announced(seconds, forecast=STABLE, progress=True, hours=1.0, threads=2):
+    with forecasts.announced("certify", forecast, seconds, hours, threads, progress) as workers:
         return workers
 
 
-def test_hours_are_refused_unless_allowed(run):
-    status, out, err = run("certify", "--width", "100000", "--batch", "100", "--no-progress")
-    assert (status, out) == (2, "")
-    assert "hours: got 1.0, allowed: at least " in err
-    assert err.count("\n") == 1
-    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
+def test_hours_are_refused_unless_allowed():
     for hours in (0.0, math.nan):
         with pytest.raises(ArgumentError, match="hours"):
-            announced(expected, 1.0, hours=hours)
-    announced(expected, 7200.0, hours=3.0)
-    announced(expected, 7200.0, hours=1.1)  # by two threads
+            announced(1.0, hours=hours)
+    announced(7200.0, hours=3.0)
+    announced(7200.0, hours=1.1)  # by two threads
     with pytest.raises(ArgumentError, match=r"hours: got 1.1, allowed: at least 2"):
-        announced(expected, 7200.0, hours=1.1, threads=1)
+        announced(7200.0, hours=1.1, threads=1)
 
 
-def test_long_commands_are_announced(capsys):
-    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
-    assert announced(expected, 300.0)["progress"] is True
+def test_long_commands_are_announced_unless_progress_is_off(capsys):
+    assert announced(300.0)["progress"] is True
     assert capsys.readouterr().err == (
         "bnmc: certify takes about 2.5 min: by the mean field, chains meet after about 44 layers "
         "(rate 0.9 per layer)\n"
     )
-    announced(forecasts.Forecast(rate=1.1, wait=math.inf, seconds=1e-3), 300.0)
+    announced(300.0, UNSTABLE)
     assert "the fixed point is unstable" in capsys.readouterr().err
-
-
-def test_short_commands_and_silent_ones_announce_nothing(capsys):
-    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
-    announced(expected, 5.0)
-    assert announced(expected, 500.0, progress=False)["progress"] is False
+    announced(5.0)
+    assert announced(500.0, progress=False)["progress"] is False
     assert capsys.readouterr().err == ""
 
 
 def test_a_number_of_threads_makes_an_executor():
-    expected = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)
-    with forecasts.announced("certify", expected, 0.0, 1.0, 3, False) as workers:
+    with forecasts.announced("certify", STABLE, 0.0, 1.0, 3, False) as workers:
         assert len(set(workers["executor"].map(lambda _: 1, range(9)))) == 1
-    assert announced(expected, 0.0, threads=None)["executor"] is None
+    assert announced(0.0, threads=None)["executor"] is None

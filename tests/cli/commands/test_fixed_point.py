@@ -7,47 +7,44 @@ import pytest
 import bnmc
 
 
-def test_fixed_point(run, document_of):
+def test_fixed_point(printed, document_of):
     star = bnmc.MeanField(bnmc.Chain(64_000, 64, "tanh")).fixed_point()
-    found = document_of("fixed-point", "--activation", "tanh", "--batch", "64")
-    assert found["rate"] == star.rate
-    assert found["timescale"] == pytest.approx(-1.0 / math.log(star.rate))
-    assert found["eigenvalues"] == list(star.eigenvalues)
-    status, out, _ = run("fixed-point", "--activation", "tanh", "--batch", "64")
-    assert status == 0
+    line = "fixed-point --activation tanh --batch 64"
+    document = document_of(line)
+    assert document["rate"] == star.rate
+    assert document["timescale"] == pytest.approx(-1.0 / math.log(star.rate))
+    assert document["eigenvalues"] == list(star.eigenvalues)
+    out = printed(line)
     assert f"{star.rate:.6g}" in out
     assert "stable  yes" in out
     # Nothing is remembered, and a rate without a logarithm is null in JSON.
-    assert document_of("fixed-point", "--batch", "2")["backward_rate"] == "Infinity"
-    assert "eigenvalues λ_L, λ_M  none" in run("fixed-point", "--batch", "2")[1]
+    assert document_of("fixed-point --batch 2")["backward_rate"] == "Infinity"
+    assert "eigenvalues λ_L, λ_M  none" in printed("fixed-point --batch 2")
 
 
-def test_an_unstable_fixed_point_is_named(run):
-    out = run("fixed-point", "--activation", "silu", "--batch", "40")[1]
+def test_an_unstable_fixed_point_is_named(printed):
+    out = printed("fixed-point --activation silu --batch 40")
     assert "eigenvalues λ_L, λ_M  1.03495, 0.756087" in out
     assert "The fixed point is unstable" in out
-    assert "unstable" not in run("fixed-point", "--activation", "silu", "--batch", "8")[1]
+    assert "unstable" not in printed("fixed-point --activation silu --batch 8")
 
 
 @pytest.mark.parametrize(("batch", "infinite"), [(3, True), (4, False)])
-def test_an_infinite_backward_rate_is_explained(run, batch, infinite):
-    out = run("fixed-point", "--batch", str(batch))[1]
+def test_an_infinite_backward_rate_is_explained(printed, batch, infinite):
+    out = printed(f"fixed-point --batch {batch}")
     assert ("the squared gradient norm has no finite mean" in out) == infinite
     assert ("backward rate  infinite" in out) == infinite
 
 
-def test_a_cross_batch_entry_below_the_error_is_zero(run):
+def test_a_cross_batch_entry_below_the_error_is_zero(printed):
     assert abs(bnmc.MeanField(bnmc.Chain(100, 8, "sin")).fixed_point().cross_batch) < 1e-20
-    assert "cross batch  0\n" in run("fixed-point", "--activation", "sin", "--batch", "8")[1]
+    assert "cross batch  0\n" in printed("fixed-point --activation sin --batch 8")
 
 
-def test_distance_at_a_width(run, document_of):
+def test_distance_at_a_width(document_of):
     law = bnmc.MeanField(bnmc.Chain(500, 4, "tanh")).fluctuations()
-    options = ("fixed-point", "--activation", "tanh", "--batch", "4")
-    found = document_of(*options, "--width", "500")
-    assert found["distance"] == math.sqrt(law.mean_square(500).value)
-    assert found["least_width"] == law.least_width
-    assert "distance" not in document_of(*options)
-    status, _, err = run(*options, "--width", "0")
-    assert status == 2
-    assert "width" in err
+    line = "fixed-point --activation tanh --batch 4"
+    document = document_of(f"{line} --width 500")
+    assert document["distance"] == math.sqrt(law.mean_square(500).value)
+    assert document["least_width"] == law.least_width
+    assert "distance" not in document_of(line)

@@ -8,12 +8,12 @@ import bnmc
 from bnmc._kernels import kernel_cache
 
 
-def test_info(run, document_of):
-    found = document_of("info")
-    assert found["bnmc"] == bnmc.__version__
-    assert found["processors"] >= 1
-    assert found["kernels of the wheel"] == "none"  # the tests run in the source tree
-    assert "numba " in run("info")[1]
+def test_info(printed, document_of):
+    document = document_of("info")
+    assert document["bnmc"] == bnmc.__version__
+    assert document["processors"] >= 1
+    assert document["kernels of the wheel"] == "none"  # the tests run in the source tree
+    assert "numba " in printed("info")
 
 
 def test_info_counts_the_kernels_in_the_cache(document_of, tmp_path, monkeypatch):
@@ -21,6 +21,6 @@ def test_info_counts_the_kernels_in_the_cache(document_of, tmp_path, monkeypatch
     folder = kernel_cache.usable_folder()
     for number in range(2):
         (folder / f"f-{number}.nbc").write_bytes(bytes(300_000))
-    found = document_of("info")
-    assert Path(found["kernel cache"]) == folder
-    assert (found["kernels in the cache"], found["megabytes in the cache"]) == (2, 0.6)
+    document = document_of("info")
+    assert Path(document["kernel cache"]) == folder
+    assert (document["kernels in the cache"], document["megabytes in the cache"]) == (2, 0.6)

@@ -9,7 +9,6 @@ from torch_models import one_thread, torch  # noqa: F401
 
 import bnmc
 from bnmc._support.text import dumps
-from bnmc.cli import statuses
 
 MODULE = """
 from torch import nn
@@ -31,99 +30,77 @@ def other():
     return 3
 """
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "folder")
+FACTORY = "inspect own_models:factory --input x.npy --seed 5"
+MODEL = "inspect own_models:model --input x.npy"
+X, Y = np.random.default_rng(0).standard_normal((12, 6)), np.arange(12) % 3
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "own_models.py").write_text(MODULE)
-    generator = np.random.default_rng(0)
-    np.save(tmp_path / "x.npy", generator.standard_normal((12, 6)))
-    np.save(tmp_path / "y.npy", np.arange(12) % 3)
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
     yield tmp_path
     sys.modules.pop("own_models", None)
 
 
-COMMAND = ("inspect", "own_models:factory", "--input", "x.npy", "--seed", "5")
+def measured(**options):
+    """Return the measurement of the factory with the seed of the command."""
+    torch.manual_seed(5)
+    return bnmc.torch.measure(sys.modules["own_models"].factory, X, labels=Y, **options)
 
 
-def test_table_and_picture(run, folder):
-    status, out, err = run(*COMMAND, "--labels", "y.npy", "--plot", "layers.svg")
-    assert (status, err) == (0, "")
+def test_table_and_picture(printed, refusal, folder):
+    out = printed(f"{FACTORY} --labels y.npy --plot layers.svg")
     assert out.startswith(
         "input: 12 samples × 6 features\nSequential, 1 network; rows are samples\n"
     )
     assert (folder / "layers.svg").exists()
     assert out.endswith("\nseed 5\npicture: layers.svg\n")
-    model = sys.modules["own_models"].factory
-    torch.manual_seed(5)
-    labels = np.load(folder / "y.npy")
-    expected = bnmc.torch.measure(model, np.load(folder / "x.npy"), labels=labels)
+    expected = measured()
     assert str(expected) in out
     assert expected.verdict in out
-    assert run(*COMMAND, "--plot", "layers.svg")[0] == statuses.BAD_INPUT
+    refusal(f"{FACTORY} --plot layers.svg")
 
 
-def test_document(document_of, folder):
-    found = document_of(*COMMAND, "--labels", "y.npy", "--loss", "cross-entropy", "--networks", "2")
-    model = sys.modules["own_models"].factory
-    torch.manual_seed(5)
-    expected = bnmc.torch.measure(
-        model, np.load(folder / "x.npy"), labels=np.load(folder / "y.npy"), networks=2
-    )
-    assert found == {"seed": 5, "input": [12, 6], **json.loads(dumps(expected.to_dict()))}
-    assert [row["layer"] for row in found["table"]] == ["0", "3", "6"]
-    assert found["table"][0]["scale_stderr"] > 0.0
-    given = document_of(
-        "inspect", "own_models:model", "--input", "x.npy", "--eval", "--layers", "1,2"
-    )
-    assert [row["layer"] for row in given["table"]] == ["1", "2"]
-    assert given["gradient_norm"] is None
-    assert any("evaluation mode" in one for one in given["prediction"]["reasons"])
+def test_document(document_of):
+    document = document_of(f"{FACTORY} --labels y.npy --loss cross-entropy --networks 2")
+    expected = json.loads(dumps(measured(networks=2).to_dict()))
+    assert document == {"seed": 5, "input": [12, 6], **expected}
+    assert [row["layer"] for row in document["table"]] == ["0", "3", "6"]
+    assert document["table"][0]["scale_stderr"] > 0.0
+    other = document_of(f"{MODEL} --eval --layers 1,2")
+    assert [row["layer"] for row in other["table"]] == ["1", "2"]
+    assert other["gradient_norm"] is None
+    assert any("evaluation mode" in reason for reason in other["prediction"]["reasons"])
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("line", "said"),
     [
-        ("own_models", "MODULE:NAME"),
-        ("own_models:gone", "AttributeError"),
-        ("no_such_module:model", "ModuleNotFoundError"),
-        ("own_models:failing", "not today"),
-        ("own_models:other", "it is a int"),
-        ("own_models:number", "TypeError"),
+        ("inspect own_models --input x.npy", "MODULE:NAME"),
+        ("inspect own_models:gone --input x.npy", "AttributeError"),
+        ("inspect no_such_module:model --input x.npy", "ModuleNotFoundError"),
+        ("inspect own_models:failing --input x.npy", "not today"),
+        ("inspect own_models:other --input x.npy", "it is a int"),
+        ("inspect own_models:number --input x.npy", "TypeError"),
+        (f"{FACTORY} --input x.txt", "input (by its suffix)"),
+        (f"{FACTORY} --input gone.npy", "gone.npy"),
+        (f"{FACTORY} --labels x.csv", "labels (by its suffix)"),
+        (f"{FACTORY} --loss squared", "labels: got None"),
+        (f"{FACTORY} --layers 99,1", "layers: got '99'"),
     ],
 )
-@pytest.mark.usefixtures("folder")
-def test_bad_models(run, model, said):
-    status, out, err = run("inspect", model, "--input", "x.npy")
-    assert (status, out) == (statuses.BAD_INPUT, "")
-    assert said in err
+def test_what_is_not_allowed(refusal, line, said):
+    assert said in refusal(line)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--input", "x.txt"), "input (by its suffix)"),
-        (("--input", "gone.npy"), "gone.npy"),
-        (("--labels", "x.csv"), "labels (by its suffix)"),
-        (("--loss", "squared"), "labels: got None"),
-        (("--layers", "99,1"), "layers: got '99'"),
-    ],
-)
-@pytest.mark.usefixtures("folder")
-def test_bad_options(run, options, said):
-    status, out, err = run(*COMMAND, *options)
-    assert (status, out) == (statuses.BAD_INPUT, "")
-    assert said in err
-
-
-def test_a_model_that_the_import_draws_has_the_seed(document_of, folder):
-    def first_norms():
+def test_a_model_that_the_import_draws_has_the_seed(document_of):
+    def scales(numbers):
         sys.modules.pop("own_models", None)
         torch.manual_seed(99)  # what ran before in the process
-        torch.rand(int(next(numbers)))
-        found = document_of("inspect", "own_models:model", "--input", "x.npy", "--seed", "5")
-        return [row["scale"] for row in found["table"]]
+        torch.rand(numbers)
+        return [row["scale"] for row in document_of(f"{MODEL} --seed 5")["table"]]
 
-    numbers = iter([3, 4])
-    assert first_norms() == first_norms()
+    assert scales(3) == scales(4)
