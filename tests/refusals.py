@@ -10,7 +10,18 @@ import threading
 import fuzzing
 import numpy as np
 
-from bnmc import Activation, Chain, Observable, infinite_width, mixing, regularity, testing
+from bnmc import (
+    Activation,
+    Chain,
+    Distance,
+    FirstLayer,
+    Observable,
+    infinite_width,
+    mixing,
+    regularity,
+    simulate,
+    testing,
+)
 from bnmc.bounds import limits
 from bnmc.errors import (
     ArgumentError,
@@ -68,6 +79,23 @@ def nan_loss(outputs):
     return np.full_like(outputs, np.nan)
 
 
+def spoilt(value):
+    """Return an initial batch with a value at the index (4, 1)."""
+    x = np.array(START, dtype=np.longdouble)
+    x[4, 1] = value
+    return x
+
+
+def of(function):
+    """Return a chain whose activation is a user's function."""
+    return Chain(6, 3, Activation(function, name="mine"))
+
+
+def drawing(weights):
+    """Return a chain whose weights are a user's."""
+    return Chain(6, 3, "leaky_relu", weights=weights)
+
+
 def narrow(x):
     return x + 3 * math.exp(-((x - 1.2345) ** 2) * 1e3)
 
@@ -101,6 +129,9 @@ STAIRS = Activation(lambda x: np.floor(5.0 * x), derivative=lambda x: 0.0)
 DEEP = {"x": np.eye(2), "depth": 1}
 MILLION, SAMPLES = np.ones((1, 10**6)), np.random.default_rng(3).standard_normal((9, 7))
 BATCHES, SIMULATED = {"norm": "batch"}, {"method": "monte-carlo"}
+START = np.random.default_rng(0).normal(size=(6, 3))
+THREE = np.stack([START] * 3)
+OUT = np.zeros((1, 6, 3, 3))
 ACTIVATED = DEEP | BATCHES | {"x": SAMPLES, "order": "activation-norm", "activation": "tanh"}
 
 #: Cases of both averages over the layers, and of all distances between Gaussian laws.
@@ -130,6 +161,10 @@ DISTANCE = [
 ]  # fmt: skip
 #: Functions and valid arguments that are not in `fuzzing.py`.
 OTHERS = {
+    "simulate, five layers": (simulate, {
+        "chain": Chain(6, 3, "leaky_relu"), "depth": 5, "rng": 0}),
+    "simulate, a layer": (simulate, {
+        "chain": Chain(6, 3, "leaky_relu"), "depth": 1, "rng": 0}),
     "mixing.absorption.absorbing_events": (
         absorbing_events, {"chain": Chain(8, 3, "relu"), "grams": GRAMS}),
     "infinite_width.Scaling": (infinite_width.Scaling, {"q_sigma": 0, "q_tilde": 0}),
@@ -326,7 +361,7 @@ REFUSALS = {
         ({"norm": "batch", "batch": 1, "shape": (1, 1), "kernel": (1, 1)}, ArgumentError, "^batch"),
     ],
     "Chain": [
-        *values(bias_variance=[-0.1, np.nan]),
+        *values(bias_variance=[-0.1, np.nan], width=[2**63, 10**30]),
         *types(norm=[3]),
         ({"width": 0}, ArgumentError, "^width: got 0, allowed: .*an integer >= 1"),
         ({"width": -1}, ArgumentError, "^width: got -1, allowed: .*an integer >= 1"),
@@ -595,6 +630,81 @@ REFUSALS = {
         *names(sampler=["factor"], dtype=["float16"]),
     ],
     "testing.gram_matrices": [*values(batch=[0]), *types(regular=[1])],
+    "simulate, five layers": [
+        *values(depth=[-1, 2**32], chains=[0, 2**28 + 1], inputs=[0], threads=[0], every=[0],
+                burn_in=[-1, 6]),
+        *types(depth=[2.0], chains=[1.5], inputs=["a"], threads=["all"], every=[1.0],
+               rng=["a", 1.5], sampler=[None], reduce=[3, None, [0]], progress=[3],
+               observables=[3, None, [3]], chain=["relu"], initial=[None, {}, [[1, 2], [3]]],
+               out=[[3], OUT]),
+        *names(sampler=["factor"]),
+        ({"rng": -1}, ArgumentTypeError, "^rng: got -1, allowed: .*a seed >= 0"),
+        ({"dtype": "float16"}, UnknownNameError, "^dtype: got 'float16', .*float64, float32"),
+        ({"dtype": np.int64}, UnknownNameError, "^dtype: got 'int64', .*float64, float32"),
+        ({"dtype": "double precision"}, ArgumentTypeError, "^dtype: got 'double.*'float64'"),
+        ({"sampler": "weight"}, UnknownNameError, "^sampler: got .* mean 'weights'"),
+        ({"backend": "cdua"}, UnknownNameError, "^backend: got .* mean 'cuda'"),
+        ({"reduce": ["chain", "layers"]}, UnknownNameError, "^reduce: got .* mean 'layer'"),
+        ({"initial": "gausian"}, UnknownNameError, "^initial: got .* mean 'gaussian'"),
+        ({"observables": ["gra"]}, UnknownNameError, "^observables: got .* mean 'gram'"),
+        ({"observables": [np.trace, Observable(np.linalg.det, name="trace")]}, ArgumentError,
+         "^observables: got 'trace', allowed: .*once"),
+        ({"observables": {"size": Observable(np.trace)}}, ArgumentError,
+         "^observables: got 'size', allowed: .*'trace'"),
+        ({"observables": "cross_gram"}, ArgumentError, "^observables: got 'cross_.*inputs="),
+        ({"observables": "log_pivots"}, ArgumentError, "^observables: got 'log_.*Wishart"),
+        ({"observables": Observable(np.trace, (3,))}, ArgumentError,
+         r"^observable trace: got \(\), allowed: .*\(3,\)"),
+        ({"observables": Distance(np.eye(4))}, ArgumentError, r"\(4, 4\).*\(3, 3\)"),
+        ({"out": {"gram": OUT[..., 0]}}, ArgumentError, r"^out: got \(1, 6, 3\), .* for 'gram'"),
+        ({"out": {"gram": OUT.astype("f4")}}, ArgumentTypeError, "^out: got a float32.*float64"),
+        ({"out": {"gram": np.broadcast_to(0.0, OUT.shape)}}, ArgumentError,
+         "^out: got .*a writable array"),
+        ({"out": {"grams": OUT}}, ArgumentError, "^out: got 'grams', allowed: .*gram"),
+        ({"out": {"gram": OUT}, "reduce": "layer"}, ArgumentError, r"^out: got \['gram'\].*reduce"),
+        ({"initial": np.ones}, ArgumentTypeError, "^initial: got <function.* an array"),
+        ({"initial": np.full((6, 3), "a")}, ArgumentTypeError, "^initial: got a <U1 array.* real"),
+        ({"initial": START + 0j}, ArgumentTypeError, "^initial: got a complex128 array.* real"),
+        ({"initial": START > 0}, ArgumentTypeError, "^initial: got a bool array.* real"),
+        ({"initial": START[0]}, ArgumentError, r"^initial: got \(3,\), .*\(..., width, batch\)"),
+        ({"initial": START.T}, ArgumentError, r"^initial: got \(3, 6\), .*\(6, 3\)"),
+        ({"initial": START[:5]}, ArgumentError, r"^initial: got \(5, 3\), .*bnmc.FirstLayer"),
+        ({"initial": START[:0]}, ArgumentError, r"^initial: got \(0, 3\), .*no axis may be empty"),
+        ({"initial": THREE, "chains": 4}, ArgumentError, r"got \(3, 6, 3\), .*\(4, 6, 3\)"),
+        ({"initial": THREE, "inputs": 2}, ArgumentError, r"got \(3, 6, 3\), .*\(2, 6, 3\)"),
+        ({"initial": START, "inputs": 2}, ArgumentError, "^initial: .*inputs, width, batch"),
+        ({"initial": spoilt(np.nan)}, ArgumentError, r"^initial: got nan, .*index \(4, 1\)"),
+        ({"initial": spoilt(-np.inf)}, ArgumentError, r"^initial: got -inf, .*index \(4, 1\)"),
+        ({"initial": spoilt(np.longdouble("1e4000"))}, ArgumentError, "^initial: got inf, .*index"),
+        ({"initial": FirstLayer(START[:, :2])}, ArgumentError, r"got \(6, 2\), .*batch = 3"),
+        ({"initial": FirstLayer(START), "inputs": 1}, ArgumentError,
+         r"^initial: got \(6, 3\), .*\(inputs, features, batch\)"),
+        ({"initial": FirstLayer(START[None])}, ArgumentError, r"\(1, 6, 3\), .*\(features, b"),
+        ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError,
+         "^sampler: got 'conditional', .*'weights' or 'auto'"),
+        ({"chain": drawing(lambda rng, shape: np.ones(shape)), "sampler": "conditional"},
+         ArgumentError, "^sampler: got 'conditional', .*'weights' or 'auto'"),
+        ({"chain": of(np.log)}, ArgumentError, "^activation: got 'mine', .*it is nan at -4"),
+        ({"chain": of(lambda x: 1 / x)}, ArgumentError, "^activation: got 'mine', .*is inf at 0"),
+        ({"chain": of(lambda x: 1j * x)}, ArgumentError, "^activation: got .*returns complex128"),
+        ({"chain": of(lambda x: x + "a")}, ArgumentError,
+         "^activation: got 'mine', .*(Invalid use|No implementation|[Cc]annot)"),
+    ],
+    "simulate, a layer": [
+        *[({"observables": {"mine": using(thing)}}, kind, "^observable mine")
+          for thing, kind in ((1j, ArgumentTypeError), ("a", ArgumentTypeError),
+                              (None, ArgumentTypeError), ([1.0, [2.0]], ArgumentTypeError))],
+        *[({"chain": drawing(lambda rng, shape, f=function: f(shape))}, ArgumentError,
+           f"^weights: .*{pattern}")
+          for function, pattern in (
+              (lambda shape: np.ones(3), r"\(3,\).*\(6, 6\)"),
+              (lambda shape: np.ones((*shape, 1)), r"\(6, 6, 1\).*\(6, 6\)"),
+              (lambda shape: np.full(shape, np.nan), "not finite.*finite"),
+              (lambda shape: np.full(shape, 1j), "complex128.*real numbers"),
+              (lambda shape: None, "object.*real numbers"),
+              (lambda shape: RAGGED, "real numbers"),
+          )],
+    ],
     "testing.assert_same_law": [
         *values(alpha=[0.0, 1.0], rows=[1]),
         *types(step=[3], chain=["relu"], rng=["seed"]),

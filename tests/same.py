@@ -260,10 +260,11 @@ def _calls():
     for label, arguments in OF_CHAINS.items():
         function = functools.partial(_of_chain, label.partition(",")[0])
         yield f"MeanField.{label}, of chains", function, {**CHAIN, **arguments}
+    rows = {**CHAIN, "norm": "layer", "activation": "tanh"}
     path = _of_chain("trajectory", **CHAIN, **OF_CHAINS["trajectory, fluctuations"])
     owners = {
         "Fluctuations": _of_chain("fluctuations", **CHAIN),
-        "Fluctuations of rows": _of_chain("fluctuations", **{**CHAIN, "norm": "layer"}),
+        "Fluctuations of rows": _of_chain("fluctuations", **rows),
         "PathFluctuations": path.fluctuations,
         "CorrelationMap": mean_field.CorrelationMap("tanh", weight_variance=1.5),
         "Dual": infinite_width.dual("tanh"),

@@ -11,18 +11,16 @@ import numpy as np
 import pytest
 import refusals
 
-from bnmc import Activation, Chain, Distance, FirstLayer, Observable, simulate
+from bnmc import Chain, FirstLayer, Observable, simulate
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import BLOCK
 from bnmc.errors import (
     ArgumentError,
-    ArgumentTypeError,
     BackendError,
     BnmcError,
     NonFiniteError,
     PartialEstimateError,
     ResultTooLargeError,
-    UnknownNameError,
     ZeroVarianceError,
 )
 from bnmc.simulation import memory as memory_of_runs
@@ -34,16 +32,6 @@ from bnmc.testing import LawMismatch
 SIGMA = "leaky_relu"
 CHAIN = Chain(6, 3, SIGMA)
 X = np.random.default_rng(0).normal(size=(6, 3))
-
-
-def ones(generator, shape):
-    return np.ones(shape)
-
-
-def changed(value, where=(4, 1), x=X):
-    x = x.copy()
-    x[where] = value
-    return x
 
 
 def constant_row(row, x=X, value=2.5):
@@ -77,16 +65,6 @@ def fails(kind, function, *arguments, **options):
     return error
 
 
-def fails_about(argument, value, allowed, kind, function, *arguments, **options):
-    """Call a function, which must raise an error about an argument; return the error."""
-    error = fails(kind, function, *arguments, **options)
-    assert error.argument == argument
-    assert str(error).startswith(f"{argument}: got {value}")
-    assert allowed in str(error).partition(", allowed: ")[2]
-    assert isinstance(error, TypeError if kind is ArgumentTypeError else ValueError)
-    return error
-
-
 @pytest.mark.parametrize(
     ("name", "case"),
     [
@@ -95,9 +73,12 @@ def fails_about(argument, value, allowed, kind, function, *arguments, **options)
         for number, case in enumerate(cases)
     ],
 )
-def test_one_wrong_argument(name, case):
+def test_one_wrong_argument(name, case, request):
+    if name == "simulate, five layers":
+        request.getfixturevalue("nothing_runs")
     changes, kind, pattern = case
     error = fails(kind, refusals.call, name, changes)
+    assert getattr(error, "argument", "") in str(error)
     assert re.search(pattern, str(error))
 
 
@@ -107,129 +88,7 @@ def test_the_other_arguments_are_valid(name):
         refusals.call(name, {})
 
 
-# --- simulate: arguments --------------------------------------------------------------------
-
-ARGUMENTS = {
-    "depth -1": ("depth", "-1", "an integer >= 0", ArgumentError, {"depth": -1}),
-    "depth 2.0": ("depth", "2.0", "an integer", ArgumentTypeError, {"depth": 2.0}),
-    "depth 2**32": ("depth", "4294967296", "<= 4294967295", ArgumentError, {"depth": 2**32}),
-    "chains 0": ("chains", "0", "an integer >= 1", ArgumentError, {"chains": 0}),
-    "chains 1.5": ("chains", "1.5", "an integer >= 1", ArgumentTypeError, {"chains": 1.5}),
-    "chains 2**28 + 1": ("chains", "268435457", "<=", ArgumentError, {"chains": 2**28 + 1}),
-    "inputs 0": ("inputs", "0", "an integer >= 1", ArgumentError, {"inputs": 0}),
-    "inputs 'a'": ("inputs", "'a'", "an integer", ArgumentTypeError, {"inputs": "a"}),
-    "threads 0": ("threads", "0", "an integer >= 1", ArgumentError, {"threads": 0}),
-    "threads 'all'": ("threads", "'all'", "an integer", ArgumentTypeError, {"threads": "all"}),
-    "every 0": ("every", "0", "an integer >= 1", ArgumentError, {"every": 0}),
-    "every 1.0": ("every", "1.0", "an integer", ArgumentTypeError, {"every": 1.0}),
-    "burn_in -1": ("burn_in", "-1", "an integer >= 0", ArgumentError, {"burn_in": -1}),
-    "burn_in > depth": ("burn_in", "6", ">= 0 and <= 5", ArgumentError, {"burn_in": 6}),
-    "rng 'a'": ("rng", "'a'", "a seed", ArgumentTypeError, {"rng": "a"}),
-    "rng -1": ("rng", "-1", "a seed >= 0", ArgumentTypeError, {"rng": -1}),
-    "rng 1.5": ("rng", "1.5", "a seed", ArgumentTypeError, {"rng": 1.5}),
-    "dtype float16": ("dtype", "'float16'", "float64, float32", UnknownNameError,
-                      {"dtype": "float16"}),
-    "dtype int": ("dtype", "'int64'", "float64, float32", UnknownNameError, {"dtype": np.int64}),
-    "dtype 'f'": ("dtype", "'double precision'", "'float64'", ArgumentTypeError,
-                  {"dtype": "double precision"}),
-    "sampler": ("sampler", "'weight'", "did you mean 'weights'", UnknownNameError,
-                {"sampler": "weight"}),
-    "sampler None": ("sampler", "None", "auto, conditional, weights", ArgumentTypeError,
-                     {"sampler": None}),
-    "sampler of the inside": ("sampler", "'factor'", "conditional", UnknownNameError,
-                              {"sampler": "factor"}),
-    "backend": ("backend", "'cdua'", "did you mean 'cuda'", UnknownNameError, {"backend": "cdua"}),
-    "reduce": ("reduce", "'layers'", "did you mean 'layer'", UnknownNameError,
-               {"reduce": ["chain", "layers"]}),
-    "reduce 3": ("reduce", "3", "layer", ArgumentTypeError, {"reduce": 3}),
-    "reduce None": ("reduce", "None", "layer", ArgumentTypeError, {"reduce": None}),
-    "reduce [0]": ("reduce", "0", "layer", ArgumentTypeError, {"reduce": [0]}),
-    "progress": ("progress", "3", "a bool", ArgumentTypeError, {"progress": 3}),
-    "observables": ("observables", "'gra'", "did you mean 'gram'", UnknownNameError,
-                    {"observables": ["gra"]}),
-    "observables 3": ("observables", "3", "names", ArgumentTypeError, {"observables": 3}),
-    "observables None": ("observables", "None", "names", ArgumentTypeError, {"observables": None}),
-    "observables [3]": ("observables", "3", "names", ArgumentTypeError, {"observables": [3]}),
-    "observables twice": ("observables", "'trace'", "once", ArgumentError,
-                          {"observables": [np.trace, Observable(np.linalg.det, name="trace")]}),
-    "observables, mapping": ("observables", "'size'", "'trace'", ArgumentError,
-                             {"observables": {"size": Observable(np.trace)}}),
-    "cross_gram": ("observables", "'cross_gram'", "inputs=", ArgumentError,
-                   {"observables": "cross_gram"}),
-    "log_pivots": ("observables", "'log_pivots'", "Wishart", ArgumentError,
-                   {"observables": "log_pivots"}),
-    "observable of another shape": ("observable trace", "()", "(3,)", ArgumentError,
-                                    {"observables": Observable(np.trace, (3,))}),
-    "out of another shape": ("out", "(1, 6, 3)", "(1, 6, 3, 3) for 'gram'", ArgumentError,
-                             {"out": {"gram": np.zeros((1, 6, 3))}}),
-    "out of float32": ("out", "a float32 array", "float64", ArgumentTypeError,
-                       {"out": {"gram": np.zeros((1, 6, 3, 3), "f4")}}),
-    "out read-only": ("out", "(1, 6, 3, 3)", "a writable array", ArgumentError,
-                      {"out": {"gram": np.broadcast_to(0.0, (1, 6, 3, 3))}}),
-    "out of another name": ("out", "'grams'", "gram", ArgumentError,
-                            {"out": {"grams": np.zeros((1, 6, 3, 3))}}),
-    "out a list": ("out", "[3]", "a mapping", ArgumentTypeError, {"out": [3]}),
-    "out an array": ("out", "a float64 array", "a mapping", ArgumentTypeError,
-                     {"out": np.zeros((1, 6, 3, 3))}),
-    "out and reduce": ("out", "['gram']", "reduce", ArgumentError,
-                       {"out": {"gram": np.zeros((1, 6, 3, 3))}, "reduce": "layer"}),
-    "chain": ("chain", "'relu'", "a bnmc.Chain", ArgumentTypeError, {"chain": "relu"}),
-    "initial": ("initial", "'gausian'", "did you mean 'gaussian'", UnknownNameError,
-                {"initial": "gausian"}),
-    "initial None": ("initial", "None", "an array", ArgumentTypeError, {"initial": None}),
-    "initial a function": ("initial", "<function", "an array", ArgumentTypeError,
-                           {"initial": ones}),
-    "initial an object": ("initial", "{}", "an array of real numbers", ArgumentTypeError,
-                          {"initial": {}}),
-    "initial ragged": ("initial", "[[1, 2], [3]]", "an array of real numbers", ArgumentTypeError,
-                       {"initial": [[1, 2], [3]]}),
-    "initial of text": ("initial", "a <U1 array", "real numbers", ArgumentTypeError,
-                        {"initial": np.full((6, 3), "a")}),
-    "initial complex": ("initial", "a complex128 array", "real numbers", ArgumentTypeError,
-                        {"initial": X + 0j}),
-    "initial bool": ("initial", "a bool array", "real numbers", ArgumentTypeError,
-                     {"initial": X > 0}),
-    "initial 1-d": ("initial", "(3,)", "(..., width, batch)", ArgumentError, {"initial": X[0]}),
-    "initial transposed": ("initial", "(3, 6)", "(6, 3)", ArgumentError, {"initial": X.T}),
-    "initial of other features": ("initial", "(5, 3)", "bnmc.FirstLayer", ArgumentError,
-                                  {"initial": X[:5]}),
-    "initial empty": ("initial", "(0, 3)", "no axis may be empty", ArgumentError,
-                      {"initial": X[:0]}),
-    "initial of other chains": ("initial", "(3, 6, 3)", "(4, 6, 3)", ArgumentError,
-                                {"initial": np.stack([X] * 3), "chains": 4}),
-    "initial of other inputs": ("initial", "(3, 6, 3)", "(2, 6, 3)", ArgumentError,
-                                {"initial": np.stack([X] * 3), "inputs": 2}),
-    "initial without inputs": ("initial", "(6, 3)", "inputs, width, batch", ArgumentError,
-                               {"initial": X, "inputs": 2}),
-    "initial NaN": ("initial", "nan", "index (4, 1)", ArgumentError, {"initial": changed(np.nan)}),
-    "initial infinite": ("initial", "-inf", "index (4, 1)", ArgumentError,
-                         {"initial": changed(-np.inf)}),
-    "initial beyond float64": ("initial", "inf", "index (4, 1)", ArgumentError,
-                               {"initial": changed(10**400, x=X.astype(np.longdouble))
-                                if np.finfo(np.longdouble).max > 1e400 else changed(np.inf)}),
-    "FirstLayer of another batch": ("initial", "(6, 2)", "batch = 3", ArgumentError,
-                                    {"initial": FirstLayer(X[:, :2])}),
-    "FirstLayer without inputs": ("initial", "(6, 3)", "(inputs, features, batch)", ArgumentError,
-                                  {"initial": FirstLayer(X), "inputs": 1}),
-    "FirstLayer with inputs": ("initial", "(1, 6, 3)", "(features, batch)", ArgumentError,
-                               {"initial": FirstLayer(X[None])}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", ARGUMENTS)
-def test_arguments(what, nothing_runs):
-    *about, options = ARGUMENTS[what]
-    options = {"chain": CHAIN, "depth": 5, "rng": 0, **options}
-    fails_about(*about, simulate, **options)
-
-
-def test_weights_that_are_not_gaussian_have_no_conditional_sampler(nothing_runs):
-    for weights in ("uniform", ones):
-        chain = Chain(6, 3, SIGMA, weights=weights)
-        fails_about(
-            "sampler", "'conditional'", "'weights' or 'auto'", ArgumentError,
-            simulate, chain, 1, sampler="conditional",
-        )  # fmt: skip
+# --- simulate ----------------------------------------------------------------------------
 
 
 def test_there_is_no_gpu(nothing_runs):
@@ -240,14 +99,6 @@ def test_there_is_no_gpu(nothing_runs):
     assert "'cuda'" in str(error)
 
 
-def test_a_distance_from_a_matrix_of_another_size(nothing_runs):
-    error = fails(
-        ArgumentError, simulate, CHAIN, 1, rng=0, observables=Distance(np.eye(4))
-    )  # fmt: skip
-    assert "(4, 4)" in str(error)
-    assert "(3, 3)" in str(error)
-
-
 def test_states():
     """A state determines chains, inputs, dtype, key and sampler; other values raise."""
     # Other tests compile the kernels of this activation too.
@@ -255,40 +106,24 @@ def test_states():
     state = simulate(chain, 1, chains=2, rng=0, sampler="conditional").final_state
     single = simulate(chain, 1, rng=0, dtype="float32").final_state
     other = Chain(6, 3, "relu", gain=2.0)
-    for state_of, about, options in (
-        (state, ("chains", "3", "2", ArgumentError), {"chains": 3}),
-        (state, ("inputs", "1", "None", ArgumentError), {"inputs": 1}),
-        (state, ("dtype", "'float32'", "float64", ArgumentError), {"dtype": "float32"}),
-        (state, ("rng", "0", "None", ArgumentError), {"rng": 0}),
-        (state, ("sampler", "'weights'", "conditional", ArgumentError), {"sampler": "weights"}),
-        (state, ("initial", "Chain(width=6", "a state of", ArgumentError), {"chain": other}),
-        (state, ("burn_in", "6", "<= 5", ArgumentError), {"burn_in": 6}),
-        (single, ("chains", "2", "1", ArgumentError), {"chains": 2}),
+    for start, changes, pattern in (
+        (state, {"chains": 3}, "chains: got 3, .*2"),
+        (state, {"inputs": 1}, "inputs: got 1, .*None"),
+        (state, {"dtype": "float32"}, "dtype: got 'float32', .*float64"),
+        (state, {"rng": 0}, "rng: got 0, .*None"),
+        (state, {"sampler": "weights"}, "sampler: got 'weights', .*conditional"),
+        (state, {"chain": other}, r"initial: got Chain\(width=6.*a state of"),
+        (state, {"burn_in": 6}, "burn_in: got 6, .*<= 5"),
+        (single, {"chains": 2}, "chains: got 2, .*1"),
     ):
-        options = {"chain": chain, "depth": 5, "initial": state_of, **options}
-        fails_about(*about, simulate, **options)
+        options = {"chain": chain, "depth": 5, "initial": start, **changes}
+        assert re.match(pattern, str(fails(ArgumentError, simulate, **options)))
     # Values that agree with the state are allowed.
     again = simulate(chain, 1, chains=2, initial=state, sampler="conditional", dtype="float64")
     assert again.chains == 2
 
 
 # --- activations ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("function", "hint"),
-    [
-        (np.log, "it is nan at -4"),
-        (lambda x: 1 / x, "it is inf at 0"),
-        (lambda x: x + "a", "Invalid use|No implementation|[Cc]annot"),
-        (lambda x: 1j * x, "it returns complex128"),
-    ],
-)
-def test_activations_that_do_not_do(function, hint, nothing_runs):
-    error = fails(ArgumentError, simulate, Chain(6, 3, Activation(function, name="mine")), 1)
-    assert error.argument == "activation"
-    assert str(error).startswith("activation: got 'mine', allowed: ")
-    assert re.search(hint, error.hint)
 
 
 def high_only(x):
@@ -354,12 +189,6 @@ def test_results_that_would_not_fit(what, nothing_runs, monkeypatch):
     assert error.requested > error.available == 100_000_000
     assert isinstance(error, MemoryError)
     assert "95.4 MiB" in str(error)
-
-
-@pytest.mark.parametrize("width", [10**30, 2**63])
-def test_a_width_beyond_what_kernels_count(width, nothing_runs):
-    error = fails(ArgumentError, lambda: simulate(Chain(width, 3, norm="none"), 1, rng=0))
-    assert error.argument == "width"
 
 
 # --- rows without variance ------------------------------------------------------------------
@@ -635,32 +464,6 @@ def test_a_zero_input_stays_zero_without_normalization(activation, sampler):
 
 
 # --- user functions -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("weights", "value", "allowed"),
-    [
-        (lambda generator, shape: np.ones(3), "(3,)", "(6, 6)"),
-        (lambda generator, shape: np.ones((*shape[::-1], 1)), "(6, 6, 1)", "(6, 6)"),
-        (lambda generator, shape: np.full(shape, np.nan), "not finite", "finite"),
-        (lambda generator, shape: np.full(shape, 1j), "complex128", "real numbers"),
-        (lambda generator, shape: None, "object", "real numbers"),
-        (lambda generator, shape: [[1.0], [2.0, 3.0]], "", "real numbers"),
-    ],
-)
-def test_weights_of_the_user(weights, value, allowed):
-    error = fails(ArgumentError, simulate, Chain(6, 3, SIGMA, weights=weights), 1, rng=0)
-    assert error.argument == "weights"
-    assert value in str(error)
-    assert allowed in str(error)
-
-
-@pytest.mark.parametrize("value", [1j, "a", None, [1.0, [2.0]]], ids=repr)
-def test_observables_that_are_not_real_numbers(value):
-    with pytest.raises((ArgumentError, ArgumentTypeError)) as caught:
-        simulate(CHAIN, 1, rng=0, observables={"mine": lambda G: value})
-    assert caught.value.argument == "observable mine"
-    assert "\n" not in str(caught.value)
 
 
 class Mine(Exception):
