@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from mean_field_oracles import gegenbauer_fixed_point
 
 from bnmc.chain.activations import Activation
 
@@ -37,6 +38,13 @@ class Awkward(NamedTuple):
 
 def _sign(power, at="x"):
     return f"copysign(abs({at})**{power}, {at})"
+
+
+def _bump(line, slope, place, width):
+    """A narrow bump on a line."""
+    bump = f"exp(-((x-{place})/{width})**2)"
+    points = tuple(f"{place}+{k}*{width}" for k in range(-12, 13, 2))
+    return Awkward(f"{line}+{bump}", f"{slope}-2*(x-{place})/{width}**2*{bump}", points)
 
 
 FUNCTIONS = {
@@ -101,31 +109,15 @@ FUNCTIONS = {
     "rare step": Awkward("x+(100.0 if x > 4.5 else 0.0)", INFINITE, ("4.5",)),
     "zero up to 2.75": Awkward("0.0 if abs(x) < 2.75 else x", INFINITE, ("-2.75", "2.75")),
     # narrow features
-    "bump at .7": Awkward(
-        "x+exp(-((x-0.7)/1e-6)**2)",
-        "1-2e12*(x-0.7)*exp(-((x-0.7)/1e-6)**2)",
-        tuple(f"0.7+{k}e-6" for k in range(-12, 13, 2)),
-    ),
-    "bump at sin 1": Awkward(
-        "tanh(x)+exp(-((x-sin(1.0))/1e-6)**2)",
-        "1/cosh(x)**2-2e12*(x-sin(1.0))*exp(-((x-sin(1.0))/1e-6)**2)",
-        tuple(f"sin(1.0)+{k}e-6" for k in range(-12, 13, 2)),
-    ),
-    "narrow bump at .25": Awkward(
-        "x+exp(-((x-0.25)/1e-9)**2)",
-        "1-2e18*(x-0.25)*exp(-((x-0.25)/1e-9)**2)",
-        tuple(f"0.25+{k}e-9" for k in range(-12, 13, 2)),
-    ),
+    "bump at .7": _bump("x", "1", "0.7", "1e-6"),
+    "bump at sin 1": _bump("tanh(x)", "1/cosh(x)**2", "sin(1.0)", "1e-6"),
+    "narrow bump at .25": _bump("x", "1", "0.25", "1e-9"),
     "box at sin 1": Awkward(
         "x+(1.0 if abs(x-sin(1.0)) < 5e-5 else 0.0)",
         INFINITE,
         ("sin(1.0)-5e-5", "sin(1.0)+5e-5"),
     ),
-    "bump of 1e-3": Awkward(
-        "exp(-(x/1e-3)**2)",
-        "-2e6*x*exp(-(x/1e-3)**2)",
-        tuple(f"{k}e-3" for k in range(-12, 13, 2)),
-    ),
+    "bump of 1e-3": _bump("0", "0", "0", "1e-3"),
     "1/(1 + 10⁴x²)": Awkward(
         "1/(1+1e4*x*x)", "-2e4*x/(1+1e4*x*x)**2", ("-0.3", "-0.03", "0", "0.03", "0.3")
     ),
@@ -292,15 +284,15 @@ def three_samples(function, mp):
     widest = mp.pi / (64 if function.value in OSCILLATING else 8)
     rows = nodes_of(cut(sorted(angles), widest, mp), mp)
     pairs = [(root * mp.cos(t), root * mp.cos(t + turn), w / (2 * mp.pi)) for t, w in rows]
-    one = [(value(x), value(y), x, y, w) for x, y, w in pairs]
+    rows = [(value(x), value(y), x, w) for x, y, w in pairs]
 
     def mean(term):
-        return mp.fsum(w * term(f, g, x) for f, g, x, _, w in one)
+        return mp.fsum(w * term(f, g, x) for f, g, x, w in rows)
 
     first = mean(lambda f, g, x: f)
     b = mean(lambda f, g, x: f * f)
     product = mean(lambda f, g, x: f * g)
-    own = mean(lambda f, g, x: f * f * (x * x - 1))
+    square = mean(lambda f, g, x: f * f * (x * x - 1))
     pair = mean(lambda f, g, x: f * g * (x * x - 1))
     along = mean(lambda f, g, x: f * x)
     mu = b - product
@@ -309,7 +301,7 @@ def three_samples(function, mp):
     return {
         "b": b,
         "c": product / b,
-        "eigenvalues": [n / (2 * mu) * (own / 3 - pair * 4 / 3)],
+        "eigenvalues": [n / (2 * mu) * (square / 3 - pair * 4 / 3)],
         "backward_rate": mp.inf,
         "cross_batch": first**2,
         "cross_batch_rate": mp.mpf(2 * n) / (n - 1) ** 2 * gamma**2 * along**2 / mu,
@@ -347,12 +339,10 @@ def ten_samples(function, terms=700, order=40):
     """The numbers for n = 10 and the norm "batch", from Gegenbauer series (see module)."""
     import mpmath
 
-    mp = mpmath.mp
-    n, m = 10, 9
-    alpha, rho = (m - 2) / 2, -1.0 / m
+    n, m, spots = 10, 9, [float(spot) for spot in places(function, mpmath.mp)]
     value = np.vectorize(scalar(function.value), otypes=[float])
     edges = {-3.0, 3.0, *np.linspace(-3.0, 3.0, 241)}
-    for spot in map(float, places(function, mp)):
+    for spot in spots:
         steps = 0.1 * 0.5 ** np.arange(46)
         edges |= {spot, *(spot + steps), *(spot - steps)}
     ends = np.array(sorted(edge for edge in edges if -3.0 <= edge <= 3.0))
@@ -361,60 +351,29 @@ def ten_samples(function, terms=700, order=40):
     x = (ends[:-1, None] + half * (at + 1.0)).ravel()
     weight = (half * share).ravel() * (1.0 - x * x / m) ** 3
     weight /= weight.sum()
-    sigma = value(x)
-    mean = weight @ sigma
-    centred = sigma - mean
-
-    def series():
-        """Yield k, P_k at the nodes and P_k(ρ), with P_k(1) = 1."""
-        before, now = np.ones(x.size + 1), np.append(x / math.sqrt(m), rho)
-        t = now.copy()
-        for k in range(terms):
-            yield k, before[:-1], before[-1]
-            before, now = (
-                now,
-                (2 * (k + 1 + alpha) * t * now - (k + 1) * before) / (k + 1 + 2 * alpha),
-            )
-
-    powers = [weight * centred * x**p for p in range(3)]
-    sums = dict.fromkeys(("00", "11", "20", "grad"), 0.0)
-    for k, polynomial, ratio in series():
-        norm = weight @ polynomial**2
-        f = [row @ polynomial for row in powers]
-        sums["00"] += f[0] * f[0] * ratio / norm
-        sums["11"] += f[1] * f[1] * ratio / norm
-        sums["20"] += f[2] * f[0] * ratio / norm
-        sums["grad"] += k * (k + m - 2) * f[0] ** 2 * ratio / norm
-    mu = weight @ centred**2 - sums["00"]
-    b = weight @ sigma**2
-    own = weight @ (centred**2 * (x * x - 1))
-    lambda_l = (
-        n / (2 * mu * (n - 2)) * ((1 - 2 / n) * own - 2 * (1 - 1 / n) * (sums["20"] - sums["00"]))
-    )
-    square = 2 * sums["11"] + 2 * sums["20"]
-    others = (square + 2 * sums["20"] - n * sums["00"]) / ((n - 2) * (n - 3))
-    lambda_m = (n - 1) / (n * mu) * (sums["11"] + square / (n - 2) + others)
-    energy = math.inf if any(abs(spot) < 3 for spot in places(function, mp)) else math.nan
+    # NaN if there is no jump inside of the sphere, but the derivative is not given.
+    energy = math.inf if any(abs(spot) < 3 for spot in spots) else math.nan
     if function.slope != INFINITE:
         slope = np.vectorize(scalar(function.slope), otypes=[float])
         energy = weight @ (slope(x) ** 2 * (m - x * x))
-    gamma = math.gamma(n / 2) / math.gamma((n - 1) / 2)
+    b, c, *eigenvalues, backward, between = gegenbauer_fixed_point(
+        value, n, terms, (x, weight), energy
+    )
     return {
         "b": b,
-        "c": 1 - mu / b,
-        "eigenvalues": [lambda_l, lambda_m],
-        # NaN if there is no jump inside of the sphere, but the derivative is not given.
-        "backward_rate": (energy - sums["grad"]) / (mu * (n - 3)),
-        "cross_batch": mean**2,
-        "cross_batch_rate": 2 * n / (n - 1) ** 2 * gamma**2 * (weight @ (sigma * x)) ** 2 / mu,
+        "c": c,
+        "eigenvalues": eigenvalues,
+        "backward_rate": backward,
+        "cross_batch": (weight @ value(x)) ** 2,
+        "cross_batch_rate": between,
     }
 
 
 def as_text(value, mp):
     if isinstance(value, dict):
-        return {key: as_text(one, mp) for key, one in value.items()}
+        return {key: as_text(part, mp) for key, part in value.items()}
     if isinstance(value, list):
-        return [as_text(one, mp) for one in value]
+        return [as_text(part, mp) for part in value]
     return value if isinstance(value, str) else mp.nstr(mp.mpf(value), 20)
 
 

@@ -231,6 +231,21 @@ def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):
     return np.stack([gram_of(layer.a) for layer in layers], axis=1)
 
 
+def state_grams(chain, h, depth, rng):
+    """Return Gram matrices of h of layers 0 to depth, for networks too wide to draw their weights.
+
+    Given a, the rows of gain W a + b are independent and normal, with the same covariance.
+    """
+    grams = [gram_of(h)]
+    for _ in range(depth):
+        layer = _Layer(chain, h, 1)
+        covariance = chain.gain**2 * gram_of(layer.a) + chain.bias_variance
+        rows = rng.standard_normal(h.shape) @ np.linalg.cholesky(covariance).T
+        h = chain.skip * layer.state + rows
+        grams.append(gram_of(h))
+    return np.array(grams)
+
+
 def gram_of(a):
     """Return aᵀa / width."""
     return a.swapaxes(-1, -2) @ a / a.shape[-2]

@@ -13,8 +13,10 @@ import numpy as np
 from bnmc import (
     Activation,
     Chain,
+    Convolution,
     Distance,
     FirstLayer,
+    MeanField,
     Observable,
     infinite_width,
     mixing,
@@ -32,6 +34,8 @@ from bnmc.errors import (
     SingularGramError,
     UnknownNameError,
 )
+from bnmc.infinite_width import dual
+from bnmc.mean_field import CorrelationMap, partial_collapse
 from bnmc.mixing.absorption import absorbing_events
 
 
@@ -159,12 +163,49 @@ DISTANCE = [
     ({"S1": TRIPLE, "S2": np.eye(2), "rows": [1, 2]}, ArgumentError,
      r"^rows: got \(2,\), .*broadcasts with \(3,\)"),
 ]  # fmt: skip
+#: Cases of Gram matrices of three samples, by the name of the argument.
+MATRICES = [
+    (np.eye(4), "shape"),
+    (np.eye(3)[None], "shape"),
+    ([1.0, 2.0, 3.0], "shape"),
+    ([[1.0, 0.5, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], "symmetric"),
+    (np.diag([1.0, 1.0, -0.5]), "negative eigenvalue"),
+    (np.diag([1.0, 1.0, np.nan]), "finite"),
+    (np.diag([1.0, 1.0, np.inf]), "finite"),
+    (np.zeros((3, 3)), "samples that are not all equal"),
+    (np.full((3, 3), 0.7), "samples that are not all equal"),
+    (np.full((3, 3), 1e200), "samples that are not all equal"),
+]
+BIASED = Chain(6, 3, norm="batch-uncentred", bias_variance=0.1)
+AFTER = Chain(6, 3, order="activation-norm")
+CONSTANT = Activation(lambda x: 2.0 + 0.0 * x, name="two")
+LAYER = {"norm": "layer"}
+#: Activations without a fixed point, or without blocks: two constants, a NaN and one too rough.
+FLAT = [CONSTANT, lambda x: 0.0, lambda x: math.nan, lambda x: math.sin(1e6 * x)]
+STEPS = [
+    *values(rtol=[0.0, -1e-3, math.nan], max_nodes=[0]),
+    *types(rng=["seed"]),
+]
 #: Functions and valid arguments that are not in `fuzzing.py`.
 OTHERS = {
     "simulate, five layers": (simulate, {
         "chain": Chain(6, 3, "leaky_relu"), "depth": 5, "rng": 0}),
     "simulate, a layer": (simulate, {
         "chain": Chain(6, 3, "leaky_relu"), "depth": 1, "rng": 0}),
+    "CorrelationMap": (CorrelationMap, {"activation": "tanh"}),
+    "CorrelationMap.of": (CorrelationMap.of, {"chain": NO_NORM}),
+    "CorrelationMap()": (
+        CorrelationMap("tanh", weight_variance=0.5), {"correlation": 0.5, "variance": 0.1}),
+    "CorrelationMap.phase": (CorrelationMap("tanh").phase, {}),
+    "MeanField.fixed_point": (
+        lambda chain, **options: MeanField(chain).fixed_point(**options), {"chain": Chain(6, 5)}),
+    "MeanField.fluctuations": (
+        lambda chain, **options: MeanField(chain).fluctuations(**options), {"chain": Chain(6, 4)}),
+    "MeanField.step, of a chain": (
+        lambda chain, G: MeanField(chain).step(G), {"chain": Chain(6, 3), "G": np.eye(3)}),
+    "mean_field.partial_collapse, of eight": (
+        partial_collapse, {"activation": "tanh", "batch": 8, "distinct": 3}),
+    "infinite_width.Dual": (dual("relu"), {"p": 1.0, "q": 1.0, "c": 0.5}),
     "mixing.absorption.absorbing_events": (
         absorbing_events, {"chain": Chain(8, 3, "relu"), "grams": GRAMS}),
     "infinite_width.Scaling": (infinite_width.Scaling, {"q_sigma": 0, "q_tilde": 0}),
@@ -617,6 +658,139 @@ REFUSALS = {
     "bounds.rank_collapse.theorem_14": values(alpha=[-0.1], tau=[2.0]),
     "bounds.rank_collapse.corollary_15": [
         ({"width": [3, 4], "alpha": [0.5, 0.5, 0.5]}, ArgumentError, "^alpha: ")],
+    "MeanField": types(chain=["relu"]),
+    "MeanField.step": [
+        *STEPS,
+        *types(G=[[["a"] * 3] * 3]),
+        *(({"G": G}, ArgumentError, f"^G: .*{said}") for G, said in MATRICES),
+    ],
+    "MeanField.trajectory": [
+        *STEPS,
+        *values(depth=[-1]),
+        *types(depth=[2.0, "3"]),
+        ({"depth": 10**13}, TOO_LARGE, "^depth"),
+        *(({"G0": G}, ArgumentError, f"^G0: .*{said}") for G, said in MATRICES),
+    ],
+    "MeanField.trajectory, fluctuations": [
+        *values(fluctuation_rtol=[0], max_points=[0]),
+        *types(fluctuations=[1]),
+    ],
+    "MeanField.step, of a chain": [
+        # Only a map of pairs has skip connections: not of a norm over the batch, or a convolution.
+        ({"chain": SKIP}, ArgumentError, "^skip: ((?!CorrelationMap.of).)*bnmc.simulate measures"),
+        *(({"chain": Chain(8, 3, norm=norm, skip=0.5)}, ArgumentError,
+           "^skip: ((?!bnmc.simulate).)*CorrelationMap.of") for norm in ("none", "rms")),
+        ({"chain": Chain(8, 3, convolution=Convolution((1, 3), (1, 2)), norm="rms", skip=0.5)},
+         ArgumentError, "^skip: ((?!CorrelationMap.of).)*bnmc.simulate measures"),
+        ({"chain": Chain(6, 3, norm="batch-uncentred"), "G": np.zeros((3, 3))},
+         ArgumentError, "samples not all 0"),
+        ({"chain": Chain(10, 3, norm="layer"), "G": np.diag([1.0, 0.0, 1.0])},
+         ArgumentError, "^G: .*diagonal has no 0"),
+        ({"chain": Chain(6, 3, lambda x: math.log(x) if x > 0 else math.nan)},
+         ArgumentError, "activation"),
+    ],
+    "MeanField.fixed_point": [
+        *values(rtol=[0.0, -1.0, math.nan]),
+        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        ({"chain": Chain(6, 3, norm="layer")}, ArgumentError, "^norm: .*CorrelationMap"),
+        ({"chain": SKIP}, ArgumentError, "^skip: "),
+        ({"chain": Chain(6, 3, eps=1e-5)}, ArgumentError, "^eps: "),
+        ({"chain": BIASED}, ArgumentError, "^bias_variance: got 0.1, allowed: 0 .*trajectory"),
+        ({"chain": AFTER}, ArgumentError, "^order: got 'activation-norm', .*bnmc.simulate"),
+        ({"chain": Chain(6, 1, norm="batch-uncentred")}, ArgumentError, "batch"),
+        ({"chain": Chain(6, 2, "abs")}, ArgumentError, "^activation: "),
+        ({"chain": Chain(6, 4, CONSTANT, norm="batch-uncentred")}, ArgumentError, "constant"),
+        *(({"chain": Chain(6, 5, sigma)}, ArgumentError, "^activation: ") for sigma in FLAT),
+    ],
+    "MeanField.fluctuations": [
+        *values(rtol=[0]),
+        *(({"chain": Chain(100, 4, activation, **options)}, ArgumentError, said)
+          for options, activation, said in (
+              ({"norm": "none"}, "relu", r"^norm: .*tends to 0.*trajectory\(.*fluctuations=True"),
+              ({"norm": "none", "gain": 2**0.5}, "relu", "random walk"),
+              ({"norm": "none", "gain": 2.0}, "relu", "diverges"),
+              (LAYER, "linear", "^activation: .*every correlation is a fixed point"),
+              ({**LAYER, "skip": 0.5}, "tanh", r"^skip: .*bnmc\.simulate"),
+              ({**LAYER, "weights": "haar"}, "tanh", "^weights: "),
+              ({"weights": "haar"}, "tanh", "^weights: "),
+          )),
+        ({"chain": Chain(100, 1, "tanh", norm="layer")}, ArgumentError, "batch"),
+        *(({"chain": Chain.conv(8, 1, shape=(1, 4), kernel=(1, 3), norm=norm)}, ArgumentError,
+           "^convolution: .*fluctuations=True") for norm in ("batch", "layer")),
+    ],
+    "mean_field.limit": [
+        *values(rtol=[0.0]),
+        *names(norm=["bach"], activation=["rellu"]),
+        ({"activation": CONSTANT}, ArgumentError, "constant"),
+    ],
+    "mean_field.stability": [
+        *values(batches=[[]]),
+        ({"batches": [1]}, ArgumentError, "^batches"),
+        *(({"batches": batches}, ArgumentTypeError, "^batches")
+          for batches in ([4, 1.5], "48", 8, [True])),
+        ({"activation": "slu"}, UnknownNameError, "did you mean 'silu'"),
+        *names(norm=["lager"]),
+        *values(norm=["none", "layer"]),
+    ],
+    "mean_field.atlas": types(activations=["tanh", 3, Activation.named("tanh")]),
+    "mean_field.block_symmetric": [
+        ({"batch": 2}, ArgumentError, "^batch"),
+        *(({"batch": 8, "minority": count}, ArgumentError, "^minority") for count in (0, 5)),
+        *types(minority=[1.0]),
+        *values(rtol=[0]),
+        *(({"activation": sigma, "batch": 8}, ArgumentError, "^activation") for sigma in FLAT),
+    ],
+    "mean_field.partial_collapse, of eight": [
+        *values(distinct=[0, 7]),
+        ({"batch": 2, "distinct": 1}, ArgumentError, "^batch"),
+        *values(rtol=[math.nan]),
+        *(({"activation": sigma}, ArgumentError, "^activation") for sigma in FLAT),
+    ],
+    "mean_field.edge_of_chaos": [
+        ({"activation": activation, "bias_variance": bias, **options}, ArgumentError, said)
+        for activation, bias, options, said in (
+            ("relu", 0.1, {}, "single point"),
+            ("relu", 0.0, LAYER, "every network is critical"),
+            ("tanh", 0.0, LAYER, "every network is chaotic"),
+            ("sigmoid", 0.0, {"norm": "rms"}, "every network is ordered"),
+            ("relu^2", 0.0, {}, "does not pass here"),
+            ("step", 0.1, {}, "every network is chaotic"),
+            ("tanh", -1.0, {}, "bias_variance"),
+            ("tanh", 0.0, {"norm": "batch"}, "MeanField"),
+        )
+    ] + names(order=["other"]),
+    "mean_field.isometry_rate": [({"activation": CONSTANT}, ArgumentError, "constant")],
+    "CorrelationMap": [
+        *values(weight_variance=[0.0], bias_variance=[-1.0], skip=[math.inf], eps=[-1e-5]),
+        *names(activation=["tahn"], norm=["layr"], order=["norm"]),
+        *types(norm=[3]),
+        ({"norm": "batch"}, ArgumentError, "MeanField"),
+    ],
+    "CorrelationMap.of": [
+        *types(chain=["tanh"]),
+        ({"chain": Chain(10, 2)}, ArgumentError, "MeanField"),
+        ({"chain": Chain.conv(8, 1, shape=(1, 3), kernel=(1, 3), norm="rms")}, ArgumentError,
+         "convolution: .*MeanField.*step"),
+    ],
+    "CorrelationMap()": [
+        ({"variance": None}, ArgumentError, "tends to 0"),
+        ({"correlation": 1.5}, ArgumentError, ">= -1 and <= 1"),
+    ],
+    "CorrelationMap.phase": values(start=[0.0]),
+    "infinite_width.dual": [
+        *names(activation=["tahn"]),
+        *types(activation=[3]),
+        ({"activation": "relu2"}, UnknownNameError, r"silu, .*cos.*\(did you mean 'relu\^2'\?\)"),
+        ({"activation": Activation(np.tanh, derivative=np.cos)}, ArgumentError, "derivative"),
+    ],
+    "infinite_width.Dual": [
+        *values(rtol=[0.0]),
+        *types(q=["1"], rtol=["word"]),
+        ({"p": -1.0, "c": 0.0}, ArgumentError, ""),
+        ({"c": 1.001}, ArgumentError, ""),
+        ({"q": math.nan}, ArgumentError, ""),
+        ({"p": [1.0, 1.0], "q": [1.0, 1.0, 1.0]}, ArgumentError, ""),
+    ],
     "testing.chains": types(widths=[3]),
     "testing.batches": [
         *values(width=[0], batch=[0]),

@@ -5,17 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from mean_field_oracles import NODES, WEIGHTS, pair_mean
 
 import bnmc
 from bnmc.chain.activations import Activation
 from bnmc.infinite_width import dual
 from bnmc.mean_field import MeanField
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
-
-# The trapezoidal rule of a normal variable: tanh is analytic in a strip, so the error is far below
-# rounding.
-NODES = 0.1 * np.arange(-90.0, 91.0)
-WEIGHTS = 0.1 * np.exp(-0.5 * NODES**2) / math.sqrt(2.0 * math.pi)
 
 ROOT = np.array([[1.0, 0.4, -0.2], [0.0, 0.7, 0.5], [0.0, 0.0, 1.3]])
 K = ROOT.T @ ROOT
@@ -25,14 +21,6 @@ ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 
 def tanh_slope(x):
     return 1.0 - np.tanh(x) ** 2
-
-
-def expectation(f, g, p, q, c):
-    """E f(u)g(v) for normal u, v of variances p, q and covariance c."""
-    u = math.sqrt(p) * NODES[:, None]
-    rest = math.sqrt(max(q - c * c / p, 0.0))
-    v = c / p * u + rest * NODES
-    return float(WEIGHTS @ (f(u) * g(v)) @ WEIGHTS)
 
 
 def plain_layer(norm, order, weight, bias, skip, eps):
@@ -46,8 +34,8 @@ def plain_layer(norm, order, weight, bias, skip, eps):
     value, slope = np.empty((n, n)), np.empty((n, n))
     for i, j in itertools.product(range(n), repeat=2):
         at = argument[i, i], argument[j, j], argument[i, j]
-        value[i, j] = expectation(np.tanh, np.tanh, *at)
-        slope[i, j] = expectation(tanh_slope, tanh_slope, *at)
+        value[i, j] = pair_mean(np.tanh, np.tanh, *at)
+        slope[i, j] = pair_mean(tanh_slope, tanh_slope, *at)
     if not first:
         if norm == "layer":
             mean = np.array([WEIGHTS @ np.tanh(math.sqrt(v) * NODES) for v in q])
@@ -69,10 +57,10 @@ def test_a_layer_is_that_of_its_formulas(norm, order, skip, eps):
         skip=skip, eps=eps,
     )  # fmt: skip
     level = layer.levels(np.diag(K), slopes=True)
-    found = layer.step(level, level, K, THETA, same=True)
+    result = layer.step(level, level, K, THETA, same=True)
     expected = plain_layer(norm, order, 1.7, 0.2, skip, eps)
-    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result[0], expected[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(result[1], expected[1], rtol=0, atol=1e-12)
     alone, none, error = layer.step(level, level.at(slice(1, 3)), K[:, 1:], None, same=False)
     np.testing.assert_allclose(alone, expected[0][:, 1:], rtol=0, atol=1e-12)
     assert none is None
@@ -91,16 +79,6 @@ def test_the_map_of_a_chain_is_that_of_a_layer_without_weights(norm, order, eps)
     assert step.method == "pairwise"
     assert (step.nodes, step.key, step.stderr.any()) == (0, None, False)
     assert step.error < 1e-12
-
-
-def test_a_trajectory_has_no_lattice():
-    chain = bnmc.Chain(8, 3, "tanh", norm="layer")
-    run = MeanField(chain).trajectory(K, 3, rtol=1e-12)
-    state = K
-    for layer in range(3):
-        state = MeanField(chain).step(state).gram
-        np.testing.assert_array_equal(run.gram[layer + 1], state)
-    assert run.method == "pairwise"
 
 
 def test_samples_that_have_no_variance_are_named():
@@ -122,8 +100,8 @@ def test_scales_that_a_norm_hides(scale):
 def test_a_corner_that_nobody_declared():
     """E max(u − s, 0)² = (q + s²) Φ(−s/√q) − s √q φ(s/√q)."""
     chain = bnmc.Chain(8, 3, Activation(lambda x: max(x - 0.377, 0.0)), norm="none")
-    found = np.diag(MeanField(chain).step(K, rtol=1e-9))
+    result = np.diag(MeanField(chain).step(K, rtol=1e-9))
     s, root = 0.377, np.sqrt(np.diag(K))
     tail = np.array([0.5 * math.erfc(s / r / math.sqrt(2.0)) for r in root])
     density = np.exp(-0.5 * (s / root) ** 2) / math.sqrt(2.0 * math.pi)
-    np.testing.assert_allclose(found, (root**2 + s**2) * tail - s * root * density, rtol=1e-9)
+    np.testing.assert_allclose(result, (root**2 + s**2) * tail - s * root * density, rtol=1e-9)

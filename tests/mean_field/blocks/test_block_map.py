@@ -1,53 +1,38 @@
 """The mean-field map on two blocks of samples, and the eigenvalues of its Jacobian.
 
 Oracles share no code with the implementation: product quadrature on the sphere with finite
-differences for whole spectra, and plain Monte Carlo.  Statistical tests allow 6.5 standard errors
-per number (normal law, at least 100 blocks): a false alarm has probability 8e-11 per number.
+differences for whole spectra, and plain Monte Carlo.
 """
 
 import math
 
 import numpy as np
 import pytest
-from mean_field_blocks import EXP, HARD_SWISH, assert_mean, named, rows_of, symmetric_point
-from scipy import special
+from mean_field_oracles import (
+    EXP,
+    HARD_SWISH,
+    assert_mean,
+    fixed_point,
+    hard_tanh,
+    jump,
+    sampled_rows,
+    sphere,
+)
+from scipy import linalg
 
 import bnmc
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.blocks.block_map import BlockMap, _distinct
 
 
-def hard_tanh(x):
-    return min(max(x, -1.0), 1.0)
-
-
 def gram_of_levels(sizes, levels):
     """α_0 and α_1 on the vectors of a block that sum to 0, β on the contrast."""
-    n = sum(sizes)
-    gram = np.zeros((n, n))
-    contrast = np.concatenate(
-        [np.full(size, sign / size) for size, sign in zip(sizes, (1, -1), strict=True)]
-    )
+    contrast = np.repeat([1 / sizes[0], -1 / sizes[1]], sizes)
     contrast /= np.linalg.norm(contrast)
-    start = 0
-    for size, level in zip(sizes, levels, strict=False):
-        rows = slice(start, start + size)
-        gram[rows, rows] = level * (np.eye(size) - 1 / size)
-        start += size
-    return gram + levels[2] * np.outer(contrast, contrast)
-
-
-def sphere(dimension, order):
-    """Points and weights of a product rule on the unit sphere."""
-    if dimension == 2:
-        angle = math.pi * (np.arange(2 * order) + 0.5) / order
-        return np.stack([np.cos(angle), np.sin(angle)], axis=1), np.full(2 * order, 0.5 / order)
-    t, outer = special.roots_gegenbauer(order, dimension / 2 - 1)
-    points, inner = sphere(dimension - 1, order)
-    rest = np.sqrt(1 - t**2)[:, None, None] * points
-    first = np.broadcast_to(t[:, None, None], (*rest.shape[:2], 1))
-    joined = np.concatenate([first, rest], axis=2).reshape(-1, dimension)
-    return joined, np.outer(outer / outer.sum(), inner).ravel()
+    centring = [
+        level * (np.eye(size) - 1 / size) for size, level in zip(sizes, levels, strict=False)
+    ]
+    return linalg.block_diag(*centring) + levels[2] * np.outer(contrast, contrast)
 
 
 def whole_spectrum(sigma, gram, order):
@@ -86,12 +71,12 @@ def whole_spectrum(sigma, gram, order):
 )
 def test_modes_are_the_whole_spectrum(activation, sizes, levels, order):
     """Irreducible blocks of integrals against brute force without any symmetry."""
-    sigma = activation if isinstance(activation, Activation) else named(activation)
+    sigma = bnmc.Chain(1, 2, activation).activation
     modes = BlockMap(sigma, sizes, 16).modes(np.array(levels))
-    found = np.concatenate([[0.0], *(np.repeat(mode.value, mode.multiplicity) for mode in modes)])
+    result = np.concatenate([[0.0], *(np.repeat(mode.value, mode.multiplicity) for mode in modes)])
     expected = whole_spectrum(sigma, gram_of_levels(sizes, levels), order)
     # The differences are off by ε² times a third derivative of order 1, and rounding by 1e-16/ε.
-    np.testing.assert_allclose(np.sort_complex(found)[::-1], expected, atol=2e-7)
+    np.testing.assert_allclose(np.sort_complex(result)[::-1], expected, atol=2e-7)
 
 
 SYMMETRIC = [
@@ -118,7 +103,7 @@ def test_symmetric_point_in_blocks(activation, sizes):
     tail of the series, and rounding, which an offset of 1000 magnifies.
     """
     n = sum(sizes)
-    point = symmetric_point(activation, n)
+    point = fixed_point(activation, n)
     sigma = bnmc.Chain(1, n, activation).activation
     mu = point.b * (1 - point.c)
     levels = np.array([mu if sizes[0] > 1 else 0.0, mu, mu])
@@ -135,8 +120,8 @@ def test_symmetric_point_in_blocks(activation, sizes):
     modes = fine.modes(levels)
     assert sum(mode.multiplicity for mode in modes) == n * (n - 1) // 2 - 1
     values, others = (
-        [mode.value for mode in sorted(found, key=lambda mode: (mode.name, mode.value.real))]
-        for found in (modes, coarse.modes(levels))
+        [mode.value for mode in sorted(result, key=lambda mode: (mode.name, mode.value.real))]
+        for result in (modes, coarse.modes(levels))
     )
     rough = max(abs(a - b) for a, b in zip(values, others, strict=True))
     allowed = rough + 10 * estimate / mu
@@ -149,7 +134,7 @@ def test_symmetric_point_in_blocks(activation, sizes):
 @pytest.mark.parametrize(("activation", "n"), [("silu", 26), ("gelu", 10), ("tanh", 32)])
 def test_slope_of_the_one_dimensional_map_is_lambda_l(activation, n):
     """d log r′/d log r at r = 1, by finite differences: λ_L without its formula."""
-    block_map = BlockMap(named(activation), (1, n - 1), 16)
+    block_map = BlockMap(Activation.named(activation), (1, n - 1), 16)
     step = 1e-4
 
     def image(logarithm):
@@ -158,7 +143,7 @@ def test_slope_of_the_one_dimensional_map_is_lambda_l(activation, n):
 
     slope = (image(step) - image(-step)) / (2 * step)
     # Third derivatives are of order 1: ε²/6, and rounding by 1e-15/ε.
-    assert slope == pytest.approx(symmetric_point(activation, n).eigenvalues[0], abs=5e-8)
+    assert slope == pytest.approx(fixed_point(activation, n).eigenvalues[0], abs=5e-8)
     assert image(0.0) == pytest.approx(0.0, abs=1e-13)
 
 
@@ -168,7 +153,7 @@ def test_slope_of_the_one_dimensional_map_is_lambda_l(activation, n):
         (Activation(hard_tanh), (1, 6), (0.0, 1.0, 3.0)),
         pytest.param(Activation(hard_tanh), (3, 4), (1.0, 0.4, 3.0), marks=pytest.mark.slow),
         (HARD_SWISH, (4, 5), (1.5, 0.0, 2.0)),
-        (Activation(lambda x: 1.0 if x > 0.3 else 0.0), (2, 3), (1.0, 2.0, 0.5)),
+        (Activation(jump), (2, 3), (1.0, 2.0, 0.5)),
         (Activation(lambda x: 50.0 + math.tanh(2 * x)), (2, 30), (4.0, 0.1, 9.0)),
     ],
     ids=["corner", "corners", "collapsed", "jump", "offset"],
@@ -176,7 +161,8 @@ def test_slope_of_the_one_dimensional_map_is_lambda_l(activation, n):
 def test_image_by_plain_monte_carlo(activation, sizes, levels):
     image = BlockMap(activation, sizes, 16).image(np.array(levels))
     gram = gram_of_levels(sizes, levels)
-    value = rows_of(activation, gram, 200_000, np.random.default_rng(1))
+    chain = bnmc.Chain(1, sum(sizes), activation)
+    value = sampled_rows(chain, gram, 200_000, np.random.default_rng(1))
     first, second = value[:, : sizes[0]], value[:, sizes[0] :]
     samples, expected = [first[:, 0] * second[:, 0]], [image.between]
     for index, block in enumerate((first, second)):
@@ -191,8 +177,11 @@ def test_image_by_plain_monte_carlo(activation, sizes, levels):
     contrast = first.mean(axis=1) - second.mean(axis=1)
     samples.append(contrast**2 * sizes[0] * sizes[1] / sum(sizes))
     expected.append(image.levels[2])
-    blocks = np.stack(samples, axis=1).reshape(400, -1, len(samples)).mean(axis=1)
-    assert_mean(blocks, expected, image.error * image.levels.max() + 1e-12 * image.between)
+    assert_mean(
+        np.stack(samples, axis=1),
+        expected,
+        image.error * image.levels.max() + 1e-12 * image.between,
+    )
 
 
 @pytest.mark.parametrize(("activation", "sizes"), [("silu", (10, 22)), (HARD_SWISH, (8, 18))])
@@ -227,5 +216,5 @@ def test_the_claimed_error_is_relative(factor):
 
 
 def test_roots_are_the_same_if_all_their_coordinates_are():
-    roots = [np.array(one) for one in ([0.1, 0.3], [0.1, 0.5], [0.1, 0.3 + 1e-9], [0.4, 0.3])]
-    assert [list(one) for one in _distinct(roots)] == [[0.1, 0.3], [0.1, 0.5], [0.4, 0.3]]
+    roots = np.array([[0.1, 0.3], [0.1, 0.5], [0.1, 0.3 + 1e-9], [0.4, 0.3]])
+    assert [list(root) for root in _distinct(list(roots))] == [[0.1, 0.3], [0.1, 0.5], [0.4, 0.3]]

@@ -14,10 +14,10 @@ def test_double_roots_are_found_whatever_the_rounding_of_the_discriminant():
     for a in (0.3, -0.7):
         b, c = 2.0 * a * r, a * r * r
         assert (b * b - 4.0 * a * c < 0.0).any()
-        found = _roots(np.full_like(r, a), b, c).reshape(4, r.size)
+        result = _roots(np.full_like(r, a), b, c).reshape(4, r.size)
         # √ε of rounding in the discriminant shows in the roots.
-        np.testing.assert_allclose(np.abs(found), np.tile(r, (4, 1)), rtol=1e-7)
-        np.testing.assert_array_equal(found[2:], -found[:2])
+        np.testing.assert_allclose(np.abs(result), np.tile(r, (4, 1)), rtol=1e-7)
+        np.testing.assert_array_equal(result[2:], -result[:2])
 
 
 def test_roots_exist_up_to_rounding_alone():
@@ -25,14 +25,14 @@ def test_roots_exist_up_to_rounding_alone():
     for share, exists in ((1e-13, True), (1e-11, False)):
         # b² − 4ac = −share (b² + 4ac) at b = 2, a = 1.
         c = (1.0 + share) / (1.0 - share)
-        found = _roots(np.array([1.0]), 2.0, np.array([c]))
-        np.testing.assert_allclose(np.abs(found), float(exists), rtol=1e-12)
+        result = _roots(np.array([1.0]), 2.0, np.array([c]))
+        np.testing.assert_allclose(np.abs(result), float(exists), rtol=1e-12)
 
 
 def test_roots_of_terms_of_both_signs():
     """(x − 2)(x + 5) and (x + 2)(x − 5), as b has either sign."""
-    found = _roots(np.array([1.0]), 3.0, np.array([-10.0]))
-    np.testing.assert_allclose(np.sort(found), [-5.0, -2.0, 2.0, 5.0], rtol=1e-15)
+    result = _roots(np.array([1.0]), 3.0, np.array([-10.0]))
+    np.testing.assert_allclose(np.sort(result), [-5.0, -2.0, 2.0, 5.0], rtol=1e-15)
 
 
 # --- The orthogonal series for pairs of samples
@@ -61,6 +61,6 @@ def test_a_series_ends_when_the_tails_of_all_powers_are_small():
     weighted = [np.ones_like(x) / x.size, x / x.size]
     sums = {(p, q): np.zeros(1) for p in (0, 1) for q in (0, 1)}
     error = add_pair_series(sums, np.ones((2, 1)), weighted, x, np.ones(1), 2)
-    found = [[float(sums[p, q][0]) for q in (0, 1)] for p in (0, 1)]
-    np.testing.assert_allclose(found, [[1.0, 0.0], [0.0, -0.5]], atol=1e-13)
+    result = [[float(sums[p, q][0]) for q in (0, 1)] for p in (0, 1)]
+    np.testing.assert_allclose(result, [[1.0, 0.0], [0.0, -0.5]], atol=1e-13)
     assert error[0] < 1e-13

@@ -28,8 +28,8 @@ def crossing(*points):
 @pytest.mark.parametrize("smallest", [1e-12, 1e-3])
 def test_roots_in_neighbouring_intervals_are_two(smallest):
     """The search has eight points per factor of ten; an interval reaches to the next one alone."""
-    found = variance_roots(crossing(1 / 16, 3 / 16), smallest)
-    assert found == pytest.approx([10 ** (1 / 16), 10 ** (3 / 16)], rel=1e-12)
+    result = variance_roots(crossing(1 / 16, 3 / 16), smallest)
+    assert result == pytest.approx([10 ** (1 / 16), 10 ** (3 / 16)], rel=1e-12)
 
 
 def test_the_first_and_the_last_interval_are_searched():
@@ -103,14 +103,14 @@ def test_a_bias_makes_the_variance_diverge_if_the_factor_is_one(steps):
 class Wrong:
     """Moments of pairs that are wrong by a known share of V(1)."""
 
-    def __init__(self, right, share, one):
-        self.right, self.share, self.one = right, share, one
+    def __init__(self, right, share, square):
+        self.right, self.error, self.shift = right, share, share * square
 
     def value(self, correlation):
-        return self.right.value(correlation)[0] + self.share * self.one, self.share
+        return self.right.value(correlation)[0] + self.shift, self.error
 
     def slope(self, correlation):
-        return self.right.slope(correlation)[0] + self.share * self.one, self.share
+        return self.right.slope(correlation)[0] + self.shift, self.error
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_errors_are_those_that_wrong_moments_make(options):
     wrong = LevelMap(layer, level, Wrong(pairs, 1e-3, level.inner.square))
     at = np.array([-0.3, 0.2])
     for name in ("value", "slope"):
-        found, error = getattr(wrong, name)(at)
-        made = np.abs(found - getattr(right, name)(at)[0]).max()
+        result, error = getattr(wrong, name)(at)
+        made = np.abs(result - getattr(right, name)(at)[0]).max()
         assert error - level.error == pytest.approx(made, rel=1e-9)
         assert made > 2e-4
 
@@ -138,8 +138,8 @@ def test_shares_are_the_coefficients_of_the_map(options):
     at = LevelMap(layer, level, pair_function(layer.sigma, level.inner))
     shares, error = at.shares()
     c = np.array([-0.8, -0.3, 0.0, 0.4, 0.9])
-    found = np.polynomial.polynomial.polyval(c, shares)
-    np.testing.assert_allclose(found, at.value(c)[0], rtol=0.0, atol=1e-12 + error)
+    result = np.polynomial.polynomial.polyval(c, shares)
+    np.testing.assert_allclose(result, at.value(c)[0], rtol=0.0, atol=1e-12 + error)
 
 
 class Geometric:

@@ -30,17 +30,17 @@ def expectation(f, q, kinks=()):
 
 @pytest.mark.parametrize("q", [0.3, 4.0])
 def test_a_smooth_function(q):
-    found = moments(dual("tanh"), q)
+    at = moments(dual("tanh"), q)
     value, slope = math.tanh, lambda x: 1 / math.cosh(x) ** 2
-    assert found.square == pytest.approx(expectation(lambda x: value(x) ** 2, q), rel=1e-12)
-    assert found.gradient == pytest.approx(expectation(lambda x: slope(x) ** 2, q), rel=1e-12)
+    assert at.square == pytest.approx(expectation(lambda x: value(x) ** 2, q), rel=1e-12)
+    assert at.gradient == pytest.approx(expectation(lambda x: slope(x) ** 2, q), rel=1e-12)
     first = expectation(lambda x: value(x) * x / math.sqrt(q), q)
-    assert found.first == pytest.approx(first, rel=1e-12)
+    assert at.first == pytest.approx(first, rel=1e-12)
     change = expectation(lambda x: value(x) * slope(x) * x / q, q)
-    assert found.square_slope == pytest.approx(change, rel=1e-11)
-    assert found.mirror == -found.square
-    assert found.error < 1e-13
-    assert found.gradient_error < 1e-13
+    assert at.square_slope == pytest.approx(change, rel=1e-11)
+    assert at.mirror == -at.square
+    assert at.error < 1e-13
+    assert at.gradient_error < 1e-13
 
 
 def bent(x):
@@ -49,15 +49,15 @@ def bent(x):
 
 @pytest.mark.parametrize("q", [0.5, 2.0])
 def test_a_kink_and_no_derivative(q):
-    found = moments(dual(Activation(bent, kinks=(0.377,))), q)
-    assert found.mean == pytest.approx(expectation(bent, q, [0.377]), rel=1e-12)
+    at = moments(dual(Activation(bent, kinks=(0.377,))), q)
+    assert at.mean == pytest.approx(expectation(bent, q, [0.377]), rel=1e-12)
     square = expectation(lambda x: bent(x) ** 2, q, [0.377])
-    assert found.square == pytest.approx(square, rel=1e-12)
+    assert at.square == pytest.approx(square, rel=1e-12)
     slope = expectation(lambda x: 4.0 if x > 0.377 else 1 / math.cosh(x) ** 4, q, [0.377])
-    assert found.gradient == pytest.approx(slope, rel=1e-11)
+    assert at.gradient == pytest.approx(slope, rel=1e-11)
     mirror = expectation(lambda x: bent(x) * bent(-x), q, [-0.377, 0.377])
-    assert found.mirror == pytest.approx(mirror, rel=1e-12)
-    assert max(found.error, found.gradient_error) < 1e-12
+    assert at.mirror == pytest.approx(mirror, rel=1e-12)
+    assert max(at.error, at.gradient_error) < 1e-12
 
 
 @pytest.mark.parametrize("q", [0.5, 2.0])
@@ -65,27 +65,27 @@ def test_the_error_includes_a_kink_that_was_neither_declared_nor_found(q):
     hidden = dual(Activation(bent))
     assert hidden.function.ends(0.0) == pytest.approx([0.377], rel=1e-12)
     unsearched = Profile(Activation(bent), (), 16.0, complete=True)
-    found = moments(dataclasses.replace(hidden, function=unsearched), q)
+    at = moments(dataclasses.replace(hidden, function=unsearched), q)
     square = expectation(lambda x: bent(x) ** 2, q, [0.377])
     slope = expectation(lambda x: 4.0 if x > 0.377 else 1 / math.cosh(x) ** 4, q, [0.377])
-    assert 1e-9 < abs(found.square / square - 1) <= found.error
-    assert 1e-6 < abs(found.gradient / slope - 1) <= found.gradient_error
+    assert 1e-9 < abs(at.square / square - 1) <= at.error
+    assert 1e-6 < abs(at.gradient / slope - 1) <= at.gradient_error
 
 
 @pytest.mark.parametrize("q", [1e-8, 1.0, 1e6, 1e12])
 def test_every_variance(q):
-    found = moments(dual("erf"), q)
+    at = moments(dual("erf"), q)
     square = 2 / np.pi * np.arctan2(2 * q, np.sqrt(1 + 4 * q))
-    assert found.square == pytest.approx(square, rel=1e-13)
-    assert found.gradient == pytest.approx(4 / np.pi / np.sqrt(1 + 4 * q), rel=1e-13)
+    assert at.square == pytest.approx(square, rel=1e-13)
+    assert at.gradient == pytest.approx(4 / np.pi / np.sqrt(1 + 4 * q), rel=1e-13)
     slope = 4 / np.pi / ((1 + 2 * q) * np.sqrt(1 + 4 * q))
-    assert found.square_slope == pytest.approx(slope, rel=1e-9)
+    assert at.square_slope == pytest.approx(slope, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["relu^2", "relu^3", "cos", "exp", "step"])
 def test_names_that_have_a_formula_only(name):
     q, power = 0.7, {"relu^2": 2, "relu^3": 3, "step": 0}.get(name)
-    found = moments(dual(name), q)
+    at = moments(dual(name), q)
     if power is not None:
         square = q**power * special.factorial2(2 * power - 1) / 2 if power else 0.5
         slope = power**2 * q ** (power - 1) * special.factorial2(2 * power - 3) / 2
@@ -94,8 +94,8 @@ def test_names_that_have_a_formula_only(name):
         square = slope = math.exp(2 * q)
     else:
         square, slope = (1 + math.exp(-2 * q)) / 2, (1 - math.exp(-2 * q)) / 2
-    assert found.square == pytest.approx(square, rel=1e-13)
-    assert found.gradient == pytest.approx(slope, rel=1e-13)
+    assert at.square == pytest.approx(square, rel=1e-13)
+    assert at.gradient == pytest.approx(slope, rel=1e-13)
 
 
 def test_a_jump_has_no_mean_square_of_the_slope():

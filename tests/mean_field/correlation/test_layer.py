@@ -19,16 +19,16 @@ def series(gradient):
 
 @pytest.mark.parametrize("rho", [0.3, 0.8, -0.8, 0.97])
 def test_the_error_of_a_value_is_that_of_the_first_term_left_out(rho):
-    found, square = series(np.inf)
-    error = found.value(np.array([rho]))[1]
+    terms, square = series(np.inf)
+    error = terms.value(np.array([rho]))[1]
     assert error == pytest.approx(REST * abs(rho) ** TERMS / square, rel=1e-12)
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.8, -0.8, 0.97])
 def test_the_error_of_a_slope_is_that_of_the_worst_exponent(rho):
     """k |ρ|^(k − 1) over all k from that of the first term left out, in units of V(1)."""
-    found, square = series(np.inf)
-    error = found.slope(np.array([rho]))[1]
+    terms, square = series(np.inf)
+    error = terms.slope(np.array([rho]))[1]
     k = np.linspace(TERMS, 200.0, 200_001)
     assert error == pytest.approx(REST * (k * abs(rho) ** (k - 1.0)).max() / square, rel=1e-6)
 
@@ -36,7 +36,7 @@ def test_the_error_of_a_slope_is_that_of_the_worst_exponent(rho):
 @pytest.mark.parametrize("missing", [0.006, 0.01])
 def test_a_known_slope_at_one_bounds_the_error(missing):
     """If V′(1) is known, so is the sum of the slopes left out; none falls slower than ρ^(K − 1)."""
-    rho, known = 0.97, float(np.arange(TERMS) @ SQUARES)
-    found, square = series(0.5 * (known + missing))
-    error = found.slope(np.array([rho]))[1]
+    rho, slopes = 0.97, float(np.arange(TERMS) @ SQUARES)
+    terms, square = series(0.5 * (slopes + missing))
+    error = terms.slope(np.array([rho]))[1]
     assert error == pytest.approx(missing * rho ** (TERMS - 1) / square, rel=1e-9)

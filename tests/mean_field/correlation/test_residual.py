@@ -3,34 +3,28 @@
 import math
 
 import numpy as np
-import pair_networks
+import numpy_network
 import pytest
+from mean_field_oracles import arc_cosine, erf_pair, erf_slope, pair_of_states, reach
 from scipy import stats
 
-from bnmc import Activation
+import bnmc
+from bnmc import Activation, gram
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import CorrelationMap, isometry_rate, residual_growth
 
 
-def J(c):
-    return (math.sqrt((1 - c) * (1 + c)) + (math.pi - math.acos(c)) * c) / math.pi
-
-
-def erf_pair(q, c):
-    return 2 / math.pi * math.asin(2 * q * c / (1 + 2 * q))
-
-
 def iterated(pair, w, b, layers, norm=False, c=0.3, q=1.0):
     """Return (q, c) at some layers of h ← h + W σ(N(h)) + b, V given by `pair`."""
-    found = []
+    result = []
     for layer in range(layers[-1]):
         inner = 1.0 if norm else q
         following = q + w * pair(inner, 1.0) + b
         c = min((q * c + w * pair(inner, c) + b) / following, 1.0)
         q = following
         if layer + 1 in layers:
-            found.append((q, c))
-    return np.array(found)
+            result.append((q, c))
+    return np.array(result)
 
 
 LAYERS = [30_000, 120_000]
@@ -40,98 +34,86 @@ def exponent(values):
     return math.log(values[1] / values[0]) / math.log(LAYERS[1] / LAYERS[0])
 
 
-def relu_pair(q, c):
-    return 0.5 * q * J(c)
-
-
 def test_relu():
     w, layers = 1.5, [600, 700]
-    found = residual_growth("relu", weight_variance=w)
-    assert (found.limit, found.correlation.kind, found.correlation.rate) == (1.0, "power", -2.0)
-    run = iterated(relu_pair, w, 0.0, layers)
+    growth = residual_growth("relu", weight_variance=w)
+    assert (growth.limit, growth.correlation.kind, growth.correlation.rate) == (1.0, "power", -2.0)
+    run = iterated(lambda q, c: 0.5 * q * arc_cosine(c)[0], w, 0.0, layers)
     grown = math.log(run[1, 0] / run[0, 0]) / 100
-    assert grown == pytest.approx(math.log(found.variance.rate), rel=1e-12)
-    assert found.gradient.rate == found.variance.rate
+    assert grown == pytest.approx(math.log(growth.variance.rate), rel=1e-12)
+    assert growth.gradient.rate == growth.variance.rate
     # 1/√(1 − c) grows linearly, with a slope whose corrections are of order 1/l.
     slope = (1 / math.sqrt(1 - run[1, 1]) - 1 / math.sqrt(1 - run[0, 1])) / 100
-    assert slope**-2 == pytest.approx(found.correlation.coefficient, rel=0.02)
+    assert slope**-2 == pytest.approx(growth.correlation.coefficient, rel=0.02)
 
 
 @pytest.mark.parametrize("b", [0.0, 0.5])
 def test_saturating(b):
-    found = residual_growth("erf", bias_variance=b)
+    growth = residual_growth("erf", bias_variance=b)
     q, c = iterated(erf_pair, 1.0, b, LAYERS).T
-    assert q[1] / LAYERS[1] == pytest.approx(found.variance.coefficient, rel=0.01)
+    assert q[1] / LAYERS[1] == pytest.approx(growth.variance.coefficient, rel=0.01)
     if b == 0.0:
         # Yang and Schoenholz: the exponent is 1 − 2/π.
-        assert (found.limit, found.correlation.rate) == (0.0, pytest.approx(2 / math.pi - 1))
-        assert exponent(c) == pytest.approx(found.correlation.rate, abs=0.005)
+        assert (growth.limit, growth.correlation.rate) == (0.0, pytest.approx(2 / math.pi - 1))
+        assert exponent(c) == pytest.approx(growth.correlation.rate, abs=0.005)
     else:
         a = 1.0 + b
-        star = found.limit
+        star = growth.limit
         assert (2 / math.pi * math.asin(star) + b) / a == pytest.approx(star, abs=1e-12)
         rate = 1 - 2 / math.pi / a / math.sqrt(1 - star**2)
-        assert found.correlation.rate == pytest.approx(-min(rate, 0.5))
-    slopes = [4 / math.pi / math.sqrt(1 + 4 * one) for one in np.linspace(q[0], q[1], 4001)]
+        assert growth.correlation.rate == pytest.approx(-min(rate, 0.5))
+    slopes = erf_slope(np.linspace(q[0], q[1], 4001), 1.0)
     gained = np.mean(np.log1p(slopes)) * (LAYERS[1] - LAYERS[0])
-    expected = found.gradient.rate * (math.sqrt(LAYERS[1]) - math.sqrt(LAYERS[0]))
+    expected = growth.gradient.rate * (math.sqrt(LAYERS[1]) - math.sqrt(LAYERS[0]))
     assert gained == pytest.approx(expected, rel=0.01)
 
 
 @pytest.mark.parametrize(("b", "kind"), [(0.0, "chaotic"), (1.0, "ordered")])
 def test_norms(b, kind):
-    found = residual_growth("erf", bias_variance=b, norm="layer")
+    growth = residual_growth("erf", bias_variance=b, norm="layer")
     field = CorrelationMap("erf", bias_variance=b, norm="layer").phase()
     assert field.name == kind
     q, c = iterated(erf_pair, 1.0, b, LAYERS, norm=True).T
-    assert found.limit == field.correlation
-    assert found.variance.coefficient == pytest.approx(erf_pair(1.0, 1.0) + b, rel=1e-12)
+    assert growth.limit == field.correlation
+    assert growth.variance.coefficient == pytest.approx(erf_pair(1.0, 1.0) + b, rel=1e-12)
     assert q[1] - q[0] == pytest.approx(
-        found.variance.coefficient * (LAYERS[1] - LAYERS[0]), rel=1e-9
+        growth.variance.coefficient * (LAYERS[1] - LAYERS[0]), rel=1e-9
     )
-    assert exponent(np.abs(c - found.limit)) == pytest.approx(found.correlation.rate, abs=2e-3)
-    gradient = 4 / math.pi / math.sqrt(5) / found.variance.coefficient
-    assert found.gradient.rate == pytest.approx(gradient, rel=1e-12)
+    assert exponent(np.abs(c - growth.limit)) == pytest.approx(growth.correlation.rate, abs=2e-3)
+    gradient = 4 / math.pi / math.sqrt(5) / growth.variance.coefficient
+    assert growth.gradient.rate == pytest.approx(gradient, rel=1e-12)
 
 
 def test_relu_with_a_norm_is_logarithmic():
-    found = residual_growth("relu", weight_variance=2.0, norm="rms")
-    assert (found.correlation.kind, found.correlation.rate) == ("logarithmic", -2.0)
-    _, c = iterated(lambda q, c: 0.5 * J(c), 2.0, 0.0, LAYERS, norm=True).T
+    growth = residual_growth("relu", weight_variance=2.0, norm="rms")
+    assert (growth.correlation.kind, growth.correlation.rate) == ("logarithmic", -2.0)
+    _, c = iterated(lambda q, c: 0.5 * arc_cosine(c)[0], 2.0, 0.0, LAYERS, norm=True).T
     slope = np.diff(1 / np.sqrt(1 - c))[0] / math.log(LAYERS[1] / LAYERS[0])
     # The next terms of 1 − Φ are of relative order √(1 − c), which is .05 here.
-    assert slope**-2 == pytest.approx(found.correlation.coefficient, rel=0.15)
+    assert slope**-2 == pytest.approx(growth.correlation.coefficient, rel=0.15)
 
 
-@pytest.mark.parametrize(
-    ("name", "norm", "value"),
-    [("relu", "none", lambda x: np.maximum(x, 0.0)), ("tanh", "layer", np.tanh)],
-)
-def test_networks(name, norm, value):
+@pytest.mark.parametrize(("name", "norm"), [("relu", "none"), ("tanh", "layer")])
+def test_networks(name, norm):
     """Variances of networks in NumPy grow by the stated law, and correlations by the map."""
     width, depth, count, w = 4000, 30, 24, 0.5
-    found = residual_growth(name, weight_variance=w, norm=norm)
-    generator = np.random.default_rng(5)
-    options = {"weight_variance": w, "norm": norm, "skip": 1.0, "order": "pre-activation"}
+    chain = bnmc.Chain(width, 2, name, norm=norm, gain=w**0.5, skip=1.0, order="pre-activation")
+    law = residual_growth(name, weight_variance=w, norm=norm).variance
+    rng = np.random.default_rng(5)
     grams = np.array([
-        pair_networks.forward(
-            pair_networks.pair(width, 1.0, 0.3, generator), depth, value, generator, **options
-        )
+        numpy_network.state_grams(chain, pair_of_states(width, 1.0, 0.3, rng), depth, rng)[-1]
         for _ in range(count)
     ])  # fmt: skip
-    size = np.log(grams[:, -1, 0, 0])
-    law = found.variance
-    expected = (
-        depth * math.log(law.rate)
-        if law.kind == "exponential"
-        else math.log(1.0 + law.coefficient * depth)
-    )
-    bias = 20.0 * depth / width
-    assert abs(size.mean() - expected) <= pair_networks.reach(size) + bias
-    run = CorrelationMap(name, **options).trajectory(depth, correlation=0.3)
-    c = pair_networks.correlation(grams[:, -1])
-    assert abs(c.mean() - run.correlation[-1]) <= pair_networks.reach(c) + bias / 4
-    assert pair_networks.reach(c) + bias / 4 < 0.1
+    if law.kind == "exponential":
+        expected = depth * math.log(law.rate)
+    else:
+        expected = math.log(1.0 + law.coefficient * depth)
+    size, bias = np.log(grams[:, 0, 0]), 20.0 * depth / width
+    assert abs(size.mean() - expected) <= reach(size) + bias
+    run = CorrelationMap.of(chain).trajectory(depth, correlation=0.3)
+    c = gram.correlation(grams)[:, 0, 1]
+    assert abs(c.mean() - run.correlation[-1]) <= reach(c) + bias / 4
+    assert reach(c) + bias / 4 < 0.1
 
 
 @pytest.mark.parametrize(
@@ -143,28 +125,17 @@ def test_networks(name, norm, value):
     ],
 )
 def test_other_activations(name, text):
-    found = residual_growth(name)
-    assert f"{found.variance} | {found.limit} | {found.correlation}" == text
+    growth = residual_growth(name)
+    assert f"{growth.variance} | {growth.limit} | {growth.correlation}" == text
 
 
 def test_identity_with_a_norm():
-    found = residual_growth("linear", norm="layer")
-    assert (found.limit, found.correlation.kind, str(found.gradient)) == (None, "constant", "l^1")
-
-
-@pytest.mark.parametrize("name", ["sin", "relu^2", Activation(lambda x: np.exp(-x * x))])
-def test_activations_without_a_law(name):
-    with pytest.raises(ArgumentError, match="two limits or two slopes"):
-        residual_growth(name)
-    assert residual_growth(name, norm="rms").variance.kind == "linear"
-
-
-def test_the_edge_has_no_law_here():
-    w = 1.0
-    gap = CorrelationMap("tanh", norm="rms").phase()
-    b = w * gap.variance * (gap.gradient_factor - 1.0)
-    with pytest.raises(ArgumentError, match="off the edge"):
-        residual_growth("tanh", norm="rms", bias_variance=b)
+    growth = residual_growth("linear", norm="layer")
+    assert (growth.limit, growth.correlation.kind, str(growth.gradient)) == (
+        None,
+        "constant",
+        "l^1",
+    )
 
 
 @pytest.mark.parametrize("left", [-1.0, -0.3, 0.4])
@@ -179,14 +150,14 @@ def test_homogeneous_activations_with_any_two_slopes(left):
     of_abs = 2 / math.pi * (math.sqrt((1 - c) * (1 + c)) + c * math.asin(c))
     size = alpha**2 + beta**2
     bend = (delta - (1 - (alpha**2 * c + beta**2 * of_abs) / size)) / delta**1.5
-    own = Activation(lambda x: x if x > 0 else left * x, kinks=(0.0,))
+    bent = Activation(lambda x: x if x > 0 else left * x, kinks=(0.0,))
     kappa = w * size
-    found = residual_growth(own, weight_variance=w)
-    assert found.variance.rate == pytest.approx(1 + kappa, rel=1e-14)
+    growth = residual_growth(bent, weight_variance=w)
+    assert growth.variance.rate == pytest.approx(1 + kappa, rel=1e-14)
     root = 2 * (1 + kappa) / (kappa * bend)
-    assert found.correlation.coefficient == pytest.approx(root**2, rel=1e-4)
-    found = residual_growth(own, weight_variance=w, norm="rms")
-    assert found.correlation.coefficient == pytest.approx(4 / bend**2, rel=1e-4)
+    assert growth.correlation.coefficient == pytest.approx(root**2, rel=1e-4)
+    growth = residual_growth(bent, weight_variance=w, norm="rms")
+    assert growth.correlation.coefficient == pytest.approx(4 / bend**2, rel=1e-4)
 
 
 # --- Rates of isometry: published values, and the map of two inputs
@@ -203,12 +174,12 @@ def test_published_values():
 
 @pytest.mark.parametrize("name", ["tanh", "silu", "relu"])
 def test_rates_are_those_of_the_map(name):
-    found = isometry_rate(name, variance=2.0)
+    rates = isometry_rate(name, variance=2.0)
     field = CorrelationMap(name, norm="layer", order="activation-norm", weight_variance=2.0)
-    assert found.correlation_rate == pytest.approx(float(field.slope(0.0)), rel=1e-10)
-    assert found.escape_rate == pytest.approx(float(field.slope(1.0)), rel=1e-10)
+    assert rates.correlation_rate == pytest.approx(float(field.slope(0.0)), rel=1e-10)
+    assert rates.escape_rate == pytest.approx(float(field.slope(1.0)), rel=1e-10)
     small = float(field(1e-4)) / 1e-4
-    assert found.gap_rate == pytest.approx(small**2, rel=1e-3)
+    assert rates.gap_rate == pytest.approx(small**2, rel=1e-3)
 
 
 def test_activations_without_a_rate():
@@ -223,5 +194,5 @@ def test_a_step_that_nobody_declared():
     """(E 1[z > s] z)² / Var = φ(s)²/(p(1 − p)) with p = P(z > s)."""
     s, tail = 0.377, stats.norm.sf(0.377)
     expected = stats.norm.pdf(s) ** 2 / (tail * (1.0 - tail))
-    found = isometry_rate(Activation(lambda x: 1.0 if x > s else 0.0))
-    assert found.correlation_rate == pytest.approx(expected, rel=1e-10)
+    rates = isometry_rate(Activation(lambda x: 1.0 if x > s else 0.0))
+    assert rates.correlation_rate == pytest.approx(expected, rel=1e-10)

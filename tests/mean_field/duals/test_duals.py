@@ -1,51 +1,66 @@
-"""`dual`: which activations it takes, series against references, errors."""
+"""`dual`: closed forms and series against integrals that share no code with it, and errors."""
 
 import gaussian_bumps
 import mpmath
 import numpy as np
 import pytest
+from mean_field_oracles import NODES, WEIGHTS, pair_mean
 from scipy import integrate, special
+from scipy.special import expit
 from slow_cases import pairs
 
 import bnmc
 from bnmc import Activation
 from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    NonFiniteError,
     PartialEstimateError,
-    UnknownNameError,
 )
 from bnmc.infinite_width import Dual, dual
 from bnmc.mean_field.duals.duals import CLOSED_FORMS
 
-
-def sigmoid(x):
-    return special.expit(x)
-
-
-SMOOTH = {
-    "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
-    "sigmoid": (sigmoid, lambda x: sigmoid(x) * sigmoid(-x)),
-    "silu": (lambda x: x * sigmoid(x), lambda x: sigmoid(x) * (1 + x * sigmoid(-x))),
+#: Functions, and derivatives, that are analytic in a strip.
+ENTIRE = {
+    "linear": (lambda x: x, np.ones_like),
+    "erf": (special.erf, lambda x: 2 / np.sqrt(np.pi) * np.exp(-(x**2))),
+    "gelu": (
+        lambda x: x * special.ndtr(x),
+        lambda x: special.ndtr(x) + x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi),
+    ),
+    "sin": (np.sin, np.cos),
+    "cos": (np.cos, lambda x: -np.sin(x)),
+    "exp": (np.exp, np.exp),
 }
-
-
-def trapezoidal(f, p, q, c):
-    """Return E f(u) f(v) by the trapezoidal rule, which converges exponentially on the plane."""
-    z = np.arange(-9.5, 9.5, 0.04)
-    density = np.exp(-(z**2) / 2) * 0.04 / np.sqrt(2 * np.pi)
-    v = np.sqrt(q) * (c / np.sqrt(p * q) * z[:, None] + np.sqrt(1 - c * c / (p * q)) * z)
-    return density @ (f(np.sqrt(p) * z)[:, None] * f(v)) @ density
+SMOOTH = {
+    **ENTIRE,
+    "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
+    "sigmoid": (expit, lambda x: expit(x) * expit(-x)),
+    "silu": (lambda x: x * expit(x), lambda x: expit(x) * (1 + x * expit(-x))),
+}
+#: Degree of homogeneity, and values at −1 and 1, of functions and their derivatives.
+HOMOGENEOUS = {
+    "relu": ((1, 0, 1), (0, 0, 1)),
+    "relu^2": ((2, 0, 1), (1, 0, 2)),
+    "relu^3": ((3, 0, 1), (2, 0, 3)),
+    "step": ((0, 0, 1), None),
+    "leaky_relu": ((1, "-0.01", 1), (0, "0.01", 1)),
+    "abs": ((1, 1, 1), (0, -1, 1)),
+}
+TRIPLES = [
+    (1.0, 1.5, 0.6),
+    (0.3, 2.0, -0.5),
+    (1.2, 1.2, 1.1999),
+    (1.0, 4.0, -1.99),
+    (0.5, 3.0, 0.0),
+    (3.0, 3.0, 2.95),
+]
 
 
 @pytest.mark.parametrize("name", SMOOTH)
-@pytest.mark.parametrize("triple", [(1.0, 1.5, 0.6), (0.2, 0.5, -0.3), (3.0, 3.0, 2.95)])
+@pytest.mark.parametrize("triple", TRIPLES)
 def test_smooth_functions(name, triple):
-    value, slope = dual(name)(*triple)
-    f, derivative = SMOOTH[name]
-    assert value == pytest.approx(trapezoidal(f, *triple), rel=1e-12, abs=1e-13)
-    assert slope == pytest.approx(trapezoidal(derivative, *triple), rel=1e-12, abs=1e-13)
+    values = dual(name)(*triple)
+    for value, function in zip(values, SMOOTH[name], strict=True):
+        expected = pair_mean(function, function, *triple)
+        assert value == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
 def test_published_digits():
@@ -73,24 +88,14 @@ def test_shapes_broadcast():
 
 
 def test_functions_of_the_user():
-    own = Activation(np.tanh, derivative=lambda x: 1.0 - np.tanh(x) ** 2)
-    ours = np.array(dual(own)(1.0, 1.5, 0.6))
+    mine = Activation(np.tanh, derivative=lambda x: 1.0 - np.tanh(x) ** 2)
+    ours = np.array(dual(mine)(1.0, 1.5, 0.6))
     assert ours == pytest.approx(np.array(dual("tanh")(1.0, 1.5, 0.6)), abs=1e-14)
     leaky = dual(lambda x: x if x > 0 else 0.2 * x)
     assert leaky.closed_form
     assert leaky(2.0, 2.0, 2.0)[0] == pytest.approx(1.04)
     assert dual(leaky) is leaky
     assert isinstance(leaky, Dual)
-
-
-def test_a_function_without_derivative_raises():
-    with pytest.raises(ArgumentError, match="derivative="):
-        dual(lambda x: np.tanh(x) + x)(1.0, 1.0, 0.5)
-
-
-def test_a_wrong_derivative_raises():
-    with pytest.raises(ArgumentError, match="derivative"):
-        dual(Activation(np.tanh, derivative=np.cos))
 
 
 def test_hidden_kinks_are_found():
@@ -104,9 +109,9 @@ def test_hidden_kinks_are_found():
 
     kinks = 0.377, 1.37
     for c in (0.3, -0.8, 0.99999):
-        found = dual(Activation(bent, derivative=slope_of_bent))(1.0, 1.0, c, rtol=1e-8)
+        result = dual(Activation(bent, derivative=slope_of_bent))(1.0, 1.0, c, rtol=1e-8)
         declared = Activation(bent, derivative=slope_of_bent, kinks=kinks)
-        np.testing.assert_allclose(found, dual(declared)(1.0, 1.0, c, rtol=1e-8), rtol=1e-9)
+        np.testing.assert_allclose(result, dual(declared)(1.0, 1.0, c, rtol=1e-8), rtol=1e-9)
 
 
 @pytest.mark.parametrize("bump", [(0.0, 0.003), (0.7, 0.003), (-1.1, 0.05), (0.7, 1e-4)])
@@ -114,11 +119,11 @@ def test_hidden_kinks_are_found():
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.3, 2.5)])
 def test_narrow_bumps_need_not_be_declared(bump, rho, p, q):
     bumps, c = (bump, (-0.4, 1.3)), rho * np.sqrt(p * q)
-    found = dual(gaussian_bumps.line_and_bumps(*bumps))(p, q, c)
+    result = dual(gaussian_bumps.line_and_bumps(*bumps))(p, q, c)
     expected = gaussian_bumps.dual(bumps, p, q, c)
     left, right = (gaussian_bumps.dual(bumps, r, r, r) for r in (p, q))
     for k in (0, 1):
-        assert abs(found[k] - expected[k]) <= 1e-6 * np.sqrt(left[k] * right[k])
+        assert abs(result[k] - expected[k]) <= 1e-6 * np.sqrt(left[k] * right[k])
 
 
 def test_too_many_kinks_raise_with_the_result():
@@ -131,81 +136,7 @@ def test_too_many_kinks_raise_with_the_result():
     assert value == pytest.approx(float(exact), rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("triple", "kind"),
-    [
-        ((-1.0, 1.0, 0.0), ArgumentError),
-        ((1.0, 1.0, 1.001), ArgumentError),
-        ((1.0, np.nan, 0.0), ArgumentError),
-        ((1.0, "1", 0.0), ArgumentTypeError),
-        (([1.0, 1.0], [1.0, 1.0, 1.0], 0.0), ArgumentError),
-    ],
-)
-def test_bad_numbers_raise(triple, kind):
-    with pytest.raises(kind):
-        dual("relu")(*triple)
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize(("rtol", "kind"), [(0.0, ArgumentError), ("word", ArgumentTypeError)])
-def test_bad_tolerances_raise(activation, rtol, kind):
-    with pytest.raises(kind, match="^rtol"):
-        dual(activation)(1.0, 1.0, 0.5, rtol=rtol)
-
-
-def test_overflow_raises():
-    with pytest.raises(NonFiniteError):
-        dual("exp")(1e3, 1e3, 1e3)
-
-
-def test_unknown_names_raise():
-    with pytest.raises(UnknownNameError, match=r"silu, .*cos.*\(did you mean 'relu\^2'\?\)"):
-        dual("relu2")
-    with pytest.raises(UnknownNameError, match="tanh"):
-        dual("tahn")
-    with pytest.raises(ArgumentTypeError):
-        dual(3)
-
-
 # --- Closed forms against independent integrals: by mpmath in the angle, and by Gauss and Hermite
-
-
-#: Functions and derivatives that are entire, so that Gauss-Hermite rules converge fast.
-ENTIRE = {
-    "linear": (lambda x: x, np.ones_like),
-    "erf": (special.erf, lambda x: 2 / np.sqrt(np.pi) * np.exp(-(x**2))),
-    "gelu": (
-        lambda x: x * special.ndtr(x),
-        lambda x: special.ndtr(x) + x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi),
-    ),
-    "sin": (np.sin, np.cos),
-    "cos": (np.cos, lambda x: -np.sin(x)),
-    "exp": (np.exp, np.exp),
-}
-#: Degree of homogeneity, and values at −1 and 1, of functions and their derivatives.
-HOMOGENEOUS = {
-    "relu": ((1, 0, 1), (0, 0, 1)),
-    "relu^2": ((2, 0, 1), (1, 0, 2)),
-    "relu^3": ((3, 0, 1), (2, 0, 3)),
-    "step": ((0, 0, 1), None),
-    "leaky_relu": ((1, "-0.01", 1), (0, "0.01", 1)),
-    "abs": ((1, 1, 1), (0, -1, 1)),
-}
-TRIPLES = [
-    (1.0, 1.5, 0.6),
-    (0.3, 2.0, -0.5),
-    (1.2, 1.2, 1.1999),
-    (1.0, 4.0, -1.99),
-    (0.5, 3.0, 0.0),
-]
-
-
-def hermite_mean(f, p, q, c):
-    """Return E f(u) f(v) by a product rule with 200 × 200 nodes."""
-    z, weights = special.roots_hermitenorm(200)
-    weights = weights / weights.sum()
-    v = np.sqrt(q) * (c / np.sqrt(p * q) * z[:, None] + np.sqrt(1 - c * c / (p * q)) * z)
-    return weights @ (f(np.sqrt(p) * z)[:, None] * f(v)) @ weights
 
 
 def angle_mean(shape, p, q, c):
@@ -216,35 +147,25 @@ def angle_mean(shape, p, q, c):
     degree, left, right = shape
     left, right = mpmath.mpf(left), mpmath.mpf(right)
     with mpmath.workdps(30):
-        p, q, c = (mpmath.mpf(one) for one in (p, q, c))
+        p, q, c = map(mpmath.mpf, (p, q, c))
         theta = mpmath.acos(c / mpmath.sqrt(p * q))
 
         def f(x):
             return (right if x > 0 else left) * abs(x) ** degree
 
         kinks = [-mpmath.pi / 2, mpmath.pi / 2, theta - mpmath.pi / 2, theta + mpmath.pi / 2]
-        kinks = sorted({one % (2 * mpmath.pi) for one in kinks} | {mpmath.mpf(0), 2 * mpmath.pi})
+        kinks = sorted({kink % (2 * mpmath.pi) for kink in kinks} | {mpmath.mpf(0), 2 * mpmath.pi})
         mean = mpmath.quad(lambda a: f(mpmath.cos(a)) * f(mpmath.cos(a - theta)), kinks)
         radial = mpmath.mpf(2) ** degree * mpmath.factorial(degree)
         return float(radial * mean / (2 * mpmath.pi) * mpmath.sqrt(p * q) ** degree)
 
 
-@pytest.mark.parametrize("name", ENTIRE)
-@pytest.mark.parametrize("triple", TRIPLES)
-def test_entire_functions(name, triple):
-    value, slope = dual(name)(*triple)
-    f, derivative = ENTIRE[name]
-    assert value == pytest.approx(hermite_mean(f, *triple), rel=1e-12, abs=1e-13)
-    assert slope == pytest.approx(hermite_mean(derivative, *triple), rel=1e-12, abs=1e-13)
-
-
 @pytest.mark.parametrize(("name", "triple"), pairs(HOMOGENEOUS, TRIPLES))
 def test_homogeneous_functions(name, triple):
-    value, slope = dual(name)(*triple)
-    shape, derivative = HOMOGENEOUS[name]
-    assert value == pytest.approx(angle_mean(shape, *triple), rel=1e-12, abs=1e-13)
-    expected = 0.0 if derivative is None else angle_mean(derivative, *triple)
-    assert slope == pytest.approx(expected, rel=1e-12, abs=1e-13)
+    values = dual(name)(*triple)
+    for value, shape in zip(values, HOMOGENEOUS[name], strict=True):
+        expected = 0.0 if shape is None else angle_mean(shape, *triple)
+        assert value == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
 @pytest.mark.parametrize("name", [*ENTIRE, *HOMOGENEOUS])
@@ -262,17 +183,12 @@ def test_correlation_one_is_exact_and_rounding_is_harmless(name):
 
 @pytest.mark.parametrize("name", HOMOGENEOUS)
 def test_correlation_one_is_the_mean_square(name):
-    (degree, left, right), derivative = HOMOGENEOUS[name]
-    moment = special.factorial2(2 * degree - 1) if degree else 1.0
-    value, slope = dual(name)(3.0, 3.0, 3.0)
-    assert value == pytest.approx(
-        moment * 3.0**degree * (float(left) ** 2 + float(right) ** 2) / 2, rel=4e-16 * 8
-    )
-    if derivative is not None:
-        degree, left, right = derivative
-        moment = special.factorial2(2 * degree - 1) if degree else 1.0
-        expected = moment * 3.0**degree * (float(left) ** 2 + float(right) ** 2) / 2
-        assert slope == pytest.approx(expected, rel=4e-16 * 8)
+    for value, shape in zip(dual(name)(3.0, 3.0, 3.0), HOMOGENEOUS[name], strict=True):
+        if shape is not None:
+            degree, *sides = shape
+            moment = special.factorial2(2 * degree - 1) if degree else 1.0
+            expected = moment * 3.0**degree * sum(float(side) ** 2 for side in sides) / 2
+            assert value == pytest.approx(expected, rel=4e-16 * 8)
 
 
 @pytest.mark.parametrize("name", [*ENTIRE, *HOMOGENEOUS])
@@ -281,8 +197,7 @@ def test_variance_zero(name):
     assert np.isfinite([value, slope]).all()
     if name in ENTIRE:
         f, _ = ENTIRE[name]
-        z, weights = special.roots_hermitenorm(200)
-        mean = weights / weights.sum() @ f(np.sqrt(2.0) * z)
+        mean = WEIGHTS @ f(np.sqrt(2.0) * NODES)
         assert value[1] == pytest.approx(float(f(np.zeros(1))[0] * mean), rel=1e-12, abs=1e-14)
 
 
@@ -297,22 +212,19 @@ def test_extreme_variances(name):
 
 @pytest.mark.parametrize("name", ["relu", "relu^2", "step", "abs", "gelu", "cos", "exp", "erf"])
 def test_means(name):
-    found = dual(name)
+    of_name = dual(name)
     q = np.array([0.5, 2.0])
     # With an independent v whose function has mean m(q): V(p, q, 0) = m(p) m(q).
-    value, _ = found(q[0], q[1], 0.0)
-    mean = found.mean(found.side(q, False))
+    value, _ = of_name(q[0], q[1], 0.0)
+    mean = of_name.mean(of_name.side(q, False))
     assert mean[0] * mean[1] == pytest.approx(float(value), rel=1e-13, abs=1e-15)
 
 
 @pytest.mark.parametrize("variance", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("name", ["relu", "leaky_relu", "abs", "erf", "gelu", "sin"])
 def test_means_by_quadrature(name, variance):
-    sigma = bnmc.Activation.named(name)
-    z = np.linspace(0.0, 12.0, 40_001)
-    density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
-    halves = [
-        integrate.simpson(sigma(sign * np.sqrt(variance) * z) * density, x=z) for sign in (-1, 1)
-    ]
-    found = CLOSED_FORMS[name].mean(np.array([variance]))
-    np.testing.assert_allclose(found, sum(halves), rtol=0, atol=1e-12)
+    sigma, z = bnmc.Activation.named(name), np.linspace(0.0, 12.0, 40_001)
+    both = sigma(np.sqrt(variance) * z) + sigma(-np.sqrt(variance) * z)
+    expected = integrate.simpson(both * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi), x=z)
+    mean = CLOSED_FORMS[name].mean(np.array([variance]))
+    np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-12)

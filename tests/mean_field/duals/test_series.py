@@ -40,10 +40,10 @@ def test_the_error_is_a_bound(correlation):
     # relu has a closed form; as a series it lacks a part near correlation 1.
     variances = np.array([0.4, 2.0])
     side = expansion(declared(lambda x: max(x, 0.0), kinks=(0.0,)), variances)
-    found, error = pair_terms(side, side, np.full((2, 2), correlation))
+    result, error = pair_terms(side, side, np.full((2, 2), correlation))
     scale = np.sqrt(variances[:, None] * variances)
     exact, _ = dual("relu")(variances[:, None], variances, correlation * scale)
-    actual = np.abs(found - exact) / (scale / 2)
+    actual = np.abs(result - exact) / (scale / 2)
     assert (actual <= error + 1e-15).all()
     rest = rest_of_relu(1024) * abs(correlation) ** 1024
     assert (error <= rest * (1 + 1e-4) + 1e-13).all()
@@ -137,17 +137,17 @@ def ramp_by_hand(p, q, rho, power):
 def test_a_shifted_ramp_and_a_step(rho):
     p, q = np.array([1.0, 0.6]), np.array([1.0, 2.3])
     for f, power in ((RAMP, 1), (STEP, 0)):
-        found, error = nearly_equal(f, p, q, np.full(2, rho))
+        result, error = nearly_equal(f, p, q, np.full(2, rho))
         expected = [ramp_by_hand(*pair, rho, power) for pair in zip(p, q, strict=True)]
-        assert np.abs(found - expected).max() < 1e-11
+        assert np.abs(result - expected).max() < 1e-11
         assert (error < 1e-9).all()
 
 
 def test_many_pairs_of_the_same_variances_are_interpolated():
     rho = 1.0 - np.linspace(0.0, 0.1, 60) ** 2
-    found, error = nearly_equal(STEP, np.full(60, 1.3), np.full(60, 1.3), rho)
+    result, error = nearly_equal(STEP, np.full(60, 1.3), np.full(60, 1.3), rho)
     alone = np.concatenate([nearly_equal(STEP, *np.array([[1.3], [1.3], [r]]))[0] for r in rho])
-    assert np.abs(found - alone).max() < 1e-11
+    assert np.abs(result - alone).max() < 1e-11
     assert (error < 1e-9).all()
     same, _ = nearly_equal(STEP, np.full(60, 1.3), np.full(60, 1.3), np.full(60, 0.999))
     assert np.ptp(same) == 0.0
@@ -155,9 +155,9 @@ def test_many_pairs_of_the_same_variances_are_interpolated():
 
 def test_an_undeclared_kink_is_in_the_error_of_the_quadrature():
     hidden = declared(lambda x: 1.0 if x > SHIFT else 0.0)
-    found, error = nearly_equal(hidden, *np.array([[1.0], [1.0], [0.9999]]))
+    result, error = nearly_equal(hidden, *np.array([[1.0], [1.0], [0.9999]]))
     assert error[0] > 1e-6
-    assert abs(found[0] - ramp_by_hand(1.0, 1.0, 0.9999, 0)) < 10 * error[0]
+    assert abs(result[0] - ramp_by_hand(1.0, 1.0, 0.9999, 0)) < 10 * error[0]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_kernels_of_nearly_equal_inputs_are_positive_semidefinite(activation, no
             derivative=lambda x: 1.1 if x > SHIFT else 0.1,
         )  # fmt: skip
     rng = np.random.default_rng(0)
-    one = rng.standard_normal((20, 1))
-    x = one + 10.0 ** -np.array([1, 3, 5, 8, 12, 16, 17]) * rng.standard_normal((20, 7))
+    common = rng.standard_normal((20, 1))
+    x = common + 10.0 ** -np.array([1, 3, 5, 8, 12, 16, 17]) * rng.standard_normal((20, 7))
     for function, tolerance in ((nngp, 1e-12), (ntk, 1e-7)):
         kernel = function(x, 2, activation=activation, norm=norm, bias_variance=0.1)
         values = np.linalg.eigvalsh(kernel)

@@ -18,7 +18,7 @@ from bnmc.mean_field.finite_width.sectors import EntryCovariance
         ("relu", 5, "batch", 0.01, 2e-4),
         ("abs", 4, "batch", 0.01, 3e-4),
         ("tanh", 3, "batch-uncentred", 0.03, 2e-3),
-        # The map of relu that is not centred is guarded by `test_sectors`.
+        # `test_sectors` guards the map of relu that is not centred.
         pytest.param("relu", 3, "batch-uncentred", 0.001, 1e-4, marks=pytest.mark.slow),
         pytest.param("leaky_relu", 4, "batch-uncentred", 0.001, 1e-4, marks=pytest.mark.slow),
     ],
@@ -43,8 +43,8 @@ def test_second_differences(activation, n, norm, step, tolerance):
     bias = 10 * law.bias(10)
     length = step / np.linalg.norm(bias)
     ends = [field.step(gram + s * length * bias, rtol=1e-9, rng=0).gram for s in (1, -1)]
-    found = bias - (ends[0] - ends[1]) / (2 * length)
-    assert found == pytest.approx(expected, abs=tolerance * scale)
+    result = bias - (ends[0] - ends[1]) / (2 * length)
+    assert result == pytest.approx(expected, abs=tolerance * scale)
     assert scale > 0.005
 
 
@@ -62,15 +62,14 @@ def test_the_second_derivative_of_the_density_without_centring():
     x = np.array([[1.0, -1.0, 1.0, -1.0], [3.0, -1.0, -1.0, -1.0], [0.2, 1.5, -0.4, -1.3]])
     x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True))
     f, h = np.array([0.4, -1.1]), np.array([0.9, 0.5])
-    for one in x:
-        q = f[:, None] + h[:, None] * one
+    for row in x:
+        q = f[:, None] + h[:, None] * row
         squared = np.einsum("ai,aj,ijkm,ak,am->a", q, q, S, q, q) * (n + 2.0) / n
         traced = np.einsum("ai,aj,ijkm,km->a", q, q, S, inverse)
         twice = np.einsum("ai,ijkm,jk,am->a", q, S, inverse, q)
-        found = _score(
-            f, h, n, trivial, covariance, mock.Mock(b=b, c=c), (one**3).sum(), (one**4).sum()
-        )
-        np.testing.assert_allclose(found, 0.25 * (squared - 2.0 * traced) - twice, rtol=1e-12)
+        point, sums = mock.Mock(b=b, c=c), ((row**3).sum(), (row**4).sum())
+        score = _score(f, h, n, trivial, covariance, point, *sums)
+        np.testing.assert_allclose(score, 0.25 * (squared - 2.0 * traced) - twice, rtol=1e-12)
 
 
 @pytest.mark.parametrize("left", [2, 3])
@@ -87,8 +86,8 @@ def test_powers_of_the_other_coordinates(left):
     others = centre[:, None, None] + radius[:, None, None] * points
     for power in (3, 4):
         expected = (others**power).sum(axis=-1).mean(axis=-1)
-        found = _others(sums, squares, left, n, power)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        result = _others(sums, squares, left, n, power)
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
     assert (_others(sums, squares, 0, n, 3) == 0.0).all()
 
 
@@ -114,5 +113,5 @@ def test_simulation():
 
 def test_no_bias():
     for activation, n in (("linear", 7), ("relu", 3), ("tanh", 2)):
-        found = MeanField(Chain(10, n, activation)).fluctuations().bias(1)
-        np.testing.assert_allclose(found, 0.0, atol=1e-9)
+        result = MeanField(Chain(10, n, activation)).fluctuations().bias(1)
+        np.testing.assert_allclose(result, 0.0, atol=1e-9)

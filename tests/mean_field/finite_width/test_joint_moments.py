@@ -1,14 +1,16 @@
 """Moments of up to four coordinates, against brute force and Monte Carlo."""
 
 import json
+from operator import attrgetter
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
+from mean_field_oracles import jump, normalized_rows, sampled_rows
 from slow_cases import pairs
-from spheres import centred_points
 
+from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.mean_field.finite_width.joint_moments import (
@@ -22,22 +24,7 @@ from bnmc.mean_field.fixed_point import uncentred
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_of_batch
 
 REFERENCE = Path(__file__).parents[2] / "reference"
-NAMES = [
-    "linear",
-    "relu",
-    "leaky_relu",
-    "abs",
-    "tanh",
-    "sigmoid",
-    "sin",
-    "erf",
-    "elu",
-    "celu",
-    "selu",
-    "gelu",
-    "silu",
-]
-FOURTH = ("m4", "m31", "m22", "m211", "m1111")
+FOURTH = attrgetter("m4", "m31", "m22", "m211", "m1111")
 
 
 def by_power_sums(s):
@@ -55,19 +42,17 @@ def by_power_sums(s):
     return np.stack(columns, axis=1)
 
 
-@pytest.mark.parametrize(("name", "circle"), pairs(NAMES, [True, False]))
+@pytest.mark.parametrize(("name", "circle"), pairs(BUILTIN, [True, False]))
 def test_brute_force_on_the_circle_and_the_sphere(name, circle):
-    n, count = (3, 20_000) if circle else (4, 250)
+    n, order = (3, 10_000) if circle else (4, 250)
     activation = as_activation(name)
-    points, weight = centred_points(n, count)
+    points, weight = normalized_rows(n, order)
     expected = weight @ by_power_sums(np.asarray(activation(points)))
     fine, coarse = joint_moments(activation, n)
-    # The midpoint rule with 250 heights is accurate to about 250^-2.
+    # Of kinks, the rule with 250 heights is accurate to about 250^-2.
     tolerance = 1e-7 if n == 3 else 5e-5
-    assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
-        expected, rel=tolerance, abs=tolerance
-    )
-    assert [getattr(coarse, key) for key in FOURTH] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert FOURTH(fine) == pytest.approx(expected, rel=tolerance, abs=tolerance)
+    assert FOURTH(coarse) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 #: Kinks and units that others at n = 5 have, too.
@@ -79,22 +64,18 @@ LATER = ("leaky_relu", "abs", "elu", "celu")
     [
         pytest.param(n, name, marks=[pytest.mark.slow] if n == 5 and name in LATER else [])
         for n in (4, 5)
-        for name in NAMES
+        for name in BUILTIN
     ],
 )
 def test_table_by_mpmath(name, n):
     """`tests/reference/make_joint_moments.py` made the table, accurate to 1e-10."""
     table = json.loads((REFERENCE / "joint_moments.json").read_text())
-    assert sorted(table[str(n)]) == sorted(NAMES)
+    assert sorted(table[str(n)]) == sorted(BUILTIN)
     expected = table[str(n)][name]
     fine, coarse = joint_moments(as_activation(name), n)
     # The rules agree to 1e-6 times the squared variance, or more.
-    assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
-        expected, rel=0, abs=2e-6 * expected[0]
-    )
-    assert [getattr(coarse, key) for key in FOURTH] == pytest.approx(
-        expected, rel=0, abs=5e-6 * expected[0]
-    )
+    assert FOURTH(fine) == pytest.approx(expected, rel=0, abs=2e-6 * expected[0])
+    assert FOURTH(coarse) == pytest.approx(expected, rel=0, abs=5e-6 * expected[0])
 
 
 @pytest.mark.slow
@@ -107,17 +88,13 @@ def test_monte_carlo():
     activations = {name: as_activation(name) for name in ("relu", "tanh", "sigmoid")}
     means = {name: [] for name in activations}
     for _ in range(blocks):
-        x = rng.standard_normal((rows, n))
-        x -= x.mean(axis=1, keepdims=True)
-        x *= np.sqrt(n) / np.linalg.norm(x, axis=1, keepdims=True)
+        x = sampled_rows(Chain(1, n, "linear"), np.eye(n), rows, rng)
         for name, activation in activations.items():
             means[name].append(by_power_sums(np.asarray(activation(x))).mean(axis=0))
     for name, activation in activations.items():
-        found = np.array(means[name])
+        result = np.array(means[name])
         fine, _ = joint_moments(activation, n)
-        z = (found.mean(axis=0) - [getattr(fine, key) for key in FOURTH]) / (
-            found.std(axis=0, ddof=1) / np.sqrt(blocks)
-        )
+        z = (result.mean(axis=0) - FOURTH(fine)) / (result.std(axis=0, ddof=1) / np.sqrt(blocks))
         assert np.all(np.abs(z) < 6), (name, z)
 
 
@@ -140,21 +117,13 @@ def test_linear(n):
 
 
 def test_undeclared_jumps_and_fast_growth():
-    def shifted_step(x):
-        return 1.0 if x > 0.3 else 0.0
-
-    def steep(x):
-        return np.exp(2.0 * x)
-
-    # The midpoint rule is of first order for jumps.
-    points, weight = centred_points(4, 300)
-    for function, tolerance in ((shifted_step, 5e-3), (steep, 1e-3)):
+    # The rule is of first order for jumps.
+    points, weight = normalized_rows(4, 300)
+    for function, tolerance in ((jump, 5e-3), (lambda x: np.exp(2.0 * x), 1e-3)):
         activation = Activation(function)
         fine, _ = joint_moments(activation, 4)
         expected = weight @ by_power_sums(np.asarray(activation(points)))
-        assert [getattr(fine, key) for key in FOURTH] == pytest.approx(
-            expected, rel=tolerance, abs=tolerance * expected[0]
-        )
+        assert FOURTH(fine) == pytest.approx(expected, rel=tolerance, abs=tolerance * expected[0])
 
 
 @pytest.mark.parametrize("name", ["tanh", "sin", "linear"])
@@ -201,6 +170,6 @@ def test_the_first_result_is_that_of_the_finer_rule():
 
     exact, confirmed = found(0.0)
     rounding = np.abs(exact - confirmed).max()
-    fine, coarse = (np.abs(one - exact).max() for one in found(1.0))
+    fine, coarse = (np.abs(result - exact).max() for result in found(1.0))
     assert rounding < 1e-13
     assert 10.0 * rounding < fine < 0.1 * coarse

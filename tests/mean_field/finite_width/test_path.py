@@ -6,13 +6,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from mean_field_oracles import normal_points
+from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
 from bnmc.chain import Chain, Convolution
 from bnmc.errors import (
     ArgumentError,
-    ArgumentTypeError,
     LinearTheoryWarning,
     PartialEstimateError,
 )
@@ -36,10 +37,10 @@ def test_linear_chain_without_normalization():
     gain = 0.5
     law = along(Chain(width=10, batch=3, activation="linear", norm="none", gain=gain), START, depth)
     expected = linear_covariance(START, width, depth) * gain ** (4 * depth)
-    found = law.covariance(depth, width)
+    covariances = law.covariance(depth, width)
     scale = np.abs(expected).max()
     # Eight replicates of 1024 points, whose errors are below 3 % of the largest entry each.
-    assert found == pytest.approx(expected, abs=0.1 * scale)
+    assert covariances == pytest.approx(expected, abs=0.1 * scale)
     total = law.mean_square(width)
     expected = np.einsum("ijij", expected)
     assert abs(total.value[depth] - expected) < 8 * total.stderr[depth]
@@ -49,10 +50,10 @@ def test_linear_chain_without_normalization():
 def test_one_sample_relu_without_normalization():
     """G is multiplied by the mean of d squares σ(z)², of relative variance 5/d, in each layer."""
     law = along(Chain(10, 1, "relu", norm="none", gain=np.sqrt(2.0)), [[3.0]], 7)
-    found = law.mean_square(1000)
+    prediction = law.mean_square(1000)
     expected = 9.0 * 5.0 * np.arange(8) / 1000
-    assert np.all(np.abs(found.value - expected) <= 8 * found.stderr)
-    assert np.all(found.stderr[1:] < 0.05 * expected[1:])
+    assert np.all(np.abs(prediction.value - expected) <= 8 * prediction.stderr)
+    assert np.all(prediction.stderr[1:] < 0.05 * expected[1:])
 
 
 @pytest.mark.parametrize(
@@ -65,9 +66,9 @@ def test_deep_layers_are_stationary(activation, norm):
     chain = Chain(width=10, batch=4, activation=activation, norm=norm)
     law = along(chain, np.diag([1.0, 2.0, 3.0, 4.0]), 40)
     expected = MeanField(chain).fluctuations().mean_square(1).value
-    found = law.mean_square(1)
-    assert abs(found.value[-1] - expected) < 25 * found.stderr[-1]
-    assert found.stderr[-1] < 0.02 * expected
+    prediction = law.mean_square(1)
+    assert abs(prediction.value[-1] - expected) < 25 * prediction.stderr[-1]
+    assert prediction.stderr[-1] < 0.02 * expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_least_widths_without_normalization():
 def test_least_widths_of_deep_layers(activation):
     """Those of the stationary law, with ρ in place of the rate."""
     chain = Chain(width=10, batch=4, activation=activation)
-    found = along(chain, np.diag([1.0, 2.0, 3.0, 4.0]), 16)
+    result = along(chain, np.diag([1.0, 2.0, 3.0, 4.0]), 16)
     law = MeanField(chain).fluctuations()
     sectors = law.sectors
     carried = sum(
@@ -142,8 +143,8 @@ def test_least_widths_of_deep_layers(activation):
     total = sum(s.multiplicity * np.trace(s.variance) for s in sectors)
     rho, r = np.sqrt(carried / total), law.relative_square
     # Standard errors are 5 %, and rate¹⁶ < 1e-3.
-    assert found.nonlinearity[-1] == pytest.approx(rho * r / (1 - rho), rel=0.2)
-    assert found.least_widths[-1] <= 1.2 * law.least_width
+    assert result.nonlinearity[-1] == pytest.approx(rho * r / (1 - rho), rel=0.2)
+    assert result.least_widths[-1] <= 1.2 * law.least_width
 
 
 def test_the_linear_theory_holds_from_least_width():
@@ -151,13 +152,8 @@ def test_the_linear_theory_holds_from_least_width():
 
     At a fifth of the width, the difference exceeds 10 %.
     """
-    depth = 6
-    law = along(
-        Chain(width=10, batch=3, activation="linear", norm="none"),
-        START,
-        depth,
-        fluctuation_rtol=0.02,
-    )
+    depth, chain = 6, Chain(width=10, batch=3, activation="linear", norm="none")
+    law = along(chain, START, depth, fluctuation_rtol=0.02)
 
     def excess(width):
         with warnings.catch_warnings():
@@ -193,8 +189,8 @@ def test_jumps_have_a_jacobian():
     chain = Chain(10, 3, activation)
     law = along(chain, np.diag([1.0, 2.0, 2.0]), 30, fluctuation_rtol=0.1, rtol=1e-3)
     expected = MeanField(chain).fluctuations(rtol=1e-2).mean_square(1).value
-    found = law.mean_square(1)
-    assert abs(found.value[-1] - expected) < 25 * found.stderr[-1]
+    prediction = law.mean_square(1)
+    assert abs(prediction.value[-1] - expected) < 25 * prediction.stderr[-1]
 
 
 def test_singular_inputs():
@@ -203,13 +199,31 @@ def test_singular_inputs():
     start[2] = start[:, 2] = 0.0
     start[2, 2] = 2.0
     law = along(Chain(10, 3, "tanh", norm="batch-uncentred"), start, 3)
-    found = law.covariance(3, 10)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-12)
+    covariances = law.covariance(3, 10)
+    np.testing.assert_allclose(covariances[0], covariances[1], atol=1e-12)
     # eps hides rows that are 0.
-    law = along(Chain(10, 2, "tanh", eps=0.1), np.zeros((2, 2)), 2)
-    assert np.all(law.mean_square(1).value == 0.0)
-    assert np.all(law.band(1) == 0.0)
-    assert law.error == 0.0
+    for norm in ("batch", "rms"):
+        law = along(Chain(10, 2, "tanh", norm=norm, eps=0.1), np.zeros((2, 2)), 2)
+        assert np.all(law.mean_square(1).value == 0.0)
+        assert np.all(law.band(1) == 0.0)
+        assert law.error == 0.0
+
+
+def test_what_raises():
+    with pytest.raises(PartialEstimateError, match="mean square known to") as caught:
+        along(Chain(10, 3, "tanh"), START, 2, fluctuation_rtol=1e-9, max_points=600)
+    law = caught.value.partial.fluctuations
+    assert law.error > 1e-9
+    for argument, call in (
+        ("width", lambda: law.mean_square(0)),
+        ("width", lambda: law.band(0)),
+        ("width", lambda: law.covariance(1, 0)),
+        ("layer", lambda: law.covariance(3, 10)),
+        ("level", lambda: law.band(10, level=1.0)),
+        ("observable", lambda: law.band(10, np.eye(2))),
+    ):
+        with pytest.raises(ArgumentError, match=argument):
+            call()
 
 
 def test_reproducible_and_no_cost_if_not_asked():
@@ -219,29 +233,6 @@ def test_reproducible_and_no_cost_if_not_asked():
     plain = MeanField(chain).trajectory(START, 2, rng=5)
     assert plain.fluctuations is None
     np.testing.assert_array_equal(plain.gram, first.gram)
-
-
-def test_what_raises():
-    with pytest.raises(ArgumentError, match="weights"):
-        along(Chain(10, 3, "tanh", weights="haar"), START, 2)
-    with pytest.raises(ArgumentTypeError, match="fluctuations"):
-        MeanField(Chain(10, 3, "tanh")).trajectory(START, 2, fluctuations=1)
-    for name in ("fluctuation_rtol", "max_points"):
-        with pytest.raises(ArgumentError, match=name):
-            along(Chain(10, 3, "tanh"), START, 2, **{name: 0})
-    with pytest.raises(PartialEstimateError, match="mean square known to") as caught:
-        along(Chain(10, 3, "tanh"), START, 2, fluctuation_rtol=1e-9, max_points=600)
-    law = caught.value.partial.fluctuations
-    assert law.error > 1e-9
-    for call in (law.mean_square, law.band, lambda width: law.covariance(1, width)):
-        with pytest.raises(ArgumentError, match="width"):
-            call(0)
-    with pytest.raises(ArgumentError, match="layer"):
-        law.covariance(3, 10)
-    with pytest.raises(ArgumentError, match="level"):
-        law.band(10, level=1.0)
-    with pytest.raises(ArgumentError, match="observable"):
-        law.band(10, np.eye(2))
 
 
 def test_relative_square_leaves_out_the_size_if_only_the_direction_counts():
@@ -258,8 +249,6 @@ def test_relative_square_leaves_out_the_size_if_only_the_direction_counts():
 
 # --- Fluctuations of layers with norms over the features, biases and convolutions
 
-
-FALSE_ALARM = 1e-6
 
 CASES = {
     "layer": ("relu", {"norm": "layer"}),
@@ -293,10 +282,10 @@ def test_one_sample_of_relu(norm, expected):
     The length of the sample is not passed on, so every layer has the same variance.
     """
     law = along(Chain(10, 1, "relu", norm=norm), [[3.0]], 3)
-    found = law.mean_square(1)
+    prediction = law.mean_square(1)
     # Student's law with 7 degrees of freedom exceeds 25 with probability 4e-8.
-    assert np.all(np.abs(found.value[1:] - expected) < 25 * found.stderr[1:])
-    assert np.all(found.stderr[1:] < 0.05 * expected)
+    assert np.all(np.abs(prediction.value[1:] - expected) < 25 * prediction.stderr[1:])
+    assert np.all(prediction.stderr[1:] < 0.05 * expected)
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
@@ -305,9 +294,9 @@ def test_linear_layers_have_the_variance_of_a_sample_correlation(norm, order):
     """G_12 is a sample correlation, of variance (1 − c²)²/d, and is passed on with slope 1."""
     c = 0.6
     law = along(Chain(10, 2, "linear", norm=norm, order=order), [[1.0, c], [c, 1.0]], 4)
-    found = [law.covariance(layer, 1)[0, 1, 0, 1] for layer in range(5)]
+    result = [law.covariance(layer, 1)[0, 1, 0, 1] for layer in range(5)]
     expected = np.arange(5) * (1 - c**2) ** 2
-    assert np.all(np.abs(found - expected) <= 25 * law.stderr + 1e-12)
+    assert np.all(np.abs(result - expected) <= 25 * law.stderr + 1e-12)
     # The lengths of samples do not fluctuate.
     assert abs(law.covariance(4, 1)[0, 0, 0, 0]) < 25 * law.stderr[4]
 
@@ -330,13 +319,13 @@ def test_slopes_are_those_of_the_map(name):
     rows = gaussian_rows(chain.layers[1], START)
     terms = norm_terms(chain, rows, START, field.step(START, rtol=1e-8, rng=1).gram)
     seen = _whitening(chain, rows, START) @ packed(change)
-    found = [
+    result = [
         terms.slopes(_estimates(chain, rows, terms, np.random.SeedSequence(seed), 12)) @ seen
         for seed in range(32)
     ]
-    error = np.std(found, axis=0, ddof=1) / math.sqrt(32) * stats.t.isf(FALSE_ALARM / 12, 31)
+    error = np.std(result, axis=0, ddof=1) / math.sqrt(32) * stats.t.isf(FALSE_ALARM / 12, 31)
     # The difference has an error of the order of 1e-8 / 1e-4.
-    assert np.all(np.abs(np.mean(found, axis=0) - expected) < error + 3e-4)
+    assert np.all(np.abs(np.mean(result, axis=0) - expected) < error + 3e-4)
     assert np.all(error < 0.12 * np.abs(expected).max() + 1e-12)
 
 
@@ -347,9 +336,7 @@ def test_coefficients_of_lengths_are_means_with_the_derivative(eps):
     gram = np.array([[2.0, 0.6], [0.6, 0.7]])
     rows = gaussian_rows(chain.layers[1], gram)
     root = rows.vectors * np.sqrt(rows.values)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    z = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
-    weight = np.outer(weights, weights).ravel() / (2 * math.pi)
+    z, weight = normal_points(np.eye(2), 60)
     u = z @ root.T
     np.testing.assert_allclose((u * weight[:, None]).T @ u, root @ root.T, atol=1e-12)
     sigma = np.exp(0.5 * u)
@@ -362,8 +349,8 @@ def test_coefficients_of_lengths_are_means_with_the_derivative(eps):
         size = 1.0 if i == j else 2**0.5
         expected[k, i] += size * weight @ (stretched[:, i] * sigma[:, j])
         expected[k, j] += size * weight @ (sigma[:, i] * stretched[:, j])
-    found = norm_terms(chain, rows, gram, np.eye(2))._coefficients(slopes)
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    result = norm_terms(chain, rows, gram, np.eye(2))._coefficients(slopes)
+    np.testing.assert_allclose(result, expected, rtol=1e-9)
     if eps:
         assert abs(expected[1, 0] / expected[1, 1] - 1) > 0.05
 
@@ -378,13 +365,7 @@ def variances_agree(name, width, chains, depth):
     x = np.random.default_rng(11).standard_normal((width, 3)) @ np.diag([1.0, 1.5, 2.0])
     x[:, 1] += x[:, 0]
     run = bnmc.simulate(chain, depth, chains=chains, initial=x, rng=12)
-    law = (
-        MeanField(chain)
-        .trajectory(
-            run.gram[0, 0], depth, rtol=1e-5, rng=13, fluctuations=True, fluctuation_rtol=0.01
-        )
-        .fluctuations
-    )
+    law = along(chain, run.gram[0, 0], depth, rtol=1e-5, rng=13, fluctuation_rtol=0.01)
     i, j = np.triu_indices(3)
     ratios = []
     for layer in range(1, depth + 1):
@@ -422,12 +403,12 @@ def test_deep_layers_fluctuate_as_at_the_fixed_point():
     chain = Chain(width, 3, "tanh", norm="layer", gain=2.0)
     law = along(chain, np.full((3, 3), 0.5) + 0.5 * np.eye(3), depth)
     run = bnmc.simulate(chain, depth, chains=chains, rng=4)
-    found = run.gram[:, depth][:, 0, 1].var(ddof=1) * width
+    result = run.gram[:, depth][:, 0, 1].var(ddof=1) * width
     for layer in (depth - 1, depth):
         predicted = law.covariance(layer, 1)[0, 1, 0, 1]
         level = FALSE_ALARM / 4
         low, high = stats.chi2.ppf([level, 1 - level], chains - 1) / (chains - 1)
-        assert low * 0.9 < found / predicted < high * 1.1
+        assert low * 0.9 < result / predicted < high * 1.1
 
 
 def test_parallel_samples_of_different_lengths():
@@ -436,16 +417,11 @@ def test_parallel_samples_of_different_lengths():
     with pytest.raises(ArgumentError, match="^G0: .*no parallel samples of different lengths"):
         along(chain, [[1.0, 2.0], [2.0, 4.0]], 2)
     law = along(chain, np.ones((2, 2)), 2)
-    found = law.covariance(2, 1)
-    np.testing.assert_allclose(found[0], found[1], atol=1e-12)
+    covariances = law.covariance(2, 1)
+    np.testing.assert_allclose(covariances[0], covariances[1], atol=1e-12)
     # Without eps they are equal for the norm.
     law = along(Chain(10, 2, "tanh", norm="layer"), [[1.0, 2.0], [2.0, 4.0]], 2)
     np.testing.assert_allclose(law.covariance(2, 1)[0], law.covariance(2, 1)[1], atol=1e-12)
-
-
-def test_rows_that_eps_hides():
-    law = along(Chain(10, 2, "tanh", norm="rms", eps=0.1), np.zeros((2, 2)), 2)
-    assert np.all(law.mean_square(1).value == 0.0)
 
 
 def test_nonlinearity_leaves_out_the_lengths_of_samples():

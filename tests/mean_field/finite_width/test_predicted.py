@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mean_field_oracles import mean_field, normal_points
 from slow_cases import some
 
 import bnmc
-from bnmc.chain import Activation, Chain, Convolution
+from bnmc.chain import Activation, Chain
 from bnmc.errors import ArgumentError, ArgumentTypeError, NotMixing, PartialEstimateError
 from bnmc.mean_field import (
     CorrelationMap,
@@ -22,7 +23,7 @@ from bnmc.mean_field.finite_width.predicted import FINE, pair_moments
 
 
 def fluctuations(activation, batch, **options) -> Fluctuations:
-    return MeanField(Chain(width=100, batch=batch, activation=activation, **options)).fluctuations()
+    return mean_field(activation, batch, **options).fluctuations()
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 100, 1000])
@@ -30,9 +31,9 @@ def test_linear_centred(n):
     m = n - 1
     law = fluctuations("linear", n)
     expected = n**2 * (m - 1) * (m + 2) ** 2 / (4 * m * (m + 1))
-    found = law.mean_square(1)
-    assert found.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    assert found.stderr <= 1e-5 * found.value + 1e-12
+    prediction = law.mean_square(1)
+    assert prediction.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert prediction.stderr <= 1e-5 * prediction.value + 1e-12
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 50])
@@ -67,39 +68,69 @@ def test_width_for():
     assert law.width_for(1e9) == 1
 
 
-SIMULATED = [
-    ("relu", 5, "batch"),
-    ("tanh", 10, "batch"),
-    ("tanh", 5, "batch-uncentred"),
-    ("gelu", 3, "batch-uncentred"),
-    ("relu", 10, "batch-uncentred"),
-    ("sigmoid", 5, "batch-uncentred"),
-]
+PAIRS = {
+    "none": (Activation(np.sin, name="sin"), {"norm": "none", "gain": 2.0, "bias_variance": 0.2}),
+    "layer": ("tanh", {"norm": "layer"}),
+    "rms, eps": ("tanh", {"norm": "rms", "eps": 0.5, "gain": 2.0, "bias_variance": 0.1}),
+    "layer after": ("relu", {"norm": "layer", "order": "activation-norm"}),
+    "group after, eps": (
+        "relu",
+        {"norm": "group(4)", "order": "activation-norm", "eps": 0.1, "bias_variance": 0.1},
+    ),
+}
 
 
-@pytest.mark.parametrize("case", some(SIMULATED, SIMULATED[0]))
-def test_simulation(case):
-    """Measured over predicted mean square, gap and bulk at width 3000, 64 chains of 160 layers.
+def chain_of(name, batch, width=1000):
+    activation, options = PAIRS[name]
+    return Chain(width, batch, activation, **options)
 
-    Each chain gives one mean, so the 64 means are independent. 7 standard errors (Student's law
-    with 63 degrees of freedom) have a false alarm of 2e-9 per number. Terms of second order get
-    `least_width`/width/10: at that width the criterion allows about 10 %.  For means that are not
-    zero, test_sectors.py compares with brute force each time.
+
+def assert_as_predicted(chain, depth, burn_in, second_order):
+    """Mean square, distance and gap of 64 chains, which give independent means.
+
+    7 standard errors (Student's law with 63 degrees of freedom) have a false alarm of 2e-9 per
+    number. Terms of second order get `least_width`/width/10: at that width the criterion allows
+    about 10 %.
     """
-    activation, n, norm = case
-    chain = Chain(width=3000, batch=n, activation=activation, norm=norm)
     law = MeanField(chain).fluctuations()
-    run = bnmc.simulate(chain, depth=200, burn_in=41, chains=64, rng=7)
-    deviation = run.gram - law.fixed_point.gram
-    square = (deviation**2).sum(axis=(-2, -1)).mean(axis=1)
-    distance = np.sqrt((deviation**2).sum(axis=(-2, -1))).mean(axis=1)
-    gap = bnmc.gram.orthogonality_gap(run.gram).mean(axis=1)
+    run = bnmc.simulate(chain, depth=depth, burn_in=burn_in, chains=64, rng=7)
+    square = ((run.gram - law.fixed_point.gram) ** 2).sum(axis=(-2, -1))
+    gap = bnmc.gram.orthogonality_gap(run.gram)
     allowed = law.least_width / chain.width / 10
-    assert allowed < 0.015
-    predicted = [of(3000).value for of in (law.mean_square, law.mean_distance, law.gap)]
-    for means, expected in zip((square, distance, gap), predicted, strict=True):
-        error = means.std(ddof=1) / np.sqrt(len(means))
+    assert allowed < second_order
+    for numbers, prediction in (
+        (square, law.mean_square), (np.sqrt(square), law.mean_distance), (gap, law.gap),
+    ):  # fmt: skip
+        means, expected = numbers.mean(axis=1), prediction(chain.width).value
+        error = means.std(ddof=1) / 8
+        assert error < 0.05 * expected
         assert abs(means.mean() - expected) < 7 * error + allowed * expected
+
+
+# For means that are not zero, test_sectors.py compares with brute force each time.
+SIMULATED = {
+    f"{activation}-{n}-{norm}": Chain(3000, n, activation, norm=norm)
+    for activation, n, norm in (
+        ("relu", 5, "batch"), ("tanh", 10, "batch"), ("tanh", 5, "batch-uncentred"),
+        ("gelu", 3, "batch-uncentred"), ("relu", 10, "batch-uncentred"),
+        ("sigmoid", 5, "batch-uncentred"),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some(SIMULATED, "relu-5-batch"))
+def test_simulation(name):
+    assert_as_predicted(SIMULATED[name], 200, 41, 0.015)
+
+
+@pytest.mark.parametrize(
+    "name", some(["layer after", "group after, eps", "rms, eps", "layer"], "layer after")
+)
+def test_simulation_of_pairs(name):
+    chain = chain_of(name, 3, 1000 if name == "layer after" else 8000)
+    rate = MeanField(chain).fluctuations().fixed_point.rate
+    burn_in = math.ceil(-10 / math.log(rate))
+    assert_as_predicted(chain, 2 * burn_in, burn_in, 0.05)
 
 
 def test_what_raises():
@@ -107,20 +138,13 @@ def test_what_raises():
         fluctuations("silu", 40)
     assert isinstance(caught.value.partial, FixedPoint)
     assert caught.value.exponent > 0
-    with pytest.raises(ArgumentError, match="weights"):
-        fluctuations("tanh", 5, weights="haar")
     with pytest.raises(PartialEstimateError, match="mean square is known") as caught:
-        MeanField(Chain(width=9, batch=4, activation="relu")).fluctuations(rtol=1e-10)
+        mean_field("relu", 4).fluctuations(rtol=1e-10)
     assert isinstance(caught.value.partial, Fluctuations)
-    with pytest.raises(ArgumentError, match="rtol"):
-        MeanField(Chain(width=9, batch=4)).fluctuations(rtol=0)
-
-
-def test_bad_arguments_of_predictions():
     law = fluctuations("tanh", 4)
-    for call in (law.mean_square, law.mean_distance, law.covariance, law.gap, law.spectrum):
+    for name in ("mean_square", "mean_distance", "covariance", "gap", "spectrum", "bias"):
         with pytest.raises(ArgumentError, match="width"):
-            call(0)
+            getattr(law, name)(0)
     with pytest.raises(ArgumentError, match="distance"):
         law.width_for(0.0)
     for lags, error in (([-1], ArgumentError), ([0.5], ArgumentTypeError)):
@@ -128,6 +152,15 @@ def test_bad_arguments_of_predictions():
             law.autocorrelation(np.eye(4), lags)
     with pytest.raises(ArgumentError, match="first order"):
         law.autocorrelation(lambda G: np.sum((G - law.fixed_point.gram) ** 2), [1])
+    between = law.covariance(1).between
+    for first, second, kind, message in (
+        ((0, 1, 2), (0, 1), ArgumentError, "^first: .*a row and a column"),
+        ((0, 1), (0, -1), ArgumentError, "^second: got -1"),
+        ((0, 1), 3, ArgumentTypeError, "^second: "),
+        ((0, 0.5), (0, 1), ArgumentTypeError, "^first: "),
+    ):
+        with pytest.raises(kind, match=message):
+            between(first, second)
 
 
 def test_errors_are_differences_of_two_quadratures_and_that_of_the_fixed_point():
@@ -150,9 +183,9 @@ def test_errors_are_differences_of_two_quadratures_and_that_of_the_fixed_point()
 
 
 def test_prediction_prints_and_converts():
-    found = fluctuations("tanh", 4).mean_square(10)
-    assert float(found) == found.value
-    assert str(found) == f"{found.value:.6g}"
+    prediction = fluctuations("tanh", 4).mean_square(10)
+    assert float(prediction) == prediction.value
+    assert str(prediction) == f"{prediction.value:.6g}"
 
 
 # The correlations are compared with brute force in `test_sectors.py`.
@@ -171,8 +204,8 @@ def test_autocorrelation_time_of_a_long_run():
     expected = 2.0 * lags.sum() - 1.0
     assert 1.1 < expected < (1 + law.fixed_point.rate) / (1 - law.fixed_point.rate)
     run = bnmc.simulate(chain, depth=1240, burn_in=41, chains=16, rng=8)
-    found = bnmc.mixing.autocorrelation(run, lambda G: G[..., 0, 0], level=1 - 1e-6)
-    low, high = found.time.ci
+    result = bnmc.mixing.autocorrelation(run, lambda G: G[..., 0, 0], level=1 - 1e-6)
+    low, high = result.time.ci
     assert 0.99 * low < expected < 1.01 * high
     assert high / low < 2
 
@@ -181,29 +214,12 @@ def test_autocorrelation_time_of_a_long_run():
 def test_two_samples_under_selu():
     """The rate between two batches is known to 2e-5 only, but no part of the law of G."""
     law = fluctuations("selu", 2, norm="batch-uncentred")
-    found = law.mean_square(1)
+    prediction = law.mean_square(1)
     assert law.point_error < 1e-8 < law.fixed_point.error
-    assert found.stderr < 1e-5 * found.value
+    assert prediction.stderr < 1e-5 * prediction.value
 
 
 # --- Stationary fluctuations of norms over the features, biases and no norm
-
-
-PAIRS = {
-    "none": (Activation(np.sin, name="sin"), {"norm": "none", "gain": 2.0, "bias_variance": 0.2}),
-    "layer": ("tanh", {"norm": "layer"}),
-    "rms, eps": ("tanh", {"norm": "rms", "eps": 0.5, "gain": 2.0, "bias_variance": 0.1}),
-    "layer after": ("relu", {"norm": "layer", "order": "activation-norm"}),
-    "group after, eps": (
-        "relu",
-        {"norm": "group(4)", "order": "activation-norm", "eps": 0.1, "bias_variance": 0.1},
-    ),
-}
-
-
-def chain_of(name, batch, width=1000):
-    activation, options = PAIRS[name]
-    return Chain(width, batch, activation, **options)
 
 
 @pytest.mark.parametrize(("name", "n"), [("none", 4), ("rms, eps", 3), ("layer after", 2)])
@@ -233,11 +249,13 @@ def test_covariance_is_the_limit_of_its_recursion(name, n):
     stationary = np.zeros((n * n, n * n))
     for _ in range(600):
         stationary = jacobian @ stationary @ jacobian.T + noise
-    found = law.covariance(1)
+    covariances = law.covariance(1)
     for row, first in enumerate(places):
         for column, second in enumerate(places):
             expected = stationary[row, column]
-            assert found.between(first, second) == pytest.approx(expected, rel=1e-9, abs=1e-11)
+            assert covariances.between(first, second) == pytest.approx(
+                expected, rel=1e-9, abs=1e-11
+            )
     mean_square = law.mean_square(7)
     assert mean_square.value == pytest.approx(np.trace(stationary) / 7, rel=1e-9)
     assert mean_square.stderr < 1e-9
@@ -263,10 +281,10 @@ def test_covariance_is_the_limit_of_its_recursion(name, n):
     square = np.trace(seen @ stationary @ seen.T) / n**2
     assert law.relative_square == pytest.approx(square, rel=1e-8)
     assert law.least_width == math.ceil(10 * law.relative_square / (1 - point.rate))
-    own, pairs = (at.of_length, n), (at.of_pair, n * (n - 1) // 2)
-    expected = [own, pairs] if at.of_length else [pairs]
-    found = list(zip(point.eigenvalues, point.multiplicities, strict=True))
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    lengths, pairs = (at.of_length, n), (at.of_pair, n * (n - 1) // 2)
+    expected = [lengths, pairs] if at.of_length else [pairs]
+    covariances = list(zip(point.eigenvalues, point.multiplicities, strict=True))
+    np.testing.assert_allclose(covariances, expected, rtol=1e-12)
 
 
 def test_covariance_is_that_of_deep_layers():
@@ -277,60 +295,13 @@ def test_covariance_is_that_of_deep_layers():
     path = MeanField(chain).trajectory(
         law.fixed_point.gram, 12, rng=1, fluctuations=True, fluctuation_rtol=0.1
     )
-    found, covariance = path.fluctuations, law.covariance(1)
-    deep = found.covariance(12, 1)
+    result, covariance = path.fluctuations, law.covariance(1)
+    deep = result.covariance(12, 1)
     # Student's law with 7 degrees of freedom exceeds 25 with probability 4e-8.
     for index in np.ndindex(3, 3, 3, 3):
         expected = covariance.between(index[:2], index[2:])
-        assert abs(deep[index] - expected) < 25 * found.stderr[12]
-    assert found.stderr[12] < 0.01 * np.trace(found.covariances[12])
-
-
-SIMULATED_PAIRS = ["layer after", "group after, eps", "rms, eps", "layer"]
-
-
-@pytest.mark.parametrize("name", some(SIMULATED_PAIRS, SIMULATED_PAIRS[0]))
-def test_simulation_of_pairs(name):
-    """Mean square, distance and gap of 64 chains, as in test_predicted.py.
-
-    The 64 means of the chains are independent.  7 standard errors (Student's law with 63 degrees of
-    freedom) have a false alarm of 2e-9 per number.
-    """
-    width = 1000 if name == SIMULATED_PAIRS[0] else 8000
-    chain = chain_of(name, 3, width)
-    law = MeanField(chain).fluctuations()
-    burn_in = math.ceil(-10 / math.log(law.fixed_point.rate))
-    run = bnmc.simulate(chain, depth=2 * burn_in, burn_in=burn_in, chains=64, rng=7)
-    deviation = run.gram - law.fixed_point.gram
-    square = (deviation**2).sum(axis=(-2, -1))
-    measured = square, np.sqrt(square), bnmc.gram.orthogonality_gap(run.gram)
-    allowed = law.least_width / width / 10
-    assert allowed < 0.05
-    predicted = [of(width).value for of in (law.mean_square, law.mean_distance, law.gap)]
-    for numbers, expected in zip(measured, predicted, strict=True):
-        means = numbers.mean(axis=1)
-        error = means.std(ddof=1) / 8
-        assert error < 0.05 * expected
-        assert abs(means.mean() - expected) < 7 * error + allowed * expected
-
-
-RAISING = [
-    ({"norm": "none"}, "relu", r"^norm: .*tends to 0.*trajectory\(.*fluctuations=True"),
-    ({"norm": "none", "gain": 2**0.5}, "relu", r"random walk"),
-    ({"norm": "none", "gain": 2.0}, "relu", r"diverges"),
-    ({"norm": "layer"}, "linear", r"^activation: .*every correlation is a fixed point"),
-    ({"norm": "layer", "skip": 0.5}, "tanh", r"^skip: .*bnmc\.simulate"),
-    ({"norm": "layer", "convolution": Convolution((1, 4), (1, 3))}, "tanh", r"^convolution: "),
-    ({"norm": "layer", "weights": "haar"}, "tanh", r"^weights: "),
-]
-
-
-@pytest.mark.parametrize(("options", "activation", "message"), RAISING)
-def test_chains_without_stationary_fluctuations(options, activation, message):
-    with pytest.raises(ArgumentError, match=message):
-        MeanField(Chain(100, 4, activation, **options)).fluctuations()
-    with pytest.raises(ArgumentError, match="batch"):
-        MeanField(Chain(100, 1, "tanh", norm="layer")).fluctuations()
+        assert abs(deep[index] - expected) < 25 * result.stderr[12]
+    assert result.stderr[12] < 0.01 * np.trace(result.covariances[12])
 
 
 def test_samples_that_become_parallel():
@@ -369,25 +340,6 @@ WAVES = {
 }
 
 
-def value(x):
-    return np.sin(x + 0.5)
-
-
-def chain_of_waves(name):
-    return Chain(8, 2, WAVE, **WAVES[name])
-
-
-def normal_points(covariance, count):
-    """Return points and weights for N(0, covariance), by a tensor of Gauss-Hermite rules."""
-    n = len(covariance)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
-    z = np.stack(np.meshgrid(*[nodes] * n, indexing="ij"), axis=-1).reshape(-1, n)
-    weight = np.ones(1)
-    for _ in range(n):
-        weight = np.outer(weight, weights / weights.sum()).ravel()
-    return z @ np.linalg.cholesky(covariance).T, weight
-
-
 def following(chain, covariance):
     """F as a function of the covariance of two pre-activations, from its definition."""
     norm, after = chain.norm, chain.order == "activation-norm"
@@ -395,7 +347,7 @@ def following(chain, covariance):
         spread = np.sqrt(np.diag(covariance) + chain.eps)
         covariance = covariance / np.outer(spread, spread)
     u, weight = normal_points(covariance, 50)
-    sigma = value(u)
+    sigma = np.sin(u + 0.5)
     if after:
         sigma = sigma - (0 if norm == "rms" else weight @ sigma)
         sigma = sigma / np.sqrt(weight @ sigma**2 + chain.eps)
@@ -404,12 +356,12 @@ def following(chain, covariance):
 
 @pytest.mark.parametrize("name", WAVES)
 def test_jacobian_is_that_of_the_map(name):
-    chain = chain_of_waves(name)
+    chain = Chain(8, 2, WAVE, **WAVES[name])
     layer = CorrelationMap.of(chain).layer
-    found = pair_moments(layer, Q, C, FINE)
+    at = pair_moments(layer, Q, C, FINE)
     covariance = Q * np.array([[1.0, C], [C, 1.0]])
     gram = following(chain, covariance)
-    np.testing.assert_allclose([found.square, found.pair], gram[0], rtol=1e-10)
+    np.testing.assert_allclose([at.square, at.pair], gram[0], rtol=1e-10)
 
     step = 1e-4
 
@@ -419,26 +371,28 @@ def test_jacobian_is_that_of_the_map(name):
         high, low = (following(chain, covariance + sign * change) for sign in (1, -1))
         return chain.gain**2 * (high - low) / (2 * step)
 
-    own, pair = slope(0, 0), slope(0, 1)
-    expected = [own[0, 0], own[0, 1], pair[0, 1]]
+    length, pair = slope(0, 0), slope(0, 1)
+    expected = [length[0, 0], length[0, 1], pair[0, 1]]
     np.testing.assert_allclose(
-        [found.of_length, found.of_first, found.of_pair], expected, atol=1e-7
+        [at.of_length, at.of_first, at.of_pair],
+        expected,
+        atol=1e-7,
     )
-    assert abs(own[1, 1]) < 1e-7
+    assert abs(length[1, 1]) < 1e-7
     assert abs(pair[0, 0]) < 1e-7
 
 
 @pytest.mark.parametrize("name", ["none", "layer, eps", "rms, eps", "group after, eps"])
 def test_noise_is_the_covariance_of_the_entries_of_a_row(name):
     """The entries g_ij of four samples, with the derivative of σ, on 20⁴ nodes."""
-    chain = chain_of_waves(name)
+    chain = Chain(8, 2, WAVE, **WAVES[name])
     layer = CorrelationMap.of(chain).layer
-    found = pair_moments(layer, Q, C, FINE).noise
+    result = pair_moments(layer, Q, C, FINE).noise
     after = chain.order == "activation-norm"
     before = chain.norm != "none" and not after
     r = Q / (Q + chain.eps) if before else Q
     u, weight = normal_points(r * ((1 - C) * np.eye(4) + C), 20)
-    x, slope, y = value(u), np.cos(u + 0.5), 0.5 * (u * u - r)
+    x, slope, y = np.sin(u + 0.5), np.cos(u + 0.5), 0.5 * (u * u - r)
     if after:
         x = x - weight @ x
         x = x / np.sqrt(weight @ x**2 + chain.eps)
@@ -458,23 +412,23 @@ def test_noise_is_the_covariance_of_the_entries_of_a_row(name):
     expected = (entries * weight) @ entries.T
     for k, first in enumerate(places):
         for m, second in enumerate(places):
-            assert found.between(first, second) == pytest.approx(expected[k, m], abs=1e-9)
+            assert result.between(first, second) == pytest.approx(expected[k, m], abs=1e-9)
 
 
 @pytest.mark.parametrize("c", [0.0, 1 - 1e-6])
 def test_uncorrelated_and_nearly_equal_samples_of_relu(c):
     """The product moments of relu: E u₁u₂ over a quadrant, and E u₊⁴ = 3/2 for equal samples."""
     layer = CorrelationMap.of(Chain(8, 2, "relu", norm="none")).layer
-    found = pair_moments(layer, 1.0, c, FINE)
+    at = pair_moments(layer, 1.0, c, FINE)
     angle = math.pi - math.acos(c)
     pair = (math.sqrt(1 - c * c) + angle * c) / (2 * math.pi)
-    assert found.pair == pytest.approx(pair, abs=1e-12)
-    assert found.of_pair == pytest.approx(angle / (2 * math.pi), abs=1e-9)
+    assert at.pair == pytest.approx(pair, abs=1e-12)
+    assert at.of_pair == pytest.approx(angle / (2 * math.pi), abs=1e-9)
     # V is homogeneous of degree 1 in the covariance.
-    assert 2 * found.of_first + c * found.of_pair == pytest.approx(pair, abs=1e-9)
-    assert found.noise.ii_ii == pytest.approx(1.25, abs=1e-11)
+    assert 2 * at.of_first + c * at.of_pair == pytest.approx(pair, abs=1e-9)
+    assert at.noise.ii_ii == pytest.approx(1.25, abs=1e-11)
     square = ((1 + 2 * c * c) * angle + 3 * c * math.sqrt(1 - c * c)) / (2 * math.pi)
-    assert found.noise.ij_ij == pytest.approx(square - pair**2, abs=1e-11)
+    assert at.noise.ij_ij == pytest.approx(square - pair**2, abs=1e-11)
 
 
 def test_fourth_moments_that_are_infinite():

@@ -53,14 +53,14 @@ def test_nested_rules(n, name, nested_error):
 
     panels = panels_of(kink, edge)
     mean, expected, centred = joint_moments._pairs(function, n, panels, 32)
-    known = moments(sphere_rule(function, m, -1.0 / m, panels, 32), n)
-    assert mean == known.mean
-    assert expected[:2] == pytest.approx([known.variance, known.covariance], rel=1e-12)
+    at = moments(sphere_rule(function, m, -1.0 / m, panels, 32), n)
+    assert mean == at.mean
+    assert expected[:2] == pytest.approx([at.variance, at.covariance], rel=1e-12)
     kinks = np.array([kink]) if name == "relu" else np.empty(0)
     nested = nested_moments(centred, n, kinks, edge, 18)
     for order, tolerance in ((16, 1e-11), (20, 1e-12)):
-        found, products, rest = transformed_pairs(function, n, panels, order)
-        assert found == pytest.approx(mean, rel=0, abs=tolerance)
+        result, products, rest = transformed_pairs(function, n, panels, order)
+        assert result == pytest.approx(mean, rel=0, abs=tolerance)
         assert products == pytest.approx(expected, rel=0, abs=tolerance)
         assert rest == pytest.approx(nested, rel=0, abs=nested_error)
         assert transformed_moments(centred, n, panels, order) == pytest.approx(rest, abs=1e-14)

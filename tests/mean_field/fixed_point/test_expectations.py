@@ -10,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from mean_field_awkward import FUNCTIONS, INFINITE, PATH, Plain, activation
-from spheres import centred_points
+from mean_field_oracles import normalized_rows
 
 from bnmc.chain.activations import as_activation
 from bnmc.chain.chain import Chain
@@ -186,28 +186,15 @@ def test_the_error_near_a_singular_point_is_that_of_its_mirror_image(dimension):
 # --- Expectations given the angle of a row, against sums over the whole sphere
 
 
-def points_of(n):
-    """Points and weights of the centred sphere, exact for polynomials of degree 79."""
-    if n == 3:
-        return centred_points(3, 80)
-    height, weight = np.polynomial.legendre.leggauss(40)
-    angle = 2 * np.pi * (np.arange(80) + 0.5) / 80
-    radius = np.sqrt(1 - height**2)[:, None]
-    across = np.broadcast_to(height[:, None], (40, 80))
-    unit = np.stack([radius * np.cos(angle), radius * np.sin(angle), across], axis=-1)
-    basis = np.linalg.svd(np.ones((1, 4)))[2][1:]
-    return 2 * unit.reshape(-1, 3) @ basis, np.repeat(weight / 160, 80)
-
-
 def columns_by_sums(n, angle):
     """The 13 columns at one angle, with the logistic function for σ."""
-    x, weight = points_of(n)
+    x, weight = normalized_rows(n, 40)  # exact for polynomials of degree 79
     phi = np.sin(angle) + np.cos(angle) * x
     s = 1 / (1 + np.exp(-phi))
     slope = s * (1 - s)
     deviation = s - s.mean(axis=1, keepdims=True)
     first, square, share = x[:, 0], x[:, 0] ** 2 - 1, n / (n - 1)
-    by_mean, own = share * s.mean(axis=1) * s[:, 0], share * deviation[:, 0] ** 2
+    by_mean, alone = share * s.mean(axis=1) * s[:, 0], share * deviation[:, 0] ** 2
     mixed = np.zeros(len(x))
     if n > 3:
         mixed = s[:, 0] * s[:, 1] * (x[:, 0] - x[:, 2]) * (x[:, 1] - x[:, 3])
@@ -217,7 +204,7 @@ def columns_by_sums(n, angle):
     outer = outer[:, :, None] * outer[:, None, :] / n
     rows = [
         s[:, 0], s[:, 0] * first, s[:, 0] ** 2, (deviation**2).sum(axis=1) / (n - 1),
-        by_mean * first, by_mean * square, own * first, own * square, mixed,
+        by_mean * first, by_mean * square, alone * first, alone * square, mixed,
     ]  # fmt: skip
     for A in (np.cos(angle) ** 2 * diagonal, np.cos(angle) ** 2 * outer):
         rows += [A.sum(axis=(1, 2)) / n, np.einsum("rii->r", A) / (n - 1)]

@@ -1,68 +1,56 @@
-"""The map for other activations: quadratures of other kinds, sampling, and its standard errors.
-
-Standard errors of 8 shifts are compared through Student's law with 7 degrees of freedom, those of
-at least 100 blocks of samples through the normal law.  FALSE_ALARM bounds the probability of a
-false alarm per test.
-"""
+"""The map for other activations: quadratures of other kinds, sampling, and its standard errors."""
 
 import itertools
 import math
 
+import mean_field_oracles as oracles
 import numpy as np
 import pytest
-from mean_field_maps import (
-    FALSE_ALARM,
-    HIDDEN_RELU,
+from mean_field_oracles import (
     SMOOTH,
-    assert_agrees,
     assert_within_stderr,
     hard_tanh,
     jump,
     mean_field,
-    on_circle,
     random_gram,
-    sampled,
-    seen,
-    spectral_gram,
 )
-from scipy import integrate, special, stats
+from oracle import FALSE_ALARM
+from scipy import integrate, stats
 from slow_cases import pairs, some
 
-from bnmc.errors import (
-    PartialEstimateError,
-)
+from bnmc.errors import PartialEstimateError
 from bnmc.mean_field.map.iteration import SHIFTS, MeanFieldTrajectory, Step
 
 
-def on_sphere(G, sigma, norm="batch"):
-    """F(G) where S has rank 3: directions have the density ∝ (θᵀ S⁻¹ θ)^(−3/2)."""
-    values, vectors = seen(G, norm)
-    assert values.size == 3
-    t, weight = special.roots_legendre(200)
-    angle = 2 * np.pi * np.arange(400) / 400
-    t, angle = (a.ravel() for a in np.meshgrid(t, angle, indexing="ij"))
-    theta = np.stack([np.sqrt(1 - t * t) * np.cos(angle), np.sqrt(1 - t * t) * np.sin(angle), t])
-    density = np.repeat(weight, 400) * (theta**2 / values[:, None]).sum(axis=0) ** -1.5
-    a = sigma(np.sqrt(len(G)) * vectors @ theta)
-    return a * (density / density.sum()) @ a.T
-
-
-@pytest.mark.parametrize(("activation", "n"), pairs(SMOOTH, [2, 3, 4, 5, 10, 24]))
-def test_the_fixed_point_is_fixed_on_lattices(activation, n):
+@pytest.mark.parametrize(
+    ("activation", "n"),
+    # abs is constant on the two points of a batch of two.
+    sorted(set(itertools.product(oracles.HOMOGENEOUS, (2, 3, 4, 10, 40))) - {("abs", 2)}),
+)
+def test_the_fixed_point_is_fixed(activation, n):
     point = mean_field(activation, n).fixed_point()
-    step = mean_field(activation, n).step(point.gram, rtol=1e-10, rng=n)
+    step = mean_field(activation, n).step(point.gram)
+    np.testing.assert_allclose(step, point.gram, rtol=0, atol=1e-12)
+    assert (step.method, step.nodes, step.key) == ("homogeneous", 0, None)
+    assert not step.stderr.any()
+    assert step.error < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("activation", "n", "rtol"),
+    [
+        *(pytest.param(*row.values, 1e-10, marks=row.marks)
+          for row in pairs(SMOOTH, [2, 3, 4, 5, 10, 24])),
+        ("selu", 5, 5e-3), (hard_tanh, 5, 5e-3), (jump, 5, 5e-3), ("tanh", 60, 1e-2),
+    ],
+)  # fmt: skip
+def test_the_fixed_point_is_fixed_on_lattices(activation, n, rtol):
+    point = mean_field(activation, n).fixed_point()
+    step = mean_field(activation, n).step(point.gram, rtol=rtol, rng=n)
     assert_within_stderr(step, point.gram)
     assert step.method == "lattice"
-    assert step.error <= 1e-10
+    assert step.error <= rtol
     assert step.error == pytest.approx(np.linalg.norm(step.stderr) / np.linalg.norm(step))
-
-
-@pytest.mark.parametrize("activation", ["selu", hard_tanh, jump])
-def test_the_fixed_point_is_fixed_with_kinks(activation):
-    model = mean_field(activation, 5)
-    point = model.fixed_point()
-    step = model.step(point.gram, rtol=5e-3, rng=1)
-    assert_within_stderr(step, point.gram)
 
 
 @pytest.mark.parametrize("activation", SMOOTH)
@@ -75,58 +63,60 @@ def test_against_quadrature_on_the_sphere(activation):
         model = mean_field(activation, len(G), norm=norm)
         step = model.step(G, rtol=1e-11, rng=2)
         np.testing.assert_allclose(
-            step, on_sphere(G, model.chain.activation, norm), rtol=0, atol=1e-10
+            step, oracles.on_sphere(G, model.chain.activation, norm), rtol=0, atol=1e-10
         )
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1e-2, 1e-4])
 def test_against_quadrature_on_the_circle(ratio):
-    G = spectral_gram([ratio, 1.0], seed=12)
+    G = oracles.spectral_gram([ratio, 1.0], seed=12)
     for activation in SMOOTH:
         model = mean_field(activation, 2, norm="batch-uncentred")
-        expected = on_circle(G, model.chain.activation, "batch-uncentred")
+        expected = oracles.on_circle(G, model.chain.activation, "batch-uncentred")
         step = model.step(G, rtol=1e-10, rng=3)
         np.testing.assert_allclose(step, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("options", "activation"),
-    [
-        ({}, "tanh"),
-        ({}, hard_tanh),
-        ({"norm": "batch-uncentred"}, "selu"),
-        ({"norm": "batch-uncentred", "eps": 0.4, "gain": 0.6}, "gelu"),
-        ({"eps": 2.0, "gain": 1.7}, jump),
-        ({"norm": "none", "gain": 0.8}, "sigmoid"),
-        ({"norm": "none"}, hard_tanh),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
+UNCENTRED = {"norm": "batch-uncentred"}
+SAMPLED = [
+    *((activation, {}) for activation in ("relu", "abs", "leaky_relu", "tanh", hard_tanh)),
+    *((activation, UNCENTRED) for activation in ("relu", "abs", "leaky_relu", "selu")),
+    # With eps, scale and gain matter.
+    ("leaky_relu", {"eps": 0.7, "gain": 1.3}),
+    ("leaky_relu", {**UNCENTRED, "eps": 0.7, "gain": 1.3}),
+    ("gelu", {**UNCENTRED, "eps": 0.4, "gain": 0.6}),
+    (jump, {"eps": 2.0, "gain": 1.7}),
+    ("sigmoid", {"norm": "none", "gain": 0.8}),
+    (hard_tanh, {"norm": "none"}),
+]
+
+
+@pytest.mark.parametrize(("activation", "options"), SAMPLED, ids=str)
 @pytest.mark.parametrize("rank", [3, None])
 def test_against_sampling(options, activation, rank):
     G = random_gram(5, seed=13, rank=rank)
     model = mean_field(activation, 5, **options)
     step = model.step(G, rtol=1e-3 if activation is jump else 1e-4, rng=4)
-    assert_agrees(step, sampled(model.chain, G, 20_000, seed=14))
+    count = 200_000 if step.method == "homogeneous" else 20_000
+    oracles.assert_agrees(step, oracles.sampled(model.chain, G, count, seed=14))
 
 
-def test_without_normalization_against_hermite_quadrature():
-    G = random_gram(3, seed=15)
-    x, weight = special.roots_hermitenorm(120)
-    weight = np.outer(weight, weight) / weight.sum() ** 2
-    model = mean_field("tanh", 3, norm="none", gain=0.5)
-    step = model.step(G, rtol=1e-10, rng=5).gram
-    for i, j in itertools.combinations_with_replacement(range(3), 2):
-        first = 0.5 * math.sqrt(G[i, i]) * x[:, None]
-        slope = G[i, j] / G[i, i]
-        rest = math.sqrt(max(0.0, G[j, j] - slope * G[i, j]))
-        second = slope * first + 0.5 * rest * x[None, :]
-        expected = np.sum(weight * np.tanh(first) * np.tanh(second))
-        assert step[i, j] == pytest.approx(expected, abs=1e-9)
+@pytest.mark.parametrize(("activation", "kernel"), [("relu", oracles.arc_cosine), ("linear", None)])
+def test_without_normalization(activation, kernel):
+    """The arc-cosine kernel of relu at any scale, and 0 of samples that are 0."""
+    G, gain = random_gram(4, seed=7), -1.5
+    step = mean_field(activation, 4, norm="none", gain=gain).step(G)
+    sizes = np.sqrt(np.outer(np.diag(G), np.diag(G)))
+    image = sizes * kernel(np.minimum(G / sizes, 1.0))[0] / 2 if kernel else G
+    np.testing.assert_allclose(step, gain**2 * image, rtol=1e-13)
+    assert not mean_field(activation, 4, norm="none").step(np.zeros((4, 4))).gram.any()
+
+
+def test_samples_on_a_line_without_normalization():
     row = np.array([1.0, -0.5, 0.0])
-    values = np.tanh(0.5 * np.outer(row, x))
-    step = model.step(np.outer(row, row), rtol=1e-10, rng=5)
-    np.testing.assert_allclose(step, values * weight.sum(axis=0) @ values.T, rtol=0, atol=1e-9)
+    step = mean_field("tanh", 3, norm="none", gain=0.5).step(np.outer(row, row), rtol=1e-10, rng=5)
+    values = np.tanh(0.5 * np.outer(row, oracles.NODES))
+    np.testing.assert_allclose(step, values * oracles.WEIGHTS @ values.T, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.1, 1e3])
@@ -167,8 +157,8 @@ def test_rows_that_are_zero():
     """Where there is eps, or no normalization, they are no error."""
     zero = np.zeros((3, 3))
     for options in ({"eps": 0.1}, {"norm": "batch-uncentred", "eps": 0.1}, {"norm": "none"}):
-        found = mean_field("sigmoid", 3, **options).step(zero)
-        np.testing.assert_allclose(found, np.full((3, 3), 0.25), rtol=1e-14)  # sums round
+        result = mean_field("sigmoid", 3, **options).step(zero)
+        np.testing.assert_allclose(result, np.full((3, 3), 0.25), rtol=1e-14)  # sums round
         assert not mean_field("relu", 3, **options).step(zero).gram.any()
     np.testing.assert_array_equal(mean_field("sigmoid", 3, eps=0.1).step(zero + 7.0), 0.25)
     # Samples so small beside eps that the quotient leaves the range of float64.
@@ -181,7 +171,7 @@ def test_equal_opposite_and_vanishing_samples():
     a[:, 1], a[:, 3], a[:, 5] = a[:, 0], -2.0 * a[:, 2], 0.0
     model = mean_field("sigmoid", 6, norm="batch-uncentred")
     step = model.step(a.T @ a, rtol=1e-9, rng=7).gram
-    expected = on_sphere(a.T @ a, model.chain.activation, "batch-uncentred")
+    expected = oracles.on_sphere(a.T @ a, model.chain.activation, "batch-uncentred")
     np.testing.assert_allclose(step, expected, rtol=0, atol=1e-8)
     np.testing.assert_allclose(step[5, :5], 0.25, rtol=0, atol=1e-9)
 
@@ -193,32 +183,26 @@ def test_nearly_equal_samples(difference):
     a[:, 4] = -a[:, 2] + difference * np.array([0.5, 1.0, 2.0])
     model = mean_field("sigmoid", 5, norm="batch-uncentred")
     step = model.step(a.T @ a, rtol=1e-8, rng=8)
-    expected = on_sphere(a.T @ a, model.chain.activation, "batch-uncentred")
+    expected = oracles.on_sphere(a.T @ a, model.chain.activation, "batch-uncentred")
     np.testing.assert_allclose(step, expected, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("exponent", [4, 8, 12])
 def test_spread_spectra(exponent):
     """Against the one-dimensional form, and the diagonal of a centred linear chain."""
-    G = spectral_gram(10.0 ** -np.linspace(0, exponent, 5), seed=18)
+    G = oracles.spectral_gram(10.0 ** -np.linspace(0, exponent, 5), seed=18)
     exact = mean_field("relu", 5, norm="batch-uncentred").step(G)
-    step = mean_field(HIDDEN_RELU, 5, norm="batch-uncentred").step(G, rtol=3e-4, rng=9)
+    step = mean_field(oracles.HIDDEN_RELU, 5, norm="batch-uncentred").step(G, rtol=3e-4, rng=9)
     assert_within_stderr(step, exact.gram)
 
 
-def test_many_samples():
-    point = mean_field("tanh", 60).fixed_point()
-    step = mean_field("tanh", 60).step(point.gram, rtol=1e-2, rng=10)
-    assert_within_stderr(step, point.gram)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("activation", [HIDDEN_RELU, "tanh"], ids=["kink", "smooth"])
+@pytest.mark.parametrize("activation", [oracles.HIDDEN_RELU, "tanh"], ids=["kink", "smooth"])
 def test_lattices_are_unbiased_and_their_standard_errors_honest(activation):
     """100 seeds on the coarsest lattice, four layers, against values known to 1e-11."""
     seeds = 100
     G = random_gram(4, seed=19)
-    name = "relu" if activation is HIDDEN_RELU else activation
+    name = "relu" if activation is oracles.HIDDEN_RELU else activation
     exact = mean_field(name, 4).trajectory(G, 4, rtol=1e-11, rng=0).gram
     model = mean_field(activation, 4)
     runs = [model.trajectory(G, 4, rtol=0.5, rng=seed) for seed in range(seeds)]
@@ -242,7 +226,7 @@ def test_hidden_homogeneity_agrees_with_the_one_dimensional_form():
     for norm, n in itertools.product(("batch", "batch-uncentred"), (3, 4, 7)):
         G = random_gram(n, seed=20 + n)
         exact = mean_field("relu", n, norm=norm).step(G).gram
-        step = mean_field(HIDDEN_RELU, n, norm=norm).step(G, rtol=1e-3, rng=11)
+        step = mean_field(oracles.HIDDEN_RELU, n, norm=norm).step(G, rtol=1e-3, rng=11)
         assert_within_stderr(step, exact)
 
 
@@ -275,7 +259,7 @@ def test_an_unreachable_rtol_carries_the_estimate():
     assert isinstance(partial, Step)
     assert 1500 < partial.nodes <= 3000
     assert 1e-9 < partial.error < 0.1
-    assert_agrees(partial, sampled(model.chain, G, 20_000, seed=24))
+    oracles.assert_agrees(partial, oracles.sampled(model.chain, G, 20_000, seed=24))
 
     with pytest.raises(PartialEstimateError) as caught:
         model.trajectory(G, 3, rtol=1e-9, rng=0, max_nodes=1)

@@ -1,17 +1,14 @@
 """The law of a row: which eps it still sees."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from mean_field_maps import (
+from mean_field_oracles import (
     HOMOGENEOUS,
-    assert_agrees,
     mean_field,
     on_circle,
     random_gram,
-    sampled,
 )
 from scipy import special
 
@@ -37,21 +34,6 @@ def test_an_eps_below_rounding_is_none(rank):
 
 
 # --- The map for homogeneous activations: closed forms, quadratures of other kinds, sampling
-
-
-@pytest.mark.parametrize(
-    ("activation", "n"),
-    # abs is constant on the two points of a batch of two.
-    sorted(set(itertools.product(HOMOGENEOUS, (2, 3, 4, 10, 40))) - {("abs", 2)}),
-)
-def test_the_fixed_point_is_fixed(activation, n):
-    point = mean_field(activation, n).fixed_point()
-    step = mean_field(activation, n).step(point.gram)
-    np.testing.assert_allclose(step, point.gram, rtol=0, atol=1e-12)
-    assert step.method == "homogeneous"
-    assert (step.nodes, step.key) == (0, None)
-    assert not step.stderr.any()
-    assert step.error < 1e-13
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1e-3, 1e-6, 1e-12])
@@ -95,38 +77,7 @@ def test_homogeneous_on_a_circle(activation, ratio):
     np.testing.assert_allclose(model.step(G), expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("rank", [2, 4, None])
-@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
-@pytest.mark.parametrize("activation", ["relu", "abs", "leaky_relu"])
-def test_homogeneous_against_sampling(activation, norm, rank):
-    G = random_gram(5, seed=3, rank=rank)
-    model = mean_field(activation, 5, norm=norm)
-    assert_agrees(model.step(G), sampled(model.chain, G, 200_000, seed=4))
-
-
-@pytest.mark.parametrize("norm", ["batch", "batch-uncentred"])
-def test_homogeneous_with_eps_against_sampling(norm):
-    """With eps, scale and gain matter."""
-    G = random_gram(4, seed=5)
-    model = mean_field("leaky_relu", 4, norm=norm, eps=0.7, gain=1.3)
-    assert_agrees(model.step(G), sampled(model.chain, G, 200_000, seed=6))
-
-
 def test_large_eps_divides_by_its_root():
     G = random_gram(4, seed=5)
     model = mean_field("linear", 4, norm="batch-uncentred", eps=1e12, gain=3.0)
     np.testing.assert_allclose(model.step(G).gram, 9.0 * G / 1e12, rtol=1e-10)
-
-
-def test_without_normalization_relu_is_the_arc_cosine_kernel():
-    G = random_gram(4, seed=7)
-    model = mean_field("relu", 4, norm="none", gain=-1.5)
-    size = np.sqrt(np.diag(G))
-    for i, j in itertools.product(range(4), repeat=2):
-        rho = min(1.0, G[i, j] / (size[i] * size[j]))
-        J = (math.sqrt(1 - rho**2) + (math.pi - math.acos(rho)) * rho) / math.pi
-        expected = 1.5**2 * size[i] * size[j] * J / 2
-        assert model.step(G).gram[i, j] == pytest.approx(expected, rel=1e-13)
-    linear = mean_field("linear", 4, norm="none", gain=-1.5).step(G)
-    np.testing.assert_allclose(linear, 2.25 * G, rtol=1e-13)
-    assert not mean_field("relu", 4, norm="none").step(np.zeros((4, 4))).gram.any()

@@ -41,8 +41,8 @@ def test_a_hole_beyond_the_range_does_not_count(beyond):
 @pytest.mark.parametrize("dimension", [600, 3000, 10**7, math.inf])
 def test_the_tail_bounds_what_lies_beyond_the_range(dimension):
     """E exp(8x) has its mass near x = 8, so the range must reach beyond the cut of the density."""
-    found = range_of(lambda x: np.exp(4.0 * x), dimension)
-    assert reach(dimension) < found.limit < math.sqrt(dimension)
+    result = range_of(lambda x: np.exp(4.0 * x), dimension)
+    assert reach(dimension) < result.limit < math.sqrt(dimension)
 
     def integrand(x):
         if dimension == math.inf:
@@ -52,9 +52,9 @@ def test_the_tail_bounds_what_lies_beyond_the_range(dimension):
             logarithm -= special.betaln(0.5, 0.5 * (dimension - 1)) + 0.5 * math.log(dimension)
         return math.exp(8.0 * x + logarithm) * (1.0 + x * x) ** 2
 
-    far = min(found.limit + 10.0, math.sqrt(dimension))
-    beyond = integrate.quad(integrand, found.limit, far, epsabs=0.0)[0]
-    whole = integrate.quad(integrand, -20.0, found.limit, points=[8.0], epsabs=0.0)[0]
-    assert beyond <= found.tail
+    far = min(result.limit + 10.0, math.sqrt(dimension))
+    beyond = integrate.quad(integrand, result.limit, far, epsabs=0.0)[0]
+    whole = integrate.quad(integrand, -20.0, result.limit, points=[8.0], epsabs=0.0)[0]
+    assert beyond <= result.tail
     # The integrand beyond is at most exp(−70) of its maximum, and falls.
-    assert found.tail < 1e-29 * whole
+    assert result.tail < 1e-29 * whole

@@ -81,10 +81,10 @@ def test_the_point_of_the_grid_next_to_a_kink_stands_out(place, share):
     is at the fraction t of the way from one to the other.
     """
     index = np.arange(3000.0)
-    found = _outstanding(np.abs(index - (place + share)))
-    assert place in found
+    result = _outstanding(np.abs(index - (place + share)))
+    assert place in result
     # Two stretches overlap, or share the kink, so both of its neighbours may stand out.
-    assert set(found) <= {place - 1, place, place + 1}
+    assert set(result) <= {place - 1, place, place + 1}
 
 
 def test_nothing_stands_out_of_a_parabola_or_of_rounding():
