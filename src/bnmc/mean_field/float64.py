@@ -54,6 +54,11 @@ def within(
     raise PartialEstimateError(message, result)
 
 
+def difference(fine: complex, coarse: complex) -> float:
+    """Return |fine − coarse|, relative to `fine` if that exceeds 1."""
+    return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))
+
+
 def roots(
     function: Function, grid: Iterable[float], xtol: float = 1e-15, *, rising: bool = False
 ) -> list[float]:

@@ -50,11 +50,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bnmc._support.arguments import integer, real
-from bnmc.chain.activations import Activation, ActivationLike, as_activation
+from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
-from bnmc.mean_field.float64 import EPSILON, FloatArray, within
+from bnmc.mean_field.float64 import EPSILON, FloatArray, difference, within
 
 
 @dataclass(frozen=True)
@@ -223,12 +223,7 @@ def block_symmetric(
     >>> [round(value, 5) for value in (*saddle.diagonal, saddle.rate)], saddle.modes[0]
     ([0.34703, 0.35307, 1.00078], 'one of block 1')
     """
-    activation = as_activation(activation)
-    batch = integer("batch", batch, low=3)
-    minority = integer("minority", minority, low=1, high=batch // 2)
-    rtol = real("rtol", rtol, above=0.0)
-    maps = _maps(activation, (minority, batch - minority))
-    return _solved(maps, (1,) if minority == 1 else (0, 1), rtol, symmetric=True)
+    return _fixed_points(activation, batch, minority, rtol, collapsed=False)
 
 
 def partial_collapse(
@@ -288,46 +283,33 @@ def partial_collapse(
     >>> int(np.linalg.matrix_rank(attractor.gram))
     11
     """
-    activation = as_activation(activation)
-    batch = integer("batch", batch, low=3)
-    distinct = integer("distinct", distinct, low=1, high=batch - 2)
-    rtol = real("rtol", rtol, above=0.0)
-    maps = _maps(activation, (distinct, batch - distinct))
-    return _solved(maps, (0,) if distinct > 1 else (), rtol, symmetric=False)
+    return _fixed_points(activation, batch, distinct, rtol, collapsed=True)
 
 
-def _maps(activation: Activation, sizes: tuple[int, int]) -> list[BlockMap]:
-    """Return the map by quadratures of all orders; check the activation."""
-    with quadrature_errors_as_arguments(activation):
-        maps = [BlockMap(activation, sizes, order) for order in _ORDERS]
-    if maps[0].is_constant:
-        allowed = f"a function that is not constant on the sphere of a batch of {sum(sizes)}"
-        raise ArgumentError("activation", activation.name, allowed)
-    return maps
-
-
-def _solved(
-    maps: list[BlockMap], active: tuple[int, ...], rtol: float, *, symmetric: bool
+def _fixed_points(
+    activation: ActivationLike, batch: int, first: int, rtol: float, *, collapsed: bool
 ) -> tuple[BlockFixedPoint, ...]:
-    """Return the fixed points with these active blocks, without the symmetric one.
+    """Return the fixed points with `first` samples in the first block, without the symmetric one.
 
-    Parameters
-    ----------
-    maps : list of BlockMap
-        The map by quadratures of decreasing order.
-    active : tuple of int
-        Blocks of at least two distinct samples.
-    rtol : float
-        Largest acceptable error.
-    symmetric : bool
-        Whether the symmetric fixed point has these active blocks.
+    `collapsed` tells whether the samples of the second block coincide.
     """
-    roots = find_roots(maps[2], maps[1], active, symmetric=symmetric)
-    points = tuple(
-        sorted((_point(maps, active, root) for root in roots), key=lambda point: point.rate)
-    )
+    function = as_activation(activation)
+    batch = integer("batch", batch, low=3)
+    name, most = ("distinct", batch - 2) if collapsed else ("minority", batch // 2)
+    first = integer(name, first, low=1, high=most)
+    rtol = real("rtol", rtol, above=0.0)
+    sizes = first, batch - first
+    # Blocks of at least two distinct samples.
+    active = tuple(block for block in ((0,) if collapsed else (0, 1)) if sizes[block] > 1)
+    with quadrature_errors_as_arguments(function):
+        maps = [BlockMap(function, sizes, order) for order in _ORDERS]
+    if maps[0].is_constant:
+        allowed = f"a function that is not constant on the sphere of a batch of {batch}"
+        raise ArgumentError("activation", function.name, allowed)
+    roots = find_roots(maps[2], maps[1], active, symmetric=not collapsed)
+    points = sorted((_point(maps, active, root) for root in roots), key=lambda point: point.rate)
     worst = max((point.error for point in points), default=0.0)
-    return within(points, worst, rtol, "fixed point")
+    return within(tuple(points), worst, rtol, "fixed point")
 
 
 def _point(maps: list[BlockMap], active: tuple[int, ...], near: FloatArray) -> BlockFixedPoint:
@@ -338,19 +320,14 @@ def _point(maps: list[BlockMap], active: tuple[int, ...], near: FloatArray) -> B
         return replace(coarse, error=np.inf)
     fine = _described(maps[0], active, root)
     scale = max(fine.diagonal)
-    entries = [
-        abs(a - b) / scale
-        for a, b in zip(
-            (*fine.diagonal, *fine.inside, fine.between),
-            (*coarse.diagonal, *coarse.inside, coarse.between),
-            strict=True,
-        )
-    ]
-    values = [
-        abs(a - b) / max(1.0, abs(a)) if a != b else 0.0
-        for a, b in zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
-    ]
-    return replace(fine, error=fine.error + max(entries + values))
+    pairs = zip(_entries(fine), _entries(coarse), strict=True)
+    entries = [abs(a - b) / scale for a, b in pairs]
+    values = map(difference, fine.eigenvalues, coarse.eigenvalues)
+    return replace(fine, error=fine.error + max(*entries, *values))
+
+
+def _entries(point: BlockFixedPoint) -> tuple[float, ...]:
+    return (*point.diagonal, *point.inside, point.between)
 
 
 def _described(

@@ -36,9 +36,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.blocks.lengths import BlockSizes, GivenLengths, given_lengths
+from bnmc.mean_field.blocks.lengths import Blocks, GivenLengths
 from bnmc.mean_field.float64 import TINY, FloatArray, roots
-from bnmc.mean_field.quadrature.profile import Profile, profile
+from bnmc.mean_field.quadrature.profile import profile
 
 # The weight of nodes that are left out, per sample.
 _LEFT_OUT = 1e-30
@@ -94,11 +94,9 @@ class BlockMap:
     """
 
     def __init__(self, activation: Activation, sizes: tuple[int, int], order: int) -> None:
-        self.activation = activation
-        self.sizes = sizes
-        self.order = order
-        self._blocks = BlockSizes(sizes)
-        self._sigma = profile(activation, math.sqrt(self._blocks.batch - 1))
+        self.activation, self.sizes = activation, sizes
+        self._sigma = profile(activation, math.sqrt(sum(sizes) - 1))
+        self._blocks = Blocks(sizes, self._sigma, order)
         self._largest = float(np.abs(self._sigma.nodes[0] - self._sigma.shift).max())
 
     @property
@@ -113,7 +111,7 @@ class BlockMap:
 
     def image(self, levels: FloatArray) -> Image:
         """Return the image of the Gram matrix with these levels, shape (3,), at any scale."""
-        given = self._given_lengths(levels, powers=1)
+        given = self._blocks.given(levels, powers=1)
         n, (first, second) = self._blocks.batch, self.sizes
         weight, shift = given.weight, self._sigma.shift
         # Given the lengths: for each block, E σ_i, E σ_i² and E σ_i σ_j for σ − σ(0).
@@ -128,17 +126,21 @@ class BlockMap:
         outputs = [block.second[0] - block.pair[0, 0] for block in given.blocks]
         outputs.append(first * second / n * (mean_squares - 2.0 * means[0] * means[1]))
         lifts = [2.0 * shift * float(weight @ mean) + shift**2 for mean in means]
+        diagonal, inside = (
+            [float(weight @ x) + y for x, y in zip(values, lifts, strict=True)]
+            for values in (squares, pairs)
+        )
         image = np.array([weight @ output for output in outputs])
         missing = max(float(weight @ block.missing) for block in given.blocks)
         missing += 8.0 * self._largest * self._sigma.largest_deviation
         missing += _LEFT_OUT * n**2 * self._largest**2
         return Image(
-            diagonal=_both(float(weight @ x) + y for x, y in zip(squares, lifts, strict=True)),
-            inside=_both(float(weight @ x) + y for x, y in zip(pairs, lifts, strict=True)),
+            diagonal=(diagonal[0], diagonal[1]),
+            inside=(inside[0], inside[1]),
             between=float(weight @ (means[0] * means[1])) + 0.5 * sum(lifts),
             levels=image,
             jacobian=np.array([[weight @ (x * s) for s in given.scores] for x in outputs]),
-            error=missing / max(float(min(image[[*given.active, True]])), TINY),
+            error=missing / max(float(image[levels > 0.0].min()), TINY),
         )
 
     def modes(self, levels: FloatArray) -> list[_Mode]:
@@ -146,25 +148,15 @@ class BlockMap:
 
         The levels must be those of a fixed point at its own scale.
         """
-        given = self._given_lengths(levels, powers=3)
-        modes = _ratio_modes(self.image(levels).jacobian, given.active)
+        given = self._blocks.given(levels, powers=3)
+        modes = _ratio_modes(self.image(levels).jacobian, levels)
         for block in (0, 1):
             if self.sizes[block] > 1:
-                if given.active[block]:
-                    modes += _within_modes(self._blocks, given, levels, block)
-                else:
-                    modes += _collapsed_modes(self._blocks, self._sigma, given, levels, block)
-        if all(given.active):
-            modes.append(_across_mode(self._blocks, given, levels))
+                of_block = _within_modes if levels[block] > 0.0 else _collapsed_modes
+                modes += of_block(self._blocks, given, block)
+        if (levels > 0.0).all():
+            modes.append(_across_mode(self._blocks, given))
         return modes
-
-    def _given_lengths(self, levels: FloatArray, powers: int) -> GivenLengths:
-        return given_lengths(self._blocks, self._sigma, levels, powers, self.order)
-
-
-def _both(values: Iterator[float]) -> tuple[float, float]:
-    first, second = values
-    return first, second
 
 
 # --- eigenvalues of the Jacobian
@@ -189,30 +181,23 @@ class _Mode:
     multiplicity: int
 
 
-def _ratio_modes(jacobian: FloatArray, active: tuple[bool, bool]) -> list[_Mode]:
+def _ratio_modes(jacobian: FloatArray, levels: FloatArray) -> list[_Mode]:
     """Return the eigenvalues on the levels, without the eigenvalue 0 of their common scale.
 
-    Parameters
-    ----------
-    jacobian : ndarray of shape (3, 3)
-        Derivatives of the levels of the image by the levels.
-    active : tuple of bool
-        Whether the level of each block is positive.
+    `jacobian` has the derivatives of the levels of the image by the levels.
     """
-    levels = [index for index in range(3) if index == 2 or active[index]]
-    ratios = sorted(np.linalg.eigvals(jacobian[np.ix_(levels, levels)]), key=abs)[1:]
+    positive = np.flatnonzero(levels)
+    ratios = sorted(np.linalg.eigvals(jacobian[np.ix_(positive, positive)]), key=abs)[1:]
     return [_Mode("ratios", complex(value), 1) for value in ratios]
 
 
-def _within_modes(
-    sizes: BlockSizes, given: GivenLengths, levels: FloatArray, block: int
-) -> Iterator[_Mode]:
+def _within_modes(blocks: Blocks, given: GivenLengths, block: int) -> Iterator[_Mode]:
     """Yield the eigenvalues on deviations that differ between the samples of one block.
 
     `given` has all moments, and the level of the block is positive.
     """
-    size, label = sizes.sizes[block], f"block {block}"
-    alpha, beta, rank = levels[block], levels[2], given.rank
+    size, label = blocks.sizes[block], f"block {block}"
+    alpha, beta, rank = given.levels[block], given.levels[2], given.rank
     inside, other = given.blocks[block], given.blocks[1 - block]
     length, z_e = given.lengths[block], given.lengths[2]
     root = math.sqrt(size)
@@ -224,7 +209,7 @@ def _within_modes(
     alone = inside.second[2] - inside.second[0]
     mean_by_square = (alone + (size - 1) * (inside.pair[0, 2] - inside.pair[0, 0])) / size
     # eᵀσ is the difference of the means of the two blocks, times a constant.
-    norm = sizes.contrast[block] * size
+    norm = blocks.contrast[block] * size
     lever = inside.centre - other.centre - other.first[0]
     contrast_by_v = norm * (lever * by_v + mean_by_v)
     contrast_by_square = norm * (lever * by_square + mean_by_square)
@@ -254,22 +239,20 @@ def _within_modes(
         yield _Mode(f"pairs of {label}", complex(value), dimension)
 
 
-def _collapsed_modes(
-    sizes: BlockSizes, sigma: Profile, given: GivenLengths, levels: FloatArray, block: int
-) -> Iterator[_Mode]:
+def _collapsed_modes(blocks: Blocks, given: GivenLengths, block: int) -> Iterator[_Mode]:
     """Yield the eigenvalues on deviations that separate the samples of a collapsed block.
 
     To first order, σ(φ_i) = σ(φ) + σ′(φ) √n u_i/|w|, with u the part of w in the block.
     """
-    n, size, label = sizes.batch, sizes.sizes[block], f"block {block}"
+    n, size, label = blocks.batch, blocks.sizes[block], f"block {block}"
     inside, other = given.blocks[block], given.blocks[1 - block]
-    slope = sigma.slope(given.offset[block])
-    norm = sizes.contrast[block] * size
+    steep, slope = blocks.sigma.steep, blocks.sigma.slope(given.offset[block])
+    norm = blocks.contrast[block] * size
     contrast = norm * (inside.centre - other.centre - other.first[0])
-    beta, z_e = levels[2], given.lengths[2]
+    beta, z_e = given.levels[2], given.lengths[2]
     apart = given.weight @ (slope / given.radius) ** 2
     offset = given.offset[block]
-    if ((offset.min() < sigma.steep) & (sigma.steep < offset.max())).any():
+    if ((offset.min() < steep) & (steep < offset.max())).any():
         split = math.inf
     elif apart == 0.0:
         split = 0.0
@@ -278,20 +261,20 @@ def _collapsed_modes(
     yield _Mode(f"split of {label}", complex(split), size * (size - 1) // 2)
     value = math.sqrt(n / beta) * float(given.weight @ (contrast * slope * z_e / given.radius))
     yield _Mode(f"one of {label}", complex(value), size - 1)
-    if given.active[1 - block]:
-        alpha, partners = levels[1 - block], sizes.sizes[1 - block]
+    alpha, partners = given.levels[1 - block], blocks.sizes[1 - block]
+    if alpha > 0.0:
         products = slope * given.lengths[1 - block] / given.radius * other.first[1]
         value = math.sqrt(n * partners / alpha) * float(given.weight @ products) / (partners - 1)
         yield _Mode("across", complex(value), (size - 1) * (partners - 1))
 
 
-def _across_mode(sizes: BlockSizes, given: GivenLengths, levels: FloatArray) -> _Mode:
+def _across_mode(blocks: Blocks, given: GivenLengths) -> _Mode:
     """Return the eigenvalue on the block between two blocks of distinct samples."""
-    degrees = (sizes.sizes[0] - 1) * (sizes.sizes[1] - 1)
-    products = (
-        given.lengths[0] * given.lengths[1] * given.blocks[0].first[1] * given.blocks[1].first[1]
-    )
-    scale = given.rank * math.sqrt(sizes.sizes[0] * sizes.sizes[1] / (levels[0] * levels[1]))
+    (first, second), levels = blocks.sizes, given.levels
+    degrees = (first - 1) * (second - 1)
+    moments = given.blocks[0].first[1], given.blocks[1].first[1]
+    products = given.lengths[0] * given.lengths[1] * moments[0] * moments[1]
+    scale = given.rank * math.sqrt(first * second / (levels[0] * levels[1]))
     return _Mode("across", complex(scale * float(given.weight @ products) / degrees), degrees)
 
 
@@ -334,10 +317,19 @@ def find_roots(
         Whether the symmetric fixed point is among the roots; it is left out of the result.
     """
     if len(active) == 2:
-        starts = _starts(coarse)
+        reached = (newton(coarse, active, np.array(start)) for start in _STARTS)
+        starts = [root for root in reached if root is not None]
     else:
         starts = _scan(coarse, active, symmetric=symmetric) if active else [np.empty(0)]
-    return _refined(fine, active, starts, symmetric=symmetric)
+    roots: list[FloatArray] = []
+    for start in _distinct(starts):
+        root = newton(fine, active, start)
+        if root is None or (symmetric and np.abs(root).max() < _SYMMETRIC):
+            continue
+        if len(active) == 2 and fine.sizes[0] == fine.sizes[1]:
+            root = -np.sort(-root)  # blocks of equal size are interchangeable
+        roots.append(root)
+    return _distinct(roots)
 
 
 def newton(block_map: BlockMap, active: tuple[int, ...], start: FloatArray) -> FloatArray | None:
@@ -387,27 +379,6 @@ def _scan(block_map: BlockMap, active: tuple[int, ...], *, symmetric: bool) -> l
         return change / logarithm if symmetric else change
 
     return [np.array([root]) for root in roots(remainder, _GRID, xtol=1e-10)]
-
-
-def _starts(block_map: BlockMap) -> list[FloatArray]:
-    """Return the roots in two unknowns that Newton's method reaches from the starts."""
-    reached = (newton(block_map, (0, 1), np.array(start)) for start in _STARTS)
-    return [root for root in reached if root is not None]
-
-
-def _refined(
-    block_map: BlockMap, active: tuple[int, ...], starts: list[FloatArray], *, symmetric: bool
-) -> list[FloatArray]:
-    """Return the roots near the starts, each once, without the symmetric fixed point."""
-    roots: list[FloatArray] = []
-    for start in _distinct(starts):
-        root = newton(block_map, active, start)
-        if root is None or (symmetric and np.abs(root).max() < _SYMMETRIC):
-            continue
-        if len(active) == 2 and block_map.sizes[0] == block_map.sizes[1]:
-            root = -np.sort(-root)  # blocks of equal size are interchangeable
-        roots.append(root)
-    return _distinct(roots)
 
 
 def _distinct(roots: list[FloatArray]) -> list[FloatArray]:

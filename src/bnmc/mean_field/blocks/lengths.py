@@ -38,8 +38,6 @@ from bnmc.mean_field.quadrature.sphere import reach
 
 # --- pairs of samples of a block
 
-# --- pairs of samples
-
 # The series ends when its tail is at most _TAIL times the whole, or after _MOST_TERMS terms.
 _TAIL, _MOST_TERMS = 1e-14, 96
 
@@ -127,6 +125,9 @@ WIDEST_PANEL = 3.0
 # Entries of an array in one pass over lengths and coordinates: a few such arrays fit in a cache.
 _PASS = 1 << 16
 
+# The powers (p, q) of the moments of two samples, that of order 0 first.
+_PAIRS = ((0, 0), (0, 1), (0, 2), (1, 1))
+
 
 @dataclass(frozen=True)
 class _BlockMoments:
@@ -141,8 +142,6 @@ class _BlockMoments:
         f(0) − σ(0).
     first, second : ndarray of shape (powers, nodes)
         E f̂₁ x₁^p and E f̂₁² x₁^p, for p = 0 or for p = 0, 1, 2.
-    squares : ndarray of shape (powers, nodes)
-        E (f̂₁ x₁^p)².
     pair : dict of ndarray of shape (nodes,)
         E f̂₁ f̂₂ x₁^p x₂^q by (p, q).
     missing : ndarray of shape (nodes,)
@@ -152,97 +151,68 @@ class _BlockMoments:
     centre: FloatArray
     first: FloatArray
     second: FloatArray
-    squares: FloatArray
     pair: dict[tuple[int, int], FloatArray]
     missing: FloatArray
 
 
-def _block_moments(
-    sigma: Profile,
-    offset: FloatArray,
-    scale: FloatArray,
-    weight: FloatArray,
-    dimension: int,
-    powers: int,
-    order: int,
-) -> _BlockMoments:
-    """Return the moments of one block.
+@dataclass(frozen=True)
+class GivenLengths:
+    """Nodes of the lengths z_0, z_1 and z_e, with the moments of the activations given them.
 
-    Parameters
+    `bnmc.mean_field.blocks.block_map` defines the levels α_0, α_1 and β, and ρ.
+
+    Attributes
     ----------
-    sigma : Profile
-        The activation.
-    offset, scale, weight : ndarray of shape (nodes,)
-        Offset, scale and weight for each node of the lengths.
-    dimension : int
-        d = s − 1, or 0 for a collapsed block.
-    powers : int
-        1 for the moments with p = 0 only, 3 for all.
-    order : int
-        Nodes per panel of the coordinate.
+    levels : ndarray of shape (3,)
+        α_0, α_1, β.
+    lengths : ndarray of shape (3, nodes)
+        z_0, z_1 and z_e.
+    weight : ndarray of shape (nodes,)
+        Weights of the nodes, which sum to 1.
+    radius : ndarray of shape (nodes,)
+        ρ.
+    rank : int
+        Rank of the Gram matrix orthogonal to (1, …, 1).
+    offset : list of ndarray of shape (nodes,)
+        For each block, the value of φ for a sample whose coordinate is 0.
+    blocks : list of _BlockMoments
+        For each block, the moments of its activations.
+    scores : list of ndarray of shape (nodes,)
+        For each level, the derivative of the log density of z by that level; 0 for a level 0.
     """
-    count = offset.size
-    centre = sigma.centred(offset)
-    pairs = [(0, 0)] if powers == 1 else [(0, 0), (0, 1), (0, 2), (1, 1)]
-    moments = _BlockMoments(
-        centre,
-        np.zeros((powers, count)),
-        np.zeros((powers, count)),
-        np.zeros((powers, count)),
-        {pair: np.zeros(count) for pair in pairs},
-        np.zeros(count),
-    )
-    if dimension == 0:
-        return moments
-    nodes = order * (sigma.breaks.size + 2 * math.ceil(reach(dimension) / WIDEST_PANEL))
-    step = max(1, _PASS // nodes)
-    for start in range(0, count, step):
-        rows = slice(start, min(start + step, count))
-        x, share = _coordinate(sigma, offset[rows], scale[rows], dimension, order)
-        value = sigma.centred(offset[rows, None] + scale[rows, None] * x) - centre[rows, None]
-        weighted = [share * value]
-        for _ in range(1, powers):
-            weighted.append(weighted[-1] * x)
-        for power, term in enumerate(weighted):
-            moments.first[power, rows] = term.sum(axis=1)
-            moments.second[power, rows] = (term * value).sum(axis=1)
-            moments.squares[power, rows] = (term * value * x**power).sum(axis=1)
-        sums = {pair: total[rows] for pair, total in moments.pair.items()}
-        moments.missing[rows] = add_pair_series(
-            sums, moments.squares[:, rows], weighted, x, weight[rows], dimension
-        )
-    return moments
+
+    levels: FloatArray
+    lengths: FloatArray
+    weight: FloatArray
+    radius: FloatArray
+    rank: int
+    offset: list[FloatArray]
+    blocks: list[_BlockMoments]
+    scores: list[FloatArray]
 
 
-def _coordinate(
-    sigma: Profile, offset: FloatArray, scale: FloatArray, dimension: int, order: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of the coordinate x, one row for each offset and scale."""
-    if dimension == 1:
-        points = np.broadcast_to(np.array([-1.0, 1.0]), (offset.size, 2))
-        return points, np.full_like(points, 0.5)
-    radius, limit = math.sqrt(dimension), reach(dimension)
-    mesh = np.linspace(-limit, limit, math.ceil(2.0 * limit / WIDEST_PANEL) + 1)
-    # If the scale is 0, f is constant and any panels will do.
-    spread = np.where(scale > 0.0, scale, 1.0)[:, None]
-    breaks = np.clip((sigma.breaks - offset[:, None]) / spread, -limit, limit)
-    edges = np.concatenate([breaks, np.broadcast_to(mesh, (offset.size, mesh.size))], axis=1)
-    angles = np.arcsin(np.clip(np.sort(edges, axis=1) / radius, -1.0, 1.0))
-    angle, weight = coordinate_rule(angles, dimension, order)
-    return radius * np.sin(angle), weight
+# Nodes whose weight, relative to the largest, is at most this are left out.  The error is below
+# rounding for activations that grow like exp(|φ|).
+_NEGLIGIBLE = 1e-30
 
 
 @dataclass(frozen=True)
-class BlockSizes:
-    """Two blocks of samples.
+class Blocks:
+    """Two blocks of samples, with the quadratures over their rows.
 
     Attributes
     ----------
     sizes : tuple of int
         Samples s_0 and s_1 of the blocks, each at least 1.
+    sigma : Profile
+        The activation.
+    order : int
+        Nodes per panel of all quadratures.
     """
 
     sizes: tuple[int, int]
+    sigma: Profile
+    order: int
 
     @property
     def batch(self) -> int:
@@ -256,119 +226,159 @@ class BlockSizes:
         share = math.sqrt(first * second / self.batch)
         return share / first, -share / second
 
-    def ranks(self, active: tuple[bool, bool]) -> tuple[int, int]:
+    def given(self, levels: FloatArray, powers: int) -> GivenLengths:
+        """Return the expectations for one Gram matrix.
+
+        Parameters
+        ----------
+        levels : ndarray of shape (3,)
+            α_0, α_1, β.
+        powers : int
+            1 for the moments of order 0 only, 3 for all; see `_moments`.
+        """
+        lengths, weight = self._lengths(levels)
+        dimensions, n = (*self._ranks(levels), 1), self.batch
+        rank = sum(dimensions)
+        radius = np.sqrt(levels @ lengths**2)
+        offset, blocks = [], []
+        for block, size in enumerate(self.sizes):
+            offset.append(math.sqrt(n * levels[2]) * self.contrast[block] * lengths[2] / radius)
+            scale = math.sqrt(n / size * levels[block]) * lengths[block] / radius
+            blocks.append(self._moments(offset[-1], scale, weight, dimensions[block], powers))
+        scores = [
+            0.5 * (rank * length**2 - dimension) / level if level > 0.0 else np.zeros_like(weight)
+            for length, dimension, level in zip(lengths, dimensions, levels, strict=True)
+        ]
+        return GivenLengths(levels, lengths, weight, radius, rank, offset, blocks, scores)
+
+    def _ranks(self, levels: FloatArray) -> list[int]:
         """Return the rank of the Gram matrix on the vectors of either block that sum to 0.
 
-        It is s_X − 1 for a block X of distinct samples (`active`), 0 for a collapsed one.
+        It is s_X − 1 for a block X of distinct samples, 0 for a collapsed one.
         """
-        first, second = (size - 1 if on else 0 for size, on in zip(self.sizes, active, strict=True))
-        return first, second
+        return [
+            (size - 1) * bool(level) for size, level in zip(self.sizes, levels[:2], strict=True)
+        ]
 
+    def _moments(
+        self, offset: FloatArray, scale: FloatArray, weight: FloatArray, dimension: int, powers: int
+    ) -> _BlockMoments:
+        """Return the moments of one block.
 
-# --- quadrature over the lengths
-
-# Nodes whose weight, relative to the largest, is at most this are left out.  The error is below
-# rounding for activations that grow like exp(|φ|).
-_NEGLIGIBLE = 1e-30
-
-
-def _length_nodes(
-    blocks: BlockSizes,
-    sigma: Profile,
-    levels: FloatArray,
-    active: tuple[bool, bool],
-    order: int,
-) -> tuple[FloatArray, FloatArray]:
-    """Return nodes (z_0, z_1, z_e), shape (3, nodes), and their weights, which sum to 1.
-
-    Parameters
-    ----------
-    blocks : BlockSizes
-        The blocks.
-    sigma : Profile
-        The activation.
-    levels : ndarray of shape (3,)
-        α_0, α_1, β.
-    active : tuple of bool
-        Whether the level of each block is positive.
-    order : int
-        Nodes per panel.
-    """
-    dimensions = blocks.ranks(active)
-    rank = 1 + sum(dimensions)
-    if rank == 1:
-        return np.array([[0.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]), np.array([0.5, 0.5])
-    limit = math.asin(min(1.0, reach(rank) / math.sqrt(rank)))
-    count = math.ceil(2.0 * limit * math.sqrt(blocks.batch) / WIDEST_PANEL)
-    edges = [np.linspace(-limit, limit, count + 1)]
-    for block in (0, 1):
-        if dimensions[block]:
-            edges += [np.arctan(_tangents(blocks, sigma, levels, block)).ravel()]
-    joined = np.unique(np.clip(np.concatenate(edges), -limit, limit))
-    angle, weight = coordinate_rule(joined, rank, order)
-    sine, cosine = np.sin(angle), np.cos(angle)
-    if not all(dimensions):
-        lengths = np.zeros((3, angle.size))
-        lengths[2], lengths[0 if dimensions[0] else 1] = sine, cosine
-    else:
-        inner = _inner_edges(blocks, sigma, levels, sine, cosine)
-        turn, share = row_panels(inner, order)
-        share *= np.sin(turn) ** (dimensions[0] - 1) * np.cos(turn) ** (dimensions[1] - 1)
-        weight = (weight[:, None] * share).ravel()
-        lengths = np.stack(
-            [
-                (cosine[:, None] * np.sin(turn)).ravel(),
-                (cosine[:, None] * np.cos(turn)).ravel(),
-                np.broadcast_to(sine[:, None], turn.shape).ravel(),
-            ]
-        )
-    counted = weight > _NEGLIGIBLE * weight.max()
-    weight = weight[counted]
-    return lengths[:, counted], weight / weight.sum()
-
-
-def _tangents(blocks: BlockSizes, sigma: Profile, levels: FloatArray, block: int) -> FloatArray:
-    """Return the ratios z_e/z_X at which a sample can first meet a corner of σ, for block X.
-
-    The part of z in the other block is taken as 0.  A sample of the other block then has one value,
-    a sample of X any value between two extremes.  An average over such values smooths everything
-    but corners, so X gets panels for the corners of σ only, the other block for all breaks of σ.
-    """
-    n, alpha, beta = blocks.batch, levels[block], levels[2]
-    roots = []
-    for member, kinks in ((block, sigma.corners), (1 - block, sigma.breaks[1:-1])):
-        along = n * blocks.contrast[member] ** 2
-        across = n - n / blocks.sizes[block] if member == block else 0.0
-        roots.append(
-            _roots(
-                beta * (along - kinks**2),
-                2.0 * math.sqrt(alpha * beta * along * across),
-                alpha * (across - kinks**2),
+        Parameters
+        ----------
+        offset, scale, weight : ndarray of shape (nodes,)
+            Offset, scale and weight for each node of the lengths.
+        dimension : int
+            d = s − 1, or 0 for a collapsed block.
+        powers : int
+            1 for the moments with p = 0 only, 3 for all.
+        """
+        sigma, count = self.sigma, offset.size
+        centre = sigma.centred(offset)
+        first, second = np.zeros((2, powers, count))
+        pair = {both: np.zeros(count) for both in _PAIRS[: 1 if powers == 1 else None]}
+        moments = _BlockMoments(centre, first, second, pair, np.zeros(count))
+        if dimension == 0:
+            return moments
+        nodes = self.order * (sigma.breaks.size + 2 * math.ceil(reach(dimension) / WIDEST_PANEL))
+        step = max(1, _PASS // nodes)
+        for start in range(0, count, step):
+            rows = slice(start, min(start + step, count))
+            x, share = self._coordinate(offset[rows], scale[rows], dimension)
+            value = sigma.centred(offset[rows, None] + scale[rows, None] * x) - centre[rows, None]
+            weighted = [share * value]
+            for _ in range(1, powers):
+                weighted.append(weighted[-1] * x)
+            squares = np.empty((powers, len(x)))
+            for power, term in enumerate(weighted):
+                first[power, rows] = term.sum(axis=1)
+                second[power, rows] = (term * value).sum(axis=1)
+                squares[power] = (term * value * x**power).sum(axis=1)
+            sums = {both: total[rows] for both, total in pair.items()}
+            moments.missing[rows] = add_pair_series(
+                sums, squares, weighted, x, weight[rows], dimension
             )
-        )
-    return np.concatenate(roots)
+        return moments
 
+    def _coordinate(
+        self, offset: FloatArray, scale: FloatArray, dimension: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return nodes and weights of the coordinate x, one row for each offset and scale."""
+        if dimension == 1:
+            points = np.broadcast_to(np.array([-1.0, 1.0]), (offset.size, 2))
+            return points, np.full_like(points, 0.5)
+        radius, limit = math.sqrt(dimension), reach(dimension)
+        mesh = np.linspace(-limit, limit, math.ceil(2.0 * limit / WIDEST_PANEL) + 1)
+        # If the scale is 0, f is constant and any panels will do.
+        spread = np.where(scale > 0.0, scale, 1.0)[:, None]
+        breaks = np.clip((self.sigma.breaks - offset[:, None]) / spread, -limit, limit)
+        edges = np.concatenate([breaks, np.broadcast_to(mesh, (offset.size, mesh.size))], axis=1)
+        angles = np.arcsin(np.clip(np.sort(edges, axis=1) / radius, -1.0, 1.0))
+        angle, weight = coordinate_rule(angles, dimension, self.order)
+        return radius * np.sin(angle), weight
 
-def _inner_edges(
-    blocks: BlockSizes, sigma: Profile, levels: FloatArray, sine: FloatArray, cosine: FloatArray
-) -> FloatArray:
-    """Return the panels of the angle b, one row for each sin a and cos a."""
-    n, beta = blocks.batch, levels[2]
-    count = math.ceil(math.sqrt(n) * 0.5 * math.pi / WIDEST_PANEL)
-    mesh = np.linspace(0.0, 0.5 * math.pi, count + 1)
-    edges = [np.broadcast_to(mesh, (sine.size, mesh.size))]
-    sine, cosine, kinks = sine[:, None], cosine[:, None], sigma.corners
-    for block, inverse in ((0, np.arcsin), (1, np.arccos)):
-        along = n * blocks.contrast[block] ** 2
-        across = n - n / blocks.sizes[block]
-        alpha, other = levels[block], levels[1 - block]
-        share = _roots(
-            cosine**2 * (alpha * across - kinks**2 * (alpha - other)),
-            2.0 * math.sqrt(alpha * beta * along * across) * sine * cosine,
-            beta * sine**2 * (along - kinks**2) - other * (kinks * cosine) ** 2,
-        )
-        edges.append(inverse(np.clip(share, 0.0, 1.0)))
-    return np.sort(np.concatenate(edges, axis=1), axis=1)
+    def _lengths(self, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return nodes (z_0, z_1, z_e), shape (3, nodes), and their weights, which sum to 1."""
+        ranks = self._ranks(levels)
+        rank = 1 + sum(ranks)
+        if rank == 1:
+            return np.array([[0.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]), np.array([0.5, 0.5])
+        limit = math.asin(min(1.0, reach(rank) / math.sqrt(rank)))
+        count = math.ceil(2.0 * limit * math.sqrt(self.batch) / WIDEST_PANEL)
+        edges = [np.linspace(-limit, limit, count + 1)]
+        edges += [np.arctan(self._tangents(levels, block)) for block in (0, 1) if ranks[block]]
+        joined = np.unique(np.clip(np.concatenate(edges), -limit, limit))
+        angle, weight = coordinate_rule(joined, rank, self.order)
+        sine, cosine = np.sin(angle), np.cos(angle)
+        if not all(ranks):
+            lengths = np.zeros((3, angle.size))
+            lengths[2], lengths[0 if ranks[0] else 1] = sine, cosine
+        else:
+            sine, cosine = sine[:, None], cosine[:, None]
+            turn, share = row_panels(self._inner_edges(levels, sine, cosine), self.order)
+            share *= np.sin(turn) ** (ranks[0] - 1) * np.cos(turn) ** (ranks[1] - 1)
+            weight = (weight[:, None] * share).ravel()
+            parts = cosine * np.sin(turn), cosine * np.cos(turn), sine
+            lengths = np.stack(np.broadcast_arrays(*parts)).reshape(3, -1)
+        counted = weight > _NEGLIGIBLE * weight.max()
+        weight = weight[counted]
+        return lengths[:, counted], weight / weight.sum()
+
+    def _tangents(self, levels: FloatArray, block: int) -> FloatArray:
+        """Return the ratios z_e/z_X at which a sample can first meet a corner of σ, for block X.
+
+        The part of z in the other block is taken as 0.  A sample of the other block then has one
+        value, a sample of X any value between two extremes.  An average over such values smooths
+        everything but corners, so X gets panels for the corners of σ only, the other block for all
+        breaks of σ.
+        """
+        n, alpha, beta = self.batch, levels[block], levels[2]
+        roots = []
+        for member, kinks in ((block, self.sigma.corners), (1 - block, self.sigma.breaks[1:-1])):
+            along = n * self.contrast[member] ** 2
+            across = n - n / self.sizes[block] if member == block else 0.0
+            mixed = 2.0 * math.sqrt(alpha * beta * along * across)
+            roots.append(_roots(beta * (along - kinks**2), mixed, alpha * (across - kinks**2)))
+        return np.concatenate(roots)
+
+    def _inner_edges(self, levels: FloatArray, sine: FloatArray, cosine: FloatArray) -> FloatArray:
+        """Return the panels of the angle b, one row for each sin a and cos a, which are columns."""
+        n, beta, kinks = self.batch, levels[2], self.sigma.corners
+        count = math.ceil(math.sqrt(n) * 0.5 * math.pi / WIDEST_PANEL)
+        mesh = np.linspace(0.0, 0.5 * math.pi, count + 1)
+        edges = [np.broadcast_to(mesh, (sine.size, mesh.size))]
+        for block, inverse in ((0, np.arcsin), (1, np.arccos)):
+            along = n * self.contrast[block] ** 2
+            across = n - n / self.sizes[block]
+            alpha, other = levels[block], levels[1 - block]
+            share = _roots(
+                cosine**2 * (alpha * across - kinks**2 * (alpha - other)),
+                2.0 * math.sqrt(alpha * beta * along * across) * sine * cosine,
+                beta * sine**2 * (along - kinks**2) - other * (kinks * cosine) ** 2,
+            )
+            edges.append(inverse(np.clip(share, 0.0, 1.0)))
+        return np.sort(np.concatenate(edges, axis=1), axis=1)
 
 
 def _roots(a: FloatArray, b: FloatArray | float, c: FloatArray) -> FloatArray:
@@ -380,80 +390,3 @@ def _roots(a: FloatArray, b: FloatArray | float, c: FloatArray) -> FloatArray:
         roots = np.concatenate(np.broadcast_arrays(far / a, c / far), axis=-1)
     roots = np.where(np.isfinite(roots) & np.concatenate([exists, exists], axis=-1), roots, 0.0)
     return np.concatenate([roots, -roots], axis=-1)
-
-
-# --- expectations given the lengths
-
-
-@dataclass(frozen=True)
-class GivenLengths:
-    """Nodes of the lengths z_0, z_1 and z_e, with the moments of the activations given them.
-
-    `bnmc.mean_field.blocks.block_map` defines the levels α_0, α_1 and β, and ρ.
-
-    Attributes
-    ----------
-    lengths : ndarray of shape (3, nodes)
-        z_0, z_1 and z_e.
-    weight : ndarray of shape (nodes,)
-        Weights of the nodes, which sum to 1.
-    radius : ndarray of shape (nodes,)
-        ρ.
-    rank : int
-        Rank of the Gram matrix orthogonal to (1, …, 1).
-    active : tuple of bool
-        Whether the level of each block is positive.
-    offset : list of ndarray of shape (nodes,)
-        For each block, the value of φ for a sample whose coordinate is 0.
-    blocks : list of _BlockMoments
-        For each block, the moments of its activations.
-    scores : list of ndarray of shape (nodes,)
-        For each level, the derivative of the log density of z by that level; 0 for a level 0.
-    """
-
-    lengths: FloatArray
-    weight: FloatArray
-    radius: FloatArray
-    rank: int
-    active: tuple[bool, bool]
-    offset: list[FloatArray]
-    blocks: list[_BlockMoments]
-    scores: list[FloatArray]
-
-
-def given_lengths(
-    sizes: BlockSizes, sigma: Profile, levels: FloatArray, powers: int, order: int
-) -> GivenLengths:
-    """Return the expectations for one Gram matrix.
-
-    Parameters
-    ----------
-    sizes : BlockSizes
-        The blocks.
-    sigma : Profile
-        The activation.
-    levels : ndarray of shape (3,)
-        α_0, α_1, β.
-    powers : int
-        1 for the moments of order 0 only, 3 for all; see `_block_moments`.
-    order : int
-        Nodes per panel.
-    """
-    active = (levels[0] > 0.0, levels[1] > 0.0)
-    lengths, weight = _length_nodes(sizes, sigma, levels, active, order)
-    dimensions = sizes.ranks(active)
-    rank = 1 + sum(dimensions)
-    radius = np.sqrt(levels @ lengths**2)
-    n = sizes.batch
-    offset, blocks, scores = [], [], []
-    for block, (size, dimension) in enumerate(zip(sizes.sizes, dimensions, strict=True)):
-        offset.append(math.sqrt(n * levels[2]) * sizes.contrast[block] * lengths[2] / radius)
-        scale = math.sqrt(n / size * levels[block]) * lengths[block] / radius
-        blocks.append(_block_moments(sigma, offset[-1], scale, weight, dimension, powers, order))
-        scores.append(
-            0.5 * (rank * lengths[block] ** 2 - dimension) / levels[block]
-            if active[block]
-            else np.zeros_like(weight)
-        )
-    scores.append(0.5 * (rank * lengths[2] ** 2 - 1.0) / levels[2])
-    return GivenLengths(lengths, weight, radius, rank, active, offset, blocks, scores)

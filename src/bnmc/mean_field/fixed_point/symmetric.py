@@ -28,7 +28,7 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
 from bnmc.mean_field.fixed_point.uncentred import uncentred
-from bnmc.mean_field.float64 import FloatArray, within
+from bnmc.mean_field.float64 import FloatArray, difference, within
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function
 from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, normal_rule, sphere_rule
@@ -95,9 +95,9 @@ def fixed_point_of_batch(
     with expectations.quadrature_errors_as_arguments(activation):
         fine, coarse, bounds = _fine_and_coarse(activation, batch, norm)
     names = ("b", "c", "rate", "backward_rate", "cross_batch", "cross_batch_rate")
-    errors = {name: _difference(getattr(fine, name), getattr(coarse, name)) for name in names}
+    errors = {name: difference(getattr(fine, name), getattr(coarse, name)) for name in names}
     pairs = zip(fine.eigenvalues, coarse.eigenvalues, strict=True)
-    errors |= {f"eigenvalues[{i}]": _difference(*pair) for i, pair in enumerate(pairs)}
+    errors |= {f"eigenvalues[{i}]": difference(*pair) for i, pair in enumerate(pairs)}
     errors |= {name: errors[name] + bound for name, bound in bounds.items()}
     errors = {name: value + fine.error for name, value in errors.items()}
     total = errors[worst_of(errors)]
@@ -139,11 +139,6 @@ def _fine_and_coarse(
         coarse,
         expectations.value_errors(fine, sigma, batch, centred=centres, isotropic=True),
     )
-
-
-def _difference(fine: complex, coarse: complex) -> float:
-    """Return |fine − coarse|, relative to `fine` if that exceeds 1."""
-    return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))
 
 
 # --- rows that are uniform on a sphere
