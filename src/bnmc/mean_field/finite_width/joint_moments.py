@@ -99,16 +99,8 @@ class _JointMoments(NamedTuple):
     @property
     def covariance(self) -> EntryCovariance:
         """The covariances of the entries of σσᵀ."""
-        square, pair = self.m2, self.m11
-        return EntryCovariance(
-            ii_ii=self.m4 - square * square,
-            ii_jj=self.m22 - square * square,
-            ii_ij=self.m31 - square * pair,
-            ii_jk=self.m211 - square * pair,
-            ij_ij=self.m22 - pair * pair,
-            ij_ik=self.m211 - pair * pair,
-            ij_kl=self.m1111 - pair * pair,
-        )
+        fourths = self.m4, self.m22, self.m31, self.m211, self.m22, self.m211, self.m1111
+        return EntryCovariance.about(self.m2, self.m11, *fourths)
 
 
 def joint_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _JointMoments]:
@@ -176,17 +168,13 @@ def odd_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _Joi
     Parameters and errors are those of `joint_moments`.
     """
     square, sigma = squared(activation, batch)
-    results = []
-    for order in (_PAIR_ORDER, _COARSE_PAIR_ORDER):
-        rule = sphere_rule(square, batch, 0.0, sigma.breaks, order)
-        results.append(
-            _JointMoments(
-                m2=rule.mean(rule.value),
-                m4=rule.mean(rule.value**2),
-                m22=rule.mean(rule.value * rule.given[0]),
-            )
-        )
-    return results[0], results[1]
+    orders = _PAIR_ORDER, _COARSE_PAIR_ORDER
+    rules = [sphere_rule(square, batch, 0.0, sigma.breaks, order) for order in orders]
+    fine, coarse = (
+        _JointMoments(*map(rule.mean, (rule.value, rule.value**2, rule.value * rule.given[0])))
+        for rule in rules
+    )
+    return fine, coarse
 
 
 def _raw_moments(
@@ -234,26 +222,24 @@ def _agreeing(
     if batch < 3:
         return np.zeros(3), np.zeros(3)
     large = batch >= LEAST_BATCH
-    orders = _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
-    first, *finer = TRANSFORM_ORDERS if large else orders
+    orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
+    allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
 
     def by_rule(order: int) -> FloatArray:
         if large:
             return transformed_moments(function, batch, breaks, order)
         return nested_moments(function, batch, kinks, float(breaks[-1]), order)
 
-    fine = by_rule(first)
-    coarse = np.full(3, math.inf)
-    agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
-    allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
-    for order in finer:
-        compared = bool(np.all(np.isfinite(coarse)))
-        if compared and not large and nested_size(batch, kinks.size, order) > _MOST_EVALUATIONS:
+    results: list[FloatArray] = []
+    for order in orders:
+        size = nested_size(batch, kinks.size, order)
+        if len(results) > 1 and not large and size > _MOST_EVALUATIONS:
             break
-        fine, coarse = by_rule(order), fine
-        if np.all(np.abs(fine - coarse) <= allowed):
+        results.append(by_rule(order))
+        if len(results) > 1 and np.all(np.abs(results[-1] - results[-2]) <= allowed):
             break
-    return fine, coarse
+    return results[-1], results[-2]
 
 
 def nested_moments(
@@ -359,8 +345,8 @@ def _gegenbauer(order: int, left: int) -> tuple[FloatArray, FloatArray]:
 # Nodes per panel of one and two coordinates given ψ.
 _GIVEN_ORDER = 24
 
-# Nodes per panel of ψ, that many more for each finer nested rule, and widest panel of √n ψ′.
-_ANGLE_ORDER, _MORE_ANGLES, _WIDEST_ANGLE = 7, 1, 3.0
+# Nodes per panel of ψ, one more for each finer nested rule, and widest panel of √n ψ′.
+_ANGLE_ORDER, _WIDEST_ANGLE = 7, 3.0
 
 # Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
 _SMOOTH_GIVEN, _PANELS_GIVEN = (8, 12, 17, 24, 34), (8, 12, 17, 24)
@@ -408,15 +394,13 @@ def uncentred_moments(
     agreed = rtol * (1.0 - point.rate**2) if cheap else rtol
     results: list[_JointMoments] = []
     for more, order in enumerate(orders):
-        per_panel = order if cheap else _ANGLE_ORDER + _MORE_ANGLES * more
+        per_panel = order if cheap else _ANGLE_ORDER + more
         nodes = angle_rule(batch, point, kinks, sigma.edge, per_panel)
         size = nodes.weight.size * nested_size(batch, kinks.size, order)
         if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
             break
-        given = [
-            _moments_given(expectations.Turned(sigma.profile, angle, sigma.edge), batch, order)
-            for angle in nodes.angle.tolist()
-        ]
+        turned = [expectations.Turned(sigma.profile, at, sigma.edge) for at in nodes.angle.tolist()]
+        given = [_moments_given(function, batch, order) for function in turned]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
         if len(results) > 1 and _noise_difference(results[-1], results[-2], batch) <= agreed:
             break

@@ -102,13 +102,9 @@ def path_fluctuations(
     """
     exponent = _FIRST
     while True:
-        replicates, squares, carried = zip(
-            *[
-                _replicate(chain, grams, np.random.SeedSequence((key, exponent, r)), exponent)
-                for r in range(_REPLICATES)
-            ],
-            strict=True,
-        )
+        seeds = [np.random.SeedSequence((key, exponent, r)) for r in range(_REPLICATES)]
+        runs = [_replicate(chain, grams, seed, exponent) for seed in seeds]
+        replicates, squares, carried = zip(*runs, strict=True)
         traces = np.trace(replicates, axis1=2, axis2=3)
         law = PathFluctuations(
             layers=np.arange(len(grams)),

@@ -385,17 +385,6 @@ def _covariances(
     turned = entry @ moments
     pairs = np.einsum("aij,aji->a", turned, turned)
     common = np.einsum("ai,aij,aj->a", image, moments, image)
-    length, product = float(weight @ squares), float(weight @ both)
-
-    def covariance(values: FloatArray, first: float, second: float) -> float:
-        return float(weight @ values) - first * second
-
-    return EntryCovariance(
-        ii_ii=covariance(square, length, length),
-        ii_jj=covariance(squares * squares, length, length),
-        ii_ij=covariance(mixed, length, product),
-        ii_jk=covariance(squares * both, length, product),
-        ij_ij=covariance(pairs, product, product),
-        ij_ik=covariance(common, product, product),
-        ij_kl=covariance(both * both, product, product),
-    )
+    products = square, squares * squares, mixed, squares * both, pairs, common, both * both
+    means = [float(weight @ values) for values in (squares, both, *products)]
+    return EntryCovariance.about(*means)

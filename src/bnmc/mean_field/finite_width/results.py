@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -207,19 +207,14 @@ class Fluctuations:
         def between(i: int, j: int, k: int, m: int) -> float:
             if max(i, j, k, m) >= n:
                 return 0.0
-            pairs = zip(self._parts(_unit(i, j, n)), self._parts(_unit(k, m, n)), strict=True)
-            terms = zip(pairs, self.sectors, strict=True)
-            return sum(float(np.sum((a @ s.variance) * b)) for (a, b), s in terms) / width
+            return self._inner(self._parts(_unit(i, j, n)), self._parts(_unit(k, m, n))) / width
 
-        return EntryCovariance(
-            ii_ii=between(0, 0, 0, 0),
-            ii_jj=between(0, 0, 1, 1),
-            ii_ij=between(0, 0, 0, 1),
-            ii_jk=between(0, 0, 1, 2),
-            ij_ij=between(0, 1, 0, 1),
-            ij_ik=between(0, 1, 0, 2),
-            ij_kl=between(0, 1, 2, 3),
-        )
+        # Different letters are different samples.
+        samples = {
+            entry.name: map("ijkl".index, entry.name.replace("_", ""))
+            for entry in fields(EntryCovariance)
+        }
+        return EntryCovariance(**{name: between(*at) for name, at in samples.items()})
 
     def bias(self, width: int) -> FloatArray:
         """Return ``E G − G*`` at stationarity, to order 1/width.
@@ -343,23 +338,18 @@ class Fluctuations:
         if steps.ndim != 1:
             raise ArgumentTypeError("lags", lags, "one-dimensional array of integers >= 0")
         parts = self._parts(gradient_at(observable, self.fixed_point.gram))
-        sizes = [float(np.sum((part @ s.variance) * part)) for part, s in self._with(parts)]
+        variance = self._inner(parts, parts)
         scale = sum(float(np.sum(part * part)) for part in parts) * _total(self.sectors)
-        if not sum(sizes) > 1e-14 * scale:
-            raise ArgumentError(
-                "observable", observable, "a function that changes to first order at G*"
-            )
-        correlations = []
-        for k in steps.tolist():
-            terms = [
-                float(np.sum((part @ np.linalg.matrix_power(s.jacobian, k) @ s.variance) * part))
-                for part, s in self._with(parts)
-            ]
-            correlations.append(sum(terms) / sum(sizes))
-        return np.array(correlations, dtype=np.float64)
+        if not variance > 1e-14 * scale:
+            allowed = "a function that changes to first order at G*"
+            raise ArgumentError("observable", observable, allowed)
+        return np.array([self._inner(parts, parts, k) / variance for k in steps.tolist()])
 
-    def _with(self, parts: list[FloatArray]) -> list[tuple[FloatArray, Sector]]:
-        return list(zip(parts, self.sectors, strict=True))
+    def _inner(self, first: list[FloatArray], second: list[FloatArray], lag: int = 0) -> float:
+        """Return ⟨g, Jᵏ S h⟩ for the coordinates of two matrices g and h, with k the lag."""
+        parts = zip(first, second, self.sectors, strict=True)
+        powers = ((a, b, np.linalg.matrix_power(s.jacobian, lag), s.variance) for a, b, s in parts)
+        return sum(float(np.sum((a @ power @ variance) * b)) for a, b, power, variance in powers)
 
     def _parts(self, matrix: FloatArray) -> list[FloatArray]:
         """Return the coordinates of a symmetric matrix in each sector, shape (orders, copies)."""

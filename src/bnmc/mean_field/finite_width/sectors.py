@@ -21,7 +21,8 @@ In each sector, J, C and S are matrices of 2 × 2 (in the last one, 1 × 1) numb
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 import numpy as np
 
@@ -62,6 +63,16 @@ class EntryCovariance:
     ij_ij: float
     ij_ik: float
     ij_kl: float
+
+    @classmethod
+    def about(cls, square: float, pair: float, *products: float) -> Self:
+        """Return the covariances of entries of the means `square` (of a diagonal one) and `pair`.
+
+        `products` are the means of products of two entries, in the order of the attributes.
+        """
+        means = [square * square] * 2 + [square * pair] * 2 + [pair * pair] * 3
+        triples = zip(fields(cls), products, means, strict=True)
+        return cls(**{entry.name: value - mean for entry, value, mean in triples})
 
     def between(self, first: tuple[int, int], second: tuple[int, int]) -> float:
         """Return the covariance of two entries, each given by its row and column.
