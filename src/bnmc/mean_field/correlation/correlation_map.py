@@ -171,11 +171,8 @@ class CorrelationMap:
         return cls(
             chain.activation,
             weight_variance=chain.gain**2,
-            bias_variance=chain.bias_variance,
             norm=chain.normalization,
-            order=chain.order,
-            skip=chain.skip,
-            eps=chain.eps,
+            **{name: getattr(chain, name) for name in ("bias_variance", "order", "skip", "eps")},
         )
 
     @property

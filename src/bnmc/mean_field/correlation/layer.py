@@ -36,11 +36,7 @@ from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import ORDERS
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.correlation.gaussian_moments import (
-    Moments,
-    moments,
-    rough_moments,
-)
+from bnmc.mean_field.correlation.gaussian_moments import Moments, moments, rough_moments
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.duals.series import expansion
 from bnmc.mean_field.float64 import EPSILON, FloatArray
@@ -51,6 +47,9 @@ _NORMS = ("none", "layer", "rms", "group")
 
 # Largest variance and factor: their squares and products are far from the end of float64.
 _MOST = 1e100
+
+# The least value of the numbers that may not be all from 0 to _MOST.
+_LEAST = {"weight_variance": 1.0 / _MOST, "skip": -_MOST}
 
 
 class VarianceLevel(NamedTuple):
@@ -164,31 +163,24 @@ class PairLayer(PairwiseLayer):
 
 
 def pair_layer(
-    activation: ActivationLike,
-    norm: str | Norm,
-    order: str,
-    *,
-    weight_variance: float = 1.0,
-    bias_variance: float = 0.0,
-    skip: float = 0.0,
-    eps: float = 0.0,
+    activation: ActivationLike, norm: str | Norm, order: str, **numbers: float
 ) -> PairLayer:
     """Check the arguments and return the layer.
+
+    `numbers` are those attributes of `PairwiseLayer` that differ from their defaults.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError, UnknownNameError
         If an argument is not allowed.
     """
-    return PairLayer(
-        sigma=dual(activation),
-        weight_variance=real("weight_variance", weight_variance, low=1.0 / _MOST, high=_MOST),
-        bias_variance=real("bias_variance", bias_variance, low=0.0, high=_MOST),
-        norm=_kind(norm),
-        order=choice("order", order, ORDERS),
-        skip=real("skip", skip, low=-_MOST, high=_MOST),
-        eps=real("eps", eps, low=0.0, high=_MOST),
-    )
+    sigma = dual(activation)
+    checked = {
+        name: real(name, number, low=_LEAST.get(name, 0.0), high=_MOST)
+        for name, number in numbers.items()
+    }
+    kind, order = _kind(norm), choice("order", order, ORDERS)
+    return PairLayer(sigma=sigma, norm=kind, order=order, **checked)
 
 
 def _kind(norm: str | Norm) -> str:

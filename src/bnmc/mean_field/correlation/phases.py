@@ -25,7 +25,7 @@ from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation import fixed_points, gaussian_moments
-from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 
 # The limit of infinite variance is evaluated here.
@@ -129,30 +129,30 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
     tolerance : float
         Largest |χ − 1| of the critical phase.
     """
-    if not 0.0 < variance < math.inf:
-        return _degenerate(layer, variance, tolerance)
-    at = level_map(layer, variance)
-    level = at.level
-    gradient = level.gradient
+    finite = 0.0 < variance < math.inf
+    gradient, variance_rate, error = (_rates if finite else _limits)(layer, variance)
     correlation: float | None = 1.0
-    rate, error = gradient, 0.0
-    if at.is_identity:
+    rate, worst = gradient if finite else 1.0, error
+    if not finite:
+        bias_wins = variance > 0.0 and gradient <= 1.0 + tolerance and layer.bias_variance > 0.0
+        if not (bias_wins or _is_bent(layer, math.sqrt(_probe(variance)))):
+            correlation = None
+    elif (at := level_map(layer, variance)).is_identity:
         correlation, rate = None, 1.0
     elif gradient > 1.0 + tolerance:
         points = fixed_points.correlation_points(at, tolerance)
         inner = next(point for point in points if point.stable)
-        correlation, rate, error = inner.correlation, inner.slope, inner.error
-    gradient_error = _gradient_error(layer, level, variance)
+        correlation, rate, worst = inner.correlation, inner.slope, max(inner.error, error)
     phase = Phase(
         name=_name(gradient, tolerance),
         variance=variance,
-        variance_rate=level.variance_slope,
+        variance_rate=variance_rate,
         correlation=correlation,
         correlation_rate=rate,
         gradient_factor=gradient,
-        error=gradient_error,
+        error=error,
     )
-    return phase, max(error, gradient_error)
+    return phase, worst
 
 
 def _name(gradient: float, tolerance: float) -> str:
@@ -161,46 +161,39 @@ def _name(gradient: float, tolerance: float) -> str:
     return "ordered" if gradient < 1.0 else "chaotic"
 
 
-def _gradient_error(layer: PairLayer, level: VarianceLevel, variance: float) -> float:
-    """Return the error of χ: that of its moments, and that of the fixed point it is taken at."""
-    if not math.isfinite(level.gradient):
-        return 0.0
-    error = level.gradient_error * level.gradient
+def _rates(layer: PairLayer, variance: float) -> tuple[float, float, float]:
+    """Return χ at a fixed point of the variance, the slope of the variance map, the error of χ.
+
+    The error is that of the moments, and that of the fixed point.
+    """
+    level = level_map(layer, variance).level
+    gradient, slope = level.gradient, level.variance_slope
+    if not math.isfinite(gradient):
+        return gradient, slope, 0.0
+    error = level.gradient_error * gradient
     if not (layer.fixes_variance or layer.is_scale_free):
         # A change of q by its error changes χ by the difference quotient over 1 %, about.
         shift = (level.error + 4.0 * EPSILON) * variance
-        escape = max(abs(1.0 - level.variance_slope), math.sqrt(shift / variance))
-        change = layer.rough_level(1.01 * variance).gradient - level.gradient
+        escape = max(abs(1.0 - slope), math.sqrt(shift / variance))
+        change = layer.rough_level(1.01 * variance).gradient - gradient
         error += 2.0 * abs(change) / (0.01 * variance) * shift / escape
-    return error / max(1.0, level.gradient)
+    return gradient, slope, error / max(1.0, gradient)
 
 
-def _degenerate(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:
-    """Return the phase of a network whose variance tends to 0 or to infinity."""
-    probe = fixed_points.SMALLEST if variance == 0.0 else _LARGE
-    if layer.is_scale_free:
-        gradient, rate, error = layer.scale_rate, layer.scale_rate, 4.0 * EPSILON
-    else:
-        gradient, rate, error = _limits(layer, probe)
-    bias_wins = variance == math.inf and gradient <= 1.0 + tolerance and layer.bias_variance > 0.0
-    bent = _is_bent(layer, math.sqrt(probe)) or bias_wins
-    phase = Phase(
-        name=_name(gradient, tolerance),
-        variance=variance,
-        variance_rate=rate,
-        correlation=1.0 if bent else None,
-        correlation_rate=1.0,
-        gradient_factor=gradient,
-        error=error,
-    )
-    return phase, error
+def _probe(variance: float) -> float:
+    """Return a variance at which the layer is near its limit for the variance 0 or ``inf``."""
+    return fixed_points.SMALLEST if variance == 0.0 else _LARGE
 
 
-def _limits(layer: PairLayer, probe: float) -> tuple[float, float, float]:
+def _limits(layer: PairLayer, variance: float) -> tuple[float, float, float]:
     """Return the limits of χ and of the factor of the variance, and the error of χ.
 
-    χ converges at least like the root of the distance from the limit, if it does.
+    χ converges at least like the root of the distance from the limit, if it does.  `variance` is 0
+    or ``inf``.
     """
+    if layer.is_scale_free:
+        return layer.scale_rate, layer.scale_rate, 4.0 * EPSILON
+    probe = _probe(variance)
     level = layer.rough_level(probe)
     rate = level.following / probe
     if probe < 1.0:

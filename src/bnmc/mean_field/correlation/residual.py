@@ -279,13 +279,7 @@ def residual_growth(
         weight_variance=weight_variance,
         bias_variance=bias_variance,
     )
-    if layer.norm != "none":
-        return _normalized(layer)
-    slopes, limits = _at_infinity(layer)
-    if slopes is not None:
-        return _homogeneous(layer, *slopes)
-    assert limits is not None
-    return _saturating(layer, *limits)
+    return _normalized(layer) if layer.norm != "none" else _without_norm(layer)
 
 
 def _normalized(layer: PairLayer) -> ResidualGrowth:
@@ -356,10 +350,8 @@ def _bend(left: float, right: float) -> float:
     return 4.0 * math.sqrt(2.0) / (3.0 * math.pi) * 0.5 * (b - a) ** 2 / (a**2 + b**2)
 
 
-def _at_infinity(
-    layer: PairLayer,
-) -> tuple[tuple[float, float] | None, tuple[float, float] | None]:
-    """Return the slopes of σ at ±∞ if it is asymptotically linear, or else its limits."""
+def _without_norm(layer: PairLayer) -> ResidualGrowth:
+    """Return the laws without norm, from the slopes or else the limits of σ at ±∞."""
     near, far = (np.array([-x, x]) for x in (_FAR, _FARTHER))
     with np.errstate(all="ignore"):
         values, farther = (
@@ -371,11 +363,11 @@ def _at_infinity(
         if largest * _FARTHER > 1.0 / _SAME and (same <= _SAME * largest).all():
             # A side with a limit has the slope 0.
             left, right = np.where(np.abs(slopes) > _SAME * largest, slopes, 0.0).tolist()
-            return (left, right), None
+            return _homogeneous(layer, left, right)
         left, right = farther.tolist()
         size = max(abs(left), abs(right))
         constant = np.abs(farther - values).max() <= _SAME * size
         if size > 0.0 and constant and abs(right - left) > _SAME * size:
-            return None, (left, right)
+            return _saturating(layer, left, right)
     allowed = "an activation with two limits or two slopes at infinity, or a norm in the branch"
     raise ArgumentError("activation", layer.sigma.name, allowed)

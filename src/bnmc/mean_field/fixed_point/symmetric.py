@@ -119,26 +119,19 @@ def _fine_and_coarse(
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
     sigma = expectations.resolved(activation, dimension)
-    if not centres and not is_odd(activation, sigma.profile.breaks):
+    isotropic = centres or is_odd(activation, sigma.profile.breaks)
+    if isotropic:
+        rules = [
+            normal_rule(activation, sigma.profile.breaks, order)
+            if batch == math.inf
+            else sphere_rule(activation, int(dimension), correlation, sigma.profile.breaks, order)
+            for order in (_ORDER, _COARSE_ORDER)
+        ]
+        fine, coarse = ((centred if centres else odd)(sigma, batch, rule) for rule in rules)
+    else:
         fine, coarse, sigma = uncentred(activation, batch)
-        return (
-            fine,
-            coarse,
-            expectations.value_errors(fine, sigma, batch, centred=False, isotropic=False),
-        )
-    solve = centred if centres else odd
-    rules = [
-        normal_rule(activation, sigma.profile.breaks, order)
-        if batch == math.inf
-        else sphere_rule(activation, int(dimension), correlation, sigma.profile.breaks, order)
-        for order in (_ORDER, _COARSE_ORDER)
-    ]
-    fine, coarse = (solve(sigma, batch, rule) for rule in rules)
-    return (
-        fine,
-        coarse,
-        expectations.value_errors(fine, sigma, batch, centred=centres, isotropic=True),
-    )
+    bounds = expectations.value_errors(fine, sigma, batch, centred=centres, isotropic=isotropic)
+    return fine, coarse, bounds
 
 
 # --- rows that are uniform on a sphere
@@ -252,12 +245,9 @@ def _odd_jacobians(n: float, diagonal: float, off: float) -> tuple[FloatArray, .
 def _require_spread(sigma: expectations.Resolved, batch: float, mu: float, b: float) -> None:
     """Raise `ArgumentError` if σ is constant on the sphere, so that G* has rank one."""
     if not mu > _CONSTANT**2 * b:
-        raise ArgumentError(
-            "activation",
-            sigma.profile.name,
-            f"a function that is not constant on the sphere of a batch of {batch}",
-            "G* has rank one and the Jacobian does not exist",
-        )
+        allowed = f"a function that is not constant on the sphere of a batch of {batch}"
+        hint = "G* has rank one and the Jacobian does not exist"
+        raise ArgumentError("activation", sigma.profile.name, allowed, hint)
 
 
 def _mean_length(dimension: float) -> float:

@@ -88,13 +88,10 @@ def uncentred(
         for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
     ]
     if not all(points):
-        raise ArgumentError(
-            "activation",
-            activation.name,
-            f"a function that is not constant on the sphere of a batch of {batch}, and whose sum "
-            "over the batch is not zero throughout",
-            "G* is singular and the Jacobian does not exist",
-        )
+        allowed = f"a function that is not constant on the sphere of a batch of {batch}, and whose "
+        allowed += "sum over the batch is not zero throughout"
+        hint = "G* is singular and the Jacobian does not exist"
+        raise ArgumentError("activation", activation.name, allowed, hint)
     best = min(points[0], key=lambda point: point.rate)
     return best, min(points[1], key=lambda point: abs(point.c - best.c)), sigma
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,14 +141,8 @@ class _Pairs(NamedTuple):
 def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
     """Return F(G); see `MeanField.step` for the arguments."""
     run = _run(chain, "G", G, 1, rtol, rng, max_nodes)
-    result = Step(
-        gram=run.gram[1],
-        stderr=run.stderr[1],
-        error=run.error,
-        method=run.method,
-        nodes=run.nodes,
-        key=run.key,
-    )
+    parts = {part.name: getattr(run, part.name) for part in fields(Step)}
+    result = Step(**parts | {"gram": run.gram[1], "stderr": run.stderr[1]})
     return within(result, run.error, rtol, "Gram matrix", _effort(run))
 
 
@@ -311,66 +305,51 @@ def iterates(
     method = max(map(_method, layers), key=_METHODS.index)
     on_lattices = method == _METHODS[-1]
     shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
+
+    def iterated(angles: int, refinable: float) -> MeanFieldTrajectory:
+        """Return the mean over trajectories, one for each shift.
+
+        The iteration ends where the error exceeds `rtol`, if a lattice has at most `refinable`
+        nodes.
+        """
+        grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
+        states = np.repeat(gram[None], len(shifts), axis=0)
+        for number in range(1, depth + 1):
+            layer = layers[min(number, len(layers)) - 1]
+            seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
+            states, error, nodes = _mapped(layer, seen, angles, shifts)
+            most = max(most, nodes)
+            _require_finite(states, number)
+            mean = np.mean(states, axis=0)
+            _require_finite(mean, number)
+            grams.append(mean)
+            stderrs.append(_standard_error(states, mean))
+            worst = max(worst, error, _relative(stderrs[-1], mean))
+            if worst > rtol and 0 < most <= refinable:
+                break
+        return MeanFieldTrajectory(
+            layers=np.arange(depth + 1),
+            gram=np.array(grams),
+            stderr=np.array(stderrs),
+            error=worst,
+            method=method,
+            nodes=most,
+            key=key if on_lattices else None,
+        )
+
     with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
         first = _seen(layers[0], gram, 1, name, rounding)
         for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
             finer = (next_angles / angles) ** 2
-            refinable = max_nodes / finer
-            run = _iterated(layers, depth, gram, first, angles, shifts, rtol, refinable)
+            run = iterated(angles, max_nodes / finer)
             if run.error <= rtol or not 0 < run.nodes * finer <= max_nodes:
                 break
-    return replace(run, method=method, key=key if on_lattices else None)
+    return run
 
 
 def _require_finite(gram: FloatArray, layer: int) -> None:
     if not np.isfinite(gram).all():
         raise NonFiniteError(None, layer, "mean-field Gram matrix")
-
-
-def _iterated(
-    layers: Sequence[Layer],
-    depth: int,
-    gram: FloatArray,
-    first: Rows | _Pairs,
-    angles: int,
-    shifts: FloatArray,
-    rtol: float,
-    refinable: float,
-) -> MeanFieldTrajectory:
-    """Return the mean over trajectories from a Gram matrix, one for each shift.
-
-    Parameters
-    ----------
-    first : Rows or _Pairs
-        What the first layer sees.
-    rtol, refinable : float
-        The iteration ends where the error exceeds `rtol`, if a lattice has at most `refinable`
-        nodes.
-    """
-    grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
-    states = np.repeat(gram[None], len(shifts), axis=0)
-    for number in range(1, depth + 1):
-        layer = layers[min(number, len(layers)) - 1]
-        seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
-        states, error, nodes = _mapped(layer, seen, angles, shifts)
-        most = max(most, nodes)
-        _require_finite(states, number)
-        mean = np.mean(states, axis=0)
-        _require_finite(mean, number)
-        grams.append(mean)
-        stderrs.append(_standard_error(states, mean))
-        worst = max(worst, error, _relative(stderrs[-1], mean))
-        if worst > rtol and 0 < most <= refinable:
-            break
-    return MeanFieldTrajectory(
-        layers=np.arange(depth + 1),
-        gram=np.array(grams),
-        stderr=np.array(stderrs),
-        error=worst,
-        method="",
-        nodes=most,
-        key=None,
-    )
 
 
 def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
