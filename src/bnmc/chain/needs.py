@@ -36,6 +36,10 @@ class Need(NamedTuple):
     allowed: str
     hint: str = "{instead}"
 
+    def refusal(self, value: object, instead: str = "") -> ArgumentError:
+        """Return the error about a value of the option with which a chain lacks it."""
+        return ArgumentError(self.option, value, self.allowed, self.hint.format(instead=instead))
+
 
 TWO_SAMPLES = Need(
     "batch", lambda chain: chain.batch >= 2, "an integer >= 2", "one sample is no chain"
@@ -131,7 +135,15 @@ MEAN_FIELD = _ROWS_IN_ORDER._replace(
     hint="bnmc.simulate measures this chain; norms over the features may have this order"
 )
 
-#: A fixed point of that map that all permutations of samples preserve, with a Jacobian.
+#: A map of pairs of samples at infinite width.
+PAIRWISE = Need(
+    "norm",
+    lambda chain: chain.normalization.axis != "batch",
+    "none, layer, rms, group",
+    "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)",
+)
+
+#: A fixed point of the map of Gram matrices that all permutations of samples preserve, with a Jacobian.
 SYMMETRIC_FIXED_POINT = (
     NORM_OVER_BATCH._replace(
         hint="without a norm over the batch the map acts on pairs of samples: use "
@@ -178,5 +190,4 @@ def require(chain: object, needs: Iterable[Need], instead: str = "") -> None:
     """
     need = lacking(checked := as_chain(chain), needs)
     if need is not None:
-        value = getattr(checked, need.option)
-        raise ArgumentError(need.option, value, need.allowed, need.hint.format(instead=instead))
+        raise need.refusal(getattr(checked, need.option), instead)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import integer, real, real_numbers
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
-from bnmc.chain.needs import FULLY_CONNECTED, require
+from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation import fixed_points
@@ -167,7 +167,7 @@ class CorrelationMap:
         >>> CorrelationMap.of(chain).phase().name
         'critical'
         """
-        require(chain, [_FULLY_CONNECTED])
+        require(chain, [_FULLY_CONNECTED, PAIRWISE])
         return cls(
             chain.activation,
             weight_variance=chain.gain**2,

@@ -34,6 +34,7 @@ import numpy as np
 from bnmc._support.arguments import choice, real
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import ORDERS
+from bnmc.chain.needs import PAIRWISE
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import Moments, moments, rough_moments
@@ -189,8 +190,7 @@ def _kind(norm: str | Norm) -> str:
         return kind_of(norm)
     name = norm.name if isinstance(norm, Norm) else norm
     if isinstance(norm, Norm) or str(name).startswith("batch"):
-        hint = "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)"
-        raise ArgumentError("norm", name, ", ".join(_NORMS), hint)
+        raise PAIRWISE.refusal(name)
     return "layer" if str(name).startswith("group") else choice("norm", name, _NORMS)
 
 

@@ -22,6 +22,7 @@ from bnmc._support.arguments import integer, items
 from bnmc._support.text import text_table
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
+from bnmc.chain.needs import NORM_OVER_BATCH
 from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import FixedPoint
@@ -216,8 +217,7 @@ def stability(
     """
     sizes = _sizes(batches)
     if as_norm(norm).axis != "batch":
-        allowed = '"batch" or "batch-uncentred"; bnmc.mean_field.CorrelationMap takes other norms'
-        raise ArgumentError("norm", norm, allowed)
+        raise NORM_OVER_BATCH.refusal(norm, "bnmc.mean_field.CorrelationMap takes other norms")
     points_by_batch: dict[int, FixedPoint] = {}
 
     def at(batch: int) -> FixedPoint:
