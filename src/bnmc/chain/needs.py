@@ -143,7 +143,8 @@ PAIRWISE = Need(
     "with a norm over the batch the map acts on Gram matrices: use bnmc.MeanField(chain)",
 )
 
-#: A fixed point of the map of Gram matrices that all permutations of samples preserve, with a Jacobian.
+#: A fixed point of the map of Gram matrices that all permutations of samples preserve, with a
+#: Jacobian.
 SYMMETRIC_FIXED_POINT = (
     NORM_OVER_BATCH._replace(
         hint="without a norm over the batch the map acts on pairs of samples: use "

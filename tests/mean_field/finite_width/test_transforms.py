@@ -106,7 +106,7 @@ def test_given_angle(monkeypatch):
         return np.array(joint_moments._moments_given(function, n, order))
 
     transformed = found(20)
-    monkeypatch.setattr(joint_moments, "LEAST_BATCH", 10**9)
+    monkeypatch.setattr(joint_moments.transforms, "LEAST_BATCH", 10**9)
     assert transformed == pytest.approx(found(16), rel=1e-9, abs=1e-10)
     # E σ₁², with x₁ a coordinate of the sphere of radius √(n−1).
     sine, cosine, m = math.sin(angle), math.cos(angle), n - 1

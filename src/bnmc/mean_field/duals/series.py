@@ -370,21 +370,15 @@ def _integral(
     mesh = np.broadcast_to(_EDGES, (len(rho), _EDGES.size))
     edges = np.sort(np.clip(np.concatenate([mesh, met, bent, graded], axis=1), -9.0, 9.0), axis=1)
     x, weight = coordinate_rule(edges, np.inf, orders[0])
-    means = _means(f, right, rho, rest, ends, x, orders[1])
+    means = _means(f, right * rho * x, right * rest, ends, orders[1])
     return np.sum(weight * f(left * x) * means, axis=1)
 
 
 def _means(
-    f: Profile,
-    right: FloatArray,
-    rho: FloatArray,
-    rest: FloatArray,
-    ends: FloatArray,
-    x: FloatArray,
-    order: int,
+    f: Profile, centre: FloatArray, scale: FloatArray, ends: FloatArray, order: int
 ) -> FloatArray:
-    """Return E f(v) given x, of shape (pairs, points)."""
-    centres, scales = (right * rho * x).reshape(-1), np.repeat(right * rest, x.shape[1])
+    """Return E f(centre + scale z), of the shape of `centre`; `scale` has one column."""
+    centres, scales = centre.reshape(-1), np.repeat(scale, centre.shape[1])
     # A kink of f(v) is at another z for each x.
     with np.errstate(divide="ignore", invalid="ignore"):
         edges = np.nan_to_num((ends - centres[:, None]) / scales[:, None], posinf=9.0, neginf=-9.0)
@@ -398,4 +392,4 @@ def _means(
         edges = np.sort(np.clip(np.concatenate([mesh, edges[near]], axis=1), -9.0, 9.0), axis=1)
         z, density = coordinate_rule(edges, np.inf, order)
         means[near] = np.sum(density * f(centres[near, None] + scales[near, None] * z), axis=1)
-    return means.reshape(x.shape)
+    return means.reshape(centre.shape)

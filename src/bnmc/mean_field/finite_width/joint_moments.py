@@ -32,13 +32,8 @@ import numpy as np
 from scipy.special import roots_gegenbauer
 
 from bnmc.chain.activations import Activation
+from bnmc.mean_field.finite_width import transforms
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, noises
-from bnmc.mean_field.finite_width.transforms import (
-    LEAST_BATCH,
-    TRANSFORM_ORDERS,
-    transformed_moments,
-    transformed_pairs,
-)
 from bnmc.mean_field.fixed_point import expectations
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import FloatArray
@@ -221,14 +216,14 @@ def _agreeing(
     """
     if batch < 3:
         return np.zeros(3), np.zeros(3)
-    large = batch >= LEAST_BATCH
-    orders = TRANSFORM_ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    large = batch >= transforms.LEAST_BATCH
+    orders = transforms.ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
     agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
 
     def by_rule(order: int) -> FloatArray:
         if large:
-            return transformed_moments(function, batch, breaks, order)
+            return transforms.transformed_moments(function, batch, breaks, order)
         return nested_moments(function, batch, kinks, float(breaks[-1]), order)
 
     results: list[FloatArray] = []
@@ -386,8 +381,8 @@ def uncentred_moments(
     """
     sigma = expectations.resolved(activation, batch, wider=True)
     kinks = sigma.profile.kinks
-    large = batch >= LEAST_BATCH
-    orders = TRANSFORM_ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
+    large = batch >= transforms.LEAST_BATCH
+    orders = transforms.ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
     # milliseconds, the rules are as accurate as that requires.
     cheap = large or batch <= _FEW
@@ -423,8 +418,8 @@ def angle_rule(
 def _moments_given(function: expectations.Turned, batch: int, order: int) -> _JointMoments:
     """Return the joint moments given ψ."""
     panels = function.panels
-    if batch >= LEAST_BATCH:
-        return _raw_moments(*transformed_pairs(function, batch, panels, order), batch)
+    if batch >= transforms.LEAST_BATCH:
+        return _raw_moments(*transforms.transformed_pairs(function, batch, panels, order), batch)
     mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
     nested = np.zeros(3)
     if batch > 2:

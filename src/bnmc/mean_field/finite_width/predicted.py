@@ -54,7 +54,7 @@ from bnmc.mean_field.finite_width.joint_moments import joint_moments, odd_moment
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, stationary
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
-from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.fixed_point.results import FixedPoint, of_batch
 from bnmc.mean_field.fixed_point.symmetric import fixed_point_and_errors, worst_of
 from bnmc.mean_field.float64 import FloatArray, within
 from bnmc.mean_field.quadrature.panels import coordinate_rule, subdivided
@@ -97,13 +97,11 @@ def _of_batch(chain: Chain, rtol: float) -> _Linearized:
     worst = worst_of(used)
     within(point, used[worst], rtol, "fixed point", f" (worst is {worst})")
     if not point.stable:
-        raise NotMixing(
-            f"the fixed point is unstable: small deviations grow by {point.rate:.6g} per layer, so "
-            "the chain does not fluctuate around it",
-            point,
-            math.log(point.rate),
-            0.0,
+        message = (
+            f"the fixed point is unstable: small deviations grow by {point.rate:.6g} per layer, "
         )
+        message += "so the chain does not fluctuate around it"
+        raise NotMixing(message, point, math.log(point.rate), 0.0)
     with quadrature_errors_as_arguments(chain.activation):
         if chain.normalization.hides_common_part:
             results = joint_moments(chain.activation, chain.batch)
@@ -165,14 +163,16 @@ def _attractor(chain: Chain, field: CorrelationMap, phase: Phase) -> Correlation
         hint = f"every correlation is a fixed point, so correlations do a random walk. {_INSTEAD}"
         raise ArgumentError("activation", chain.activation.name, allowed, hint)
     if phase.correlation == 1.0:
-        raise NotMixing(
+        factor = phase.gradient_factor
+        exponent = 0.5 * math.log(factor) if factor > 0.0 else -math.inf
+        message = (
             f"the correlation of all samples tends to 1 ({phase.name} phase), so Gram matrices "
-            f"become singular and do not fluctuate around a fixed point. {_INSTEAD}; gain and "
-            "bias_variance may change the phase",
-            phase,
-            0.5 * math.log(phase.gradient_factor) if phase.gradient_factor > 0.0 else -math.inf,
-            0.0,
         )
+        message += (
+            f"become singular and do not fluctuate around a fixed point. {_INSTEAD}; gain and "
+        )
+        message += "bias_variance may change the phase"
+        raise NotMixing(message, phase, exponent, 0.0)
     points = field.fixed_points(variance=phase.variance, rtol=_ANY)
     return next(point for point in points if point.stable)
 
@@ -240,11 +240,8 @@ class _PairMoments(NamedTuple):
         def triangular(weight: float) -> FloatArray:
             return np.array([[self.of_length, 0.0], [self.of_first * weight, self.of_pair]])
 
-        trivial = triangular(2.0 * math.sqrt(batch - 1.0))
-        if batch == 2:
-            return trivial, np.array([[self.of_length]])
-        standard = triangular(math.sqrt(2.0 * (batch - 2.0)))
-        return (trivial, standard, np.array([[self.of_pair]]))[: min(batch, 4) - 1]
+        weights = 2.0 * math.sqrt(batch - 1.0), math.sqrt(2.0 * (batch - 2.0))
+        return of_batch(batch, *map(triangular, weights), np.array([[self.of_pair]]))
 
 
 def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMoments:

@@ -28,6 +28,7 @@ import numpy as np
 
 from bnmc._support.arguments import integer, items
 from bnmc.errors import ArgumentError
+from bnmc.mean_field.fixed_point.results import of_batch
 from bnmc.mean_field.float64 import FloatArray
 
 
@@ -151,15 +152,10 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
     cross = math.sqrt(n - 1.0) * (2.0 * e.ii_ij + (n - 2.0) * e.ii_jk)
     of_pairs = 2.0 * e.ij_ij + (n - 2.0) * (4.0 * e.ij_ik + (n - 3.0) * e.ij_kl)
     trivial = np.array([[e.ii_ii + (n - 1.0) * e.ii_jj, cross], [cross, of_pairs]])
-    diagonal = e.ii_ii - e.ii_jj
-    if n == 2:
-        return trivial, np.array([[diagonal]])
-    both = math.sqrt(2.0 * (n - 2.0)) * (e.ii_ij - e.ii_jk)
+    diagonal, both = e.ii_ii - e.ii_jj, math.sqrt(2.0 * (n - 2.0)) * (e.ii_ij - e.ii_jk)
     other = 2.0 * (e.ij_ij - e.ij_ik + (n - 3.0) * (e.ij_ik - e.ij_kl))
     standard = np.array([[diagonal, both], [both, other]])
-    if n == 3:
-        return trivial, standard
-    return trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]])
+    return of_batch(n, trivial, standard, np.array([[2.0 * (e.ij_ij - 2.0 * e.ij_ik + e.ij_kl)]]))
 
 
 def stationary(

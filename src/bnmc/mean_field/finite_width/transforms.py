@@ -28,7 +28,7 @@ _ComplexArray = NDArray[np.complex128]
 LEAST_BATCH = 24
 
 #: Nodes per panel of z.  The rules are tried in turn until two agree.
-TRANSFORM_ORDERS = (13, 16, 20, 24)
+ORDERS = (13, 16, 20, 24)
 
 # Relative size e^(−L) of what a rule neglects: L is this times the nodes per panel.
 _DIGITS = 1.3

@@ -31,14 +31,8 @@ from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import SymmetricFixedPoint
 from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.quadrature import deviation as deviations
 from bnmc.mean_field.quadrature import panels
-from bnmc.mean_field.quadrature.deviation import (
-    Deviation,
-    InfiniteMomentError,
-    density,
-    deviation,
-    range_of,
-)
 from bnmc.mean_field.quadrature.profile import Profile, Singularity, profile
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
 from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
@@ -74,13 +68,15 @@ class Resolved:
         return self.dimension <= 2 or self.profile.steep.size > 0
 
     @cached_property
-    def deviation(self) -> Deviation | None:
+    def deviation(self) -> deviations.Deviation | None:
         """The deviation of σ from its panels; None on a sphere of two points, where σ is exact."""
         if self.dimension < 2:
             return None
         ignored = [(spot.low, spot.high) for spot in self._singular]
         breaks = self.profile.breaks
-        return deviation(self.profile.function, breaks, self.dimension, self.tail, ignored)
+        return deviations.deviation(
+            self.profile.function, breaks, self.dimension, self.tail, ignored
+        )
 
     def energy(self, rule: SphereRule, factor: FloatArray) -> float:
         """Return E σ′² f from the values of f at the nodes of a rule."""
@@ -113,7 +109,7 @@ class Resolved:
         return [] if self.explodes else self.profile.singular
 
     def _density(self, spot: Singularity) -> float:
-        return float(density(np.array([spot.point]), self.dimension)[0])
+        return float(deviations.density(np.array([spot.point]), self.dimension)[0])
 
 
 @contextmanager
@@ -121,7 +117,7 @@ def quadrature_errors_as_arguments(activation: Activation) -> Iterator[None]:
     """Turn the errors of quadratures into those of the argument `activation`."""
     try:
         yield
-    except InfiniteMomentError as error:
+    except deviations.InfiniteMomentError as error:
         allowed = "a function with a fixed point"
         raise ArgumentError("activation", activation.name, allowed, str(error)) from None
     except UnresolvedError as error:
@@ -151,7 +147,7 @@ def resolved(activation: Activation, dimension: float, wider: bool = False) -> R
     InfiniteMomentError
         If m is infinite and E σ² is.
     """
-    edge, tail = range_of(activation, dimension)
+    edge, tail = deviations.range_of(activation, dimension)
     if wider:
         edge = min(max(reach(dimension - 1), edge), math.sqrt(dimension - 1))
     sigma = profile(activation, math.hypot(1.0, edge) if wider else edge)
@@ -176,21 +172,21 @@ def value_errors(
     centred, isotropic : bool
         Whether the norm centres, and whether normalized rows are uniform on a sphere.
     """
-    deviations = sigma.deviation
-    if deviations is None:
+    deviation = sigma.deviation
+    if deviation is None:
         return {}
     e = 1.0 / batch
     # If c is 1 to rounding, 1 − c is not known; μ is of the size of the variance.
-    mu = point.b * (1.0 - point.c) if point.c < 1.0 - 1e-6 else 0.5 * deviations.variance
+    mu = point.b * (1.0 - point.c) if point.c < 1.0 - 1e-6 else 0.5 * deviation.variance
     wider = 1.0 if isotropic else _density_ratio(point, batch)
-    product = wider * deviations.product / mu + _ROUNDING
+    product = wider * deviation.product / mu + _ROUNDING
     # The formulas divide by 1 − 2/n and 1 − 3/n.
     share = max(1.0 - 2.0 * e, 0.25) * (max(1.0 - 3.0 * e, 0.25) if centred else 1.0)
     spectrum = 4.0 * product / share
-    checked = abs(deviations.mean_square - point.b) / point.b if isotropic else 0.0
-    square = wider * deviations.square / point.b + checked + _ROUNDING
+    checked = abs(deviation.mean_square - point.b) / point.b if isotropic else 0.0
+    square = wider * deviation.square / point.b + checked + _ROUNDING
     size = math.sqrt(abs(point.cross_batch)) if isotropic else math.sqrt(point.b)
-    between = wider * deviations.mean * (2.0 * size + wider * deviations.mean)
+    between = wider * deviation.mean * (2.0 * size + wider * deviation.mean)
     errors = {
         "b": min(point.b, 1.0) * square,
         "c": 2.0 * (square + product * mu / point.b),
@@ -200,7 +196,7 @@ def value_errors(
     }
     if math.isfinite(point.backward_rate):
         slopes = point.backward_rate * mu
-        error = deviations.slope + e * deviations.mixed_slope
+        error = deviation.slope + e * deviation.mixed_slope
         error += sigma.energy_error(slopes, e) if isotropic else 4.0 * sigma.unresolved_energy()
         gradient = share if centred else max(1.0 - 2.0 * e, 0.25)
         error = wider * error / (mu * gradient) + point.backward_rate * product

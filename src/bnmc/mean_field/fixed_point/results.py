@@ -216,6 +216,15 @@ class FixedPoint(SymmetricFixedPoint):
         return gram
 
 
+def of_batch(
+    batch: int, trivial: FloatArray, standard: FloatArray, pairs: FloatArray
+) -> tuple[FloatArray, ...]:
+    """Return matrices of the sectors that n ≥ 2 samples have; see `Sector`."""
+    if batch == 2:
+        return trivial, standard[:1, :1]
+    return (trivial, standard, pairs)[: min(batch, 4) - 1]
+
+
 # --- modes of a convolution
 
 
@@ -246,14 +255,14 @@ def fourier_modes(
             continue
         copies = 1 if opposite == frequency else 2
         factor = _factor(convolution, frequency)
-        numbers = [copies * _multiplicity(shape, columns, sector, frequency) for sector in sectors]
-        present = [index for index, number in enumerate(numbers) if number]
+        sizes = sector_sizes(shape, columns, frequency)
+        present = [pair for pair in zip(sectors, eigenvalues, strict=True) if sizes[pair[0]]]
         modes.append(
             FourierMode(
                 frequency=frequency,
                 factor=factor,
-                eigenvalues=tuple(factor * eigenvalues[index] for index in present),
-                multiplicities=tuple(numbers[index] for index in present),
+                eigenvalues=tuple(factor * value for _, value in present),
+                multiplicities=tuple(copies * sizes[sector] for sector, _ in present),
             )
         )
     return tuple(modes)
@@ -272,19 +281,14 @@ def _factor(convolution: Convolution, frequency: tuple[int, ...]) -> complex:
     return factor
 
 
-def _multiplicity(
-    shape: tuple[int, int], columns: int, sector: str, frequency: tuple[int, ...]
-) -> int:
-    """Return how often a frequency occurs in a sector."""
-    is_zero = int(not any(frequency))
+def sector_sizes(
+    shape: tuple[int, int], columns: int, frequency: tuple[int, ...]
+) -> dict[str, int]:
+    """Return how often a frequency occurs in each sector; for the shape (1, 1), the dimensions."""
+    is_zero, pairs = int(not any(frequency)), _pairs(shape, columns, frequency)
     differences = columns // math.prod(shape) - is_zero
-    pairs = _pairs(shape, columns, frequency)
-    return {
-        "constants": is_zero,
-        "differences": differences,
-        "pairs": pairs,
-        "rest": pairs - differences - is_zero,
-    }[sector]
+    rest = pairs - differences - is_zero
+    return {"constants": is_zero, "differences": differences, "pairs": pairs, "rest": rest}
 
 
 def _pairs(shape: tuple[int, int], columns: int, frequency: tuple[int, ...]) -> int:

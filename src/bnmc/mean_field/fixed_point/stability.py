@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
 from bnmc._support.text import text_table
-from bnmc.chain.activations import ActivationLike
+from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NORM_OVER_BATCH
 from bnmc.chain.norms import as_norm
@@ -128,13 +128,10 @@ class Stability:
     def __str__(self) -> str:
         """Return a table: one row per batch size, then one line per crossing."""
         heads = ("batch", *self.labels, "rate", "")
+        cells = np.column_stack([self.eigenvalues, self.rates])
         rows = [
-            (
-                str(point.batch),
-                *map(_cell, (*row, point.rate)),
-                "" if point.stable else "  unstable",
-            )
-            for point, row in zip(self.points, self.eigenvalues, strict=True)
+            (str(point.batch), *map(_cell, row), "" if point.stable else "  unstable")
+            for point, row in zip(self.points, cells, strict=True)
         ]
         align = ">" * (len(heads) - 1) + "<"
         table = text_table(heads, rows, align=align, gap="", least_width=10)
@@ -227,13 +224,7 @@ def stability(
 
     points = tuple(at(size) for size in sizes)
     crossings = tuple(_crossing(at, a, b) for a, b in pairwise(points) if a.stable != b.stable)
-    chain = Chain(1, 2, activation, norm=norm)
-    return Stability(
-        activation=chain.activation.name,
-        norm=chain.norm,
-        points=points,
-        crossings=crossings,
-    )
+    return Stability(as_activation(activation).name, as_norm(norm).name, points, crossings)
 
 
 def atlas(

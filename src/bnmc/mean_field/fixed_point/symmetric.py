@@ -26,7 +26,13 @@ from bnmc.chain.needs import SYMMETRIC_FIXED_POINT, require
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point import expectations
-from bnmc.mean_field.fixed_point.results import FixedPoint, SymmetricFixedPoint, fourier_modes
+from bnmc.mean_field.fixed_point.results import (
+    FixedPoint,
+    SymmetricFixedPoint,
+    fourier_modes,
+    of_batch,
+    sector_sizes,
+)
 from bnmc.mean_field.fixed_point.uncentred import uncentred
 from bnmc.mean_field.float64 import FloatArray, difference, within
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
@@ -61,12 +67,9 @@ def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
         sectors = ("differences", "pairs")
     else:
         sectors = ("constants", "differences", "differences", "rest")[:kinds]
-    dimensions = {
-        "constants": 1, "differences": n - 1, "pairs": n * (n - 1) // 2, "rest": n * (n - 3) // 2
-    }  # fmt: skip
-    star = FixedPoint(
-        **asdict(point), batch=n, multiplicities=tuple(dimensions[sector] for sector in sectors)
-    )
+    sizes = sector_sizes((1, 1), n, (0, 0))
+    multiplicities = tuple(sizes[sector] for sector in sectors)
+    star = FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities)
     if chain.convolution is not None:
         modes = fourier_modes(chain.convolution, n, star.eigenvalues, sectors)
         star = replace(star, modes=modes, rate=max(mode.rate for mode in modes))
@@ -239,7 +242,7 @@ def _odd_jacobians(n: float, diagonal: float, off: float) -> tuple[FloatArray, .
     if n == math.inf:
         return ()
     jacobians = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
-    return (jacobians[0], jacobians[1][:1, :1]) if n == 2 else jacobians[: min(int(n), 4) - 1]
+    return of_batch(int(n), *jacobians)
 
 
 def _require_spread(sigma: expectations.Resolved, batch: float, mu: float, b: float) -> None:
@@ -284,12 +287,7 @@ class Limit(SymmetricFixedPoint):
     """
 
 
-def limit(
-    activation: ActivationLike,
-    *,
-    norm: str = "batch",
-    rtol: float = 1e-8,
-) -> Limit:
+def limit(activation: ActivationLike, *, norm: str = "batch", rtol: float = 1e-8) -> Limit:
     """Limit of the symmetric fixed point and its rates for batch size n → ∞.
 
     Parameters

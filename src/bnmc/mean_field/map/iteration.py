@@ -253,16 +253,15 @@ def _mapped(
 ) -> tuple[FloatArray, float, int]:
     """Return F(G) of some G, the largest relative error of one, and the nodes of a lattice."""
     activation = layer.rows.activation
-    method, rows = _method(layer), [law for law in seen if isinstance(law, Rows)]
-    if method == "lattice":
+    if _method(layer) == "lattice":
+        rows = [law for law in seen if isinstance(law, Rows)]
         grams, nodes = pairwise_maps(rows, activation, angles, shifts)
         return grams, 0.0, nodes
-    if method == "pairwise":
-        steps = [_pairwise_map(pairs) for pairs in seen if isinstance(pairs, _Pairs)]
-    else:
-        steps = [
-            homogeneous_map(law, *(homogeneous_slopes(activation) or (0.0, 0.0))) for law in rows
-        ]
+    slopes = homogeneous_slopes(activation) or (0.0, 0.0)
+    steps = [
+        homogeneous_map(law, *slopes) if isinstance(law, Rows) else _pairwise_map(law)
+        for law in seen
+    ]
     return np.array([gram for gram, _ in steps]), max(error for _, error in steps), 0
 
 
