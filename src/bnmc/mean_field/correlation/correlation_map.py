@@ -135,15 +135,8 @@ class CorrelationMap:
         skip: float = 0.0,
         eps: float = 0.0,
     ) -> None:
-        self._layer = pair_layer(
-            activation,
-            norm,
-            order,
-            weight_variance=weight_variance,
-            bias_variance=bias_variance,
-            skip=skip,
-            eps=eps,
-        )
+        variances = {"weight_variance": weight_variance, "bias_variance": bias_variance}
+        self._layer = pair_layer(activation, norm, order, skip=skip, eps=eps, **variances)
 
     @classmethod
     def of(cls, chain: Chain) -> Self:

@@ -272,13 +272,8 @@ def residual_growth(
     >>> print(tanh.variance, "|", tanh.limit, "|", tanh.correlation, "|", tanh.gradient)
     0.3943 l | 0.0 | l^-0.06953 | l^1.178
     """
-    layer = pair_layer(
-        activation,
-        norm,
-        "pre-activation",
-        weight_variance=weight_variance,
-        bias_variance=bias_variance,
-    )
+    variances = {"weight_variance": weight_variance, "bias_variance": bias_variance}
+    layer = pair_layer(activation, norm, "pre-activation", **variances)
     return _normalized(layer) if layer.norm != "none" else _without_norm(layer)
 
 

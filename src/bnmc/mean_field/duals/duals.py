@@ -327,9 +327,8 @@ class Dual:
         rtol = real("rtol", rtol, above=0.0)
         excess = np.abs(product) - (1.0 + 64.0 * EPSILON) * np.sqrt(first) * np.sqrt(second)
         if (excess > 0.0).any():
-            raise ArgumentError(
-                "c", float(product[excess > 0.0].flat[0]), "covariances with |c| <= √(p q)"
-            )
+            too_large = float(product[excess > 0.0].flat[0])
+            raise ArgumentError("c", too_large, "covariances with |c| <= √(p q)")
         if self.closed_form:
             value, slope, _ = self.pair(Side(first), Side(second), product)
         else:
@@ -352,10 +351,8 @@ class Dual:
             return Side(variances)
         functions = self._functions(needs_slope)
         if len(functions) <= needs_slope:
-            raise ArgumentError(
-                "activation", self.name, "an activation with a derivative",
-                "bnmc.Activation(function, derivative=...)",
-            )  # fmt: skip
+            hint = "bnmc.Activation(function, derivative=...)"
+            raise ArgumentError("activation", self.name, "an activation with a derivative", hint)
         return Side(variances, tuple(expansion(function, variances) for function in functions))
 
     def pair(

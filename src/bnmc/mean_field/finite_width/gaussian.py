@@ -319,12 +319,9 @@ class PathFluctuations:
         least = self.least_widths
         worst = int(least.argmax()) if layer is None else layer
         if 1 < width < least[worst]:
-            warnings.warn(
-                f"the linear theory of layer {worst} holds from width {least[worst]} on, but width "
-                f"is {width}: simulate, or use fewer layers (least_widths)",
-                LinearTheoryWarning,
-                stacklevel=3,
-            )
+            message = f"the linear theory of layer {worst} holds from width {least[worst]} on, but "
+            message += f"width is {width}: simulate, or use fewer layers (least_widths)"
+            warnings.warn(message, LinearTheoryWarning, stacklevel=3)
         return width
 
     @property

@@ -294,11 +294,8 @@ def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMo
     else:
         entry[_ONE, _SQUARE] = entry[_SQUARE, _ONE] = -0.5 * pair
         diagonal[_SQUARE] = 1.0 - square
-        jacobian = (
-            (1.0 - square) * length_slope,
-            of_variance - 0.5 * pair * length_slope,
-            of_covariance,
-        )
+        first_slope = of_variance - 0.5 * pair * length_slope
+        jacobian = (1.0 - square) * length_slope, first_slope, of_covariance
     noise = _covariances(weight, moments, entry, diagonal)
     return _PairMoments(square, pair, noise, *(w * derivative for derivative in jacobian))
 

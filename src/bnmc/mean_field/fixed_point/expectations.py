@@ -117,12 +117,8 @@ def quadrature_errors_as_arguments(activation: Activation) -> Iterator[None]:
     """Turn the errors of quadratures into those of the argument `activation`."""
     try:
         yield
-    except deviations.InfiniteMomentError as error:
-        allowed = "a function with a fixed point"
-        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
-    except UnresolvedError as error:
-        allowed = "a function that quadrature resolves"
-        raise ArgumentError("activation", activation.name, allowed, str(error)) from None
+    except (deviations.InfiniteMomentError, UnresolvedError) as error:
+        raise ArgumentError("activation", activation.name, error.allowed, str(error)) from None
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -215,12 +216,10 @@ def stability(
     sizes = _sizes(batches)
     if as_norm(norm).axis != "batch":
         raise NORM_OVER_BATCH.refusal(norm, "bnmc.mean_field.CorrelationMap takes other norms")
-    points_by_batch: dict[int, FixedPoint] = {}
 
+    @cache
     def at(batch: int) -> FixedPoint:
-        if batch not in points_by_batch:
-            points_by_batch[batch] = fixed_point(Chain(1, batch, activation, norm=norm), _RTOL)
-        return points_by_batch[batch]
+        return fixed_point(Chain(1, batch, activation, norm=norm), _RTOL)
 
     points = tuple(at(size) for size in sizes)
     crossings = tuple(_crossing(at, a, b) for a, b in pairwise(points) if a.stable != b.stable)

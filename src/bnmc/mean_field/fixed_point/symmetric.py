@@ -256,9 +256,8 @@ def _require_spread(sigma: expectations.Resolved, batch: float, mu: float, b: fl
 def _mean_length(dimension: float) -> float:
     """Return √(2/m) Γ((m+1)/2)/Γ(m/2): E|z|/√m for a standard normal z in m dimensions."""
     if dimension < 300:
-        return (
-            math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2) / math.gamma(dimension / 2)
-        )
+        scaled = math.sqrt(2 / dimension) * math.gamma((dimension + 1) / 2)
+        return scaled / math.gamma(dimension / 2)
     # Stirling's series: the Gamma function would overflow.
     y = 2.0 / dimension
     terms = (1.0, -1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144)

@@ -128,9 +128,8 @@ def _fixed_point(
     if stretch == 0.0:
         cross, cross_rate = 0.0, nodes.mean(columns.first) ** 2 / spread
     else:
-        cross, cross_rate = cross_batch(
-            _columns(table, "mean", "first"), batch, stretch, spread, cross_order
-        )
+        means = _columns(table, "mean", "first")
+        cross, cross_rate = cross_batch(means, batch, stretch, spread, cross_order)
     return SymmetricFixedPoint(
         b=square,
         c=1.0 - spread / square,

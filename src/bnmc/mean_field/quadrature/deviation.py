@@ -54,6 +54,8 @@ _OVERFLOW = math.log(1e150)
 class InfiniteMomentError(ArithmeticError):
     """E σ(x)² is infinite."""
 
+    allowed = "a function with a fixed point"
+
 
 class Range(NamedTuple):
     """The range of integration and what it leaves out.

@@ -70,6 +70,8 @@ _MERGE = 1e-14
 class UnresolvedError(ArithmeticError):
     """The function is not finite, or needs too many panels: noise, or ever faster oscillations."""
 
+    allowed = "a function that quadrature resolves"
+
 
 def resolve(
     function: Function,
