@@ -241,7 +241,8 @@ class _PairMoments(NamedTuple):
             return np.array([[self.of_length, 0.0], [self.of_first * weight, self.of_pair]])
 
         weights = 2.0 * math.sqrt(batch - 1.0), math.sqrt(2.0 * (batch - 2.0))
-        return of_batch(batch, *map(triangular, weights), np.array([[self.of_pair]]))
+        trivial, standard = map(triangular, weights)
+        return of_batch(batch, trivial, standard, np.array([[self.of_pair]]))
 
 
 def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMoments:
