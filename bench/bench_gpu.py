@@ -52,7 +52,7 @@ class Shape:
     dtype: str = "float32"
     rate: float | None = None
     roofline: float | None = None
-    drawn: float | None = None
+    drawing: float | None = None
     same: float | None = None
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class Shape:
 
 
 SHAPES = (
-    Shape(1000, 10, 4096, rate=30e6, drawn=60.0, same=8.0),
-    Shape(1000, 64, 1024, roofline=0.5, drawn=10.0, same=3.0),
+    Shape(1000, 10, 4096, rate=30e6, drawing=60.0, same=8.0),
+    Shape(1000, 64, 1024, roofline=0.5, drawing=10.0, same=3.0),
     Shape(1_000_000, 10, 1, roofline=0.5, same=5.0),
-    Shape(4096, 16, 1, sampler="weights", roofline=0.5, drawn=3.0),
+    Shape(4096, 16, 1, sampler="weights", roofline=0.5, drawing=3.0),
     Shape(1000, 10, 4096, dtype="float64"),
     Shape(1000, 10, 64, sampler="weights"),
 )
@@ -105,19 +105,19 @@ def test_layers(turns, shape):
     """Layers without recording them, beside peers and peaks."""
     turns.group = f"{shape}"
     candidate = our_layers(shape, turns.of(100, 100, 1))
-    drawn, same = ([], []) if SIMULATED else gpu_peers(shape)
+    drawing, same = ([], []) if SIMULATED else gpu_peers(shape)
     rates = Rates(shape.dtype)
-    candidates = [candidate, *drawn, *same, *peak_candidates(rates, turns.of(2000, 2000, 2))]
+    candidates = [candidate, *drawing, *same, *peak_candidates(rates, turns.of(2000, 2000, 2))]
     timings = turns(candidates, rounds=turns.of(15, 5), seconds=0.02)
     mine = timings["bnmc"]
     bound = rates.layer(timings, width=shape.width, batch=shape.batch, sampler=shape.sampler)
     turns.hold("bnmc", "chain layers/s", 1.0 / mine.median, at_least=shape.rate)
-    for each in (candidate, *drawn, *same):
+    for each in (candidate, *drawing, *same):
         limit = shape.roofline if each is candidate else None
         share = timings[each.name].speed_over(bound)
         turns.hold(each.name, "of the roofline", share, at_least=limit)
     for column, others, limit in (
-        ("x drawing W", drawn, shape.drawn), ("x the same sampler", same, shape.same),
+        ("x drawing W", drawing, shape.drawn), ("x the same sampler", same, shape.same),
     ):  # fmt: skip
         if others:
             speed = min(mine.speed_over(timings[each.name]) for each in others)
@@ -246,7 +246,7 @@ def gpu_peers(shape):
     chains = max(1, min(shape.chains, (4 << 30) // (size * shape.width**2)))
     weights = {"PyTorch": peers.torch_weights, "JAX": peers.jax_weights, "CuPy": cupy_weights}
     given = {"PyTorch": peers.torch_conditional, "JAX": peers.jax_conditional}
-    drawn = [
+    drawing = [
         peer_candidate(name, name, factory, shape, chains) for name, factory in weights.items()
         if shape.width <= 10_000 and peers.on_gpu(name)
     ]  # fmt: skip
@@ -255,7 +255,7 @@ def gpu_peers(shape):
         for name, factory in given.items()
         if shape.sampler == "conditional" and peers.on_gpu(name)
     ]
-    return drawn, same
+    return drawing, same
 
 
 def peer_candidate(name, package, factory, shape, chains):

@@ -81,17 +81,17 @@ def count() -> tuple[dict[str, int], Counter[str], float, dict[str, Any]]:
     for layers in (1, 2):
         memory, place = _memory(exact.gram[0, 0], layers, exact.key)
         issued.append(run(program, memory, threads))
-        found = memory.outside[place // 4 :][: 2 * BATCH * BATCH].view(np.float64)
+        gram = memory.outside[place // 4 :][: 2 * BATCH * BATCH].view(np.float64)
         expected = exact.gram[0, layers]
-        differences.append(np.abs(found.reshape(BATCH, BATCH) - expected).max())
+        differences.append(np.abs(gram.reshape(BATCH, BATCH) - expected).max())
     lines = Path(source).read_text().splitlines()
     parts: Counter[str] = Counter()
     names: Counter[str] = Counter()
-    for one, number in zip(program.instructions, issued[1] - issued[0], strict=True):
-        line = lines[int(one.source.rpartition(":")[2]) - 1]
+    for instruction, number in zip(program.instructions, issued[1] - issued[0], strict=True):
+        line = lines[int(instruction.source.rpartition(":")[2]) - 1]
         called = re.search(r"(\w+)\(", line.replace("range(", ""))
         parts[called.group(1) if called else "layers"] += int(number)
-        names[".".join([one.name, *one.flags])] += int(number)
+        names[".".join([instruction.name, *instruction.flags])] += int(number)
     return dict(parts.most_common()), names, max(differences), resources
 
 
@@ -143,9 +143,9 @@ def _listed() -> tuple[str, dict[str, Any], int, str]:
         command += [str(registers), str(ptx), "-o", str(cubin)]
         ptx.write_text(text)
         done = subprocess.run(command, capture_output=True, text=True)
-        if known := re.search(r"current version is '([\d.]+)'", done.stderr):
+        if version := re.search(r"current version is '([\d.]+)'", done.stderr):
             # PTX may be of a later version than the assembler's, and needs nothing of it.
-            ptx.write_text(re.sub(r"\.version [\d.]+", f".version {known.group(1)}", text))
+            ptx.write_text(re.sub(r"\.version [\d.]+", f".version {version.group(1)}", text))
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stderr)

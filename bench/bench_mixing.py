@@ -90,7 +90,7 @@ def test_certificate(turns, job):
         timings = turns(candidates, rounds=turns.of(3, 1), seconds=0.1)
     pairs = timings["pairs"]
     layer = rates.layer(
-        timings, width=job.width, batch=job.batch, sampler="conditional", drawn=True
+        timings, width=job.width, batch=job.batch, sampler="conditional", sampled=True
     )
     # Both chains have the same normals, once they move together.
     flops = layer_flops(job.width, job.batch, "conditional")

@@ -68,11 +68,11 @@ def _factor(times, law, work, gram):
 def _roots(times, values, out):
     """Write 1 / sqrt of `BLOCK` values."""
     strip = vectors.STRIP_BYTES // values.itemsize
-    one = vectors.fill_like(vectors.zero_strip(values), values.dtype.type(1.0))
+    unit = vectors.fill_like(vectors.zero_strip(values), values.dtype.type(1.0))
     for _ in range(times):
         for row in range(0, BLOCK, strip):
             root = vectors.square_root(vectors.load_strip(values, row))
-            vectors.store(out, row, one / root)
+            vectors.store(out, row, unit / root)
 
 
 @numba.njit

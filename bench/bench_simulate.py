@@ -128,7 +128,7 @@ def test_layers(turns, shape, verified):
     for each in ALL_OURS:
         layer = {"width": width, "batch": batch, "sampler": each.sampler}
         rivals["of the roofline"] = Rates(each.dtype).layer(timings, **layer)
-        rivals["the same, drawn normals"] = Rates(each.dtype).layer(timings, **layer, drawn=True)
+        rivals["the same, drawn normals"] = Rates(each.dtype).layer(timings, **layer, sampled=True)
         mine = timings[each.name]
         speeds[each.name] = {name: mine.speed_over(rival) for name, rival in rivals.items()}
         turns.add(each.name, speeds[each.name])

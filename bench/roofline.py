@@ -54,14 +54,14 @@ class Rates:
         ]
 
     def layer(
-        self, timings: Timings, *, width: int, batch: int, sampler: str, drawn: bool = False
+        self, timings: Timings, *, width: int, batch: int, sampler: str, sampled: bool = False
     ) -> Timing:
         """The roofline of a layer in seconds, round by round.
 
-        With `drawn`, only normals count that the conditional sampler draws under centred
+        With `sampled`, only normals count that the conditional sampler draws under centred
         normalization: width (batch - 1).
         """
-        fewer = width if drawn and sampler == "conditional" else 0
+        fewer = width if sampled and sampler == "conditional" else 0
         pairs = zip(timings[self.normals].seconds, timings[self.flops].seconds, strict=True)
         return Timing(
             tuple(layer_seconds(width, batch, sampler, *pair) - fewer * pair[0] for pair in pairs)

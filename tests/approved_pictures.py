@@ -24,26 +24,26 @@ FOLDER = Path(__file__).parent / "reference" / "pictures"
 TOLERANCE = 1e-3
 
 
-def require_approved(found, figure, name=None):
+def require_approved(experiment, figure, name=None):
     """Require that an experiment, with its picture, is what was approved under a name."""
-    path = FOLDER / f"{name or found.name}.json"
-    now = describe(found, figure)
+    path = FOLDER / f"{name or experiment.name}.json"
+    now = describe(experiment, figure)
     if os.environ.get("BNMC_APPROVE") == "1":
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(now, indent=1, ensure_ascii=False) + "\n")
-    different = list(_differences(json.loads(path.read_text()), now, found.name))
+    different = list(_differences(json.loads(path.read_text()), now, experiment.name))
     assert not different, "\n".join(
         [*different[:20], "If the new picture is right: BNMC_APPROVE=1 pytest tests/experiments"]
     )
 
 
-def describe(found, figure):
+def describe(experiment, figure):
     """Return an experiment and its picture as strings, numbers, lists and dicts."""
     return {
-        "title": found.title,
-        "columns": list(found.table.columns),
-        "rows": [[_words(cell) for cell in row] for row in found.table.rows],
-        "findings": [_words(sentence) for sentence in found.findings],
+        "title": experiment.title,
+        "columns": list(experiment.table.columns),
+        "rows": [[_words(cell) for cell in row] for row in experiment.table.rows],
+        "findings": [_words(sentence) for sentence in experiment.findings],
         "size": [float(length) for length in figure.get_size_inches()],
         "heading": figure.get_suptitle(),
         "legends": [_legend(legend) for legend in figure.legends],
@@ -122,8 +122,8 @@ def _area(area):
         "kind": type(area).__name__,
         "count": len(vertices),
         "style": [
-            [_colour(one) for one in area.get_facecolor()[:1]],
-            [_colour(one) for one in area.get_edgecolor()[:1]],
+            [_colour(colour) for colour in area.get_facecolor()[:1]],
+            [_colour(colour) for colour in area.get_edgecolor()[:1]],
             [float(width) for width in area.get_linewidths()[:1]],
             area.get_alpha() if np.ndim(area.get_alpha()) == 0 else "many",
         ],
@@ -165,8 +165,8 @@ def _number(value):
 
 def _differences(approved, now, where):
     """Yield what differs, in sentences."""
-    is_number = [isinstance(one, int | float) and not isinstance(one, bool)
-                 for one in (approved, now)]  # fmt: skip
+    is_number = [isinstance(value, int | float) and not isinstance(value, bool)
+                 for value in (approved, now)]  # fmt: skip
     if all(is_number):
         if abs(approved - now) > TOLERANCE * max(abs(approved), abs(now)) + 1e-12:
             yield f"{where}: {now}, approved {approved}"
@@ -176,7 +176,7 @@ def _differences(approved, now, where):
     elif isinstance(approved, list) and isinstance(now, list | tuple):
         if len(approved) != len(now):
             yield f"{where}: {len(now)} entries, approved {len(approved)}"
-        for index, (one, other) in enumerate(zip(approved, now, strict=False)):
-            yield from _differences(one, other, f"{where} {index}")
+        for index, (first, second) in enumerate(zip(approved, now, strict=False)):
+            yield from _differences(first, second, f"{where} {index}")
     elif approved != now:
         yield f"{where}: {now!r}, approved {approved!r}"

@@ -52,12 +52,12 @@ def top_names(root):
 
 def modules(root):
     """Return the file of each module, by its full name."""
-    found = {}
+    paths = {}
     for path in files(root):
         parts = path.with_suffix("").parts
         parts = parts[:-1] if parts[-1] == "__init__" else parts
-        found[".".join((root.name, *parts))] = path
-    return found
+        paths[".".join((root.name, *parts))] = path
+    return paths
 
 
 @cache
@@ -75,16 +75,16 @@ def imports(root):
     on the way to it, so these are targets as well, except those of packages that the importing file
     is in.
     """
-    known = modules(root)
-    found = []
+    paths = modules(root)
+    edges = []
     for path in files(root):
         package = (root.name, *path.parts[:-1])
         for node, typing in _statements(parse(root, path)):
-            for name in _imported_names(node, package, known):
-                for target in _files_run(name, package, known):
+            for name in _imported_names(node, package, paths):
+                for target in _files_run(name, package, paths):
                     if target != path:
-                        found.append(Import(path, node.lineno, target, typing))
-    return sorted(set(found))
+                        edges.append(Import(path, node.lineno, target, typing))
+    return sorted(set(edges))
 
 
 def _statements(tree):
@@ -106,7 +106,7 @@ def _last_name(node):
     return getattr(node, "attr", None) or getattr(node, "id", None)
 
 
-def _imported_names(node, package, known):
+def _imported_names(node, package, paths):
     """Return the full names that a node imports: of modules, or of what modules define."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -121,14 +121,14 @@ def _imported_names(node, package, known):
     return []
 
 
-def _files_run(name, package, known):
+def _files_run(name, package, paths):
     """Return the files that an import of a full name runs, the module's own file last."""
     parts = name.split(".")
-    while parts and ".".join(parts) not in known:
+    while parts and ".".join(parts) not in paths:
         parts.pop()
     ways = [tuple(parts[:length]) for length in range(1, len(parts) + 1)]
     entered = [way for way in ways[:-1] if package[: len(way)] != way]
-    return [known[".".join(way)] for way in (*entered, *ways[-1:])]
+    return [paths[".".join(way)] for way in (*entered, *ways[-1:])]
 
 
 # --- levels
@@ -160,13 +160,13 @@ def upward(root, levels, typing=False):
     With `typing` these are the imports under `if TYPE_CHECKING`, otherwise all others.
     """
     breaches = []
-    for one in imports(root):
-        source, target = top(one.file), top(one.target)
-        if one.typing is not typing or source == target or source in FACE or target in FACE:
+    for edge in imports(root):
+        source, target = top(edge.file), top(edge.target)
+        if edge.typing is not typing or source == target or source in FACE or target in FACE:
             continue
         if not levels.get(source, 0) > levels.get(target, 0):
             breaches.append(
-                f"{one}: {source} is on level {levels.get(source)}, "
+                f"{edge}: {source} is on level {levels.get(source)}, "
                 f"{target} on level {levels.get(target)}"
             )
     return breaches
@@ -175,7 +175,9 @@ def upward(root, levels, typing=False):
 def face_imports(root):
     """List the imports of the package itself instead of the module that defines a name."""
     return [
-        str(one) for one in imports(root) if one.target.parent == Path() and top(one.target) in FACE
+        str(edge)
+        for edge in imports(root)
+        if edge.target.parent == Path() and top(edge.target) in FACE
     ]
 
 
@@ -186,9 +188,9 @@ def circles(root, allowed=()):
     count.
     """
     arrows = {}
-    for one in imports(root):
-        if not (one.typing and (str(one.file), str(one.target)) in allowed):
-            arrows.setdefault(one.file, set()).add(one.target)
+    for edge in imports(root):
+        if not (edge.typing and (str(edge.file), str(edge.target)) in allowed):
+            arrows.setdefault(edge.file, set()).add(edge.target)
     reached = {path: _reached(arrows, path) for path in arrows}
     components = {
         frozenset(other for other in ends if path in reached.get(other, ()))
@@ -222,7 +224,7 @@ def underscores(root, allowed):
     return [
         f"{root.name}/{'/'.join(parts)} begins with an underscore"
         for parts in sorted(filter(None, names))
-        if re.match("_[^_]", parts[-1]) and parts not in {(one,) for one in allowed}
+        if re.match("_[^_]", parts[-1]) and parts not in {(name,) for name in allowed}
     ]
 
 
@@ -240,7 +242,7 @@ def listed_outside(root, public):
 
 def private_imports(root):
     """List the imports of another file's name, or of an attribute of it, with an underscore."""
-    known = modules(root)
+    paths = modules(root)
     breaches = []
     for path in files(root):
         package = (root.name, *path.parts[:-1])
@@ -248,9 +250,9 @@ def private_imports(root):
         inside = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
-                names = _imported_names(node, package, known)
+                names = _imported_names(node, package, paths)
                 for alias, name in zip(node.names, names, strict=True):
-                    if name in known:
+                    if name in paths:
                         inside.add(alias.asname or alias.name)
                     elif name.partition(".")[0] == root.name and _is_private(alias.name):
                         breaches.append(f"{path}:{node.lineno} imports {name}")
@@ -343,13 +345,13 @@ def namesakes(root):
     A package may export a module itself.  An exported name is something else if the `__init__`
     defines it, imports it from a module, or has it as a key of a dictionary of lazy imports.
     """
-    known = modules(root)
+    paths = modules(root)
     breaches = []
-    for package, path in known.items():
+    for package, path in paths.items():
         if path.name == "__init__.py":
             tree = parse(root, path)
-            for name in sorted(_exported(tree) & _defined(tree, package, known)):
-                if module := known.get(f"{package}.{name}"):
+            for name in sorted(_exported(tree) & _defined(tree, package, paths)):
+                if module := paths.get(f"{package}.{name}"):
                     breaches.append(f"{module} has the name of {name!r}, which {path} exports")
     return breaches
 
@@ -366,7 +368,7 @@ def _exported(tree):
     return names
 
 
-def _defined(tree, package, known):
+def _defined(tree, package, paths):
     """Return the names that an `__init__` gives to anything but its own modules."""
     names = set()
     for node in ast.walk(tree):
@@ -377,11 +379,11 @@ def _defined(tree, package, known):
         elif isinstance(node, ast.Dict):
             names |= _texts(node.keys)
         elif isinstance(node, ast.ImportFrom):
-            full = _imported_names(node, tuple(package.split(".")), known)
+            full = _imported_names(node, tuple(package.split(".")), paths)
             names |= {
                 alias.asname or alias.name
-                for alias, one in zip(node.names, full, strict=True)
-                if one not in known
+                for alias, target in zip(node.names, full, strict=True)
+                if target not in paths
             }
     return names
 
@@ -406,9 +408,9 @@ def undocumented(root):
             breaches.append(f"{path} has a docstring of fewer than two sentences")
         comments = re.findall("^# ?(.*)", (root / path).read_text(encoding="utf-8"), re.MULTILINE)
         text += "\n\n" + "\n".join(comments)
-        siblings = {one.stem for one in (root / path).parent.iterdir()} - {"__init__"}
+        siblings = {file.stem for file in (root / path).parent.iterdir()} - {"__init__"}
         named = set(re.findall(r"`+([\w./]+?)(?:\.py)?`+|\b([\w/]+)\.py\b", text))
-        stems = {re.split("[./]", one)[0] for pair in named for one in pair if one}
+        stems = {re.split("[./]", file)[0] for pair in named for file in pair if file}
         first = re.search(r"\b(first|start|begin)", text, re.IGNORECASE)
         if not (first and stems & siblings):
             breaches.append(f"{path} names no file of its folder to read first")
@@ -437,7 +439,7 @@ def long_functions(root, most, exceptions=()):
                 used.add(name)
                 if name not in exceptions:
                     breaches.append(f"{name} has {len(counted)} lines of code, from {node.lineno}")
-    breaches += [f"{one} is no exception any more" for one in sorted(set(exceptions) - used)]
+    breaches += [f"{name} is no exception any more" for name in sorted(set(exceptions) - used)]
     return breaches
 
 
@@ -461,21 +463,25 @@ def untested(root, tests, others, cross_cutting):
     """
     packages = {top(path) for path in files(root) if len(path.parts) > 1}
     hidden = ("__pycache__", *others)
-    folders = {one.name for one in tests.iterdir() if one.is_dir() and one.name not in hidden}
+    folders = {file.name for file in tests.iterdir() if file.is_dir() and file.name not in hidden}
     breaches = [
         *(f"{tests.name}/{name} is missing" for name in sorted(packages - folders)),
         *(
             f"{tests.name}/{name} is no package of {root.name}"
             for name in sorted(folders - packages)
         ),
-        *(f"{one} is listed, but missing" for one in cross_cutting if not (tests / one).exists()),
+        *(
+            f"{file} is listed, but missing"
+            for file in cross_cutting
+            if not (tests / file).exists()
+        ),
     ]
     stems = {
         (path.parts[0] if len(path.parts) > 1 else "", part.removesuffix(".py"))
         for path in files(root)
         for part in path.parts[1:] or path.parts
     }
-    for path in sorted(one.relative_to(tests) for one in tests.rglob("test_*.py")):
+    for path in sorted(file.relative_to(tests) for file in tests.rglob("test_*.py")):
         folder = path.parts[0] if len(path.parts) > 1 else ""
         if folder in others or path.as_posix() in cross_cutting:
             continue

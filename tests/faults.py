@@ -88,7 +88,7 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
     tree = ast.parse(source)
     # `ast.get_source_segment` divides the source into lines for each node.
     text = source.encode().splitlines(keepends=True)
-    found = []
+    faults = []
     for node, changed, function, is_default in _changes(tree):
         becomes = "pass" if changed is None else f"({ast.unparse(changed)})"
         if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and changed is not None:
@@ -103,8 +103,8 @@ def faults_of(path: Path, root: Path) -> list[Fault]:
         seen = function if is_default else node
         assert seen is None or seen.end_lineno is not None
         lines = () if function is None else range(seen.lineno, seen.end_lineno + 1)
-        found.append(Fault(path, first, last, was, becomes, tuple(lines), is_default))
-    return found
+        faults.append(Fault(path, first, last, was, becomes, tuple(lines), is_default))
+    return faults
 
 
 def drawn(faults: Sequence[Fault], count: int, seed: int) -> list[Fault]:

@@ -829,7 +829,7 @@ def _command_line(rng, folder, shown):
     else:
         path = folder / "sound.npy"
         np.save(path, a_matrix(rng))
-    arguments = [str(path) if one == "{input}" else one for one in arguments]
+    arguments = [str(path) if word == "{input}" else word for word in arguments]
     # Replace a value, insert a word or remove one.
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         at = rng.randrange(len(arguments) or 1)

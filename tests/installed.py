@@ -46,9 +46,9 @@ def main() -> None:
         # Student's t with 19 degrees of freedom exceeds 9 with probability 3e-8.
         assert abs(squares.mean() - expected) < 9 * squares.std(ddof=1) / 20**0.5
 
-    own = bnmc.Chain(width=50, batch=3, activation=lambda x: x + abs(x))
-    twice = bnmc.simulate(own, 5, rng=1)
-    assert np.array_equal(twice.gram, bnmc.simulate(own, 5, rng=1, threads=1).gram)
+    custom = bnmc.Chain(width=50, batch=3, activation=lambda x: x + abs(x))
+    twice = bnmc.simulate(custom, 5, rng=1)
+    assert np.array_equal(twice.gram, bnmc.simulate(custom, 5, rng=1, threads=1).gram)
 
     bound = bnmc.mixing.tv_bound(bnmc.Chain(50, 4, "tanh"), 5, replicates=200, rng=0)
     assert np.all(np.diff(bound.bound) <= 0.0)

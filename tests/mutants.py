@@ -52,9 +52,9 @@ def users_of(path: Path) -> tuple[Path, ...]:
     todo = kernels = {path.relative_to("src/bnmc")}
     users: set[Path] = set()
     while todo:
-        found = {one.file for one in imports(package) if one.target in todo and not one.typing}
-        inside = {file for file in found if file.parts[0] == "_kernels"}
-        users |= {file for file in found - inside if file.name != "__init__.py"}
+        files = {edge.file for edge in imports(package) if edge.target in todo and not edge.typing}
+        inside = {file for file in files if file.parts[0] == "_kernels"}
+        users |= {file for file in files - inside if file.name != "__init__.py"}
         todo = inside - kernels
         kernels = kernels | todo
     return tuple(sorted(Path("src/bnmc", file) for file in users))
@@ -92,16 +92,16 @@ class Tests:
             names.update(name for file in users for of_line in file.values() for name in of_line)
         parts = Path(*fault.path.parts[2:])  # without src/bnmc
         test = f"test_{parts.name}::"
-        own = tuple(f"{Path('tests', folder, test)}" for folder in parts.parents)
-        names.update(name for name in self.seconds if name.startswith(own))
+        beginnings = tuple(f"{Path('tests', folder, test)}" for folder in parts.parents)
+        names.update(name for name in self.seconds if name.startswith(beginnings))
         if fault.is_default:
             names.update(name for name in self.seconds if name.startswith(DEFAULTS))
         chosen: list[str] = []
         total = 0.0
         for name in sorted(
             names,
-            key=lambda one: (
-                not one.startswith(own), one not in seen, self.seconds.get(one, 0.0), one
+            key=lambda name: (
+                not name.startswith(beginnings), name not in seen, self.seconds.get(name, 0.0), name
             ),
         ):  # fmt: skip
             total += self.seconds.get(name, 0.0)
@@ -128,8 +128,8 @@ class Recorder:
     def pytest_sessionfinish(self) -> None:
         """Write all times."""
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            found = {"seconds": self.seconds, "failed": sorted(self.failed)}
-            Path(self.path).write_text(json.dumps(found))
+            record = {"seconds": self.seconds, "failed": sorted(self.failed)}
+            Path(self.path).write_text(json.dumps(record))
 
 
 def pytest_configure(config: Any) -> None:
@@ -141,10 +141,10 @@ def pytest_configure(config: Any) -> None:
 
 def learn(where: Sequence[str], folder: Path) -> Tests:
     """Run tests without a fault and return what they execute; those that fail are left out."""
-    kept, data = folder / "seconds.json", folder / "coverage"
-    if not kept.exists():
+    record, data = folder / "seconds.json", folder / "coverage"
+    if not record.exists():
         environment = _environment(ROOT) | {
-            "BNMC_TEST_SECONDS": str(kept),
+            "BNMC_TEST_SECONDS": str(record),
             "COVERAGE_FILE": str(data),
         }
         command = ["-p", "mutants", "-n", "2", "--dist", "worksteal", "-q"]
@@ -154,26 +154,26 @@ def learn(where: Sequence[str], folder: Path) -> Tests:
             cwd=ROOT, env=environment, check=False,
         )  # fmt: skip
         # 1: some tests failed.
-        if done.returncode > 1 or not kept.exists():
-            kept.unlink(missing_ok=True)
+        if done.returncode > 1 or not record.exists():
+            record.unlink(missing_ok=True)
             raise SystemExit(f"without a fault, pytest ends with status {done.returncode}")
     from coverage import CoverageData
 
-    recorded = json.loads(kept.read_text())
+    recorded = json.loads(record.read_text())
     seconds, failed = recorded["seconds"], set(recorded["failed"])
     if failed:
         print("left out, since they fail without a fault:", *sorted(failed), sep="\n  ")
     of_file = defaultdict(set)
     for name in seconds:
         of_file[name.partition("::")[0]].add(name)
-    found = CoverageData(str(data))
-    found.read()
+    coverage = CoverageData(str(data))
+    coverage.read()
     of_line = {}
-    for path in found.measured_files():
-        contexts = found.contexts_by_lineno(path).items()
-        names = {line: _tests(own, of_file) - failed for line, own in contexts}
+    for path in coverage.measured_files():
+        contexts = coverage.contexts_by_lineno(path).items()
+        names = {line: _tests(names_of_line, of_file) - failed for line, names_of_line in contexts}
         of_line[str(Path(path).relative_to(ROOT))] = {
-            line: sorted(own) for line, own in names.items() if own
+            line: sorted(names_of_line) for line, names_of_line in names.items() if names_of_line
         }
     return Tests(of_line, seconds)
 
@@ -183,11 +183,11 @@ def _tests(contexts: Sequence[str], of_file: Mapping[str, Collection[str]]) -> s
 
     What runs while a fixture is made belongs to all tests of the file, which may share it.
     """
-    found = set()
+    tests = set()
     for context in filter(None, contexts):
         name, _, phase = context.rpartition("|")  # names may have bars
-        found.update(of_file[name.partition("::")[0]] if phase == "setup" else [name])
-    return found
+        tests.update(of_file[name.partition("::")[0]] if phase == "setup" else [name])
+    return tests
 
 
 def _environment(root: Path) -> dict[str, str]:
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     if given.files:
         folders = [ROOT / name for name in given.files]
-        paths = [p for one in folders for p in (sorted(one.rglob("*.py")) or [one])]
+        paths = [p for folder in folders for p in (sorted(folder.rglob("*.py")) or [folder])]
         files = [path.relative_to(ROOT) for path in paths]
     elif given.all:
         files = [path.relative_to(ROOT) for path in sorted((ROOT / "src/bnmc").rglob("*.py"))]
@@ -274,18 +274,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = [fault for path in files for fault in faults_of(path, ROOT)]
     if not every:
         raise SystemExit("no file of the package differs: use --all, --files or --since")
-    found = drawn(every, given.faults, given.seed)
-    print(f"{len(found)} of {len(every)} faults in {len(files)} files, seed {given.seed}")
+    faults = drawn(every, given.faults, given.seed)
+    print(f"{len(faults)} of {len(every)} faults in {len(files)} files, seed {given.seed}")
 
     with tempfile.TemporaryDirectory() as temporary:
         keep = given.keep or Path(temporary)
         keep.mkdir(exist_ok=True, parents=True)
         tests = learn(given.tests, keep.resolve())
-        known = _kept(given.json, given.seed)
+        verdicts = _kept(given.json, given.seed)
         copies = [_copy(Path(temporary), number) for number in range(given.jobs)]
 
         def verdict(fault: Fault) -> None:
-            before = known.get(str(fault), {"verdict": "survived", "tests": 0})
+            before = verdicts.get(str(fault), {"verdict": "survived", "tests": 0})
             chosen = tests.of(fault, given.seconds)[before["tests"] :]
             if before["verdict"] != "survived" or (before["tests"] and not chosen):
                 return
@@ -295,24 +295,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{what:9} {time.monotonic() - begin:5.0f} s {len(chosen):4} tests  {fault}",
                   flush=True)  # fmt: skip
             met = before["tests"] + len(chosen)
-            known[str(fault)] = {"verdict": what, "fault": str(fault), "tests": met}
+            verdicts[str(fault)] = {"verdict": what, "fault": str(fault), "tests": met}
             if given.json:
-                text = json.dumps({"seed": given.seed, "verdicts": list(known.values())}, indent=1)
+                text = json.dumps(
+                    {"seed": given.seed, "verdicts": list(verdicts.values())}, indent=1
+                )
                 given.json.write_text(text)
 
         with ThreadPoolExecutor(given.jobs) as pool:
-            list(pool.map(verdict, found))
-    counts = Counter(known[str(fault)]["verdict"] for fault in found)
+            list(pool.map(verdict, faults))
+    counts = Counter(verdicts[str(fault)]["verdict"] for fault in faults)
     killed = counts["killed"] + counts["slow"]
-    print(f"found {killed} of {len(found)}: {dict(counts)}")
+    print(f"found {killed} of {len(faults)}: {dict(counts)}")
 
 
 def _kept(path: Path | None, seed: int) -> dict[str, Any]:
     """Return the verdicts that a run with the same seed has left in a file, by fault."""
     if path is None or not path.exists():
         return {}
-    found = json.loads(path.read_text())
-    return {one["fault"]: one for one in found["verdicts"]} if found["seed"] == seed else {}
+    record = json.loads(path.read_text())
+    return (
+        {verdict["fault"]: verdict for verdict in record["verdicts"]}
+        if record["seed"] == seed
+        else {}
+    )
 
 
 if __name__ == "__main__":

@@ -204,8 +204,8 @@ def test_constant_rows_of_the_input(sampler, nothing_runs):
     assert place(error) == (None, None, 4)
     assert "row 4" in str(error)
     assert isinstance(error, ValueError)
-    own = np.stack([X, X, constant_row(2), constant_row(1)])
-    error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=own, sampler=sampler)
+    initial_of_each = np.stack([X, X, constant_row(2), constant_row(1)])
+    error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=initial_of_each, sampler=sampler)
     assert place(error) == (2, 0, 2)
     inputs = np.stack([X, constant_row(3)])
     error = fails(ZeroVarianceError, simulate, CHAIN, 1, initial=inputs, inputs=2, sampler=sampler)
@@ -262,11 +262,11 @@ def test_signs_that_cancel():
     """Rademacher weights of a narrow layer: the error names the chain, the layer and the row."""
     seen = set()
     for seed in range(40):
-        drawn = []
+        matrices = []
 
-        def signs(generator, shape, drawn=drawn):
-            drawn.append(generator.choice([-1.0, 1.0], shape))
-            return drawn[-1]
+        def signs(generator, shape, matrices=matrices):
+            matrices.append(generator.choice([-1.0, 1.0], shape))
+            return matrices[-1]
 
         chain = Chain(4, 2, "linear", weights=signs)
         run = {"initial": np.array([[1.0, -1.0]] * 4), "rng": seed, "threads": 1}
@@ -276,10 +276,10 @@ def test_signs_that_cancel():
         error = fails(ZeroVarianceError, simulate, chain, 3, **run)
         # All rows are ±(1, -1), so a row has no variance if its signs cancel.
         x = np.ones(4)
-        for weights in drawn[: error.layer - 1]:
+        for weights in matrices[: error.layer - 1]:
             assert (weights @ x != 0).all()
             x = np.sign(weights @ x)
-        zero = np.flatnonzero(drawn[error.layer - 1] @ x == 0)
+        zero = np.flatnonzero(matrices[error.layer - 1] @ x == 0)
         assert place(error) == (0, error.layer, zero[0])
         seen.add((error.layer, error.row))
     assert len(seen) > 3

@@ -152,14 +152,14 @@ def test_results_are_files_of_pytest_benchmark(bench):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "drawn", "normals"),
+    ("sampler", "sampled", "normals"),
     [("conditional", False, 10_000), ("conditional", True, 9000), ("weights", True, 10**6)],
 )
-def test_the_roofline_can_count_drawn_normals_alone(bench, sampler, drawn, normals):
+def test_the_roofline_can_count_drawn_normals_alone(bench, sampler, sampled, normals):
     """Of width d and batch n, a centred conditional layer draws d (n - 1) normals."""
     rates, timing = bench("roofline").Rates("float32"), bench("turns").Timing
     measured = {rates.normals: timing((1.0,)), rates.flops: timing((0.0,))}
-    layer = rates.layer(measured, width=1000, batch=10, sampler=sampler, drawn=drawn)
+    layer = rates.layer(measured, width=1000, batch=10, sampler=sampler, sampled=sampled)
     assert layer.seconds == (normals,)
 
 

@@ -55,9 +55,9 @@ def with_prompt(page):
 def test_examples_run(page):
     example = doctest.DocTestParser().get_doctest(text_of(page), {}, page.stem, str(page), 0)
     said = []
-    found = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
-    assert found.attempted > 0
-    assert found.failed == 0, "".join(said)
+    results = doctest.DocTestRunner(optionflags=OPTIONS).run(example, out=said.append)
+    assert results.attempted > 0
+    assert results.failed == 0, "".join(said)
 
 
 class Command(NamedTuple):
@@ -74,7 +74,7 @@ def commands(page):
     for number, line in enumerate(lines):
         if line.startswith("$ bnmc "):
             below = itertools.takewhile(
-                lambda one: one and not one.startswith(("$ ", "```")), lines[number + 1 :]
+                lambda line: line and not line.startswith(("$ ", "```")), lines[number + 1 :]
             )
             shown = "\n".join(below)
             after = lines[number + 1 + len(shown.splitlines()) :]
@@ -85,9 +85,9 @@ def commands(page):
 README = ROOT / "README.md"
 #: Commands of all pages.  Of equal commands this takes the one whose output a page shows.
 COMMANDS = {
-    one.words: one
-    for one in sorted({one for page in [*PAGES, README] for one in commands(page)})
-    if one.words != "demo"  # tests/cli/test_app.py runs it
+    command.words: command
+    for command in sorted({command for page in [*PAGES, README] for command in commands(page)})
+    if command.words != "demo"  # tests/cli/test_app.py runs it
 }
 #: Beginnings of commands that take seconds.
 LONG = ("certify --width 1000", "rates", "simulate --activation", "simulate --input")
@@ -105,9 +105,11 @@ def quick(name, **options):
     "command",
     [
         pytest.param(
-            one, id=one.words, marks=[pytest.mark.slow] if one.words.startswith(LONG) else []
+            command,
+            id=command.words,
+            marks=[pytest.mark.slow] if command.words.startswith(LONG) else [],
         )
-        for one in COMMANDS.values()
+        for command in COMMANDS.values()
     ],
 )
 def test_commands_run(command, tmp_path, monkeypatch, capsys):
@@ -131,12 +133,18 @@ def test_commands_run(command, tmp_path, monkeypatch, capsys):
 
 def test_commands_with_their_output_are_found():
     """Without this test, a page whose commands are not found would pass."""
-    found = {one.words.split()[0]: one for one in commands(DOCS / "commands.rst") if one.shown}
-    assert found["fixed-point"].status == 2
-    assert found["certify"].status == 3
-    assert found["stability"].shown.endswith("...")
-    assert "figure" in found
-    assert {one.words for one in commands(README)} == {"fixed-point --activation relu --batch 64"}
+    examples = {
+        command.words.split()[0]: command
+        for command in commands(DOCS / "commands.rst")
+        if command.shown
+    }
+    assert examples["fixed-point"].status == 2
+    assert examples["certify"].status == 3
+    assert examples["stability"].shown.endswith("...")
+    assert "figure" in examples
+    assert {command.words for command in commands(README)} == {
+        "fixed-point --activation relu --batch 64"
+    }
 
 
 def test_every_block_of_code_is_run():
@@ -148,12 +156,12 @@ def test_every_block_of_code_is_run():
         ("practitioners", "python"),  # test_pages.py
         ("results", "bibtex"),  # test_pages.py
     }  # fmt: skip
-    found = {
+    blocks = {
         (page.stem, language)
         for page in PAGES
         for language in re.findall(r"\.\. code-block:: (\w+)", text_of(page))
     }
-    assert found == others
+    assert blocks == others
     included = {
         name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
     }
@@ -289,11 +297,11 @@ def public():
     names, todo = set(), ["bnmc", "bnmc.kernels.c", "bnmc.kernels.cuda"]
     while todo:
         module = importlib.import_module(todo.pop())
-        for one in module.__all__:
-            value = getattr(module, one)
-            if one.startswith("__"):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if name.startswith("__"):
                 continue
-            full = f"{module.__name__}.{one}"
+            full = f"{module.__name__}.{name}"
             names.add(full)
             if inspect.ismodule(value) and full != "bnmc.mean_field.MeanField":
                 todo.append(full)
@@ -373,7 +381,7 @@ def resolve(name):
             importlib.import_module(f"{value.__name__}.{part}")  # one that is imported by its name
         if not hasattr(value, part):
             # A field without default of a dataclass is in the annotations only.
-            annotated = {key for one in value.__mro__ for key in inspect.get_annotations(one)}
+            annotated = {key for kind in value.__mro__ for key in inspect.get_annotations(kind)}
             assert part in annotated, name
             return None
         value = getattr(value, part)
@@ -428,12 +436,12 @@ def test_experiments_document_what_they_take():
 
 def test_citation():
     yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
-    assert found["cff-version"] == "1.2.0"
-    assert found["version"] == bnmc.__version__
-    assert found["license"] == "BSD-3-Clause"
-    assert {"title", "message", "authors"} <= set(found)
-    assert len(found["references"]) == 3
+    citation = yaml.safe_load(text_of(ROOT / "CITATION.cff"))
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == bnmc.__version__
+    assert citation["license"] == "BSD-3-Clause"
+    assert {"title", "message", "authors"} <= set(citation)
+    assert len(citation["references"]) == 3
 
 
 def test_pictures_are_small():

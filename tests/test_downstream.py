@@ -101,9 +101,9 @@ def test_a_wheel_with_kernels(backend, monkeypatch, tmp_path):
     assert re.fullmatch(rf"bnmc-.*-{python}-{python}-(many)?linux.*_x86_64\.whl", name)
     with zipfile.ZipFile(tmp_path / name) as made:
         assert "bnmc/_kernels/compiled/x86-64-v3/one.nbc" in made.namelist()
-        (info,) = [one for one in made.namelist() if one.endswith("dist-info/WHEEL")]
+        (info,) = [name for name in made.namelist() if name.endswith("dist-info/WHEEL")]
         assert "Root-Is-Purelib: false" in made.read(info).decode()
-    assert any("numba" in one for one in backend.get_requires_for_build_wheel())
+    assert any("numba" in name for name in backend.get_requires_for_build_wheel())
     assert "BNMC_KERNELS" not in os.environ
 
 
@@ -132,7 +132,7 @@ def test_a_wheel_without_kernels(backend, monkeypatch, tmp_path, how):
         monkeypatch.setenv("BNMC_KERNELS", "none")
     name = backend.build_wheel(str(tmp_path), options)
     assert name.endswith("-py3-none-any.whl")
-    assert not [one for one in zipfile.ZipFile(tmp_path / name).namelist() if "compiled/" in one]
+    assert not [name for name in zipfile.ZipFile(tmp_path / name).namelist() if "compiled/" in name]
 
 
 def test_an_editable_installation_carries_no_kernels(backend, monkeypatch, tmp_path):
@@ -167,13 +167,13 @@ def test_the_distributions_can_be_uploaded(built):
 
 def newer_interpreters():
     """Return the interpreters that are newer than this one and have the packages needed."""
-    found = []
+    paths = []
     for minor in range(sys.version_info.minor + 1, 20):
         path = shutil.which(f"python3.{minor}")
         code = f"import {NEEDED}"
         if path and subprocess.run([path, "-c", code], capture_output=True).returncode == 0:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 # What is in the wheel, the plugin and the cache of kernels have tests of their own.
@@ -203,14 +203,14 @@ def environment(interpreter, folder):
     run(interpreter, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python" if os.name != "nt" else folder / "Scripts" / "python.exe"
     code = "import sysconfig; print(sysconfig.get_path({!r}))"
-    own = run(python, "-c", code.format("purelib"), cwd=folder).strip()
+    packages = run(python, "-c", code.format("purelib"), cwd=folder).strip()
     others = {
         run(interpreter, "-c", code.format(kind), cwd=folder).strip()
         for kind in ("purelib", "platlib")
     }
     # A path in a .pth file comes after the paths of the environment.  Python reads no .pth files in
     # that path, so an editable installation of bnmc is not found.
-    Path(own, "others.pth").write_text("\n".join(sorted(others)) + "\n")
+    Path(packages, "others.pth").write_text("\n".join(sorted(others)) + "\n")
     return python
 
 

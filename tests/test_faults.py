@@ -43,21 +43,21 @@ def package(tmp_path):
 
 def test_every_place_that_runs_has_its_faults_and_messages_have_none(package):
     root, path = package
-    found = faults_of(path, root)
-    assert {(one.first[0], one.was, one.becomes) for one in found} == EXPECTED
-    for one in found:
-        assert ast.dump(ast.parse(with_fault(SOURCE, one))) != ast.dump(ast.parse(SOURCE))
+    faults = faults_of(path, root)
+    assert {(fault.first[0], fault.was, fault.becomes) for fault in faults} == EXPECTED
+    for fault in faults:
+        assert ast.dump(ast.parse(with_fault(SOURCE, fault))) != ast.dump(ast.parse(SOURCE))
 
 
 def test_a_fault_replaces_its_own_bytes_beyond_ascii(package):
     root, path = package
-    (one,) = [f for f in faults_of(path, root) if f.becomes == "(min(x, 2.0) + é)"]
-    assert with_fault(SOURCE, one) == SOURCE.replace("min(x, 2.0) - é", "(min(x, 2.0) + é)")
+    (fault,) = [f for f in faults_of(path, root) if f.becomes == "(min(x, 2.0) + é)"]
+    assert with_fault(SOURCE, fault) == SOURCE.replace("min(x, 2.0) - é", "(min(x, 2.0) + é)")
 
 
 def test_lines_are_those_of_a_place_in_a_function_and_none_at_import(package):
     root, path = package
-    lines = {one.was: one.lines for one in faults_of(path, root)}
+    lines = {fault.was: fault.lines for fault in faults_of(path, root)}
     assert lines["3"] == ()
     assert lines["2.0"] == (11,)
 
@@ -65,8 +65,10 @@ def test_lines_are_those_of_a_place_in_a_function_and_none_at_import(package):
 def test_the_lines_of_a_default_are_those_of_its_function(tmp_path):
     file = tmp_path / "one.py"
     file.write_text("def f(x=3):\n    def g(y=4):\n        return 5\n    return 6\n")
-    found = {one.was: (one.lines, one.is_default) for one in faults_of(Path("one.py"), tmp_path)}
-    assert found == {
+    faults = {
+        fault.was: (fault.lines, fault.is_default) for fault in faults_of(Path("one.py"), tmp_path)
+    }
+    assert faults == {
         "3": ((1, 2, 3, 4), True), "4": ((2, 3), True), "5": ((3,), False), "6": ((4,), False),
     }  # fmt: skip
 
@@ -78,10 +80,10 @@ def test_a_draw_keeps_its_faults_when_lines_and_files_are_added(package):
     other = Path("src/bnmc/two.py")
     (root / other).write_text("def f(x, y):\n    return x - y\n")
     after = [*faults_of(other, root), *faults_of(path, root)]
-    old = [(one.was, one.becomes) for one in drawn(before, len(before), 1)]
-    new = [(one.was, one.becomes) for one in drawn(after, len(after), 1)]
+    old = [(fault.was, fault.becomes) for fault in drawn(before, len(before), 1)]
+    new = [(fault.was, fault.becomes) for fault in drawn(after, len(after), 1)]
     assert len(new) > len(old)
-    assert [one for one in new if one in old] == old
+    assert [fault for fault in new if fault in old] == old
 
 
 def test_draws_of_other_seeds_are_others_and_all_faults_are_drawn_alike(package):
@@ -91,7 +93,7 @@ def test_draws_of_other_seeds_are_others_and_all_faults_are_drawn_alike(package)
     faults = faults_of(path, root)
     firsts = Counter(drawn(faults, 1, seed)[0] for seed in range(4000))
     mean = 4000 / len(faults)
-    statistic = sum((firsts[one] - mean) ** 2 / mean for one in faults)
+    statistic = sum((firsts[fault] - mean) ** 2 / mean for fault in faults)
     assert statistic < chi2.isf(1e-6, len(faults) - 1)
     assert len(set(drawn(faults, len(faults), 3))) == len(faults)
 
@@ -112,8 +114,8 @@ def test_kernels_meet_their_flat_file_and_the_tests_of_their_users():
     assert tests.of(fault, 30.0) == list(seconds)
     seconds["tests/z.py::z"] = 2.0  # runs the line as plain Python
     seen = {str(users[0]): {3: ["tests/y.py::y"]}, str(fault.path): {93: ["tests/z.py::z"]}}
-    found = mutants.Tests(seen, seconds).of(fault, 30.0)
-    assert found == ["tests/_kernels/test_lanes.py::x", "tests/z.py::z", "tests/y.py::y"]
+    names = mutants.Tests(seen, seconds).of(fault, 30.0)
+    assert names == ["tests/_kernels/test_lanes.py::x", "tests/z.py::z", "tests/y.py::y"]
 
 
 def test_tests_of_the_file_run_first_then_the_fastest():
@@ -130,15 +132,15 @@ def test_the_file_of_the_same_name_belongs_to_a_fault():
     fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
     seconds = dict.fromkeys(("tests/a/test_one.py::x", "tests/a/test_one_more.py::y"), 1.0)
     for seen in ({}, {"src/bnmc/a/one.py": {7: ["tests/c.py::z"]}}):
-        found = mutants.Tests(seen, seconds).of(fault, 30.0)
-        assert found == ["tests/a/test_one.py::x", *(["tests/c.py::z"] if seen else [])]
+        names = mutants.Tests(seen, seconds).of(fault, 30.0)
+        assert names == ["tests/a/test_one.py::x", *(["tests/c.py::z"] if seen else [])]
 
 
 def test_the_tests_that_ran_a_line():
     """Contexts are names of tests and phases; a fixture may serve all tests of its file."""
     names = {"tests/a.py": {"tests/a.py::f[|x|^2]", "tests/a.py::g"}, "tests/b.py": {"tests/b.py"}}
-    found = mutants._tests(["", "tests/a.py::f[|x|^2]|run"], names)
-    assert found == {"tests/a.py::f[|x|^2]"}
+    names = mutants._tests(["", "tests/a.py::f[|x|^2]|run"], names)
+    assert names == {"tests/a.py::f[|x|^2]"}
     assert mutants._tests(["tests/a.py::f[|x|^2]|setup"], names) == names["tests/a.py"]
 
 

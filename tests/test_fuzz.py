@@ -58,8 +58,10 @@ def test_every_public_function_is_called():
             assert name in called | ELSEWHERE
     for name in MODULES:
         module = importlib.import_module(f"bnmc.{name}")
-        functions = [one for one in module.__all__ if inspect.isfunction(getattr(module, one))]
-        missing = {f"{name}.{one}" for one in functions} - called - ELSEWHERE
+        functions = [
+            function for function in module.__all__ if inspect.isfunction(getattr(module, function))
+        ]
+        missing = {f"{name}.{function}" for function in functions} - called - ELSEWHERE
         assert not missing
 
 

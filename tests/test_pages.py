@@ -46,9 +46,9 @@ def test_pictures_have_the_numbers_of_today(script, monkeypatch):
     from saving import saved
 
     shown = saved(script.with_suffix(".png"))
-    found = runpy.run_path(str(script))["numbers"]()
-    assert found.keys() == shown.keys()
-    for name, values in found.items():
+    numbers = runpy.run_path(str(script))["numbers"]()
+    assert numbers.keys() == shown.keys()
+    for name, values in numbers.items():
         # Numbers are saved to 7 digits; on other processors they agree up to rounding.
         np.testing.assert_allclose(shown[name], np.ravel(values), rtol=1e-5, atol=1e-9)
 
@@ -86,9 +86,9 @@ def test_kept_tables_are_those_of_today(name):
     """The same words, and the same numbers up to rounding, which differs between processors."""
     for importable in ("xarray", "matplotlib"):
         pytest.importorskip(importable)
-    shown, found = text_of(FIGURES / f"{name}.txt"), f"{experiments.run(name)}\n"
-    assert PRINTED.sub("", found).split() == PRINTED.sub("", shown).split()
-    for ours, theirs in zip(PRINTED.findall(found), PRINTED.findall(shown), strict=True):
+    shown, printed = text_of(FIGURES / f"{name}.txt"), f"{experiments.run(name)}\n"
+    assert PRINTED.sub("", printed).split() == PRINTED.sub("", shown).split()
+    for ours, theirs in zip(PRINTED.findall(printed), PRINTED.findall(shown), strict=True):
         difference = abs(number(ours) - number(theirs))
         assert difference <= 1.01 * max(last_digit(ours), last_digit(theirs)), (ours, theirs)
 
@@ -113,13 +113,13 @@ def test_table_of_the_readme():
     assert len(rows) == len(measured["activations"])
     for layer, rate, predicted, cosine, predicted_cosine in rows:
         name = names.get(layer, layer.lower())
-        known = measured["activations"][name]
+        reference = measured["activations"][name]
         star = bnmc.MeanField(bnmc.Chain(measured["width"], measured["batch"], name)).fixed_point()
         value, error = map(number, rate.split(" ± "))
-        assert value == pytest.approx(known["rate"], abs=5e-4)
-        assert error == pytest.approx(known["rate_error"], abs=5e-4)
-        assert number(cosine) == pytest.approx(known["cosine"], abs=5e-4)
-        assert known["cosine_error"] < 1e-3
+        assert value == pytest.approx(reference["rate"], abs=5e-4)
+        assert error == pytest.approx(reference["rate_error"], abs=5e-4)
+        assert number(cosine) == pytest.approx(reference["cosine"], abs=5e-4)
+        assert reference["cosine_error"] < 1e-3
         assert star.stable == (predicted != "no prediction: unstable")
         if star.stable:
             assert number(predicted) == pytest.approx(star.backward_rate, abs=5e-4)

@@ -162,8 +162,8 @@ MOVED = {"bnmc.mean_field.pairwise": "bnmc.mean_field.map.pairwise"}
 @pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_can_be_imported(name):
     module = importlib.import_module(name)
-    for one in PUBLIC[name].split():
-        exec(f"from {name} import {one}", {})
+    for member in PUBLIC[name].split():
+        exec(f"from {name} import {member}", {})
     unknown = set(getattr(module, "__all__", ())) - set(PUBLIC[name].split())
     assert not unknown, f"{name} lists {unknown}, which the table of this test lacks"
 
@@ -189,10 +189,10 @@ def test_listed_names_are_attributes_from_the_start():
 def test_all_public_modules_are_in_the_table():
     assert set(MODULES) <= set(PUBLIC)
     inside = {
-        f"{name}.{one}"
+        f"{name}.{member}"
         for name in MODULES
-        for one in importlib.import_module(name).__all__
-        if inspect.ismodule(value_of(importlib.import_module(name), one))
+        for member in importlib.import_module(name).__all__
+        if inspect.ismodule(value_of(importlib.import_module(name), member))
     }
     assert inside <= set(PUBLIC)
 
@@ -226,10 +226,10 @@ def test_names_are_there_once_in_order_and_documented(name):
     assert len(set(listed)) == len(listed)
     assert listed == sorted(listed, key=lambda entry: (order_of(entry), entry))
     assert module.__doc__
-    for one in names_of(module):
-        value = value_of(module, one)
+    for member in names_of(module):
+        value = value_of(module, member)
         if inspect.isclass(value) or callable(value) or inspect.ismodule(value):
-            assert inspect.getdoc(value), f"{name}.{one}"
+            assert inspect.getdoc(value), f"{name}.{member}"
 
 
 def order_of(name):
@@ -243,14 +243,14 @@ def order_of(name):
 def test_functions_say_what_they_take_and_return(name):
     """numpydoc's sections, and an example, for what is called."""
     module = importlib.import_module(name)
-    for one in names_of(module):
-        value = value_of(module, one)
+    for member in names_of(module):
+        value = value_of(module, member)
         if not inspect.isfunction(inspect.unwrap(value)) or inspect.isclass(value):
             continue
         text = inspect.getdoc(value)
         parameters = inspect.signature(inspect.unwrap(value)).parameters
-        assert ">>> " in text, f"{name}.{one} has no example"
-        assert not parameters or "Parameters\n" in text, f"{name}.{one}"
+        assert ">>> " in text, f"{name}.{member} has no example"
+        assert not parameters or "Parameters\n" in text, f"{name}.{member}"
 
 
 def documented_defaults(text):
@@ -270,21 +270,21 @@ def documented_defaults(text):
 
 def callables_of(module):
     """Yield the functions and classes that a module exports, and the methods of the classes."""
-    for one in names_of(module):
-        value = value_of(module, one)
+    for member in names_of(module):
+        value = value_of(module, member)
         if inspect.isclass(value):
             names = [name for name in vars(value) if name[0] != "_" or name == "__call__"]
             methods = {name: getattr(value, name) for name in names}
             methods = {name: f for name, f in methods.items() if callable(f)}
-            yield from ((f"{one}.{name}", f) for name, f in methods.items())
+            yield from ((f"{member}.{name}", f) for name, f in methods.items())
         if callable(value):
-            yield one, value
+            yield member, value
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings_tell_the_defaults(name):
     """All but None, which stands for what the text says, and a long tuple of `testing.batches`."""
-    for one, function in callables_of(importlib.import_module(name)):
+    for member, function in callables_of(importlib.import_module(name)):
         try:
             parameters = inspect.signature(function).parameters
         except ValueError:  # functions compiled for C
@@ -292,10 +292,10 @@ def test_docstrings_tell_the_defaults(name):
         for parameter, told in documented_defaults(inspect.getdoc(function) or ""):
             default = getattr(parameters.get(parameter), "default", None)
             if default not in (None, inspect.Parameter.empty) and parameter != "kinds":
-                assert told is not None, f"{name}.{one}: {parameter} without its default"
+                assert told is not None, f"{name}.{member}: {parameter} without its default"
                 value = math.inf if told == "inf" else ast.literal_eval(told)
                 # A single name or type may stand for a tuple of one.
-                assert value in (default, *np.atleast_1d(default)), f"{name}.{one}: {parameter}"
+                assert value in (default, *np.atleast_1d(default)), f"{name}.{member}: {parameter}"
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -305,14 +305,14 @@ def test_classes_have_an_example_that_starts_with_its_imports(name):
     `tests/conftest.py` runs the examples with nothing imported.
     """
     module = importlib.import_module(name)
-    for one in names_of(module):
-        value = value_of(module, one)
+    for member in names_of(module):
+        value = value_of(module, member)
         if not inspect.isclass(value):
             continue
         lines = [line.strip() for line in (value.__doc__ or "").splitlines()]
         shown = [line.removeprefix(">>> ") for line in lines if line.startswith(">>> ")]
-        assert shown, f"{name}.{one} has no example"
-        assert shown[0].startswith(("import ", "from ")), f"{name}.{one}: {shown[0]}"
+        assert shown, f"{name}.{member} has no example"
+        assert shown[0].startswith(("import ", "from ")), f"{name}.{member}: {shown[0]}"
 
 
 #: Packages and modules at the top that `bnmc.__all__` does not list: the modules of names that it
@@ -322,9 +322,13 @@ ENTRY_POINTS = {"cli", "pytest_plugin"}
 
 
 def test_every_package_is_public_or_stands_behind_public_names():
-    found = {one.name for one in pkgutil.iter_modules([str(ROOT)]) if not one.name.startswith("_")}
+    names = {
+        member.name
+        for member in pkgutil.iter_modules([str(ROOT)])
+        if not member.name.startswith("_")
+    }
     listed = {name for name in bnmc.__all__ if inspect.ismodule(getattr(bnmc, name))}
-    assert found == listed | BEHIND | ENTRY_POINTS
+    assert names == listed | BEHIND | ENTRY_POINTS
     assert set(dir(bnmc)) >= set(bnmc.__all__)
 
 
@@ -348,9 +352,9 @@ def test_what_type_checkers_see_is_the_same():
     names = {
         alias.asname or alias.name
         for node in blocks
-        for one in ast.walk(node)
-        if isinstance(one, ast.ImportFrom)
-        for alias in one.names
+        for member in ast.walk(node)
+        if isinstance(member, ast.ImportFrom)
+        for alias in member.names
     }
     assert names == set(bnmc.__all__) - {"__version__"}
     assert (ROOT / "py.typed").is_file()

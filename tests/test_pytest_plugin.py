@@ -25,7 +25,7 @@ def test_draw(bnmc_rng, number):
 
 
 @pytest.fixture
-def drawn(pytester):
+def numbers(pytester):
     pytester.makepyfile(DRAWS)
 
     def draw(*options):
@@ -38,15 +38,15 @@ def drawn(pytester):
     return draw
 
 
-def test_a_seed_gives_the_same_numbers(drawn):
-    plain = drawn()
+def test_a_seed_gives_the_same_numbers(numbers):
+    plain = numbers()
     assert len({line.split()[1] for line in plain}) == 2  # tests have numbers of their own
-    assert drawn("--bnmc-seed=0") == plain
-    assert drawn("-k", "draw") == plain
-    other = drawn("--bnmc-seed=7")
-    assert other == drawn("--bnmc-seed", "7")
+    assert numbers("--bnmc-seed=0") == plain
+    assert numbers("-k", "draw") == plain
+    other = numbers("--bnmc-seed=7")
+    assert other == numbers("--bnmc-seed", "7")
     assert not set(other) & set(plain)
-    assert drawn("--bnmc-seed=random") != drawn("--bnmc-seed=random")
+    assert numbers("--bnmc-seed=random") != numbers("--bnmc-seed=random")
 
 
 def test_a_failure_says_how_to_see_it_again(pytester):
@@ -98,9 +98,9 @@ def test_the_ratio_to_the_roofline_is_shown(pytester, options):
     result = pytester.runpytest_inprocess(*PLUGIN, *options)
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines([r".*test_speed: \d+\.\d\d of the roofline, .* s a layer"])
-    found = pytester.path / "found.json"
+    file = pytester.path / "found.json"
     if "--benchmark-json=found.json" in options:
-        assert '"roofline": ' in found.read_text()
+        assert '"roofline": ' in file.read_text()
 
 
 def test_pytest_starts_without_numba():

@@ -13,6 +13,7 @@ import sys
 from functools import partial
 from unittest import mock
 
+import fuzzing
 import numpy as np
 import pytest
 from test_public_api import MODULES, callables_of
@@ -23,12 +24,9 @@ from bnmc._support import arguments
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 
-G, X = np.eye(4), np.eye(8, 4)
 CHAIN = Chain(8, 4)
-BARE = {"value": 1.0, "stderr": 0.1, "ci": (0.5, 1.5), "n": 3, "method": "m"}
+SIZES = {"width": 8, "reference_width": 4}
 RATE = {"value": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 3, "method": "m"}
-TV = {"chain": CHAIN, "depth": 3}
-FIT = {"kernel": np.eye(2), "y": np.ones(2), "times": [1.0]}
 
 #: Results with the few numbers that the checks need.
 RUN = mock.Mock(dims={}, observables={"orthogonality_gap": None}, moments={})
@@ -44,67 +42,28 @@ OWNERS = {
     "TVBound": mock.Mock(),
 }
 
-#: Arguments beside the one that is tried, of functions that need any.
+#: Arguments beside the one that is tried, where `fuzzing.py` has none or others.
 GIVEN = {
-    "Chain": {"width": 8, "batch": 4, "norm": "none"},
+    "Chain": {"norm": "none"},
+    "CorrelationMap": {"activation": "tanh"},
     "CorrelationMap.__call__": {"correlation": 0.5},
+    "CorrelationMap.trajectory": {"depth": 1, "correlation": 0.5},
     "Dual.__call__": {"p": 1.0, "q": 1.0, "c": 0.5},
-    "Scaling.factors": {"width": 8, "reference_width": 4},
-    "Scaling.hidden_rate": {"width": 8, "reference_width": 4},
-    "Estimate": BARE,
-    "Estimate.from_samples": {"samples": [1.0, 2.0, 4.0]},
     "Estimate.compatible": {"other": 1.0},
-    "MeanField.step": {"G": G},
-    "MeanField.trajectory": {"G0": G, "depth": 1, "fluctuations": True},
-    "backpropagate": {"chain": CHAIN, "depth": 2},
-    "simulate": {"chain": CHAIN, "depth": 2},
-    "probing_variance": {"kernel": G},
-    "tangent_kernel": {"chain": CHAIN, "depth": 1},
-    "soft_rank": {"G": G, "tau": 0.5, "width": 8},
-    "convergence": {"x": X, "depth": 1},
-    "descent": FIT,
-    "nngp": {"x": X, "depth": 1, "method": "monte-carlo"},
-    "posterior": {"tangent": np.eye(2), "prior": np.eye(2), "y": np.ones(2), "times": [1.0]},
+    "PathFluctuations.band": {"width": 10},
+    "PathFluctuations.covariance": {"layer": 1},
+    "RateEstimate": RATE,
+    "Scaling.factors": SIZES,
+    "Scaling.hidden_rate": SIZES,
+    "gradient_norms": {"run": RUN},
+    "law": {"chain": CHAIN},
+    "predicted_band": {"fluctuations": PATH, "width": 10},
+    "roofline": {"run": dict, "width": 5, "batch": 4},
     "train_networks": {
         "scaling": "ntk", "x": np.eye(2), "y": [1.0, 0.0], "steps": [0, 1], "width": 4,
     },
-    "check": {"chain": CHAIN},
-    "expectation": {"chain": CHAIN, "f": "rank_bound"},
-    "sample": {"chain": CHAIN, "size": 4},
-    "law": {"chain": CHAIN},
-    "workspace": {"chain": CHAIN},
-    "CorrelationMap": {"activation": "tanh"},
-    "CorrelationMap.trajectory": {"depth": 1, "correlation": 0.5},
-    "PathFluctuations.covariance": {"layer": 1},
-    "PathFluctuations.band": {"width": 10},
-    "block_symmetric": {"activation": "tanh", "batch": 4},
-    "isometry_rate": {"activation": "tanh"},
-    "limit": {"activation": "tanh"},
-    "partial_collapse": {"activation": "tanh", "batch": 4, "distinct": 1},
-    "residual_growth": {"activation": "tanh"},
-    "RateEstimate": RATE,
-    "autocorrelation": {"run": np.zeros((8, 40)), "observable": None},
-    "compare": {"chain": CHAIN},
-    "contraction": {"chain": CHAIN},
-    "relaxation": {"run": None},
-    "spectral": {"run": None, "lags": (1, 2)},
-    "tv_bound": TV,
-    "two_inputs": {"chain": CHAIN, "x": X, "y": X + 1.0},
-    "gradient_norms": {"run": RUN},
-    "predicted_band": {"fluctuations": PATH, "width": 10},
     "trajectory": {"runs": RUN, "observable": "orthogonality_gap"},
-    "MarchenkoPastur": {"ratio": 0.5},
-    "WishartMoments": {"S": G},
-    "linear_covariance": {"G0": G, "width": 5, "depth": 2},
-    "lyapunov_residual": {"gamma": 0.5},
-    "lyapunov_residual_estimate": {"width": 5, "gamma": 0.5, "k": 1},
-    "total_variation": {"S1": G, "S2": 2.0 * G},
-    "vanilla_deviation": {"width": 5, "batch": 3, "depth": 2},
-    "averages": {"chain": CHAIN},
-    "constant": {"chain": CHAIN},
-    "assert_same_law": {"step": len, "chain": CHAIN},
-    "batches": {"width": 5},
-    "roofline": {"run": dict, "width": 5, "batch": 4},
+    "workspace": {"chain": CHAIN},
 }  # fmt: skip
 
 #: Functions that Numba compiles, which check nothing, and those that import PyTorch or experiments.
@@ -128,13 +87,13 @@ def ranges_of(function):
     entries = re.split(r"^(?=[\w*])", section.group(1) if section else "", flags=re.M)
     for entry in entries:
         head = re.match(r"([\w, *]+) : (?:int|float)\b.*\n", entry)
-        found = re.findall(RANGE, entry[head.end() :]) if head else ()
+        ranges = re.findall(RANGE, entry[head.end() :]) if head else ()
         names = head.group(1).split(", ") if head else ()
         # A line with several names has one range for all of them, or as many in their order.
-        each = [[one] for one in found] if len(found) == len(names) > 1 else [found] * len(names)
-        for name, own in zip(names, each, strict=True):
-            for one in own:
-                yield name, *ends_of(*one)
+        in_order = len(ranges) == len(names) > 1
+        for place, name in enumerate(names):
+            for parts in ranges[place : place + 1] if in_order else ranges:
+                yield name, *ends_of(*parts)
 
 
 def ends_of(sign, above, opening, low, high, closing, first, last):
@@ -162,8 +121,19 @@ CASES = {}
 for module_name in MODULES:
     for called, function in callables_of(importlib.import_module(module_name)):
         if called not in LEFT_OUT:
-            cases = [(function, *one) for one in ranges_of(function)]
+            cases = [(function, *ends) for ends in ranges_of(function)]
             CASES.update({f"{called}: {case[1]}": case for case in cases})
+
+
+def valid_arguments(function, name):
+    """Return arguments of `fuzzing.py` for a function, if possible with the name of one."""
+
+    def plain(method):
+        return getattr(method, "__func__", method)
+
+    calls = [fuzzing.valid_call(label) for label in (*fuzzing.FUNCTIONS, *fuzzing.RUNS)]
+    several = [valid for call, valid in calls if plain(call) is plain(function)]
+    return max(several, key=lambda valid: name in valid, default={})
 
 
 @pytest.fixture
@@ -192,7 +162,7 @@ def ends_after(monkeypatch):
 def test_both_sides_of_each_end(case, ends_after):
     function, name, low, high = CASES[case]
     called = case.partition(":")[0]
-    given = dict(GIVEN.get(called, {}))
+    given = {**valid_arguments(function, name), **GIVEN.get(called, {})}
     if "self" in inspect.signature(function).parameters:
         owner = called.partition(".")[0]
         kind = getattr(importlib.import_module(function.__module__), owner)

@@ -15,8 +15,8 @@ def fresh(count):
     Like spawned ones they get every object by pickling.  They are forks of a server that has
     imported `bnmc`, if the system has such servers.
     """
-    known = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if known else "spawn")
-    if known:
+    available = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if available else "spawn")
+    if available:
         context.set_forkserver_preload(PRELOADED)
     return ProcessPoolExecutor(count, mp_context=context)

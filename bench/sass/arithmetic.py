@@ -24,9 +24,9 @@ from bench.sass.state import (
 )
 
 
-def _split(one: Instruction) -> tuple[str, list[str], list[str], list[str]]:
+def _split(instruction: Instruction) -> tuple[str, list[str], list[str], list[str]]:
     """Return the target, predicates written, sources, and predicates read."""
-    target, *rest = one.operands
+    target, *rest = instruction.operands
     written = []
     while rest and is_predicate(rest[0]):
         written.append(rest.pop(0))
@@ -34,9 +34,9 @@ def _split(one: Instruction) -> tuple[str, list[str], list[str], list[str]]:
     return target, written, sources, [name for name in rest if is_predicate(name)]
 
 
-def _add(one: Instruction) -> Action:
+def _add(instruction: Instruction) -> Action:
     """IADD3, VIADD: sums of words, with carries."""
-    target, written, sources, read = _split(one)
+    target, written, sources, read = _split(instruction)
     row = target_of(target)
     # The negative of a register is its complement and one, whose carry counts.
     minus = [name[0] == "-" and not name.startswith("-0x") for name in sources]
@@ -45,7 +45,7 @@ def _add(one: Instruction) -> Action:
         for name, negated in zip(sources, minus, strict=True)
     ]
     ones = np.uint64(sum(minus))
-    carries = [predicate_of(name) for name in read] if "X" in one.flags else []
+    carries = [predicate_of(name) for name in read] if "X" in instruction.flags else []
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         total = np.full(LANES, ones)
@@ -61,15 +61,15 @@ def _add(one: Instruction) -> Action:
     return act
 
 
-def _multiply(one: Instruction) -> Action:
+def _multiply(instruction: Instruction) -> Action:
     """IMAD in all its forms."""
-    target, written, sources, read = _split(one)
-    row, wide = target_of(target), "WIDE" in one.flags
+    target, written, sources, read = _split(instruction)
+    row, wide = target_of(target), "WIDE" in instruction.flags
     a, b = (integer_of(name) for name in sources[:2])
     c = long_of(sources[2]) if wide else integer_of(sources[2])
-    signed = "U32" not in one.flags
-    carry = predicate_of(read[0]) if "X" in one.flags else None
-    high = "HI" in one.flags
+    signed = "U32" not in instruction.flags
+    carry = predicate_of(read[0]) if "X" in instruction.flags else None
+    high = "HI" in instruction.flags
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         x, y = a(warp), b(warp)
@@ -98,10 +98,10 @@ def _multiply(one: Instruction) -> Action:
     return act
 
 
-def _shift_and_add(one: Instruction) -> Action:
+def _shift_and_add(instruction: Instruction) -> Action:
     """LEA in all its forms: a shifted number and another one."""
-    target, written, sources, read = _split(one)
-    row, flags = target_of(target), one.flags
+    target, written, sources, read = _split(instruction)
+    row, flags = target_of(target), instruction.flags
     shift = int(sources[-1], 16)
     negated = sources[0][0] == "-"
     a, b = integer_of(sources[0].lstrip("-")), integer_of(sources[1])
@@ -136,9 +136,9 @@ def _shift_and_add(one: Instruction) -> Action:
     return act
 
 
-def _logic(one: Instruction) -> Action:
+def _logic(instruction: Instruction) -> Action:
     """LOP3: any function of three bits."""
-    operands, written = list(one.operands), None
+    operands, written = list(instruction.operands), None
     if is_predicate(operands[0]):
         written = operands.pop(0)
     row = target_of(operands[0])
@@ -165,8 +165,8 @@ def of_table(table: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndar
     return value
 
 
-def _logic_of_predicates(one: Instruction) -> Action:
-    first, second, *rest = one.operands
+def _logic_of_predicates(instruction: Instruction) -> Action:
+    first, second, *rest = instruction.operands
     a, b, c = (predicate_of(name) for name in rest[:3])
     tables = [int(name, 16) for name in rest[3:5]]
 
@@ -179,15 +179,15 @@ def _logic_of_predicates(one: Instruction) -> Action:
     return act
 
 
-def _shift(one: Instruction) -> Action:
+def _shift(instruction: Instruction) -> Action:
     """SHF: a word of two words that are shifted together."""
-    row, flags = target_of(one.operands[0]), one.flags
-    low, by, high = (integer_of(name) for name in one.operands[1:4])
+    row, flags = target_of(instruction.operands[0]), instruction.flags
+    low, by, high = (integer_of(name) for name in instruction.operands[1:4])
     wide, top = any(f.endswith("64") for f in flags), "HI" in flags
     signed = any(f in ("S32", "S64") for f in flags)
     left = flags[0] == "L"
     if "W" in flags:
-        raise NotImplementedError(one.text)
+        raise NotImplementedError(instruction.text)
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         count = np.minimum(by(warp), 63 if wide or top else 32).astype(np.uint64)
@@ -216,10 +216,10 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _compare_integers(one: Instruction) -> Action:
-    first, second, x, y, *rest = one.operands
+def _compare_integers(instruction: Instruction) -> Action:
+    first, second, x, y, *rest = instruction.operands
     a, b = integer_of(x), integer_of(y)
-    how, flags = one.flags[0], one.flags
+    how, flags = instruction.flags[0], instruction.flags
     unsigned, extended, joins_or = "U32" in flags, "EX" in flags, "OR" in flags
     other = predicate_of(rest[0])
     lower = predicate_of(rest[1]) if extended else None
@@ -243,12 +243,12 @@ def _compare_integers(one: Instruction) -> Action:
     return act
 
 
-def _compare_reals(one: Instruction) -> Action:
+def _compare_reals(instruction: Instruction) -> Action:
     """FSETP, DSETP; MAX and MIN say which is the larger, and whether the second is no number."""
-    first, second, x, y, *rest = one.operands
-    double = one.name == "DSETP"
+    first, second, x, y, *rest = instruction.operands
+    double = instruction.name == "DSETP"
     a, b, other = real_of(x, double), real_of(y, double), predicate_of(rest[0])
-    how, joins_or = one.flags[0], "OR" in one.flags
+    how, joins_or = instruction.flags[0], "OR" in instruction.flags
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         u, v = a(warp), b(warp)
@@ -263,64 +263,68 @@ def _compare_reals(one: Instruction) -> Action:
     return act
 
 
-def _select(one: Instruction) -> Action:
-    row = target_of(one.operands[0])
-    if one.name == "FSEL":
-        a, b = real_of(one.operands[1]), real_of(one.operands[2])
+def _select(instruction: Instruction) -> Action:
+    row = target_of(instruction.operands[0])
+    if instruction.name == "FSEL":
+        a, b = real_of(instruction.operands[1]), real_of(instruction.operands[2])
     else:
-        a, b = integer_of(one.operands[1]), integer_of(one.operands[2])
-    chosen = predicate_of(one.operands[3])
+        a, b = integer_of(instruction.operands[1]), integer_of(instruction.operands[2])
+    chosen = predicate_of(instruction.operands[3])
     return lambda warp, mask: put(warp, row, np.where(chosen(warp), a(warp), b(warp)), mask)
 
 
-def _extreme(one: Instruction) -> Action:
+def _extreme(instruction: Instruction) -> Action:
     """FMNMX, VIMNMX: the smaller one, or the larger; VIADDMNMX: of a sum."""
-    row, flags = target_of(one.operands[0]), one.flags
-    *names, which = one.operands[1:]
-    if one.name == "FMNMX":
+    row, flags = target_of(instruction.operands[0]), instruction.flags
+    *names, which = instruction.operands[1:]
+    if instruction.name == "FMNMX":
         values = [real_of(name) for name in names]
     else:
         values = [integer_of(name) for name in names]
-    smaller, signed = predicate_of(which), "U32" not in flags and one.name != "FMNMX"
+    smaller, signed = predicate_of(which), "U32" not in flags and instruction.name != "FMNMX"
 
     def act(warp: Warp, mask: np.ndarray) -> None:
-        found = [value(warp) for value in values]
-        if len(found) == 3:
-            found = [found[0] + found[1], found[2]]
+        inputs = [value(warp) for value in values]
+        if len(inputs) == 3:
+            inputs = [inputs[0] + inputs[1], inputs[2]]
         if signed:
-            found = [value.view(np.int32) for value in found]
-        u, v = found
+            inputs = [value.view(np.int32) for value in inputs]
+        u, v = inputs
         extreme = np.fmin(u, v), np.fmax(u, v)
         put(warp, row, np.where(smaller(warp), *extreme).astype(u.dtype), mask)
 
     return act
 
 
-def _real_arithmetic(one: Instruction) -> Action:
-    double, what = one.name[0] == "D", one.name[1:]
-    row = target_of(one.operands[0])
-    values = [real_of(name, double) for name in one.operands[1:] if not is_predicate(name)]
+def _real_arithmetic(instruction: Instruction) -> Action:
+    double, what = instruction.name[0] == "D", instruction.name[1:]
+    row = target_of(instruction.operands[0])
+    values = [real_of(name, double) for name in instruction.operands[1:] if not is_predicate(name)]
     # A fused product and sum is rounded once: compute it with more digits.
     wide = np.longdouble if double else np.float64
     kind = np.float64 if double else np.float32
 
     def act(warp: Warp, mask: np.ndarray) -> None:
-        found = [value(warp) for value in values]
+        inputs = [value(warp) for value in values]
         with np.errstate(all="ignore"):
             if what == "ADD":
-                result = found[0] + found[1]
+                result = inputs[0] + inputs[1]
             elif what == "MUL":
-                result = found[0] * found[1]
+                result = inputs[0] * inputs[1]
             else:
-                result = found[0].astype(wide) * found[1].astype(wide) + found[2].astype(wide)
+                result = inputs[0].astype(wide) * inputs[1].astype(wide) + inputs[2].astype(wide)
                 result = result.astype(kind)
         put(warp, row, result, mask)
 
     return act
 
 
-def _approximate(one: Instruction) -> Action:
-    row, how, source = target_of(one.operands[0]), one.flags[0], one.operands[1]
+def _approximate(instruction: Instruction) -> Action:
+    row, how, source = (
+        target_of(instruction.operands[0]),
+        instruction.flags[0],
+        instruction.operands[1],
+    )
     functions: dict[str, Callable[[Any], Any]] = {
         "RCP": lambda x: 1 / x, "RSQ": lambda x: 1 / np.sqrt(x), "SQRT": np.sqrt,
         "LG2": np.log2, "EX2": np.exp2,
@@ -349,17 +353,17 @@ def _approximate(one: Instruction) -> Action:
     return act
 
 
-def _convert(one: Instruction) -> Action:
+def _convert(instruction: Instruction) -> Action:
     """I2F, I2FP, F2F: numbers of another type; the flags name that of the result first."""
-    row = target_of(one.operands[0])
+    row = target_of(instruction.operands[0])
     kinds = {"F32": np.float32, "F64": np.float64, "S32": np.int32, "U32": np.uint32,
              "S64": np.int64, "U64": np.uint64}  # fmt: skip
-    flags = [flag for flag in one.flags if flag in kinds]
+    flags = [flag for flag in instruction.flags if flag in kinds]
     if len(flags) == 1:
-        flags = [flags[0], "S32"] if one.name == "I2F" else ["F32", *flags]
+        flags = [flags[0], "S32"] if instruction.name == "I2F" else ["F32", *flags]
     result, source = (kinds[flag] for flag in flags)
-    name = one.operands[1]
-    if one.name == "F2F":
+    name = instruction.operands[1]
+    if instruction.name == "F2F":
         value = real_of(name, source is np.float64)
     else:
         value = long_of(name) if np.dtype(source).itemsize == 8 else integer_of(name)
@@ -371,10 +375,10 @@ def _convert(one: Instruction) -> Action:
     return act
 
 
-def _permute(one: Instruction) -> Action:
+def _permute(instruction: Instruction) -> Action:
     """PRMT: four of the bytes of two words, or their signs."""
-    row = target_of(one.operands[0])
-    a, which, b = (integer_of(name) for name in one.operands[1:4])
+    row = target_of(instruction.operands[0])
+    a, which, b = (integer_of(name) for name in instruction.operands[1:4])
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         both = a(warp).astype(np.uint64) | b(warp).astype(np.uint64) << np.uint64(32)
@@ -389,16 +393,20 @@ def _permute(one: Instruction) -> Action:
     return act
 
 
-def _gather_predicates(one: Instruction) -> Action:
+def _gather_predicates(instruction: Instruction) -> Action:
     """P2R: the predicates of a thread as bits of a word."""
-    row, kept, chosen = target_of(one.operands[0]), integer_of(one.operands[2]), one.operands[3]
+    row, others, chosen = (
+        target_of(instruction.operands[0]),
+        integer_of(instruction.operands[2]),
+        instruction.operands[3],
+    )
     bits = np.uint32(int(chosen, 16))
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         value = np.zeros(LANES, np.uint32)
         for number in range(7):
             value |= warp.predicates[number].astype(np.uint32) << np.uint32(number)
-        put(warp, row, kept(warp) & ~bits | value & bits, mask)
+        put(warp, row, others(warp) & ~bits | value & bits, mask)
 
     return act
 

@@ -11,22 +11,22 @@ from bench.sass.program import Instruction, Program
 from bench.sass.state import Action, Warp, integer_of, is_predicate, predicate_of
 
 
-def _label(program: Program, one: Instruction) -> int:
-    found = re.search(r"`\(([.$][\w$.]+)\)", one.text)
-    assert found, one.text
-    return program.labels[found.group(1)]
+def _label(program: Program, instruction: Instruction) -> int:
+    match = re.search(r"`\(([.$][\w$.]+)\)", instruction.text)
+    assert match, instruction.text
+    return program.labels[match.group(1)]
 
 
-def _branch(program: Program, one: Instruction) -> Action:
-    target = _label(program, one)
-    if "DIV" in one.flags:
+def _branch(program: Program, instruction: Instruction) -> Action:
+    target = _label(program, instruction)
+    if "DIV" in instruction.flags:
 
         def if_parted(warp: Warp, mask: np.ndarray) -> None:
             if not (mask == warp.live).all():
                 raise RuntimeError("threads have parted where they should be together")
 
         return if_parted
-    also = predicate_of(one.operands[0]) if is_predicate(one.operands[0]) else None
+    also = predicate_of(instruction.operands[0]) if is_predicate(instruction.operands[0]) else None
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.at[mask if also is None else mask & also(warp)] = target
@@ -34,8 +34,8 @@ def _branch(program: Program, one: Instruction) -> Action:
     return act
 
 
-def _call(program: Program, one: Instruction) -> Action:
-    target = _label(program, one)
+def _call(program: Program, instruction: Instruction) -> Action:
+    target = _label(program, instruction)
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.at[mask] = target
@@ -43,8 +43,8 @@ def _call(program: Program, one: Instruction) -> Action:
     return act
 
 
-def _return(program: Program, one: Instruction) -> Action:
-    address = integer_of(one.operands[0].split()[0])
+def _return(program: Program, instruction: Instruction) -> Action:
+    address = integer_of(instruction.operands[0].split()[0])
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.at[mask] = address(warp)[mask]
@@ -52,9 +52,9 @@ def _return(program: Program, one: Instruction) -> Action:
     return act
 
 
-def _promise(program: Program, one: Instruction) -> Action:
+def _promise(program: Program, instruction: Instruction) -> Action:
     """BSSY: the threads that are here will meet at the BSYNC of the same name."""
-    place = one.operands[0]
+    place = instruction.operands[0]
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.meetings[place] = mask.copy()
@@ -62,9 +62,13 @@ def _promise(program: Program, one: Instruction) -> Action:
     return act
 
 
-def _wait(program: Program, one: Instruction) -> Action:
-    what = {"BSYNC": one.operands[0] if one.operands else "", "WARPSYNC": "warp", "BAR": "block"}
-    place = what[one.name]
+def _wait(program: Program, instruction: Instruction) -> Action:
+    what = {
+        "BSYNC": instruction.operands[0] if instruction.operands else "",
+        "WARPSYNC": "warp",
+        "BAR": "block",
+    }
+    place = what[instruction.name]
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.waits[mask] = place
@@ -72,14 +76,14 @@ def _wait(program: Program, one: Instruction) -> Action:
     return act
 
 
-def _leave(program: Program, one: Instruction) -> Action:
+def _leave(program: Program, instruction: Instruction) -> Action:
     def act(warp: Warp, mask: np.ndarray) -> None:
         warp.live[mask] = False
 
     return act
 
 
-def _nothing(program: Program, one: Instruction) -> Action:
+def _nothing(program: Program, instruction: Instruction) -> Action:
     return lambda warp, mask: None
 
 

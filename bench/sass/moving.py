@@ -24,15 +24,22 @@ from bench.sass.state import (
 )
 
 
-def _move(one: Instruction) -> Action:
-    row, count = target_of(one.operands[0]), 2 if "64" in one.flags or one.name == "CS2R" else 1
-    if one.name == "CS2R" and "32" in one.flags:
+def _move(instruction: Instruction) -> Action:
+    row, count = (
+        target_of(instruction.operands[0]),
+        2 if "64" in instruction.flags or instruction.name == "CS2R" else 1,
+    )
+    if instruction.name == "CS2R" and "32" in instruction.flags:
         count = 1
-    if one.operands[1].startswith("SR_"):
-        return _special(one)
-    if one.name == "LDC" and (found := CONSTANT.fullmatch(one.operands[1])) and found.group(2):
-        raise NotImplementedError(one.text)
-    words = words_of(one.operands[1], count)
+    if instruction.operands[1].startswith("SR_"):
+        return _special(instruction)
+    if (
+        instruction.name == "LDC"
+        and (match := CONSTANT.fullmatch(instruction.operands[1]))
+        and match.group(2)
+    ):
+        raise NotImplementedError(instruction.text)
+    words = words_of(instruction.operands[1], count)
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         for i, word in enumerate(words(warp)):
@@ -41,8 +48,8 @@ def _move(one: Instruction) -> Action:
     return act
 
 
-def _special(one: Instruction) -> Action:
-    row, name = target_of(one.operands[0]), one.operands[1]
+def _special(instruction: Instruction) -> Action:
+    row, name = target_of(instruction.operands[0]), instruction.operands[1]
 
     def act(warp: Warp, mask: np.ndarray) -> None:
         value = np.zeros(LANES, np.uint32)
@@ -67,8 +74,8 @@ def _address(operand: str) -> Callable[[Warp], np.ndarray]:
     for sign, part in re.findall(r"([+-]?)([^+-]+)", inner):
         register = part.replace(".64", "").replace(".U32", "")
         scale = 1
-        if found := re.fullmatch(r"(\w+)\.X(\d+)", register):
-            register, scale = found.group(1), int(found.group(2))
+        if match := re.fullmatch(r"(\w+)\.X(\d+)", register):
+            register, scale = match.group(1), int(match.group(2))
         if register[0] in "RU":
             long_part = ".64" in part
             parts.append((long_of(register) if long_part else integer_of(register), scale))
@@ -84,13 +91,13 @@ def _address(operand: str) -> Callable[[Warp], np.ndarray]:
     return value
 
 
-def _move_memory(one: Instruction) -> Action:
+def _move_memory(instruction: Instruction) -> Action:
     """LDS, STS, LDG, STG: words between registers and memory."""
-    count = 4 if "128" in one.flags else 2 if "64" in one.flags else 1
-    if {"U8", "S8", "U16", "S16"} & set(one.flags):
-        raise NotImplementedError(one.text)
-    loads, shared = one.name[:2] == "LD", one.name[-1] == "S"
-    place, register = one.operands[::-1] if loads else one.operands
+    count = 4 if "128" in instruction.flags else 2 if "64" in instruction.flags else 1
+    if {"U8", "S8", "U16", "S16"} & set(instruction.flags):
+        raise NotImplementedError(instruction.text)
+    loads, shared = instruction.name[:2] == "LD", instruction.name[-1] == "S"
+    place, register = instruction.operands[::-1] if loads else instruction.operands
     address = _address(place)
     words = words_of(register, count)
     row = target_of(register)
@@ -100,9 +107,9 @@ def _move_memory(one: Instruction) -> Action:
         begin = np.uint64(0 if shared else GLOBAL_BEGIN)
         index = ((address(warp) - begin) >> np.uint64(2)).astype(np.int64)
         if (address(warp)[mask] % np.uint64(4 * count)).any():
-            raise RuntimeError(f"misaligned: {one.text}")
+            raise RuntimeError(f"misaligned: {instruction.text}")
         if mask.any() and not (0 <= index[mask].min() <= index[mask].max() < memory.size):
-            raise IndexError(one.text)
+            raise IndexError(instruction.text)
         for i in range(count):
             if loads:
                 value = np.zeros(LANES, np.uint32)

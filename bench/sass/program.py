@@ -38,19 +38,19 @@ class Program:
         pending: list[str] = []
         source = ""
         for line in listing.splitlines():
-            if found := re.match(r"^\s*([.$][\w$.]+):", line):
-                pending.append(found.group(1))
-            elif found := re.search(r'//## File "(.*?)", line (\d+)', line):
-                source = f"{found.group(1)}:{found.group(2)}"
-            elif found := _LINE.match(line):
-                address = int(found.group(1), 16)
+            if match := re.match(r"^\s*([.$][\w$.]+):", line):
+                pending.append(match.group(1))
+            elif match := re.search(r'//## File "(.*?)", line (\d+)', line):
+                source = f"{match.group(1)}:{match.group(2)}"
+            elif match := _LINE.match(line):
+                address = int(match.group(1), 16)
                 labels |= dict.fromkeys(pending, address)
                 pending = []
-                name, *flags = found.group(3).split(".")
-                operands = [part.strip() for part in found.group(4).split(",") if part.strip()]
+                name, *flags = match.group(3).split(".")
+                operands = [part.strip() for part in match.group(4).split(",") if part.strip()]
                 instructions.append(
                     Instruction(
-                        address, found.group(2) or "PT", name, flags,
+                        address, match.group(2) or "PT", name, flags,
                         [part.replace(".reuse", "") for part in operands], source, line.strip(),
                     )
                 )  # fmt: skip

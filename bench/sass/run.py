@@ -15,8 +15,8 @@ _ACTIONS = {**arithmetic.ACTIONS, **moving.ACTIONS}
 
 def run(program: Program, memory: Memory, threads: int) -> np.ndarray:
     """Execute a block; return how many times each instruction was issued, summed over warps."""
-    actions = [_compiled(program, one) for one in program.instructions]
-    guards = [predicate_of(one.guard) for one in program.instructions]
+    actions = [_compiled(program, instruction) for instruction in program.instructions]
+    guards = [predicate_of(instruction.guard) for instruction in program.instructions]
     issued = np.zeros(len(actions), np.int64)
     warps = [Warp(number, memory) for number in range(threads // LANES)]
     while any(warp.live.any() for warp in warps):
@@ -65,20 +65,20 @@ def _meet(warp: Warp) -> bool:
     return False
 
 
-def _compiled(program: Program, one: Instruction) -> Action:
+def _compiled(program: Program, instruction: Instruction) -> Action:
     """Return what an instruction does."""
-    name = one.name
+    name = instruction.name
     if name in control.ACTIONS:
-        return control.ACTIONS[name](program, one)
+        return control.ACTIONS[name](program, instruction)
     # Those of a warp do what those of a thread do.
     if name[0] == "U" and name[1:] in _ACTIONS:
         name = name[1:]
     if name not in _ACTIONS:
-        text = one.text
+        text = instruction.text
 
         def unknown(warp: Warp, mask: np.ndarray) -> None:
             if mask.any():
                 raise NotImplementedError(text)
 
         return unknown
-    return _ACTIONS[name](one)
+    return _ACTIONS[name](instruction)

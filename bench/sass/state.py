@@ -91,9 +91,9 @@ CONSTANT = re.compile(r"c\[0x(\w+)\]\[(?:(R\d+|RZ)\+?)?(-?0x\w+)?\]")
 
 def words_of(name: str, count: int) -> Callable[[Warp], list[np.ndarray]]:
     """The words of a register or of several, of a constant or of a whole number."""
-    if found := CONSTANT.fullmatch(name):
-        begin = int(found.group(3), 16) // 4
-        if found.group(1) != "0" or found.group(2):
+    if match := CONSTANT.fullmatch(name):
+        begin = int(match.group(3), 16) // 4
+        if match.group(1) != "0" or match.group(2):
             raise NotImplementedError(name)
         return lambda warp: [np.full(LANES, warp.memory.constants[begin + i]) for i in range(count)]
     if re.fullmatch(r"-?0x[0-9a-f]+", name):
