@@ -5,12 +5,13 @@ Two inputs through the same networks are compared with networks written out in N
 
 import importlib
 import math
-from concurrent.futures import Executor, Future
 
 import numpy as np
+import numpy_network
 import pytest
 import scipy.linalg
 import scipy.stats
+from stationary_processes import AtOnce
 
 import bnmc
 from bnmc.errors import NotMixing, SingularGramError
@@ -21,30 +22,34 @@ from bnmc.mixing.contraction_rate import contraction, two_inputs
 module = importlib.import_module("bnmc.mixing.contraction_rate")
 
 
-class AtOnce(Executor):
-    """Runs each task as it is submitted: no threads, which cost more than small tasks do."""
-
-    def submit(self, function, /, *args, **kwargs):
-        future = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
-
-
-@pytest.mark.parametrize(("activation", "batch"), [("relu", 5), ("relu", 10), ("tanh", 5)])
-def test_the_rate_of_a_wide_chain_is_that_of_the_mean_field(activation, batch):
-    chain = bnmc.Chain(10_000, batch, activation)
-    found = contraction(chain, pairs=8, rng=0)
-    expected = bnmc.MeanField(chain).fixed_point().rate
-    assert found.rate == pytest.approx(expected, rel=0.01)
-    # Also as far as the error allows: 5 standard errors, and 1/d for the finite width.
-    assert abs(found.rate - expected) < 5.0 * found.rate_estimate.stderr + 10.0 / chain.width
-    assert found.alpha == 1.0 - found.rate
+@pytest.mark.parametrize(
+    ("chain", "options"),
+    [
+        *((bnmc.Chain(10_000, batch, activation), {"pairs": 8})
+          for activation, batch in (("relu", 5), ("relu", 10), ("tanh", 5))),
+        (bnmc.Chain(2000, 3, "relu", norm="layer", order="activation-norm"), {}),
+        pytest.param(bnmc.Chain(2000, 3, "sin", norm="rms", bias_variance=0.05), {},
+                     marks=pytest.mark.slow),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_rate_of_a_wide_chain_is_that_of_the_mean_field(chain, options):
+    result = contraction(chain, rng=0, **options)
+    if chain.norm == "batch":
+        expected = bnmc.MeanField(chain).fixed_point().rate
+        assert result.rate == pytest.approx(expected, rel=0.01)
+    else:
+        expected = bnmc.mean_field.CorrelationMap.of(chain).phase().correlation_rate
+    # As far as the error allows: 7 standard errors, and 1/d for the finite width.
+    assert abs(result.rate - expected) < 7.0 * result.rate_estimate.stderr + 10.0 / chain.width
+    assert result.rate_estimate.stderr < 0.02
+    assert result.alpha == 1.0 - result.rate
 
 
 def test_the_estimate_is_that_of_the_distances():
-    found = contraction(bnmc.Chain(100, 4, "relu"), pairs=16, rng=1)
+    result = contraction(bnmc.Chain(100, 4, "relu"), pairs=16, rng=1)
     falls, layers = [], []
-    for distance in found.distance:
+    for distance in result.distance:
         distance = distance[np.isfinite(distance)]
         start = np.flatnonzero(distance < 1e-4)[0]
         assert (distance[:-1] >= 1e-10).all()
@@ -54,15 +59,15 @@ def test_the_estimate_is_that_of_the_distances():
     exponent = sum(falls) / sum(layers)
     residuals = np.array(falls) - exponent * np.array(layers)
     stderr = residuals.std(ddof=1) / 4.0 / np.mean(layers)
-    assert found.exponent == pytest.approx(exponent, rel=1e-12)
-    assert found.exponent_stderr == pytest.approx(stderr, rel=1e-9)
-    assert found.rate == pytest.approx(math.exp(exponent), rel=1e-12)
-    assert found.rate_estimate.n == 16
-    assert found.rate_estimate.stderr == pytest.approx(found.rate * stderr, rel=1e-9)
+    assert result.exponent == pytest.approx(exponent, rel=1e-12)
+    assert result.exponent_stderr == pytest.approx(stderr, rel=1e-9)
+    assert result.rate == pytest.approx(math.exp(exponent), rel=1e-12)
+    assert result.rate_estimate.n == 16
+    assert result.rate_estimate.stderr == pytest.approx(result.rate * stderr, rel=1e-9)
     # Student's interval for the exponent: one that is 10 % too wide is another one.
     half = scipy.stats.t.isf(0.025, 15) * stderr
     expected = (math.exp(exponent - half), math.exp(exponent + half))
-    assert found.rate_estimate.ci == pytest.approx(expected, rel=1e-9)
+    assert result.rate_estimate.ci == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.slow
@@ -82,18 +87,18 @@ def test_the_interval_covers(monkeypatch):
 
 
 def test_two_centred_samples_forget_everything_in_one_layer():
-    found = contraction(bnmc.Chain(20, 2, "relu"), pairs=4, rng=0)
-    assert found.rate == 0.0
-    assert found.alpha == 1.0
-    assert found.exponent == -math.inf
-    assert found.rate_estimate.ci == (0.0, 0.0)
+    result = contraction(bnmc.Chain(20, 2, "relu"), pairs=4, rng=0)
+    assert result.rate == 0.0
+    assert result.alpha == 1.0
+    assert result.exponent == -math.inf
+    assert result.rate_estimate.ci == (0.0, 0.0)
 
 
 def test_a_given_batch_is_a_start():
     x = np.random.default_rng(0).normal(size=(100, 4))
-    found = contraction(bnmc.Chain(100, 4, "relu"), initial=x, pairs=4, rng=0)
+    result = contraction(bnmc.Chain(100, 4, "relu"), initial=x, pairs=4, rng=0)
     # Before layer 2 the chain ahead is at layer 1 and the other at layer 0, which all pairs share.
-    assert len(np.unique(found.distance[:, 0])) == 4
+    assert len(np.unique(result.distance[:, 0])) == 4
 
 
 def test_a_chain_that_loses_rank_does_not_contract():
@@ -114,34 +119,10 @@ def test_pairs_that_are_not_near_in_time(max_layers):
         contraction(chain, pairs=4, rng=0, max_layers=max_layers)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"activation": "relu", "norm": "layer", "order": "activation-norm"},
-        pytest.param(
-            {"activation": "sin", "norm": "rms", "bias_variance": 0.05}, marks=pytest.mark.slow
-        ),
-    ],
-    ids=["layer after relu", "rms with bias"],
-)
-def test_norms_over_the_features_contract_as_the_correlation_map(options):
-    chain = bnmc.Chain(width=2000, batch=3, **options)
-    found = contraction(chain, rng=0)
-    expected = bnmc.mean_field.CorrelationMap.of(chain).phase().correlation_rate
-    # t with 31 degrees of freedom exceeds 7 with probability < 1e-7; widths change rates by 1/d.
-    assert abs(found.rate - expected) < 7.0 * found.rate_estimate.stderr + 10.0 / chain.width
-    assert found.rate_estimate.stderr < 0.02
-
-
 # --- two inputs of one network
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(2, 60, 4))
-
-
-def normalised(h):
-    h = h - h.mean(axis=-1, keepdims=True)
-    return h / np.sqrt((h**2).mean(axis=-1, keepdims=True))
 
 
 def certificates(first, second):
@@ -150,54 +131,47 @@ def certificates(first, second):
     return np.abs(ratio - 1.0).sum(), relative
 
 
-def by_hand(activation, depth, chains, seed, part=lambda gram: gram):
-    """Both certificates in each layer, (2, chains, layers), with one W for both inputs."""
-    rng = np.random.default_rng(seed)
-    out = np.empty((2, chains, depth + 1))
-    for chain in range(chains):
-        x, y = normalised(X), normalised(Y)
-        for layer in range(depth + 1):
-            a, b = activation(x), activation(y)
-            out[:, chain, layer] = certificates(part(a.T @ a / 60), part(b.T @ b / 60))
-            w = rng.normal(size=(60, 60)) / np.sqrt(60)
-            x, y = normalised(w @ a), normalised(w @ b)
-    return out
+HELMERT = scipy.linalg.helmert(4)
 
 
-@pytest.mark.slow
-def test_two_inputs_are_as_through_networks_written_out():
-    chains, depth = 4000, 3
-    found = two_inputs(bnmc.Chain(60, 4, "relu"), X, Y, depth=depth, chains=chains, rng=0)
-    np.testing.assert_array_equal(found.layers, np.arange(depth + 1))
-    expected = by_hand(lambda x: np.maximum(x, 0.0), depth, chains, 1)
-    for mine, theirs in zip((found.spectral, found.relative), expected, strict=True):
-        assert mine.shape == (chains, depth + 1)
-        np.testing.assert_allclose(mine[:, 0], theirs[:, 0], rtol=1e-9)
+@pytest.mark.parametrize(
+    ("activation", "depth", "chains", "part"),
+    [
+        pytest.param("relu", 3, 4000, lambda gram: gram, marks=pytest.mark.slow),
+        # Of a centred linear chain the regular part is compared.
+        ("linear", 2, 2000, lambda gram: HELMERT @ gram @ HELMERT.T),
+    ],
+)
+def test_two_inputs_are_as_through_networks_written_out(activation, depth, chains, part):
+    chain = bnmc.Chain(60, 4, activation)
+    inputs = two_inputs(chain, X, Y, depth=depth, chains=chains, rng=0)
+    np.testing.assert_array_equal(inputs.layers, np.arange(depth + 1))
+    # One W for both inputs, each normalized by itself.
+    both = np.concatenate([X, Y], axis=1)
+    grams = numpy_network.grams(chain, depth, chains, np.random.default_rng(1), both, inputs=2)
+    expected = np.array([
+        [certificates(part(gram[:4, :4]), part(gram[4:, 4:])) for gram in network]
+        for network in grams
+    ])  # fmt: skip
+    for number, ours in enumerate((inputs.spectral, inputs.relative)):
+        theirs = expected[..., number]
+        assert ours.shape == (chains, depth + 1)
+        np.testing.assert_allclose(ours[:, 0], theirs[:, 0], rtol=1e-9)
         # 5.5 standard errors, 6 times: a false alarm in 2.3e-7.
-        error = np.hypot(mine.std(axis=0), theirs.std(axis=0))[1:] / np.sqrt(chains)
-        assert (np.abs(mine.mean(axis=0) - theirs.mean(axis=0))[1:] < 5.5 * error).all()
-
-
-def test_of_a_centred_linear_chain_the_regular_part_is_compared():
-    found = two_inputs(bnmc.Chain(60, 4, "linear"), X, Y, depth=2, chains=2000, rng=0)
-    basis = scipy.linalg.helmert(4)
-    expected = by_hand(lambda x: x, 2, 2000, 1, lambda gram: basis @ gram @ basis.T)
-    for mine, theirs in zip((found.spectral, found.relative), expected, strict=True):
-        np.testing.assert_allclose(mine[:, 0], theirs[:, 0], rtol=1e-9)
-        error = np.hypot(mine.std(axis=0), theirs.std(axis=0))[1:] / np.sqrt(2000)
-        assert (np.abs(mine.mean(axis=0) - theirs.mean(axis=0))[1:] < 5.5 * error).all()
+        error = np.hypot(ours.std(axis=0), theirs.std(axis=0))[1:] / np.sqrt(chains)
+        assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0))[1:] < 5.5 * error).all()
 
 
 def test_the_same_input_twice_stays_the_same():
-    found = two_inputs(bnmc.Chain(60, 4, "relu"), X, X, depth=5, chains=3, rng=0)
+    result = two_inputs(bnmc.Chain(60, 4, "relu"), X, X, depth=5, chains=3, rng=0)
     # The condition number of G is below 100, and rounding 1e-16.
-    assert found.relative.max() < 1e-11
-    assert found.spectral.max() < 1e-11
+    assert result.relative.max() < 1e-11
+    assert result.spectral.max() < 1e-11
 
 
 def test_weights_in_common_do_not_let_the_distance_vanish():
-    found = two_inputs(bnmc.Chain(60, 4, "relu"), X, Y, depth=60, chains=50, rng=0)
-    assert found.relative[:, -1].min() > 1e-3
+    result = two_inputs(bnmc.Chain(60, 4, "relu"), X, Y, depth=60, chains=50, rng=0)
+    assert result.relative[:, -1].min() > 1e-3
 
 
 def test_a_singular_gram_matrix_is_an_error():
