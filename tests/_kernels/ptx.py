@@ -13,26 +13,7 @@ from unittest import mock
 import numba.cuda.dispatcher
 from numba import typeof, types
 
-from bnmc._kernels.gpu import (
-    backward,
-    gram,
-    layers,
-    pairs,
-    passes,
-)
-from bnmc._kernels.gpu.arguments import (
-    Address,
-    Descents,
-    Frames,
-    Layers,
-    Noise,
-    Numbers,
-    Passes,
-    Standards,
-    State,
-    Target,
-    Work,
-)  # fmt: skip
+from bnmc._kernels.gpu import arguments, backward, gram, layers, pairs, passes
 from bnmc._kernels.gpu.build import kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.pairs import PairRecord, Pairs, PairSpan, PairWork
@@ -50,90 +31,49 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.compiled import spec_of
 
 ARRAY = {"float32": types.float32, "float64": types.float64}
-BOTH = (80, 90)
-#: name: (kernel, columns, dtype, source, compute capabilities).  Both dtypes and most device
-#: functions are among these: `rows`, `top` and `descend` call those of `layers` and `begin`.
-#: Columns are unrolled, so few of them compile faster; with two, `couple` spills a register.
-#: Kernels of one spec share device functions, which compile once.
-FEW = {
-    "couple-3-float64": ("couple", 3, "float64", DRAWN, (90,)),
-    "layers-3-float64": ("layers", 3, "float64", DRAWN, (90,)),
-    "renew-3-float64": ("renew", 3, "float64", DRAWN, (90,)),
-    "observe-3-float64": ("observe", 3, "float64", DRAWN, (90,)),
-    "rescale-2-float32": ("rescale", 2, "float32", MULTIPLIED, (90,)),
-    "cover-2-float64": ("cover", 2, "float64", DRAWN, (90,)),
-    "unfold-2-float32": ("unfold", 2, "float32", MULTIPLIED, (80,)),
-    "begin-2-float32-skipped": ("begin", 2, "float32", DRAWN, (90,)),
-}
-KERNELS = {
-    "layers-10-float32": ("layers", 10, "float32", DRAWN, BOTH),
-    "layers-10-float64": ("layers", 10, "float64", DRAWN, (90,)),
-    "couple-10-float64": ("couple", 10, "float64", DRAWN, BOTH),
-    "couple-10-float64-covered": ("couple", 10, "float64", DRAWN, (90,)),
-    "layers-64-float32": ("layers", 64, "float32", DRAWN, (90,)),
-    "observe-10-float32": ("observe", 10, "float32", DRAWN, BOTH),
-    "renew-10-float64": ("renew", 10, "float64", DRAWN, BOTH),
-    "rescale-10-float32": ("rescale", 10, "float32", MULTIPLIED, BOTH),
-    "layers-10-float32-scaled": ("layers", 10, "float32", DRAWN, (90,)),
-    "rows-10-float32": ("rows", 10, "float32", DRAWN, BOTH),
-    "rows-16-float32-weights": ("rows", 16, "float32", MULTIPLIED, BOTH),
-    "rows-10-float32-given": ("rows", 10, "float32", GIVEN, BOTH),
-    "moments-10-float32": ("moments", 10, "float32", DRAWN, BOTH),
-    "moments-10-float32-weights": ("moments", 10, "float32", MULTIPLIED, (90,)),
-    "finish-10-float32": ("finish", 10, "float32", DRAWN, BOTH),
-    "finish-10-float32-kept": ("finish", 10, "float32", KEPT, (90,)),
-    "frame-10-float32": ("frame", 10, "float32", DRAWN, BOTH),
-    "frame-10-float64": ("frame", 10, "float64", DRAWN, (90,)),
-    "framed-10-float32": ("framed", 10, "float32", DRAWN, BOTH),
-    "framed-10-float64-skipped": ("framed", 10, "float64", DRAWN, (90,)),
-    "top-10-float64": ("top", 10, "float64", DRAWN, BOTH),
-    "begin-10-float32": ("begin", 10, "float32", DRAWN, BOTH),
-    "descend-10-float32": ("descend", 10, "float32", DRAWN, BOTH),
-    "mix-10-float64-skipped": ("mix", 10, "float64", DRAWN, BOTH),
-    "average-10-float64-skipped": ("average", 10, "float64", DRAWN, BOTH),
-    "lower-10-float64-skipped": ("lower", 10, "float64", DRAWN, BOTH),
-    "lower-10-float64-first": ("lower", 10, "float64", DRAWN, (90,)),
-    "lower-10-float64-branch-skipped": ("lower", 10, "float64", DRAWN, (90,)),
-    "mix-10-float64-convolved": ("mix", 10, "float64", DRAWN, (90,)),
-    "average-10-float64-convolved-skipped": ("average", 10, "float64", DRAWN, (90,)),
-    "lower-10-float64-branch-convolved-skipped": ("lower", 10, "float64", DRAWN, (90,)),
-    "orthogonalise-10-float64": ("orthogonalise", 10, "float64", DRAWN, BOTH),
-    "top_orthogonal-10-float64": ("top_orthogonal", 10, "float64", DRAWN, (90,)),
-    "begin_orthogonal-10-float64": ("begin_orthogonal", 10, "float64", DRAWN, BOTH),
-    "descend_orthogonal-10-float64-skipped": (
-        "descend_orthogonal",
-        10,
-        "float64",
-        DRAWN,
-        BOTH,
-    ),
-}
+
+
+def names(text):
+    return text.split()
+
+
+#: Names of kernels: function, columns and dtype, then the properties of the layer.  Both dtypes and
+#: most device functions are among these: `rows`, `top` and `descend` call those of `layers` and
+#: `begin`.  Columns are unrolled, so few of them compile faster; with two, `couple` spills a
+#: register.  Kernels of one spec share device functions, which compile once.
+FEW = names("""
+    couple-3-float64 layers-3-float64 renew-3-float64 observe-3-float64 rescale-2-float32
+    cover-2-float64 unfold-2-float32 begin-2-float32-skipped
+""")
+#: Those that are compiled for an older device too.
+OLDER = names("""
+    unfold-2-float32
+    layers-10-float32 couple-10-float64 observe-10-float32 renew-10-float64 rescale-10-float32
+    rows-10-float32 rows-16-float32-weights rows-10-float32-given moments-10-float32
+    finish-10-float32 frame-10-float32 framed-10-float32 top-10-float64 begin-10-float32
+    descend-10-float32 mix-10-float64-skipped average-10-float64-skipped lower-10-float64-skipped
+    orthogonalise-10-float64 begin_orthogonal-10-float64 descend_orthogonal-10-float64-skipped
+""")
+KERNELS = [
+    *OLDER[1:],
+    *names("""
+    layers-10-float64 couple-10-float64-covered layers-64-float32 layers-10-float32-scaled
+    moments-10-float32-weights finish-10-float32-kept frame-10-float64 framed-10-float64-skipped
+    lower-10-float64-first lower-10-float64-branch-skipped mix-10-float64-convolved
+    average-10-float64-convolved-skipped lower-10-float64-branch-convolved-skipped
+    top_orthogonal-10-float64
+    """),
+]
 #: What the table of the benchmark has besides.
-MORE = {
-    "couple-64-float64": ("couple", 64, "float64", DRAWN, (90,)),
-    "layers-64-float64": ("layers", 64, "float64", DRAWN, (90,)),
-    "rows-64-float32": ("rows", 64, "float32", DRAWN, (90,)),
-    "rows-16-float64-weights": ("rows", 16, "float64", MULTIPLIED, (90,)),
-    "rows-64-float32-weights": ("rows", 64, "float32", MULTIPLIED, (90,)),
-    "moments-10-float64": ("moments", 10, "float64", DRAWN, (90,)),
-    "moments-64-float32": ("moments", 64, "float32", DRAWN, (90,)),
-    "moments-16-float64-weights": ("moments", 16, "float64", MULTIPLIED, (90,)),
-    "finish-10-float64": ("finish", 10, "float64", DRAWN, (90,)),
-    "finish-64-float32": ("finish", 64, "float32", DRAWN, (90,)),
-    "finish-16-float32-weights": ("finish", 16, "float32", MULTIPLIED, (90,)),
-    "frame-64-float32": ("frame", 64, "float32", DRAWN, (90,)),
-    "framed-64-float64": ("framed", 64, "float64", DRAWN, (90,)),
-    "begin-10-float64-skipped": ("begin", 10, "float64", DRAWN, (90,)),
-    "begin-64-float64": ("begin", 64, "float64", DRAWN, (90,)),
-    "descend-10-float64-skipped": ("descend", 10, "float64", DRAWN, (90,)),
-    "descend-64-float64": ("descend", 64, "float64", DRAWN, (90,)),
-    "mix-64-float64": ("mix", 64, "float64", DRAWN, (90,)),
-    "average-64-float64": ("average", 64, "float64", DRAWN, (90,)),
-    "lower-64-float64": ("lower", 64, "float64", DRAWN, (90,)),
-    "orthogonalise-64-float64": ("orthogonalise", 64, "float64", DRAWN, (90,)),
-    "begin_orthogonal-64-float64": ("begin_orthogonal", 64, "float64", DRAWN, (90,)),
-    "descend_orthogonal-64-float64": ("descend_orthogonal", 64, "float64", DRAWN, (90,)),
-}
+MORE = names("""
+    couple-64-float64 layers-64-float64 rows-64-float32 rows-16-float64-weights
+    rows-64-float32-weights moments-10-float64 moments-64-float32 moments-16-float64-weights
+    finish-10-float64 finish-64-float32 finish-16-float32-weights frame-64-float32
+    framed-64-float64 begin-10-float64-skipped begin-64-float64 descend-10-float64-skipped
+    descend-64-float64 mix-64-float64 average-64-float64 lower-64-float64 orthogonalise-64-float64
+    begin_orthogonal-64-float64 descend_orthogonal-64-float64
+""")
+SOURCES = {"weights": MULTIPLIED, "given": GIVEN, "kept": KEPT}
 BACKWARD = ("top", "begin", "descend")
 #: Those of layers in passes.
 BACKWARD_PASSES = ("mix", "average", "lower")
@@ -178,9 +118,9 @@ def array(kind, axes):
 
 GRAMS, STATUS = array(DOUBLE, 3), array(WHOLE, 1)
 LAW = tuple_of(LayerSpec, *map(typeof, spec_of(Chain(4, 2))))
-TARGET = tuple_of(Target, array(DOUBLE, 4), array(DOUBLE, 4), STATUS, GRAMS)
-WORK = tuple_of(Work, STATUS, array(types.int32, 1), GRAMS)
-ADDRESS = tuple_of(Address, WHOLE, WORD, WORD)
+TARGET = tuple_of(arguments.Target, array(DOUBLE, 4), array(DOUBLE, 4), STATUS, GRAMS)
+WORK = tuple_of(arguments.Work, STATUS, array(types.int32, 1), GRAMS)
+ADDRESS = tuple_of(arguments.Address, WHOLE, WORD, WORD)
 STEP = (WHOLE, WHOLE, WHOLE)  # slot, layer, step
 
 
@@ -188,7 +128,7 @@ def signature(kernel, spec):
     """Types of the arguments of a kernel."""
     number = ARRAY[spec.dtype]
     state = tuple_of(
-        State,
+        arguments.State,
         GRAMS,
         array(number, 3) if spec.skipped else NOTHING,
         array(number, 4) if spec.keeps_rows else NOTHING,
@@ -215,9 +155,9 @@ def signature(kernel, spec):
         return types.void(state, LAW, TARGET, STATUS, STATUS, ADDRESS, WHOLE, WHOLE)
     of = array(number, 3) if spec.source == GIVEN else NOTHING
     if spec.in_passes:
-        of = tuple_of(Passes, GRAMS, NOTHING, array(DOUBLE, 4), GRAMS, GRAMS)
+        of = tuple_of(arguments.Passes, GRAMS, NOTHING, array(DOUBLE, 4), GRAMS, GRAMS)
     if spec.is_orthogonal:
-        of = tuple_of(Frames, GRAMS, GRAMS, array(DOUBLE, 1))
+        of = tuple_of(arguments.Frames, GRAMS, GRAMS, array(DOUBLE, 1))
     if kernel == "moments":
         return types.void(state, of, LAW, WORK, ADDRESS, *STEP)
     if kernel == "frame":
@@ -237,14 +177,14 @@ def signature_of_backward(kernel, spec):
         if spec.over_features:
             standard = [GRAMS, GRAMS, four, array(DOUBLE, 5)]
         taps = array(WHOLE, 2) if spec.is_convolved else NOTHING
-        extra = tuple_of(Standards, *standard, taps, taps)
+        extra = tuple_of(arguments.Standards, *standard, taps, taps)
     if spec.is_orthogonal:
         ones = array(DOUBLE, 1)
-        extra = tuple_of(Noise, GRAMS, four, GRAMS, two, ones, ones, WHOLE, YES)
+        extra = tuple_of(arguments.Noise, GRAMS, four, GRAMS, two, ones, ones, WHOLE, YES)
     return types.void(
-        tuple_of(Layers, four, two, GRAMS, xs),
-        tuple_of(Descents, given, above, four, GRAMS, GRAMS, array(DOUBLE, 5), two),
-        extra, tuple_of(Numbers, LAW, DOUBLE, DOUBLE, YES), WORK, ADDRESS, WHOLE, *STEP,
+        tuple_of(arguments.Layers, four, two, GRAMS, xs),
+        tuple_of(arguments.Descents, given, above, four, GRAMS, GRAMS, array(DOUBLE, 5), two),
+        extra, tuple_of(arguments.Numbers, LAW, DOUBLE, DOUBLE, YES), WORK, ADDRESS, WHOLE, *STEP,
     )  # fmt: skip
 
 
@@ -277,32 +217,35 @@ def backward_spec_of(columns, dtype, skipped):
     )  # fmt: skip
 
 
-def passes_spec_of(name, columns, dtype):
+def passes_spec_of(properties, columns, dtype):
     """Relu chains of one batch with a norm that centres, over the features unless in a branch."""
     order, norm = ACTIVATION_FIRST, NORM_NONE
-    if "first" in name:
+    if "first" in properties:
         order = NORM_FIRST
-    elif "branch" in name:
+    elif "branch" in properties:
         order, norm = NORM_IN_BRANCH, NORM_CENTRED
-    spec = backward_spec_of(columns, dtype, "skipped" in name)
+    spec = backward_spec_of(columns, dtype, "skipped" in properties)
     return spec._replace(
-        norm=norm, centred=norm == NORM_CENTRED, in_passes=True, order=order,
-        over_features=norm == NORM_NONE, features_centred=True, is_convolved="convolved" in name,
+        norm=norm, centred=norm == NORM_CENTRED, over_features=norm == NORM_NONE, order=order,
+        features_centred=True, in_passes=True, is_convolved="convolved" in properties,
     )  # fmt: skip
 
 
-def built(name, kernel, columns, dtype, source):
+def built(name):
     """Return the kernels of a spec, the kernel itself, and types of the arguments."""
-    skipped = "skipped" in name
+    kernel, columns, dtype, *properties = name.split("-")
+    columns, skipped = int(columns), "skipped" in properties
     if kernel in BACKWARD or kernel in BACKWARD_ORTHOGONAL or kernel in BACKWARD_PASSES:
         spec = backward_spec_of(columns, dtype, skipped)
         if kernel in BACKWARD_PASSES:
-            spec = passes_spec_of(name, columns, dtype)
+            spec = passes_spec_of(properties, columns, dtype)
         spec = spec._replace(is_orthogonal=kernel in BACKWARD_ORTHOGONAL)
         kernels = kernels_of(spec)
         return kernels, kernels.of(FUNCTIONS[kernel]), signature_of_backward(kernel, spec)
-    spec = spec_of(kernel, columns, dtype, source, "rescale" in name or "scaled" in name)
-    spec = spec._replace(covered="covered" in name)
+    source = MULTIPLIED if kernel in ("rescale", "unfold") else DRAWN
+    source = next((SOURCES[each] for each in properties if each in SOURCES), source)
+    scaled = kernel == "rescale" or "scaled" in properties
+    spec = spec_of(kernel, columns, dtype, source, scaled)._replace(covered="covered" in properties)
     if kernel in ORTHOGONAL:
         spec = spec._replace(skipped=skipped, is_orthogonal=True)
     kernels, function = kernels_of(spec), FUNCTIONS[kernel]
@@ -313,22 +256,21 @@ def built(name, kernel, columns, dtype, source):
 
 def compile_all(folder, wanted):
     """Write the PTX of kernels to files."""
-    for name, (kernel, columns, dtype, source, capabilities) in wanted.items():
-        kernels, function, arguments = built(name, kernel, columns, dtype, source)
-        for capability in capabilities:
-            cc = divmod(capability, 10)
+    for name in wanted:
+        kernels, function, argument_types = built(name)
+        for cc in [(8, 0), (9, 0)] if name in OLDER else [(9, 0)]:
             # Device functions ask the current device for its capability.
             device = mock.Mock(compute_capability=cc)
             with mock.patch.object(
                 numba.cuda.dispatcher, "get_current_device", return_value=device
             ):
-                ptx, _ = cuda.compile_ptx(function.py_func, arguments, cc=cc)
+                ptx, _ = cuda.compile_ptx(function.py_func, argument_types, cc=cc)
             registers = function.targetoptions["max_registers"]
             heading = f"// registers {registers}, threads {kernels.shape.threads}, "
             heading += f"shared {kernels.bytes}\n"
-            (Path(folder) / f"{name}.{capability}.ptx").write_text(heading + ptx)
+            (Path(folder) / f"{name}.{cc[0]}{cc[1]}.ptx").write_text(heading + ptx)
 
 
 if __name__ == "__main__":
-    chosen = {"few": FEW, "usual": KERNELS, "all": {**KERNELS, **MORE}}
+    chosen = {"few": FEW, "usual": KERNELS, "all": KERNELS + MORE}
     compile_all(sys.argv[1], chosen[sys.argv[2]])

@@ -1,13 +1,11 @@
 """Numba as it is, without `numba_internals`: the same bits, later."""
 
-import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from numba.core import config
+from programs import finished
 
 import bnmc
 from bnmc._kernels import numba_internals
@@ -51,18 +49,9 @@ print(run.log_gradient_norm.tobytes().hex())
 """
 
 
-def finished(program, **environment):
+def outputs(program, **environment):
     """Return what a fresh process prints, and what it warns of."""
-    inherited = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={
-            **inherited, **environment,
-            "PYTHONPATH": os.pathsep.join([str(Path(bnmc.__file__).parents[1]), *sys.path]),
-        },
-        capture_output=True, text=True, timeout=900,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = finished("-c", program, **environment)
     return done.stdout, done.stderr
 
 
@@ -75,13 +64,13 @@ def finished(program, **environment):
     ],
 )
 def test_plain_numba_has_the_same_bits(program, tmp_path):
-    expected, _ = finished(program, **cache_of_the_tests())
+    expected, _ = outputs(program, **cache_of_the_tests())
     plain = {"BNMC_PLAIN_NUMBA": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
-    assert finished(program, **plain) == (expected, "")
+    assert outputs(program, **plain) == (expected, "")
     (folder,) = tmp_path.iterdir()
     before = sorted(folder.rglob("*.nb[ci]"))
     assert before
-    assert finished(program, **plain) == (expected, "")
+    assert outputs(program, **plain) == (expected, "")
     assert sorted(folder.rglob("*.nb[ci]")) == before, "the second process compiled"
 
 
@@ -109,7 +98,7 @@ DIFFERENCES = {
 @pytest.mark.parametrize("what", DIFFERENCES)
 def test_another_numba_is_used_as_it_is_and_told_once(what, tmp_path):
     change, reason = DIFFERENCES[what]
-    printed, warned = finished(change + APPLY, NUMBA_CACHE_DIR=str(tmp_path))
+    printed, warned = outputs(change + APPLY, NUMBA_CACHE_DIR=str(tmp_path))
     assert printed == "2.0 3.0\n"
     assert warned.count("PlainNumbaWarning") == 1
     assert reason in warned

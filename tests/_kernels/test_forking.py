@@ -1,10 +1,9 @@
 """A process that is forked while another thread compiles can compile."""
 
 import os
-import subprocess
-import sys
 
 import pytest
+from programs import finished
 
 FORK = """
 import os, signal, sys, threading, time
@@ -49,16 +48,5 @@ print("done")
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
 def test_a_fork_waits_for_the_compilation_of_another_thread(tmp_path):
-    path = os.pathsep.join(sys.path)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORK, "numba", "llvm"],
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "NUMBA_CACHE_DIR": str(tmp_path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    done = finished("-W", "ignore", "-c", FORK, "numba", "llvm", NUMBA_CACHE_DIR=str(tmp_path))
+    assert done.stdout == "done\n"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import finished
 
 # Where the extra `test` brings compiler and libraries, their absence is a failure.
 pytestmark = pytest.mark.skipif(
@@ -19,14 +20,8 @@ pytestmark = pytest.mark.skipif(
 def ptx(request, tmp_path_factory):
     """A folder of PTX files."""
     folder = tmp_path_factory.mktemp("ptx")
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ptx.py")), str(folder), request.param],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    program = Path(__file__).with_name("ptx.py")
+    finished(program, folder, request.param, NUMBA_ENABLE_CUDASIM="0")
     return folder
 
 
@@ -50,9 +45,9 @@ def test_every_kernel_compiles(ptx):
 def test_registers_suffice(ptx):
     for path in sorted(ptx.iterdir()):
         report = assemble(path)
-        found = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", report)
-        assert found, report
-        assert all(size == "0" for size in found), (path.name, report)
+        sizes = re.findall(r"(\d+) bytes (?:stack frame|spill stores|spill loads)", report)
+        assert sizes, report
+        assert all(size == "0" for size in sizes), (path.name, report)
 
 
 @pytest.mark.slow
@@ -83,9 +78,9 @@ def assemble(path):
     command += [str(path), "-o", os.devnull]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     # PTX may be of a later version than the assembler's, and needs nothing of it.
-    known = re.search(r"Unsupported \.version .* current version is '([\d.]+)'", done.stderr)
-    if known:
-        path.write_text(re.sub(r"\.version [\d.]+", f".version {known.group(1)}", text))
+    refused = re.search(r"Unsupported \.version .* current version is '([\d.]+)'", done.stderr)
+    if refused:
+        path.write_text(re.sub(r"\.version [\d.]+", f".version {refused.group(1)}", text))
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -8,8 +8,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numba.core import config
+from programs import PACKAGE, finished
 
 import bnmc
 from bnmc._kernels import compiling, kernel_cache
 from bnmc.errors import KernelCacheWarning
-
-PACKAGE = Path(bnmc.__file__).parent
 
 REPORT = """
 import json
@@ -42,27 +39,12 @@ def report(*results):
 """
 
 
-def run(code, *, package=PACKAGE, **environment):
+def run(code, **environment):
     """Run a program, which ends with `report(...)`, in a fresh process; return what it reports.
 
     A warning is an error there.
     """
-    return json.loads(finished(code, ["-W", "error"], package=package, **environment).stdout)
-
-
-def finished(code, options=(), *, package=PACKAGE, **environment):
-    """Run a program in a fresh process to its end without an error."""
-    path = [str(package.parent), *(p for p in sys.path if p != str(PACKAGE.parent))]
-    inherited = {name: value for name, value in os.environ.items() if "NUMBA" not in name}
-    done = subprocess.run(
-        [sys.executable, *options, "-c", REPORT + code],
-        env={**inherited, "PYTHONPATH": os.pathsep.join(path), **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
+    return json.loads(finished("-W", "error", "-c", REPORT + code, **environment).stdout)
 
 
 CALLS = """
@@ -94,6 +76,7 @@ def test_a_second_process_compiles_nothing(copied, tmp_path):
     assert [warm["results"][i] for i in (0, 2, 1)] == cold["results"]
 
 
+APPLY_LINEAR = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
 APPLY = """
 from bnmc import Activation
 relu, own = Activation.named("relu"), Activation(lambda x: {formula})
@@ -128,14 +111,13 @@ def kernel_files():
 def test_an_edit_of_a_callee_invalidates_the_cache(copied, tmp_path):
     """The activation lives in another file than the kernel that calls it, which stays."""
     environment = {"package": copied, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    code = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
-    before = run(code, **environment)
+    before = run(APPLY_LINEAR, **environment)
     assert (before["results"], before["misses"]) == ([2.0], {"apply": 1})
     path = copied / "_kernels" / "scalar" / "activations.py"
-    head, found, tail = path.read_text().partition("def linear(x):")
-    assert found
-    path.write_text(head + found + tail.replace("return x", "return x + x", 1))
-    after = run(code, **environment)
+    head, heading, tail = path.read_text().partition("def linear(x):")
+    assert heading
+    path.write_text(head + heading + tail.replace("return x", "return x + x", 1))
+    after = run(APPLY_LINEAR, **environment)
     assert (after["results"], after["misses"]) == ([4.0], {"apply": 1})
     assert not after["hits"]
 
@@ -155,13 +137,7 @@ def test_every_file_of_the_kernels_is_in_the_digest(copied):
         "    digests.append(source_digest())\n"
         "print(len(set(digests)))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(copied), *files],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copied.parent), *sys.path])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = finished("-c", program, copied, *files, package=copied)
     assert int(done.stdout) == len(files) + 1
 
 
@@ -173,10 +149,9 @@ def test_a_read_only_installation_works_without_a_cache(copied, tmp_path):
     (tmp_path / "home").write_text("in the way")
     home = str(tmp_path / "home")
     environment = {"package": copied, "HOME": home, "XDG_CACHE_HOME": home, "LOCALAPPDATA": home}
-    code = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
-    done = finished(code, **environment)
-    found = json.loads(done.stdout)
-    assert found["results"] == [2.0]
+    done = finished("-c", REPORT + APPLY_LINEAR, **environment)
+    report = json.loads(done.stdout)
+    assert report["results"] == [2.0]
     assert done.stderr.count("KernelCacheWarning") == 1
     assert "__pycache__" in done.stderr
     assert home in done.stderr
@@ -186,28 +161,9 @@ def test_a_read_only_installation_works_without_a_cache(copied, tmp_path):
 
 # --- files that are damaged, or cannot be read or written
 
-APPLY_LINEAR = "from bnmc import Activation\nreport(float(Activation.named('linear')(2.0)))\n"
-
 
 def entries(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-@pytest.mark.slow
-def test_a_truncated_cache_ends_no_run(tmp_path):
-    """The run compiles and says why, and the next one finds sound files.
-
-    `test_no_truncation_and_no_flipped_bit_is_executed` checks the same within a process.
-    """
-    run(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))
-    for path in entries(tmp_path):
-        path.write_bytes(path.read_bytes()[:100])
-    done = finished(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))
-    found = json.loads(done.stdout)
-    assert (found["results"], found["misses"]) == ([2.0], {"apply": 1})
-    assert done.stderr.count("KernelCacheWarning") == 1
-    assert str(tmp_path) in done.stderr
-    assert run(APPLY_LINEAR, NUMBA_CACHE_DIR=str(tmp_path))["hits"] == {"apply": 1}
 
 
 def test_a_function_of_a_module_that_is_missing_here_is_compiled(tmp_path):
@@ -219,7 +175,7 @@ def test_a_function_of_a_module_that_is_missing_here_is_compiled(tmp_path):
     there = f"import sys; sys.path.append({str(tmp_path / 'away')!r})\nfrom of_user import own"
     cached = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert run(program.format(there), **cached)["results"] == [5.0]
-    done = finished(program.format(source), **cached)
+    done = finished("-c", REPORT + program.format(source), **cached)
     assert json.loads(done.stdout)["results"] == [5.0]
     assert "refers to a module that this process cannot import (No module named 'of_user')" in (
         done.stderr
@@ -254,8 +210,8 @@ def loaded(dispatcher, signature):
     kernel_cache._told.clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = dispatcher._cache.load_overload(signature, dispatcher.targetctx)
-    return found is not None, [str(one.message) for one in caught]
+        entry = dispatcher._cache.load_overload(signature, dispatcher.targetctx)
+    return entry is not None, [str(warning.message) for warning in caught]
 
 
 def test_no_truncation_and_no_flipped_bit_is_executed(folder):
@@ -466,11 +422,11 @@ def test_a_temporary_folder_of_the_system_may_contain_the_cache(folder):
     assert doubled() == (1, 0)
 
 
-def status(found, **changed):
+def status(result, **changed):
     """Return the status of a file with other values."""
     names = ("st_mode", "st_ino", "st_dev", "st_nlink", "st_uid", "st_gid", "st_size")
-    values = [changed.get(name, getattr(found, name)) for name in names]
-    return os.stat_result((*values, *found[7:10]))
+    values = [changed.get(name, getattr(result, name)) for name in names]
+    return os.stat_result((*values, *result[7:10]))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of files")
@@ -496,8 +452,8 @@ def test_the_folder_of_another_user_is_not_used(folder, monkeypatch):
     real = os.stat
 
     def foreign(path, *rest, **options):
-        found = real(path, *rest, **options)
-        return status(found, st_uid=max(owners) + 1) if str(path) == str(inner) else found
+        result = real(path, *rest, **options)
+        return status(result, st_uid=max(owners) + 1) if str(path) == str(inner) else result
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "stat", foreign)

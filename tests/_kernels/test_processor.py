@@ -3,9 +3,7 @@
 The folder of a wheel is made here of one small kernel, `copy_numbers`.
 """
 
-import os
 import pickle
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -14,8 +12,8 @@ import numba
 import numpy as np
 import pytest
 from numba.core import config
+from programs import finished
 
-import bnmc
 from bnmc._kernels import compiling, kernel_cache, processor
 from bnmc._kernels.cpu.scaling import copy_numbers
 from bnmc._kernels.scalar.activations import BUILTIN
@@ -182,19 +180,9 @@ for dtype in "float64", "float32":
 def test_bits_of_the_level_are_those_of_this_processor(program, tmp_path):
     """Code for the level of this processor and code for the processor itself."""
     target = {"NUMBA_CPU_NAME": HERE, "NUMBA_CPU_FEATURES": processor.feature_text(HERE)}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("NUMBA")}
-    printed = []
-    for environment in ({"NUMBA_CACHE_DIR": config.CACHE_DIR}, target):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={
-                **inherited, "NUMBA_CACHE_DIR": str(tmp_path),
-                "PYTHONPATH": os.pathsep.join([str(Path(bnmc.__file__).parents[1]), *sys.path]),
-                **{name: value for name, value in environment.items() if value},
-            },
-            capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
+    printed = [
+        finished("-c", program, **{"NUMBA_CACHE_DIR": str(tmp_path), **environment}).stdout
+        for environment in ({"NUMBA_CACHE_DIR": config.CACHE_DIR or str(tmp_path)}, target)
+    ]
     assert printed[0] == printed[1]
     assert len(printed[0]) > 1000

@@ -1,6 +1,7 @@
 """The C interface, used as others do: ctypes, cffi, compiled C, SciPy's LowLevelCallable."""
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ import bnmc
 from bnmc import kernels
 from bnmc.errors import UnknownNameError
 from bnmc.kernels import c
+from bnmc.kernels.c_functions import bodies
+from bnmc.kernels.c_header import DECLARED
 
 CHAIN = bnmc.Chain(70, 5, "relu")
 KEY = 0xFEDCBA9876543210
@@ -120,11 +123,11 @@ def test_threads_at_once(relu, run):
     size = relu["workspace_bytes"](ctypes.byref(law))
 
     def walk(chain):
-        own, gram = np.empty(size // 8 + 1), np.eye(5)
+        space, gram = np.empty(size // 8 + 1), np.eye(5)
         for layer in range(21):
             relu["conditional_layer"](
                 ctypes.byref(law), gram.ctypes.data, layer, chain, run.key, gram.ctypes.data,
-                own.ctypes.data, own.nbytes, None, None,
+                space.ctypes.data, space.nbytes, None, None,
             )  # fmt: skip
         return gram
 
@@ -176,6 +179,48 @@ def test_bad_arguments_come_back_as_statuses(relu, work):
     assert c.function("gram", "relu") is relu["gram"]
 
 
+def test_python_bodies_say_the_same(relu, work):
+    """In Python pointers are numbers: the same calls, with the same statuses and results."""
+    law = law_of(CHAIN)
+    plain = bodies(kernels.activation("relu"), np.float64)
+    pointer, results = ctypes.addressof(law), []
+    for functions in (relu, plain):
+        a, out, numbers = kernels.activations(CHAIN), np.eye(5), np.zeros(64)
+        h = np.random.default_rng(0).standard_normal((70, 5))
+        words = np.arange(8, dtype=np.uint32)
+        ends, key = (work.ctypes.data, work.nbytes), np.uint64(KEY)
+        if functions is relu:
+            key = int(key)
+        to, rows = out.ctypes.data, (h.ctypes.data, 70)
+        address = numbers.ctypes.data, 64, 1, 0, 2, 3, key, 0
+        calls = [
+            ("workspace_bytes", pointer), ("workspace_bytes", None), ("stride", pointer),
+            ("conditional_layer", pointer, to, 0, 0, key, to, *ends, None, a.ctypes.data),
+            ("weights_layer", pointer, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
+            ("normalise_activate", pointer, *rows, h.ctypes.data, *ends),
+            ("gram", pointer, *rows, to, *ends), ("failed_row", *ends),
+            ("normals", *address), ("uniforms", *address),
+            ("philox", words.ctypes.data, words.ctypes.data, words.ctypes.data + 16),
+            ("conditional_layer", None, to, 0, 0, key, to, *ends, None, None),
+            ("conditional_layer", pointer, to, -1, 0, key, to, *ends, None, None),
+            ("weights_layer", None, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
+            ("weights_layer", pointer, 0, a.ctypes.data, -1, 0, key, to, *ends, None),
+            ("normalise_activate", None, *rows, h.ctypes.data, *ends),
+            ("normalise_activate", pointer, h.ctypes.data, -1, h.ctypes.data, *ends),
+            ("gram", None, *rows, to, *ends), ("gram", pointer, rows[0], -1, to, *ends),
+            ("failed_row", None, 0), ("normals", None, *address[1:]),
+            ("uniforms", None, *address[1:]), ("philox", None, None, None),
+        ]  # fmt: skip
+        statuses = [functions[name](*arguments) for name, *arguments in calls]
+        law.columns = 4
+        statuses.append(functions["workspace_bytes"](pointer))
+        law.columns = 5
+        results.append((statuses, out, a, numbers, words))
+    for compiled, in_python in zip(*results, strict=True):
+        np.testing.assert_array_equal(compiled, in_python)
+    assert plain["activate"](np.float64(-1.0)) == 0.0
+
+
 # ---------------------------------------------------------------- other languages
 
 
@@ -197,10 +242,10 @@ def test_cffi(run, work):
     law = ffi.new("bnmc_law *", kernels.law(CHAIN)._asdict())
     gram = np.eye(5)
     pointer = ffi.from_buffer("double[]", gram)
-    own = ffi.from_buffer("char[]", work)
+    space = ffi.from_buffer("char[]", work)
     for layer in range(21):
         status = table.conditional_layer(
-            law, pointer, layer, 0, run.key, pointer, own, len(own), ffi.NULL, ffi.NULL
+            law, pointer, layer, 0, run.key, pointer, space, len(space), ffi.NULL, ffi.NULL
         )
         assert status == 0
     np.testing.assert_array_equal(gram, run.gram[0, -1])
@@ -221,6 +266,40 @@ def compiled(folder, name, *options):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return target
+
+
+# ------ header
+@needs_compiler
+@pytest.mark.parametrize("language", ["c", "c++"])
+def test_the_header_is_c99_and_cpp(folder, language):
+    standard = "-std=c99" if language == "c" else "-std=c++11"
+    command = [COMPILER, "-x", language, standard, "-Wall", "-Wextra", "-Werror", "-pedantic"]
+    command += ["-fsyntax-only", str(folder / "bnmc.h")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if language == "c++" and "cc1plus" in done.stderr:
+        pytest.skip("the compiler knows no C++")
+    assert done.returncode == 0, done.stderr
+
+
+#: Of the declarations of each version that was released.  What is added gets a new minor version,
+#: what is changed a new major one, and a line here; lines stay.
+KNOWN = {(1, 0): "2c0af513cf3a6d29"}
+
+
+def test_declarations_change_with_the_version_only():
+    text = repr([(declared.name, declared.returns, declared.arguments) for declared in DECLARED])
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == KNOWN[c.ABI_VERSION]
+
+
+def test_constants_of_the_header_are_those_of_the_kernels():
+    header = c.header()
+    for name in ("OK", "ZERO_VARIANCE", "NOT_FINITE", "UNRESOLVED", "BAD_ARGUMENT"):
+        assert f"BNMC_{name} = {getattr(kernels, name)}" in header
+    assert f"BNMC_SMALL_WORKSPACE = {kernels.SMALL_WORKSPACE}" in header
+    for name in ("GAUSSIAN", "UNIFORM", "RADEMACHER"):
+        assert f"BNMC_{name} = {getattr(kernels, name)}" in header
+    assert f"BNMC_WEIGHTS UINT32_C(0x{kernels.WEIGHTS:08X})" in header
+    assert f"BNMC_ROWS UINT32_C(0x{kernels.ROWS:08X})" in header
 
 
 @needs_compiler

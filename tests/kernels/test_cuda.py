@@ -1,13 +1,11 @@
 """`bnmc.kernels.cuda`: device functions in kernels of others, in the simulator and as PTX."""
 
-import os
-import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import oracle
 import pytest
+from programs import finished
 
 import bnmc
 from bnmc import kernels
@@ -110,9 +108,9 @@ def test_the_least_variance_of_a_row_is_that_of_the_cpu(dtype):
     chain = bnmc.Chain(4, 2, "linear")
     law, work = kernels.law(chain), kernels.workspace(chain, dtype)
     linear = kernels.activation("linear")
-    for own, expected in zip(h, status, strict=True):
-        found = kernels.normalise_activate_row(linear, law, own, np.zeros(2, dtype), work)
-        assert found == expected
+    for row_of_cpu, expected in zip(h, status, strict=True):
+        of_cpu = kernels.normalise_activate_row(linear, law, row_of_cpu, np.zeros(2, dtype), work)
+        assert of_cpu == expected
 
 
 def test_activations_of_the_user():
@@ -169,13 +167,6 @@ with mock.patch.object(numba.cuda.dispatcher, "get_current_device", return_value
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="NVVM is for Linux alone")
 @pytest.mark.skipif(not SIMULATED, reason="the GPU has compiled them already")
 def test_they_compile_for_a_gpu():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(COMPILE)],
-        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    done = finished("-c", COMPILE, NUMBA_ENABLE_CUDASIM="0")
     assert ".entry" in done.stdout
     assert "call.uni" not in done.stdout

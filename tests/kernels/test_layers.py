@@ -1,6 +1,7 @@
 """`bnmc.kernels`: from compiled code of one's own, the bits of `simulate`, and no surprises."""
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numba
 import numpy as np
@@ -12,6 +13,10 @@ import bnmc
 from bnmc import kernels
 from bnmc._kernels.cpu import workspace
 from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    UnknownNameError,
     ZeroVarianceError,
 )
 
@@ -108,14 +113,14 @@ def test_a_parallel_loop_and_threads():
     assert not codes.any()
     np.testing.assert_allclose(out, oracle.gram(rows), rtol=0, atol=2**-45)
 
-    def one(chain):
+    def walked(chain):
         gram = np.eye(5)
         walk(kernels.law(CHAIN), 50, chain, KEY, gram, works[chain])
         return gram
 
-    alone = [one(chain) for chain in range(16)]
+    alone = [walked(chain) for chain in range(16)]
     with ThreadPoolExecutor(4) as executor:
-        for expected, gram in zip(alone, executor.map(one, range(16)), strict=True):
+        for expected, gram in zip(alone, executor.map(walked, range(16)), strict=True):
             np.testing.assert_array_equal(gram, expected)
 
 
@@ -220,64 +225,45 @@ def test_a_workspace_serves_several_laws():
 def test_python_bodies_say_the_same():
     """Compiled functions are their Python text."""
     law, x = kernels.law(SKIP), kernels.representation(SKIP)
-    key, found = np.uint64(7), []
-    for how in (lambda one: one, lambda one: one.py_func):
+    key, results = np.uint64(7), []
+    for how in (lambda kernel: kernel, lambda kernel: kernel.py_func):
         a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
         h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
         numbers, others = np.zeros(64), np.zeros(64, "float32")
         address = 3, 64, 2, 1, key, kernels.WEIGHTS
-        codes = [
-            how(workspace.workspace_bytes)(5, 5, 8),
-            how(workspace.lay_out)(work, 5, 5),
-            how(workspace.lay_out)(work, 5, 5),
-            how(workspace.lay_out)(work[:100], 5, 5),
-            how(workspace.lay_out)(work[:4], 5, 5),
-            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work, x, a),
-            how(kernels.weights_layer)(RELU, law, 1, a, 1, 1, key, out, work, x),
-            how(kernels.normalise_activate)(RELU, law, h, h, work),
-            how(kernels.normalise_activate_row)(RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
-            how(kernels.gram)(law, h, out, work),
-            how(kernels.normals)(numbers, *address),
-            how(kernels.uniforms)(others, *address),
-            how(kernels.philox)(1, 2, 3, 4, 5, 6),
-            how(kernels.normalise_activate)(RELU, law, np.ones((2, 5)), h[:2], work),
-            how(kernels.failed_row)(work),
-            how(kernels.failed_row)(work[:1]),
-            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work),
-            how(kernels.conditional_layer)(RELU, law, out, 0, 1, key, out, work[:99], x, a),
-            how(kernels.conditional_layer)(
-                RELU, law, out, 0, 1, key, out, work, x[:, :9].copy(), a
-            ),
-            how(kernels.conditional_layer)(
-                RELU, law, out, 0, 1, key, out, work, x, a[:, :9, :9].copy()
-            ),
-            how(kernels.conditional_layer)(RELU, law, out, -1, 1, key, out, work, x, a),
-        ]
-        codes += [
-            how(kernels.weights_layer)(RELU, law, *changed)
-            for changed in (
-                (1, a, 0, 1, key, out, work, x),
-                (9, a, 1, 1, key, out, work, x),
-                (1, a[:, :, :9].copy(), 1, 1, key, out, work, x),
-                (1, a, 1, 1, key, out, work[:99], x),
-                (1, a, 1, 1, key, out, work, x[:, :9].copy()),
-                (1, a, 1, 1, key, out, work),
-            )
-        ]
-        codes += [
-            how(kernels.normalise_activate)(RELU, law, h[:, :4].copy(), h, work),
-            how(kernels.normalise_activate)(RELU, law, h, h, work[:99]),
-            how(kernels.gram)(law, h[:, :4].copy(), out, work),
-            how(kernels.gram)(law, h, out, work[:99]),
-            how(kernels.normals)(numbers[:3], *address),
-            how(kernels.uniforms)(numbers[:3], *address),
-        ]
-        found.append((codes, out, a, x, h, numbers, others))
-    for compiled, plain in zip(*found, strict=True):
-        if isinstance(compiled, list):
-            assert [int(np.sum(one)) for one in compiled] == [int(np.sum(one)) for one in plain]
-        else:
-            np.testing.assert_array_equal(compiled, plain)
+        short_x, short_a, narrow = x[:, :9].copy(), a[:, :9, :9].copy(), h[:, :4].copy()
+        drawn_rows, by_weights = kernels.conditional_layer, kernels.weights_layer
+        gram, rows = kernels.gram, kernels.normalise_activate
+        begin, place = (RELU, law, out, 0, 1, key, out), (1, 1, key, out)
+        calls = [
+            (workspace.workspace_bytes, 5, 5, 8),
+            *((workspace.lay_out, part, 5, 5) for part in (work, work, work[:100], work[:4])),
+            (drawn_rows, *begin, work, x, a),
+            (by_weights, RELU, law, 1, a, *place, work, x),
+            (rows, RELU, law, h, h, work),
+            (kernels.normalise_activate_row, RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
+            (gram, law, h, out, work),
+            (kernels.normals, numbers, *address), (kernels.uniforms, others, *address),
+            (kernels.philox, 1, 2, 3, 4, 5, 6),
+            (rows, RELU, law, np.ones((2, 5)), h[:2], work),
+            (kernels.failed_row, work), (kernels.failed_row, work[:1]),
+            (drawn_rows, *begin, work), (drawn_rows, *begin, work[:99], x, a),
+            (drawn_rows, *begin, work, short_x, a), (drawn_rows, *begin, work, x, short_a),
+            (drawn_rows, RELU, law, out, -1, 1, key, out, work, x, a),
+            (by_weights, RELU, law, 1, a, 0, 1, key, out, work, x),
+            (by_weights, RELU, law, 9, a, *place, work, x),
+            (by_weights, RELU, law, 1, a[:, :, :9].copy(), *place, work, x),
+            (by_weights, RELU, law, 1, a, *place, work[:99], x),
+            (by_weights, RELU, law, 1, a, *place, work, short_x),
+            (by_weights, RELU, law, 1, a, *place, work),
+            (rows, RELU, law, narrow, h, work), (rows, RELU, law, h, h, work[:99]),
+            (gram, law, narrow, out, work), (gram, law, h, out, work[:99]),
+            (kernels.normals, numbers[:3], *address), (kernels.uniforms, numbers[:3], *address),
+        ]  # fmt: skip
+        codes = [int(np.sum(how(function)(*arguments))) for function, *arguments in calls]
+        results.append((codes, out, a, x, h, numbers, others))
+    for compiled, plain in zip(*results, strict=True):
+        np.testing.assert_array_equal(compiled, plain)
 
 
 # ---------------------------------------------------------------- what is refused
@@ -346,3 +332,72 @@ def test_rows_without_variance_are_named():
     assert kernels.failed_row(work) >= 0
     assert kernels.conditional_layer(RELU, law, np.eye(5), 1, 0, KEY, out, work) == kernels.OK
     assert kernels.failed_row(work) == -1
+
+
+# --- arguments of kernels: errors of statuses, and bad arguments
+
+
+def test_other_statuses_have_errors_too():
+    work = kernels.workspace(CHAIN)
+    kernels.raise_status(kernels.OK, work, layer=1)
+    with pytest.raises(NonFiniteError):
+        kernels.raise_status(kernels.NOT_FINITE, work, layer=1)
+    for status in (kernels.UNRESOLVED, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE, 99):
+        with pytest.raises(ArgumentError, match="status"):
+            kernels.raise_status(status, work, layer=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: kernels.activation("rellu"), UnknownNameError),
+        (lambda: kernels.activation(np.log), ArgumentError),
+        (lambda: kernels.activation(3), ArgumentTypeError),
+        (lambda: kernels.law("relu"), ArgumentTypeError),
+        (lambda: kernels.law(CHAIN, 0), ArgumentError),
+        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError),
+        (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError),
+        (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError),
+        (lambda: kernels.activations(None), ArgumentTypeError),
+        (lambda: kernels.weight_law(bnmc.Chain(4, 2, weights=np.random.rand)), ArgumentError),
+    ],
+)
+def test_bad_arguments_of_python(call, error):
+    with pytest.raises(error):
+        call()
+
+
+# --- random numbers of `bnmc.kernels`: those of the address, from Python and compiled code
+
+
+def draw_of(layer, chain, stream):
+    return SimpleNamespace(
+        layer=layer, stream=stream | chain, key0=int(KEY) & 0xFFFFFFFF, key1=int(KEY) >> 32
+    )
+
+
+def test_words():
+    words = oracle.philox((1, 2, 3, 4), (5, 6))
+    assert kernels.philox(1, 2, 3, 4, 5, 6) == tuple(int(word) for word in words)
+
+
+@pytest.mark.parametrize(("dtype", "units"), [(np.float64, 2**-50), (np.float32, 2**-20)])
+@pytest.mark.parametrize("stream", [kernels.ROWS, kernels.WEIGHTS])
+def test_numbers_are_those_of_the_address(dtype, units, stream):
+    out, address = np.zeros(128, dtype), (7, 64, 9, 5, KEY, stream)
+    rows, draw = np.arange(64, 192), draw_of(9, 5, stream)
+    assert kernels.normals(out, *address) == kernels.OK
+    expected = oracle.normals(np.array([7]), rows, draw, dtype)[0]
+    np.testing.assert_allclose(out, expected.astype(float), rtol=0, atol=8 * units)
+    assert kernels.uniforms(out, *address) == kernels.OK
+    high, low = (words[0] for words in oracle.words_in_place(np.array([7]), rows, draw))
+    np.testing.assert_array_equal(out, oracle.uniform(high, low, dtype))
+
+
+def test_numbers_in_compiled_code():
+    @numba.njit
+    def last(key):
+        words = kernels.philox(1, 2, 3, 4, 5, key)
+        return words[3], kernels.activate(RELU, -1.0) + kernels.activate(RELU, 2.0)
+
+    assert last(6) == (kernels.philox(1, 2, 3, 4, 5, 6)[3], 2.0)
