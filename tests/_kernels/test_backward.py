@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy_network import Networks, gram_of, normalised
 from oracle import ks_distance, two_sample_threshold
+from plain_python import run_plainly
 from slow_cases import some
 
 from bnmc import Chain
@@ -18,7 +19,6 @@ from bnmc._kernels.cpu import (
 )
 from bnmc._kernels.cpu.layers import records
 from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
-from bnmc._kernels.cpu.sharing import shared
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import sigma_of, slope_of
 from bnmc.chain.compiled import spec_of
@@ -36,7 +36,6 @@ CHAINS = {
     "haar, width below batch, skip": Chain(3, 4, "tanh", norm="none", weights="haar", skip=0.5),
 }
 
-#: Functions of others, which draw numbers, stay compiled: they are slow as plain Python.
 MODULES = (backward, backward_matrices, backward_rows, blocks, factor, orthogonal, rows)
 
 
@@ -54,25 +53,16 @@ def test_python_and_compiled_kernels_agree(name, loss, monkeypatch):
         return backpropagate(chain, 3, rng=1, threads=1, loss=loss, observables=ALL, **options)
 
     compiled = run()
-    names = {module.__name__ for module in MODULES}
-    for module in MODULES:
-        for function in vars(module).copy().values():
-            if hasattr(function, "py_func") and function.__module__ in names:
-                monkeypatch.setattr(module, function.__name__, function.py_func)
-    # Tasks of threads are plain, too.
-    monkeypatch.setattr(orthogonal, "_share_panels", shared(orthogonal.sum_panels))
-    # Plain Python takes activations themselves, not the addresses of compiled ones.
-    for one in ("activation", "derivative"):
-        monkeypatch.setattr(backward_rows, one, lambda function, *dtypes: function)
+    run_plainly(monkeypatch, *MODULES)
     python = run()
     # Sums of 70 terms in another order, through three layers.
     np.testing.assert_allclose(
         python.log_gradient_norm, compiled.log_gradient_norm, rtol=0, atol=1e-11
     )
-    for one in ALL:
-        size = np.abs(compiled[one]).max(axis=(-2, -1), keepdims=True)
-        difference = np.abs(python[one] - compiled[one])
-        assert (difference <= 1e-11 * size).all(), one
+    for each in ALL:
+        size = np.abs(compiled[each]).max(axis=(-2, -1), keepdims=True)
+        difference = np.abs(python[each] - compiled[each])
+        assert (difference <= 1e-11 * size).all(), each
 
 
 @pytest.mark.parametrize("columns", [1, 3, 4, 9])
@@ -85,11 +75,11 @@ def test_add_cross_is_a_matrix_product(columns, dtype):
     tiles = whole // 4
     sums = np.ones(16 * tiles * tiles)
     blocks.add_cross(first.reshape(-1), second.reshape(-1), columns, 192, np.zeros(16, dtype), sums)
-    found = sums.reshape(whole, whole) - 1
+    product = sums.reshape(whole, whole) - 1
     a, b = first[:, :192].astype(float), second[:, :192].astype(float)
     # 192 products of normals, each sum of 192 / lanes of them: error of a few roundings.
     bound = 192 * np.finfo(dtype).eps * (np.abs(a) @ np.abs(b).T + 1)
-    assert (np.abs(found - a @ b.T) <= bound).all()
+    assert (np.abs(product - a @ b.T) <= bound).all()
 
 
 # --- layers of different widths, gains and norms

@@ -60,8 +60,8 @@ def test_centring_is_a_projection_on_both_sides(batch, inputs, python):
     np.testing.assert_allclose(out, p @ gram @ p, rtol=0, atol=20 * columns * EPS * gram.max())
     if python:
         for g in range(inputs):
-            own = out[g * batch : (g + 1) * batch, g * batch : (g + 1) * batch]
-            np.testing.assert_array_equal(own, own.T)
+            block = out[g * batch : (g + 1) * batch, g * batch : (g + 1) * batch]
+            np.testing.assert_array_equal(block, block.T)
 
 
 def scale_of(gram, law):

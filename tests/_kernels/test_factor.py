@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from oracle import semidefinite_cholesky
 
-from bnmc import Chain, simulate
 from bnmc._kernels.cpu import blocks, factor, memory, numbers, sharing
-from bnmc.simulation.engine import threads
 
 EPS = np.finfo(np.float64).eps
 
@@ -27,8 +25,8 @@ def factorised(matrix, twin=None, dtype=np.float64, python=False):
     order = len(matrix)
     out, diagonal = np.zeros((order, order), dtype), np.diag(matrix).copy()
     panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
-    own = np.arange(order) if twin is None else twin
-    of = factor.Factored(np.triu(matrix), diagonal, own, panel, out, regular)
+    twins = np.arange(order) if twin is None else twin
+    of = factor.Factored(np.triu(matrix), diagonal, twins, panel, out, regular)
     body_of(factor.cholesky, python)(of, 1.0)
     return out, diagonal, regular
 
@@ -39,28 +37,21 @@ def factorised(matrix, twin=None, dtype=np.float64, python=False):
 )
 def test_a_regular_matrix_of_several_panels(order, python):
     matrix = wishart(order, 4 * order)
-    found, pivots, regular = factorised(matrix, python=python)
+    lower, pivots, regular = factorised(matrix, python=python)
     exact = np.linalg.cholesky(matrix)
     assert regular.all()
-    np.testing.assert_array_equal(found, np.tril(found))
-    np.testing.assert_allclose(found, exact, rtol=0, atol=100 * order * EPS)
+    np.testing.assert_array_equal(lower, np.tril(lower))
+    np.testing.assert_allclose(lower, exact, rtol=0, atol=100 * order * EPS)
     np.testing.assert_allclose(pivots, np.diag(exact) ** 2 / np.diag(matrix), rtol=1e-11)
-
-
-def test_a_float32_factor_is_that_of_float64_rounded():
-    matrix = wishart(130, 500)
-    np.testing.assert_array_equal(
-        factorised(matrix, dtype=np.float32)[0], factorised(matrix)[0].astype(np.float32)
-    )
 
 
 def test_a_singular_matrix_of_several_panels():
     """The rank is used up in the second panel; later columns are zero."""
     matrix = wishart(150, 90)
-    found, _, regular = factorised(matrix)
+    lower, _, regular = factorised(matrix)
     np.testing.assert_array_equal(regular, np.arange(150) < 90)
-    assert not found[:, 90:].any()
-    np.testing.assert_allclose(found, semidefinite_cholesky(matrix), rtol=0, atol=1e-10)
+    assert not lower[:, 90:].any()
+    np.testing.assert_allclose(lower, semidefinite_cholesky(matrix), rtol=0, atol=1e-10)
 
 
 def test_copies_of_samples_in_other_panels():
@@ -69,10 +60,10 @@ def test_copies_of_samples_in_other_panels():
     matrix = rows.T @ rows / 400
     twin = np.arange(150)
     twin[[70, 149]] = [3, 66]
-    found, _, regular = factorised(matrix, twin)
-    np.testing.assert_array_equal(found[[70, 149]], found[[3, 66]])
+    lower, _, regular = factorised(matrix, twin)
+    np.testing.assert_array_equal(lower[[70, 149]], lower[[3, 66]])
     np.testing.assert_array_equal(np.flatnonzero(~regular), [70, 149])
-    np.testing.assert_allclose(found @ found.T, matrix, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(lower @ lower.T, matrix, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
@@ -101,19 +92,19 @@ def test_a_panel_is_extended_whatever_the_parts(python):
     matrix = wishart(order, 2 * order, 4)
     matrix[:, 6] = matrix[6] = 0.0
     exact = semidefinite_cholesky(matrix)[first:, :panel]
-    found = []
+    panels = []
     for cuts in ((first, order), (first, 68, 81, order)):
-        own, out = np.triu(matrix), np.zeros((order, order))
+        upper, out = np.triu(matrix), np.zeros((order, order))
         space, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
         diagonal = np.maximum(np.diag(matrix), 1e-3)
-        of = factor.Factored(own, diagonal, np.arange(order), space, out, regular)
+        of = factor.Factored(upper, diagonal, np.arange(order), space, out, regular)
         for begin, stop in ((0, panel), *itertools.pairwise(cuts)):
             body_of(factor.make_panel, python)(of, 3.0, 0, panel, begin, stop)
         np.testing.assert_array_equal(out[first:, :panel], 3.0 * space[:, first:order].T)
-        found.append(space[:, first:order].T)
-    np.testing.assert_allclose(found[0], exact, rtol=0, atol=100 * order * EPS)
-    np.testing.assert_array_equal(found[1], found[0])
-    assert not found[0][:, 6].any()
+        panels.append(space[:, first:order].T)
+    np.testing.assert_allclose(panels[0], exact, rtol=0, atol=100 * order * EPS)
+    np.testing.assert_array_equal(panels[1], panels[0])
+    assert not panels[0][:, 6].any()
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
@@ -156,49 +147,34 @@ def test_least_pivots_of_several_panels():
     np.testing.assert_allclose(least, exact, rtol=1e-10)
 
 
-@pytest.mark.parametrize("columns", [128, 130, 261])
-def test_products_of_more_columns_than_a_slab(columns):
-    """Of small integers, whose sums are exact in any order."""
-    rng = np.random.default_rng(columns)
-    work = memory.work(columns, 1, np.float32)
-    values = rng.integers(-3, 4, (columns, 64)).astype(np.float32)
-    lower = np.tril(rng.integers(-3, 4, (columns, columns))).astype(np.float32)
-    view = work.block.reshape(-1, numbers.STRIDE)
-    view[:columns, :64] = values
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [1, 2, 3, 4, 5, 7, 8, 9, 12, 31, 32, 33, 40, 128, 130, 261])
+def test_products_of_any_number_of_columns(columns, dtype):
+    """Of small integers, whose sums are exact in any order; nothing beyond the rows is touched."""
+    rng, rows = np.random.default_rng(columns), 192 if columns < 100 else 64
+    work = memory.work(columns, 1, dtype)
+    values = rng.integers(-3, 4, (columns, rows)).astype(dtype)
+    lower = np.tril(rng.integers(-3, 4, (columns, columns))).astype(dtype)
     work.factor[:columns, :columns] = lower
-    apart = np.zeros_like(work.block)
-    blocks.multiply_triangular(work.factor, columns, work.block, apart, 64)
-    np.testing.assert_array_equal(apart.reshape(view.shape)[:columns, :64], lower @ values)
-    blocks.multiply_triangular(work.factor, columns, work.block, work.block, 64)
-    np.testing.assert_array_equal(view[:columns, :64], lower @ values)
+    view, apart = work.block.reshape(-1, numbers.STRIDE), np.zeros_like(work.block)
+    view[:columns, :rows], view[:columns, rows:] = values, 55.0
+    for out in (apart, work.block):
+        blocks.multiply_triangular(work.factor, columns, work.block, out, rows)
+        np.testing.assert_array_equal(out.reshape(view.shape)[:columns, :rows], lower @ values)
     assert not view[columns:].any()
 
-    view[:columns, :64] = values
-    blocks.add_gram(work.block, columns, 64, work.partial, work.sums)
+    view[:columns, :rows] = values
+    blocks.add_gram(work.block, columns, rows, work.partial, work.sums)
     gram = np.zeros((columns, columns))
-    assert blocks.unpack_gram(work.sums, 64, gram)
-    np.testing.assert_array_equal(gram, values @ values.T / 64)
+    assert blocks.unpack_gram(work.sums, rows, gram)
+    np.testing.assert_array_equal(gram, values @ values.T / rows)
 
-    before = rng.integers(-3, 4, (columns, 64)).astype(np.float32)
-    view[:columns, :64] = before
-    tile = memory.aligned_zeros((numbers.TILE * numbers.STRIDE,), np.float32)
-    tile.reshape(-1, numbers.STRIDE)[:, :64] = rng.integers(-3, 4, (numbers.TILE, 64))
-    blocks.add_product(work.factor, 5, columns, tile, 9, work.block, 64)
-    product = lower[:, 5:14] @ tile.reshape(-1, numbers.STRIDE)[:9, :64]
-    np.testing.assert_array_equal(view[:columns, :64], before + product)
-
-
-def test_threads_share_the_factor_and_the_sums_of_one_chain(monkeypatch):
-    """A layer of three panels of rows, whose covariance has three panels of columns."""
-    monkeypatch.setattr(threads, "SHARED_ROWS", 1)
-    generator = np.random.default_rng(0)
-    start = generator.standard_normal((1100, 150))
-    runs = [
-        simulate(
-            Chain(1100, 150, "relu"), 2, initial=start, rng=1, threads=count,
-            sampler="conditional",
-        ).gram
-        for count in (1, 2, 3)
-    ]  # fmt: skip
-    np.testing.assert_array_equal(runs[1], runs[0])
-    np.testing.assert_array_equal(runs[2], runs[0])
+    depth = min(9, columns)
+    start = min(5, columns - depth)
+    tile = memory.aligned_zeros((numbers.TILE * numbers.STRIDE,), dtype)
+    tile_rows = tile.reshape(-1, numbers.STRIDE)[:, :rows]
+    tile_rows[:] = rng.integers(-3, 4, tile_rows.shape)
+    blocks.add_product(work.factor, start, columns, tile, depth, work.block, rows)
+    product = lower[:, start : start + depth] @ tile_rows[:depth]
+    np.testing.assert_array_equal(view[:columns, :rows], values + product)
+    assert (view[:columns, rows:] == 55.0).all()

@@ -54,7 +54,9 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     sums.segments[:] = np.nan
     block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
     scratch = np.zeros(12)
-    add, merge = (body_of(one, body) for one in (moments.add_moments, moments.merge_moments))
+    add, merge = (
+        body_of(function, body) for function in (moments.add_moments, moments.merge_moments)
+    )
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
             rows = values[start : start + numbers.BLOCK]

@@ -13,12 +13,7 @@ import math
 import numpy as np
 import pytest
 from numba import njit
-from oracle import (
-    FALSE_ALARM,
-    binomial_range,
-    ks_threshold,
-    normal_threshold,
-)
+from oracle import FALSE_ALARM, binomial_range, ks_threshold, normal_threshold
 from scipy import special, stats
 
 from bnmc._kernels.compiling import OPTIONS, inline_module
@@ -243,14 +238,6 @@ def test_neighbouring_addresses_are_uncorrelated(base, what):
     ):
         total = np.einsum("ij,ij->", of_a, of_b)
         assert abs(total) < normal_threshold(4) * deviation * error
-
-
-def test_the_two_words_of_a_float64_are_those_of_no_other_stream():
-    """Streams are two apart: the bits of one are never the second word of another."""
-    streams = [codes.STREAM_ROWS, codes.STREAM_WEIGHTS, codes.STREAM_FACTOR, codes.STREAM_CHI]
-    tags = [*streams, *(stream | codes.SECOND_WORD for stream in streams)]
-    assert len({int(tag) >> 28 for tag in tags}) == len(tags)
-    assert all(int(tag) % 2**28 == 0 for tag in tags)
 
 
 # --- uniforms and signs

@@ -57,11 +57,11 @@ def test_functions_of_users_call_inner_code(pair):
     called, _ = pair
 
     @njit
-    def own(values):
+    def total(values):
         called(values, 1, 2.0)
         return values.sum()
 
-    assert own(np.zeros(3)) == 4.0
+    assert total(np.zeros(3)) == 4.0
     assert not called.overloads
 
 
@@ -107,8 +107,8 @@ def test_functions_of_users_may_allocate_and_contain_closures(pair):
         return both.max()
 
     chain = Chain(20, 3, Activation(scalar, kinks=(0.0,)))
-    own, relu = (simulate(spec, 3, rng=0).gram for spec in (chain, Chain(20, 3, "relu")))
-    np.testing.assert_allclose(own, 4.0 * relu)
+    of_user, relu = (simulate(spec, 3, rng=0).gram for spec in (chain, Chain(20, 3, "relu")))
+    np.testing.assert_allclose(of_user, 4.0 * relu)
 
 
 def test_kernels_can_be_pickled(pair):

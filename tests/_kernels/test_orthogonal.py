@@ -5,12 +5,11 @@ and of functions of the Gram matrices of all layers.  Each of the k comparisons 
 level 1e-6 / k.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from numpy_network import Networks
 from oracle import FALSE_ALARM, normalise, normals, projector, semidefinite_cholesky
+from plain_python import run_plainly
 from scipy import stats
 from slow_cases import some
 
@@ -19,10 +18,6 @@ from bnmc import Chain
 from bnmc._kernels.cpu import orthogonal
 from bnmc._kernels.scalar import codes
 from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
-from bnmc.simulation.engine.rows import RowSampler
-from bnmc.simulation.engine.state import Frames
-from bnmc.simulation.engine.threads import Threads
-from bnmc.simulation.runs import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 
@@ -127,7 +122,7 @@ def test_python_and_compiled_kernels_agree(chain, dtype, monkeypatch):
         )
 
     compiled = run()
-    plain_kernels(monkeypatch)
+    run_plainly(monkeypatch, orthogonal)
     python = run()
     # Rounding grows through 40 layers at the width of the rank.
     np.testing.assert_allclose(python.scaled_gram, compiled.scaled_gram, atol=1e-6)
@@ -135,16 +130,10 @@ def test_python_and_compiled_kernels_agree(chain, dtype, monkeypatch):
     assert python.widened == compiled.widened == ((0,) if dtype == "float32" else ())
 
 
-def plain_kernels(monkeypatch):
-    for own in vars(orthogonal).copy().values():
-        if hasattr(own, "py_func") and own.__module__ == orthogonal.__name__:
-            monkeypatch.setattr(orthogonal, own.__name__, own.py_func)
-
-
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_dead_rows_raise(is_plain, monkeypatch):
     if is_plain:
-        plain_kernels(monkeypatch)
+        run_plainly(monkeypatch, orthogonal)
     # W is 1 or -1, and after -1 the activations are zero.
     chain = chain_of(1, 2, "relu", norm="batch-uncentred")
     with pytest.raises(ZeroVarianceError, match="row 0"):
@@ -271,24 +260,6 @@ def test_gaussian_weights_have_another_law():
 
 
 # --- bits
-
-
-@pytest.mark.parametrize("dtype", some(["float64", "float32"], "float64"))
-@pytest.mark.parametrize("skip", [0.0, 0.5])
-def test_bits_do_not_depend_on_threads_and_parts(dtype, skip):
-    chain = chain_of(9000, 5, "relu", skip=skip)
-    options = {"dtype": dtype, "rng": 11}
-    one = bnmc.simulate(chain, 4, chains=2, threads=1, **options)
-    state = bnmc.simulate(chain, 2, chains=2, threads=2, **options).final_state
-    rest = bnmc.simulate(chain, 2, initial=state, threads=2)
-    np.testing.assert_array_equal(rest.gram[:, -1], one.gram[:, -1])
-    sampler = RowSampler(Run(chain, "conditional", 2, None, dtype, one.key))
-    sampler.take(bnmc.simulate(chain, 3, chains=2, threads=1, **options).final_state)
-    frames = Frames(np.zeros((2, 1, 5, 5)), np.zeros((2, 1)), np.zeros((2, 1, 0)))
-    with ThreadPoolExecutor(2) as executor:
-        shared = Threads(executor, 3, sampler.work)
-        sampler.advance(0, sampler.chains, 4, np.zeros(1, np.int64), frames, shared)
-    np.testing.assert_array_equal(frames.gram[:, 0], one.gram[:, -1])
 
 
 def test_float32_rows_follow_those_of_float64():

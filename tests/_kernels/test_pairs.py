@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import scipy.linalg
 from numpy_network import normalised
-from oracle import FORMULAS, gram, semidefinite_cholesky
+from oracle import FORMULAS, gram, ks_distance, semidefinite_cholesky, two_sample_threshold
+from plain_python import run_plainly
 
 import bnmc
 from bnmc._kernels.cpu import pairs as cpu_pairs
-from bnmc._kernels.cpu import rows as cpu_rows
-from bnmc.chain.compiled import spec_of
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.pairs import APART, Pairs
@@ -93,22 +92,6 @@ def test_the_chain_ahead_is_the_chain_that_simulate_runs(chain):
     np.testing.assert_allclose(records[:, :, 0], run.gram[:, 1:], rtol=0, atol=1e-11)
 
 
-def kolmogorov_smirnov_allowance(count, other, tests):
-    """Distance of two empirical laws that is exceeded with probability 1e-6 over all tests.
-
-    For two samples P(D > t) <= 2 (exp(-2 n (t/2)^2) + exp(-2 m (t/2)^2)): Massart's bound for each.
-    """
-    return 2.0 * math.sqrt(math.log(4.0 * tests / 1e-6) / (2.0 * min(count, other)))
-
-
-def kolmogorov_smirnov(a, b):
-    both = np.sort(np.concatenate([a, b]))
-    return np.abs(
-        np.searchsorted(np.sort(a), both, "right") / a.size
-        - np.searchsorted(np.sort(b), both, "right") / b.size
-    ).max()
-
-
 def features(chain, gram):
     """Numbers that tell samples apart: the second chain must not favour any."""
     # Diagonals that are 1 but for rounding are equal.
@@ -136,12 +119,12 @@ def test_the_chain_behind_has_the_law_of_the_chain(chain):
     records, _ = pairs.advance(lag + depth, until=lag + depth, record=True)
     assert pairs.tries[:, 1].sum() > count / 4
     run = bnmc.simulate(chain, depth, chains=count, rng=4)
-    allowed = kolmogorov_smirnov_allowance(count, count, 6 * depth)
+    allowed = two_sample_threshold(count, 6 * depth)
     for layer in range(1, depth + 1):
         behind = features(chain, records[:, lag + layer - 1, 1])
         alone = features(chain, run.gram[:, layer])
         for name, values in behind.items():
-            assert kolmogorov_smirnov(values, alone[name]) < allowed, (layer, name)
+            assert ks_distance(values, alone[name]) < allowed, (layer, name)
 
 
 # The linear chain is a centred one; each norm and each bias is in another case.
@@ -166,7 +149,7 @@ def test_the_chain_behind_has_its_law_from_wherever_the_pair_is(chain):
         # features do not see its diagonal, which becomes that of the first.
         scale = np.sqrt(np.diag(grams[0]) / np.diag(grams[1]))
         grams[1] *= np.outer(scale, scale)
-        values = scipy.linalg.eigvalsh(*(chain.covariance(one) for one in grams[::-1]))
+        values = scipy.linalg.eigvalsh(*(chain.covariance(current) for current in grams[::-1]))
         spread = math.sqrt(0.5 * chain.width) * np.linalg.norm(values - 1.0)
         grams[1] = grams[0] + min(1.0, 3.0 / spread) * (grams[1] - grams[0])
     count = 20_000
@@ -185,11 +168,11 @@ def test_the_chain_behind_has_its_law_from_wherever_the_pair_is(chain):
             return gram(normalised(sigma(rows), chain.norm, chain.eps))
         return gram(sigma(normalised(rows, chain.norm, chain.eps)))
 
-    ahead, behind = (features(chain, next_grams(one)) for one in grams)
-    allowed = kolmogorov_smirnov_allowance(count, count, len(behind))
+    ahead, behind = (features(chain, next_grams(current)) for current in grams)
+    allowed = two_sample_threshold(count, len(behind))
     for name, values in features(chain, pairs.grams[:, 1]).items():
-        assert kolmogorov_smirnov(values, behind[name]) < allowed, name
-    assert max(kolmogorov_smirnov(ahead[name], behind[name]) for name in behind) > power * allowed
+        assert ks_distance(values, behind[name]) < allowed, name
+    assert max(ks_distance(ahead[name], behind[name]) for name in behind) > power * allowed
 
 
 def test_pairs_that_have_met_are_equal_forever_and_differ_before():
@@ -213,7 +196,7 @@ def test_a_maximal_coupling_succeeds_with_one_minus_the_total_variation(chain):
     rng, draws, d = np.random.default_rng(5), 400_000, chain.width
     squares = rng.chisquare(d, size=(draws, len(values)))
     log_ratio = -0.5 * ((1.0 / values - 1.0) * squares).sum(axis=1) - 0.5 * d * np.log(values).sum()
-    kept = np.minimum(1.0, np.exp(log_ratio))
+    accepted = np.minimum(1.0, np.exp(log_ratio))
 
     count = 20_000
     tried = pairs_of(chain, count, threshold=ALWAYS)
@@ -223,8 +206,8 @@ def test_a_maximal_coupling_succeeds_with_one_minus_the_total_variation(chain):
     share = np.mean(tried.met == 7)
     assert 0.2 < share < 0.98
     # 5 standard errors: a false alarm in 6e-7.
-    error = math.hypot(kept.std() / math.sqrt(draws), math.sqrt(share * (1 - share) / count))
-    assert abs(share - kept.mean()) < 5.0 * error
+    error = math.hypot(accepted.std() / math.sqrt(draws), math.sqrt(share * (1 - share) / count))
+    assert abs(share - accepted.mean()) < 5.0 * error
 
 
 def test_what_becomes_of_a_pair_does_not_depend_on_the_others():
@@ -276,15 +259,7 @@ def test_rank_that_comes_back_is_not_lost():
 def plain_python(monkeypatch):
     """A call that lets the kernels run as plain Python: no compilation, for few small pairs."""
 
-    def run_plainly():
-        for name, function in list(vars(cpu_pairs).items()):
-            own = getattr(function, "__module__", "") == cpu_pairs.__name__
-            if own and hasattr(function, "py_func"):
-                monkeypatch.setattr(cpu_pairs, name, function.py_func)
-        # Python calls no activation by its address.
-        monkeypatch.setattr(cpu_rows, "activation", lambda sigma, dtype: sigma)
-
-    return run_plainly
+    return lambda: run_plainly(monkeypatch, cpu_pairs)
 
 
 @pytest.mark.parametrize("body", ["compiled", "python"])
@@ -308,12 +283,6 @@ def test_an_activation_that_overflows_is_an_error(plain_python):
         pairs_of(chain, 2).advance(3)
 
 
-def test_the_law_of_a_pair_is_that_of_the_chain():
-    chain = bnmc.Chain(5, 3, "tanh", norm="batch-uncentred", eps=1e-3, gain=2.0)
-    law = spec_of(chain)
-    assert (law.width, law.batch, law.columns, law.gain, law.eps) == (5, 3, 3, 2.0, 1e-3)
-
-
 def test_scale_matters_to_pairs_with_eps():
     # With eps the normalization sees scale, and the distance with it: none is taken out.
     chain = bnmc.Chain(40, 3, "relu", norm="batch-uncentred", eps=0.5)
@@ -327,15 +296,15 @@ def test_the_kernels_run_as_plain_python_too(plain_python):
     # Both refused and kept couplings, and layers with the same normals, come up.
     chain = bnmc.Chain(12, 3, "relu")
     options = [{"threshold": ALWAYS}, {"threshold": APART}]
-    compiled = [pairs_of(chain, 6, **one) for one in options]
+    compiled = [pairs_of(chain, 6, **settings) for settings in options]
     expected = [pairs.advance(5, until=5, record=True, traced=6) for pairs in compiled]
     assert compiled[0].tries[:, 1].any()
     assert (compiled[0].met > 0).any()
     plain_python()
-    for one, (record, trace) in zip(options, expected, strict=True):
-        found = pairs_of(chain, 6, **one).advance(5, until=5, record=True, traced=6)
-        np.testing.assert_allclose(found[0], record, rtol=0, atol=1e-11)
-        np.testing.assert_allclose(found[1], trace, rtol=1e-8, atol=1e-12)
+    for settings, (record, trace) in zip(options, expected, strict=True):
+        results = pairs_of(chain, 6, **settings).advance(5, until=5, record=True, traced=6)
+        np.testing.assert_allclose(results[0], record, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(results[1], trace, rtol=1e-8, atol=1e-12)
 
 
 def test_patience_is_for_layers_in_a_row():
@@ -360,23 +329,23 @@ def test_patience_is_for_layers_in_a_row():
 def test_each_attempt_has_a_coin_of_its_own(plain_python, monkeypatch):
     """The first coin decides whether rows are kept, the next ones each decide on new rows."""
     plain_python()
-    drawn, coin = [], cpu_pairs._coin
+    coins, coin = [], cpu_pairs._coin
 
     def recorded(draw, number, attempt):
-        drawn.append((int(number), int(draw.layer), attempt, coin(draw, number, attempt)))
-        return drawn[-1][-1]
+        coins.append((int(number), int(draw.layer), attempt, coin(draw, number, attempt)))
+        return coins[-1][-1]
 
     monkeypatch.setattr(cpu_pairs, "_coin", recorded)
     pairs = pairs_of(bnmc.Chain(12, 3, "relu"), 12, threshold=ALWAYS)
     pairs.advance(3)
     by_layer = {}
-    for number, layer, attempt, value in drawn:
+    for number, layer, attempt, value in coins:
         by_layer.setdefault((number, layer), []).append((attempt, value))
     for attempts in by_layer.values():
         assert [attempt for attempt, _ in attempts] == list(range(len(attempts)))
     # Attempts differ, and so do pairs and layers.
     assert max(map(len, by_layer.values())) > 3
-    assert len({value for *_, value in drawn}) == len(drawn)
+    assert len({value for *_, value in coins}) == len(coins)
 
 
 def test_an_error_names_the_pair_wherever_it_is():

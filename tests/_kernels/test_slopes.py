@@ -47,7 +47,7 @@ def values(name, x, how):
     slope = SLOPES[name]
     if how == "python":
         function = slope.single if x.dtype == np.float32 else slope.double
-        return np.array([function(one) for one in x])
+        return np.array([function(number) for number in x])
     out = x.copy()
     apply(slope_of(Activation.named(name)), out)
     return out
@@ -119,5 +119,5 @@ def test_nan_comes_from_nan():
 def test_digests_of_derivatives_are_no_digests_of_functions():
     assert slope_of(Activation.named("relu")).digest == "slope of relu"
     assert isinstance(slope_of(Activation.named("relu")), Sigma)
-    own = Activation(lambda x: x * x, derivative=lambda x: 2 * x)
-    assert slope_of(own).digest == own.derivative.digest
+    square = Activation(lambda x: x * x, derivative=lambda x: 2 * x)
+    assert slope_of(square).digest == square.derivative.digest

@@ -25,9 +25,9 @@ def test_fields_fill_a_workspace_and_do_not_overlap(batch, columns, dtype):
     parts = workspace.carve(work, batch, columns)
     begin = work.__array_interface__["data"][0]
     ranges = sorted(
-        (one.__array_interface__["data"][0] - begin, one.nbytes)
-        for one in (*parts[0], *parts[1:])
-        if one.size
+        (field.__array_interface__["data"][0] - begin, field.nbytes)
+        for field in (*parts[0], *parts[1:])
+        if field.size
     )
     for (first, length), (following, _) in itertools.pairwise(ranges):
         assert first + length <= following < first + length + 2 * LINE
