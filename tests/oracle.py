@@ -44,7 +44,7 @@ FORMULAS = {
 SLOPE = 0.3
 
 
-def own(x):
+def user_function(x):
     """Evaluate a user's activation, which uses a global variable and NumPy functions.
 
     Each function of a user compiles the kernels again, so all tests share this one.

@@ -112,7 +112,7 @@ def run_block(manager, grid_point, *arguments):
     # Threads that the failure of another one ended are not the cause.
     failures = [thread.exception for thread in threads if thread.exception]
     for error, trace in sorted(
-        failures, key=lambda one: type(one[0]) is threading.BrokenBarrierError
+        failures, key=lambda failure: type(failure[0]) is threading.BrokenBarrierError
     ):
         raise error.with_traceback(trace)
 

@@ -9,6 +9,7 @@ import os
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,15 +19,16 @@ from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import float64, int64
-from oracle import normals, own, philox
+from oracle import normals, philox, user_function
 from slow_cases import some
 
-from bnmc import Activation, Chain, Distance, gram, simulate
+from bnmc import Activation, Chain, Convolution, Distance, gram, simulate
 from bnmc._kernels.gpu import device, shape
 from bnmc._kernels.gpu.block import begin
 from bnmc._kernels.gpu.build import constants_of, kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.pairs import draw_squares
+from bnmc._kernels.gpu.passes import cover, segments_of
 from bnmc._kernels.scalar import codes, measures
 from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
@@ -43,11 +45,13 @@ from bnmc.errors import (
     ZeroVarianceError,
 )
 from bnmc.mixing import tv_bound
+from bnmc.simulation.engine.gpu import launches, samplers
 from bnmc.simulation.engine.gpu.arrays import DeviceRows
 from bnmc.simulation.engine.gpu.pairs import GpuPairs, bytes_of_pair
 from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.engine.pairs import APART, THRESHOLD, Pairs
-from bnmc.simulation.runs import Run, seconds_of
+from bnmc.simulation.runs import Recorded, Run, seconds_of
+from bnmc.simulation.starting import choose_backend, run_of
 
 # On a GPU Numba warns of small grids, and of arrays of the host, of kernels of the tests.
 pytestmark = [
@@ -126,46 +130,99 @@ def test_the_simulator_shows_shared_memory_that_nobody_wrote():
     assert whole[0] == -1
 
 
-CASES = {
+ROWS, WEIGHTS, SINGLE = {"sampler": "conditional"}, {"sampler": "weights"}, {"dtype": "float32"}
+AFTER, UNCENTRED = {"order": "activation-norm"}, {"norm": "batch-uncentred"}
+
+
+def biased(width=9, batch=2, **options):
+    return Chain(width, batch, "tanh", bias_variance=0.3, **options)
+
+
+def haar(width, batch, activation="tanh", **options):
+    return Chain(width, batch, activation, weights="haar", **options)
+
+
+#: Chains whose layers take one pass over the rows.
+IN_ONE_PASS = {
     "two tiles": (Chain(70, 3, "relu"), {}),
-    "uncentred, two chunks": (Chain(20, 9, "tanh", norm="batch-uncentred"), {}),
+    "uncentred, two chunks": (Chain(20, 9, "tanh", **UNCENTRED), {}),
     "no norm": (Chain(20, 2, "gelu", norm="none", gain=1.5), {}),
     "eps, two inputs": (Chain(20, 2, "sin", eps=0.1, gain=0.5), {"inputs": 2}),
-    "skip": (Chain(20, 3, "selu", skip=0.5), {"sampler": "conditional"}),
-    "skip, an array": (
-        Chain(20, 3, "erf", skip=0.5), {"sampler": "conditional", "initial": X[:20, :3]},
-    ),
+    "skip": (Chain(20, 3, "selu", skip=0.5), ROWS),
+    "skip, an array": (Chain(20, 3, "erf", skip=0.5), {**ROWS, "initial": X[:20, :3]}),
     "copies of samples": (Chain(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
-    "a function of the user": (Chain(20, 3, Activation(own)), {}),
-    "weights, float32, skip": (
-        Chain(20, 3, "leaky_relu", skip=0.2, gain=0.7), {"sampler": "weights", "dtype": "float32"},
-    ),
-    "uniform weights": (
-        Chain(20, 3, "relu", norm="none", weights="uniform"), {"initial": X[:20]},
-    ),
-    "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
-    "fewer rows than samples": (
-        Chain(4, 8, "tanh", norm="batch-uncentred"), {"sampler": "conditional", "chains": 3},
-    ),
-    "more columns than registers": (
-        Chain(20, 17, "tanh", norm="batch-uncentred"), {"sampler": "conditional"},
-    ),
+    "a function of the user": (Chain(20, 3, Activation(user_function)), {}),
+    "weights, float32, skip": (Chain(20, 3, "leaky_relu", skip=0.2, gain=0.7), WEIGHTS | SINGLE),
+    "uniform weights": (Chain(20, 3, "relu", norm="none", weights="uniform"), {"initial": X[:20]}),
+    "uniform weights, float32": (Chain(20, 3, "relu", weights="uniform"), SINGLE),
+    "fewer rows than samples": (Chain(4, 8, "tanh", **UNCENTRED), {**ROWS, "chains": 3}),
+    "more columns than registers": (Chain(20, 17, "tanh", **UNCENTRED), ROWS),
     "signs, two tiles": (Chain(21, 3, "erf", weights="rademacher"), {}),
+}
+#: Every pair of norm, order, bias and sampler is among these, and each dtype and law of biases with
+#: both passes.
+IN_PASSES = {
+    "layer": (Chain(9, 2, "tanh", norm="layer"), ROWS),
+    "layer after, bias": (biased(norm="layer", **AFTER), WEIGHTS | SINGLE),
+    "layer, residual, bias": (Chain.resnet(9, 2, "tanh", norm="layer", bias_variance=0.3), ROWS),
+    "rms, bias": (biased(norm="rms", weights="pytorch"), WEIGHTS),
+    "rms after": (Chain(9, 2, "tanh", norm="rms", eps=0.1, **AFTER), ROWS | SINGLE),
+    "rms, residual": (Chain.resnet(9, 2, "tanh", norm="rms"), WEIGHTS),
+    "groups, skip, two tiles": (Chain(66, 2, "tanh", norm="group(3)", skip=0.5), ROWS | SINGLE),
+    "groups after, skip, two tiles": (biased(34, norm="group(2)", skip=0.5, **AFTER), WEIGHTS),
+    "groups, residual, bias": (biased(8, norm="group(2)", order="pre-activation", skip=1.0), ROWS),
+    "batch after, bias": (biased(batch=3, **AFTER), ROWS),
+    "batch, residual": (Chain.resnet(9, 3, "tanh"), WEIGHTS | SINGLE),
+    "no norm, bias": (biased(norm="none", weights="rademacher"), WEIGHTS),
+    "uncentred, bias": (biased(skip=0.5, **UNCENTRED), ROWS),
+    "more groups than threads": (Chain(40, 2, "tanh", norm="group(20)"), ROWS),
+    "convolution": (Chain.conv(9, 1, "relu", shape=(2, 3), kernel=(2, 3)), ROWS),
+    "convolution, weights, bias": (
+        biased(batch=3, norm="rms", convolution=Convolution((1, 3), (1, 2))),
+        WEIGHTS,
+    ),
+}
+ORTHOGONAL = {
+    "haar, two tiles, float32": (haar(70, 3, "relu"), SINGLE),
+    "haar, skip, eps, an array": (
+        haar(20, 3, skip=0.5, gain=0.7, eps=0.1), {"initial": X[:20, :3]},
+    ),
+    "haar, two inputs, uncentred": (haar(20, 2, **UNCENTRED), {"inputs": 2}),
+    "haar, no norm": (haar(20, 2, "gelu", norm="none", gain=1.5), {}),
+    "haar, copies of samples": (haar(20, 4, "sigmoid"), {"initial": X[:20, [0, 1, 1, 2]]}),
+    "haar, normals that need further sums": (haar(5, 6), {}),
+    "haar, fewer rows than samples": (haar(4, 8, **UNCENTRED), {}),
+    "haar, more columns than whole rows": (haar(20, 9, **UNCENTRED), {}),
 }  # fmt: skip
+CASES = IN_ONE_PASS | IN_PASSES | ORTHOGONAL
+#: Each norm, order and sampler is in other cases.
+LATER = {"groups, residual, bias", "groups, skip, two tiles"}
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", some(CASES, *(what for what in CASES if what not in LATER)))
 def test_trajectories_are_those_of_the_cpu(what):
     chain, options = CASES[what]
-    a, b = both(chain, 1, **options)
+    a, b = both(chain, 1 if what in IN_ONE_PASS else 2, **options)
     assert (a.backend, b.backend) == ("cpu", "cuda")
     assert (a.key, a.sampler, a.dtype) == (b.key, b.sampler, b.dtype)
-    assert_equal_to_rounding(a, b)
+    assert_equal_to_rounding(a, b, 2 if what in ORTHOGONAL else 1)
     # A GPU does not look after the precision of float32 rows.
     assert set(a.final_state.arrays) - {"unresolved"} == set(b.final_state.arrays)
     for name, others in b.final_state.arrays.items():
         values = a.final_state.arrays[name]
         assert (values.shape, values.dtype) == (others.shape, others.dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("bias_variance", [0.0, 0.3])
+@pytest.mark.parametrize("order", ["norm-activation", "activation-norm", "pre-activation"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "group(4)", "batch"])
+def test_every_norm_and_order(norm, order, bias_variance, sampler):
+    options = {"norm": norm, "order": order, "skip": 1.0 * (order == "pre-activation")}
+    chain = Chain(20, 3, "tanh", bias_variance=bias_variance, **options)
+    assert_equal_to_rounding(*both(chain, 2, sampler=sampler, chains=2, inputs=2))
 
 
 @pytest.mark.parametrize("width", [1, 20, 700])
@@ -210,9 +267,9 @@ def test_trajectories_stay_together_where_chains_contract(activation, norm):
     response = np.abs(exact - single.gram).max()
     # It contracts: without it the differences of 10,000 layers would have come to order one.
     assert response < 1e-4
-    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", 0.5):
-        found = simulate(chain, LAYERS, backend="cuda", **options).gram
-    assert np.abs(found - exact[:, : LAYERS + 1]).max() <= 4 * 2.0**-29 * response
+    with divided(BLOCKS_OF_PROCESSOR=0.5):
+        by_gpu = simulate(chain, LAYERS, backend="cuda", **options).gram
+    assert np.abs(by_gpu - exact[:, : LAYERS + 1]).max() <= 4 * 2.0**-29 * response
 
 
 # --- shapes -------------------------------------------------------------------------------------
@@ -337,21 +394,52 @@ def assert_shape_is_right(run):
     if isinstance(ended[0], tuple):
         assert ended[0] == ended[1]
         return
-    for one, first, second in zip(start, *ended, strict=True):
+    for before, first, second in zip(start, *ended, strict=True):
         least, in_doubt = 1.0, 0.0
         if options["sampler"] == "conditional":
-            least, in_doubt = least_pivots(one, chain.batch, chain.norm == "batch")
+            least, in_doubt = least_pivots(before, chain.batch, chain.norm == "batch")
         relative = terms * (unit + 2.0**-52 / least) + 10 * np.sqrt(in_doubt)
         assert np.abs(first - second).max() <= relative * max(np.abs(ended[0]).max(), 1.0)
 
 
-def test_a_block_of_a_chain_and_blocks_of_its_rows():
-    """Whether the rows of a chain are one block's or those of several."""
-    chain = Chain(70, 2, "relu", norm="batch-uncentred")
-    alone = simulate(chain, 1, rng=2, backend="cuda")
-    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", 0.5):
-        among = simulate(chain, 1, rng=2, backend="cuda")
-    assert np.array_equal(alone.gram, among.gram)
+OF_SAMPLERS = ("MOST_OF_GRID", "STAGING_BYTES", "LEAST_OF_PROCESSOR")
+
+
+@contextlib.contextmanager
+def divided(**values):
+    """Divide runs in another way: functions of modules return a value, or constants have it."""
+    with contextlib.ExitStack() as stack:
+        for name, value in values.items():
+            module = "samplers" if name in OF_SAMPLERS else "launches"
+            new = value if name.isupper() else mock.Mock(return_value=value)
+            stack.enter_context(mock.patch(f"bnmc.simulation.engine.gpu.{module}.{name}", new))
+        yield
+
+
+TWO_DEVICES = mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0])
+SMALL = Chain(16, 2, "relu", **UNCENTRED)
+#: Runs, and divisions of them: blocks of rows, also of layers in passes, and chunks of chains.
+DIVISIONS = {
+    "rows": (Chain(70, 2, "relu", **UNCENTRED), 1, {}, [{"BLOCKS_OF_PROCESSOR": 0.5}]),
+    "passes": (
+        biased(130, norm="group(5)"), 1, ROWS,
+        [{"processors": number, "BLOCKS_OF_PROCESSOR": 1} for number in (1, 2)],
+    ),
+    "chunks": (SMALL, 2, {"chains": 3, "burn_in": 1}, [{"MOST_OF_GRID": 1}]),
+    "chunks by weights": (SMALL, 1, {**WEIGHTS, "chains": 2}, [{"MOST_OF_GRID": 1}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", DIVISIONS)
+def test_bits_do_not_depend_on_the_division_of_a_run(what):
+    chain, depth, options, divisions = DIVISIONS[what]
+    runs = []
+    for division in ({}, *divisions):
+        with divided(**division):
+            runs.append(simulate(chain, depth, rng=2, backend="cuda", **options).gram)
+    for other in runs[1:]:
+        assert np.array_equal(other, runs[0])
+    assert len(np.unique(runs[0][..., 0, 0])) == runs[0][..., 0, 0].size
 
 
 def test_bits_do_not_depend_on_the_device():
@@ -359,13 +447,13 @@ def test_bits_do_not_depend_on_the_device():
     chain = Chain(130, 2, "tanh", norm="none")
 
     def run(count, processors):
-        with mock.patch("bnmc.simulation.engine.gpu.launches.processors", return_value=processors):
+        with divided(processors=processors):
             return simulate(chain, 1, rng=2, backend="cuda", chains=count)
 
     # Three tiles: of a block each, of two blocks, and of one that is the chain's.
     runs = [run(1, 100), run(1, 1), run(2, 1)]
     assert_equal_to_rounding(runs[0], simulate(chain, 1, rng=2, backend="cpu"))
-    with mock.patch("bnmc.simulation.engine.gpu.launches.MOST_RANGES", 2):
+    with divided(MOST_RANGES=2):
         # Two ranges, of a block each and of one for both.
         ranges = [run(1, 1), run(2, 1)]
         # Where shared memory has room for the sums of one of them.
@@ -380,46 +468,51 @@ def test_bits_do_not_depend_on_the_device():
     assert not np.array_equal(runs[0].gram, ranges[0].gram)
 
 
-def test_chunks_of_chains():
-    chain = Chain(16, 2, "relu", norm="batch-uncentred")
-    whole = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 1):
-        parts = simulate(chain, 2, rng=2, backend="cuda", chains=3, burn_in=1)
-    assert np.array_equal(whole.gram, parts.gram)
-    assert len(np.unique(whole.gram[:, :, 0, 0])) == 6
-    by_weights = {"rng": 2, "backend": "cuda", "chains": 2, "sampler": "weights"}
-    whole = simulate(chain, 1, **by_weights)
-    with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 1):
-        parts = simulate(chain, 1, **by_weights)
-    assert np.array_equal(whole.gram, parts.gram)
-    with (
-        mock.patch("bnmc.simulation.engine.gpu.samplers.STAGING_BYTES", 1),
-        mock.patch("bnmc.simulation.engine.gpu.samplers.LEAST_OF_PROCESSOR", 1),
-    ):
-        sampler = GpuSampler(Run(chain, "conditional", 3, None, "float64", backend="cuda"))
+def test_blocks_make_further_sums_of_orthogonal_rows():
+    """The first sum of a layer leaves a pivot below the limit, so each layer makes a second one.
+
+    Of several blocks, each launch makes one sum; one block makes all of them in one launch.  The
+    sums of one layer, and the counts of blocks that have made them, serve the next one.
+    """
+    chain = haar(70, 2, **UNCENTRED)
+
+    def run(processors, chains=1, most=10):
+        with divided(processors=processors, MOST_OF_GRID=most):
+            return simulate(chain, 2, rng=2, backend="cuda", chains=chains)
+
+    kernels_of.cache_clear()
+    with mock.patch("bnmc._kernels.gpu.layers.ORTHOGONAL_PIVOT", 1.0 - 1e-9):
+        runs = [run(100, 2), run(1, 2), run(1, 2, 1), run(100)]
+    kernels_of.cache_clear()
+    for other in runs[1:]:
+        assert np.array_equal(other.gram, runs[0].gram[: other.chains])
+    assert_equal_to_rounding(simulate(chain, 2, rng=2, chains=2), runs[0], 2)
+
+
+def test_a_chunk_has_as_many_chains_as_its_memory_allows():
+    with divided(STAGING_BYTES=1, LEAST_OF_PROCESSOR=1):
+        sampler = GpuSampler(Run(SMALL, "conditional", 3, None, "float64", backend="cuda"))
         assert sampler._most_of_chunk(32) == device.processors()
         assert sampler._most_of_chunk(0) > 3
 
 
 def test_chains_that_are_divided_among_devices():
-    chain = Chain(16, 2, "relu", norm="batch-uncentred", skip=0.3)
+    chain = replace(SMALL, skip=0.3)
     start = np.random.default_rng(8).standard_normal((3, 16, 2))
-    options = {"backend": "cuda", "sampler": "conditional"}
+    options = {"backend": "cuda", **ROWS}
     for initial in (start, start[0], "gaussian"):
         whole = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
-        with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
+        with TWO_DEVICES:
             parts = simulate(chain, 1, rng=2, initial=initial, chains=3, **options)
         assert np.array_equal(whole.gram, parts.gram)
         for name, values in whole.final_state.arrays.items():
             assert np.array_equal(values, parts.final_state.arrays[name]), name
     more = simulate(chain, 1, initial=whole.final_state, **options)
-    with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
-        again = simulate(
-            chain, 1, initial=parts.final_state, observables="orthogonality_gap", **options
-        )
-    np.testing.assert_allclose(
-        again["orthogonality_gap"], gram.orthogonality_gap(more.gram), rtol=1e-14
-    )
+    options["observables"] = "orthogonality_gap"
+    with TWO_DEVICES:
+        again = simulate(chain, 1, initial=parts.final_state, **options)
+    gaps = gram.orthogonality_gap(more.gram)
+    np.testing.assert_allclose(again["orthogonality_gap"], gaps, rtol=1e-14)
 
 
 @IN_THREADS
@@ -427,10 +520,7 @@ def test_a_device_names_the_chain_that_fails():
     chain = Chain(16, 2, "relu", norm="none")
     bad = np.random.default_rng(8).standard_normal((3, 16, 2))
     bad[2] = 1e200
-    with (
-        mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]),
-        pytest.raises(NonFiniteError) as error,
-    ):
+    with TWO_DEVICES, pytest.raises(NonFiniteError) as error:
         simulate(chain, 1, initial=bad, backend="cuda")
     assert error.value.chain == 2
 
@@ -442,12 +532,12 @@ def assert_equal_in_logarithms(a, b, layers=1):
     """A chain that contracts to one direction lets a layer's roundings add up in the logarithm."""
     unit = 2.0**-23 if a.dtype == "float32" else 2.0**-52
     allowed = 100 * unit * (np.sqrt(a.chain.width) + 3 * a.chain.batch + 20)
-    traces = [np.trace(one["scaled_gram"], axis1=-2, axis2=-1) for one in (a, b)]
-    logs = [np.log(trace) + one["log_scale"] for trace, one in zip(traces, (a, b), strict=True)]
+    traces = [np.trace(run["scaled_gram"], axis1=-2, axis2=-1) for run in (a, b)]
+    logs = [np.log(trace) + run["log_scale"] for trace, run in zip(traces, (a, b), strict=True)]
     assert np.abs(logs[0] - logs[1]).max() <= allowed * layers
     shapes = [
-        one["scaled_gram"] / trace[..., None, None]
-        for trace, one in zip(traces, (a, b), strict=True)
+        run["scaled_gram"] / trace[..., None, None]
+        for trace, run in zip(traces, (a, b), strict=True)
     ]
     assert np.abs(shapes[0] - shapes[1]).max() <= allowed
 
@@ -481,7 +571,7 @@ def test_the_scale_is_split_off(what):
     options = {"rng": 5, "observables": IN_LOGARITHMS, **options}
     blocks = options.pop("blocks", 2)
     a = simulate(chain, depth, **options)
-    with mock.patch("bnmc.simulation.engine.gpu.launches.BLOCKS_OF_PROCESSOR", blocks):
+    with divided(BLOCKS_OF_PROCESSOR=blocks):
         b = simulate(chain, depth, backend="cuda", **options)
     assert np.abs(a["log_scale"][:, -1]).min() > 600
     assert_equal_in_logarithms(a, b, depth)
@@ -510,7 +600,7 @@ def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
     chain = Chain(12, 2, "leaky_relu", norm="none", gain=2.0**100)
     options = {"rng": 5, "chains": 2, "backend": "cuda"}
     full = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
-    with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
+    with TWO_DEVICES:
         run = simulate(chain, 8, observables=["rank_bound", "orthogonality_gap"], **options)
         again = simulate(chain, 8, observables=IN_LOGARITHMS, **options)
     for name in IN_LOGARITHMS:
@@ -527,6 +617,18 @@ def test_numbers_and_arrays_of_the_device_of_chains_of_any_scale(as_host_array):
     assert np.array_equal(given.values, near["gram"])
     with pytest.raises(NonFiniteError, match="too large for float64"):
         simulate(chain, 8, out={"gram": ByDLPack(np.zeros((2, 9, 2, 2)))}, **options)
+
+
+@pytest.mark.parametrize("skip", [0.0, 2.0**-8])
+def test_the_scale_of_orthogonal_layers_is_split_off(skip):
+    """Each sample gets the unit that it has on the CPU; two layers leave the range of one unit."""
+    chain = haar(12, 2, "relu", norm="none", gain=2.0**-8, skip=skip)
+    a, b = both(chain, 3, observables=["scaled_gram", "log_scale"])
+    units = [run.final_state.arrays["exponent"] for run in (a, b)]
+    assert (units[0] < -8).all()
+    assert np.array_equal(*units)
+    for name in ("scaled_gram", "log_scale"):
+        np.testing.assert_allclose(b[name], a[name], rtol=1e-12, atol=1e-12)
 
 
 def test_a_scale_that_cannot_be_split_off():
@@ -587,9 +689,12 @@ def test_measures_of_the_zero_matrix():
     assert np.isnan(measured(measures.RANK_BOUND, zero, zero))
 
 
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-def test_only_numbers_leave_the_device(sampler):
-    chain = Chain(16, 2, "relu", norm="batch-uncentred")
+@pytest.mark.parametrize(
+    ("chain", "sampler"),
+    [(SMALL, "conditional"), (SMALL, "weights"), (haar(16, 2, **UNCENTRED), "conditional")],
+    ids=["conditional", "weights", "haar"],
+)
+def test_only_numbers_leave_the_device(chain, sampler):
     star = np.array([[0.5, -0.25], [-0.25, 0.5]])
     wanted = ["orthogonality_gap", Distance(star), "rank_bound"]
     options = {"rng": 4, "inputs": 2, "chains": 2, "sampler": sampler, "backend": "cuda"}
@@ -604,7 +709,7 @@ def test_only_numbers_leave_the_device(sampler):
     with mock.patch.object(GpuSampler, "_target", target_of):
         run = simulate(chain, 2, observables=wanted, **options)
     assert seen
-    assert all(one.record.size == 1 for one in seen)
+    assert all(target.record.size == 1 for target in seen)
     # The sums of 4 terms of a few roundings each; the numbers are of order one.
     allowed = 32 * 2.0**-52
     assert run["distance"].shape == (2, 3, 2)
@@ -641,30 +746,36 @@ def test_a_gram_matrix_of_zeros_has_no_gap():
             )  # fmt: skip
 
 
+#: Of three samples: rows of two, centred and normalised, are 1 and -1 whatever they were.
+GO_ON = {
+    "conditional": (Chain(20, 3, "tanh", skip=0.5), ROWS),
+    "weights": (Chain(20, 3, "tanh", skip=0.5), WEIGHTS),
+    "haar": (haar(20, 3, skip=0.5), {}),
+    "passes": (Chain.resnet(9, 3, "tanh", norm="layer", bias_variance=0.3), ROWS),
+    "passes by weights": (Chain.resnet(9, 3, "tanh", norm="layer", bias_variance=0.3), WEIGHTS),
+}
+
+
+@pytest.mark.parametrize("what", GO_ON)
+def test_a_run_goes_on_elsewhere(what):
+    chain, options = GO_ON[what]
+    whole = simulate(chain, 2, rng=3, backend="cpu", **options)
+    for first, second in (("cpu", "cuda"), ("cuda", "cpu")):
+        begun = simulate(chain, 1, rng=3, backend=first, **options)
+        ended = simulate(chain, 1, initial=begun.final_state, backend=second)
+        assert ended.layers.tolist() == [1, 2]
+        parts = np.concatenate([begun.gram, ended.gram[:, 1:]], axis=1)
+        assert_equal_to_rounding(whole, mock.Mock(gram=parts), 2 if what == "haar" else 1)
+
+
+#: Of a block each, and of blocks that share their rows.
 @pytest.mark.parametrize(
-    ("sampler", "order"),
-    [
-        ("conditional", ("cpu", "cuda")),
-        ("weights", ("cuda", "cpu")),
-        ("weights", ("cpu", "cuda")),
-    ],
+    "chain",
+    [*(Chain(width, 2, "tanh", **UNCENTRED) for width in (40, 70)), haar(20, 2, **UNCENTRED)],
+    ids=["a block", "blocks", "haar"],
 )
-def test_a_run_goes_on_elsewhere(sampler, order):
-    # Of three samples: rows of two, centred and normalised, are 1 and -1 whatever they were.
-    chain = Chain(20, 3, "tanh", skip=0.5)
-    options = {"rng": 3, "sampler": sampler}
-    whole = simulate(chain, 2, backend="cpu", **options)
-    begun = simulate(chain, 1, backend=order[0], **options)
-    ended = simulate(chain, 1, initial=begun.final_state, backend=order[1])
-    assert_equal_to_rounding(whole, mock.Mock(gram=np.concatenate(
-        [begun.gram, ended.gram[:, 1:]], axis=1)))  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [40, 70])
-def test_float32_chains_go_on_in_float64(width):
-    """Of a block each, and of blocks that share their rows."""
-    chain = Chain(width, 2, "tanh", norm="batch-uncentred")
-    options = {"chains": 2, "initial": "collinear", "dtype": "float32", "sampler": "conditional"}
+def test_float32_chains_go_on_in_float64(chain):
+    options = {"chains": 2, "initial": "collinear", **SINGLE, **ROWS}
     a, b = both(chain, 1, **options)
     assert a.widened == b.widened == (0, 1)
     assert_equal_to_rounding(a, b)
@@ -672,9 +783,21 @@ def test_float32_chains_go_on_in_float64(width):
     assert again.widened == (0, 1)
 
 
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("bias_variance", [0.0, 0.2])
+def test_float32_chains_in_passes_go_on_in_float64(bias_variance):
+    """A bias is added to the covariance of each layer once, also in the layer that is repeated."""
+    x = np.random.default_rng(1).standard_normal((20, 3))
+    x[:, 2] = x[:, 1] * (1 + 1e-5 * x[:, 0])
+    chain = Chain(20, 3, "tanh", norm="layer", bias_variance=bias_variance)
+    a, b = both(chain, 2, initial=x, **ROWS, **SINGLE)
+    assert a.widened == b.widened == (0,)
+    assert np.abs(a.gram - b.gram).max() <= 1e-10
+
+
 def test_a_chain_goes_on_in_float64_after_layers_that_are_recorded():
     chain = Chain(16, 2, "sigmoid", norm="none", gain=0.5)
-    options = {"initial": X[:16, :2], "dtype": "float32", "sampler": "conditional", "rng": 6}
+    options = {"initial": X[:16, :2], "rng": 6, **SINGLE, **ROWS}
     assert simulate(chain, 2, backend="cuda", **options).widened == ()
     a, b = both(chain, 4, **options)
     assert a.widened == b.widened == (0,)
@@ -685,32 +808,42 @@ def test_a_chain_goes_on_in_float64_after_layers_that_are_recorded():
 # --- how they fail --------------------------------------------------------------------------
 
 
-@IN_THREADS
-def test_a_row_without_variance():
-    chain = Chain(20, 2, "abs")
-    with pytest.raises(ZeroVarianceError) as of_cpu:
-        simulate(chain, 1, rng=0, backend="cpu")
-    with pytest.raises(ZeroVarianceError) as of_gpu:
-        simulate(chain, 1, rng=0, backend="cuda")
-    assert (of_gpu.value.chain, of_gpu.value.layer) == (of_cpu.value.chain, of_cpu.value.layer)
+GROUPS = Chain(8, 2, "relu", norm="group(4)", **AFTER)
+FAILURES = {
+    "a row": (Chain(20, 2, "abs"), {}, ZeroVarianceError),
+    "a row, haar": (haar(20, 2, "abs"), {}, ZeroVarianceError),
+    "overflow, haar": (haar(20, 2, "gelu", norm="none", gain=1e100), {}, NonFiniteError),
+    "overflow": (Chain(20, 2, "gelu", norm="none", gain=1e100), ROWS, NonFiniteError),
+    "overflow by weights": (Chain(20, 2, "gelu", norm="none", gain=1e100), WEIGHTS, NonFiniteError),
+    "a sample": (GROUPS, ROWS, ZeroVarianceError),
+    "a sample by weights": (GROUPS, WEIGHTS, ZeroVarianceError),
+    "moments": (Chain(8, 2, "linear", norm="layer", gain=1e200, **AFTER), {}, NonFiniteError),
+}
 
 
 @IN_THREADS
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-def test_overflow(sampler):
-    chain = Chain(20, 2, "gelu", norm="none", gain=1e100)
-    with pytest.raises(NonFiniteError) as error:
-        simulate(chain, 4, rng=0, backend="cuda", sampler=sampler)
-    assert error.value.layer == 2
-    with pytest.raises(NonFiniteError, match="float32 representation"):
-        simulate(
-            Chain(20, 2, "gelu", norm="none", weights="uniform"), 1, dtype="float32",
-            initial=np.full((20, 2), 1e39), backend="cuda",
-        )  # fmt: skip
-    with pytest.raises(NonFiniteError, match="Gram"):
-        simulate(
-            Chain(20, 2, "gelu", norm="none"), 1, initial=np.full((20, 2), 1e200), backend="cuda"
-        )
+@pytest.mark.parametrize("what", FAILURES)
+def test_a_failure_is_that_of_the_cpu(what):
+    chain, options, kind = FAILURES[what]
+    errors = []
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(kind) as error:
+            simulate(chain, 4, rng=0, backend=backend, **options)
+        errors.append(error.value)
+    a, b = errors
+    assert (a.chain, a.layer) == (b.chain, b.layer)
+    if chain is GROUPS:
+        assert (str(a), b.row) == (str(b), None)
+
+
+@IN_THREADS
+def test_a_start_that_overflows():
+    for weights, size, options, match in (
+        ("uniform", 1e39, SINGLE, "float32 representation"), ("gaussian", 1e200, {}, "Gram")
+    ):  # fmt: skip
+        chain, x = Chain(20, 2, "gelu", norm="none", weights=weights), np.full((20, 2), size)
+        with pytest.raises(NonFiniteError, match=match):
+            simulate(chain, 1, initial=x, backend="cuda", **options)
 
 
 def test_what_is_missing():
@@ -735,18 +868,20 @@ def test_what_is_missing():
                 assert device.why_not() == "no CUDA driver: driver is old"
 
 
-def test_chains_without_gpu_kernels():
-    with pytest.raises(BackendError, match="Wishart factors.*backend=.cpu"):
-        simulate(Chain.vanilla(20, 2), 1, backend="cuda")
-    sampler = lambda generator, shape: generator.standard_normal(shape)  # noqa: E731
-    chain = Chain(20, 2, weights=sampler)
-    with pytest.raises(BackendError, match="runs on the CPU.*backend=.cpu"):
-        simulate(chain, 1, backend="cuda")
-
-
-def test_shared_memory_does_not_suffice():
-    with pytest.raises(BackendError, match="300 columns in float64 need .* bytes of shared memory"):
-        simulate(Chain(20, 300), 1, backend="cuda")
+@pytest.mark.parametrize(
+    ("chain", "options", "match"),
+    [
+        (Chain.vanilla(20, 2), {}, "Wishart factors.*backend=.cpu"),
+        (Chain(20, 2, weights=np.random.Generator.normal), {}, "runs on the CPU.*backend=.cpu"),
+        (haar(20, 3), WEIGHTS, "backend='cpu', or sampler='conditional'"),
+        (haar(20, 3, norm="layer"), {}, "backend='cpu', or sampler='conditional'"),
+        (Chain(20, 300), {}, "300 columns in float64 need .* bytes of shared memory"),
+    ],
+    ids=["factors", "a function", "matrices", "haar and layer norm", "shared memory"],
+)
+def test_chains_without_gpu_kernels(chain, options, match):
+    with pytest.raises(BackendError, match=match):
+        simulate(chain, 1, backend="cuda", **options)
 
 
 def test_out_of_memory():
@@ -786,9 +921,9 @@ class OnDevice:
 @pytest.fixture
 def as_cuda_array():
     def taken(array):
-        found = cuda.to_device(array.values)
-        found.is_c_contiguous = lambda: array.values.flags.c_contiguous
-        return found
+        on_device = cuda.to_device(array.values)
+        on_device.is_c_contiguous = lambda: array.values.flags.c_contiguous
+        return on_device
 
     with mock.patch(
         "bnmc.simulation.engine.gpu.samplers.numba_cuda.as_cuda_array", taken, create=True
@@ -878,13 +1013,13 @@ def test_a_start_of_one_device_for_several(as_host_array):
     chain = Chain(16, 2, "relu")
     x = np.random.default_rng(3).standard_normal((3, 16, 2))
     for start in (x, x[0]):
-        one = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
-        with mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]):
+        alone = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
+        with TWO_DEVICES:
             several = simulate(chain, 1, rng=1, initial=ByDLPack(start), chains=3)
-        assert np.array_equal(one.gram, several.gram)
-        with mock.patch("bnmc.simulation.engine.gpu.samplers.MOST_OF_GRID", 2):
+        assert np.array_equal(alone.gram, several.gram)
+        with divided(MOST_OF_GRID=2):
             chunks = simulate(chain, 0, rng=1, initial=ByDLPack(start), chains=3)
-        assert np.array_equal(chunks.gram[:, 0], one.gram[:, 0])
+        assert np.array_equal(chunks.gram[:, 0], alone.gram[:, 0])
 
 
 def test_arrays_by_dlpack():
@@ -927,10 +1062,7 @@ def test_results_stay_on_the_device(as_host_array):
     for burn_in in (0, 1):
         expected = simulate(chain, 3, burn_in=burn_in, **options)
         given = ByDLPack(np.zeros(expected.gram.shape))
-        with (
-            mock.patch("bnmc._kernels.gpu.device.devices", return_value=[0, 0]),
-            mock.patch("bnmc.simulation.segment.TASK_SECONDS", 1e-12),
-        ):
+        with TWO_DEVICES, mock.patch("bnmc.simulation.segment.TASK_SECONDS", 1e-12):
             run = simulate(chain, 3, burn_in=burn_in, out={"gram": given}, **options)
         assert run.gram is given
         assert len(np.unique(expected.gram[:, :, 0, 0])) == expected.gram[:, :, 0, 0].size
@@ -969,28 +1101,66 @@ def test_results_on_the_device_that_are_not_allowed(as_host_array):
 # --- pairs that meet ------------------------------------------------------------------------
 
 
-def pairs_of(kind, chain, start=None, count=2, threshold=THRESHOLD, layers=4):
+def pairs_of(kind, chain, layers, start=None, first=3, count=2, key=2024, threshold=THRESHOLD):
+    """Pairs after so many layers, in several calls, with their records and steps."""
     start = Covariance(np.eye(chain.batch)) if start is None else start
-    pairs = kind(chain, start, 1, 3, 3 + count, 2024, threshold)
-    return pairs, *pairs.advance(layers, until=layers, record=True, traced=1)
+    pairs = kind(chain, start, 1, first, first + count, key, threshold)
+    options = {"until": 3 if len(layers) > 1 else layers[0], "record": True, "traced": 1}
+    parts = [pairs.advance(number, **options) for number in layers]
+    return pairs, *(np.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("norm", "eps", "threshold"), [("batch", 0.0, 3.0), ("batch-uncentred", 0.1, 9.0)]
-)
-def test_pairs_meet_as_on_the_cpu(norm, eps, threshold):
-    """With a threshold so large that maximal couplings are refused."""
-    chain = Chain(20, 3, "tanh", norm=norm, eps=eps)
+def tried(pairs, record):
+    return pairs.tries[:, 1].sum() > 0
+
+
+def one_meets(pairs, record):
+    """A pair that meets goes on until layer 3 and then stays, while the other one moves."""
+    return sorted(pairs.met) == [-1, 2]
+
+
+def none_meets(pairs, record):
+    return (pairs.met < 0).all()
+
+
+def copies_stay(pairs, record):
+    return np.isfinite(record).all() and np.array_equal(record[..., 0, :], record[..., 1, :])
+
+
+PLAIN = Chain(20, 3, "tanh", **UNCENTRED)
+COPIES = Covariance(np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]]))
+#: Thresholds are so large that maximal couplings are refused.  Some pairs are refused where the two
+#: laws are close, so that a draw of what a refusal leaves is seldom kept.  Rows of few samples are
+#: in registers, others in shared memory; 48 rows end a block of 16.
+PAIRS = {
+    "centred": (Chain(20, 3, "tanh"), (3,), {"threshold": 3.0}, tried),
+    "eps": (Chain(20, 3, "tanh", eps=0.1, **UNCENTRED), (3,), {"threshold": 9.0}, tried),
+    "bias": (biased(20, **UNCENTRED), (2, 2), {"key": 3, "threshold": 3.0}, one_meets),
+    "convolution": (
+        Chain.conv(12, 1, "relu", shape=(1, 3), kernel=(1, 2)), (2, 2),
+        {"key": 12, "threshold": 3.0}, one_meets,
+    ),
+    "refused": (PLAIN, (3,), {"key": 14, "first": 8, "count": 1, "threshold": 0.8}, tried),
+    "refused, again": (PLAIN, (3,), {"key": 56, "first": 29, "count": 1, "threshold": 1.2}, tried),
+    "the same normals": (Chain(20, 2, "relu"), (2,), {"threshold": APART}, none_meets),
+    "in shared memory": (Chain(48, 17, "linear"), (2,), {"threshold": APART}, none_meets),
+    "copies": (PLAIN, (3,), {"start": COPIES, "count": 1}, copies_stay),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", some(PAIRS, *(set(PAIRS) - {"refused, again"})))
+def test_pairs_are_those_of_the_cpu(what):
+    chain, layers, options, happened = PAIRS[what]
     (a, record_a, trace_a), (b, record_b, trace_b) = (
-        pairs_of(kind, chain, threshold=threshold, layers=3) for kind in (Pairs, GpuPairs)
+        pairs_of(kind, chain, layers, **options) for kind in (Pairs, GpuPairs)
     )
-    assert np.array_equal(a.met, b.met)
-    assert np.array_equal(a.tries, b.tries)
-    assert a.tries[:, 1].sum() > 0
-    assert np.array_equal(a.status, b.status)
+    assert happened(a, record_b)
+    for counts in ("met", "tries", "status"):
+        assert np.array_equal(getattr(a, counts), getattr(b, counts)), counts
     # The condition of the factors is below 1e4, and a few layers double what it makes of rounding.
-    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
+    allowed = 1e-12 if happened is none_meets else 1e-10
+    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=allowed)
+    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=allowed)
     np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
 
 
@@ -1000,60 +1170,7 @@ def test_bytes_of_a_pair_are_those_of_its_arrays(batch):
     pairs = GpuPairs(chain, Covariance(np.eye(batch)), 1, 0, 5, 2024)
     # All pairs share what taps see.
     arrays = pairs._grams, *pairs._work[1:], pairs.met, pairs.tries, pairs.status
-    assert sum(one.size * one.dtype.itemsize for one in arrays) == 5 * bytes_of_pair(batch)
-
-
-@pytest.mark.parametrize(
-    ("chain", "key"),
-    [
-        (Chain(20, 2, "tanh", norm="batch-uncentred", bias_variance=0.3), 3),
-        (Chain.conv(12, 1, "relu", shape=(1, 3), kernel=(1, 2)), 12),
-    ],
-    ids=["bias", "convolution"],
-)
-def test_pairs_whose_covariance_is_no_gram_matrix(chain, key):
-    """A pair that meets goes on until layer 3 and then stays, while the other one moves."""
-    results = []
-    for kind in (Pairs, GpuPairs):
-        pairs = kind(chain, Covariance(np.eye(chain.batch)), 1, 3, 5, key, 3.0)
-        records = [pairs.advance(2, until=3, record=True, traced=1) for _ in range(2)]
-        results.append(
-            (pairs, *(np.concatenate(parts, axis=1) for parts in zip(*records, strict=True)))
-        )
-    (a, record_a, trace_a), (b, record_b, trace_b) = results
-    assert np.array_equal(a.met, b.met)
-    assert sorted(a.met) == [-1, 2]
-    assert np.array_equal(a.tries, b.tries)
-    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("key", "pair", "threshold"),
-    [pytest.param(56, 29, 1.2, marks=pytest.mark.slow), (14, 8, 0.8)],
-)
-def test_what_a_refusal_leaves_is_drawn_by_rejection(key, pair, threshold):
-    """Pairs that are refused where the two laws are close, so that a draw of it is seldom kept."""
-    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
-    start = Covariance(np.eye(3))
-    a, b = (kind(chain, start, 1, pair, pair + 1, key, threshold) for kind in (Pairs, GpuPairs))
-    for one in (a, b):
-        one.advance(3)
-    assert a.tries[0, 1] > 0
-    assert np.array_equal(a.tries, b.tries)
-    np.testing.assert_allclose(b.grams, a.grams, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("chain", [Chain(20, 2, "relu"), Chain(48, 17, "linear")], ids=str)
-def test_pairs_that_are_driven_by_the_same_normals(chain):
-    """Rows of few samples are in registers, others in shared memory; 48 rows end a block of 16."""
-    (a, record_a, _), (b, record_b, _) = (
-        pairs_of(kind, chain, threshold=APART, layers=2) for kind in (Pairs, GpuPairs)
-    )
-    assert (a.met < 0).all()
-    assert np.array_equal(a.met, b.met)
-    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-12)
+    assert sum(array.size * array.dtype.itemsize for array in arrays) == 5 * bytes_of_pair(batch)
 
 
 @IN_THREADS
@@ -1079,25 +1196,12 @@ def test_squares_of_normals_are_those_of_the_rows_of_a_layer(columns, width):
 
     fill = device.Linker(constants_of(own_shape)).kernel(fill, 255)
 
-    found = np.zeros((columns, columns))
+    squares = np.zeros((columns, columns))
     words = (np.uint32(5), np.uint32(draw.stream), draw.key0, draw.key1)
     law, pivots = spec_of(Chain(width, columns)), np.ones(columns)
-    device.launch(fill, 1, own_shape.threads, own_shape.bytes, 0, law, *words, pivots, found)
+    device.launch(fill, 1, own_shape.threads, own_shape.bytes, 0, law, *words, pivots, squares)
     z = np.asarray(normals(np.arange(columns), np.arange(width), draw, np.float64), float)
-    np.testing.assert_allclose(found, z @ z.T / width, rtol=0, atol=1e-13)
-
-
-def test_pairs_with_copies_of_samples():
-    """In both chains: their covariances have one range, though they are singular."""
-    start = Covariance(np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]]))
-    chain = Chain(20, 3, "tanh", norm="batch-uncentred")
-    (_, record_a, trace_a), (_, record_b, trace_b) = (
-        pairs_of(kind, chain, start, count=1, layers=3) for kind in (Pairs, GpuPairs)
-    )
-    assert np.isfinite(trace_a[0, 1:]).all()
-    np.testing.assert_allclose(trace_b, trace_a, rtol=1e-9)
-    np.testing.assert_allclose(record_b, record_a, rtol=0, atol=1e-10)
-    assert np.array_equal(record_b[..., 0, :], record_b[..., 1, :])
+    np.testing.assert_allclose(squares, z @ z.T / width, rtol=0, atol=1e-13)
 
 
 def test_pairs_that_cannot_go_on():
@@ -1105,17 +1209,17 @@ def test_pairs_that_cannot_go_on():
     chain = Chain(20, 3, "tanh")
     pairs = [kind(chain, Covariance(np.eye(3)), 1, 0, 1, 5) for kind in (Pairs, GpuPairs)]
     moved = []
-    for one in pairs:
-        grams = one.grams.copy()
-        grams[0, 0] = np.array([[1.0, 1.0, 0.2], [1.0, 1.0, 0.2], [0.2, 0.2, 1.0]])
-        one.grams = grams
-        one.layer = 4
-        one.advance(1)
-        assert one.waiting.all()
-        moved.append(one.grams.copy())
+    for pair in pairs:
+        grams = pair.grams.copy()
+        grams[0, 0] = COPIES.matrix
+        pair.grams = grams
+        pair.layer = 4
+        pair.advance(1)
+        assert pair.waiting.all()
+        moved.append(pair.grams.copy())
         # Rank may come back: only then is it lost.
-        one.tries[:, 2] = codes.PATIENCE
-        one.advance(1)
+        pair.tries[:, 2] = codes.PATIENCE
+        pair.advance(1)
     # Each chain moves with the normals of its own range.
     np.testing.assert_allclose(*moved, rtol=0, atol=1e-10)
     assert np.array_equal(pairs[0].tries, pairs[1].tries)
@@ -1127,7 +1231,7 @@ def test_pairs_that_cannot_go_on():
 def test_a_pair_with_a_row_without_variance():
     chain = Chain(20, 2, "abs")
     with pytest.raises(ZeroVarianceError) as error:
-        pairs_of(GpuPairs, chain, count=1, layers=3)
+        pairs_of(GpuPairs, chain, (3,), count=1)
     assert error.value.chain == 3
 
 
@@ -1261,40 +1365,137 @@ def test_buffers_do_not_overlap(threads, dtype, source):
     for columns in range(1, 65):
         spec = shape.Spec(columns, columns, 2, False, False, dtype, sigma.digest, source)
         with patches:
-            own = shape.shape_of(spec)
-        at, size = own.at, np.dtype(dtype).itemsize
-        ends = [at.totals + own.entries, at.diagonal + columns, at.column + columns,
+            block = shape.shape_of(spec)
+        at, size = block.at, np.dtype(dtype).itemsize
+        ends = [at.totals + block.entries, at.diagonal + columns, at.column + columns,
                 at.means + columns + 1]  # fmt: skip
         begins = [at.diagonal, at.column, at.means, at.flags]
         assert all(e <= b for e, b in zip(ends, begins, strict=True))
         assert (at.flags + 2 + columns) * 8 <= at.factor * size
-        assert (at.factor + columns * own.padded) * size <= at.tile64 * 8
+        assert (at.factor + columns * block.padded) * size <= at.tile64 * 8
         assert at.tile * size == at.tile64 * 8
-        assert own.padded >= columns
-        if own.whole_rows:
-            numbers = own.threads * own.vector_stride * own.vector
+        assert block.padded >= columns
+        if block.whole_rows:
+            numbers = block.threads * block.vector_stride * block.vector
             assert (at.zero + 1) * 8 <= at.words * 4
-            assert (at.words + columns * own.element_words) * 4 <= at.factor * size
+            assert (at.words + columns * block.element_words) * 4 <= at.factor * size
             assert at.words * 4 % 16 == at.factor * size % 16 == at.tile * size % 16 == 0
-            assert own.padded * size % 16 == own.vector_stride * own.vector * size % 16 == 0
-            assert own.passes * own.vectors * own.vector >= own.entries
-            assert own.vectors <= own.vector_stride
-            assert own.parts * own.vectors <= own.threads
-            assert own.threads % own.parts == 0
+            assert block.padded * size % 16 == block.vector_stride * block.vector * size % 16 == 0
+            assert block.passes * block.vectors * block.vector >= block.entries
+            assert block.vectors <= block.vector_stride
+            assert block.parts * block.vectors <= block.threads
+            assert block.threads % block.parts == 0
             assert at.tile + numbers <= at.shares
-            assert (at.shares + own.parts * own.vectors * own.vector) * size <= at.end
+            assert (at.shares + block.parts * block.vectors * block.vector) * size <= at.end
         else:
             # Words are shared by the quads of whole rows alone, so no others take memory.
             assert at.words * 4 == at.factor * size
-        assert own.classes * own.edge >= columns
-        assert 1 <= own.splits <= max(1, own.threads // own.squares)
+        assert block.classes * block.edge >= columns
+        assert 1 <= block.splits <= max(1, block.threads // block.squares)
         # The squares of all classes hold every entry of the lower triangle.
         places = {
-            (max(i % own.classes, j % own.classes), min(i % own.classes, j % own.classes))
+            (max(i % block.classes, j % block.classes), min(i % block.classes, j % block.classes))
             for i in range(columns)
             for j in range(i + 1)
         }
-        assert len(places) <= own.squares
+        assert len(places) <= block.squares
+
+
+def spec_in_passes(columns, source):
+    """Return the spec of layers in passes over a norm of features."""
+    digest = sigma_of(Activation.named("relu")).digest
+    return shape.Spec(
+        columns, columns, codes.NORM_NONE, False, False, "float64", digest, source,
+        in_passes=True, over_features=True, features_centred=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [16, 256])
+@pytest.mark.parametrize("source", [shape.DRAWN, shape.MULTIPLIED, shape.KEPT])
+def test_buffers_of_passes_do_not_overlap(threads, source):
+    patches = mock.patch.multiple(shape, MOST_THREADS=threads, _MOST_THREADS_OF_WEIGHTS=threads)
+    for columns in range(1, 65):
+        with patches:
+            block = shape.shape_of(spec_in_passes(columns, source))
+        assert not block.whole_rows
+        shares = block.per_entry * block.entries if block.per_entry > 1 else 0
+        assert block.at.partial + shares <= block.at.moments or shares == 0
+        assert block.at.moments + 2 * block.threads <= block.at.flags
+        assert block.at.zero + 1 <= block.at.factor
+        assert block.threads >= columns
+
+
+def test_segments_have_places_of_their_own():
+    """Of tiles whose rows lie among those of the next tile, too."""
+    for source in (shape.DRAWN, shape.MULTIPLIED):
+        tiles = shape.shape_of(spec_in_passes(2, source))
+        rows = max(tiles.tile_rows, 64)
+        per_block = rows // tiles.tile_rows
+        for width, groups in ((66, 1), (66, 33), (200, 50), (64, 4)):
+            pairs = {(row // rows, row * groups // width) for row in range(width)}
+            places = [
+                (block + group) * per_block + tile
+                for block, group in pairs
+                for tile in range(per_block)
+            ]
+            assert len(set(places)) == len(places)
+            assert max(places) < segments_of(tiles, width, groups)
+
+
+@pytest.mark.parametrize(
+    ("chain", "source"),
+    [
+        (biased(130, norm="group(5)"), shape.DRAWN),
+        (Chain(130, 2, "tanh", norm="layer", **AFTER), shape.MULTIPLIED),
+        (IN_PASSES["convolution, weights, bias"][0], shape.MULTIPLIED),
+    ],
+    ids=["groups", "layer", "convolution"],
+)
+def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
+    law, layer = spec_of(chain), chain.layers[1]
+    spec = launches.kernel_spec(layer, law, "float64", source)
+    lengths = launches.lengths_of_work(layer, law, spec)
+    needed = {"covariances", "factors", "segments", "shifts", "scales"}
+    needed -= {"covariances"} if source == shape.MULTIPLIED else set()
+    needed -= set() if spec.is_convolved else {"factors"}
+    assert set(lengths) == needed
+    made = sum(np.zeros(length).nbytes for length in lengths.values())
+    assert made == launches.bytes_of_work(layer, law, spec)
+
+
+@pytest.mark.parametrize(("side", "backend"), [(4, "cuda"), (12, "cpu")])
+def test_auto_takes_the_cpu_if_no_block_has_room(side, backend):
+    chain = Chain.conv(100, 1, "relu", shape=(side, side))
+    options = {"chains": 10**6, "inputs": None, "rng": None}
+    run = run_of(chain, "gaussian", sampler="auto", dtype="float32", **options)
+    run = replace(run, recorded=Recorded(0, 1, 1000))
+    with (
+        mock.patch.object(device, "SIMULATED", False),
+        mock.patch.object(device, "why_not", return_value=None),
+        mock.patch("bnmc.simulation.engine.gpu.samplers.shared_memory", return_value=227 * 1024),
+    ):
+        assert choose_backend("auto", run, 1) == backend
+
+
+@IN_THREADS
+def test_the_covariance_that_a_kernel_sees():
+    """`cover` averages over the taps and adds the variance of the biases."""
+    convolution = Convolution((3, 2), (2, 2))
+    h = np.random.default_rng(2).standard_normal((2, 9, 12))
+    grams = h.swapaxes(1, 2) @ h
+    out, threads = np.zeros_like(grams), 32
+    device.launch(
+        cover, 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out, 0, 0, 0
+    )
+    np.testing.assert_allclose(out, convolution.covariance(grams) + 0.3, rtol=1e-12)
+
+
+def test_ranges_of_consecutive_numbers():
+    """Numbers with one missing between them are in two ranges."""
+    numbers = np.array([3, 4, 6, 9, 10, 11])
+    assert samplers._ranges(numbers) == [(3, 5), (6, 7), (9, 12)]
+    assert samplers._ranges(numbers[:1]) == [(3, 4)]
+    assert samplers._ranges(numbers[:0]) == []
 
 
 def test_kernels_are_made_once():
@@ -1330,7 +1531,7 @@ def test_narrow_chains_keep_their_scale_in_any_cut(what):
     options = {"rng": 3, "observables": IN_LOGARITHMS, **options}
     cpu = simulate(chain, depth, **options)
     whole = simulate(chain, depth, backend="cuda", **options)
-    total = [np.log(np.trace(one["scaled_gram"][0, -1])) for one in (cpu, whole)]
+    total = [np.log(np.trace(run["scaled_gram"][0, -1])) for run in (cpu, whole)]
     assert total[0] + cpu["log_scale"][0, -1] < -25
     # Two nearly collinear samples are resolved to the root of the rounding.
     assert abs(total[0] - total[1]) < (1e-5 if what == "two samples" else 1e-3)
@@ -1353,7 +1554,7 @@ def test_narrow_chains_keep_their_scale_in_any_cut(what):
         else:
             other = third.final_state.arrays[name]
         assert np.array_equal(values, other)
-    exponents = [one.final_state.arrays["exponent"] for one in (cpu, whole)]
+    exponents = [run.final_state.arrays["exponent"] for run in (cpu, whole)]
     assert np.array_equal(*exponents)
     assert exponents[0].all()
 
