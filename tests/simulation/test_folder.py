@@ -1,18 +1,20 @@
 """Stores that are removed, replaced or linked while a run writes them, and what is on the disk."""
 
+import errno
 import os
 import shutil
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import numpy as np
 import pytest
-from slow_cases import some
 from small_stores import run
 
 import bnmc
-from bnmc.errors import StoreError, StoreReplacedError
+from bnmc.errors import StoreError, StoreInUseError, StoreLockError, StoreReplacedError
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import folder as folder_module
 from bnmc.simulation.store import store
@@ -90,12 +92,12 @@ def test_two_writers_of_one_path_never_mix(path):
                     first.stdin.close()
                     ends.append(wait_for(first, "end"))
 
-            found = run(path, progress=go_on, **settings)
+            second = run(path, progress=go_on, **settings)
         finally:
             first.kill()
     assert ends == ["StoreReplacedError"]
-    assert found.complete
-    np.testing.assert_array_equal(found.gram, expected.gram)
+    assert second.complete
+    np.testing.assert_array_equal(second.gram, expected.gram)
     np.testing.assert_array_equal(run(path, **settings).gram, expected.gram)
 
 
@@ -127,10 +129,7 @@ def test_a_store_that_another_one_replaces_keeps_its_values(entries, path):
 
 @posix
 def test_a_lock_that_was_removed_ends_the_run(path):
-    with (
-        after(2, lambda: (path / "progress" / "lock").unlink()),
-        pytest.raises(StoreReplacedError),
-    ):
+    with after(2, lambda: (path / "progress" / "lock").unlink()), pytest.raises(StoreReplacedError):
         run(path)
 
 
@@ -145,7 +144,7 @@ def test_writes_go_to_the_folder_that_was_opened(tmp_path):
     (tmp_path / "a").rename(tmp_path / "b")
     (tmp_path / "a").mkdir()
     (opened.place / "file").write_text("mine")
-    assert [one.name for one in tmp_path.rglob("file")] == ["file"]
+    assert [file.name for file in tmp_path.rglob("file")] == ["file"]
     assert (tmp_path / "b" / "file").exists()
     with pytest.raises(StoreReplacedError):
         opened.require_lock()
@@ -177,55 +176,12 @@ def test_another_run_at_the_same_inode_is_noticed(path):
 
 
 @posix
-@pytest.mark.parametrize(
-    "name",
-    some(
-        ["gram/c/0/0/0/0", "gram/c/0", "gram", "layer/c/0", "zarr.json", "progress",
-         "progress/lock", "progress/part-0-2.npz"],
-        "gram/c/0/0/0/0", "gram", "zarr.json", "progress", "progress/lock",
-    ),
-)  # fmt: skip
-def test_links_in_a_store_are_refused(name, path):
-    run(path)
-    moved = path.with_name("elsewhere")
-    (path / name).rename(moved)
-    (path / name).symlink_to(moved)
-    with pytest.raises(StoreError, match="is a link"):
-        run(path)
-    (path / name).unlink()
-    moved.rename(path / name)
-    assert run(path).complete
-
-
-@posix
 def test_a_link_to_a_store_is_the_store(path):
     other = path.with_name("other.zarr")
     run(path)
     other.symlink_to(path)
     with mock.patch.object(simulation_tiles, "make_tile", side_effect=AssertionError("work")):
         np.testing.assert_array_equal(run(other).gram, run().gram)
-
-
-@posix
-def test_a_hard_link_of_the_lock_is_refused(path):
-    run(path)
-    os.link(path / "progress" / "lock", path.with_name("elsewhere"))
-    with pytest.raises(StoreError, match="another name elsewhere"):
-        run(path)
-
-
-@posix
-@pytest.mark.parametrize("name", ["gram/c/0/0/0/0", "zarr.json", "progress/part-0-1.npz"])
-def test_pipes_in_a_store_are_refused(name, path):
-    """To read one would never end."""
-    stored = run(path)
-    (path / name).unlink()
-    os.mkfifo(path / name)
-    with pytest.raises((StoreError, bnmc.errors.ArgumentError), match=r"regular file|a run made"):
-        run(path)
-    if name != "gram/c/0/0/0/0":
-        with pytest.raises(StoreError, match="regular file"):
-            stored["gram"]
 
 
 def test_a_file_that_its_writer_removes_is_no_error(tmp_path):
@@ -247,9 +203,9 @@ def test_all_files_of_a_run_that_is_returned_are_on_the_disk(path):
     put = store.RunStore.put
     waiting = []
 
-    def note_synced(one):
-        order.append(os.path.relpath(os.path.realpath(one), path))
-        synced(one)
+    def note_synced(file):
+        order.append(os.path.relpath(os.path.realpath(file), path))
+        synced(file)
 
     def note_enter(self, part, block, *arguments):
         order.append((part, block))
@@ -321,3 +277,101 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
         read_file(tmp_path)
     (tmp_path / "a").write_bytes(b"1")
     assert read_file(tmp_path / "a") == b"1"
+
+
+# --- the lock of a store
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "lock").touch()
+    return Folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "match"),
+    [
+        *((code, StoreLockError, "cannot lock files")
+          for code in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)),
+        *((code, StoreInUseError, "another run") for code in (errno.EACCES, errno.EAGAIN)),
+    ],
+)  # fmt: skip
+def test_a_lock_that_the_system_refuses(code, error, match, tmp_path, monkeypatch):
+    """A file system without locks is an error of its own."""
+
+    def refuse(file):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(folder_module, "_lock_file", refuse)
+    with pytest.raises(StoreError, match=match) as caught:
+        bnmc.simulate(bnmc.Chain(30, 4), 3, rng=0, store=tmp_path / "run.zarr")
+    assert type(caught.value) is error
+
+
+def taken_elsewhere(path):
+    """Whether another process can take the lock."""
+    program = (
+        "import fcntl, sys\nfcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True)
+    return done.returncode == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="of POSIX")
+def test_a_lock_that_a_copy_of_the_store_dropped_is_taken_again(folder, tmp_path):
+    folder.lock("lock")
+    assert not taken_elsewhere(tmp_path / "lock")
+    (tmp_path / "lock").read_bytes()  # as a copy does: the system drops the lock of the process
+    assert taken_elsewhere(tmp_path / "lock")
+    folder.require_lock()
+    assert not taken_elsewhere(tmp_path / "lock")
+    folder.unlock()
+    assert taken_elsewhere(tmp_path / "lock")
+    with pytest.raises(StoreInUseError):
+        folder.require_lock()
+
+
+def test_threads_of_one_process_exclude_each_other(folder, tmp_path):
+    """Under any name of the folder."""
+    (tmp_path / "name").symlink_to(tmp_path)
+    folder.lock("lock")
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(StoreInUseError):
+        pool.submit(Folder(tmp_path / "name").lock, "lock").result()
+    # The attempt of the second thread does not drop the lock of the first one.
+    assert not taken_elsewhere(tmp_path / "lock")
+    folder.unlock()
+    folder.lock("lock")
+    folder.unlock()
+
+
+def test_a_lock_of_another_file_is_none(folder, tmp_path):
+    folder.lock("lock")
+    (tmp_path / "lock").unlink()
+    with pytest.raises(StoreReplacedError):
+        folder.require_lock()
+    (tmp_path / "other").touch()
+    (tmp_path / "other").rename(tmp_path / "lock")
+    with pytest.raises(StoreReplacedError):
+        folder.require_lock()
+    folder.unlock()
+
+
+def test_of_threads_that_write_one_store_one_does(tmp_path):
+    path = tmp_path / "run.zarr"
+    chain = bnmc.Chain(30, 4, "relu")
+    expected = bnmc.simulate(chain, 50, chains=4, rng=0).gram
+    together = threading.Barrier(4)
+
+    def write(_):
+        together.wait(30.0)
+        try:
+            return bnmc.simulate(chain, 50, chains=4, rng=0, store=path).gram
+        except StoreInUseError:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        written = [grams for grams in pool.map(write, range(4)) if grams is not None]
+    assert written
+    assert all((grams == expected).all() for grams in written)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.zarr"]

@@ -14,8 +14,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import small_stores
 import xarray as xr
 import zarr
+from damaged_stores import ATTRIBUTES, BEFORE_READING, DAMAGE, LATER, chunks, flip
 from slow_cases import some
 
 import bnmc
@@ -52,18 +54,18 @@ def run(chain=RELU, depth=DEPTH, *, rng=3, **options):
     return bnmc.simulate(chain, depth, **{"chains": CHAINS, **options}, rng=rng)
 
 
-def assert_same(found, expected):
-    assert found.complete
-    assert set(found.observables) == set(expected.observables)
+def assert_same(result, expected):
+    assert result.complete
+    assert set(result.observables) == set(expected.observables)
     for name, values in expected.observables.items():
-        np.testing.assert_array_equal(found[name], values)
-    np.testing.assert_array_equal(found.layers, expected.layers)
-    assert (found.key, found.sampler, found.dtype, found.widened) == (
+        np.testing.assert_array_equal(result[name], values)
+    np.testing.assert_array_equal(result.layers, expected.layers)
+    assert (result.key, result.sampler, result.dtype, result.widened) == (
         expected.key, expected.sampler, expected.dtype, expected.widened
     )  # fmt: skip
-    assert found.final_state.layer == expected.final_state.layer
+    assert result.final_state.layer == expected.final_state.layer
     for name, values in expected.final_state.arrays.items():
-        np.testing.assert_array_equal(found.final_state.arrays[name], values)
+        np.testing.assert_array_equal(result.final_state.arrays[name], values)
 
 
 class Died(BaseException):
@@ -144,8 +146,8 @@ def test_a_stored_run_can_be_pickled_and_continued(path):
     stored = pickle.loads(pickle.dumps(run(store=path)))
     deeper = bnmc.simulate(RELU, 5, initial=stored.final_state)
     np.testing.assert_array_equal(deeper.gram, expected.gram[:, DEPTH:])
-    kept = bnmc.simulate(RELU, 5, initial=stored.final_state, store=path.with_name("more.zarr"))
-    np.testing.assert_array_equal(kept.gram, expected.gram[:, DEPTH:])
+    again = bnmc.simulate(RELU, 5, initial=stored.final_state, store=path.with_name("more.zarr"))
+    np.testing.assert_array_equal(again.gram, expected.gram[:, DEPTH:])
 
 
 def test_without_a_seed_the_store_has_it(path):
@@ -227,20 +229,6 @@ def test_what_a_call_does_not_show_is_compared_as_well(name, path):
     assert (caught.value.name, caught.value.stored) == (name, "another")
 
 
-def test_functions_of_one_name_are_told_apart(path):
-    def observable(offset):
-        return bnmc.Observable(lambda g: g[0, 0] + offset, name="f")
-
-    run(observables=observable(1.0), store=path)
-    run(observables=observable(1.0), store=path)
-    with pytest.raises(StoreMismatchError, match="observables"):
-        run(observables=observable(2.0), store=path)
-    far = path.with_name("distance.zarr")
-    run(observables=bnmc.Distance(np.eye(4)), store=far)
-    with pytest.raises(StoreMismatchError, match="observables"):
-        run(observables=bnmc.Distance(2 * np.eye(4)), store=far)
-
-
 def test_arrays_of_the_start_are_told_apart(path):
     x = np.random.default_rng(0).normal(size=(30, 4))
     expected = run(initial=x)
@@ -254,49 +242,57 @@ def test_arrays_of_the_start_are_told_apart(path):
 # --- damage
 
 
-def chunks(path):
-    return sorted(file for file in (path / "gram" / "c").rglob("*") if file.is_file())
-
-
-def flip(file):
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 4
-    file.write_bytes(content)
-
-
-def shorten(file):
-    file.write_bytes(file.read_bytes()[:-9])
-
-
-DAMAGE = {
-    "a flipped bit": lambda path: flip(chunks(path)[0]),
-    "a torn chunk": lambda path: shorten(chunks(path)[0]),
-    "an empty chunk": lambda path: chunks(path)[1].write_bytes(b""),
-    "a lost chunk": lambda path: chunks(path)[1].unlink(),
-    "chunks that changed places": lambda path: os.replace(chunks(path)[0], chunks(path)[1]),
-    "a torn file of a tile": lambda path: shorten(path / "progress" / "part-0-1.npz"),
-    "an empty file of a tile": lambda path: (path / "progress" / "part-1-1.npz").write_bytes(b""),
+TWICE = (
+    "a flipped bit", "an empty chunk", "a torn tile", "chunks that changed places", "lost tiles",
+    "damaged tiles",
+)  # fmt: skip
+OF_TILES = {
     "lost tiles": lambda path: [file.unlink() for file in path.glob("progress/part-*-[1-5].npz")],
     "damaged tiles": lambda path: [flip(file) for file in path.glob("progress/part-*.npz")],
 }
 
 
-@pytest.mark.parametrize(
-    "damage", some(DAMAGE, "a flipped bit", "an empty chunk", "a torn file of a tile",
-                   "lost tiles", "damaged tiles", "chunks that changed places"),
-)  # fmt: skip
-def test_what_is_damaged_is_made_again(damage, path):
-    expected = run()
+@pytest.mark.parametrize("what", TWICE)
+def test_what_is_damaged_is_made_again(what, path):
+    """In a run that was interrupted, and when it is finished."""
+    expected, damage = run(), OF_TILES.get(what) or DAMAGE[what][0]
     with dying(11), pytest.raises(Died):
         run(store=path)
-    DAMAGE[damage](path)
+    damage(path)
     with counted() as made:
         assert_same(run(store=path), expected)
     assert len(made) > 18 - 11
-    DAMAGE[damage](path)
-    found = run(store=path)
-    np.testing.assert_array_equal(found.gram, expected.gram)
+    damage(path)
+    assert_same(run(store=path), expected)
     np.testing.assert_array_equal(xr.open_zarr(path)["gram"], expected.gram)
+
+
+def lengths(path):
+    return [(file, file.lstat().st_size) for file in sorted(path.rglob("*"))]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and pipes of POSIX")
+@pytest.mark.parametrize("what", some(DAMAGE, *(set(DAMAGE) - LATER)))
+def test_damage_is_made_good_or_an_error(what, path):
+    damage, of_run, of_reader = DAMAGE[what]
+    whole, expected = small_stores.run(path), small_stores.run()
+    damage(path)
+    before, readers = lengths(path), [lambda: whole["gram"]]
+    if what in BEFORE_READING:
+        readers.append(whole.to_xarray)
+    if what in ATTRIBUTES:
+        readers.append(lambda: small_stores.run(path, rng=None))
+    for reader in readers if of_reader else []:
+        with pytest.raises((StoreError, StoreMismatchError), match=of_reader):
+            reader()
+    if of_run:
+        with pytest.raises((StoreError, ArgumentError), match=of_run):
+            small_stores.run(path)
+        assert lengths(path) == before
+        return
+    with counted() as made:
+        assert_same(small_stores.run(path), expected)
+    assert made or "layers" in what
 
 
 def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
@@ -366,18 +362,6 @@ def test_a_folder_whose_writer_died_before_the_lock_is_free(made, path):
     assert_same(run(store=path), run())
 
 
-def test_a_store_in_an_earlier_format_is_refused(path):
-    """bnmc 0.2.0 wrote no number of the format."""
-    whole = run(store=path)
-    document = json.loads((path / "zarr.json").read_text())
-    del document["attributes"]["format"]
-    document["attributes"]["bnmc_version"] = "0.2.0"
-    (path / "zarr.json").write_text(json.dumps(document))
-    for call in (lambda: run(store=path), lambda: run(store=path, rng=None), lambda: whole["gram"]):
-        with pytest.raises(StoreError, match=r"bnmc 0\.2\.0 made it, in a format that this"):
-            call()
-
-
 def test_a_want_of_files_or_memory_is_no_damage(path):
     """Otherwise all that is sound would be made again."""
     expected = run(store=path).gram
@@ -397,15 +381,6 @@ def test_a_want_of_files_or_memory_is_no_damage(path):
     with counted() as made:
         np.testing.assert_array_equal(run(store=path).gram, expected)
     assert len(made) == 0
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"attributes": {"key": "x"}}', "{}"])
-def test_metadata_that_make_no_sense(content, path):
-    run(store=path)
-    (path / "zarr.json").write_text(content)
-    for rng in (3, None):
-        with pytest.raises(StoreError, match=r"metadata|damaged"):
-            run(store=path, rng=rng)
 
 
 # --- one writer
@@ -504,10 +479,11 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
         run(depth=1000)
 
 
-def test_a_worker_of_another_kind_is_refused(path):
+@pytest.mark.parametrize(("name", "named"), [("host_cpu", "cpu"), ("versions", "versions = ")])
+def test_a_worker_of_another_kind_is_refused(name, named, path):
     with (
-        mock.patch.object(simulation_tiles, "host_cpu", return_value="another"),
-        pytest.raises(StoreMismatchError, match="cpu"),
+        mock.patch.object(simulation_tiles, name, return_value="another"),
+        pytest.raises(StoreMismatchError, match=named),
     ):
         run(store=path)
 
@@ -523,17 +499,7 @@ def test_any_executor_fills_a_store(path):
 def test_the_command_line_resumes(path, capsys):
     from bnmc.cli import main
 
-    arguments = [
-        "simulate",
-        "--width",
-        "40",
-        "--depth",
-        "30",
-        "--chains",
-        "5",
-        "--store",
-        str(path),
-    ]
+    arguments = f"simulate --width 40 --depth 30 --chains 5 --store {path}".split()
     with dying(4), pytest.raises(Died):
         main([*arguments, "--seed", "5"])
     assert main([*arguments, "--json"]) == 0
