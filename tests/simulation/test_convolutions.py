@@ -7,24 +7,16 @@ a test fails with probability at most 1e-6, all its comparisons together.
 
 import itertools
 import math
-import pickle
-from concurrent.futures import ThreadPoolExecutor
 
+import laws
 import numpy as np
 import pytest
-from numpy_network import Networks, convolved, grams, rows_of
-from oracle import FALSE_ALARM, ks_distance
+from laws import assert_one_law, formula_of
+from numpy_network import convolved, grams
 from slow_cases import some
 
 import bnmc
-from bnmc.errors import (
-    ArgumentError,
-    BackendError,
-    ResultTooLargeError,
-    StoreMismatchError,
-    ZeroVarianceError,
-)
-from bnmc.simulation import segment
+from bnmc.errors import ArgumentError, BackendError, ResultTooLargeError, ZeroVarianceError
 from bnmc.simulation.engine.pairs import Pairs
 
 # Narrow chains have dependent samples, which float32 runs report.
@@ -39,16 +31,6 @@ def images(chain, seed, leading=()):
     samples = chain.batch // chain.convolution.positions
     shape = (*leading, chain.width, samples, *chain.convolution.shape)
     return np.random.default_rng(seed).standard_normal(shape)
-
-
-def formula_of(run, start, depth):
-    """Gram matrices of all layers of a run from images, from its own weights."""
-    weights = [
-        rows_of(bnmc.drawn_weights(run, layer).astype(np.float64)) for layer in range(1, depth + 1)
-    ]
-    return Networks(
-        run.chain, depth, 1, None, start.reshape(run.chain.width, -1), 1, weights
-    ).grams[0]
 
 
 # --- the sampler "weights" against the formula and PyTorch
@@ -195,28 +177,7 @@ def chain_of(name, **changes):
 
 
 def law_of(chain, sampler, seed, **more):
-    """Gram matrices at some layers, (networks, layers, columns, columns); arrays are reused."""
-    parts = [
-        bnmc.simulate(
-            chain, max(LAYERS), chains=NETWORKS // 10, sampler=sampler, rng=[seed, part],
-            threads=1, **more,
-        ).gram[:, LAYERS]
-        for part in range(10)
-    ]  # fmt: skip
-    return np.concatenate(parts)
-
-
-def statistics(matrices):
-    """The upper triangle of G and its eigenvalues, rounded so that equal numbers stay equal."""
-    upper = np.triu_indices(matrices.shape[-1])
-    values = [matrices[..., *upper], np.linalg.eigvalsh(matrices)]
-    return np.round(np.concatenate(values, axis=-1), 7)
-
-
-def assert_one_law(mine, other):
-    a, b = (statistics(x).reshape(len(x), -1).T for x in (mine, other))
-    threshold = math.sqrt(math.log(2 * len(a) / FALSE_ALARM) / len(mine))
-    assert max(ks_distance(x, y) for x, y in zip(a, b, strict=True)) <= threshold
+    return laws.law_of(chain, sampler, seed, NETWORKS, LAYERS, parts=10, **more)
 
 
 @pytest.mark.untraced
@@ -304,11 +265,11 @@ def test_pairs_meet_and_estimate_the_stationary_mean():
     """The coupled mean is that of long runs, within 6 standard errors."""
     chain = bnmc.Chain.conv(40, 1, "tanh", shape=(1, 4), kernel=(1, 2))
     options = {"replicates": 200, "rng": 26}
-    found = bnmc.invariant.expectation(chain, "orthogonality_gap", **options)
+    estimate = bnmc.invariant.expectation(chain, "orthogonality_gap", **options)
     run = bnmc.simulate(chain, 30, chains=2000, observables="orthogonality_gap", burn_in=30, rng=27)
     values = run["orthogonality_gap"][:, -1]
-    error = math.hypot(found.stderr, values.std() / math.sqrt(2000))
-    assert abs(found.value - values.mean()) < 6 * error
+    error = math.hypot(estimate.stderr, values.std() / math.sqrt(2000))
+    assert abs(estimate.value - values.mean()) < 6 * error
     bound = bnmc.mixing.tv_bound(chain, 12, **options)
     assert bound.bound[-1] < 0.5
 
@@ -325,10 +286,10 @@ def test_images_and_their_columns_are_one_start():
         (x[:2], x[:2].reshape(2, 6, 12), {"inputs": 2}),
         (x[0].tolist(), x[0].reshape(6, 12), {}),
     ):
-        one = bnmc.simulate(chain, 2, initial=start, rng=29, **more)
+        by_images = bnmc.simulate(chain, 2, initial=start, rng=29, **more)
         other = bnmc.simulate(chain, 2, initial=rows, rng=29, **more)
-        assert np.array_equal(one.gram, other.gram)
-    assert one.gram.shape == (1, 3, 12, 12)
+        assert np.array_equal(by_images.gram, other.gram)
+    assert by_images.gram.shape == (1, 3, 12, 12)
     with pytest.raises(ArgumentError, match="images: \\(6, 2, 2, 3\\), channels first"):
         bnmc.simulate(chain, 2, initial=x[0].swapaxes(0, 1))
 
@@ -360,36 +321,6 @@ def test_inputs_go_through_the_same_kernels():
 
 
 # --- the same bits
-
-
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-def test_bits_do_not_depend_on_the_division_of_a_run(monkeypatch, sampler):
-    chain = bnmc.Chain.conv(1300, 1, "tanh", shape=(2, 2), kernel=(2, 1))
-    run = {"sampler": sampler, "rng": 35}
-    one = bnmc.simulate(chain, 2, chains=3, threads=1, **run).gram
-    assert np.array_equal(one, bnmc.simulate(chain, 2, chains=3, threads=2, **run).gram)
-    half = bnmc.simulate(chain, 1, chains=3, **run).final_state
-    half = pickle.loads(pickle.dumps(half))
-    assert np.array_equal(one[:, 1:], bnmc.simulate(chain, 1, initial=half).gram)
-    # All threads share each layer of one chain.
-    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
-    assert np.array_equal(one[:1], bnmc.simulate(chain, 2, chains=1, threads=2, **run).gram)
-
-
-def test_a_store_continues_a_run(path, small_tiles):
-    pytest.importorskip("zarr")
-    chain = bnmc.Chain.conv(20, 1, "tanh", shape=(2, 2), kernel=(1, 2))
-    whole = bnmc.simulate(chain, 12, chains=3, every=5, rng=36)
-    with ThreadPoolExecutor(1) as pool:
-        options = {"chains": 3, "every": 5, "rng": 36, "store": path, "executor": pool}
-        stored = bnmc.simulate(chain, 12, **options)
-    assert np.array_equal(whole.gram, np.asarray(stored.gram))
-    assert stored.layers.tolist() == [0, 5, 10, 12]
-    assert "kernel=(1, 2)" in stored.attributes()["convolution"]
-    for shape, kernel in (((2, 2), (2, 1)), ((4, 1), (2, 1))):
-        other = bnmc.Chain.conv(20, 1, "tanh", shape=shape, kernel=kernel)
-        with pytest.raises(StoreMismatchError):
-            bnmc.simulate(other, 12, chains=3, every=5, rng=36, store=path)
 
 
 def test_float32_rows_have_the_gram_matrices_of_float64():

@@ -4,14 +4,15 @@ Drawn weights are made again from their counters, so layers by weights agree to 
 are drawn given the Gram matrix have the law of networks with real weights.
 """
 
+import itertools
 from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from numpy_network import layers_of
-from oracle import FORMULAS, gram, ks_distance, normals, two_sample_threshold
+from numpy_network import Networks, layers_of
+from oracle import gram, ks_distance, normals, two_sample_threshold
 
 import bnmc
 from bnmc._kernels.scalar import codes
@@ -40,14 +41,6 @@ CHAINS = [
     bnmc.Chain(30, 5, "tanh", norm="batch-uncentred", eps=0.1, bias_variance=0.2),
     bnmc.Chain(30, 5, "relu", skip=0.8, gain=0.9, bias_variance=0.1),
 ]
-NORMS = {
-    "none": lambda h, eps: h,
-    "batch": lambda h, eps: (h - h.mean(-1, keepdims=True)) / h.std(-1, keepdims=True),
-    "batch-uncentred": lambda h, eps: h / np.sqrt((h**2).mean(-1, keepdims=True) + eps),
-    "layer": lambda h, eps: (
-        (h - h.mean(-2, keepdims=True)) / np.sqrt(h.var(-2, keepdims=True) + eps)
-    ),
-}
 
 
 def segment_of(
@@ -74,30 +67,25 @@ def simulated(segment, start=START):
     return list(values.values())
 
 
-def by_numpy(networks, normals_of, chains=CHAINS):
-    """Gram matrices of a and of h; `normals_of` returns weights, and one bias of each row."""
-    x = a = np.tile(START, (networks, 1, 1))
-    record = []
-    for number, chain in enumerate(chains[1:], 1):
-        z = normals_of(number, chain.width, a.shape[-2] + 1)
-        h = chain.gain * z[..., :-1] @ a / np.sqrt(a.shape[-2])
-        h += np.sqrt(chain.bias_variance) * z[..., -1:]
-        h += chain.skip * x if chain.skip else 0.0
-        x = NORMS[chain.norm](h, chain.eps)
-        a = FORMULAS[chain.activation.name](x)
-        record.append((gram(a), gram(h)))
-    return [np.stack(grams, axis=1) for grams in zip(*record, strict=True)]
+def grams_of(networks):
+    """Gram matrices of a and of h of the layers after the input."""
+    activations = [networks.activations(layer) for layer in range(networks.depth + 1)]
+    return [
+        np.stack([gram(rows) for rows in every[1:]], axis=1) for every in (activations, networks.h)
+    ]
 
 
 def test_layers_by_weights_are_those_of_numpy():
-    def normals_of(number, width, length):
-        key = np.uint32(3), np.uint32(5)
+    key, weights, biases = (np.uint32(3), np.uint32(5)), [], []
+    for number, (below, chain) in enumerate(itertools.pairwise(CHAINS), 1):
         draws = [codes.Draw(number, codes.STREAM_WEIGHTS | np.uint32(k), *key) for k in range(2)]
-        every = np.arange(length), np.arange(width)
-        return np.stack([normals(*every, draw, np.float64).T for draw in draws]).astype(float)
-
+        every = np.arange(below.width + 1), np.arange(chain.width)
+        z = np.stack([normals(*every, draw, np.float64).T for draw in draws]).astype(float)
+        weights.append(z[..., :-1] / np.sqrt(below.width))
+        biases.append(np.sqrt(chain.bias_variance) * z[..., -1:])
+    networks = Networks(CHAINS, len(CHAINS) - 1, 2, None, START, 1, weights, biases)
     simulated_states = simulated(segment_of(2, "weights", ["gram", "state_gram"]))
-    for mine, expected in zip(simulated_states, by_numpy(2, normals_of), strict=True):
+    for mine, expected in zip(simulated_states, grams_of(networks), strict=True):
         np.testing.assert_allclose(mine, expected, atol=1e-12)
 
 
@@ -111,7 +99,7 @@ def test_layers_by_weights_are_those_of_numpy():
 )
 def test_layers_have_the_law_of_networks(path, names):
     networks, generator = 4000, np.random.default_rng(1)
-    expected = by_numpy(networks, lambda _, *shape: generator.standard_normal((networks, *shape)))
+    expected = grams_of(Networks(CHAINS, len(CHAINS) - 1, networks, generator, START))
     entries = [(0, 0), (0, 1), (3, 4)]
     limit = two_sample_threshold(networks, len(names) * (len(CHAINS) - 1) * len(entries))
     for mine, others in zip(simulated(segment_of(networks, path, names)), expected, strict=False):
@@ -184,9 +172,9 @@ def test_float32_rows_are_float64_where_those_of_their_own_layer_need_it():
         bnmc.Chain(12, 5, "tanh"),
     ]
     run = replace(segment_of(2, "conditional", chains=chains).run, observables=())
-    found = gradients(replace(run, dtype="float32"), START, NormalRows())
-    assert found.pop(parts.WIDE).all()
-    for name, values in found.items():
+    single = gradients(replace(run, dtype="float32"), START, NormalRows())
+    assert single.pop(parts.WIDE).all()
+    for name, values in single.items():
         np.testing.assert_array_equal(values, gradients(run, START, NormalRows())[name])
 
 
@@ -275,19 +263,19 @@ def test_gradients_of_drawn_weights_are_those_of_autograd():
     """Of a linear function of h of the last layer, with respect to the weights of each layer."""
     run, delta = replace(segment_of(2, "weights").run, observables=()), np.cos(np.arange(150.0))
     task = NetworkTask(run, GivenRows(delta.reshape(1, 5, 30)), ())
-    found = task(Representation(START[None], START[None]), 0, 2)
+    part = task(Representation(START[None], START[None]), 0, 2)
     for network in range(2):
         h, _, parameters = by_autograd(run, network)
         (h * torch.tensor(delta.reshape(5, 30).T)).sum().backward()
         expected = [
             torch.log(torch.linalg.norm(w.grad) * np.sqrt(w.shape[1])) for w, _ in parameters
         ]
-        np.testing.assert_allclose(found[parts.NORMS][network], expected, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(part[parts.NORMS][network], expected, rtol=0, atol=1e-10)
 
 
 def test_tangent_kernels_are_those_of_autograd():
     run = replace(segment_of(2, "weights").run, observables=())
-    found = _Job(run, None)(Representation(START[None], START[None]), 0, 2)
+    kernels = _Job(run, None)(Representation(START[None], START[None]), 0, 2)
     for network in range(2):
         _, a, parameters = by_autograd(run, network)
         readout = torch.tensor(generator_of(run, network).standard_normal(30))
@@ -300,7 +288,7 @@ def test_tangent_kernels_are_those_of_autograd():
         for i, left in enumerate(gradients):
             for j, right in enumerate(gradients):
                 kernel[i, j] += sum((x * y).sum() for x, y in zip(left, right, strict=True))
-        np.testing.assert_allclose(found[network], kernel, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(kernels[network], kernel, rtol=1e-10, atol=1e-10)
 
 
 def by_autograd(run, network):
@@ -326,9 +314,9 @@ def by_autograd(run, network):
 def test_a_backward_pass_makes_the_rows_of_the_run_again():
     run = segment_of(2, "conditional").run
     task = NetworkTask(run, GivenRows(np.ones((1, 5, 30))), as_gradient_observables("gram"))
-    found = task(Representation(START[None], START[None]), 0, 2)
+    part = task(Representation(START[None], START[None]), 0, 2)
     expected = simulated(segment_of(2, "conditional"))[0]
-    np.testing.assert_allclose(found["gram"], expected, atol=1e-11)
+    np.testing.assert_allclose(part["gram"], expected, atol=1e-11)
 
 
 def test_kernels_that_repeat_a_layer_refuse_others():

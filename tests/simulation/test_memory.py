@@ -123,8 +123,8 @@ def test_the_message_names_what_would_fit(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: available)
     with pytest.raises(ResultTooLargeError, match="available: 47.7 MiB") as caught:
         simulate(chain, 200, chains=1000, rng=0, threads=1)
-    found = re.search(r"chains=(\d+) or depth=(\d+) would fit", str(caught.value))
-    chains, depth = map(int, found.groups())
+    sizes = re.search(r"chains=(\d+) or depth=(\d+) would fit", str(caught.value))
+    chains, depth = map(int, sizes.groups())
     assert (chains, depth) < (1000, 200)
     assert simulate(chain, 200, chains=chains, rng=0, threads=1).chains == chains
     assert len(simulate(chain, depth, chains=1000, rng=0, threads=1).layers) == depth + 1
@@ -222,10 +222,10 @@ def test_a_thread_has_the_bytes_of_its_arrays(chain, dtype, sampler):
     made = RowSampler(run)
     stage = run.stages[-1]
     buffers = [made.source(stage, made.dtype), made.sums(stage, made.dtype), made.work()]
-    found = sum(array.nbytes for array in arrays_in(list(made.buffers().values())))
+    size = sum(array.nbytes for array in arrays_in(list(made.buffers().values())))
     assert buffers
     # The buffers of `Work` begin cache lines.
-    assert found <= bytes_of_thread(run) <= found + 64 * 13
+    assert size <= bytes_of_thread(run) <= size + 64 * 13
 
 
 def arrays_in(value):
@@ -261,11 +261,11 @@ def test_a_layer_more_is_estimated_as_the_frames_that_it_has(chain, path, spare,
 
     monkeypatch.setattr(Run, "frames", noted)
     simulate(chain, 2, chains=chains, rng=0, threads=1, observables="scaled_gram")
-    layers = sum(one.log_scale.shape[1] for one in frames)
+    layers = sum(frame.log_scale.shape[1] for frame in frames)
     assert layers == 3
-    found = sum(array.nbytes for one in frames for array in one[:5])
+    size = sum(array.nbytes for frame in frames for array in frame[:5])
     run = run_through(chain, 2, "scaled_gram", chains=chains)
     assert run.path == path
     request = memory.Request(run, "gaussian", 1)
-    one, two = (request._of_chains(chains, 1, most, reduced=False) for most in (1, 2))
-    assert found <= (two - one) * layers <= found + 8 * chains * layers * spare
+    frame, two = (request._of_chains(chains, 1, most, reduced=False) for most in (1, 2))
+    assert size <= (two - frame) * layers <= size + 8 * chains * layers * spare

@@ -8,13 +8,13 @@ import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
+import laws
 import numpy as np
 import pytest
-from numpy_network import Networks, grams, normalised
-from oracle import FALSE_ALARM, ks_distance
+from laws import assert_one_law, formula_of
+from numpy_network import grams, normalised
 
 import bnmc
-from bnmc._kernels.cpu import layers
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.simulation import segment
 
@@ -29,16 +29,6 @@ ORDERS = ("norm-activation", "activation-norm", "pre-activation")
 #: deviations.
 NETWORKS, MORE_NETWORKS = 5_000, 20_000
 LAYERS = (1, 3)
-
-
-def formula_of(run, start, layers):
-    """Gram matrices of layers of a run from a start, (width, columns), from its own weights."""
-    weights, biases = (
-        [drawn(run, layer).astype(np.float64) for layer in range(1, layers + 1)]
-        for drawn in (bnmc.drawn_weights, bnmc.drawn_biases)
-    )
-    biases = [bias[:, None] for bias in biases]
-    return Networks(run.chain, layers, 1, None, start, 1, weights, biases).grams[0]
 
 
 # --- the sampler "weights" against the formula
@@ -156,27 +146,9 @@ CASES = {
 }  # fmt: skip
 
 
-def statistics(matrices, digits):
-    """The upper triangle of G and its eigenvalues, rounded so that equal numbers stay equal."""
-    upper = np.triu_indices(matrices.shape[-1])
-    values = [matrices[..., *upper], np.linalg.eigvalsh(matrices)]
-    return np.round(np.concatenate(values, axis=-1), digits)
-
-
-def assert_one_law(mine, other, digits=7):
-    """Two-sample bound of Wei and Dudley, for all statistics together; see `oracle`."""
-    a, b = (statistics(x, digits).reshape(len(x), -1).T for x in (mine, other))
-    threshold = math.sqrt(math.log(2 * len(a) / FALSE_ALARM) / len(mine))
-    found = [ks_distance(x, y) for x, y in zip(a, b, strict=True)]
-    assert max(found) <= threshold
-
-
 def law_of(options, sampler, seed, networks=NETWORKS, **more):
     chain = bnmc.Chain(activation="tanh", **options)
-    run = bnmc.simulate(
-        chain, max(LAYERS), chains=networks, sampler=sampler, rng=seed, threads=1, **more
-    )
-    return run.gram[:, LAYERS]
+    return laws.law_of(chain, sampler, seed, networks, LAYERS, **more)
 
 
 @pytest.mark.untraced
@@ -192,7 +164,7 @@ def test_samplers_have_one_law(name, networks):
     options = CASES[name]
     start = np.random.default_rng(8).standard_normal((options["width"], options["batch"]))
     samplers = "conditional", "weights"
-    assert_one_law(*(law_of(options, one, 9, networks, initial=start) for one in samplers))
+    assert_one_law(*(law_of(options, sampler, 9, networks, initial=start) for sampler in samplers))
 
 
 @pytest.mark.untraced
@@ -244,7 +216,7 @@ def test_the_wrong_law_is_seen():
 def test_norms_that_are_the_same_have_the_same_bits():
     """Orders without norm, residual blocks without skip, biases that centring removes."""
     plain = {"width": 40, "batch": 3, "activation": "tanh"}
-    for one, other in (
+    for first, other in (
         ({"norm": "none"}, {"norm": "none", "order": "activation-norm"}),
         ({"norm": "rms"}, {"norm": "rms", "order": "pre-activation"}),
         ({}, {"bias_variance": 0.5}),
@@ -253,7 +225,7 @@ def test_norms_that_are_the_same_have_the_same_bits():
     ):
         runs = [
             bnmc.simulate(bnmc.Chain(**plain, **options), 3, chains=2, rng=0).gram
-            for options in (one, other)
+            for options in (first, other)
         ]
         assert np.array_equal(*runs)
 
@@ -281,47 +253,35 @@ def test_unit_samples_have_unit_size(width):
 # --- the same bits
 
 
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"norm": "group(5)", "skip": 0.5, "bias_variance": 0.1},
-        {"norm": "layer", "order": "activation-norm"},
-        {"norm": "batch", "order": "activation-norm", "skip": 0.5, "eps": 0.1},
-        {"norm": "batch-uncentred", "bias_variance": 0.1},
-    ],
-    ids=["groups", "layer after", "batch after", "uncentred with bias"],
-)
-def test_bits_do_not_depend_on_the_division_of_a_run(monkeypatch, sampler, options):
-    chain = bnmc.Chain(5000 if sampler == "conditional" else 1300, 3, "tanh", **options)
-    run = {"sampler": sampler, "rng": 22}
-    one = bnmc.simulate(chain, 3, chains=3, threads=1, **run).gram
-    assert np.array_equal(one, bnmc.simulate(chain, 3, chains=3, threads=2, **run).gram)
-    half = bnmc.simulate(chain, 1, chains=3, **run).final_state
-    half = pickle.loads(pickle.dumps(half))
-    assert np.array_equal(one[:, 1:], bnmc.simulate(chain, 2, initial=half).gram)
-    # All threads share each layer of one chain.
-    monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
-    shared = bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram
-    assert np.array_equal(one[:1], shared)
-    # Rows that are not kept are drawn again.
-    monkeypatch.setattr(layers, "KEPT_BYTES", 0)
-    assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=1, **run).gram)
-    assert np.array_equal(one[:1], bnmc.simulate(chain, 3, chains=1, threads=2, **run).gram)
+#: Chains, attributes of their stores, and the chains of other runs.
+STORED = {
+    "passes": (
+        {"norm": "group(4)", "skip": 0.5, "bias_variance": 0.1}, {"bias_variance": 0.1},
+        [{"norm": "group(2)"}, {"bias_variance": 0.2}, {"order": "pre-activation"}],
+    ),
+    "convolution": (
+        {"batch": 4, "convolution": bnmc.Convolution((2, 2), (1, 2))},
+        {"convolution": "Convolution(shape=(2, 2), kernel=(1, 2))"},
+        [{"convolution": bnmc.Convolution(shape, (2, 1))} for shape in ((2, 2), (4, 1))],
+    ),
+}  # fmt: skip
 
 
-def test_a_store_continues_a_run(path, small_tiles):
+@pytest.mark.parametrize("name", STORED)
+def test_a_store_continues_a_run(name, path, small_tiles):
     pytest.importorskip("zarr")
-    chain = bnmc.Chain(40, 3, "tanh", norm="group(4)", skip=0.5, bias_variance=0.1)
-    whole = bnmc.simulate(chain, 12, chains=3, rng=23).gram
+    options, attributes, others = STORED[name]
+    options = {"width": 40, "batch": 3, "activation": "tanh", **options}
+    run = {"chains": 3, "every": 5, "rng": 23}
+    whole = bnmc.simulate(bnmc.Chain(**options), 12, **run).gram
     with ThreadPoolExecutor(1) as pool:
-        stored = bnmc.simulate(chain, 12, chains=3, rng=23, store=path, executor=pool)
+        stored = bnmc.simulate(bnmc.Chain(**options), 12, store=path, executor=pool, **run)
     assert np.array_equal(whole, np.asarray(stored.gram))
-    assert stored.attributes()["bias_variance"] == 0.1
-    for other in ({"norm": "group(2)"}, {"bias_variance": 0.2}, {"order": "pre-activation"}):
-        options = {"norm": "group(4)", "skip": 0.5, "bias_variance": 0.1} | other
+    assert stored.layers.tolist() == [0, 5, 10, 12]
+    assert attributes.items() <= stored.attributes().items()
+    for other in others:
         with pytest.raises(bnmc.errors.StoreMismatchError):
-            bnmc.simulate(bnmc.Chain(40, 3, "tanh", **options), 12, chains=3, rng=23, store=path)
+            bnmc.simulate(bnmc.Chain(**options | other), 12, store=path, **run)
 
 
 def test_float32_chains_whose_samples_are_dependent_continue_in_float64():

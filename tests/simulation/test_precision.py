@@ -95,7 +95,7 @@ def test_exponents_are_those_of_the_largest_sample():
     """2**(e-1) <= the largest diagonal entry < 2**e, and 0 has the exponent 0."""
     below = np.nextafter(8.0, 0.0)
     diagonals = [(0.0, 0.0), (1.0, 0.0), (0.0, 8.0), (below, 0.5), (2.0**-1000, 2.0**-1010)]
-    grams = np.array([np.diag(one) for one in diagonals])
+    grams = np.array([np.diag(diagonal) for diagonal in diagonals])
     np.testing.assert_array_equal(exponents_of(grams), [0, 1, 4, 3, -999])
 
 
@@ -306,10 +306,10 @@ def test_narrow_chains_follow_their_logarithms(number):
         run = bnmc.simulate(chain, layer, rng=number, observables=IN_LOGARITHMS, **options)
         assert run.key == key
         assert not run.widened
-        found, shape = state_in_logarithms(run.final_state)
+        of_state, shape = state_in_logarithms(run.final_state)
         alive = logs[layer] > -np.inf
-        np.testing.assert_array_equal(found > -np.inf, alive)
-        apart = np.abs(found[alive] - logs[layer][alive])
+        np.testing.assert_array_equal(of_state > -np.inf, alive)
+        apart = np.abs(of_state[alive] - logs[layer][alive])
         assert apart.max(initial=0.0) < allowed * (layer + 1)
         assert np.abs(shape - correlations[layer]).max() < allowed * (layer + 1)
         # The record holds the largest sample, at any scale.
@@ -340,21 +340,6 @@ def test_states_are_the_same_for_any_cut(number):
         layer, state = cut, part.final_state
     for name, values in whole.final_state.arrays.items():
         np.testing.assert_array_equal(values, state.arrays[name])
-
-
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-@pytest.mark.parametrize("skip", [0.0, 2.0**-41])
-def test_threads_that_share_each_layer_keep_the_scale(sampler, skip):
-    chain = bnmc.Chain(1100, 2, "leaky_relu", norm="none", gain=2.0**-40, skip=skip)
-    options = {"rng": 0, "sampler": sampler, "observables": IN_LOGARITHMS}
-    alone = bnmc.simulate(chain, 3, threads=1, **options)
-    with mock.patch.object(segment, "SHARED_LAYER_SECONDS", 0.0):
-        together = bnmc.simulate(chain, 3, threads=2, **options)
-    for name in IN_LOGARITHMS:
-        np.testing.assert_array_equal(together[name], alone[name])
-    for name, values in alone.final_state.arrays.items():
-        np.testing.assert_array_equal(together.final_state.arrays[name], values)
-    assert (alone.final_state.arrays["exponent"] < -110).all()
 
 
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
@@ -446,7 +431,7 @@ def test_samples_that_float32_does_not_tell_apart_are_reported(chain, options):
                 chain, 2, chains=3, initial=close(distance), rng=0, dtype="float32", **options
             )
         assert run.unresolved == ((0, 1, 2) if reported else ())
-        assert [one.category for one in caught] == [PrecisionWarning] * reported
+        assert [warning.category for warning in caught] == [PrecisionWarning] * reported
         if reported:
             assert "chains 0, 1, 2" in str(caught[0].message)
             assert caught[0].filename == __file__
@@ -467,10 +452,10 @@ def test_what_was_not_resolved_is_remembered(tmp_path):
     assert deeper.unresolved == (1,)
     for _ in range(2):
         with pytest.warns(PrecisionWarning):
-            kept = bnmc.simulate(
+            stored = bnmc.simulate(
                 run.chain, 1, initial=x, rng=0, dtype="float32", store=tmp_path / "run.zarr"
             )
-        assert kept.unresolved == (1,)
+        assert stored.unresolved == (1,)
     assert bnmc.simulate(chain, 3, rng=0, dtype="float32").unresolved == ()
 
 
@@ -480,13 +465,13 @@ def test_least_pivots():
         a = generator.normal(size=(5, 7, 40, n))
         a[0, 0] *= np.geomspace(1, 1e-3, n)  # scales of samples do not matter
         grams = a.swapaxes(-1, -2) @ a
-        found = least_pivots(grams, centred, 40)
+        pivots = least_pivots(grams, centred, 40)
         projection = np.eye(n) - centred * np.ones((n, n)) / n
         for index in np.ndindex(5, 7):
-            kept = (projection @ grams[index] @ projection)[: n - centred, : n - centred]
-            factor = np.linalg.cholesky(kept) if len(kept) else np.ones((1, 1))
-            scale = np.diag(kept) if len(kept) else 1.0
-            assert found[index] == pytest.approx((np.diag(factor) ** 2 / scale).min(), rel=1e-6)
+            projected = (projection @ grams[index] @ projection)[: n - centred, : n - centred]
+            factor = np.linalg.cholesky(projected) if len(projected) else np.ones((1, 1))
+            scale = np.diag(projected) if len(projected) else 1.0
+            assert pivots[index] == pytest.approx((np.diag(factor) ** 2 / scale).min(), rel=1e-6)
     singular = np.ones((3, 3))
     assert least_pivots(singular, False, 3) == 0.0
     assert least_pivots(singular, False, 1) == 1.0

@@ -6,6 +6,7 @@ is not odd, and maps no row that varies to one that does not, so no chain stops 
 
 import functools
 import os
+import pickle
 from contextlib import contextmanager
 from unittest import mock
 
@@ -13,10 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from slow_cases import some
 
-from bnmc import Chain, simulate
+from bnmc import Chain, Convolution, simulate
+from bnmc._kernels.cpu import layers
 from bnmc.simulation import run as simulating
 from bnmc.simulation import segment
+from bnmc.simulation.engine import threads as threads_of_engine
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import choose_sampler
@@ -98,20 +102,20 @@ def chunks(task_seconds, share):
         yield
 
 
-def assert_same_bits(one, other):
-    assert one.key == other.key
-    for name, values in one.observables.items():
+def assert_same_bits(first, other):
+    assert first.key == other.key
+    for name, values in first.observables.items():
         assert np.array_equal(values, other[name], equal_nan=True), name
 
 
-def assert_same_state(one, other):
-    assert one.layer == other.layer
-    assert one.arrays.keys() == other.arrays.keys()
-    for name, values in one.arrays.items():
+def assert_same_state(first, other):
+    assert first.layer == other.layer
+    assert first.arrays.keys() == other.arrays.keys()
+    for name, values in first.arrays.items():
         # Activations of the layer before the last are of no use, so they need not agree.
         here, there = (
             array[:, state.layer % 2] if name == "activations" else array
-            for array, state in ((values, one), (other.arrays[name], other))
+            for array, state in ((values, first), (other.arrays[name], other))
         )
         assert np.array_equal(here, there), name
 
@@ -136,22 +140,81 @@ def test_threads_and_chunks_do_not_change_a_bit(run, depth, threads, task_second
     assert_same_state(alone.final_state, chunked.final_state)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("path", "width", "batch"),
-    [
-        ("conditional", 6200, 10),
-        ("conditional, skip", 6200, 10),
-        ("weights", 700, 5),
-        ("weights, skip", 700, 5),
-        ("user weights", 700, 5),
-    ],
-)
-def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
-    options, sampler, _ = PATHS[path]
-    chain = Chain(width, batch, **options)
-    arguments = {"chains": 2, "sampler": sampler, "dtype": dtype, "rng": 5, "initial": "collinear"}
-    alone = simulate(chain, 3, threads=1, **arguments)
+def divided(width, batch, activation="tanh", sampler="conditional", **options):
+    """Return a chain and the options of a run, which have names of their own."""
+    of_run = ("dtype", "initial", "inputs", "observables")
+    run = {name: options.pop(name) for name in of_run if name in options}
+    return Chain(width, batch, activation, **options), {"sampler": sampler, **run}
+
+
+LIST_OF_STATES = ["gram", "state_gram"]
+#: Runs that are divided in any way: panels and groups that do not end together, rows that are kept
+#: between two passes or not, several panels of columns.
+DIVIDED = {
+    **{
+        f"{path}, {dtype}": (
+            Chain(*shape, **PATHS[path][0]),
+            {"sampler": PATHS[path][1], "dtype": dtype, "initial": "collinear"},
+        )
+        for path, shape in {
+            "conditional": (6200, 10), "conditional, skip": (6200, 10), "weights": (700, 5),
+            "weights, skip": (700, 5), "user weights": (700, 5),
+        }.items()
+        for dtype in DTYPES
+    },
+    **{
+        f"{sampler}: {name}": divided(
+            *((5000, 3) if sampler == "conditional" else (1300, 3)), sampler=sampler, **options
+        )
+        for sampler in ("conditional", "weights")
+        for name, options in {
+            "groups": {"norm": "group(5)", "skip": 0.5, "bias_variance": 0.1},
+            "layer after": {"norm": "layer", "order": "activation-norm"},
+            "batch after": {"order": "activation-norm", "skip": 0.5, "eps": 0.1},
+            "uncentred with bias": {"norm": "batch-uncentred", "bias_variance": 0.1},
+            "layer, states": {"norm": "layer", "inputs": 2, "observables": LIST_OF_STATES},
+            "bias, states": {"bias_variance": 0.3, "inputs": 2, "observables": LIST_OF_STATES},
+        }.items()
+    },
+    **{
+        f"{sampler}: {name}": divided(
+            1100, 2, sampler=sampler, norm="none", gain=2.0**-40, **options
+        )
+        for sampler in ("conditional", "weights")
+        for name, options in {
+            "scale": {"activation": SIGMA}, "scale, skip": {"activation": SIGMA, "skip": 2.0**-41},
+            "scale, states": {"activation": "relu", "observables": LIST_OF_STATES},
+        }.items()
+    },
+    **{
+        f"{sampler}: convolution": divided(
+            1300, 4, sampler=sampler, convolution=Convolution((2, 2), (2, 1))
+        )
+        for sampler in ("conditional", "weights")
+    },
+    **{
+        f"haar, {skip}, {dtype}": divided(
+            9000, 5, "relu", weights="haar", skip=skip, dtype=dtype
+        )
+        for skip in (0.0, 0.5)
+        for dtype in DTYPES
+    },
+    "many columns": divided(1100, 150, "relu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some(DIVIDED, *(name for name in DIVIDED if "haar" not in name
+                                                 or "64" in name)))  # fmt: skip
+def test_bits_do_not_depend_on_the_division_of_a_run(name, monkeypatch):
+    """Through threads, restarts, layers that threads share, and rows that are not kept."""
+    chain, options = DIVIDED[name]
+    options = {"observables": ["scaled_gram", "log_scale"], "chains": 2, "rng": 5, **options}
+    whole = simulate(chain, 3, threads=1, **options)
+    begun = pickle.loads(pickle.dumps(simulate(chain, 1, threads=2, **options).final_state))
+    rest = simulate(chain, 2, initial=begun, burn_in=1, observables=options["observables"])
+    for observable, values in rest.observables.items():
+        assert np.array_equal(values, whole[observable][:, 2:])
+    assert_same_state(rest.final_state, whole.final_state)
     advance = RowSampler.advance
 
     def by_threads(*arguments):
@@ -159,13 +222,14 @@ def test_a_layer_shared_by_threads_has_the_same_bits(path, width, batch, dtype):
         assert isinstance(threads_of_layer, Threads)
         advance(*arguments)
 
-    for threads in (3, 4):
-        with (
-            chunks(0.0, True),
-            mock.patch.object(RowSampler, "advance", by_threads),
-        ):
-            shared = simulate(chain, 3, threads=threads, **arguments)
-        assert_same_bits(alone, shared)
+    monkeypatch.setattr(threads_of_engine, "SHARED_ROWS", 1)
+    with chunks(0.0, True), mock.patch.object(RowSampler, "advance", by_threads):
+        for threads in (3, 4):
+            shared = simulate(chain, 3, threads=threads, **options)
+            assert_same_bits(whole, shared)
+            assert_same_state(whole.final_state, shared.final_state)
+    monkeypatch.setattr(layers, "KEPT_BYTES", 0)
+    assert_same_bits(whole, simulate(chain, 3, threads=1, **options))
 
 
 @EXAMPLES
@@ -229,8 +293,8 @@ def test_a_chain_does_not_depend_on_how_many_there_are(run, depth, shared):
 @given(runs(inputs=None, most_chains=3), st.data())
 def test_layout_and_type_of_the_input_do_not_matter(run, data):
     chain, arguments = run
-    own = data.draw(st.booleans(), label="one batch a chain")
-    shape = (arguments["chains"],) * own + (chain.width, chain.batch)
+    of_each = data.draw(st.booleans(), label="one batch a chain")
+    shape = (arguments["chains"],) * of_each + (chain.width, chain.batch)
     generator = np.random.default_rng(arguments["rng"])
     # Each row varies, and every type holds these numbers.
     integers = generator.integers(-100, 101, shape) + 1000 * np.eye(*shape[-2:], dtype=int)
@@ -251,10 +315,10 @@ def test_layout_and_type_of_the_input_do_not_matter(run, data):
     }
     make = makers[data.draw(st.sampled_from(list(makers)), label="made as")]
     given_as = make(reference)
-    kept = np.array(given_as)
+    before = np.array(given_as)
     run = simulate(chain, 2, **{**arguments, "initial": given_as})
     assert_same_bits(simulate(chain, 2, **{**arguments, "initial": reference}), run)
-    assert np.array_equal(given_as, kept)
+    assert np.array_equal(given_as, before)
 
 
 # --- symmetries -----------------------------------------------------------------------------
@@ -323,8 +387,8 @@ def test_scaled_rows_change_nothing_under_normalization(run, data):
 def test_eps_breaks_the_invariance():
     x = np.random.default_rng(0).normal(size=(30, 4))
     chain = Chain(30, 4, SIGMA, eps=0.1)
-    one, other = (simulate(chain, 0, initial=scale * x, rng=0).gram for scale in (1.0, 2.0))
-    assert np.abs(one - other).max() > 0.01
+    small, other = (simulate(chain, 0, initial=scale * x, rng=0).gram for scale in (1.0, 2.0))
+    assert np.abs(small - other).max() > 0.01
 
 
 # --- which layers are recorded --------------------------------------------------------------
@@ -362,9 +426,9 @@ def test_recorded_layers(depth, every, data, before, task_seconds, path):
 
 @EXAMPLES
 @given(runs(st.sampled_from(ROWS), inputs=2), st.booleans())
-def test_equal_inputs_have_equal_gram_matrices(run, own):
+def test_equal_inputs_have_equal_gram_matrices(run, of_each):
     chain, arguments = run
-    shape = (arguments["chains"],) * own + (chain.width, chain.batch)
+    shape = (arguments["chains"],) * of_each + (chain.width, chain.batch)
     x = np.random.default_rng(arguments["rng"]).normal(size=shape)
     arguments = {**arguments, "initial": np.stack([x, x], axis=-3)}
     run = simulate(chain, 3, observables=["scaled_gram", "cross_gram"], **arguments)

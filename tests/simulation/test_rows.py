@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.engine.state import Frames
 from bnmc.simulation.engine.threads import Threads
@@ -30,7 +31,7 @@ def test_rows_of_float32_are_reported_where_rounding_is_a_two_thousandth_of_a_di
         sampler = RowSampler(Run(chain, path, 3, None, dtype))
         # Of the two recorded layers of a chain, either one may show it.
         pivots = [[1.001, 1.001], [0.999, 0.5e9 * limit], [1.001, 0.999]]
-        grams = np.array([[correlated(limit * pivot) for pivot in one] for one in pivots])
+        grams = np.array([[correlated(limit * pivot) for pivot in of_chain] for of_chain in pivots])
         none = np.zeros((3, 2))
         sampler.watch_precision(Frames(grams, none, none[..., None]))
         expected = [False, True, True] if dtype == "float32" else [False] * 3
@@ -55,3 +56,24 @@ def test_chains_of_float32_continue_in_float64_where_sums_do_not_resolve_a_pivot
             # The buffers of float32 rows, as large as the others, are free again.
             dtypes = {key[1] for key in sampler.buffers() if key[0] == "work"}
             assert dtypes == {"d" if is_wide else "f"}
+
+
+# --- what all samplers share: the smallest Gram matrix of a chain without a scale of its own
+
+
+def test_gram_matrices_below_the_range_with_full_precision_are_errors():
+    """Entries of 2⁻⁹⁶² and more have products with units of rounding in the normal range."""
+    chain = bnmc.Chain(6, 2, "tanh", norm="none")
+    sampler = RowSampler(Run(chain, "conditional", 3, None, "float64", first=40))
+    # The exponent of 2⁻⁹⁶¹ is -960, that of the next smaller number -961.
+    least = 2.0**-961
+    fits = np.array([least * np.eye(2), np.eye(2), np.diag([1.0, 0.0])])
+    sampler.require_scale(fits)
+    for small in (
+        np.nextafter(least, 0.0) * np.eye(2),
+        np.diag([0.0, 2.0**-1000]),
+        np.zeros((2, 2)),
+    ):
+        with pytest.raises(NonFiniteError, match="too small") as caught:
+            sampler.require_scale(np.array([fits[1], fits[0], small]))
+        assert caught.value.chain == 42

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy_network import FUNCTIONS, normalised
 from scipy import special, stats
 
 from bnmc import Activation, Chain, FirstLayer, Observable, simulate
@@ -40,29 +41,17 @@ class Recorder:
             yield weights
 
 
-def normalise(chain, x):
-    if chain.norm == "batch":
-        x = x - x.mean(axis=-1, keepdims=True)
-    if chain.norm != "none":
-        x = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + chain.eps)
-    return x
-
-
 def oracle(chain, formula, start, layers):
     """Gram matrices of (inputs, width, batch) through given weights: (layers, N, N), N = k n."""
-    x = normalise(chain, start)
+    x = normalised(start, chain.norm, chain.eps)
     grams = []
     for weights in itertools.chain([None], layers):
         if weights is not None:
             hidden = chain.skip * x + chain.gain * weights / np.sqrt(chain.width) @ formula(x)
-            x = normalise(chain, hidden)
+            x = normalised(hidden, chain.norm, chain.eps)
         a = np.concatenate(formula(x), axis=-1)
         grams.append(a.T @ a / chain.width)
     return np.array(grams)
-
-
-def leaky(x):
-    return np.where(x > 0, x, SLOPE * x)
 
 
 def by_formula(chain, formula, start, depth, dtype="float64"):
@@ -104,25 +93,12 @@ def test_layers_are_what_the_formula_says(
     """Given the weights: x -> N(skip x + gain W sigma(x)), G = sigma(x)^T sigma(x) / d."""
     chain = Chain(width, batch, "leaky_relu", norm=norm, skip=skip, gain=gain, eps=eps)
     start = np.random.default_rng(seed).normal(size=(inputs, width, batch))
-    actual, expected = by_formula(chain, leaky, start, 3, dtype)
+    actual, expected = by_formula(chain, FUNCTIONS["leaky_relu"], start, 3, dtype)
     # A row is known to the rounding of its size, which its normalization magnifies by size over
     # standard deviation: without eps that has no bound, but is below 1e4 for these many rows.
     tolerance = {"float64": 1e-10, "float32": 1e-2}[dtype]
     assert_near(actual, expected, tolerance)
     assert_near(actual[0], expected[0], 1e-13)
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 300), st.integers(2, 40), st.booleans(), st.integers(0, 2**32))
-def test_a_linear_layer_has_rows_of_unit_variance(width, batch, centred, seed):
-    """So the trace of G is n under every normalization, whatever the weights."""
-    norm = "batch" if centred else "batch-uncentred"
-    for weights in ("gaussian", "uniform", Recorder()):
-        chain = Chain(width, batch, "linear", norm=norm, weights=weights)
-        run = simulate(chain, 3, rng=seed, sampler="weights")
-        np.testing.assert_allclose(np.trace(run.gram, axis1=-2, axis2=-1), batch, rtol=1e-12)
-        if centred:
-            assert np.abs(run.gram.sum(axis=-1)).max() < 1e-12 * batch
 
 
 @pytest.mark.parametrize("width", [2, 4, 6])
@@ -163,22 +139,7 @@ def test_two_nearly_equal_samples_in_float32(sampler):
 
 # --- activations ----------------------------------------------------------------------------
 
-SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
-FORMULAS = {
-    "linear": lambda x: x,
-    "relu": lambda x: np.maximum(x, 0),
-    "leaky_relu": leaky,
-    "abs": np.abs,
-    "tanh": np.tanh,
-    "sigmoid": special.expit,
-    "sin": np.sin,
-    "erf": special.erf,
-    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
-    "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
-    "selu": lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(x)),
-    "gelu": lambda x: x * special.ndtr(x),
-    "silu": lambda x: x * special.expit(x),
-}
+FORMULAS = {**FUNCTIONS, "abs": np.abs, "elu": FUNCTIONS["celu"]}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -226,12 +187,6 @@ def test_activations_of_the_user(function, formula, depth):
         assert_near(actual, expected, 1e-10)
         results.append(actual)
     assert np.array_equal(*results)
-
-
-def test_an_activation_that_was_written_out_is_the_named_one():
-    x = np.random.default_rng(2).normal(size=(1, 30, 4))
-    named, expected = by_formula(Chain(30, 4, "leaky_relu"), leaky, x, 3)
-    assert_near(named, expected, 1e-11)
 
 
 # --- the laws of layer 0 --------------------------------------------------------------------
@@ -290,7 +245,8 @@ def test_a_first_layer_of_several_inputs_has_one_weight_matrix():
 
 def numpy_layer_0(chain, formula, draw, width=40):
     """Mean and standard error of G_0 over as many chains, drawn by NumPy."""
-    x = normalise(chain, draw(np.random.default_rng(99), (CHAINS, width, chain.batch)))
+    h = draw(np.random.default_rng(99), (CHAINS, width, chain.batch))
+    x = normalised(h, chain.norm, chain.eps)
     a = formula(x)
     grams = a.swapaxes(-1, -2) @ a / width
     return grams.mean(axis=0), grams.std(axis=0, ddof=1) / np.sqrt(CHAINS)
@@ -324,7 +280,7 @@ def test_laws_of_layer_0(initial, norm, eps, sampler, dtype):
     """
     chain = Chain(40, 3, "leaky_relu", norm=norm, eps=eps)
     draw = through_features if initial is FIRST_LAYER else LAWS[initial]
-    mean, error = numpy_layer_0(chain, leaky, draw)
+    mean, error = numpy_layer_0(chain, FUNCTIONS["leaky_relu"], draw)
     run = simulate(chain, 0, chains=CHAINS, initial=initial, rng=3, sampler=sampler, dtype=dtype)
     difference = run.mean("gram")[0] - mean
     assert np.all(np.abs(difference) < SIGMAS * np.hypot(run.stderr("gram")[0], error))
@@ -348,11 +304,11 @@ def test_an_array_is_one_for_all_chains_or_one_a_chain():
     generator = np.random.default_rng(5)
     chain = Chain(30, 4, "leaky_relu")
     x = generator.normal(size=(3, 30, 4))
-    own = simulate(chain, 2, initial=x, rng=0)
-    assert own.chains == 3
+    of_each = simulate(chain, 2, initial=x, rng=0)
+    assert of_each.chains == 3
     for index in range(3):
         shared = simulate(chain, 2, initial=x[index], chains=3, rng=0)
-        assert np.array_equal(shared.gram[index], own.gram[index])
+        assert np.array_equal(shared.gram[index], of_each.gram[index])
         assert np.array_equal(shared.gram[0, 0], shared.gram[2, 0])
     assert simulate(chain, 0, initial=x[0], rng=0).chains == 1
     several = simulate(chain, 2, initial=np.stack([x, x], axis=1), inputs=2, rng=0)
@@ -387,8 +343,8 @@ def test_all_bits_of_the_key_matter():
     for key in keys:
         with mock.patch.object(starting, "draw_key", return_value=key):
             runs.append(simulate(PLAIN, 1, rng=0).gram)
-    for one, other in itertools.combinations(runs, 2):
-        assert not np.array_equal(one, other)
+    for first, other in itertools.combinations(runs, 2):
+        assert not np.array_equal(first, other)
 
 
 def test_the_sampler_that_ran_is_recorded():
@@ -453,10 +409,7 @@ def test_what_stops_progress_stops_the_run():
     def stop(done, total):
         raise KeyboardInterrupt
 
-    with (
-        mock.patch.object(segment, "TASK_SECONDS", 0.0),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    with mock.patch.object(segment, "TASK_SECONDS", 0.0), pytest.raises(KeyboardInterrupt):
         simulate(PLAIN, 10, chains=3, threads=3, rng=0, progress=stop)
 
 

@@ -26,9 +26,9 @@ def test_slots_number_the_recorded_layers_of_each_block(recorded):
         for last in range(first, recorded.last + 2):
             numbers = iter(range(len(due)))
             expected = [next(numbers) if layer in due else -1 for layer in range(first, last)]
-            found = recorded.slots(first, last)
-            assert found.tolist() == expected
-            assert found.dtype == np.int64
+            slots = recorded.slots(first, last)
+            assert slots.tolist() == expected
+            assert slots.dtype == np.int64
         assert recorded.before(first) == sum(layer < first for layer in due)
 
 

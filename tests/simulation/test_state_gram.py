@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from laws import networks_of
 from oracle import gram, ks_distance, two_sample_threshold
 
 import bnmc
@@ -23,37 +24,13 @@ CHAINS = {
 STARTS = np.random.default_rng(0).standard_normal((2, 1, 40, 4))
 
 
-def by_numpy(run, start):
-    """Gram matrices of the states h of a run by weights, (layers, 4, 4)."""
-    chain, states = run.chain, [gram(start)]
-    norm = chain.normalization
-
-    def of(h):
-        if chain.order == "activation-norm":
-            return h, norm(chain.activation(h), chain.eps)
-        x = norm(h, chain.eps)
-        return h if chain.order == "pre-activation" else x, chain.activation(x)
-
-    x, a = of(start)
-    for layer in range(1, len(run.layers)):
-        weights = bnmc.drawn_weights(run, layer)
-        if chain.convolution is not None:
-            taps = weights.transpose(0, 2, 3, 1).reshape(len(weights), -1)
-            product = taps @ chain.convolution.unfold(a)
-        else:
-            product = weights @ a
-        h = chain.skip * x + chain.gain * product + bnmc.drawn_biases(run, layer)[:, None]
-        states.append(gram(h))
-        x, a = of(h)
-    return np.stack(states)
-
-
 @pytest.mark.parametrize("name", CHAINS)
 def test_by_weights_it_is_that_of_numpy(name):
     chain = CHAINS[name]
     start = STARTS[0, 0, : chain.width]
     run = bnmc.simulate(chain, 3, initial=start, sampler="weights", observables=NAMES, rng=1)
-    np.testing.assert_allclose(run["state_gram"][0], by_numpy(run, start), rtol=1e-10)
+    states = np.stack([gram(h[0]) for h in networks_of(run, start, 3).h])
+    np.testing.assert_allclose(run["state_gram"][0], states, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["batch", "resnet", "layer", "relu"])
@@ -89,26 +66,6 @@ def test_the_scale_of_deep_states_is_split_off():
         np.testing.assert_array_equal(scaled, larger[name])
     deep = bnmc.simulate(chain, 100, rng=0, observables="state_gram", burn_in=100)
     assert not deep["state_gram"].any()
-
-
-@pytest.mark.parametrize("name", ["batch", "layer", "relu"])
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-def test_bits_depend_neither_on_threads_nor_on_restarts(name, sampler, tmp_path):
-    chain = CHAINS[name]
-    wide = bnmc.Chain(
-        3000, 4, chain.activation, norm=chain.norm, skip=chain.skip, gain=chain.gain,
-        bias_variance=chain.bias_variance,
-    )  # fmt: skip
-    if sampler == "weights":
-        wide = chain
-    options = {"chains": 2, "inputs": 2, "sampler": sampler, "observables": NAMES}
-    whole = bnmc.simulate(wide, 4, rng=3, threads=1, **options)
-    shared = bnmc.simulate(wide, 4, rng=3, threads=4, store=tmp_path / "run.zarr", **options)
-    begun = bnmc.simulate(wide, 2, rng=3, threads=3, **options)
-    rest = bnmc.simulate(wide, 2, initial=begun.final_state, observables=NAMES, burn_in=1)
-    for name in NAMES:
-        np.testing.assert_array_equal(shared[name], whole[name])
-        np.testing.assert_array_equal(rest[name], whole[name][:, 3:])
 
 
 def test_a_state_has_its_own_state_gram_if_it_keeps_h():

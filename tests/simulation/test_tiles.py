@@ -2,12 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
 import bnmc
 from bnmc.simulation import run as simulating
-from bnmc.simulation.runs import Recorded
+from bnmc.simulation import segment
+from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.tiles import TILE_BYTES, Grid, grid_of
 
 CHAIN = bnmc.Chain(20, 3, "relu")
@@ -55,7 +57,12 @@ def test_the_progress_of_a_continued_run_counts_its_own_layers(start, where, mon
     with ThreadPoolExecutor(1) as pool:
         way = {"executor": pool} if where == "executor" else {"store": tmp_path / "run.zarr"}
         bnmc.simulate(
-            CHAIN, 17, initial=state, threads=1, progress=lambda *one: reports.append(one), **way
+            CHAIN,
+            17,
+            initial=state,
+            threads=1,
+            progress=lambda *report: reports.append(report),
+            **way,
         )
     done, totals = zip(*reports, strict=True)
     assert set(totals) == {17}
@@ -65,3 +72,28 @@ def test_the_progress_of_a_continued_run_counts_its_own_layers(start, where, mon
     assert set(done) <= possible
     assert list(done) == sorted(done)
     assert done[-1] == 17
+
+
+# --- blocks of layers in one process: the memory of their frames
+
+
+@pytest.mark.parametrize("chains", [1, 6])
+def test_a_block_has_as_many_layers_as_its_bytes_allow(chains):
+    """All chains count: one layer more would be too many bytes."""
+    chain, inputs, made = bnmc.Chain(12, 4, "relu"), 2, []
+    original = Run.frames
+
+    def frames(self, layers):
+        result = original(self, layers)
+        made.append(result.gram.nbytes)
+        return result
+
+    with (
+        mock.patch.object(segment, "FRAME_BYTES", 1 << 15),
+        mock.patch.object(segment, "TASK_SECONDS", 1e9),
+        mock.patch.object(Run, "frames", frames),
+    ):
+        run = bnmc.simulate(chain, 500, chains=chains, inputs=inputs, rng=0, threads=2)
+    assert run.complete
+    layer = 8 * chains * (inputs * 4) ** 2
+    assert (1 << 15) - layer < max(made) <= 1 << 15

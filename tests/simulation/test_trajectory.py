@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import Activation, Chain, simulate
+from bnmc import Chain, simulate
 from bnmc._support.text import dumps
 from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.simulation import trajectory
@@ -141,40 +141,25 @@ def test_the_layers_of_a_table():
         assert (rows[0], rows[-1]) == (0, last)
 
 
-def test_means_and_their_errors():
-    run = run_of(chains=7, observables=["gram", "rank_bound"])
+@pytest.mark.parametrize("chains", [1, 2, 7])
+def test_means_and_their_errors(chains):
+    """One chain has a mean but no error; of two values it is half of their difference."""
+    run = run_of(chains=chains, observables=["gram", "rank_bound"])
+    reduced = run_of(chains=chains, reduce="chain")
     for name in ("gram", "rank_bound"):
         values = run[name]
         np.testing.assert_allclose(run.mean(name), values.mean(axis=0), rtol=1e-14)
-        error = values.std(axis=0, ddof=1) / np.sqrt(7)
-        np.testing.assert_allclose(run.stderr(name), error, rtol=1e-12)
-    reduced = run_of(chains=7, reduce="chain")
+        error = np.full(values.shape[1:], np.nan)
+        if chains > 1:
+            error = values.std(axis=0, ddof=1) / np.sqrt(chains)
+        np.testing.assert_allclose(run.stderr(name), error, rtol=1e-12, atol=1e-15)
+    moments = reduced.moments["gram"]
+    assert moments.count == chains
+    np.testing.assert_allclose(moments.stderr, np.sqrt(moments.variance / chains), rtol=1e-15)
     np.testing.assert_allclose(reduced.mean("gram"), run.mean("gram"), rtol=1e-13)
-    np.testing.assert_allclose(reduced.stderr("gram"), run.stderr("gram"), rtol=1e-9)
+    np.testing.assert_allclose(reduced.stderr("gram"), run.stderr("gram"), rtol=1e-9, atol=1e-12)
     with pytest.raises(UnknownNameError, match="rank_bound"):
         reduced.mean("rank_bound")
-
-
-def test_one_chain_has_a_mean_but_no_error():
-    run = run_of(chains=1)
-    assert np.array_equal(run.mean("gram"), run.gram[0])
-    assert np.isnan(run.stderr("gram")).all()
-    assert np.isnan(run_of(chains=1, reduce="chain").stderr("gram")).all()
-
-
-def test_two_chains_have_an_error():
-    """Of two values it is half of their difference."""
-    run = run_of(chains=2)
-    half = np.abs(run.gram[1] - run.gram[0]) / 2
-    np.testing.assert_allclose(run.stderr("gram"), half, rtol=1e-12, atol=1e-15)
-    reduced = run_of(chains=2, reduce="chain")
-    np.testing.assert_allclose(reduced.stderr("gram"), half, rtol=1e-9, atol=1e-12)
-
-
-def test_the_standard_error_of_moments():
-    moments = run_of(chains=9, reduce="chain").moments["gram"]
-    assert moments.count == 9
-    np.testing.assert_allclose(moments.stderr, np.sqrt(moments.variance / 9), rtol=1e-15)
 
 
 def test_attributes_say_how_to_repeat_the_run():
@@ -203,9 +188,9 @@ def test_attributes_say_how_to_repeat_the_run():
     }
     # Files hold such values, and no others, as attributes.
     assert {type(value) for value in attributes.values()} == {str, int, float}
-    own = simulate(Chain(12, 3, "leaky_relu", weights=weights), 0, inputs=2, rng=0)
-    assert own.attributes()["weights"] == "user"
-    assert own.attributes()["inputs"] == 2
+    of_function = simulate(Chain(12, 3, "leaky_relu", weights=weights), 0, inputs=2, rng=0)
+    assert of_function.attributes()["weights"] == "user"
+    assert of_function.attributes()["inputs"] == 2
 
 
 # --- xarray ---------------------------------------------------------------------------------
@@ -292,28 +277,25 @@ def test_a_run_travels_whole():
                 assert np.array_equal(twin.moments[name].variance, moments.variance)
 
 
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-@pytest.mark.parametrize("skip", [0.0, 0.5])
-def test_a_state_travels_and_goes_on(sampler, skip):
-    chain = Chain(12, 3, Activation.named("leaky_relu"), skip=skip)
-    whole = simulate(chain, 5, chains=2, rng=3, sampler=sampler)
-    start = simulate(chain, 2, chains=2, rng=3, sampler=sampler).final_state
-    travelled = pickle.loads(pickle.dumps(start))
-    rest = simulate(chain, 3, initial=travelled)
-    assert np.array_equal(rest.gram, whole.gram[:, 2:])
+@pytest.mark.parametrize(
+    ("chain", "sampler"),
+    [
+        *((CHAIN, sampler) for sampler in ("conditional", "weights")),
+        *((Chain(12, 3, "leaky_relu", skip=0.5), name) for name in ("conditional", "weights")),
+        (Chain(12, 3, "linear", norm="none"), "auto"),
+    ],
+    ids=["rows", "weights", "rows, skip", "weights, skip", "factors"],
+)
+def test_a_state_travels_and_goes_on(chain, sampler):
+    whole, begun = (simulate(chain, depth, chains=2, rng=3, sampler=sampler) for depth in (5, 2))
+    travelled = pickle.loads(pickle.dumps(begun.final_state))
+    assert np.array_equal(simulate(chain, 3, initial=travelled).gram, whole.gram[:, 2:])
 
 
 def test_a_state_is_left_as_it_was():
     start = simulate(CHAIN, 2, chains=2, rng=3).final_state
-    kept = {name: values.copy() for name, values in start.arrays.items()}
+    before = {name: values.copy() for name, values in start.arrays.items()}
     once, twice = (simulate(CHAIN, 3, initial=start).gram for _ in range(2))
     assert np.array_equal(once, twice)
-    for name, values in kept.items():
+    for name, values in before.items():
         assert np.array_equal(start.arrays[name], values)
-
-
-def test_a_state_of_factors_goes_on():
-    chain = Chain(12, 3, "linear", norm="none")
-    whole = simulate(chain, 5, rng=3)
-    start = pickle.loads(pickle.dumps(simulate(chain, 2, rng=3).final_state))
-    assert np.array_equal(simulate(chain, 3, initial=start).gram, whole.gram[:, 2:])
