@@ -9,7 +9,6 @@ from bnmc._kernels.cpu import rows as cpu_rows
 from bnmc._kernels.scalar import cholesky, codes
 
 EPS = np.finfo(np.float64).eps
-BODIES = pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
 
 
 def wishart(order, degrees, seed=0, scale=1.0):
@@ -23,10 +22,10 @@ def law_of(batch, inputs=1, norm=codes.NORM_NONE, skip=0.0, gain=1.0, eps=0.0):
     return layer_spec(100, batch, inputs, norm, skip, gain, eps)
 
 
-def factorised(gram, law, python=False, dtype=np.float64):
+def factorised(gram, law, dtype=np.float64):
     """The factor, its buffers, and what `factorise` returns."""
     work = memory.work(law.batch, law.columns // law.batch, np.dtype(dtype))
-    least = (cpu_rows.factorise.py_func if python else cpu_rows.factorise)(gram, law, work)
+    least = cpu_rows.factorise(gram, law, work)
     n = law.columns
     assert not work.factor[n:].any()
     assert not work.factor[:, n:].any()
@@ -43,25 +42,21 @@ def assert_reproduces(factor, covariance, units=8.0):
 # --- centring
 
 
-@BODIES
 @pytest.mark.parametrize(("batch", "inputs"), [(1, 1), (2, 1), (5, 1), (4, 2), (3, 3), (10, 2)])
-def test_centring_is_a_projection_on_both_sides(batch, inputs, python):
+def test_centring_is_a_projection_on_both_sides(batch, inputs):
     columns = batch * inputs
     gram = wishart(columns, columns + 3) + 2.0
-    if python:
-        out = np.zeros((columns, columns))
-        cholesky.centre(gram, batch, np.zeros((inputs, columns)), out)
-    else:
-        # The factor of the centred matrix has its product.
-        law = law_of(batch, inputs, codes.NORM_CENTRED)
-        factor, _, _ = factorised(gram, law)
-        out = factor @ factor.T / scale_of(gram, law) ** 2
-    p = projector(batch, inputs)
-    np.testing.assert_allclose(out, p @ gram @ p, rtol=0, atol=20 * columns * EPS * gram.max())
-    if python:
-        for g in range(inputs):
-            block = out[g * batch : (g + 1) * batch, g * batch : (g + 1) * batch]
-            np.testing.assert_array_equal(block, block.T)
+    out, p = np.zeros((columns, columns)), projector(batch, inputs)
+    cholesky.centre(gram, batch, np.zeros((inputs, columns)), out)
+    for g in range(inputs):
+        block = out[g * batch : (g + 1) * batch, g * batch : (g + 1) * batch]
+        np.testing.assert_array_equal(block, block.T)
+    # The factor of the centred matrix has its product.
+    law = law_of(batch, inputs, codes.NORM_CENTRED)
+    factor, _, _ = factorised(gram, law)
+    for centred in (out, factor @ factor.T / scale_of(gram, law) ** 2):
+        atol = 20 * columns * EPS * gram.max()
+        np.testing.assert_allclose(centred, p @ gram @ p, rtol=0, atol=atol)
 
 
 def scale_of(gram, law):
@@ -86,11 +81,10 @@ def test_the_scale_is_a_power_of_two_that_brings_the_diagonal_to_about_one(large
 # --- regular
 
 
-@BODIES
 @pytest.mark.parametrize("order", [1, 2, 3, 4, 5, 7, 8, 13, 40])
-def test_regular_matrices(order, python):
+def test_regular_matrices(order):
     gram = wishart(order, 10 * order)
-    factor, work, least = factorised(gram, law_of(order), python)
+    factor, work, least = factorised(gram, law_of(order))
     np.testing.assert_array_equal(factor, np.tril(factor))
     assert work.regular.all()
     assert np.all(np.diag(factor) > 0)
@@ -99,13 +93,12 @@ def test_regular_matrices(order, python):
     assert least == pytest.approx((np.diag(factor) ** 2 / np.diag(gram)).min(), rel=1e-12)
 
 
-@BODIES
 @pytest.mark.parametrize(("batch", "inputs"), [(2, 1), (5, 1), (4, 2), (9, 2), (3, 4)])
-def test_centred_matrices_lose_one_dimension_a_batch(batch, inputs, python):
+def test_centred_matrices_lose_one_dimension_a_batch(batch, inputs):
     columns = batch * inputs
     gram = wishart(columns, 5 * columns) + 1.0
     law = law_of(batch, inputs, codes.NORM_CENTRED)
-    factor, work, _ = factorised(gram, law, python)
+    factor, work, _ = factorised(gram, law)
     p = projector(batch, inputs)
     centred = p @ gram @ p
     scale = scale_of(gram, law)
@@ -117,14 +110,13 @@ def test_centred_matrices_lose_one_dimension_a_batch(batch, inputs, python):
     np.testing.assert_allclose(factor / scale, reference, rtol=0, atol=1e-11)
 
 
-@BODIES
 @pytest.mark.parametrize("weights", [(1.0, 4.0, 9.0, 16.0), (9.0, 9.0, 9.0, 9.0)])
-def test_a_pivot_under_a_centring_norm_is_relative_to_the_sample_or_the_mean(weights, python):
+def test_a_pivot_under_a_centring_norm_is_relative_to_the_sample_or_the_mean(weights):
     """P G P is rounded to the precision of the means, so that the larger of both is the measure."""
     gram = np.diag(weights)
     p = projector(4)
     centred = p @ gram @ p
-    _, _, least = factorised(gram, law_of(4, 1, codes.NORM_CENTRED), python)
+    _, _, least = factorised(gram, law_of(4, 1, codes.NORM_CENTRED))
     pivots = np.diag(semidefinite_cholesky(centred))[:3] ** 2
     measure = np.maximum(weights, np.mean(weights))[:3]
     assert least == pytest.approx((pivots / measure).min(), rel=1e-12)
@@ -174,11 +166,10 @@ def test_no_scale_loses_anything(scale):
 # --- singular
 
 
-@BODIES
 @pytest.mark.parametrize(("order", "rank"), [(2, 1), (4, 1), (4, 3), (10, 5), (20, 3)])
-def test_rank_deficient_matrices(order, rank, python):
+def test_rank_deficient_matrices(order, rank):
     gram = wishart(order, rank, seed=order)
-    factor, work, least = factorised(gram, law_of(order), python)
+    factor, work, least = factorised(gram, law_of(order))
     assert np.count_nonzero(work.regular) == rank
     assert not factor[:, ~work.regular].any()
     # The part of a Schur complement that is dropped is of the size of rounding, divided by
@@ -187,28 +178,25 @@ def test_rank_deficient_matrices(order, rank, python):
     assert least < 1e-10
 
 
-@BODIES
 @pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_UNCENTRED, codes.NORM_CENTRED])
-def test_zero_matrices_have_the_factor_zero(norm, python):
-    factor, work, least = factorised(np.zeros((5, 5)), law_of(5, 1, norm), python)
+def test_zero_matrices_have_the_factor_zero(norm):
+    factor, work, least = factorised(np.zeros((5, 5)), law_of(5, 1, norm))
     assert not factor.any()
     assert not work.regular.any()
     assert least == 0.0
 
 
-@BODIES
-def test_equal_samples_centred_leave_nothing(python):
+def test_equal_samples_centred_leave_nothing():
     """All rows are constant, so every row is without variance: not even rounding is drawn."""
     for value in (1.0, 1 / 3, 0.1, 1e-200, 1e200):
         gram = np.full((7, 7), value)
-        factor, work, _ = factorised(gram, law_of(7, 1, codes.NORM_CENTRED), python)
+        factor, work, _ = factorised(gram, law_of(7, 1, codes.NORM_CENTRED))
         assert not work.regular.any()
         assert not factor.any()
 
 
-@BODIES
 @pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_CENTRED])
-def test_copies_have_equal_rows_to_the_bit(norm, python):
+def test_copies_have_equal_rows_to_the_bit(norm):
     """Samples 0, 1, 2 and then copies of 0, 1, 0: their Gram matrix repeats rows exactly."""
     a = np.random.default_rng(4).standard_normal((50, 3))
     copies = np.array([0, 1, 2, 0, 1, 0])
@@ -216,7 +204,7 @@ def test_copies_have_equal_rows_to_the_bit(norm, python):
     small = (small + small.T) / 2
     gram = small[np.ix_(copies, copies)]
     law = law_of(6, 1, norm)
-    factor, work, _ = factorised(gram, law, python)
+    factor, work, _ = factorised(gram, law)
     np.testing.assert_array_equal(work.twin, [0, 1, 2, 0, 1, 0])
     for j, i in enumerate([0, 1, 2, 0, 1, 0]):
         np.testing.assert_array_equal(factor[j], factor[i])
@@ -226,9 +214,8 @@ def test_copies_have_equal_rows_to_the_bit(norm, python):
     np.testing.assert_allclose(product, p @ gram @ p, rtol=0, atol=1e-13)
 
 
-@BODIES
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
-def test_a_sample_that_two_batches_share(norm, python):
+def test_a_sample_that_two_batches_share(norm):
     """Centred by other means it is two samples; where whole batches are copies it is one."""
     a = np.random.default_rng(6).standard_normal((50, 5))
     p = projector(3, 2) if norm == codes.NORM_CENTRED else np.eye(6)
@@ -240,30 +227,28 @@ def test_a_sample_that_two_batches_share(norm, python):
         small = a.T @ a / 50
         gram = ((small + small.T) / 2)[np.ix_(columns, columns)]
         law = law_of(3, 2, norm)
-        factor, work, _ = factorised(gram, law, python)
+        factor, work, _ = factorised(gram, law)
         np.testing.assert_array_equal(work.twin, twins)
         product = factor @ factor.T / scale_of(gram, law) ** 2
         np.testing.assert_allclose(product, p @ (rows.T @ rows / 50) @ p, rtol=0, atol=1e-13)
 
 
-@BODIES
-def test_twins_are_samples_with_equal_products(python):
+def test_twins_are_samples_with_equal_products():
     gram = np.array(
         [[2.0, 1.0, 2.0, -2.0], [1.0, 2.0, 1.0, -1.0], [2.0, 1.0, 2.0, -2.0], [-2.0, -1.0, -2.0, 2]]
     )
-    _, work, _ = factorised(gram, law_of(4), python)
+    _, work, _ = factorised(gram, law_of(4))
     # Of equal length only samples 0 and 2 are equal: 1 is another, 3 is the opposite.
     np.testing.assert_array_equal(work.twin, [0, 1, 0, 3])
 
 
-@BODIES
 @pytest.mark.parametrize("entry", [0.0, 1e-17, 1e-9])
-def test_a_sample_at_the_mean_of_the_others_gets_no_variance_from_rounding(entry, python):
+def test_a_sample_at_the_mean_of_the_others_gets_no_variance_from_rounding(entry):
     """Of rank one, and centring leaves 1e-17 where the sample's own variance is far less."""
     for seed in range(10):
         size = np.random.default_rng(seed).uniform(0.5, 1.5)
         v = size * np.array([-1.0, entry, 1.0])
-        _, work, _ = factorised(np.outer(v, v), law_of(3, 1, codes.NORM_CENTRED), python)
+        _, work, _ = factorised(np.outer(v, v), law_of(3, 1, codes.NORM_CENTRED))
         np.testing.assert_array_equal(work.regular, [True, False, False])
 
 
@@ -286,11 +271,10 @@ def test_a_small_pivot_is_kept_as_long_as_it_is_more_than_rounding():
         assert factor[1, 1] ** 2 == pytest.approx(size, rel=1e-3)
 
 
-@BODIES
-def test_samples_of_different_length_are_no_twins(python):
+def test_samples_of_different_length_are_no_twins():
     """a₀ = (1, 1) and a₁ = (1, 0) have a₀·a₁ = |a₁|², but not |a₀|²; and the other way round."""
     for gram in ([[2.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [1.0, 2.0]]):
-        factor, work, _ = factorised(np.array(gram), law_of(2), python)
+        factor, work, _ = factorised(np.array(gram), law_of(2))
         np.testing.assert_array_equal(work.twin, [0, 1])
         assert work.regular.all()
         np.testing.assert_allclose(factor @ factor.T, gram, rtol=1e-15)

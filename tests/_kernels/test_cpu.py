@@ -57,7 +57,6 @@ from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 FLOAT64 = pytest.mark.parametrize("dtype", some([np.float32, np.float64], np.float64))
-BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
 NORMS = pytest.mark.parametrize("norm", [codes.NORM_NONE, codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 KEY = np.uint32(123456789), np.uint32(987654321)
 
@@ -66,23 +65,19 @@ FINISH_ROWS = kernel(cpu_layers.finish_rows)
 NO_MOMENTS = moments.moments_of(1, 1, 0)
 
 
-def finish(body, sigma, spec, first_row, count, x, following, work):
+def finish(sigma, spec, first_row, count, x, following, work):
     """Finish a block of rows in place; return a row without variance, or -1."""
     layer = Layer(work.covariance, x, x[:0], following)
-    return body_of(FINISH_ROWS, body)(spec, sigma, layer, first_row, count, work, NO_MOMENTS)
+    return FINISH_ROWS(spec, sigma, layer, first_row, count, work, NO_MOMENTS)
 
 
 CHAIN = 77
 
 
-def body_of(kernel, body):
-    return kernel if body == "compiled" else kernel.py_func
-
-
-def activation_of(name, dtype, body="compiled"):
+def activation_of(name, dtype):
     """An activation as samplers give it to kernels, or for Python that applies it itself."""
     sigma = sigma_of(Activation.named(name))
-    return sigma if body == "python" else cpu_rows.activation(sigma, np.dtype(dtype).name)
+    return cpu_rows.activation(sigma, np.dtype(dtype).name)
 
 
 def blocked(rows, columns, dtype, seed, integers=False):
@@ -242,16 +237,15 @@ def symmetric(sums, columns):
     return np.tril(out)[:columns, :columns] + np.tril(out, -1)[:columns, :columns].T
 
 
-@BODIES
 @DTYPES
-def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body):
+def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype):
     """Columns and rows computed together or apart have the same bits."""
     block, _ = blocked(256, 7, dtype, 1)
     factor, _ = padded_factor(7, dtype, 2)
     parts = block.copy()
-    body_of(cpu_blocks.multiply_triangular, body)(factor, 7, block, block, 256)
+    cpu_blocks.multiply_triangular(factor, 7, block, block, 256)
     narrow = factor[:4].copy()
-    body_of(cpu_blocks.multiply_triangular, body)(narrow, 4, parts, parts, 64)
+    cpu_blocks.multiply_triangular(narrow, 4, parts, parts, 64)
     whole = block.reshape(-1, numbers.STRIDE)[:4, :64]
     np.testing.assert_array_equal(parts.reshape(-1, numbers.STRIDE)[:4, :64], whole)
 
@@ -259,34 +253,31 @@ def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype, body
 # --- normalization
 
 
-def normalise_block(body, block, rows, spec):
+def normalise_block(block, rows, spec):
     """Normalise the rows of a block in place; return a row without variance, or -1.
 
     The kernels measure the rows, and normalise where they activate: here with no activation.
     """
     work = memory.work(spec.batch, spec.columns // spec.batch, block.dtype)
-    degenerate = body_of(cpu_rows.measure_rows, body)(
+    degenerate = cpu_rows.measure_rows(
         block, rows, spec, spec.norm == codes.NORM_CENTRED, work.scales
     )
     if degenerate < 0:
         linear = sigma_of(Activation.named("linear"))
-        body_of(cpu_rows.activate_columns, body)(
-            linear, block, spec.columns, spec.batch, rows, work.scales
-        )
+        cpu_rows.activate_columns(linear, block, spec.columns, spec.batch, rows, work.scales)
     return degenerate
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.5])
-def test_normalise(dtype, body, norm, eps):
+def test_normalise(dtype, norm, eps):
     shapes = [(2, 1), (3, 1), (5, 2), (8, 1), (4, 3), (40, 1)]
-    for batch, inputs in shapes if body == "compiled" else shapes[:3]:
+    for batch, inputs in shapes:
         for rows in (64, 192):
             block, values = blocked(rows, batch * inputs, dtype, batch)
             spec = layer_spec(256, batch, inputs, norm, eps=eps)
-            assert normalise_block(body, block, rows, spec) == -1
+            assert normalise_block(block, rows, spec) == -1
             # The kernel knows eps in the dtype of its rows.
             exact = normalise(values.T, norm, batch, float(dtype(eps))).T
             view = block.reshape(-1, numbers.STRIDE)
@@ -299,26 +290,24 @@ def test_normalise(dtype, body, norm, eps):
             assert np.all(view[: batch * inputs, rows:] == 55.0)
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("power", [-40, 40])
-def test_a_row_may_have_any_scale(dtype, body, power):
+def test_a_row_may_have_any_scale(dtype, power):
     """Powers of two change no bit."""
     spec = layer_spec(256, 5, norm=codes.NORM_CENTRED)
     block, _ = blocked(64, 5, dtype, 3)
     scaled = block * dtype(2.0**power)
     for each in (block, scaled):
-        assert normalise_block(body, each, 64, spec) == -1
+        assert normalise_block(each, 64, spec) == -1
     rows = np.s_[:5, :64]
     np.testing.assert_array_equal(
         block.reshape(-1, numbers.STRIDE)[rows], scaled.reshape(-1, numbers.STRIDE)[rows]
     )
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("row", [0, 63, 64, 130])
-def test_a_row_without_variance_is_named(dtype, body, row):
+def test_a_row_without_variance_is_named(dtype, row):
     for norm, values in (
         (codes.NORM_CENTRED, [1 / 3] * 5),
         (codes.NORM_CENTRED, [0.0] * 5),
@@ -329,25 +318,23 @@ def test_a_row_without_variance_is_named(dtype, body, row):
         block, _ = blocked(192, 5, dtype, 3)
         block.reshape(-1, numbers.STRIDE)[:5, row] = values
         with np.errstate(invalid="ignore"):
-            assert normalise_block(body, block, 192, layer_spec(256, 5, norm=norm)) == row
+            assert normalise_block(block, 192, layer_spec(256, 5, norm=norm)) == row
 
 
-@BODIES
 @DTYPES
-def test_the_second_batch_may_lack_variance_too(dtype, body):
+def test_the_second_batch_may_lack_variance_too(dtype):
     block, _ = blocked(128, 6, dtype, 3)
     block.reshape(-1, numbers.STRIDE)[3:6, 100] = 7.0
-    assert normalise_block(body, block, 128, layer_spec(256, 3, 2, codes.NORM_CENTRED)) == 100
+    assert normalise_block(block, 128, layer_spec(256, 3, 2, codes.NORM_CENTRED)) == 100
 
 
-@BODIES
 @DTYPES
-def test_eps_makes_a_constant_row_zero(dtype, body):
+def test_eps_makes_a_constant_row_zero(dtype):
     block, _ = blocked(64, 4, dtype, 3)
     view = block.reshape(-1, numbers.STRIDE)
     view[:4, 9] = 0.25
     spec = layer_spec(256, 4, norm=codes.NORM_CENTRED, eps=1e-5)
-    assert normalise_block(body, block, 64, spec) == -1
+    assert normalise_block(block, 64, spec) == -1
     assert not view[:4, 9].any()
 
 
@@ -359,17 +346,16 @@ def test_a_batch_of_tiny_but_real_variance_is_no_error(dtype, batch):
     view = block.reshape(-1, numbers.STRIDE)
     size = 1000 * batch * np.finfo(dtype).eps
     view[:batch, :64] = 1 + size * values
-    assert normalise_block("compiled", block, 64, layer_spec(256, batch)) == -1
+    assert normalise_block(block, 64, layer_spec(256, batch)) == -1
     assert np.abs((view[:batch, :64] ** 2).mean(axis=0) - 1).max() < 0.01
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("batch", [3, 40, 200])
-def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batch):
+def test_equal_entries_have_no_variance_however_many_are_added(dtype, batch):
     """The mean of n equal entries may be n units of rounding off: so may their variance."""
     spec, seen = layer_spec(256, batch), 0.0
-    for value in np.random.default_rng(batch).uniform(0.5, 2.0, 40 if body == "compiled" else 3):
+    for value in np.random.default_rng(batch).uniform(0.5, 2.0, 40):
         block, _ = blocked(64, batch, dtype, 3)
         view = block.reshape(-1, numbers.STRIDE)
         view[:batch, 9] = value
@@ -377,22 +363,21 @@ def test_equal_entries_have_no_variance_however_many_are_added(dtype, body, batc
         for entry in view[:batch, 9]:
             mean += entry
         seen = max(seen, abs(mean * dtype(1.0 / batch) / view[0, 9] - 1) / np.finfo(dtype).eps)
-        assert normalise_block(body, block, 64, spec) == 9
+        assert normalise_block(block, 64, spec) == 9
     # Of many entries the mean is off by more than one unit, which is what the threshold is for.
     assert seen > 1.5 or batch == 3
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("batch", [3, 40])
-def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, body, batch):
+def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, batch):
     """One entry of n differs by δ: the variance is δ² (n−1)/n², here 3² times the threshold."""
     unit = np.finfo(dtype).eps
     block, _ = blocked(64, batch, dtype, 3)
     view = block.reshape(-1, numbers.STRIDE)
     view[:batch, :64] = 1.0
     view[0, :64] += 3.0 * batch**2 * unit / math.sqrt(batch - 1)
-    assert normalise_block(body, block, 64, layer_spec(256, batch)) == -1
+    assert normalise_block(block, 64, layer_spec(256, batch)) == -1
 
 
 # --- layers
@@ -579,13 +564,12 @@ def test_rows_without_variance_end_panels(dtype):
     assert layers.panels(cpu_layers.sum_rows, 1, 2) == numbers.BLOCK
 
 
-@BODIES
-def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
+def test_the_row_that_is_named_has_the_least_variance_beside_its_mean():
     block, _ = blocked(64, 4, np.float64, 4)
     view = block.reshape(-1, numbers.STRIDE)
     view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
     view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
-    named = body_of(cpu_rows.row_without_variance, body)
+    named = cpu_rows.row_without_variance
     spec = layer_spec(64, 4)
     assert named(block, 0, 0, 64, spec, True) == 40
     assert named(block, 0, 0, 32, spec, True) == 20
@@ -594,29 +578,27 @@ def test_the_row_that_is_named_has_the_least_variance_beside_its_mean(body):
     assert named(block, 0, 0, 64, spec, False) == 50
 
 
-@BODIES
-def test_unpack_gram(body):
+def test_unpack_gram():
     """Tiles of the lower triangle become a symmetric matrix, divided by the width."""
     full = np.random.default_rng(1).integers(-9, 10, (8, 8)).astype(float)
     tiles = [full[i : i + 4, j : j + 4] for i in (0, 4) for j in range(0, i + 1, 4)]
     sums, out = np.concatenate(tiles).ravel(), np.zeros((6, 6))
-    assert body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
+    assert cpu_blocks.unpack_gram(sums, 8, out)
     np.testing.assert_array_equal(out, symmetric(sums, 6) / 8)
     # What belongs to padding does not count; what belongs to a column does.
     sums[47] = np.nan
-    assert body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
+    assert cpu_blocks.unpack_gram(sums, 8, out)
     sums[32] = np.inf
-    assert not body_of(cpu_blocks.unpack_gram, body)(sums, 8, out)
+    assert not cpu_blocks.unpack_gram(sums, 8, out)
 
 
-@BODIES
-def test_gram_of_rows_reads_whole_groups_only(body):
+def test_gram_of_rows_reads_whole_groups_only():
     """700 numbers are padded with zeros to 11 groups of 64, not to 2 blocks of 512."""
     whole = np.full((2, 1024), np.nan)
     whole[:, 700:704] = 0.0
     whole[:, :700] = np.random.default_rng(0).integers(-9, 10, (2, 700))
     out = np.full((2, 2), np.nan)
-    assert body_of(cpu_layers.gram_of_rows, body)(whole, 700, memory.work(2, 1, "float64"), out)
+    assert cpu_layers.gram_of_rows(whole, 700, memory.work(2, 1, "float64"), out)
     np.testing.assert_array_equal(out, whole[:, :700] @ whole[:, :700].T / 700)
 
 
@@ -636,13 +618,13 @@ def bartlett(spec, layer, chain):
     return t
 
 
-def run_factors(body, spec, factors, layers, log_start=0.25, exponents=None):
+def run_factors(spec, factors, layers, log_start=0.25, exponents=None):
     chains, columns = factors.shape[:2]
     exponents = np.zeros((chains, columns)) if exponents is None else exponents
     slots = np.arange(layers)
     record = np.full((chains, layers, columns, columns), np.nan)
     log_scales, log_pivots = np.zeros((chains, layers)), np.zeros((chains, layers, columns))
-    body_of(wishart.factor_layers, body)(
+    wishart.factor_layers(
         spec,
         wishart.Factors(factors, exponents, np.full(chains, log_start)),
         codes.Draw(1, CHAIN, *KEY),
@@ -653,16 +635,15 @@ def run_factors(body, spec, factors, layers, log_start=0.25, exponents=None):
     return record, log_scales, log_pivots
 
 
-@BODIES
 @pytest.mark.parametrize(
     ("width", "columns", "gain"), [(1, 1, 1.0), (50, 4, 1.0), (3, 6, -0.5), (1, 3, 2.0), (9, 9, 1)]
 )
-def test_factor_layers(body, width, columns, gain):
+def test_factor_layers(width, columns, gain):
     """G = e^log_start (gain² / width)^l Fᵀ F, F = T_l ... T_1 F_0, of trace n and a log-scale."""
     spec = layer_spec(width, columns, norm=codes.NORM_NONE, gain=float(gain))
     start = np.triu(np.random.default_rng(1).standard_normal((2, columns, columns)))
     start[0] *= 2.0**-100
-    record, log_scales, log_pivots = run_factors(body, spec, start.copy(), 3)
+    record, log_scales, log_pivots = run_factors(spec, start.copy(), 3)
     for chain in range(2):
         f = start[chain]
         for layer in range(3):
@@ -685,16 +666,15 @@ def test_factor_layers(body, width, columns, gain):
 
 def test_factors_of_more_columns_than_a_block_has_rows():
     spec = layer_spec(400, 260, norm=codes.NORM_NONE)
-    record, log_scales, _ = run_factors("compiled", spec, np.eye(260)[None].copy(), 1)
+    record, log_scales, _ = run_factors(spec, np.eye(260)[None].copy(), 1)
     t = bartlett(spec, 1, 0)
     exact = math.exp(0.25) / 400 * t.T @ t
     np.testing.assert_allclose(record[0, 0] * np.exp(log_scales[0, 0]), exact, rtol=0, atol=1e-12)
 
 
-@BODIES
-def test_a_factor_of_zero_stays_zero(body):
+def test_a_factor_of_zero_stays_zero():
     spec = layer_spec(5, 2, norm=codes.NORM_NONE)
-    record, log_scales, log_pivots = run_factors(body, spec, np.zeros((1, 2, 2)), 2)
+    record, log_scales, log_pivots = run_factors(spec, np.zeros((1, 2, 2)), 2)
     assert not record.any()
     assert np.all(log_scales == -np.inf)
     assert np.all(log_pivots == -np.inf)
@@ -703,13 +683,12 @@ def test_a_factor_of_zero_stays_zero(body):
 # --- moments
 
 
-@BODIES
-def test_update_moments(body):
+def test_update_moments():
     """Welford's update in two parts, of values whose mean is large beside their deviation."""
     values = 1e6 + np.random.default_rng(3).standard_normal((500, 4))
     count, mean, squares = 0, np.zeros(4), np.zeros(4)
     for part in (values[:1], values[1:200], values[200:]):
-        count = body_of(cpu_layers.update_moments, body)(part, count, mean, squares)
+        count = cpu_layers.update_moments(part, count, mean, squares)
     assert count == 500
     np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-14)
     np.testing.assert_allclose(squares / 499, values.var(axis=0, ddof=1), rtol=1e-8)
@@ -729,6 +708,7 @@ def test_rows_are_kept_between_passes_if_they_fit():
 # --- the Python that layers are compiled from
 
 
+COPIES = np.random.default_rng(0).standard_normal((20, 3))[:, [0, 1, 0, 2]]
 MODULES = (cpu_blocks, factor, cpu_layers, moments, cpu_rows, scaling, sharing, sources, wishart)
 #: Every source of rows, norm and order, a scale that is split off, and all that stops a chain.
 RUNS = {
@@ -743,6 +723,8 @@ RUNS = {
         Chain(60, 3, "tanh", norm="group(3)", order="activation-norm", skip=0.5),
         {"sampler": "weights"},
     ),
+    "copies": (Chain(20, 4, "tanh"), {"initial": COPIES}),
+    "fewer rows than samples": (Chain(3, 6, "tanh", norm="batch-uncentred"), {}),
     "scale": (Chain(60, 3, "relu", norm="none", gain=2.0**-40), {}),
     "factors": (Chain(30, 4, "linear", norm="none", gain=3.0), {}),
     "factors, width below batch": (Chain.vanilla(3, 5), {}),
@@ -789,8 +771,9 @@ def test_python_bodies_of_weights_agree_with_their_machine_code(dtype):
     w = np.random.default_rng(3).standard_normal((512, 300)).astype(dtype)
     for law in (codes.GAUSSIAN, codes.UNIFORM, codes.RADEMACHER, codes.GIVEN):
         tile = np.zeros((2, numbers.TILE * numbers.STRIDE), dtype)
-        for body, out in zip(("compiled", "python"), tile, strict=True):
-            body_of(numbers.fill_weights, body)(law, w, out, 5, 7, 256, 64, draw_of(1, 0, 0))
+        fill = numbers.fill_weights
+        for function, out in zip((fill, fill.py_func), tile, strict=True):
+            function(law, w, out, 5, 7, 256, 64, draw_of(1, 0, 0))
         np.testing.assert_array_equal(tile[0], tile[1])
 
 
@@ -815,7 +798,7 @@ def test_activations_inside_a_layer(name, dtype):
     work.block[:] = block
     nothing = np.zeros((0, 0), dtype)
     sigma = activation_of(name, dtype)
-    assert finish("compiled", sigma, spec, 0, 128, nothing, nothing, work) == -1
+    assert finish(sigma, spec, 0, 128, nothing, nothing, work) == -1
     exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
     actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
     np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
@@ -829,7 +812,7 @@ def test_an_activation_by_its_address_is_the_activation(dtype):
     for sigma in (sigma_of(Activation.named("gelu")), activation_of("gelu", dtype)):
         work = memory.work(4, 1, dtype)
         work.block[:], _ = blocked(128, 4, dtype, 9)
-        assert finish("compiled", sigma, spec, 0, 128, nowhere, nowhere, work) == -1
+        assert finish(sigma, spec, 0, 128, nowhere, nowhere, work) == -1
         blocks.append(work.block)
     np.testing.assert_array_equal(*blocks)
     assert isinstance(sigma, Apart)
@@ -845,7 +828,7 @@ def test_what_an_activation_raises_comes_through():
     work.block[:], _ = blocked(128, 4, np.float64, 9)
     sigma = cpu_rows.activation(sigma_of(Activation(picky)), "float64")
     with pytest.raises(ValueError, match="too large"):
-        finish("compiled", sigma, spec, 0, 128, nowhere, nowhere, work)
+        finish(sigma, spec, 0, 128, nowhere, nowhere, work)
 
 
 def test_loops_are_compiled_for_the_widest_vectors_and_a_stack_of_whole_lines():

@@ -11,33 +11,27 @@ from bnmc._kernels.cpu import blocks, factor, memory, numbers, sharing
 EPS = np.finfo(np.float64).eps
 
 
-def body_of(kernel, python):
-    return kernel.py_func if python else kernel
-
-
 def wishart(order, degrees, seed=0):
     rows = np.random.default_rng(seed).standard_normal((degrees, order))
     return rows.T @ rows / degrees
 
 
-def factorised(matrix, twin=None, dtype=np.float64, python=False):
+def factorised(matrix, twin=None, dtype=np.float64):
     """The factor of a matrix, its relative pivots, and which columns are not zero."""
     order = len(matrix)
     out, diagonal = np.zeros((order, order), dtype), np.diag(matrix).copy()
     panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
     twins = np.arange(order) if twin is None else twin
     of = factor.Factored(np.triu(matrix), diagonal, twins, panel, out, regular)
-    body_of(factor.cholesky, python)(of, 1.0)
+    factor.cholesky(of, 1.0)
     return out, diagonal, regular
 
 
 # Multiples of a panel and not, of four and not; the last rows do not fill a strip.
-@pytest.mark.parametrize(
-    ("order", "python"), [(64, False), (65, False), (70, True), (131, False), (192, False)]
-)
-def test_a_regular_matrix_of_several_panels(order, python):
+@pytest.mark.parametrize("order", [64, 65, 70, 131, 192])
+def test_a_regular_matrix_of_several_panels(order):
     matrix = wishart(order, 4 * order)
-    lower, pivots, regular = factorised(matrix, python=python)
+    lower, pivots, regular = factorised(matrix)
     exact = np.linalg.cholesky(matrix)
     assert regular.all()
     np.testing.assert_array_equal(lower, np.tril(lower))
@@ -66,13 +60,12 @@ def test_copies_of_samples_in_other_panels():
     np.testing.assert_allclose(lower @ lower.T, matrix, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
-def test_products_are_subtracted_whatever_the_parts(python):
+def test_products_are_subtracted_whatever_the_parts():
     order, start = 94, 64
     rng = np.random.default_rng(2)
     matrix, panel = rng.standard_normal((order, order)), np.zeros(memory.panel_shape(order))
     panel[:, :order] = rng.standard_normal((len(panel), order))
-    subtract = body_of(factor.subtract_products, python)
+    subtract = factor.subtract_products
     whole, parts = matrix.copy(), matrix.copy()
     subtract(whole, panel, start, order)
     for first, last in ((start, 72), (72, 76), (76, 92), (92, order)):
@@ -85,10 +78,9 @@ def test_products_are_subtracted_whatever_the_parts(python):
     np.testing.assert_array_equal(whole[:start], matrix[:start])
 
 
-@pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
-def test_a_panel_is_extended_whatever_the_parts(python):
+def test_a_panel_is_extended_whatever_the_parts():
     """The rows of a factor on the right of its first block, in several pieces; row 6 is zero."""
-    order, first, panel = 340 if not python else 90, memory.PANEL, memory.PANEL
+    order, first, panel = 340, memory.PANEL, memory.PANEL
     matrix = wishart(order, 2 * order, 4)
     matrix[:, 6] = matrix[6] = 0.0
     exact = semidefinite_cholesky(matrix)[first:, :panel]
@@ -99,7 +91,7 @@ def test_a_panel_is_extended_whatever_the_parts(python):
         diagonal = np.maximum(np.diag(matrix), 1e-3)
         of = factor.Factored(upper, diagonal, np.arange(order), space, out, regular)
         for begin, stop in ((0, panel), *itertools.pairwise(cuts)):
-            body_of(factor.make_panel, python)(of, 3.0, 0, panel, begin, stop)
+            factor.make_panel(of, 3.0, 0, panel, begin, stop)
         np.testing.assert_array_equal(out[first:, :panel], 3.0 * space[:, first:order].T)
         panels.append(space[:, first:order].T)
     np.testing.assert_allclose(panels[0], exact, rtol=0, atol=100 * order * EPS)
@@ -107,13 +99,12 @@ def test_a_panel_is_extended_whatever_the_parts(python):
     assert not panels[0][:, 6].any()
 
 
-@pytest.mark.parametrize("python", [False, True], ids=["compiled", "python"])
-def test_rows_of_tiles_are_merged_whatever_the_parts(python):
+def test_rows_of_tiles_are_merged_whatever_the_parts():
     """Of integers, whose sums are exact; a matrix that is not finite in its last row is told."""
     columns, panels, width = 22, 3, 8
     rng = np.random.default_rng(5)
     sums = rng.integers(-9, 9, (panels, memory.tile_sums(columns))).astype(np.float64)
-    merge = body_of(sharing.merge_tiles, python)
+    merge = sharing.merge_tiles
     exact = np.full((columns, columns), np.nan)
     position = 0
     for i in range(0, memory.padded(columns), 4):

@@ -7,17 +7,11 @@ from oracle import layer_spec
 from bnmc._kernels.cpu import memory, moments, numbers
 from bnmc._kernels.scalar import codes
 
-BODIES = pytest.mark.parametrize("body", ["compiled", "python"])
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
-def body_of(kernel, body):
-    return kernel if body == "compiled" else kernel.py_func
-
-
-@BODIES
 @DTYPES
-def test_moments_of_neighbours_cancel_no_mean(body, dtype):
+def test_moments_of_neighbours_cancel_no_mean(dtype):
     """With a mean that is 1000 standard deviations away, at every place and length."""
     generator = np.random.default_rng(0)
     block = memory.aligned_zeros((8 * numbers.STRIDE,), dtype)
@@ -31,7 +25,7 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
         (0, 7, 300),
         (4, 0, 512),
     ):
-        body_of(moments.moments_of_rows, body)(block, first * numbers.STRIDE + row, length, out)
+        moments.moments_of_rows(block, first * numbers.STRIDE + row, length, out)
         values = block.reshape(8, numbers.STRIDE)[first : first + 4, row : row + length]
         values = values.astype(np.float64)
         atol = 1e-14 * 1000.0 + 1e-3 * np.finfo(dtype).eps * 1000.0
@@ -43,7 +37,7 @@ def test_moments_of_neighbours_cancel_no_mean(body, dtype):
     assert out[12] == 0.0
 
 
-def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
+def merged(values, panel, groups, centred, eps=0.0, dtype=np.float64):
     """Shift and scale of each group of rows, (width, columns), and the event."""
     width, columns = values.shape
     spec = layer_spec(
@@ -54,29 +48,23 @@ def merged(body, values, panel, groups, centred, eps=0.0, dtype=np.float64):
     sums.segments[:] = np.nan
     block = memory.aligned_zeros((memory.padded(columns) * numbers.STRIDE,), dtype)
     scratch = np.zeros(12)
-    add, merge = (
-        body_of(function, body) for function in (moments.add_moments, moments.merge_moments)
-    )
     for number in range(panels):
         for start in range(number * panel, min((number + 1) * panel, width), numbers.BLOCK):
             rows = values[start : start + numbers.BLOCK]
             block[:] = 1e9  # what is beyond the rows counts for nothing
             block.reshape(-1, numbers.STRIDE)[:columns, : len(rows)] = rows.T
-            add(spec, number, start, len(rows), block, scratch, sums)
-    event, column = merge(spec, block, sums)
+            moments.add_moments(spec, number, start, len(rows), block, scratch, sums)
+    event, column = moments.merge_moments(spec, block, sums)
     return sums.shift, sums.scale, event, column
 
 
-@BODIES
 @DTYPES
 @pytest.mark.parametrize("groups", [1, 3, 700, 1050])
 @pytest.mark.parametrize("centred", [True, False])
-def test_segments_of_panels_and_groups_are_merged(body, dtype, groups, centred):
-    if body == "python" and groups > 3:
-        groups = 30
+def test_segments_of_panels_and_groups_are_merged(dtype, groups, centred):
     values = np.random.default_rng(1).standard_normal((2100, 2)).astype(dtype) + dtype(3.0)
     for panel in (512, 1024):
-        shift, scale, event, _ = merged(body, values, panel, groups, centred, 0.1, dtype)
+        shift, scale, event, _ = merged(values, panel, groups, centred, 0.1, dtype)
         assert event == codes.RUNNING
         parts = values.astype(np.float64).reshape(groups, -1, 2)
         mean = parts.mean(axis=1)
@@ -92,11 +80,11 @@ def test_equal_features_have_no_variance(dtype):
     for value in (0.1, 1e-30, 3e20):
         values = np.full((1500, 2), value, dtype)
         values[:, 0] = np.arange(1500)
-        assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
-        assert merged("compiled", values, 512, 1, False, 0.0, dtype)[2] == codes.RUNNING
+        assert merged(values, 512, 1, True, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
+        assert merged(values, 512, 1, False, 0.0, dtype)[2] == codes.RUNNING
         values[::2, 1] *= dtype(1 + 2000 * np.finfo(dtype).eps)
-        assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2] == codes.RUNNING
+        assert merged(values, 512, 1, True, 0.0, dtype)[2] == codes.RUNNING
     values[:, 1] = 0.0
-    assert merged("compiled", values, 512, 3, False, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
+    assert merged(values, 512, 3, False, 0.0, dtype)[2:] == (codes.FLAT_SAMPLE, 1)
     values[700, 1] = np.inf
-    assert merged("compiled", values, 512, 1, True, 0.0, dtype)[2:] == (codes.NOT_FINITE, 1)
+    assert merged(values, 512, 1, True, 0.0, dtype)[2:] == (codes.NOT_FINITE, 1)

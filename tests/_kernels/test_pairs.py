@@ -255,18 +255,11 @@ def test_rank_that_comes_back_is_not_lost():
     assert (odd.status[:, 0] == cpu_pairs.DEGENERATE).all()
 
 
-@pytest.fixture
-def plain_python(monkeypatch):
-    """A call that lets the kernels run as plain Python: no compilation, for few small pairs."""
-
-    return lambda: run_plainly(monkeypatch, cpu_pairs)
-
-
 @pytest.mark.parametrize("body", ["compiled", "python"])
-def test_a_row_without_variance_names_pair_layer_and_row(body, plain_python):
+def test_a_row_without_variance_names_pair_layer_and_row(body, monkeypatch):
     if body == "python":
         # abs maps the rows ±(1, -1) to (1, 1), so that no row of the next layer varies.
-        plain_python()
+        run_plainly(monkeypatch, cpu_pairs)
         chain, options = bnmc.Chain(5, 2, abs), {}
     else:
         # relu maps rows of negative numbers to 0.
@@ -276,8 +269,8 @@ def test_a_row_without_variance_names_pair_layer_and_row(body, plain_python):
         pairs_of(chain, 2, **options).advance(3)
 
 
-def test_an_activation_that_overflows_is_an_error(plain_python):
-    plain_python()
+def test_an_activation_that_overflows_is_an_error(monkeypatch):
+    run_plainly(monkeypatch, cpu_pairs)
     chain = bnmc.Chain(5, 3, bnmc.Activation(lambda x: x * 1e200, name="huge"))
     with np.errstate(over="ignore"), pytest.raises(NonFiniteError):
         pairs_of(chain, 2).advance(3)
@@ -292,7 +285,7 @@ def test_scale_matters_to_pairs_with_eps():
     assert trace[0, 2, 0] == pytest.approx(np.linalg.norm(values - 1.0), rel=1e-9)
 
 
-def test_the_kernels_run_as_plain_python_too(plain_python):
+def test_the_kernels_run_as_plain_python_too(monkeypatch):
     # Both refused and kept couplings, and layers with the same normals, come up.
     chain = bnmc.Chain(12, 3, "relu")
     options = [{"threshold": ALWAYS}, {"threshold": APART}]
@@ -300,7 +293,7 @@ def test_the_kernels_run_as_plain_python_too(plain_python):
     expected = [pairs.advance(5, until=5, record=True, traced=6) for pairs in compiled]
     assert compiled[0].tries[:, 1].any()
     assert (compiled[0].met > 0).any()
-    plain_python()
+    run_plainly(monkeypatch, cpu_pairs)
     for settings, (record, trace) in zip(options, expected, strict=True):
         results = pairs_of(chain, 6, **settings).advance(5, until=5, record=True, traced=6)
         np.testing.assert_allclose(results[0], record, rtol=0, atol=1e-11)
@@ -326,9 +319,9 @@ def test_patience_is_for_layers_in_a_row():
     assert (degenerate.status[:, 0] == cpu_pairs.DEGENERATE).all()
 
 
-def test_each_attempt_has_a_coin_of_its_own(plain_python, monkeypatch):
+def test_each_attempt_has_a_coin_of_its_own(monkeypatch):
     """The first coin decides whether rows are kept, the next ones each decide on new rows."""
-    plain_python()
+    run_plainly(monkeypatch, cpu_pairs)
     coins, coin = [], cpu_pairs._coin
 
     def recorded(draw, number, attempt):

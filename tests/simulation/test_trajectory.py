@@ -244,16 +244,6 @@ def test_to_datatree():
     xarray.testing.assert_identical(tree["run"].to_dataset(), run.to_xarray())
 
 
-def test_files_hold_a_run(tmp_path):
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("h5netcdf")
-    run = run_of(observables=["gram", "soft_rank"])
-    run.to_xarray().to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
-    with xarray.open_dataset(tmp_path / "run.nc", engine="h5netcdf") as dataset:
-        assert np.array_equal(dataset.gram.values, run.gram)
-        assert dataset.attrs["key"] == str(run.key)
-
-
 # --- pickles --------------------------------------------------------------------------------
 
 
