@@ -1,6 +1,14 @@
 """Kernels as the plain Python that they are compiled from."""
 
-from bnmc._kernels.cpu import backward_rows, layers, orthogonal, rows, sharing, sources
+from bnmc._kernels.cpu import backward_rows, layers, orthogonal, pairs, rows, sharing, sources
+
+#: Names of functions that share a task among threads.
+TASKS = {
+    layers: {"_share_moments": "sum_moments", "_share_rows": "sum_rows"},
+    orthogonal: {"_share_panels": "sum_panels"},
+}
+#: Where modules get activations from.
+ACTIVATIONS = {layers: rows, pairs: rows, backward_rows: backward_rows}
 
 
 def run_plainly(monkeypatch, *modules):
@@ -14,18 +22,15 @@ def run_plainly(monkeypatch, *modules):
         for name, function in vars(module).copy().items():
             if hasattr(function, "py_func") and function.__module__ in names:
                 monkeypatch.setattr(module, name, function.py_func)
-    for module, name, task in (
-        (layers, "_share_moments", "sum_moments"),
-        (layers, "_share_rows", "sum_rows"),
-        (orthogonal, "_share_panels", "sum_panels"),
-    ):
-        if module in modules:
+    for module in modules:
+        for name, task in TASKS.get(module, {}).items():
             monkeypatch.setattr(module, name, sharing.shared(getattr(module, task)))
-    for name, task in (("factorise", rows.factorise), ("merge", sharing.merge_tiles)):
-        for module in (layers, sharing, sources):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, sharing._alone_or(name, task))
-    for module in (rows, backward_rows):
         for name in ("activation", "derivative"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, lambda function, *dtypes: function)
+            place = ACTIVATIONS.get(module)
+            if hasattr(place, name):
+                monkeypatch.setattr(place, name, lambda function, *dtypes: function)
+    if sharing in modules:
+        for name, task in (("factorise", rows.factorise), ("merge", sharing.merge_tiles)):
+            for module in (layers, sharing, sources):
+                if hasattr(module, name):
+                    monkeypatch.setattr(module, name, sharing._alone_or(name, task))

@@ -116,6 +116,7 @@ def pole(x):
 TOO_LARGE = ResultTooLargeError
 NO_NORM, SKIP = Chain(6, 3, norm="none"), Chain(6, 3, skip=1.0)
 UNIFORM = Chain(6, 3, weights="uniform")
+CONVOLUTION = Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
 ASYMMETRIC, INDEFINITE = [[1, 1], [0, 1]], [[1, 2], [2, 1]]
 RAGGED = [[1], [1, 2]]
 NO_NUMBERS = ["10", None, True, RAGGED, 1j]
@@ -150,6 +151,7 @@ ERGODIC = [
     ({"depth": 950, "rtol": 1e-3}, ArgumentError, "depth: got 950, allowed: at least 960"),
     ({"rtol": 1e-300}, ArgumentError, "depth: got 200000, allowed: at least"),
     ({"burn_in": 60, "depth": 100}, ArgumentError, "burn_in: got 60, allowed: .* <= 50"),
+    ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
 ]  # fmt: skip
 DISTANCE = [
     *values(rows=[0, -1, 0.5, math.inf]),
@@ -286,6 +288,7 @@ REFUSALS = {
         ({"chain": NO_NORM}, ArgumentError, "^norm: "),
         ({"chain": SKIP}, ArgumentError, "^skip: "),
         ({"chain": UNIFORM}, ArgumentError, "^weights: "),
+        ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
     ],
     "mixing.autocorrelation, of values": [
         *values(tol=[0], level=[1], burn_in=[-1]),
@@ -328,6 +331,7 @@ REFUSALS = {
         ({"chain": NO_NORM}, ArgumentError, "^norm: "),
         ({"chain": SKIP}, ArgumentError, "autocorrelation"),
         ({"chain": UNIFORM}, ArgumentError, "^weights: "),
+        ({"chain": Chain(6, 3, weights="haar")}, ArgumentError, "weights.*haar.*gaussian"),
     ],
     "mixing.RateEstimate": [
         ({"value": 1.5, "ci": (1.4, 1.6)}, ArgumentError, "^value: "),
@@ -355,6 +359,7 @@ REFUSALS = {
         ({"chain": SKIP}, ArgumentError, "^skip: got 1.0.*pass samples= of your own"),
         ({"chain": UNIFORM}, ArgumentError, "^weights: got 'uniform'"),
         ({"chain": Chain(3, 3)}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
+        ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
     ],
     "invariant.expectation": [
         *values(burn_in=[-1], length=[0], lag=[0], replicates=[1], level=[2.0]),
@@ -858,6 +863,16 @@ REFUSALS = {
          "^sampler: got 'conditional', .*'weights' or 'auto'"),
         ({"chain": drawing(lambda rng, shape: np.ones(shape)), "sampler": "conditional"},
          ArgumentError, "^sampler: got 'conditional', .*'weights' or 'auto'"),
+        *types(store=[3, b"run.zarr"]),
+        *values(store=["run.nc", "nowhere/run.zarr"]),
+        ({"store": "a\0b.zarr"}, ArgumentTypeError, "^store"),
+        ({"observables": ["gram", "scaled_gram"], "out": {"gram": OUT, "scaled_gram": OUT}},
+         ArgumentError, "^out: got 'gram, scaled_gram', .* share no memory"),
+        *[({"chain": Chain(width, 2, "relu", weights="uniform")}, ArgumentError,
+           "^width: got .*, allowed: at most 4294967295") for width in (2**32, 2**33)],
+        ({"chain": Chain.conv(2**32 // 9 + 1, 1, shape=(3, 3)), "sampler": "weights"},
+         ArgumentError, "^width"),
+        ({"chain": Chain.conv(16, 5000, "tanh", shape=(64, 64))}, TOO_LARGE, "."),
         ({"chain": of(np.log)}, ArgumentError, "^activation: got 'mine', .*it is nan at -4"),
         ({"chain": of(lambda x: 1 / x)}, ArgumentError, "^activation: got 'mine', .*is inf at 0"),
         ({"chain": of(lambda x: 1j * x)}, ArgumentError, "^activation: got .*returns complex128"),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy_network import Networks
 from oracle import FALSE_ALARM, normalise, normals, projector, semidefinite_cholesky
-from plain_python import run_plainly
 from scipy import stats
 from slow_cases import some
 
@@ -17,7 +16,7 @@ import bnmc
 from bnmc import Chain
 from bnmc._kernels.cpu import orthogonal
 from bnmc._kernels.scalar import codes
-from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
+from bnmc.errors import ArgumentError, ZeroVarianceError
 
 pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 
@@ -108,32 +107,7 @@ def test_columns_beyond_the_possible_rank_are_dropped(limit_rank):
     assert limit_rank(4, regular, factor) == 3
 
 
-@pytest.mark.parametrize(
-    ("chain", "dtype"),
-    [
-        (chain_of(4, 4, "leaky_relu", norm="none", gain=50.0), "float64"),
-        (chain_of(4, 6, norm="none"), "float32"),
-    ],
-)
-def test_python_and_compiled_kernels_agree(chain, dtype, monkeypatch):
-    def run():
-        return bnmc.simulate(
-            chain, 40, rng=1, dtype=dtype, threads=1, observables=("scaled_gram", "log_scale")
-        )
-
-    compiled = run()
-    run_plainly(monkeypatch, orthogonal)
-    python = run()
-    # Rounding grows through 40 layers at the width of the rank.
-    np.testing.assert_allclose(python.scaled_gram, compiled.scaled_gram, atol=1e-6)
-    np.testing.assert_allclose(python.log_scale, compiled.log_scale, atol=1e-6)
-    assert python.widened == compiled.widened == ((0,) if dtype == "float32" else ())
-
-
-@pytest.mark.parametrize("is_plain", [False, True])
-def test_dead_rows_raise(is_plain, monkeypatch):
-    if is_plain:
-        run_plainly(monkeypatch, orthogonal)
+def test_dead_rows_raise():
     # W is 1 or -1, and after -1 the activations are zero.
     chain = chain_of(1, 2, "relu", norm="batch-uncentred")
     with pytest.raises(ZeroVarianceError, match="row 0"):
@@ -275,10 +249,6 @@ def test_float32_rows_follow_those_of_float64():
 
 def test_what_is_not_known_of_orthogonal_weights_raises():
     chain = chain_of(50, 4)
-    with pytest.raises(BackendError, match="orthogonal matrices are drawn on the CPU alone"):
-        bnmc.simulate(chain, 3, sampler="weights", backend="cuda")
-    with pytest.raises(ArgumentError, match=r"weights.*haar.*gaussian"):
-        bnmc.mixing.tv_bound(chain, 3)
     for function in (bnmc.kernels.law, bnmc.kernels.weight_law):
         with pytest.raises(ArgumentError, match=r"weights.*haar.*independent"):
             function(chain)

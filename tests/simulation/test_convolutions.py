@@ -16,7 +16,7 @@ from numpy_network import convolved, grams
 from slow_cases import some
 
 import bnmc
-from bnmc.errors import ArgumentError, BackendError, ResultTooLargeError, ZeroVarianceError
+from bnmc.errors import ArgumentError, BackendError, ZeroVarianceError
 from bnmc.simulation.engine.pairs import Pairs
 
 # Narrow chains have dependent samples, which float32 runs report.
@@ -344,19 +344,6 @@ def test_the_cheaper_sampler_is_chosen_and_named():
     assert bnmc.simulate(narrow, 1, rng=39).sampler == "weights"
 
 
-def test_sizes_are_checked_before_any_work(monkeypatch):
-    def work(*arguments):
-        raise AssertionError
-
-    monkeypatch.setattr(bnmc.simulation.run, "started", work)
-    chain = bnmc.Chain.conv(16, 5000, "tanh", shape=(64, 64))
-    with pytest.raises(ResultTooLargeError):
-        bnmc.simulate(chain, 1)
-    most = 2**32 // 9 + 1
-    with pytest.raises(ArgumentError, match="width"):
-        bnmc.simulate(bnmc.Chain.conv(most, 1, shape=(3, 3)), 1, sampler="weights")
-
-
 def test_other_functions_name_their_alternative():
     chain = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
     layer = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2), norm="layer")
@@ -365,9 +352,6 @@ def test_other_functions_name_their_alternative():
     for call in (
         lambda: bnmc.MeanField(chain).fluctuations(),
         lambda: bnmc.kernels.law(chain),
-        lambda: bnmc.invariant.check(chain),
-        lambda: bnmc.regularity.constant(chain),
-        lambda: bnmc.mixing.absorption.absorbing_events(chain, np.ones((2, 4, 4))),
     ):
         with pytest.raises(ArgumentError, match="convolution: got Convolution"):
             call()

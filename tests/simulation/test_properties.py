@@ -147,7 +147,8 @@ def divided(width, batch, activation="tanh", sampler="conditional", **options):
     return Chain(width, batch, activation, **options), {"sampler": sampler, **run}
 
 
-LIST_OF_STATES = ["gram", "state_gram"]
+OF_STATES = ["gram", "state_gram"]
+SCALED = {"batch": 2, "norm": "none", "gain": 2.0**-40}
 #: Runs that are divided in any way: panels and groups that do not end together, rows that are kept
 #: between two passes or not, several panels of columns.
 DIVIDED = {
@@ -163,34 +164,20 @@ DIVIDED = {
         for dtype in DTYPES
     },
     **{
-        f"{sampler}: {name}": divided(
-            *((5000, 3) if sampler == "conditional" else (1300, 3)), sampler=sampler, **options
-        )
-        for sampler in ("conditional", "weights")
+        f"{sampler}: {name}": divided(width, sampler=sampler, **{"batch": 3, **options})
+        for sampler, width in {"conditional": 5000, "weights": 1300}.items()
         for name, options in {
             "groups": {"norm": "group(5)", "skip": 0.5, "bias_variance": 0.1},
             "layer after": {"norm": "layer", "order": "activation-norm"},
             "batch after": {"order": "activation-norm", "skip": 0.5, "eps": 0.1},
             "uncentred with bias": {"norm": "batch-uncentred", "bias_variance": 0.1},
-            "layer, states": {"norm": "layer", "inputs": 2, "observables": LIST_OF_STATES},
-            "bias, states": {"bias_variance": 0.3, "inputs": 2, "observables": LIST_OF_STATES},
+            "layer, states": {"norm": "layer", "inputs": 2, "observables": OF_STATES},
+            "bias, states": {"bias_variance": 0.3, "inputs": 2, "observables": OF_STATES},
+            "scale": {**SCALED, "activation": SIGMA},
+            "scale, skip": {**SCALED, "activation": SIGMA, "skip": 2.0**-41},
+            "scale, states": {**SCALED, "activation": "relu", "observables": OF_STATES},
+            "convolution": {"batch": 4, "convolution": Convolution((2, 2), (2, 1))},
         }.items()
-    },
-    **{
-        f"{sampler}: {name}": divided(
-            1100, 2, sampler=sampler, norm="none", gain=2.0**-40, **options
-        )
-        for sampler in ("conditional", "weights")
-        for name, options in {
-            "scale": {"activation": SIGMA}, "scale, skip": {"activation": SIGMA, "skip": 2.0**-41},
-            "scale, states": {"activation": "relu", "observables": LIST_OF_STATES},
-        }.items()
-    },
-    **{
-        f"{sampler}: convolution": divided(
-            1300, 4, sampler=sampler, convolution=Convolution((2, 2), (2, 1))
-        )
-        for sampler in ("conditional", "weights")
     },
     **{
         f"haar, {skip}, {dtype}": divided(

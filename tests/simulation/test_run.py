@@ -454,11 +454,8 @@ def test_many_layers_without_under_or_overflow():
     assert run.log_scale[0, -1] < -1000
 
 
-def test_arrays_for_results_share_no_memory():
-    chain, shared = Chain(5, 2), np.zeros((1, 3, 2, 2))
-    out = {"gram": shared, "scaled_gram": shared}
-    with pytest.raises(ArgumentError, match="^out: got 'gram, scaled_gram', .* share no memory"):
-        simulate(chain, 2, observables=list(out), out=out)
+def test_arrays_for_results_may_be_parts_of_one():
+    chain = Chain(5, 2)
     both = np.zeros((1, 3, 2, 4))
     out = {"gram": both[..., ::2], "scaled_gram": both[..., 1::2]}
     simulate(chain, 2, observables=list(out), out=out, rng=0)
@@ -493,12 +490,6 @@ def test_layers_beyond_the_counter_raise(sampler):
         simulate(chain, 3, initial=state)
     with pytest.raises(ArgumentError, match="^depth: got 1, allowed: an integer <= 0"):
         simulate(chain, 1, initial=end)
-
-
-def test_more_weights_than_counters_raise():
-    for width in (2**32, 2**33):
-        with pytest.raises(ArgumentError, match="^width: got .*, allowed: at most 4294967295"):
-            simulate(Chain(width, 2, "relu", weights="uniform"), 1)
 
 
 def test_a_small_run_whose_kernels_are_compiled_starts_no_thread(monkeypatch):
