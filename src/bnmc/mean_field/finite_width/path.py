@@ -143,10 +143,8 @@ def _replicate(
     for layer in range(len(grams) - 1):
         rows = gaussian_rows(chain.layers[1], grams[layer])
         terms = norm_terms(chain, rows, grams[layer], grams[layer + 1])
-        first, second = (
-            _estimates(chain, rows, terms, child, exponent)
-            for child in seeds[2 * layer : 2 * layer + 2]
-        )
+        pair = seeds[2 * layer : 2 * layer + 2]
+        first, second = (_estimates(chain, rows, terms, child, exponent) for child in pair)
         noise = terms.noise(first, second)
         whitened = _whitening(chain, rows, grams[layer])
         seen = whitened @ covariances[layer] @ whitened.T
