@@ -1,5 +1,6 @@
 """Checks for the tests of experiments: tolerances, and requirements for every experiment."""
 
+import gzip
 import inspect
 import json
 
@@ -7,6 +8,8 @@ import numpy as np
 from approved_pictures import require_approved
 from scipy import special
 from scipy.stats import t as student
+
+from bnmc.experiments.statistics import mean_of_band
 
 #: Probability that a two-sided check of one true statement fails.
 FALSE_ALARM = 5e-7
@@ -30,7 +33,7 @@ def stderr_of(data, name, count):
     return width / (2 * student.ppf(0.975, count - 1))
 
 
-def require_sound(found, name, approved=None):
+def require_sound(experiment, name, approved=None):
     """Require that an experiment is described, converts to JSON, and labels every axis.
 
     All axes have a title or a label of their own at the left.
@@ -38,18 +41,18 @@ def require_sound(found, name, approved=None):
     Its picture must be the approved one of the name `approved`, by default `name`.  An experiment
     that shows times has none: False.
     """
-    assert found.name == name
-    document = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert experiment.name == name
+    document = json.loads(json.dumps(experiment.to_dict(), allow_nan=False))
     assert document["name"] == name
-    assert set(document["variables"]) == set(found.data.data_vars)
-    assert len(document["table"]) == len(found.table.rows)
-    assert found.data.attrs["seed"].isdigit()
-    for variable in found.data.variables.values():
+    assert set(document["variables"]) == set(experiment.data.data_vars)
+    assert len(document["table"]) == len(experiment.table.rows)
+    assert experiment.data.attrs["seed"].isdigit()
+    for variable in experiment.data.variables.values():
         assert variable.attrs["long_name"]
-    text = str(found)
-    assert found.title in text
-    assert all(sentence.endswith(".") and sentence in text for sentence in found.findings)
-    figure = found.plot()
+    text = str(experiment)
+    assert experiment.title in text
+    assert all(sentence.endswith(".") and sentence in text for sentence in experiment.findings)
+    figure = experiment.plot()
     shown = [ax for ax in figure.axes if ax.get_visible() and ax.get_label() != "<colorbar>"]
     for row in {ax.get_subplotspec().rowspan.start for ax in shown}:
         line = [ax for ax in shown if ax.get_subplotspec().rowspan.start == row]
@@ -58,7 +61,7 @@ def require_sound(found, name, approved=None):
     assert all(ax.get_xlabel() for ax in shown if ax.get_subplotspec().rowspan.stop == last)
     assert all(ax.get_title(loc="left") or ax.get_title() or ax.get_ylabel() for ax in shown)
     if approved is not False:
-        require_approved(found, figure, approved)
+        require_approved(experiment, figure, approved)
     return figure
 
 
@@ -72,15 +75,29 @@ def drawn(ax, values):
     )
 
 
-def errors(found, count):
+def errors(bands, count):
     """Return standard errors of intervals (..., 3) of `count` networks, and how many to allow."""
     quantiles = special.stdtrit(count - 1, [0.975, 1 - CERTAIN / 2])
-    return (found[..., 2] - found[..., 1]) / 2 / quantiles[0], float(quantiles[1])
+    return (bands[..., 2] - bands[..., 1]) / 2 / quantiles[0], float(quantiles[1])
 
 
-def reach(found):
+def reach(estimate):
     """Return the error to allow for an estimate."""
-    return special.stdtrit(found.n - 1, 1 - CERTAIN / 2) * found.stderr
+    return special.stdtrit(estimate.n - 1, 1 - CERTAIN / 2) * estimate.stderr
+
+
+def require_mean(estimate, samples):
+    """Require that an estimate, or a mean with its ends, is the mean of samples of networks.
+
+    A mean with its ends is a pair: a row of `banded`, and its count of networks.
+    """
+    if isinstance(estimate, tuple):
+        estimate = mean_of_band(*estimate)
+    samples = np.asarray(samples)
+    spread = np.hypot(estimate.stderr, samples.std(ddof=1) / np.sqrt(len(samples)))
+    allowed = special.stdtrit(estimate.n - 1, 1 - CERTAIN / 2) * spread
+    assert abs(estimate.value - samples.mean()) <= allowed, (estimate, samples.mean())
+    return spread
 
 
 def slope_error(data, name):
@@ -93,12 +110,12 @@ def networks(start, width, layers, chains, seed):
     generator = np.random.default_rng(seed)
     features, n = np.shape(start)
     x = np.broadcast_to(start, (chains, features, n))
-    found = []
+    shares = []
     for _ in range(layers):
         x = generator.standard_normal((chains, width, x.shape[1])) @ x
         x = x / np.linalg.norm(x, axis=-1, keepdims=True)
-        found.append(np.square(np.linalg.svd(x, compute_uv=False)) / width)
-    return np.stack(found, axis=1)
+        shares.append(np.square(np.linalg.svd(x, compute_uv=False)) / width)
+    return np.stack(shares, axis=1)
 
 
 def gaps(shares):
@@ -118,6 +135,27 @@ def relu_rate(n):
     J = np.sqrt(1 - rho**2) / np.pi + slope * rho
     light = ((n - 2) * (1 - J) + n * slope / (n - 1)) / ((n + 1) * (1 - J))
     return max(light, n / (n + 1) * slope / (1 - J))
+
+
+def idx(array):
+    """Return an array of bytes in IDX format."""
+    lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
+
+
+def write_images(folder, kind, labels):
+    """Write random images with labels in the files of a data set, "mnist" or "cifar"."""
+    rng, labels = np.random.default_rng(0), np.asarray(labels, np.uint8)
+    folder.mkdir()
+    if kind == "cifar":
+        rows = rng.integers(0, 256, (len(labels), 3073), dtype=np.uint8)
+        rows[:, 0] = labels
+        for number, part in enumerate(np.array_split(rows, 2), start=1):
+            part.tofile(folder / f"data_batch_{number}.bin")
+        return
+    pixels = rng.integers(0, 256, (len(labels), 28, 28), dtype=np.uint8)
+    for name, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+        (folder / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array)))
 
 
 def documented(function):

@@ -26,7 +26,7 @@ FALSE_ALARM = 1e-6
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = json.loads((Path(__file__).parents[1] / "reference/authors.json").read_text("utf-8"))
-COMPARISONS = sum(len(one["quantities"]) for one in REFERENCE["figures"])
+COMPARISONS = sum(len(entry["quantities"]) for entry in REFERENCE["figures"])
 
 
 def mean(samples):
@@ -41,8 +41,8 @@ def banded(interval, count):
     return value, (high - low) / 2 / special.stdtrit(count - 1, 0.975), count
 
 
-def times(found, factor):
-    value, stderr, count = found
+def times(measured, factor):
+    value, stderr, count = measured
     return value * factor, stderr * abs(factor), count
 
 
@@ -51,14 +51,14 @@ def times(found, factor):
 
 def orthogonalizes_1(chains):
     data = orthogonalizes.fig_1(width=32, layers=49, networks=chains, rng=1).data
-    found = {}
+    measured = {}
     for layer in (10, 49):
         cosine = curve(data, "cosine")[0, layer - 1]
-        found[f"batch norm, absolute cosine, layer {layer}"] = banded(cosine, chains)
+        measured[f"batch norm, absolute cosine, layer {layer}"] = banded(cosine, chains)
     for layer in (10, 49):
         sine = curve(data, "log_squared_sine")[1, layer - 1]
-        found[f"vanilla, log sin², layer {layer}"] = banded(sine, chains)
-    return found
+        measured[f"vanilla, log sin², layer {layer}"] = banded(sine, chains)
+    return measured
 
 
 def orthogonalizes_2a(chains):
@@ -88,7 +88,7 @@ def orthogonalizes_6(chains):
     Rows have length 1 there, which relu alone does not see.
     """
     generator = np.random.default_rng(4)
-    found = {}
+    measured = {}
     for width in (32, 64):
         chain = bnmc.Chain(width, 4, "relu", norm="batch-uncentred")
         run = bnmc.simulate(
@@ -98,8 +98,8 @@ def orthogonalizes_6(chains):
         x /= np.linalg.norm(x, axis=-1, keepdims=True)
         M = np.swapaxes(x, -1, -2) @ x / width
         deviation = np.linalg.norm(M - M.mean(axis=(0, 1)), axis=(-2, -1))
-        found[f"L, relu, width {width}"] = mean(deviation.mean(axis=1))
-    return found
+        measured[f"L, relu, width {width}"] = mean(deviation.mean(axis=1))
+    return measured
 
 
 def rows(gram, width, generator):
@@ -118,19 +118,21 @@ def rank_collapse_2(chains, depth):
     data = rank_collapse.fig_2(
         depth=depth, networks=chains, activations=("linear", "tanh"), weights=laws, rng=5
     ).data
-    found = {}
+    measured = {}
     for law in laws:
         for layer in (16, 512):
             for name in ("linear", "tanh"):
-                one = data.sel(activation=name, network="batch norm", weights=law, layer=layer)
+                entry = data.sel(activation=name, network="batch norm", weights=law, layer=layer)
                 label = f"{name}, {law}, layer {layer}"
-                found[f"r, {label}"] = banded(curve(one, "rank_bound"), chains)
-            one = data.sel(activation="linear", network="batch norm", weights=law, layer=layer)
-            ranks = banded(curve(one, "numerical_rank"), chains)
-            found[f"rank at 1e-12, linear, {law}, layer {layer}"] = ranks
-        one = data.sel(activation="linear", network="vanilla", weights=law, layer=16)
-        found[f"vanilla, r, linear, {law}, layer 16"] = banded(curve(one, "rank_bound"), chains)
-    return found
+                measured[f"r, {label}"] = banded(curve(entry, "rank_bound"), chains)
+            entry = data.sel(activation="linear", network="batch norm", weights=law, layer=layer)
+            ranks = banded(curve(entry, "numerical_rank"), chains)
+            measured[f"rank at 1e-12, linear, {law}, layer {layer}"] = ranks
+        entry = data.sel(activation="linear", network="vanilla", weights=law, layer=16)
+        measured[f"vanilla, r, linear, {law}, layer 16"] = banded(
+            curve(entry, "rank_bound"), chains
+        )
+    return measured
 
 
 def rank_collapse_3a(chains, rtol):
@@ -138,12 +140,12 @@ def rank_collapse_3a(chains, rtol):
         gammas=(1.0,), widths=((8, 32),), networks=(chains,), rtols=(rtol,), depths=(200_000,),
         rng=6,
     ).data  # fmt: skip
-    found = {}
+    measured = {}
     for width in (8, 32):
-        one = data.sel(gamma=1.0, width=width)
-        found[f"r, gamma 1, width {width}"] = banded(curve(one, "rank_bound"), chains)
-        found[f"soft rank, gamma 1, width {width}"] = banded(curve(one, "soft_rank"), chains)
-    return found
+        entry = data.sel(gamma=1.0, width=width)
+        measured[f"r, gamma 1, width {width}"] = banded(curve(entry, "rank_bound"), chains)
+        measured[f"soft rank, gamma 1, width {width}"] = banded(curve(entry, "soft_rank"), chains)
+    return measured
 
 
 def rank_collapse_3b(chains):
@@ -164,12 +166,12 @@ def bridging_1a(chains):
     data = bridging.fig_1a(depth=71, networks=2, vanilla=chains, points=14, rng=8).data.sel(
         norm="none"
     )
-    found = {}
+    measured = {}
     for layer in (11, 41, 71):
-        one = data.sel(layer=layer)
-        square = [float(one[f"rms{end}"]) ** 2 for end in ("", "_low", "_high")]
-        found[f"vanilla, square of the error, iteration {layer - 2}"] = banded(square, chains)
-    return found
+        entry = data.sel(layer=layer)
+        square = [float(entry[f"rms{end}"]) ** 2 for end in ("", "_low", "_high")]
+        measured[f"vanilla, square of the error, iteration {layer - 2}"] = banded(square, chains)
+    return measured
 
 
 def nearly_rank_one(chains, width, batch, generator):
@@ -189,7 +191,7 @@ def bridging_relu(chains):
     width 1000, where that takes long, layers are compared that have forgotten it.
     """
     generator = np.random.default_rng(9)
-    found = {}
+    measured = {}
     for batch, width in ((5, 1000), (10, 100), (10, 500)):
         chain = bnmc.Chain.bn_mlp(width, batch, "relu")
         wide = width == 1000
@@ -202,10 +204,10 @@ def bridging_relu(chains):
         if not wide:
             for iteration in (0, 9, 30):
                 label = f"n = {batch}, width {width}, iteration {iteration}"
-                found[f"relu, error, {label}"] = mean(distance[:, iteration])
+                measured[f"relu, error, {label}"] = mean(distance[:, iteration])
         late = distance[:, 48:70:3].mean(axis=1)
-        found[f"relu, error, n = {batch}, width {width}, iterations 48 to 69"] = mean(late)
-    return found
+        measured[f"relu, error, n = {batch}, width {width}, iterations 48 to 69"] = mean(late)
+    return measured
 
 
 def bridging_two(chains):
@@ -214,7 +216,7 @@ def bridging_two(chains):
     One of theirs is nearly of rank one, which these layers have forgotten.
     """
     generator = np.random.default_rng(10)
-    found = {}
+    measured = {}
     for width in (100, 1000):
         chain = bnmc.Chain.bn_mlp(width, 10, "relu")
         start = generator.standard_normal((2, width, 10))
@@ -224,8 +226,8 @@ def bridging_two(chains):
         )  # fmt: skip
         difference = run["gram"][:, :8, 0] - run["gram"][:, :8, 1]
         late = np.linalg.norm(difference, ord=2, axis=(-2, -1)).mean(axis=1)
-        found[f"two inputs, relu, width {width}, iterations 48 to 69"] = mean(late)
-    return found
+        measured[f"two inputs, relu, width {width}, iterations 48 to 69"] = mean(late)
+    return measured
 
 
 def bridging_width(chains):
@@ -235,7 +237,7 @@ def bridging_width(chains):
     """
     generator = np.random.default_rng(11)
     level = second_moment(np.sin, 10) * np.eye(10)
-    found = {}
+    measured = {}
     for name, divisor in (("tanh", 1), ("sin", 51)):
         for width in (50, 400, 800):
             chain = bnmc.Chain(width, 10, name, norm="batch-uncentred")
@@ -245,8 +247,8 @@ def bridging_width(chains):
             h = rows(run["gram"][:, -1], width, generator)
             G = np.swapaxes(h, -1, -2) @ h / width
             error = np.linalg.norm(G - level, ord=2, axis=(-2, -1)) / divisor
-            found[f"{name}, error as printed, width {width}"] = mean(error)
-    return found
+            measured[f"{name}, error as printed, width {width}"] = mean(error)
+    return measured
 
 
 def second_moment(function, batch):
@@ -285,23 +287,23 @@ def mlp(activation, width, batch, degeneracy, layer, chains, generator):
 
 def bridging_poster(chains):
     generator = np.random.default_rng(12)
-    found = {}
+    measured = {}
     sizes = [(50, 10), (200, 10), (1000, 10), (1000, 20)]
     for activation in GAINS:
         for width, batch in sizes:
             G, star = mlp(activation, width, batch, 20.0, 20, chains, generator)
             error = np.linalg.norm(G - star.gram, axis=(-2, -1))
-            found[f"{activation}, error of h, n = {batch}, width {width}"] = mean(error)
-    return found
+            measured[f"{activation}, error of h, n = {batch}, width {width}"] = mean(error)
+    return measured
 
 
 def bridging_spectrum(chains):
     generator = np.random.default_rng(13)
-    found = {}
+    measured = {}
     for activation in ("tanh", "relu"):
         G, star = mlp(activation, 1000, 20, 1.0, 19, chains, generator)
-        found[f"{activation}, variance of the bulk of h over n/d"] = spread(G, star, 20 / 1000)
-    return found
+        measured[f"{activation}, variance of the bulk of h over n/d"] = spread(G, star, 20 / 1000)
+    return measured
 
 
 def spread(G, star, ratio):
@@ -340,8 +342,10 @@ LATER = (
 @pytest.mark.parametrize(
     "figure",
     [
-        pytest.param(one, id=one["name"], marks=[pytest.mark.slow] if one["name"] in LATER else [])
-        for one in REFERENCE["figures"]
+        pytest.param(
+            entry, id=entry["name"], marks=[pytest.mark.slow] if entry["name"] in LATER else []
+        )
+        for entry in REFERENCE["figures"]
     ],
 )
 def test_agrees_with_the_authors_code(figure):
@@ -376,6 +380,6 @@ def test_the_page_has_these_numbers():
             value, stderr = shown[f'"{figure["name"]}", "{name}"'].split(" ± ")
             assert float(value) == pytest.approx(theirs["value"], abs=0.06 * theirs["stderr"])
             assert float(stderr) == pytest.approx(theirs["stderr"], rel=0.06)
-    for one in REFERENCE["repositories"].values():
-        assert one["repository"] in page
-        assert one["commit"][:7] in page
+    for entry in REFERENCE["repositories"].values():
+        assert entry["repository"] in page
+        assert entry["commit"][:7] in page

@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 
 import bnmc
-import bnmc._support.extras
-import bnmc.chain.activations
 from bnmc import Estimate
 from bnmc._support.text import plain
-from bnmc.errors import (
-    ArgumentTypeError,
-)
+from bnmc.errors import ArgumentTypeError
 from bnmc.experiments import kit
 from bnmc.experiments.experiment import Table
 from bnmc.experiments.pictures import axes_of

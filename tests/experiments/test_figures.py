@@ -2,6 +2,7 @@
 
 import inspect
 
+import numpy as np
 import pytest
 from experiment_checks import require_sound
 from figure_sizes import FIGURES, run
@@ -16,6 +17,17 @@ NAMES = [name for name in experiments.names() if "sizes" in vars(function_of(nam
 #: Figures with times, which differ in each run.
 TIMED = ("scale",)
 
+#: Curves of the pictures that are no variable of the data, but computed from such.
+COMPUTED = {
+    "bridging-1b": 4, "bridging-certificate": 1, "orthogonalizes-6": 2, "rank-collapse-3a": 2,
+    "rank-collapse-3b": 4, "rank-collapse-9": 9, "rank-collapse-lemma-3": 4,
+    "gradients-explosion": 3, "gradients-orthogonal": 2, "limits-ntk-convergence": 1,
+    "limits-alignment": 1, "limits-plane": 5, "stability-atlas": 1,
+}  # fmt: skip
+
+#: Labels of vertical axes of places, not of numbers.
+TURNED = ("quantity", r"bias variance $\sigma_b^2$")
+
 #: Figures whose small sizes take more than a second.
 SLOW = (
     "gradients-directions", "orthogonalizes-3", "rank-collapse-1", "rank-collapse-4",
@@ -29,7 +41,36 @@ def test_every_figure_has_small_sizes():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_sound(name, small):
-    require_sound(small(name), name, approved=False if name in TIMED else None)
+    """Its curves are its data; the approved description says which ones."""
+    picture = require_sound(small(name), name, approved=False if name in TIMED else None)
+    rows = list(rows_of(small(name).data))
+    curves = [curve for ax in picture.axes for curve in curves_of(ax)]
+    assert sum(not any(contains(row, curve) for row in rows) for curve in curves) == (
+        COMPUTED.get(name, 0)
+    )
+
+
+def rows_of(data):
+    """Yield the numbers of each variable along each of its axes."""
+    for variable in data.data_vars.values():
+        for axis in range(variable.ndim):
+            yield from np.moveaxis(variable.values, axis, -1).reshape(-1, variable.shape[axis])
+
+
+def curves_of(ax):
+    """Yield the numbers of each line of several points: horizontal if those are ticks of places."""
+    for line in ax.lines if ax.get_label() != "<colorbar>" else ():
+        if len(line.get_xdata()) > 1 and line.get_transform() == ax.transData:
+            numbers = line.get_xdata() if ax.get_ylabel() in TURNED else line.get_ydata()
+            yield np.asarray(numbers, dtype=float)
+
+
+def contains(row, curve):
+    """Whether some successive numbers of a row are those of a curve."""
+    if len(row) < len(curve):
+        return False
+    parts = np.lib.stride_tricks.sliding_window_view(row, len(curve))
+    return np.isclose(parts, curve, rtol=1e-9, atol=0, equal_nan=True).all(axis=1).any()
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
+from bnmc._support.progress import Progress as Progress
 from bnmc._support.version import __version__
 from bnmc.chain.activations import Activation
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import sizes as of_sizes
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.runs import Point, Run
+from bnmc.experiments.experiment import Dataset as Dataset
+from bnmc.experiments.experiment import Drawing as Drawing
+from bnmc.experiments.experiment import Experiment as Experiment
+from bnmc.experiments.experiment import Table as Table
+from bnmc.experiments.runs import Point as Point
+from bnmc.experiments.runs import Run as Run
 from bnmc.experiments.statistics import banded, mean_of_band
 
 Float64Array = NDArray[np.float64]
+
+# A figure imports the types of its function from here: `Run`, `Progress`, `Experiment` and so on.
 
 _Sizes = TypeVar("_Sizes", bound=tuple[Any, ...])
 
@@ -295,9 +302,8 @@ class Results:
         units: str = "1",
     ) -> Column:
         """Add means over networks, with Student's intervals, of arrays (networks, …) by point."""
-        bands = {point: banded(values) for point, values in samples.items()}
         count = len(next(iter(samples.values())))
-        return self.add(name, dims, bands, text, units, count)
+        return self.add(name, dims, each(samples, banded), text, units, count)
 
     def add_range(
         self,
@@ -311,10 +317,9 @@ class Results:
         for end, level, words in (
             ("_band_low", 0.05, "5 % of networks"), ("_band_high", 0.95, "95 % of networks"),
         ):  # fmt: skip
-            ends = {point: np.quantile(values, level, axis=0) for point, values in samples.items()}
+            ends = each(samples, functools.partial(np.quantile, q=level, axis=0))
             self.add(name + end, dims, ends, words, units)
-        means = {point: values.mean(axis=0) for point, values in samples.items()}
-        return self.add(name, dims, means, text, units)
+        return self.add(name, dims, each(samples, lambda values: values.mean(axis=0)), text, units)
 
     def experiment(
         self,
@@ -357,7 +362,12 @@ class Results:
 
 def entry(made: Mapping[Point, Any], key: Any) -> dict[Point, Any]:
     """Return by point one entry of parts that are tuples or dicts."""
-    return {point: part[key] for point, part in made.items()}
+    return each(made, lambda part: part[key])
+
+
+def each(made: Mapping[Point, Any], function: Callable[[Any], Any]) -> dict[Point, Any]:
+    """Return by point a function of parts, or of entries of them."""
+    return {point: function(part) for point, part in made.items()}
 
 
 def table_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks, style
+from bnmc.plot.axes import COLOURS, band, estimates, style
 
 if TYPE_CHECKING:
     import xarray
@@ -107,6 +107,23 @@ def shades(count: int) -> list[str]:
     return list(map(to_hex, colormaps["viridis"](np.linspace(0.0, 0.85, count))))
 
 
+def finish(
+    ax: Axes, title: str, x: str = "", y: str = "", *, legend: bool = False, **settings: Any
+) -> None:
+    """Set a title at the left, labels, limits and scales of axes, and a legend in small letters."""
+    labels = {"xlabel": x or ax.get_xlabel(), "ylabel": y or ax.get_ylabel()}
+    ax.set(**labels, **settings)
+    ax.set_title(title, loc="left")
+    if legend:
+        ax.legend(fontsize="small")
+
+
+def about(data: xarray.Dataset, text: str, space: str = " ") -> str:
+    """Return a heading: a format of the data's attributes, and what curves and bands are."""
+    networks = {"networks": data.attrs.get("chains"), **data.attrs}["networks"]
+    return f"{text.format(**data.attrs)}:{space}mean of {networks} networks, 95 % interval"
+
+
 def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:
     """Show the legend of some axes below the figure, by default in one row."""
     handles, labels = ax.get_legend_handles_labels()
@@ -121,14 +138,6 @@ def draw_band(
     if ax.get_yscale() == "log":  # a logarithmic axis cannot show values <= 0
         low = np.maximum(low, np.finfo(float).tiny)
     band(ax, x, mean, low, high, colour=colour, label=label, **line)
-
-
-def logarithmic(ax: Axes) -> None:
-    """Make the vertical axis logarithmic; on a short axis, label 0.1, 0.2, 0.5 and so on."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    if high < 1000 * low:
-        plain_ticks(ax.yaxis)
 
 
 def label_widths(ax: Axes, widths: Sequence[int] | NDArray[Any]) -> None:

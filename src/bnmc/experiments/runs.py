@@ -91,6 +91,10 @@ class Run:
         """Return the number of threads as a number."""
         return self.threads or available_processors()
 
+    def options(self, progress: Progress) -> dict[str, Any]:
+        """Return the arguments that all simulations of a part share."""
+        return {"rng": self.generator, "threads": self.threads, "progress": progress}
+
     def parts(
         self,
         make: Callable[..., Any],

@@ -1,18 +1,15 @@
 """Large widths and batches beside the laws of linear networks."""
 
 import numpy as np
-import pytest
 from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
 
 
 class TestScale:
-    @pytest.fixture
-    def found(self, small):
-        return small("scale")
+    FIGURE = "scale"
 
-    def test_slopes_and_laws(self, found):
-        data, n = found.data, 4
+    def test_slopes_and_laws(self, figure):
+        data, n = figure.data, 4
         errors = stderr_of(data, "distance", 8)
         law = np.sqrt(16 * 2 * 25 / (4 * 3 * 4 * data["width"].values))
         assert_allclose(data["law"], law)
@@ -25,20 +22,20 @@ class TestScale:
         for k in range(2):
             require_near(slope[k], error[k], 8, -0.5, 0.02 / np.log(100))
 
-    def test_batches(self, found):
-        one = found.data.sel(large="linear")
-        n = one["batch"].values.astype(float)
+    def test_batches(self, figure):
+        part = figure.data.sel(large="linear")
+        n = part["batch"].values.astype(float)
         exact = n * np.sqrt((n - 2) / ((n - 1) * 2048))
-        assert_allclose(one["one_step_law"], exact)
-        errors = stderr_of(one, "one_step", 16)
+        assert_allclose(part["one_step_law"], exact)
+        errors = stderr_of(part, "one_step", 16)
         for k in range(2):
-            require_near(float(one["one_step"][k]), errors[k], 16, exact[k])
-        assert (found.data["deeper"] > found.data["one_step"]).all()
-        assert (found.data["speed"] > 0).all()
-        assert (found.data["pace"] > 0).all()
+            require_near(float(part["one_step"][k]), errors[k], 16, exact[k])
+        assert (figure.data["deeper"] > figure.data["one_step"]).all()
+        assert (figure.data["speed"] > 0).all()
+        assert (figure.data["pace"] > 0).all()
 
-    def test_picture(self, found):
-        left, middle, right = found.plot().axes
-        assert drawn(left, found.data["law"])
-        assert drawn(middle, found.data["one_step_law"])
-        assert drawn(right, found.data["pace"][1])
+    def test_picture(self, figure):
+        left, middle, right = figure.plot().axes
+        assert drawn(left, figure.data["law"])
+        assert drawn(middle, figure.data["one_step_law"])
+        assert drawn(right, figure.data["pace"][1])

@@ -14,19 +14,17 @@ SIZES = FIGURES["stability-atlas"].sizes
 
 
 class TestAtlas:
-    @pytest.fixture
-    def found(self, small):
-        return small("stability-atlas")
+    FIGURE = "stability-atlas"
 
-    def test_rates_and_where_they_cross(self, found):
-        data = found.data
+    def test_rates_and_where_they_cross(self, figure):
+        data = figure.data
         assert_allclose(
             data["rate"].sel(activation="relu"), [relu_rate(n) for n in (8, 24, 32)], rtol=1e-6
         )
         assert data["unstable_from"].values.tolist() == [0, 26]
         assert_allclose(data["rate"], np.maximum(abs(data["lambda_L"]), abs(data["lambda_M"])))
-        assert [row[-1] for row in found.table.rows] == [None, 26]
-        assert "silu from 26" in found.findings[0]
+        assert [row[-1] for row in figure.table.rows] == [None, 26]
+        assert "silu from 26" in figure.findings[0]
 
     def test_rates_rise_with_the_batch_but_for_those_of_sin(self):
         batches = [4, 8, 16, 17, 18, 32, 64]
@@ -39,18 +37,18 @@ class TestAtlas:
             else:
                 assert (np.diff(entry.rates) > 0).all()
 
-    def test_measured_contraction(self, found):
-        one = found.data.sel(measured="relu")
-        errors = (one["contraction_high"] - one["contraction_low"]).values / (2 * 2.13)
+    def test_measured_contraction(self, figure):
+        part = figure.data.sel(measured="relu")
+        errors = (part["contraction_high"] - part["contraction_low"]).values / (2 * 2.13)
         for k, n in enumerate((4, 8)):
             # Finite width: measured .0011 at n = 8, d = 1000.
-            require_near(float(one["contraction"][k]), errors[k], 16, relu_rate(n), 5.0 / 1000)
+            require_near(float(part["contraction"][k]), errors[k], 16, relu_rate(n), 5.0 / 1000)
 
-    def test_picture(self, found):
-        figure = found.plot()
-        left, right = figure.axes[:2]
-        assert drawn(right, found.data["rate"].sel(activation="silu"))
-        assert_allclose(left.images[0].get_array(), found.data["rate"])
+    def test_picture(self, figure):
+        picture = figure.plot()
+        left, right = picture.axes[:2]
+        assert drawn(right, figure.data["rate"].sel(activation="silu"))
+        assert_allclose(left.images[0].get_array(), figure.data["rate"])
         (bar,) = left.get_lines()  # silu, between 24 and 32
         assert_allclose(bar.get_xdata(), 1.5)
         assert_allclose(bar.get_ydata(), [0.5, 1.5])
@@ -62,7 +60,7 @@ def test_chains_that_do_not_meet_are_said_to(monkeypatch):
         raise NotMixing("0 of 16 pairs met", None, 0.01, 0.0)
 
     monkeypatch.setattr(stability, "contraction", contraction)
-    found = stability.stability_atlas(**SIZES)
-    assert np.isnan(found.data["contraction"]).all()
-    assert "relu, batch 4: the pairs did not meet" in found.findings[1]
-    require_sound(found, "stability-atlas", "stability-without-meetings")
+    result = stability.stability_atlas(**SIZES)
+    assert np.isnan(result.data["contraction"]).all()
+    assert "relu, batch 4: the pairs did not meet" in result.findings[1]
+    require_sound(result, "stability-atlas", "stability-without-meetings")

@@ -1,8 +1,7 @@
 """Cosines between gradients of samples, beside networks with real weights."""
 
 import numpy as np
-import pytest
-from experiment_checks import CERTAIN, drawn, stderr_of
+from experiment_checks import CERTAIN, stderr_of
 from figure_sizes import FIGURES
 from numpy_network import Networks
 from scipy import special
@@ -32,17 +31,15 @@ def moduli(chain, depth, count, seed):
 
     with np.errstate(invalid="ignore"):
         grams = [correlations(networks.gram(layer)) for layer in range(1, depth + 1)]
-        of_delta = [correlations(one.swapaxes(1, 2) @ one) for one in deltas]
+        of_delta = [correlations(matrices.swapaxes(1, 2) @ matrices) for matrices in deltas]
         hidden = [mean(of_delta[k] * grams[k - 1]) for k in range(1, depth)]
-        return np.stack([mean(one) for one in grams], axis=1), np.stack(hidden, axis=1)
+        return np.stack([mean(matrices) for matrices in grams], axis=1), np.stack(hidden, axis=1)
 
 
 class TestDirections:
-    @pytest.fixture
-    def found(self, small):
-        return small("gradients-directions")
+    FIGURE = "gradients-directions"
 
-    def test_cosines_are_those_of_real_networks(self, found):
+    def test_cosines_are_those_of_real_networks(self, figure):
         sizes = FIGURES["gradients-directions"].sizes
         count, chains = 1000, sizes["networks"]
         for row, name in enumerate(("linear", "relu")):
@@ -52,23 +49,18 @@ class TestDirections:
                 theirs = moduli(chain, sizes["depth"], count, 3)
                 for kind, values in zip(("readout", "hidden"), theirs, strict=True):
                     error = np.hypot(
-                        stderr_of(found.data, kind, chains)[row, column],
+                        stderr_of(figure.data, kind, chains)[row, column],
                         values.std(axis=0) / np.sqrt(count),
                     )
-                    far = np.abs(found.data[kind].values[row, column] - values.mean(axis=0))
+                    far = np.abs(figure.data[kind].values[row, column] - values.mean(axis=0))
                     # 36 comparisons in all.
                     assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
 
-    def test_picture(self, found):
-        axes = found.plot().axes
-        assert drawn(axes[0], found.data["readout"][0, 1])
-        assert drawn(axes[3], found.data["hidden"][1, 0])
-
 
 def test_only_vanilla_networks_align():
-    found = directions(width=24, batch=4, depth=240, networks=30)
-    last = found.data["readout"].values[:, :, -1]
+    deep = directions(width=24, batch=4, depth=240, networks=30)
+    last = deep.data["readout"].values[:, :, -1]
     assert (last[:, 0] > 0.9).all()
     assert (last[:, 1] < 0.6).all()
-    middle = found.data["hidden"].values[:, :, 120]
+    middle = deep.data["hidden"].values[:, :, 120]
     assert (middle[:, 0] > 2 * middle[:, 1]).all()

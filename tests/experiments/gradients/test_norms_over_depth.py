@@ -1,16 +1,18 @@
-"""Gradient norms over depth beside the backward rate of the mean field."""
+"""Gradient norms over depth beside the mean field, real networks and a closed form."""
 
 import functools
 import math
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, reach, require_sound
+from experiment_checks import CERTAIN, FALSE_ALARM, drawn, reach, require_sound, stderr_of
 from figure_sizes import FIGURES, run
+from numpy_network import Networks
+from scipy import special
+from scipy.stats import t as student
 
 import bnmc
 from bnmc.estimate.estimate import Estimate
-from bnmc.experiments.gradients import norms_over_depth
 
 NAMES = FIGURES["gradients-explosion"].sizes["activations"]
 
@@ -19,17 +21,17 @@ class TestExplosion:
     # It alone compiles the backward pass of orthogonal weights for float32; that for float64 is
     # tested each time.
     @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)])
-    def found(self, request, small):
+    def explosion(self, request, small):
         return _of_both_laws() if request.param else small("gradients-explosion")
 
-    def test_rates_are_those_of_the_mean_field_but_for_the_width(self, found):
-        data = found.data
-        assert found.table.columns[0] == "activation"
+    def test_rates_are_those_of_the_mean_field_but_for_the_width(self, explosion):
+        data = explosion.data
+        assert explosion.table.columns[0] == "activation"
         for index, name in enumerate(NAMES):
             star = bnmc.MeanField(bnmc.Chain(300, 10, name)).fixed_point()
             assert float(data["mean_field"][index]) == star.backward_rate
             for place, weights in enumerate(data["weights"].values):
-                row = found.table.rows[index + place * len(NAMES)]
+                row = explosion.table.rows[index + place * len(NAMES)]
                 assert row[:2] == (name, weights)
                 assert isinstance(row[2], Estimate)
                 # The effect of the width has the relative size batch / width.
@@ -37,21 +39,21 @@ class TestExplosion:
                 assert abs(row[2].value - star.backward_rate) < allowed
                 assert row[4] == pytest.approx(100 * (row[2].value / star.backward_rate - 1))
 
-    def test_curves_begin_at_the_last_layer(self, found):
-        data = found.data
+    def test_curves_begin_at_the_last_layer(self, explosion):
+        data = explosion.data
         np.testing.assert_array_equal(data["log_norm"][0, :, -1], 0.0)
         assert data["layer"].values[[0, -1]].tolist() == [0, 79]
         for of_weights in data["log_norm"]:
             slopes = of_weights[:, 20] - of_weights[:, 60]
             np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
 
-    def test_picture(self, found):
-        left, right = require_sound(found, "gradients-explosion", approved=False).axes
-        for of_weights in found.data["log_norm"]:
+    def test_picture(self, explosion):
+        left, right = require_sound(explosion, "gradients-explosion", approved=False).axes
+        for of_weights in explosion.data["log_norm"]:
             assert drawn(left, of_weights[1])
-        assert drawn(right, found.data["mean_field"])
-        slope = 0.5 * math.log(float(found.data["mean_field"][0]))
-        assert drawn(left, slope * (79 - found.data["layer"].values))
+        assert drawn(right, explosion.data["mean_field"])
+        slope = 0.5 * math.log(float(explosion.data["mean_field"][0]))
+        assert drawn(left, slope * (79 - explosion.data["layer"].values))
 
 
 @functools.cache
@@ -59,8 +61,77 @@ def _of_both_laws():
     return run("gradients-explosion", weights=("gaussian", "haar"), threads=2)
 
 
-def test_a_growth_is_that_of_the_squares():
-    logs = np.array([[3.0, 2.0, 1.0], [3.2, 2.0, 1.0]])
-    found = norms_over_depth._growth(logs, 0, 2)
-    assert found.value == pytest.approx(math.exp(2.1))
-    assert found.n == 2
+SIZES = FIGURES["gradients-orthogonal"].sizes
+
+
+def log_norms(chain, depth, count, seed):
+    """Return log norms of the gradients of real networks, (networks, layers)."""
+    rng = np.random.default_rng(seed)
+    networks = Networks(chain, depth, count, rng)
+    _, gradients = networks.backward(rng.standard_normal((count, chain.width, chain.batch)))
+    return np.stack(
+        [np.log(np.linalg.norm(gradient, axis=(1, 2))) for gradient in gradients], axis=1
+    )
+
+
+class TestOrthogonal:
+    FIGURE = "gradients-orthogonal"
+
+    def test_norms_are_those_of_real_networks(self, figure):
+        data, count = figure.data, 2000
+        for index, (name, batch) in enumerate(SIZES["kinds"]):
+            star = bnmc.MeanField(bnmc.Chain(12, batch, name, norm="batch-uncentred")).fixed_point()
+            assert float(data["mean_field"][index]) == pytest.approx(
+                0.5 * np.log((batch - 1) / (batch - 2)), rel=1e-9
+            )
+            assert star.backward_rate == pytest.approx((batch - 1) / (batch - 2), rel=1e-9)
+            for row, weights in enumerate(("gaussian", "haar")):
+                chain = bnmc.Chain(12, batch, name, norm="batch-uncentred", weights=weights)
+                logs = log_norms(chain, SIZES["depth"], count, 3)
+                logs = logs - logs[:, -1:]
+                error = np.hypot(
+                    stderr_of(data, "log_norm", SIZES["networks"])[index, row],
+                    logs.std(axis=0) / np.sqrt(count),
+                )
+                far = np.abs(data["log_norm"].values[index, row] - logs.mean(axis=0))
+                # 28 comparisons in all.
+                assert (far <= special.ndtri(1 - CERTAIN / 2) * error).all(), (batch, weights)
+
+    def test_growths_are_those_of_the_curves(self, figure):
+        data = figure.data
+        curve = data["log_norm"].values
+        np.testing.assert_allclose(data["growth"], (curve[..., 2] - curve[..., 6]) / 4, rtol=1e-9)
+        np.testing.assert_allclose(data["total"], curve[..., 0], rtol=1e-9)
+        assert [row[:3] for row in figure.table.rows[:2]] == [
+            ("linear", 12, "gaussian"), ("linear", 12, "haar"),
+        ]  # fmt: skip
+        for row, sentence in zip(figure.table.rows, figure.findings, strict=True):
+            low, high = row[3].ci
+            said = "contains" if low <= row[4] <= high else "excludes"
+            assert f"the interval {said} the" in sentence
+
+    def test_picture(self, figure):
+        slope = float(figure.data["mean_field"][0])
+        assert drawn(figure.plot().axes[0], slope * (7 - figure.data["layer"].values))
+
+
+def test_orthogonal_samples_bound_the_gradients():
+    """The norms of as many orthogonal samples as features follow the docstring's closed form.
+
+    They cannot grow towards the input: all rows keep the length √n, so the norm's derivative is a
+    projection.
+    """
+    d, depth, chains = 20, 40, 200
+    start = np.sqrt(d) * np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
+    chain = bnmc.Chain(d, d, "linear", norm="batch-uncentred", weights="haar")
+    run = bnmc.backpropagate(
+        chain, depth, chains=chains, initial=start, rng=1, observables=(), threads=1
+    )
+    logs = run.log_gradient_norm
+    assert (np.diff(logs, axis=1) >= -depth * d**2 * np.finfo(float).eps).all()
+    k = np.arange(depth - 1, -1, -1)
+    expected = d * (d - 1) / 2 + (d * (d + 1) / 2 - (k > 0)) * (d / (d + 2)) ** k
+    squares = np.exp(2 * logs) / d  # the Gram matrix is the identity
+    error = squares.std(axis=0, ddof=1) / np.sqrt(chains)
+    reach = student.ppf(1 - FALSE_ALARM / depth / 2, chains - 1)
+    assert (np.abs(squares.mean(axis=0) - expected) <= reach * error).all()

@@ -18,45 +18,45 @@ def cifar(folder, labels, seed=0):
 
 
 def test_digits():
-    found = two_classes(None, 20, 8, (3, 8))
+    inputs = two_classes(None, 20, 8, (3, 8))
     whole = digits(1740).T.reshape(-1, 10, 64)
     pairs = whole[:14, [3, 8]].reshape(28, 64)  # 3, 8, 3, 8, …
-    np.testing.assert_array_equal(found.train, pairs[:20].T)
-    np.testing.assert_array_equal(found.test, pairs[20:].T)
-    assert found.labels.tolist() == [False, True] * 10
-    assert found.test_labels.tolist() == [False, True] * 4
-    assert "digits, classes 3 and 8, 20 images for training and 8" in found.describe()
-    assert found.digest == images(None, 224, 2).digest()
+    np.testing.assert_array_equal(inputs.train, pairs[:20].T)
+    np.testing.assert_array_equal(inputs.test, pairs[20:].T)
+    assert inputs.labels.tolist() == [False, True] * 10
+    assert inputs.test_labels.tolist() == [False, True] * 4
+    assert "digits, classes 3 and 8, 20 images for training and 8" in inputs.describe()
+    assert inputs.digest == images(None, 224, 2).digest()
 
 
 def test_no_images_for_testing():
     """All images are for training; with 4 for testing 1 or 2 were left of 348."""
-    found = two_classes(None, 1000, 0, (0, 1))
-    assert (found.train.shape[1], found.test.shape) == (348, (64, 0))
+    inputs = two_classes(None, 1000, 0, (0, 1))
+    assert (inputs.train.shape[1], inputs.test.shape) == (348, (64, 0))
     few = two_classes(None, 20, 0, (0, 1))
     np.testing.assert_array_equal(few.train, two_classes(None, 20, 4, (0, 1)).train)
 
 
 def test_fewer_images_are_divided_in_proportion():
-    found = two_classes(None, 400, 200, (0, 1))  # there are 348
-    assert (found.train.shape[1], found.test.shape[1]) == (232, 116)
+    inputs = two_classes(None, 400, 200, (0, 1))  # there are 348
+    assert (inputs.train.shape[1], inputs.test.shape[1]) == (232, 116)
 
 
 def test_cifar_is_scaled_by_the_published_numbers(tmp_path):
     rows = cifar(tmp_path, [0, 5, 1, 0, 1, 7, 1, 0, 0, 1, 1])
-    found = standardized(two_classes(tmp_path, 4, 4, (0, 1)))
-    kept = rows[[0, 2, 3, 4, 6, 7, 8, 9]]
-    expected = (kept[:, 1:].T / 255 - 0.4734) / 0.2516 / np.sqrt(3072)
-    np.testing.assert_allclose(np.hstack([found.train, found.test]), expected, rtol=1e-12)
-    assert found.labels.tolist() == [False, True, False, True]
+    inputs = standardized(two_classes(tmp_path, 4, 4, (0, 1)))
+    chosen = rows[[0, 2, 3, 4, 6, 7, 8, 9]]
+    expected = (chosen[:, 1:].T / 255 - 0.4734) / 0.2516 / np.sqrt(3072)
+    np.testing.assert_allclose(np.hstack([inputs.train, inputs.test]), expected, rtol=1e-12)
+    assert inputs.labels.tolist() == [False, True, False, True]
 
 
 def test_scales():
-    found = two_classes(None, 40, 8, (0, 1))
-    scaled, short = standardized(found), unit_length(found)
+    inputs = two_classes(None, 40, 8, (0, 1))
+    scaled, short = standardized(inputs), unit_length(inputs)
     assert scaled.train.mean() == pytest.approx(0.0, abs=1e-14)
     assert np.square(scaled.train).sum() == pytest.approx(40.0)
-    gap = (found.test - found.train.mean()) / found.train.std() / 8.0
+    gap = (inputs.test - inputs.train.mean()) / inputs.train.std() / 8.0
     np.testing.assert_allclose(scaled.test, gap, rtol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(short.test, axis=0), 1.0, rtol=1e-12)
 
@@ -82,6 +82,6 @@ def test_bad_data(tmp_path):
 
 
 def test_black_images_have_no_length():
-    found = two_classes(None, 4, 4, (0, 1))
+    inputs = two_classes(None, 4, 4, (0, 1))
     with pytest.raises(ArgumentError, match="^data: got 'an image without a pixel above 0'"):
-        unit_length(found._replace(test=0.0 * found.test))
+        unit_length(inputs._replace(test=0.0 * inputs.test))

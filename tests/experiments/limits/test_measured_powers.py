@@ -1,11 +1,7 @@
 """Measured powers of the width beside those of the theory, which is written out."""
 
 import numpy as np
-import pytest
-from experiment_checks import drawn
 from scipy import special
-
-from bnmc.infinite_width import SCALINGS
 
 #: Outputs, two kernels, change of outputs, square of output weights, change of both weights, and
 #: change of both kernels as sums over neurons.
@@ -22,36 +18,23 @@ PRINTED = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def found(small):
-    return small("limits-exponents")
+FIGURE = "limits-exponents"
 
 
-def test_theory(found):
+def test_theory(figure):
     for name, powers in THEORY.items():
-        one = found.data.sel(scaling=name)
-        np.testing.assert_allclose(one["summed"], powers, atol=1e-12)
-        np.testing.assert_allclose(one["printed"], (*powers[:7], *PRINTED[name]), atol=1e-12)
+        part = figure.data.sel(scaling=name)
+        np.testing.assert_allclose(part["summed"], powers, atol=1e-12)
+        np.testing.assert_allclose(part["printed"], (*powers[:7], *PRINTED[name]), atol=1e-12)
 
 
-def test_measured_powers(found):
+def test_measured_powers(figure):
     """Within six standard errors and 0.15, for the next order at width 64."""
-    power = found.data["power"]
-    errors = (found.data["power_high"] - power) / special.ndtri(0.975)
-    gap = np.abs(power - found.data["summed"])
+    power = figure.data["power"]
+    errors = (figure.data["power_high"] - power) / special.ndtri(0.975)
+    gap = np.abs(power - figure.data["summed"])
     assert (gap < 6 * errors + 0.15).all()
     assert float(errors.median()) < 0.03
     # The power -1/2 of the change of kernels under NTK is excluded.
     change = power.sel(scaling="ntk", quantity="change of kernel of output weights")
     assert float(change) < -0.7
-
-
-def test_picture(found):
-    figure = found.plot()
-    (ax,) = figure.axes
-    assert any(
-        np.allclose(line.get_xdata(), found.data["power"][0]) for line in ax.lines
-        if len(line.get_xdata()) == 9
-    )  # fmt: skip
-    assert len(found.table.rows) == 9 * len(SCALINGS)
-    assert not drawn(ax, found.data["power"][0])  # powers are on the horizontal axis

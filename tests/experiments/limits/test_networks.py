@@ -13,11 +13,11 @@ Y = X[0] > 0
 
 
 def outputs(rng, threads=1, labels=Y, networks=4, progress=lambda done, total: None):
-    found = train_ensemble(
+    trained = train_ensemble(
         "ntk", X, labels, (0, 3), networks=networks, rng=rng, threads=threads, progress=progress,
         width=16, learning_rate=1.0,
     )  # fmt: skip
-    return found.outputs
+    return trained.outputs
 
 
 def test_results_depend_on_the_state_of_the_generator_only(monkeypatch):

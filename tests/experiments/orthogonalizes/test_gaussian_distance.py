@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, drawn, errors, networks, reach, slope_error
+from experiment_checks import CERTAIN, errors, networks, reach, slope_error
 from scipy import special
 
 from bnmc.errors import ArgumentError
@@ -18,41 +18,39 @@ from bnmc.experiments.pictures import curve
 
 
 class TestWasserstein:
-    @pytest.fixture
-    def wasserstein(self, small):
-        return small("orthogonalizes-wasserstein")
+    FIGURE = "orthogonalizes-wasserstein"
 
-    def test_the_plateau_has_its_closed_form_and_slope_minus_one(self, wasserstein):
-        for width, _, found, theory, _ in wasserstein.table.rows:
+    def test_the_plateau_has_its_closed_form_and_slope_minus_one(self, figure):
+        for width, _, distance, theory, _ in figure.table.rows:
             closed = 3 * 6**2 / (16 * 5 * width)
             assert theory == pytest.approx(closed, rel=1e-12)
-            assert abs(found.value - closed) <= reach(found) + closed * 8 / width
-        slope = float(wasserstein.data.slope)
-        stderr = slope_error(wasserstein.data, "slope")
+            assert abs(distance.value - closed) <= reach(distance) + closed * 8 / width
+        slope = float(figure.data.slope)
+        stderr = slope_error(figure.data, "slope")
         bent = math.log1p(8 / 32) / math.log(2**10)
         assert abs(slope + 1) <= special.stdtrit(19, 1 - CERTAIN / 2) * stderr + bent
 
-    def test_it_decays_as_the_chain_of_infinite_width_does(self, wasserstein):
-        found = curve(wasserstein.data, "distance")[-1, :8]
-        theory = wasserstein.data.theory.values[-1, :8]
-        error, allowed = errors(found, 20)
-        assert np.all(np.abs(found[:, 0] - theory) <= allowed * error + 0.02 * theory)
+    def test_it_decays_as_the_chain_of_infinite_width_does(self, figure):
+        distance = curve(figure.data, "distance")[-1, :8]
+        theory = figure.data.theory.values[-1, :8]
+        error, allowed = errors(distance, 20)
+        assert np.all(np.abs(distance[:, 0] - theory) <= allowed * error + 0.02 * theory)
         wide = gaussian_distance._distances_at_infinite_width(4, 20)
         assert wide[-1] / wide[-2] == pytest.approx((4 / 6) ** 2, abs=2 * math.sqrt(wide[-2]))
 
-    def test_the_bounds_bound_it(self, wasserstein):
-        data = wasserstein.data
+    def test_the_bounds_bound_it(self, figure):
+        data = figure.data
         there = np.isfinite(data.distance.values)
         assert np.all(data.distance.values[there] <= data.lemma_2.values[there])
         assert np.all(data.lemma_2.values[there] <= data.corollary_3.values[there])
 
-    def test_narrow_networks_agree_with_plain_ones(self, wasserstein):
+    def test_narrow_networks_agree_with_plain_ones(self, figure):
         start = np.diag(np.sqrt([1.0, 0.2, 0.2, 0.2]))
         shares = networks(start, 32, 40, 200, seed=14)
         plain = np.square(np.sqrt(shares) - 0.5).sum(axis=-1)[:, 20:].mean(axis=1)
-        found = wasserstein.table.rows[0][2]
+        distance = figure.table.rows[0][2]
         error = plain.std(ddof=1) / math.sqrt(len(plain))
-        assert abs(found.value - plain.mean()) <= reach(found) * (1 + error / found.stderr)
+        assert abs(distance.value - plain.mean()) <= reach(distance) * (1 + error / distance.stderr)
 
     def test_the_theory_of_the_first_layer_is_that_of_independent_directions(self, monkeypatch):
         """From orthogonal samples E V² of the first layer is (1 − 1/n)/d, and W² ≃ (n/4) V².
@@ -72,8 +70,3 @@ class TestWasserstein:
     def test_a_width_is_shown_once(self):
         with pytest.raises(ArgumentError, match="wide: got 32, allowed: a width that is not among"):
             figures.wasserstein(wide=32)
-
-    def test_picture(self, wasserstein):
-        ax = wasserstein.plot().axes[0]
-        for values in wasserstein.data.distance:
-            assert drawn(ax, values)

@@ -7,8 +7,7 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
-import pytest
-from experiment_checks import CERTAIN, drawn, errors, slope_error
+from experiment_checks import CERTAIN, errors, require_mean, slope_error
 from scipy import special
 
 from bnmc.experiments import orthogonalizes
@@ -16,39 +15,37 @@ from bnmc.experiments.pictures import curve
 
 
 class TestFig6:
-    @pytest.fixture
-    def fig_6(self, small):
-        return small("orthogonalizes-6")
+    FIGURE = "orthogonalizes-6"
 
-    def test_linear_networks_have_the_closed_form(self, fig_6):
-        found = curve(fig_6.data, "deviation")[0]
-        error, allowed = errors(found, 32)
-        theory = fig_6.data.linear_theory.values
+    def test_linear_networks_have_the_closed_form(self, figure):
+        bands = curve(figure.data, "deviation")[0]
+        error, allowed = errors(bands, 32)
+        theory = figure.data.linear_theory.values
         chi = math.exp(special.gammaln(5) - special.gammaln(4.5)) / math.sqrt(4.5)
-        widths = fig_6.data.width.values
+        widths = figure.data.width.values
         closed = 4 * chi * np.sqrt(3 * 6**2 / (4 * 4 * 5 * widths))
         np.testing.assert_allclose(theory, closed, rtol=1e-12)
-        assert np.all(np.abs(found[:, 0] - theory) <= allowed * error + theory * 4 / widths)
+        assert np.all(np.abs(bands[:, 0] - theory) <= allowed * error + theory * 4 / widths)
 
-    def test_every_activation_keeps_to_its_mean_to_order_one_over_root_d(self, fig_6):
+    def test_every_activation_keeps_to_its_mean_to_order_one_over_root_d(self, figure):
         allowed = special.stdtrit(31, 1 - CERTAIN / 2)  # errors are those of 32 networks
-        for name in fig_6.data.activation.values:
-            one = fig_6.data.sel(activation=name)
+        for name in figure.data.activation.values:
+            entry = figure.data.sel(activation=name)
             # As in Fig. 2b, with an excess of up to 8/d from width 64 on.
             bent = math.log1p(8 / 64) / math.log(16)
-            assert abs(float(one.slope) + 0.5) <= allowed * slope_error(one, "slope") + bent
+            assert abs(float(entry.slope) + 0.5) <= allowed * slope_error(entry, "slope") + bent
 
-    def test_the_table_has_the_deviations_with_their_intervals(self, fig_6):
-        found = curve(fig_6.data, "deviation").reshape(-1, 3)
-        for (name, width, one, known, count), of_data in zip(fig_6.table.rows, found, strict=True):
-            np.testing.assert_array_equal((one.value, *one.ci), of_data)
-            theory = fig_6.data.linear_theory.sel(width=width)
-            assert known == (float(theory) if name == "linear" else None)
-            assert count == one.n == fig_6.data.alive.sel(activation=name, width=width)
+    def test_the_table_has_the_deviations_with_their_intervals(self, figure):
+        bands = curve(figure.data, "deviation").reshape(-1, 3)
+        for (name, width, entry, limit, count), band in zip(figure.table.rows, bands, strict=True):
+            np.testing.assert_array_equal((entry.value, *entry.ci), band)
+            theory = figure.data.linear_theory.sel(width=width)
+            assert limit == (float(theory) if name == "linear" else None)
+            assert count == entry.n == figure.data.alive.sel(activation=name, width=width)
 
-    def test_means_are_the_fixed_points_to_order_1_over_d(self, fig_6):
-        linear = fig_6.data.mean_gram.sel(activation="linear", width=1024).values
-        relu = fig_6.data.mean_gram.sel(activation="relu", width=1024).values
+    def test_means_are_the_fixed_points_to_order_1_over_d(self, figure):
+        linear = figure.data.mean_gram.sel(activation="linear", width=1024).values
+        relu = figure.data.mean_gram.sel(activation="relu", width=1024).values
         # An entry has a standard deviation of .05 at most, so its mean over 32 networks one of
         # .009, however long layers remember; 5.5 of these are allowed.
         np.testing.assert_allclose(linear, np.eye(4), atol=0.05)
@@ -70,11 +67,8 @@ class TestFig6:
             x = rng.standard_normal((200, 32, 32)) @ a
         plain = np.stack(matrices, axis=1)
         plain = np.linalg.norm(plain - plain.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
-        found = curve(data, "deviation")[0]
-        error, allowed = errors(found, 200)
-        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
-        assert allowed * spread < 0.04 * plain.mean()
-        assert abs(found[0] - plain.mean()) <= allowed * spread
+        spread = require_mean((curve(data, "deviation")[0], 200), plain)
+        assert special.stdtrit(199, 1 - CERTAIN / 2) * spread < 0.04 * plain.mean()
 
     def test_networks_that_lost_a_sample_are_left_out(self):
         """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
@@ -101,14 +95,6 @@ class TestFig6:
         assert min(lost[0], (~alive).sum(), alive.sum()) > 30
         assert abs(lost[0] / 250 - (~alive).mean()) <= special.ndtri(1 - CERTAIN / 2) * spread
 
-        kept = np.stack(matrices, axis=1)[alive]
-        plain = np.linalg.norm(kept - kept.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
-        found = curve(data, "deviation")[0]
-        error, allowed = errors(found, int(data.alive[0]))
-        spread = math.hypot(error, plain.std(ddof=1) / math.sqrt(len(plain)))
-        assert abs(found[0] - plain.mean()) <= allowed * spread
-
-    def test_picture(self, fig_6):
-        ax = fig_6.plot().axes[0]
-        for values in fig_6.data.deviation:
-            assert drawn(ax, values)
+        survivors = np.stack(matrices, axis=1)[alive]
+        plain = np.linalg.norm(survivors - survivors.mean(axis=(0, 1)), axis=(-2, -1)).mean(axis=1)
+        require_mean((curve(data, "deviation")[0], int(data.alive[0])), plain)

@@ -20,14 +20,12 @@ def test_angles_are_averaged_over_all_pairs():
     angles = np.radians([0.0, 30.0, 75.0])
     vectors = np.array([np.cos(angles), np.sin(angles)]) * [1.0, 2.0, 3.0]
     gram = np.tile(vectors.T @ vectors, (2, 3, 1, 1))
-    found = vanilla_collapse._mean_log_squared_sines(gram)
+    band = vanilla_collapse._mean_log_squared_sines(gram)
     expected = np.log(np.sin(np.radians([30.0, 45.0, 75.0])) ** 2).mean()
-    np.testing.assert_allclose(found, np.full((2, 3), expected), rtol=1e-12)
+    np.testing.assert_allclose(band, np.full((2, 3), expected), rtol=1e-12)
 
 
-@pytest.fixture
-def lemma_3(small):
-    return small("rank-collapse-lemma-3")
+FIGURE = "rank-collapse-lemma-3"
 
 
 def test_the_pace_is_that_of_the_last_recorded_layer():
@@ -40,9 +38,9 @@ def test_the_pace_is_that_of_the_last_recorded_layer():
 
 
 class TestLemma3:
-    def test_angles_follow_the_exact_law_at_every_layer(self, lemma_3):
-        layers = lemma_3.data.angle_layer.values
-        found = curve(lemma_3.data, "log_squared_sine")
+    def test_angles_follow_the_exact_law_at_every_layer(self, figure):
+        layers = figure.data.angle_layer.values
+        band = curve(figure.data, "log_squared_sine")
         plain_pace = special.digamma(15 / 2) - special.digamma(16 / 2)
         # With a residual branch: volumes of one and two columns of I + γW, by simulation.
         rng = np.random.default_rng(24)
@@ -53,21 +51,21 @@ class TestLemma3:
             (0, plain_pace, 0.0),
             (2, logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))),
         ):
-            error, allowed = errors(found[case], 200)
-            away = np.abs(found[case, :, 0] - pace * layers)
+            error, allowed = errors(band[case], 200)
+            away = np.abs(band[case, :, 0] - pace * layers)
             assert np.all(away <= allowed * np.hypot(error, uncertain * layers) + 1e-12)
 
-    def test_the_theory_is_drawn(self, lemma_3):
+    def test_the_theory_is_drawn(self, figure):
         pace = special.digamma(15 / 2) - special.digamma(16 / 2)
-        assert float(lemma_3.data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
+        assert float(figure.data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
 
-    def test_a_finding_says_the_change_with_its_sign(self, lemma_3):
-        for finding, row in zip(lemma_3.findings, lemma_3.table.rows, strict=True):
+    def test_a_finding_says_the_change_with_its_sign(self, figure):
+        for finding, row in zip(figure.findings, figure.table.rows, strict=True):
             assert row[1].value < 0
             assert f"changes by {row[1].value:.3g} [" in finding
 
-    def test_every_network_collapses_the_residual_ones_later(self, lemma_3):
-        excess = curve(lemma_3.data, "excess_rank")
+    def test_every_network_collapses_the_residual_ones_later(self, figure):
+        excess = curve(figure.data, "excess_rank")
         assert np.all(excess[:, 0, 0] == pytest.approx(15))
         assert np.all(excess[:, -1, 2] < 1e-4)
         logs = np.log(excess[:, -1])

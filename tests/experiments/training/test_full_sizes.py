@@ -3,10 +3,9 @@
 Small files in the formats of MNIST and CIFAR-10 stand in for the data.
 """
 
-import gzip
-
 import numpy as np
 import pytest
+from experiment_checks import write_images
 from figure_sizes import FIGURES
 
 pytest.importorskip("torch")
@@ -22,25 +21,6 @@ DATA = {
     "rank-collapse-6": "mnist", "rank-collapse-10": "cifar", "orthogonalizes-3": "cifar",
     "orthogonalizes-4": "cifar", "orthogonalizes-7": "cifar",
 }  # fmt: skip
-
-
-def write(folder, data, count):
-    """Write random images with all ten labels in the files of a data set."""
-    rng = np.random.default_rng(0)
-    labels = (np.arange(count) % 10).astype(np.uint8)
-    folder.mkdir()
-    if data == "cifar":
-        rows = rng.integers(0, 256, (count, 3073), dtype=np.uint8)
-        rows[:, 0] = labels
-        half = count // 2
-        rows[:half].tofile(folder / "data_batch_1.bin")
-        rows[half:].tofile(folder / "data_batch_2.bin")
-        return
-    pixels = rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)
-    for name, array in (("train-images-idx3-ubyte", pixels), ("train-labels-idx1-ubyte", labels)):
-        lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
-        header = bytes([0, 0, 8, array.ndim]) + lengths
-        (folder / f"{name}.gz").write_bytes(gzip.compress(header + array.tobytes()))
 
 
 class Stopped(KeyboardInterrupt):
@@ -68,7 +48,7 @@ def counted(monkeypatch, most=None):
 ])  # fmt: skip
 def test_interrupted_runs_with_files_continue(name, tmp_path, monkeypatch):
     """The result is bit for bit that of an uninterrupted run without folder."""
-    write(tmp_path / "data", DATA[name], 20)
+    write_images(tmp_path / "data", DATA[name], np.arange(20) % 10)
     shorter = {"images": 16, "batch": 8, "epochs": 1, "networks": 2}
     options = {**FIGURES[name].sizes, **shorter, "rng": 3, "data": tmp_path / "data"}
     with monkeypatch.context() as patch:
@@ -100,7 +80,7 @@ def test_networks_of_the_papers_run(name, tmp_path, monkeypatch):
     shorter = {"epochs": 1, "images": full.batch}
     if name == "rank-collapse-4":
         shorter |= {"batches": 1, "steps": 1}
-    write(tmp_path / "data", DATA[name], full.batch)
+    write_images(tmp_path / "data", DATA[name], np.arange(full.batch) % 10)
     folder = tmp_path / "parts"
     calls = counted(monkeypatch, 1)
     with pytest.raises(Stopped):

@@ -4,15 +4,10 @@ import gzip
 
 import numpy as np
 import pytest
+from experiment_checks import idx
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.experiments.training.images import digits, images
-
-
-def idx(array):
-    """Return an array of bytes in IDX format."""
-    lengths = b"".join(one.to_bytes(4, "big") for one in array.shape)
-    return bytes([0, 0, 8, array.ndim]) + lengths + array.tobytes()
 
 
 @pytest.fixture
@@ -26,12 +21,12 @@ LABELS = np.array([3, 1, 4, 1, 5, 9, 2], dtype=np.uint8)
 def test_digits_have_equal_counts_of_all_classes():
     from sklearn.datasets import load_digits
 
-    found = images(None, 70, 20)
-    assert found.pixels.shape == (60, 1, 8, 8)
-    assert found.features == 64
-    np.testing.assert_array_equal(np.bincount(found.labels), np.full(10, 6))
+    loaded = images(None, 70, 20)
+    assert loaded.pixels.shape == (60, 1, 8, 8)
+    assert loaded.features == 64
+    np.testing.assert_array_equal(np.bincount(loaded.labels), np.full(10, 6))
     bundled = load_digits()
-    for pixels, label in zip(found.pixels, found.labels, strict=True):
+    for pixels, label in zip(loaded.pixels, loaded.labels, strict=True):
         same = (bundled.data == 16 * pixels.ravel()).all(axis=1)
         assert label in bundled.target[same]
     assert len(images(None, 10**6, 100).labels) == 1700
@@ -46,10 +41,10 @@ def test_idx_files(names, pixels, tmp_path):
     for name, array in zip(names, (pixels, LABELS), strict=True):
         content = idx(array)
         (tmp_path / name).write_bytes(gzip.compress(content) if ".gz" in name else content)
-    found = images(tmp_path, 5, 2)
-    assert found.name == "IDX files"
-    np.testing.assert_array_equal(found.pixels[:, 0] * 255, pixels[:4])
-    np.testing.assert_array_equal(found.labels, LABELS[:4])
+    loaded = images(tmp_path, 5, 2)
+    assert loaded.name == "IDX files"
+    np.testing.assert_array_equal(loaded.pixels[:, 0] * 255, pixels[:4])
+    np.testing.assert_array_equal(loaded.labels, LABELS[:4])
     assert images(str(tmp_path), 100, 3).labels.tolist() == [3, 1, 4, 1, 5, 9]
 
 
@@ -58,20 +53,20 @@ def test_cifar(tmp_path):
     rows[:, 0] = [0, 9, 3, 3, 7]
     rows[:3].tofile(tmp_path / "data_batch_1.bin")
     rows[3:].tofile(tmp_path / "data_batch_2.bin")
-    found = images(tmp_path, 50, 2)
-    assert found.name == "CIFAR-10"
-    assert found.labels.tolist() == [0, 9, 3, 3]
+    loaded = images(tmp_path, 50, 2)
+    assert loaded.name == "CIFAR-10"
+    assert loaded.labels.tolist() == [0, 9, 3, 3]
     # A row has the red plane, the green one and the blue one, each row by row.
-    assert found.pixels[1, 2, 30, 4] * 255 == rows[1, 1 + 2 * 1024 + 30 * 32 + 4]
+    assert loaded.pixels[1, 2, 30, 4] * 255 == rows[1, 1 + 2 * 1024 + 30 * 32 + 4]
     assert len(images(tmp_path, 2, 2).labels) == 2
 
 
 def test_the_digest_depends_on_every_pixel_and_label():
-    found = images(None, 20, 20)
-    other = found._replace(pixels=found.pixels + np.eye(8) * 1e-9)
-    turned = found._replace(labels=found.labels[::-1].copy())
-    assert len({one.digest() for one in (found, other, turned)}) == 3
-    assert images(None, 20, 20).digest() == found.digest()
+    loaded = images(None, 20, 20)
+    other = loaded._replace(pixels=loaded.pixels + np.eye(8) * 1e-9)
+    turned = loaded._replace(labels=loaded.labels[::-1].copy())
+    assert len({variant.digest() for variant in (loaded, other, turned)}) == 3
+    assert images(None, 20, 20).digest() == loaded.digest()
 
 
 def test_damaged_files_raise(pixels, tmp_path):

@@ -6,39 +6,32 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bnmc.errors import ArgumentError  # noqa: E402
+from bnmc.experiments.training import networks  # noqa: E402
 from bnmc.experiments.training.images import images  # noqa: E402
-from bnmc.experiments.training.networks import (  # noqa: E402
-    VGG19,
-    convolutional,
-    convolutions_of,
-    mlp,
-    seeded,
-    xavier_,
-)
 
 
 def test_equal_seeds_give_equal_bits_on_one_thread_and_the_state_is_restored():
     state, threads = torch.get_rng_state(), torch.get_num_threads()
-    drawn = []
+    weights = []
     for seed in (3, 3, 4):
-        with seeded(seed):
+        with networks.seeded(seed):
             assert torch.get_num_threads() == 1
-            drawn.append(mlp(6, 5, 2)[1].weight.detach())
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
+            weights.append(networks.mlp(6, 5, 2)[1].weight.detach())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred"])
 def test_a_perceptron_is_its_formula(norm):
-    with seeded(1):
-        model = mlp(6, 5, 2, norm=norm)
+    with networks.seeded(1):
+        model = networks.mlp(6, 5, 2, norm=norm)
     x = np.random.default_rng(0).standard_normal((7, 1, 2, 3))
-    linear = [one for one in model if isinstance(one, torch.nn.Linear)]
+    linear = [layer for layer in model if isinstance(layer, torch.nn.Linear)]
     h = x.reshape(7, 6)
-    for one in linear[:-1]:
-        h = h @ one.weight.detach().numpy().T + one.bias.detach().numpy()
+    for layer in linear[:-1]:
+        h = h @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
         if norm == "batch":
             h = h - h.mean(axis=0)
         if norm != "none":
@@ -47,13 +40,13 @@ def test_a_perceptron_is_its_formula(norm):
     last = linear[-1]
     expected = h @ last.weight.detach().numpy().T + last.bias.detach().numpy()
     np.testing.assert_allclose(model(torch.from_numpy(x)).detach().numpy(), expected, rtol=1e-12)
-    assert mlp(6, 5, 1, bias=False)[1].bias is None
+    assert networks.mlp(6, 5, 1, bias=False)[1].bias is None
 
 
 @pytest.mark.parametrize("norm", ["none", "batch", "batch-uncentred"])
 def test_convolutions_halve_the_side_after_each_stage(norm):
-    with seeded(2):
-        model = convolutional(3, 8, ((4, 4), (6,)), norm=norm)
+    with networks.seeded(2):
+        model = networks.convolutional(3, 8, ((4, 4), (6,)), norm=norm)
     images = torch.rand(5, 3, 8, 8, dtype=torch.float64)
     shapes = [tuple(images.shape)]
     for layer in model:
@@ -72,21 +65,21 @@ def test_convolutions_halve_the_side_after_each_stage(norm):
 
 def test_convolutions_leave_at_least_a_pixel():
     digits = images(None, 32, 32)
-    assert convolutions_of(digits, ((2,), (2,), (3,)))()[-1].in_features == 3
+    assert networks.convolutions_of(digits, ((2,), (2,), (3,)))()[-1].in_features == 3
     with pytest.raises(ArgumentError, match="stages: got '4 stages', allowed: at most 3 stages, "):
-        convolutions_of(digits, ((2,),) * 4)
+        networks.convolutions_of(digits, ((2,),) * 4)
 
 
 def test_vgg19_has_19_layers_with_weights():
     """Three of them are fully connected (Simonyan and Zisserman, 2015)."""
-    assert sum(map(len, VGG19)) + 3 == 19
-    assert all(len(set(stage)) == 1 for stage in VGG19)
+    assert sum(map(len, networks.VGG19)) + 3 == 19
+    assert all(len(set(stage)) == 1 for stage in networks.VGG19)
 
 
 @pytest.mark.parametrize("normal", [False, True])
 def test_xavier_weights(normal):
-    with seeded(5):
-        model = xavier_(mlp(300, 200, 1), gain=2.0, normal=normal)
+    with networks.seeded(5):
+        model = networks.xavier_(networks.mlp(300, 200, 1), gain=2.0, normal=normal)
     weight = model[1].weight.detach().numpy()
     assert not model[1].bias.detach().any()
     variance = 2 * 4.0 / 500

@@ -8,32 +8,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bnmc.errors import ArgumentError, MissingExtraError, StoreMismatchError  # noqa: E402
+from bnmc.errors import ArgumentError, MissingExtraError  # noqa: E402
 from bnmc.experiments import kit  # noqa: E402
 from bnmc.experiments.runs import Run  # noqa: E402
 from bnmc.experiments.training import runs  # noqa: E402
 from bnmc.experiments.training.networks import mlp  # noqa: E402
-from bnmc.experiments.training.runs import (  # noqa: E402
-    Case,
-    Curves,
-    Training,
-    mean_at,
-    or_diverged,
-)
 from bnmc.experiments.training.trainer import Plan  # noqa: E402
 
 BUILD = partial(mlp, 64, 8, 1)
 
 
-def made(*cases, rates=(0.1,), rng=1, store=None, count=32, **further):
+def made(*cases, rates=(0.1,), rng=1, count=32, **further):
     sizes = SimpleNamespace(images=count, batch=16, epochs=2, networks=2)
-    run = Run("x", {}, rng=rng, store=store)
-    training = Training(run, sizes, rates, **further)
+    run = Run("x", {}, rng=rng)
+    training = runs.Training(run, sizes, rates, **further)
     return list(training.records({(k,): case for k, case in enumerate(cases)}).values())
 
 
 def test_networks_differ_and_the_seed_repeats_them():
-    (first,), (again,), (other,) = (made(Case(BUILD), rng=rng) for rng in (1, 1, 2))
+    (first,), (again,), (other,) = (made(runs.Case(BUILD), rng=rng) for rng in (1, 1, 2))
     assert first["loss"].shape == (2, 3)
     assert first["loss"][0, 0] != first["loss"][1, 0]
     assert all(np.array_equal(first[name], again[name]) for name in first)
@@ -41,7 +34,7 @@ def test_networks_differ_and_the_seed_repeats_them():
 
 
 def test_the_best_learning_rate_is_that_of_the_smallest_final_loss():
-    best, slower = made(Case(BUILD), Case(BUILD, faster=0.5), rates=(1e-6, 0.3, 1e30))
+    best, slower = made(runs.Case(BUILD), runs.Case(BUILD, faster=0.5), rates=(1e-6, 0.3, 1e30))
     assert best["rate"] == 0.3
     assert slower["rate"] == 0.15
 
@@ -54,42 +47,19 @@ def test_a_preparation_changes_the_network_before_the_training():
             model[-1].weight.zero_()
             model[-1].bias.zero_()
 
-    (zero,) = made(Case(BUILD, prepare), rates=(1e-6,), scale=(250.0, 5.0))
+    (zero,) = made(runs.Case(BUILD, prepare), rates=(1e-6,), scale=(250.0, 5.0))
     np.testing.assert_allclose(zero["loss"][:, 0], np.log(10), rtol=1e-12)
 
 
 def test_noise_replaces_the_images():
     seen = []
-    made(Case(BUILD, lambda model, inputs, rng: seen.append(inputs), noise=True))
+    made(runs.Case(BUILD, lambda model, inputs, rng: seen.append(inputs), noise=True))
     assert len({inputs.numpy().tobytes() for inputs in seen}) == 2
     pixels = torch.stack(seen).numpy()
     assert 0 <= pixels.min() < 0.01
     assert 0.99 < pixels.max() <= 1
     # The mean of 4096 uniform numbers, within 5.1 standard errors (probability 4e-7).
     assert abs(pixels.mean() - 0.5) < 5.1 / np.sqrt(12 * pixels.size)
-
-
-def test_an_interrupted_call_continues(tmp_path, monkeypatch):
-    cases, rates = (Case(BUILD), Case(partial(BUILD, norm="batch"))), (0.1, 0.2)
-    expected = made(*cases, rates=rates)
-    real, calls = runs.train, []
-
-    def until(*arguments):
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        calls.append(1)
-        return real(*arguments)
-
-    monkeypatch.setattr(runs, "train", until)
-    with pytest.raises(KeyboardInterrupt):
-        made(*cases, rates=rates, store=tmp_path / "parts")
-    monkeypatch.setattr(runs, "train", lambda *given: calls.append(1) or real(*given))
-    again = made(*cases, rates=rates, store=tmp_path / "parts")
-    assert len(calls) == 8
-    for first, second in zip(expected, again, strict=True):
-        assert all(first[name].tobytes() == second[name].tobytes() for name in first)
-    with pytest.raises(StoreMismatchError, match="images"):
-        made(*cases, rates=rates, store=tmp_path / "parts", count=48)
 
 
 def test_what_is_missing_is_told_before_any_work(monkeypatch):
@@ -116,7 +86,9 @@ class Trained:
 
 @pytest.fixture
 def curves():
-    made = Curves(Trained(), {("a",): None, ("b",): None}, ("loss",), case=kit.Axis("ab", "kind"))
+    made = runs.Curves(
+        Trained(), {("a",): None, ("b",): None}, ("loss",), case=kit.Axis("ab", "kind")
+    )
     made.columns["loss"].values[1, 1] = np.nan
     return made
 
@@ -126,14 +98,14 @@ def test_means_have_students_intervals(curves):
     np.testing.assert_allclose(column.values[0, :, 0], samples.mean(axis=0))
     # Student's quantile of 2 degrees of freedom at 97.5 % is 4.302653.
     reach = 4.302653 * samples[:, 1].std(ddof=1) / np.sqrt(3)
-    mean, low, high = mean_at(curves.after("loss"), "a")
+    mean, low, high = runs.mean_at(curves.after("loss"), "a")
     np.testing.assert_allclose([mean - low, high - mean], reach, rtol=1e-6)
-    assert mean_at(curves.before("loss"), "b").tolist() == column.values[1, 0].tolist()
-    assert np.isnan(mean_at(curves.after("loss"), "b")).all()
+    assert runs.mean_at(curves.before("loss"), "b").tolist() == column.values[1, 0].tolist()
+    assert np.isnan(runs.mean_at(curves.after("loss"), "b")).all()
 
 
 def test_a_network_that_diverged_is_named_in_the_table(curves):
-    cells = or_diverged(curves.results, curves.after("loss")).cells()
+    cells = runs.or_diverged(curves.results, curves.after("loss")).cells()
     assert cells["a",].value == curves.columns["loss"].values[0, 1, 0]
     assert cells["b",] == "diverged"
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from bnmc import gram as gm
-from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Column, Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Column, Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import interval, short_interval
 from bnmc.gradients import backpropagate
@@ -27,23 +24,17 @@ from bnmc.plot.axes import COLOURS, label_layers
 #: Eigenvalues of at least this part of their mean count for the soft rank.
 _TAU = 0.1
 
-#: Variables of the data, and the axes, titles and texts of their pictures.
+#: Titles, axes and descriptions of the variables.
 _PANELS = {
-    "soft_rank": "soft rank",
-    "gap": "orthogonality gap",
-    "correlation": "mean correlation",
-    "log_norm": r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative",
-}
-_TITLES = {
-    "soft_rank": "Soft rank", "gap": "Orthogonality", "correlation": "Correlation",
-    "log_norm": "Gradients",
+    "soft_rank":
+        ("Soft rank", "soft rank", f"eigenvalues of G of at least {_TAU:g} times their mean"),
+    "gap": ("Orthogonality", "orthogonality gap", "orthogonality gap of G"),
+    "correlation": ("Correlation", "mean correlation", "mean correlation of two samples"),
+    "log_norm": (
+        "Gradients", r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative",
+        "ln of the gradient norm, relative to the last layer but one",
+    ),
 }  # fmt: skip
-_TEXTS = {
-    "soft_rank": f"eigenvalues of G of at least {_TAU:g} times their mean",
-    "gap": "orthogonality gap of G",
-    "correlation": "mean correlation of two samples",
-    "log_norm": "ln of the gradient norm, relative to the last layer but one",
-}
 
 
 class Sizes(NamedTuple):
@@ -95,8 +86,8 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     def panels(norm: str, progress: Progress) -> dict[str, Float64Array]:
         """Return the panels of each network, (networks, depth)."""
         passed = backpropagate(
-            chains[norm], depth, chains=sizes.networks, rng=run.generator, threads=run.threads,
-            progress=progress, observables=("gram",),
+            chains[norm], depth, chains=sizes.networks, observables=("gram",),
+            **run.options(progress),
         )  # fmt: skip
         logs = passed.log_gradient_norm
         if not np.isfinite(logs).all():
@@ -112,16 +103,18 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     predictions = {(norm,): _predicted(chain, depth) for norm, chain in chains.items()}
     measured: dict[str, Column] = {}
     predicted: dict[str, Column] = {}
-    for name, text in _TEXTS.items():
+    for name, (_, _, text) in _PANELS.items():
         axes = ("norm", "weight_layer" if name == "log_norm" else "layer")
         measured[name] = results.add_means(name, axes, kit.entry(parts, name), text)
         predicted[name] = results.add(
             f"{name}_predicted", axes, kit.entry(predictions, name), f"{text}, mean field"
         )
-    factors = {
-        point: _growth(logs[:, 0] / (depth - 2))
-        for point, logs in kit.entry(parts, "log_norm").items()
-    }
+    factors = kit.each(
+        kit.entry(parts, "log_norm"),
+        lambda logs: Estimate.from_samples(
+            2.0 * (logs[:, 0] / (depth - 2)), method="growth of norms"
+        ).exp(),
+    )
     growth = results.add(
         "growth", ("norm",), factors, "growth of the squared gradient norm per layer"
     )
@@ -169,11 +162,6 @@ def _of_gram(grams: Float64Array) -> dict[str, Float64Array]:
     }
 
 
-def _growth(slopes: Float64Array) -> Estimate:
-    """Return the factor of squared norms per layer, from the slopes of logarithms of norms."""
-    return Estimate.from_samples(2.0 * slopes, method="growth of norms").exp()
-
-
 def _predicted(chain: Chain, depth: int) -> dict[str, Float64Array]:
     """Return the panels of the mean field, (depth,); NaN where it has none."""
     of_norm: Callable[[Chain, int], dict[str, Float64Array]] = (
@@ -216,28 +204,18 @@ def _by_pairs(chain: Chain, depth: int) -> dict[str, Float64Array]:
     return {**of_gram, "log_norm": logs}
 
 
-def _finding(
-    sizes: Sizes,
-    norm: str,
-    rank: Estimate,
-    rank_theory: float | None,
-    gap: Estimate,
-    gap_theory: float | None,
-    correlation: Estimate,
-    correlation_theory: float | None,
-    growth: Estimate,
-    growth_theory: float | None,
-) -> str:
+def _finding(sizes: Sizes, norm: str, *cells: Any) -> str:
+    """Return what a row of the table states: measured numbers, each with that of the mean field."""
+
     def beside(theory: float | None, digits: int = 3) -> str:
         return "" if theory is None else f" (mean field {theory:.{digits}g})"
 
+    *pairs, (growth, rate) = zip(cells[::2], cells[1::2], strict=True)
+    rank, gap, correlation = (short_interval(value) + beside(theory) for value, theory in pairs)
     return (
-        f'norm "{norm}", layer {sizes.depth}: '
-        f"soft rank {short_interval(rank)}{beside(rank_theory)} of {sizes.batch}, "
-        f"orthogonality gap {short_interval(gap)}{beside(gap_theory)}, "
-        f"mean correlation {short_interval(correlation)}{beside(correlation_theory)}; "
-        f"squared gradients grow by {interval(growth)} per layer towards the "
-        f"input{beside(growth_theory, 4)}."
+        f'norm "{norm}", layer {sizes.depth}: soft rank {rank} of {sizes.batch}, '
+        f"orthogonality gap {gap}, mean correlation {correlation}; squared gradients grow by "
+        f"{interval(growth)} per layer towards the input{beside(rate, 4)}."
     )
 
 
@@ -251,7 +229,7 @@ def _extreme(bands: Float64Array, sizes: Sizes) -> str:
 
 def _draw(data: Dataset, figure: Drawing) -> None:
     axes = pictures.axes_of(figure, 2, 2, width=4.6, height=3.4).flat
-    for ax, (name, label) in zip(axes, _PANELS.items(), strict=True):
+    for ax, (name, (title, label, _)) in zip(axes, _PANELS.items(), strict=True):
         layers = data["weight_layer" if name == "log_norm" else "layer"].values
         bands = pictures.curve(data, name)
         for k, norm in enumerate(data["norm"].values):
@@ -259,12 +237,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             pictures.draw_band(ax, layers, bands[k], colour, str(norm))
             ax.plot(layers, data[f"{name}_predicted"][k], "k--", linewidth=0.8, zorder=3)
         label_layers(ax, r"layer $\ell$")
-        ax.set_ylabel(label)
-        ax.set_title(_TITLES[name], loc="left")
+        pictures.finish(ax, title, y=label)
     axes[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes[0].legend(fontsize="small")
-    attrs = data.attrs
-    figure.suptitle(
-        f"{attrs['activation']}, width {attrs['width']}, batch {attrs['batch']}: mean of "
-        f"{attrs['networks']} networks, 95 % interval"
-    )
+    figure.suptitle(pictures.about(data, "{activation}, width {width}, batch {batch}"))

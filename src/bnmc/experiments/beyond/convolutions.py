@@ -7,16 +7,13 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.activations import as_activation
 from bnmc.chain.chain import Chain
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import short_interval
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, logarithmic
 from bnmc.simulation.run import simulate
 
 _KERNEL = (3, 3)
@@ -91,8 +88,7 @@ def conv(run: Run, sizes: Sizes) -> Experiment:
         """Return all measures, each (networks, recorded layers)."""
         trajectory = simulate(
             chains[activation, layers, norm], sizes.depth, chains=sizes.networks,
-            rng=run.generator, observables=_MEASURES, every=sizes.every, threads=run.threads,
-            progress=progress,
+            observables=_MEASURES, every=sizes.every, **run.options(progress),
         )  # fmt: skip
         return tuple(trajectory[name] for name in _MEASURES)
 
@@ -157,9 +153,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                     )
                     label = f"{kind}, {'batch norm' if norm == 'batch' else 'no norm'}"
                     pictures.draw_band(ax, layers, values, colour, label, linestyle=style)
-            ax.set(xlabel="layer")
-            ax.set_title(f"{name}, {title}", loc="left")
-            pictures.logarithmic(ax)
+            pictures.finish(ax, f"{name}, {title}", "layer")
+            logarithmic(ax)
     axes[0, 0].set_ylabel("rank bound")
     axes[1, 0].set_ylabel("orthogonality gap")
     axes[0, 0].legend(loc="center right", fontsize="small")

@@ -6,14 +6,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.experiments.training.images import digits as handwritten
@@ -71,9 +68,8 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
     def observables(name: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return distances from the fixed point and orthogonality gaps, (networks, layers)."""
         recorded = simulate(
-            chains[name], sizes.depth, chains=sizes.networks, initial=inputs, rng=run.generator,
-            observables=[Distance(stars[name].gram), "orthogonality_gap"], threads=run.threads,
-            progress=progress,
+            chains[name], sizes.depth, chains=sizes.networks, initial=inputs,
+            observables=[Distance(stars[name].gram), "orthogonality_gap"], **run.options(progress),
         )  # fmt: skip
         return recorded["distance"], recorded["orthogonality_gap"]
 
@@ -87,18 +83,12 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
     results.add_range("orthogonality_gap", along, gaps, "orthogonality gap")
     rates = [star.rate for star in stars.values()]
     results.add("rate", ("activation",), rates, "rate of the fixed point")
+    measured = [samples for part in parts.values() for samples in part]
     shown = [layer for layer in _SHOWN if layer < sizes.depth] + [sizes.depth]
     table = Table(
         ("layer", *(f"{name}: {head}" for name in chains for head in _HEADS.values())),
         tuple(
-            (
-                layer,
-                *(
-                    Estimate.from_samples(samples[:, layer])
-                    for part in parts.values()
-                    for samples in part
-                ),
-            )
+            (layer, *(Estimate.from_samples(samples[:, layer]) for samples in measured))
             for layer in shown
         ),
     )

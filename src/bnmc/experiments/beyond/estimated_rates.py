@@ -9,12 +9,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Progress, Run, Table
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import compare

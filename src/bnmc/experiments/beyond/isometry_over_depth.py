@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.beyond.wide_networks import Network, ensemble
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Named, Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.mean_field import CorrelationMap, isometry_rate
@@ -153,8 +150,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             part = data.sel(activation=name, order=order)
             pictures.draw_band(ax, layers, pictures.curve(part, "gap"), colour, str(order))
             ax.plot(layers, part["predicted"], "--", color=colour, linewidth=1.0)
-        ax.set(xlabel="layer")
-        ax.set_title(f"{name}, β = {float(data['beta'].sel(activation=name)):.4f}", loc="left")
+        beta = float(data["beta"].sel(activation=name))
+        pictures.finish(ax, f"{name}, β = {beta:.4f}", "layer")
     for row in axes:
         row[0].set_ylabel("isometry gap")
     for ax in axes.flat[len(names) :]:

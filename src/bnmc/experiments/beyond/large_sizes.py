@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import stationary_linear
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.mean_field.field import MeanField
@@ -81,8 +78,8 @@ def scale(run: Run, sizes: Sizes) -> Experiment:
         simulate(Chain(100, _BATCH, name), 1, rng=0)
         begun = time.perf_counter()
         distances = simulate(
-            chain, depth, chains=networks, burn_in=first, rng=run.generator,
-            observables=Distance(star), threads=run.threads, progress=progress,
+            chain, depth, chains=networks, burn_in=first, observables=Distance(star),
+            **run.options(progress),
         )["distance"]  # fmt: skip
         return distances, networks * (depth + 1) / (time.perf_counter() - begun)
 
@@ -165,8 +162,9 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         pictures.points(left, part, "distance", "width", colour=colour, label=name)
         right.plot(width, part["speed"], "o-", color=colour, label=f"{name}, over width")
     left.plot(width, data["law"], "k--", linewidth=1.2, label="theory, linear")
-    left.set(xscale="log", yscale="log", xlabel="width $d$", ylabel=r"$\|G_\ell - G_*\|_F$, r.m.s.")
-    left.set_title(f"n = {attrs['batch_fixed']}, deep layers", loc="left")
+    logs: dict[str, Any] = {"xscale": "log", "yscale": "log"}
+    title, norm = f"n = {attrs['batch_fixed']}, deep layers", r"$\|G_\ell - G_*\|_F$, r.m.s."
+    pictures.finish(left, title, "width $d$", norm, **logs)
     left.legend()
     for colour, name in zip((COLOURS[0], COLOURS[2]), data["large"].values, strict=False):
         part = data.sel(large=name)
@@ -176,11 +174,10 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             )  # fmt: skip
         right.plot(batch, part["pace"], "s--", color=colour, label=f"{name}, over batch")
     middle.plot(batch, data["one_step_law"], "k--", linewidth=1.2, label="theory, linear, layer 0")
-    middle.set(xscale="log", yscale="log", xlabel="batch $n$")
-    middle.set_title(f"d = {attrs['width_fixed']}", loc="left")
-    middle.legend(fontsize="small")
-    right.set(xscale="log", yscale="log", xlabel="width or batch", ylabel="layers a second")
+    title = f"d = {attrs['width_fixed']}"
+    pictures.finish(middle, title, "batch $n$", legend=True, **logs)
+    title = "speed of this machine"
+    pictures.finish(right, title, "width or batch", "layers a second", **logs)
     right.set_ylim(top=30 * right.get_ylim()[1])  # room for the legend
-    right.set_title("speed of this machine", loc="left")
     right.legend(fontsize="small", loc="upper right")
     figure.suptitle("Distance from the fixed point at large widths and batches, 95 % intervals")

@@ -7,13 +7,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.activations import as_activation
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.beyond.wide_networks import Network, ensemble
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Named, Several
 from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos
 from bnmc.plot.axes import COLOURS
@@ -151,8 +148,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             weights.ravel(), heights, c=np.exp(part["growth"].values.ravel()), cmap="coolwarm",
             vmin=0.5, vmax=1.5, edgecolors="black", zorder=3,
         )  # fmt: skip
-        ax.set(xlim=(0.0, right), xlabel=r"weight variance $\sigma_w^2$")
-        ax.set_title(str(name), loc="left")
+        pictures.finish(ax, str(name), r"weight variance $\sigma_w^2$", xlim=(0.0, right))
     for row in axes:
         row[0].set_ylabel(r"bias variance $\sigma_b^2$")
     for ax in axes.flat[len(names) :]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin, Natural
 from bnmc.experiments.statistics import interval
 from bnmc.mean_field import Fluctuations
@@ -66,28 +64,22 @@ def gap(run: Run, sizes: Sizes) -> Experiment:
     laws = {case: _prediction(*case) for case in results.points(*per)}
     stable = {case: law for case, law in laws.items() if law is not None}
     moments = {case: law.mean_square(1) for case, law in stable.items()}
-    constant = results.add(
-        "constant", per, {case: moment.value for case, moment in moments.items()},
-        "predicted mean square times the width",
-    )  # fmt: skip
-    results.add(
-        "error", per, {case: moment.stderr for case, moment in moments.items()},
-        "numerical error of the prediction",
-    )  # fmt: skip
+    values, errors = (kit.each(moments, attrgetter(name)) for name in ("value", "stderr"))
+    constant = results.add("constant", per, values, "predicted mean square times the width")
+    results.add("error", per, errors, "numerical error of the prediction")
 
     def squares(name: str, batch: int, width: int, progress: Progress) -> Float64Array:
         """Return the mean square of each network over its prediction."""
         star = stable[name, batch].fixed_point.gram
         distances = simulate(
             Chain(width, batch, name), sizes.last, chains=sizes.networks, burn_in=sizes.first,
-            rng=run.generator, observables=Distance(star), threads=run.threads, progress=progress,
+            observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
         return np.square(distances).mean(axis=1) * width / moments[name, batch].value
 
     points = [(*case, width) for case in stable for width in sizes.widths]
     costs = [float(width * batch) for _, batch, width in points]
-    samples = run.parts(squares, points, costs)
-    ratios = {point: Estimate.from_samples(values) for point, values in samples.items()}
+    ratios = kit.each(run.parts(squares, points, costs), Estimate.from_samples)
     ratio = results.add("ratio", (*per, "width"), ratios, "measured over predicted mean square")
     widths = {f"d = {width}": ratio.at(width=k).means() for k, width in enumerate(sizes.widths)}
     return results.experiment(

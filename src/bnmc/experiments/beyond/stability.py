@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Progress, Run
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.mean_field import atlas
@@ -128,11 +126,8 @@ def stability_atlas(run: Run, sizes: Sizes) -> Experiment:
         **{f"n = {n}": rate.at(batch=k) for k, n in enumerate(rate.axes["batch"])},
         "unstable from": results.column(("activation",), unstable),
     })  # fmt: skip
-    listed = [
-        f"{name} from {batch}"
-        for name, batch in zip(sizes.activations, unstable, strict=True)
-        if batch
-    ]
+    starts = zip(sizes.activations, unstable, strict=True)
+    listed = [f"{name} from {batch}" for name, batch in starts if batch]
     findings = [f"Unstable as the batch grows: {', '.join(listed) or 'none of these'}."]
     for (name, batch), estimate in estimates.items():
         theory = MeanField(Chain(2, batch, name)).fixed_point().rate
@@ -182,6 +177,5 @@ def _draw_map(ax: Axes, data: Dataset) -> AxesImage:
     ax.grid(False)
     ax.set_yticks(range(len(names)), names)
     ax.set_xticks(range(len(batches)), batches)
-    ax.set(xlabel="batch $n$")
-    ax.set_title("rate of the mean field; unstable right of the bars", loc="left")
+    pictures.finish(ax, "rate of the mean field; unstable right of the bars", "batch $n$")
     return image

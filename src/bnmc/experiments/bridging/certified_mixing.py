@@ -8,13 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import ACTIVATIONS
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Progress, Run
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.mean_field.field import MeanField
@@ -72,11 +70,8 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
     def certified(name: str, kind: str, progress: Progress) -> Any:
         """Return the bound, its intervals, the layer where it is 1/4, and its tail; or the rate."""
         common: dict[str, Any] = {
-            "rng": run.generator,
-            "executor": pool,
-            "progress": progress,
-            "level": LEVEL,
-        }
+            "rng": run.generator, "executor": pool, "progress": progress, "level": LEVEL,
+        }  # fmt: skip
         if kind == "rate":
             estimate = contraction(chains[name], pairs=sizes.pairs, **common).rate_estimate
             return astuple(estimate)
@@ -149,8 +144,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.set(yscale="log", ylim=(least, 2.0 * max(2.0, float(data["bound"].max()))))
         alpha = 1 - float(part["mean_field_rate"])
         ax.set_title(f"{name}, α = {alpha:.3f}", loc="left", fontsize="medium")
-    figure.suptitle(
-        f"Total variation from the quasi-stationary law, n = {attrs['batch']}, "
-        f"d = {attrs['width']}, {attrs['replicates']} pairs"
-    )
+    text = "Total variation from the quasi-stationary law, n = {batch}, d = {width}, "
+    figure.suptitle((text + "{replicates} pairs").format(**attrs))
     pictures.legend_below(figure, figure.axes[0], 3)

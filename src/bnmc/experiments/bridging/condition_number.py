@@ -7,14 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging import common
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval, proportion
 from bnmc.mean_field.field import MeanField
@@ -74,9 +71,8 @@ def conditioning(run: Run, sizes: Sizes) -> Experiment:
         chain = Chain(width, _BATCH, name)
         star = MeanField(chain).fixed_point()
         grams = simulate(
-            chain, sizes.depth, chains=sizes.networks, initial=inputs, rng=run.generator,
-            threads=run.threads, progress=progress,
-        )["gram"]  # fmt: skip
+            chain, sizes.depth, chains=sizes.networks, initial=inputs, **run.options(progress)
+        )["gram"]
         values: NDArray[Any] = np.linalg.eigvalsh(common.bulk(grams)) / (star.b * (1.0 - star.c))
         return values[..., 0], values[..., -1]
 
@@ -144,13 +140,12 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     ):
         right.plot(widths, data[window].sel(end="high"), "k" + style, linewidth=1.2, label=label)
         right.plot(widths, data[window].sel(end="low"), "k" + style, linewidth=1.2)
-    left.set(yscale="log", xlabel="layer", ylabel="condition number of the bulk")
-    left.set_title(f"d = {widths.max()}: mean and 90 % of the networks", loc="left")
+    title = f"d = {widths.max()}: mean and 90 % of the networks"
+    pictures.finish(left, title, "layer", "condition number of the bulk", yscale="log")
     left.legend()
-    right.set(xscale="log", xlabel="width $d$", ylabel=r"$\lambda/(b_*(1-c_*))$")
+    title, ratio = f"extremes of the bulk at layer {data.attrs['depth']}", r"$\lambda/(b_*(1-c_*))$"
+    pictures.finish(right, title, "width $d$", ratio, xscale="log", legend=True)
     plain_ticks(right.xaxis, widths)
-    right.set_title(f"extremes of the bulk at layer {data.attrs['depth']}", loc="left")
-    right.legend(fontsize="small")
     figure.suptitle(
         f"Bulk of n − 1 eigenvalues, n = {data.attrs['batch']}, {data.attrs['networks']} networks"
     )

@@ -7,15 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._support.arguments import integer
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import stationary_linear
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.mean_field.field import MeanField
@@ -80,15 +77,14 @@ def fig_1b(run: Run, sizes: Sizes) -> Experiment:
         """Return the mean and the root mean square distance of each network."""
         values = simulate(
             Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.networks,
-            burn_in=sizes.first, rng=run.generator, observables=Distance(star),
-            threads=run.threads, progress=progress,
+            burn_in=sizes.first, observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
         return values.mean(axis=1), np.sqrt(np.square(values).mean(axis=1))
 
     results = kit.Results(run, width=widths)
     parts = run.parts(distances, results.points("width"), widths)
-    means = {point: Estimate.from_samples(of_networks) for point, (of_networks, _) in parts.items()}
-    squares = {point: rms(of_networks) for point, (_, of_networks) in parts.items()}
+    means = kit.each(kit.entry(parts, 0), Estimate.from_samples)
+    squares = kit.each(kit.entry(parts, 1), rms)
     fitted = slope(wide, [means[width,] for width in wide])
     per, unit = ("width",), "Frobenius norm"
     law = np.sqrt([stationary_linear(width, n) for width in widths])
@@ -139,8 +135,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         plain_ticks(ax.xaxis, width)
         ax.set_xlabel("width $d$")
     plain_ticks(left.yaxis)
-    attrs = data.attrs
-    figure.suptitle(
-        f"Linear, batch norm, n = {attrs['batch']}: layers {attrs['layers'][0]} to "
-        f"{attrs['layers'][1]} of {attrs['networks']} networks"
+    text = (
+        "Linear, batch norm, n = {batch}: layers {layers[0]} to {layers[1]} of {networks} networks"
     )
+    figure.suptitle(text.format(**data.attrs))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import stationary_linear
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import interval, rms
 from bnmc.mean_field.field import MeanField
@@ -89,8 +87,8 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
         """Return the error of each network, (networks, layers), and the layers."""
         recorded = simulate(
             chains[norm], sizes.depth, chains=counts[norm], initial=inputs, burn_in=1,
-            every=max(1, sizes.depth // sizes.points), rng=run.generator,
-            observables=Distance(stars[norm]), threads=run.threads, progress=progress,
+            every=max(1, sizes.depth // sizes.points), observables=Distance(stars[norm]),
+            **run.options(progress),
         )  # fmt: skip
         return recorded["distance"], recorded.layers
 
@@ -98,12 +96,10 @@ def fig_1a(run: Run, sizes: Sizes) -> Experiment:
     errors, layers = kit.entry(parts, 0), parts["none",][1]
     results = kit.Results(run, norm=counts, layer=layers)
     both, unit = ("norm", "layer"), "Frobenius norm"
-    results.add(
-        "mean", both, {norm: values.mean(axis=0) for norm, values in errors.items()},
-        "mean error", unit,
-    )  # fmt: skip
+    means = kit.each(errors, lambda values: values.mean(axis=0))
+    results.add("mean", both, means, "mean error", unit)
     for end, level, text in (("low", 0.05, "5 %"), ("high", 0.95, "95 %")):
-        ends = {norm: np.quantile(values, level, axis=0) for norm, values in errors.items()}
+        ends = kit.each(errors, partial(np.quantile, q=level, axis=0))
         results.add(f"band_{end}", both, ends, f"{text} of networks", unit)
     squares = {
         (*norm, layer): rms(column)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
@@ -16,9 +15,7 @@ from bnmc.experiments.bridging.common import (
     first_layer_of_covariance,
     paired_samples,
 )
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin, Integers, Several
 from bnmc.experiments.statistics import interval, slope
 from bnmc.gram import distance
@@ -110,7 +107,7 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
         return simulate(
             chain, sizes.depth if is_depth else _LAYER, chains=sizes.networks,
             initial=first_layer_of_covariance(inputs), burn_in=0 if is_depth else _LAYER,
-            rng=run.generator, observables=Distance(star), threads=run.threads, progress=progress,
+            observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
 
     settings = {
@@ -148,16 +145,14 @@ def poster(run: Run, sizes: Sizes) -> Experiment:
                 depth=layer, width=width, batch=batch, alpha=1.0 - star.rate, star=star.gram
             )
             levels[name, label] = law.mean_distance(width).value
-        columns[panel] = (
-            results.add(f"by_{panel}", per, errors, "mean error", unit),
-            results.add(
-                f"theorem_by_{panel}", per, radii, "radius of the poster's theorem, constant 1",
-                unit,
-            ),
-            results.add(
-                f"predicted_by_{panel}", per, levels, "predicted mean error at stationarity", unit
-            ),
-        )  # fmt: skip
+        columns[panel] = tuple(
+            results.add(f"{name}by_{panel}", per, values, text, unit)
+            for name, values, text in (
+                ("", errors, "mean error"),
+                ("theorem_", radii, "radius of the poster's theorem, constant 1"),
+                ("predicted_", levels, "predicted mean error at stationarity"),
+            )
+        )
     last, radius, level = (column.at(layer=-1) for column in columns["depth"])
     rates = [laws[name, _BATCH].fixed_point.rate for name in sizes.activations]
     slopes = [slope(sizes.widths, row) for row in columns["width"][0].values]
@@ -208,11 +203,10 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             draw(ax, x, *pictures.curve(part, f"by_{panel}").T, colour=colour, label=name)
             ax.plot(x, part[f"theorem_by_{panel}"], "--", color=colour, linewidth=1.2)
             ax.plot(x, part[f"predicted_by_{panel}"], "-.", color=colour, linewidth=1.0)
-        ax.set(yscale="log", xlabel=label)
+        pictures.finish(ax, title, label, yscale="log")
         if panel != "depth":
             ax.set_xscale("log")
             plain_ticks(ax.xaxis, x)
-        ax.set_title(title, loc="left")
     axes[0].set_ylabel(r"$\|G_\ell - G_*\|_F$")
     for colour, field in zip(COLOURS, data["mean_field"].values, strict=False):
         axes[0].plot(data["layer"], field, ":", color=colour, linewidth=1.5)
@@ -220,7 +214,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     axes[0].plot([], [], ":", color="0.4", label="mean field")
     axes[0].plot([], [], "--", color="0.4", label="poster's theorem, constant 1")
     axes[0].plot([], [], "-.", color="0.4", label="predicted, stationary")
-    figure.suptitle(
-        f"Error of the mean field, mean of {attrs['networks']} networks with 95 % intervals"
-    )
+    text = "Error of the mean field, mean of {networks} networks with 95 % intervals"
+    figure.suptitle(text.format(**attrs))
     pictures.legend_below(figure, axes[0])

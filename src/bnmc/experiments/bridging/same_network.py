@@ -7,15 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._support.linalg import semidefinite_root
-from bnmc._support.progress import Progress
 from bnmc.bounds import bridging as bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import ACTIVATIONS, paired_samples
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin, Integers, Several
 from bnmc.experiments.statistics import interval, slope
 from bnmc.gram import eigenvalues, relative_deviation
@@ -74,7 +71,7 @@ def two_inputs(run: Run, sizes: Sizes) -> Experiment:
         normals[0] = normals[0] @ semidefinite_root(paired_samples(_BATCH))
         grams = simulate(
             Chain(width, _BATCH, name), sizes.depth, chains=sizes.networks, initial=normals,
-            inputs=2, rng=run.generator, threads=run.threads, progress=progress,
+            inputs=2, **run.options(progress),
         )["gram"]  # fmt: skip
         first, second = grams[:, :, 0], grams[:, :, 1]
         ratio = eigenvalues(first) / eigenvalues(second)
@@ -93,11 +90,11 @@ def two_inputs(run: Run, sizes: Sizes) -> Experiment:
     for kind, text in _DIFFERENCES.items():
         samples = kit.entry(parts, kind)
         results.add_range(kind, (*per, "layer"), samples, text)
-        deep = {
-            point: Estimate.from_samples(values[:, sizes.depth // 2 :].mean(axis=1))
-            for point, values in samples.items()
-        }
-        levels[kind] = results.add(f"{kind}_level", per, deep, f"mean over deep layers of {text}")
+        deep = kit.each(samples, lambda values: values[:, sizes.depth // 2 :].mean(axis=1))
+        levels[kind] = results.add(
+            f"{kind}_level", per, kit.each(deep, Estimate.from_samples),
+            f"mean over deep layers of {text}",
+        )  # fmt: skip
     radii = {point: _radius(*point) for point in points}
     epsilon = results.add("epsilon", per, radii, "ε of Corollary 4, nγ‖G*^(-1/2)‖/√d")
     table = kit.table_of({
@@ -136,8 +133,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         left, data.sel(activation=name), "spectral", "layer", by="width", kind="_band",
         colours=shades, text="d = {}",
     )  # fmt: skip
-    left.set(yscale="log", xlabel="layer", ylabel=r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$")
-    left.set_title(f"{name}, mean and 90 % of {data.attrs['networks']} networks", loc="left")
+    title = f"{name}, mean and 90 % of {data.attrs['networks']} networks"
+    pictures.finish(left, title, "layer", r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$", yscale="log")
     left.legend()
     panels = {
         "spectral": r"deep layers, $\Sigma_i\, |\lambda_i/\lambda_i' - 1|$",
@@ -151,10 +148,9 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             )
             if kind == "relative":
                 ax.plot(widths, part["epsilon"], "--", color=colour, linewidth=1.2)
-        ax.set(xscale="log", yscale="log", xlabel="width $d$")
+        pictures.finish(ax, title, "width $d$", xscale="log", yscale="log")
         plain_ticks(ax.xaxis, widths)
         plain_ticks(ax.yaxis)
-        ax.set_title(title, loc="left")
     levels[0].set_ylabel("mean, with 95 % intervals")
     levels[1].plot([], [], "--", color="0.4", label="ε of Corollary 4")
     pictures.legend_below(figure, levels[1])

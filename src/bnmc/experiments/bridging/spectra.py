@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.bridging.common import ACTIVATIONS, bulk, first_layer_of_covariance
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.mean_field import FixedPoint
@@ -84,9 +82,8 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
         chain = Chain(sizes.width, _BATCH, name)
         star = MeanField(chain).fixed_point()
         matrices = simulate(
-            chain, sizes.layer, chains=sizes.networks,
-            initial=first_layer_of_covariance(star.gram), every=sizes.layer, rng=run.generator,
-            threads=run.threads, progress=progress,
+            chain, sizes.layer, chains=sizes.networks, every=sizes.layer,
+            initial=first_layer_of_covariance(star.gram), **run.options(progress),
         )["gram"]  # fmt: skip
         relative = bulk(matrices) / (star.b * (1.0 - star.c))
         eigenvalues: NDArray[Any] = np.linalg.eigvalsh(relative)
@@ -105,7 +102,7 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
         for place, which in enumerate(results.axes["which"])
     }
     per = ("activation", "which")
-    densities = {point: _density(values) for point, values in spectrum.items()}
+    densities = kit.each(spectrum, _density)
     for place, (end, text) in enumerate({
         "": "density of the singular values", "_low": "lower end of its interval",
         "_high": "upper end of its interval",
@@ -116,13 +113,12 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
         "density of the law of Marchenko-Pastur",
     )  # fmt: skip
     variance = results.add(
-        "variance", per, {point: _spread(values, ratio) for point, values in spectrum.items()},
+        "variance", per, kit.each(spectrum, partial(_spread, ratio=ratio)),
         "variance of eigenvalues over n/d",
     )  # fmt: skip
-    predictions = {
-        name: Estimate.from_samples(samples, method="linear response")
-        for name, (_, samples) in parts.items()
-    }
+    predictions = kit.each(
+        kit.entry(parts, 1), partial(Estimate.from_samples, method="linear response")
+    )
     predicted = results.add(
         "predicted", ("activation",), predictions,
         "its stationary value, of one step and the mean field",
@@ -231,9 +227,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         deep = float(of_name["variance"].values[1])
         ax.set_title(f"({'abcdefghij'[index]}) {name}: variance {deep:.2f} n/d", loc="left")
         ax.set_ylim(bottom=0.0)
-    attrs = data.attrs
-    figure.suptitle(
-        f"Spectra of $G_{{{attrs['layer']}}}$, n = {attrs['batch']}, d = {attrs['width']}, "
-        f"{attrs['networks']} networks, with 95 % intervals"
-    )
+    text = "Spectra of $G_{{{layer}}}$, n = {batch}, d = {width}, {networks} networks, with 95 % "
+    figure.suptitle(text.format(**data.attrs) + "intervals")
     pictures.legend_below(figure, figure.axes[0], 3)

@@ -7,12 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Builtin
 from bnmc.experiments.statistics import short_interval
 from bnmc.gradients import backpropagate
@@ -78,8 +75,8 @@ def directions(run: Run, sizes: Sizes) -> Experiment:
         chain = Chain(sizes.width, sizes.batch, name, norm=norm, gain=gain)
         passed = backpropagate(
             chain, depth, chains=sizes.networks, loss="cross-entropy",
-            labels=np.arange(chain.batch), observables=("gram", "delta_gram"), rng=run.generator,
-            threads=run.threads, progress=progress,
+            labels=np.arange(chain.batch), observables=("gram", "delta_gram"),
+            **run.options(progress),
         )  # fmt: skip
         grams = passed["gram"]
         lengths = np.sqrt(np.diagonal(grams, axis1=-2, axis2=-1))
@@ -135,11 +132,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         for ax, (kind, axis) in zip(row, layers.items(), strict=True):
             pictures.lines(ax, data.sel(activation=name), kind, axis, by="network")
             of = "readout after layer" if kind == "readout" else "hidden weights"
-            ax.set_title(f"{name}: {of} $\\ell$", loc="left")
-            ax.set(ylim=(0.0, 1.02), xlabel=r"layer $\ell$", ylabel="mean |cosine|")
+            title = f"{name}: {of} $\\ell$"
+            pictures.finish(ax, title, r"layer $\ell$", "mean |cosine|", ylim=(0.0, 1.02))
         row[0].legend(fontsize="small")
-    attrs = data.attrs
-    figure.suptitle(
-        f"Cosines between gradients of samples, width {attrs['width']}: "
-        f"mean of {attrs['chains']} networks, 95 % interval"
-    )
+    text = "Cosines between gradients of samples, width {width}"
+    figure.suptitle(pictures.about(data, text))

@@ -1,4 +1,4 @@
-"""Gradient norms over depth, for all activations, beside the backward rate of the mean field."""
+"""Gradient norms over depth: beside the mean field, and under orthogonal weights."""
 
 from __future__ import annotations
 
@@ -6,31 +6,60 @@ import math
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import (
+    Dataset,
+    Drawing,
+    Experiment,
+    Float64Array,
+    Progress,
+    Run,
+    Table,
+)
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field.field import MeanField
+from bnmc.plot.axes import COLOURS, estimates
 
 #: The laws of weights, with the styles of their curves.
 _STYLES = {"gaussian": "-", "haar": "--"}
 
+#: Labels of the axes.
+_LAYER, _NORM = r"layer $\ell$", r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative"
+
 #: Number of layers in the data, evenly spaced.
 _POINTS = 101
 
-#: Layers that the estimate of the rate leaves out at both ends.
+#: Layers that the estimate of the rate of Gaussian weights leaves out at both ends.
 _ENDS = 30
 
 
-class Sizes(NamedTuple):
+def _layers(depth: int) -> NDArray[np.int64]:
+    """Return the layers in the data."""
+    return np.unique(np.linspace(0, depth - 1, _POINTS).astype(np.int64))
+
+
+def _add_norms(
+    results: kit.Results, per: tuple[str, str], logs: dict[kit.Point, Float64Array]
+) -> None:
+    """Add the logarithms of norms (networks, depth), at the layers in the data."""
+    layers = results.axes["layer"]
+    results.add_means(
+        "log_norm", (*per, "layer"), kit.each(logs, lambda norms: norms[:, layers] - norms[:, -1:]),
+        "ln of the gradient norm, relative to the last layer",
+    )  # fmt: skip
+
+
+# --- all activations
+
+
+class _ExplosionSizes(NamedTuple):
     """Sizes of the figure."""
 
     width: int = 500
@@ -41,8 +70,8 @@ class Sizes(NamedTuple):
     weights: tuple[Annotated[str, {"allowed": tuple(_STYLES)}], ...] = tuple(_STYLES)
 
 
-@kit.figure("gradients-explosion", Sizes(), width=1000, networks=50)
-def explosion(run: Run, sizes: Sizes) -> Experiment:
+@kit.figure("gradients-explosion", _ExplosionSizes(), width=1000, networks=50)
+def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     r"""Gradients of networks with batch normalization explode with depth, for every activation.
 
     The picture shows :math:`\ln \|\partial L/\partial W_\ell\|_F` against the layer ℓ, relative to
@@ -77,20 +106,22 @@ def explosion(run: Run, sizes: Sizes) -> Experiment:
         """Return the log norms of the gradients of all layers, (networks, depth)."""
         return backpropagate(
             Chain(sizes.width, sizes.batch, name, weights=weights), depth, chains=sizes.networks,
-            dtype="float32", observables=(), rng=run.generator, threads=run.threads,
-            progress=progress,
+            dtype="float32", observables=(), **run.options(progress),
         ).log_gradient_norm  # fmt: skip
 
-    layers = np.unique(np.linspace(0, depth - 1, _POINTS).astype(np.int64))
-    results = kit.Results(run, weights=sizes.weights, activation=sizes.activations, layer=layers)
+    results = kit.Results(
+        run, weights=sizes.weights, activation=sizes.activations, layer=_layers(depth)
+    )
     per = ("weights", "activation")
     logs = run.parts(log_norms, results.points(*per))
-    results.add_means(
-        "log_norm", (*per, "layer"),
-        {point: norms[:, layers] - norms[:, -1:] for point, norms in logs.items()},
-        "ln of the gradient norm, relative to the last layer",
-    )  # fmt: skip
-    rates = {point: _growth(norms, ends, depth - 1 - ends) for point, norms in logs.items()}
+    _add_norms(results, per, logs)
+
+    def growth(norms: Float64Array) -> Estimate:
+        """Return the growth of the squared norm per layer."""
+        slopes = 2.0 * (norms[:, ends] - norms[:, depth - 1 - ends]) / (depth - 1 - 2 * ends)
+        return Estimate.from_samples(slopes, method="growth of norms").exp()
+
+    rates = kit.each(logs, growth)
     results.add("rate", per, rates, "growth of the squared norm per layer")
     results.add(
         "mean_field", ("activation",), list(predicted.values()),
@@ -113,18 +144,12 @@ def explosion(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         f"Gradients explode with depth: batch {sizes.batch}, width {sizes.width}", table, findings,
-        _draw, width=sizes.width, batch=sizes.batch, depth=depth, chains=sizes.networks,
-        norm="batch", dtype="float32",
+        _draw_activations, width=sizes.width, batch=sizes.batch, depth=depth,
+        chains=sizes.networks, norm="batch", dtype="float32",
     )  # fmt: skip
 
 
-def _growth(logs: Float64Array, first: int, last: int) -> Estimate:
-    """Return the growth of the squared norm per layer, from the logarithms."""
-    growth = 2.0 * (logs[:, first] - logs[:, last]) / (last - first)
-    return Estimate.from_samples(growth, method="growth of norms").exp()
-
-
-def _draw(data: Dataset, figure: Drawing) -> None:
+def _draw_activations(data: Dataset, figure: Drawing) -> None:
     from matplotlib import colormaps
 
     left, right = pictures.axes_of(figure, 2, width=5.8, height=4.4)[0]
@@ -143,23 +168,145 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     for weights in laws[1:]:
         left.plot([], [], _STYLES[weights], color="black", label=f"{weights} weights")
     left.plot([], [], ":", color="black", label="mean field")
-    left.set(xlabel=r"layer $\ell$", ylabel=r"$\ln\, \|\partial L/\partial W_\ell\|_F$, relative")
-    left.set_title("Gradient norms", loc="left")
+    pictures.finish(left, "Gradient norms", _LAYER, _NORM)
     left.legend(fontsize="x-small", ncols=2)
     places = np.arange(len(names))
     for row, weights in enumerate(laws):
-        value, low, high = pictures.curve(data, "rate")[row].T
-        right.errorbar(
-            places + 0.15 * row, value, [value - low, high - value], fmt="o", markersize=4,
-            capsize=2.5, label=f"measured, {weights}",
-        )  # fmt: skip
+        rates, label = pictures.curve(data, "rate")[row].T, f"measured, {weights}"
+        estimates(right, places + 0.15 * row, *rates, colour=COLOURS[row], label=label)
     right.plot(places, data["mean_field"], "k_", markersize=12, label="mean field")
     right.set_xticks(places, names, rotation=60)
-    right.set(xlabel="activation", ylabel="squared norm, per layer")
-    right.set_title("Growth", loc="left")
-    right.legend(fontsize="small")
-    attrs = data.attrs
-    figure.suptitle(
-        f"Gradients with batch norm, width {attrs['width']}, batch {attrs['batch']}: "
-        f"mean of {attrs['chains']} networks, 95 % interval"
+    pictures.finish(right, "Growth", "activation", "squared norm, per layer", legend=True)
+    text = "Gradients with batch norm, width {width}, batch {batch}"
+    figure.suptitle(pictures.about(data, text))
+
+
+# --- orthogonal weights, at a width of the order of the batch
+
+
+class _KindSizes(NamedTuple):
+    """Sizes of the figure.
+
+    kinds: activation and batch size of each kind of network
+    """
+
+    width: int = 100
+    depth: Several = 160
+    networks: Several = 6
+    kinds: tuple[tuple[Builtin, int], ...] = (("linear", 100), ("linear", 50), ("tanh", 100))
+
+
+@kit.figure("gradients-orthogonal", _KindSizes(), depth=1000, networks=20)
+def orthogonal(run: Run, sizes: _KindSizes) -> Experiment:
+    r"""Gradients under Gaussian and under orthogonal weights (Meterez et al., arXiv 2310.02012).
+
+    The networks have width 100, uncentred batch normalization, and weights that are Gaussian or
+    uniformly distributed on the orthogonal matrices: linear ones with batches of 100 and of 50
+    samples, and tanh with a batch of 100.  They have 160 layers (`full`: 1000) and there are 6
+    networks of each kind (`full`: 20).  The gradient with respect to the last layer has independent
+    normal entries.  The pictures show :math:`\ln \|\partial L/\partial W_\ell\|_F` relative to the
+    last layer.  The table has its growth per layer towards the input, between a quarter and three
+    quarters of the depth, and half the logarithm of `FixedPoint.backward_rate`, the growth at
+    infinite width.
+
+    Expected: Gaussian weights make gradients explode.  The mean field of linear networks has
+    ½ ln((n − 1)/(n − 2)) per layer, .0051 for a batch of n = 100.  At width 100 the rate is larger.
+    Networks of up to 1000 layers in the paper have .0096.
+
+    In linear networks with orthogonal weights whose batch is as large as the width, gradients are
+    bounded.  Let δ be the gradient with respect to h.  If the samples are orthogonal, one layer of
+    backpropagation is a rotation and a projection that removes the diagonal of :math:`δ h^T`.
+    Hence
+
+    .. math:: E \|δ_{L-k}\|^2 = \frac{d (d - 1)}{2}
+              + \Big(\frac{d (d + 1)}{2} - 1\Big) \Big(\frac{d}{d + 2}\Big)^k, \qquad k \ge 1,
+
+    which falls from about :math:`d^2` to half of it.  With fewer samples than the width, or with
+    tanh, normalization changes the lengths of rows in every layer, and gradients explode with
+    orthogonal weights, too.
+
+    Returns
+    -------
+    Experiment
+
+    Examples
+    --------
+    >>> from bnmc.experiments import gradients
+    >>> found = gradients.orthogonal()  # doctest: +SKIP
+    """
+    depth = sizes.depth
+
+    def chain(kind: str, weights: str) -> Chain:
+        name, batch = kinds[kind]
+        return Chain(sizes.width, batch, name, norm="batch-uncentred", weights=weights)
+
+    def log_norms(kind: str, weights: str, progress: Progress) -> Float64Array:
+        """Return the log norms of the gradients of all layers, (networks, depth)."""
+        return backpropagate(
+            chain(kind, weights), depth, chains=sizes.networks, observables=(),
+            **run.options(progress),
+        ).log_gradient_norm  # fmt: skip
+
+    kinds = {f"{name}, batch {batch}": (name, batch) for name, batch in sizes.kinds}
+    predicted = {
+        kind: 0.5 * math.log(MeanField(chain(kind, "gaussian")).fixed_point().backward_rate)
+        for kind in kinds
+    }
+    results = kit.Results(
+        run, network=kit.Axis(kinds, "activation and batch size", ""),
+        weights=("gaussian", "haar"), layer=_layers(depth),
+    )  # fmt: skip
+    per = ("network", "weights")
+    points = results.points(*per)
+    logs = run.parts(log_norms, points, [float(kinds[kind][1]) ** 2 for kind, _ in points])
+    _add_norms(results, per, logs)
+    first, end = depth // 4, 3 * depth // 4
+
+    def change(norms: Float64Array, first: int, last: int, per: int = 1) -> Estimate:
+        return Estimate.from_samples((norms[:, first] - norms[:, last]) / per)
+
+    growths = kit.each(logs, lambda norms: change(norms, first, end, end - first))
+    totals = kit.each(logs, lambda norms: change(norms, 0, -1))
+    results.add("growth", per, growths, "growth of ln of the norm per layer")
+    results.add("total", per, totals, "ln of first over last gradient norm")
+    results.add(
+        "mean_field", ("network",), list(predicted.values()), "growth per layer at infinite width"
     )
+    table = Table(
+        (
+            "activation", "batch", "weights", "ln norm, per layer", "mean field",
+            f"first layer over last of {depth}",
+        ),
+        tuple(
+            (*kinds[kind], weights, growths[kind, weights], predicted[kind], totals[kind, weights])
+            for kind, weights in points
+        ),
+    )  # fmt: skip
+    findings = (
+        f"{name}, width {sizes.width}, batch {batch}, {weights} weights: ln of the gradient norm "
+        f"grows by {interval(growth)} per layer towards the input; the interval "
+        f"{'contains' if growth.ci[0] <= theory <= growth.ci[1] else 'excludes'} the {theory:.3g} "
+        f"of the mean field. Over all {depth} layers it changes by {interval(total)}."
+        for name, batch, weights, growth, theory, total in table.rows
+    )
+    return results.experiment(
+        f"Gradients under Gaussian and orthogonal weights, width {sizes.width}", table, findings,
+        _draw_kinds, width=sizes.width, depth=depth, chains=sizes.networks,
+        norm="batch-uncentred",
+    )  # fmt: skip
+
+
+def _draw_kinds(data: Dataset, figure: Drawing) -> None:
+    kinds = data["network"].values
+    axes = pictures.axes_of(figure, len(kinds), width=4.6)
+    layers, last = data["layer"].values, data.attrs["depth"] - 1
+    for ax, kind in zip(axes[0], kinds, strict=True):
+        part = data.sel(network=kind)
+        pictures.lines(ax, part, "log_norm", "layer", by="weights", text="{} weights")
+        slope = float(part["mean_field"])
+        ax.plot(layers, slope * (last - layers), ":", color="black", label="mean field")
+        ax.set_title(str(kind), loc="left")
+    pictures.label_outer(axes, len(kinds), _LAYER, _NORM)
+    axes[0, 0].legend(fontsize="small")
+    text = "Gradients under Gaussian and orthogonal weights, width {width}"
+    figure.suptitle(pictures.about(data, text))

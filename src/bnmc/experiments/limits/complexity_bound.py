@@ -8,14 +8,11 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress
 from bnmc.bounds.limits import arora_error
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.limits.inputs import Classes, Count, two_classes, unit_length
-from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.infinite_width import complexity as complexity_of
@@ -181,9 +178,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             ax, data["share"].values, pictures.curve(data, name), colour, label, marker="o"
         )
     ax.axhline(1.0, color="black", linewidth=0.8, linestyle=":", label="vacuous above")
-    ax.set(xlabel="share of random labels", ylabel="loss, error, or bound", ylim=(0, None))
-    ax.set_title("Infinitely wide ReLU network, one hidden layer", loc="left")
-    ax.legend(fontsize="small")
-    figure.suptitle(
-        f"{data.attrs['images']}:\nmean of {data.attrs['splits']} splits, 95 % interval"
-    )
+    title, share = "Infinitely wide ReLU network, one hidden layer", "share of random labels"
+    pictures.finish(ax, title, share, "loss, error, or bound", ylim=(0, None), legend=True)
+    figure.suptitle("{images}:\nmean of {splits} splits, 95 % interval".format(**data.attrs))

@@ -8,16 +8,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress
 from bnmc.bounds.limits import du_residual, du_width
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
 from bnmc.experiments.limits.networks import require_start, train_ensemble
-from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import banded, interval, short_interval
 from bnmc.infinite_width import alignment as aligned
@@ -224,19 +221,15 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             right, data["time"].values, pictures.curve(part, "residual"), colour,
             f"{name} labels, infinite width",
         )  # fmt: skip
-        value, low, high = pictures.curve(part, "trained")[1:].T
-        right.errorbar(
-            data["step"].values[1:], value, [value - low, high - value], fmt="o", markersize=4,
-            capsize=2.5, color=colour, label=f"{name}, width {data.attrs['width']}",
-        )  # fmt: skip
+        label = f"{name}, width {data.attrs['width']}"
+        trained = part.isel(step=slice(1, None))
+        pictures.points(right, trained, "trained", "step", colour=colour, label=label)
     left.plot(ranks, data["eigenvalue"] / data["eigenvalue"][0], "k:", linewidth=1.0,
               label=r"$\lambda_k/\lambda_1$")  # fmt: skip
-    left.set(xscale="log", xlabel="number $k$ of eigenvectors", ylabel="share of $|y|^2$")
-    left.set_title("Alignment and spectrum", loc="left")
+    title, numbers = "Alignment and spectrum", "number $k$ of eigenvectors"
+    pictures.finish(left, title, numbers, "share of $|y|^2$", xscale="log", legend=True)
     right.plot(data["time"], data["bound"], "k:", linewidth=1.0, label="bound of Du et al.")
-    right.set(xscale="log", xlabel="time $t$", ylabel=r"$\|\hat y_t - y\|^2/n$")
-    right.set_title("Convergence", loc="left")
+    pictures.finish(right, "Convergence", "time $t$", r"$\|\hat y_t - y\|^2/n$", xscale="log")
     right.set_ylim(0, 1.5 * max(1.0, float(data["trained"].max())))
-    left.legend(fontsize="small")
     right.legend(fontsize="small", loc="upper right", ncols=2)
     figure.suptitle(f"{data.attrs['images']}: means with 95 % intervals")

@@ -10,15 +10,12 @@ from scipy.special import expit, stdtrit
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.limits.inputs import Classes, Count, TwoClasses, standardized, two_classes
 from bnmc.experiments.limits.networks import require_start, train_ensemble
-from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.infinite_width import logit_divergence, nngp, ntk
@@ -219,31 +216,13 @@ class _Compared(NamedTuple):
         """Return the divergence at one of the recorded steps."""
         return _jackknifed(self.values[step], self.limits[:, step], self.references[:, step])
 
-    def extrapolated(self, narrow: _Compared) -> Estimate:
-        """Return the last divergence at infinite width, if its error is of order 1/width.
 
-        `narrow` has half of the width.
-        """
-        value, limits, references = self._last()
-        first, others, before = narrow._last()
-        return _jackknifed(2.0 * value - first, 2.0 * limits, others, 2.0 * references - before)
-
-    def minus(self, narrow: _Compared, wide: _Compared) -> Estimate:
-        """Return the last divergence minus that of another limit, extrapolated from two widths.
-
-        All three are compared with one reference.
-        """
-        value, limits, references = self._last()
-        less, its, shared = wide._last()
-        first, others, before = narrow._last()
-        return _jackknifed(
-            value - 2.0 * less + first, limits, 2.0 * its, others,
-            references - 2.0 * shared + before,
-        )  # fmt: skip
-
-    def _last(self) -> tuple[Any, Float64Array, Float64Array]:
-        value, limits, references = (part[..., -1] for part in self)
-        return value, limits, references
+def _combined(*terms: tuple[float, _Compared]) -> Estimate:
+    """Return a sum of factors times last divergences.  All have one reference."""
+    values, limits, references = (
+        [factor * compared[place][..., -1] for factor, compared in terms] for place in range(3)
+    )
+    return _jackknifed(np.sum(values), *limits, np.sum(references, axis=0))
 
 
 def _groups(count: int) -> int:
@@ -292,18 +271,20 @@ def _findings(sizes: Sizes, compared: dict[tuple[str, int], _Compared]) -> tuple
     last = {point: of_point.at(-1) for point, of_point in compared.items()}
     order = sorted(_SCALINGS, key=lambda name: last[name, width].value)
     listed = ", ".join(f"{name} {interval(last[name, width])}" for name in order)
-    narrow, wide = compared[_BEST, before], compared[_BEST, width]
+    # At infinite width, if the error is of order 1/width.
+    limit = ((2.0, compared[_BEST, width]), (-1.0, compared[_BEST, before]))
     findings = [
         f"Before training the divergence of mean field at width {width} is "
         f"{interval(compared['mean-field', width].at(0))}; theory {start:.3g}, which grows like "
         "half the logarithm of the width.",
         f"After {sizes.steps[-1]} steps, at width {width} (ntk: infinite width): {listed}.",
         f"{_BEST}, extrapolated to infinite width by 2 D(d) - D(d/2): "
-        f"{interval(wide.extrapolated(narrow))}.",
+        f"{interval(_combined(*limit))}.",
     ]
     for name in _SCALINGS:
         if name != _BEST:
-            gap = compared[name, width].minus(narrow, wide)
+            less = ((-factor, term) for factor, term in limit)
+            gap = _combined((1.0, compared[name, width]), *less)
             verdict = "no difference is seen"
             if gap.ci[0] > 0.0:
                 verdict = f"{_BEST} is nearer to the reference, as the lectures state"
@@ -338,14 +319,11 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     right.plot(
         steps, data["reference_error"], "k--", label=f"width {data.attrs['reference_width']}"
     )
-    left.set(xlabel="step", ylabel="divergence $D$ from the reference")
-    left.set_xscale("symlog", linthresh=1.0)
     left.set_yscale("symlog", linthresh=0.1)
-    left.set_title("Logits of test images", loc="left")
-    right.set(xlabel="step", ylabel="share of wrong signs", ylim=(0, None))
-    right.set_xscale("symlog", linthresh=1.0)
-    right.set_title("Test error", loc="left")
+    pictures.finish(left, "Logits of test images", "step", "divergence $D$ from the reference")
+    wrong = "share of wrong signs"
+    pictures.finish(right, "Test error", "step", wrong, ylim=(0, None), legend=True)
     for ax in (left, right):
+        ax.set_xscale("symlog", linthresh=1.0)
         ax.set_xlim(-0.1, 1.15 * steps[-1])
-    right.legend(fontsize="small")
     figure.suptitle(f"{data.attrs['images']}:\n95 % intervals over networks")

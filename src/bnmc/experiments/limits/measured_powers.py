@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
 from bnmc.experiments.limits.networks import train_ensemble
-from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.infinite_width import SCALINGS
@@ -185,7 +182,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     ax.plot([], [], "|", color="black", markersize=10, label="theory")
     ax.plot([], [], "x", color="black", markersize=4, label="theory, sum over neurons")
     ax.set_yticks(places, list(map(str, quantities)))
-    ax.set(xlabel="power of the width", ylabel="quantity")
-    ax.set_title("Measured powers beside the theory", loc="left")
+    pictures.finish(ax, "Measured powers beside the theory", "power of the width", "quantity")
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    figure.suptitle(f"{data.attrs['images']}: {data.attrs['networks']} networks, 95 % interval")
+    figure.suptitle("{images}: {networks} networks, 95 % interval".format(**data.attrs))

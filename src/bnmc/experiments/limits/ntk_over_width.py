@@ -8,19 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc._support.linalg import semidefinite_root
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.limits.inputs import Classes, Count, two_classes
-from bnmc.experiments.runs import Run
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.gradients import tangent_kernel
 from bnmc.infinite_width import nngp, ntk
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, logarithmic
 
 #: The networks with batch normalization, and the number of their hidden layers.
 _NORMALIZED, _LAYERS = "batch norm, 2 hidden layers, from the mean", 2
@@ -86,8 +83,8 @@ def ntk_convergence(run: Run, sizes: Sizes) -> Experiment:
         else:
             kernels = tangent_kernel(
                 Chain(width, n, "relu", norm="batch" if name == _NORMALIZED else "none"),
-                depths[name] - 1, chains=sizes.networks, initial=FirstLayer(x), rng=run.generator,
-                threads=run.threads, progress=progress,
+                depths[name] - 1, chains=sizes.networks, initial=FirstLayer(x),
+                **run.options(progress),
             ).kernels  # fmt: skip
         mean = kernels.mean(axis=0)
         centre = limits.get(name, mean)
@@ -104,15 +101,14 @@ def ntk_convergence(run: Run, sizes: Sizes) -> Experiment:
     points = results.points(*per)
     costs = [float(depths[name] * width) for name, width in points]
     parts = run.parts(distances, points, costs, {"images": inputs.digest})
-    values = {point: rms(lengths) for point, (lengths, _) in parts.items()}
+    values = kit.each(kit.entry(parts, 0), rms)
     distance = results.add("distance", per, values, "relative distance of tangent kernels")
     slopes = results.add(
         "slope", ("network",),
         {(name,): slope(sizes.widths, [values[name, d] for d in sizes.widths]) for name in depths},
         "slope of its logarithm",
     )  # fmt: skip
-    of_mean = {point: means[0] for point, (_, means) in parts.items()}
-    noise = {point: means[1] for point, (_, means) in parts.items()}
+    of_mean, noise = (kit.entry(kit.entry(parts, 1), place) for place in (0, 1))
     results.add("distance_of_mean", per, of_mean, "distance of the mean kernel")
     results.add("noise", per, noise, "the same if the mean is right")
     at_widths = {f"d = {d}": distance.at(width=k).means() for k, d in enumerate(sizes.widths)}
@@ -179,10 +175,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     guide = 0.7 * float(data["distance"].min()) * np.sqrt(widths[-1] / widths)
     ax.plot(widths, guide, "k:", linewidth=0.8, label="slope $-1/2$")
     pictures.label_widths(ax, widths)
-    pictures.logarithmic(ax)
-    ax.set_ylabel(r"$\|\Theta_d - \Theta_\infty\|_F\,/\,\|\Theta_\infty\|_F$, root mean square")
-    ax.set_title("Tangent kernels against the width", loc="left")
-    ax.legend(fontsize="small")
-    figure.suptitle(
-        f"ReLU, {data.attrs['images']}: {data.attrs['networks']} networks, 95 % interval"
-    )
+    logarithmic(ax)
+    distance = r"$\|\Theta_d - \Theta_\infty\|_F\,/\,\|\Theta_\infty\|_F$, root mean square"
+    pictures.finish(ax, "Tangent kernels against the width", y=distance, legend=True)
+    figure.suptitle("ReLU, {images}: {networks} networks, 95 % interval".format(**data.attrs))

@@ -13,18 +13,15 @@ code starts from one large sample and tiny ones; that start has the same law as 
 samples.
 """
 
-# One figure per file.  Figures import from this package's `common.py`, not from each other.  Read
-# `gap_over_width.py` first; it is the shortest.
+# `gaps.py` and `trained_networks.py` have several figures, other files one.  The laws of the gap,
+# which other files import, are in `gaps.py`.  Read `cosine.py` first; it is the shortest.
 
 from __future__ import annotations
 
 from bnmc.experiments.orthogonalizes.cosine import fig_1
-from bnmc.experiments.orthogonalizes.gap_and_training import fig_3
-from bnmc.experiments.orthogonalizes.gap_over_depth import fig_2a
-from bnmc.experiments.orthogonalizes.gap_over_width import fig_2b
+from bnmc.experiments.orthogonalizes.gaps import fig_2a, fig_2b
 from bnmc.experiments.orthogonalizes.gaussian_distance import wasserstein
-from bnmc.experiments.orthogonalizes.orthogonal_convolutions import fig_7
-from bnmc.experiments.orthogonalizes.orthogonal_perceptrons import fig_4
 from bnmc.experiments.orthogonalizes.other_activations import fig_6
+from bnmc.experiments.orthogonalizes.trained_networks import fig_3, fig_4, fig_7
 
 __all__ = ["fig_1", "fig_2a", "fig_2b", "fig_3", "fig_4", "fig_6", "fig_7", "wasserstein"]

@@ -7,13 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import interval
 from bnmc.plot.axes import COLOURS
@@ -74,7 +71,7 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
         chain, start = _NETWORKS[network]
         grams = simulate(
             chain(d, 2), sizes.layers - 1, chains=sizes.networks, initial=FirstLayer(start),
-            observables="scaled_gram", rng=run.generator, threads=run.threads, progress=progress,
+            observables="scaled_gram", **run.options(progress),
         )["scaled_gram"]  # fmt: skip
         return grams[..., 0, 1] / np.sqrt(grams[..., 0, 0] * grams[..., 1, 1])
 
@@ -82,15 +79,10 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
     results = kit.Results(run, network=_NETWORKS, layer=layers)
     over = ("network", "layer")
     parts = run.parts(cosines, results.points("network"))
-    cosine = results.add_means(
-        "cosine", over, {network: np.abs(values) for network, values in parts.items()},
-        "absolute cosine of two samples",
-    )  # fmt: skip
-    sine = results.add_means(
-        "log_squared_sine", over,
-        {network: np.log1p(-np.square(values)) for network, values in parts.items()},
-        "log of the squared sine",
-    )  # fmt: skip
+    moduli = kit.each(parts, np.abs)
+    cosine = results.add_means("cosine", over, moduli, "absolute cosine of two samples")
+    logs = kit.each(parts, lambda cosines: np.log1p(-np.square(cosines)))
+    sine = results.add_means("log_squared_sine", over, logs, "log of the squared sine")
     results.add(
         "cosine_at_infinite_width", ("layer",), _cosines_at_infinite_width(sizes.layers),
         "cosine with batch normalization at infinite width",
@@ -139,10 +131,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     layers = data.layer.values
     labels = ("batch norm, from nearly equal samples", "vanilla, from orthogonal samples")
     for ax, name in ((left, "cosine"), (right, "log_squared_sine")):
-        for values, colour, label in zip(
-            pictures.curve(data, name), COLOURS[:2], labels, strict=True
-        ):
-            pictures.draw_band(ax, layers, values, colour, label)
+        for k, values in enumerate(pictures.curve(data, name)):
+            pictures.draw_band(ax, layers, values, COLOURS[k], labels[k])
     left.plot(
         layers, data.cosine_at_infinite_width, ":", color="black", label="batch norm, $d = \\infty$"
     )
@@ -159,7 +149,4 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     for ax in (left, right):
         ax.set_xlabel("layer")
         ax.legend(fontsize="small")
-    figure.suptitle(
-        f"Cosine of two samples, width {data.attrs['width']}: "
-        f"mean of {data.attrs['chains']} networks, 95 % interval"
-    )
+    figure.suptitle(pictures.about(data, "Cosine of two samples, width {width}"))

@@ -7,17 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import orthogonalizes as bounds
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.orthogonalizes.common import gap_of_spectrum
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
+from bnmc.experiments.orthogonalizes.gaps import gap_of_spectrum
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import interval, slope
 from bnmc.plot.axes import COLOURS
@@ -86,8 +83,7 @@ def wasserstein(run: Run, sizes: Sizes) -> Experiment:
         """Return squared distances, (networks, layers), their bound 2n V, and the least share."""
         eigenvalues = simulate(
             Chain.bn_linear(width, n), layers_of[width] - 1, chains=networks_of[width],
-            initial=start, observables="eigenvalues", rng=run.generator, threads=run.threads,
-            progress=progress,
+            initial=start, observables="eigenvalues", **run.options(progress),
         )["eigenvalues"]  # fmt: skip
         shares = eigenvalues / eigenvalues.sum(axis=-1, keepdims=True)
         least = min(float(shares.min()), 1 / n)
@@ -102,24 +98,18 @@ def wasserstein(run: Run, sizes: Sizes) -> Experiment:
     )  # fmt: skip
     # NaN in layers that a width lacks.
     there = {width: np.where(depth < layers, 0.0, np.nan) for width, layers in layers_of.items()}
-    results.add_means(
-        "distance", per_layer,
-        {(d,): _padded(squares, len(depth)) for (d,), (squares, _, _) in parts.items()},
-        "mean squared Wasserstein-2 distance",
-    )  # fmt: skip
+    squares, gaps = (
+        kit.each(kit.entry(parts, place), lambda values: _padded(values, len(depth)))
+        for place in (0, 1)
+    )
+    results.add_means("distance", per_layer, squares, "mean squared Wasserstein-2 distance")
     wide = _distances_at_infinite_width(n, len(depth))
     results.add(
         "theory", per_layer, {(d,): _theory(d, n, wide) + there[d] for d in layers_of},
         "the same in theory, leading order in 1/d",
     )  # fmt: skip
-    results.add(
-        "lemma_2", per_layer,
-        {
-            (d,): 2 * n * _padded(gaps, len(depth)).mean(axis=0)
-            for (d,), (_, gaps, _) in parts.items()
-        },
-        "bound 2n E V of Lemma 2",
-    )  # fmt: skip
+    lemma = kit.each(gaps, lambda values: 2 * n * values.mean(axis=0))
+    results.add("lemma_2", per_layer, lemma, "bound 2n E V of Lemma 2")
     corollary = {
         (d,): bounds.corollary_3(depth, d, n, alpha) + there[d]
         for (d,), (_, _, alpha) in parts.items()

@@ -7,18 +7,15 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc._support.progress import Progress
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.orthogonalizes.common import stationary_mean_gap
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
+from bnmc.experiments.orthogonalizes.gaps import stationary_mean_gap
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, slope
-from bnmc.plot.axes import COLOURS
+from bnmc.plot.axes import COLOURS, logarithmic
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -114,8 +111,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
         """
         stationary = simulate(
             chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.networks,
-            observables=observable, reduce="layer", rng=run.generator, threads=run.threads,
-            progress=progress,
+            observables=observable, reduce="layer", **run.options(progress),
         )  # fmt: skip
         last = simulate(chain, 0, initial=stationary.final_state, observables="gram")["gram"][:, -1]
         alive = (np.einsum("cii->ci", last) > 0.0).all(axis=1)
@@ -138,7 +134,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
     )  # fmt: skip
     per, points = ("activation", "width"), results.points("activation", "width")
     parts = run.parts(deviations, points, [float(width) for _, width in points])
-    L = {point: Estimate.from_samples(distances) for point, (_, distances) in parts.items()}
+    L = kit.each(kit.entry(parts, 1), Estimate.from_samples)
     deviation = results.add("deviation", per, L, "mean distance of G from its mean")
     slopes = [slope(sizes.widths, of_widths) for of_widths in deviation.values]
     results.add(
@@ -154,7 +150,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
         "mean_gram", (*per, "sample_i", "sample_j"), kit.entry(parts, 0), "mean Gram matrix"
     )
     alive = results.add(
-        "alive", per, {point: estimate.n for point, estimate in L.items()},
+        "alive", per, kit.each(L, lambda estimate: estimate.n),
         "networks that lost no sample; L is their mean", "networks",
     )  # fmt: skip
     of_linear = {(name, width): theory[width] for name, width in points if name == "linear"}
@@ -190,11 +186,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.plot(
             widths, data.linear_theory, "--", color="black", linewidth=1, label="linear, theory"
         )
-    pictures.logarithmic(ax)
+    logarithmic(ax)
     pictures.label_widths(ax, widths)
     ax.set(ylabel=r"$L = E\,\|G - E\,G\|_F$")
     figure.legend(fontsize="small", loc="outside right center")
-    ax.set_title(
-        f"The Gram matrix keeps to its mean, batch {data.attrs['batch']}:\n"
-        f"mean of {data.attrs['chains']} networks, 95 % interval"
-    )
+    ax.set_title(pictures.about(data, "The Gram matrix keeps to its mean, batch {batch}", "\n"))

@@ -6,14 +6,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import orthogonalizes as gap_bounds
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import interval
 from bnmc.gram import rank_bound
@@ -35,11 +32,12 @@ _IN_THEORY = {"rank_bound": "rank_in_theory", "common_part": "common_part_in_the
 class Sizes(NamedTuple):
     """Sizes of the figure.
 
+    width: width; in narrower relu networks without centring all neurons may become 0
     batch: batch size; one of the networks has one sample less
     depth: number of layers, of which averages are over the second half
     """
 
-    width: Several = 128
+    width: Annotated[int, {"low": 40}] = 128
     batch: Annotated[int, {"low": 3}] = 16
     depth: int = 120
     networks: Several = 100
@@ -93,7 +91,7 @@ def centring(run: Run, sizes: Sizes) -> Experiment:
         measured = simulate(
             cases[case], sizes.depth, chains=sizes.networks, initial="collinear",
             observables=["rank_bound", Observable(_common_part, name="common_part")],
-            rng=run.generator, threads=run.threads, progress=progress,
+            **run.options(progress),
         )  # fmt: skip
         return measured["rank_bound"], measured["common_part"]
 
@@ -103,11 +101,8 @@ def centring(run: Run, sizes: Sizes) -> Experiment:
     for place, (name, (text, head)) in enumerate(_QUANTITIES.items()):
         samples = kit.entry(parts, place)
         results.add_means(name, ("case", "layer"), samples, text)
-        means = {
-            point: Estimate.from_samples(values[:, half:].mean(axis=1))
-            for point, values in samples.items()
-        }
-        columns[head] = results.column(per, means)
+        deep = kit.each(samples, lambda values: values[:, half:].mean(axis=1))
+        columns[head] = results.column(per, kit.each(deep, Estimate.from_samples))
         columns[f"{head} in theory"] = results.add(
             _IN_THEORY[name], per, kit.entry(theory, place), f"{head} in theory"
         )
@@ -160,13 +155,12 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             panel.axhline(theory, color=colour, linestyle=":", linewidth=1)
     axes[0].plot([], [], ":", color="grey", label="theory, order $1/d$")
     axes[1].plot([], [], ":", color="grey", label=r"fixed point, $d = \infty$")
-    axes[0].set(title="linear", ylabel="$r$, lower bound of the rank", ylim=(0, None))
-    axes[1].set(title="relu", ylabel="$r$, lower bound of the rank", ylim=(0, None))
-    axes[2].set(title="what samples share", ylabel="part of squares", ylim=(-0.02, 1.02))
-    for ax in axes:
-        ax.set_xlabel("layer")
+    bound = "$r$, lower bound of the rank"
+    for ax, title, y, ends in (
+        (axes[0], "linear", bound, (0, None)), (axes[1], "relu", bound, (0, None)),
+        (axes[2], "what samples share", "part of squares", (-0.02, 1.02)),
+    ):  # fmt: skip
+        ax.set(title=title, xlabel="layer", ylabel=y, ylim=ends)
         ax.legend(fontsize="small")
-    figure.suptitle(
-        f"Batch norm with and without centring, width {data.attrs['width']}, batch "
-        f"{data.attrs['batch']}: mean of {data.attrs['chains']} networks, 95 % interval"
-    )
+    text = "Batch norm with and without centring, width {width}, batch {batch}"
+    figure.suptitle(pictures.about(data, text))

@@ -7,9 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Column
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Column, Dataset, Drawing, Experiment, Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.experiments.training.networks import mlp
@@ -86,12 +84,10 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
     }
     records = training.records(cases)
     results.add("rate", per, kit.entry(records, "rate"), "learning rate")
-    columns = {
-        name: results.add_means(
-            name, per, {case: of[record][:, place] for case, of in records.items()}, text
-        )
-        for name, (record, place, text) in _SHOWN.items()
-    }
+    columns = {}
+    for name, (record, place, text) in _SHOWN.items():
+        samples = {case: of_case[record][:, place] for case, of_case in records.items()}
+        columns[name] = results.add_means(name, per, samples, text)
     rank, bound, accuracy = (columns[name] for name in ("rank", "rank_bound", "accuracy"))
     table = kit.table_of(
         {
@@ -110,12 +106,8 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
 def _findings(sizes: Sizes, rank: Column, bound: Column, accuracy: Column) -> Iterator[str]:
     """Compare the two networks, and rank with accuracy."""
     depths = sizes.depths
-    ranks, normed_ranks = (
-        {depth: mean_at(rank, network, depth)[0] for depth in depths} for network in _NETWORKS
-    )
-    plain, normed = (
-        {depth: mean_at(accuracy, network, depth) for depth in depths} for network in _NETWORKS
-    )
+    ranks, normed_ranks = (dict(zip(depths, means, strict=True)) for means in rank.means().values)
+    plain, normed = (dict(zip(depths, bands, strict=True)) for bands in accuracy.values)
     above = sum(normed[depth][1] > plain[depth][2] for depth in depths)
     below = sum(normed[depth][2] < plain[depth][1] for depth in depths)
     undecided = len(depths) - above - below
@@ -170,12 +162,8 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     }
     for ax, (name, (title, label)) in zip(axes, shown.items(), strict=True):
         pictures.lines(ax, data, name, "depth", by="network", marker="o")
-        ax.set_title(title, loc="left")
-        ax.set(ylabel=label, xlabel="hidden layers", ylim=(0, None))
+        pictures.finish(ax, title, "hidden layers", label, ylim=(0, None))
     axes[2].axhline(CHANCE, color="grey", linestyle=":", linewidth=1, label="chance")
     for ax in axes:
         ax.legend(fontsize="small")
-    figure.suptitle(
-        f"ReLU networks of width {data.attrs['width']}, {data.attrs['images']}: mean of "
-        f"{data.attrs['networks']} networks, 95 % interval"
-    )
+    figure.suptitle(pictures.about(data, "ReLU networks of width {width}, {images}"))

@@ -9,13 +9,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.progress import Progress
 from bnmc.bounds import rank_collapse as bounds
 from bnmc.chain.chain import Chain
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment, Table
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.gram import rank_bound
@@ -40,10 +37,10 @@ _RANKS = {
 class Sizes(NamedTuple):
     """Sizes of the figure.
 
-    width: width and batch size
+    width: width and batch size; at width 2 batch norm leaves rank 1
     """
 
-    width: Several = 32
+    width: Annotated[int, {"low": 3}] = 32
     depth: int = 2**12
     networks: Several = 8
     activations: tuple[Builtin, ...] = ("linear", "relu")
@@ -66,7 +63,8 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
     Lyapunov exponents λ are known: at layer l the numerical rank is about the number of directions
     k with ``2 l (λ₁ − λ_k) <= log 1e12`` (drawn).  Vanilla ReLU networks have weights of variance
     2/d, which keeps their mean square; their scale still decays, and is split off.  They collapse
-    as soon.  With batch normalization r stays above ``2 √(1−α) √d``, the bound of Theorem 14 for
+    as soon.  If all neurons of a narrow one are 0 for all samples, its rank is 0 from there on.
+    With batch normalization r stays above ``2 √(1−α) √d``, the bound of Theorem 14 for
     small γ (drawn, with measured α), for both laws of weights.  The numerical rank of linear
     networks is still falling in the last layers; that of ReLU networks stays full, or nearly so.
 
@@ -111,7 +109,7 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
                 threads=run.threads,
             )  # fmt: skip
             grams = passed.scaled_gram
-            means.append((rank_bound(grams).mean(axis=1), _numerical_rank(grams).mean(axis=1)))
+            means.append((_rank_bound(grams).mean(axis=1), _numerical_rank(grams).mean(axis=1)))
             start, rng = passed.final_state, None
             progress(layer, depth)
         r, numerical_ranks = np.stack(means, axis=-1)
@@ -123,9 +121,8 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
         results.add_means(name, (*per, "layer"), kit.entry(parts, place), text)
         for place, (name, text) in enumerate(_RANKS.items())
     ]
-    alpha = constant(
-        Chain(d, d, "linear"), chains=32, rng=run.generator, threads=run.threads
-    ).value  # fmt: skip
+    linear = Chain(d, d, "linear")
+    alpha = constant(linear, chains=32, rng=run.generator, threads=run.threads).value
     lower = float(bounds.theorem_14(d, alpha, 0.0))
     results.add("theorem_14", (), lower, "bound of r in Theorem 14, for tau = 0")
     exponents = lyapunov_ginibre(d)
@@ -155,6 +152,13 @@ def _doublings(depth: int) -> NDArray[np.int64]:
     return np.append(powers[powers < depth], depth)
 
 
+def _rank_bound(G: Float64Array) -> Float64Array:
+    """Return r, which is 0 of the zero matrices of relu networks without an active neuron."""
+    vanished = np.abs(G).max(axis=(-2, -1)) == 0.0
+    r: Float64Array = rank_bound(np.where(vanished[..., None, None], np.eye(G.shape[-1]), G))
+    return np.where(vanished, 0.0, r)
+
+
 def _numerical_rank(G: Float64Array) -> NDArray[np.int64]:
     eigenvalues = np.linalg.eigvalsh(G)
     ranks: NDArray[np.int64] = (eigenvalues > _TOLERANCE * eigenvalues[..., -1:]).sum(axis=-1)
@@ -181,10 +185,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         if column == 0:
             ranks.legend(fontsize="x-small", loc="lower left")
             rank_bounds.legend(fontsize="x-small", loc="best")
-    figure.suptitle(
-        f"Rank over depth, width and batch {data.attrs['width']}: "
-        f"mean of {data.attrs['chains']} networks, 95 % interval"
-    )
+    figure.suptitle(pictures.about(data, "Rank over depth, width and batch {width}"))
 
 
 def _draw_networks(ax: Any, data: Dataset, name: str) -> None:

@@ -6,13 +6,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import banded, short_interval
 from bnmc.simulation.run import simulate
@@ -78,9 +75,8 @@ def fig_3b(run: Run, sizes: Sizes) -> Experiment:
     def spectra(start: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return logs of the largest eigenvalues, (networks, layers, shown), and r."""
         eigenvalues = simulate(
-            chain, observables="eigenvalues", rng=run.generator, threads=run.threads,
-            progress=progress, **starts[start],
-        )["eigenvalues"]  # fmt: skip
+            chain, observables="eigenvalues", **run.options(progress), **starts[start]
+        )["eigenvalues"]
         r = np.square(eigenvalues.sum(axis=-1)) / np.square(eigenvalues).sum(axis=-1)
         return _largest_logs(eigenvalues, sizes.shown), r
 
@@ -147,7 +143,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     ax.plot([], [], color="grey", label="from Gaussian\ninputs (right)")
     ax.set(xlabel="layer", ylabel="eigenvalues of $M$, geometric mean", ylim=(1e-14, 100))
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    ax.set_title(
-        f"Largest eigenvalues of $M$ from nearly equal samples, width and batch "
-        f"{data.attrs['width']}:\nmean of {data.attrs['chains']} networks, 95 % interval"
-    )
+    text = "Largest eigenvalues of $M$ from nearly equal samples, width and batch {width}"
+    ax.set_title(pictures.about(data, text, "\n"))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from bnmc._support.progress import Progress
 from bnmc.chain.chain import Chain
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Run
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import banded, interval
 from bnmc.gram import rank_bound
@@ -83,7 +81,7 @@ def lemma_3(run: Run, sizes: Sizes) -> Experiment:
         """Return means with intervals of log sin² and log(r − 1) over layers, and paces."""
         matrices = simulate(
             cases[case], sizes.depth, chains=sizes.networks, initial=np.eye(d), every=_EVERY,
-            observables="scaled_gram", rng=run.generator, threads=run.threads, progress=progress,
+            observables="scaled_gram", **run.options(progress),
         )["scaled_gram"]  # fmt: skip
         sines = _mean_log_squared_sines(matrices[:, is_near])
         excess = np.maximum(rank_bound(matrices) - 1, np.finfo(float).eps)
@@ -103,14 +101,12 @@ def lemma_3(run: Run, sizes: Sizes) -> Experiment:
         "mean log of the squared sine between samples", networks=sizes.networks,
     )  # fmt: skip
     excess = results.add(
-        "excess_rank", ("case", "layer"),
-        {point: np.exp(part["excess"]) for point, part in parts.items()},
+        "excess_rank", ("case", "layer"), kit.each(parts, lambda part: np.exp(part["excess"])),
         "r - 1, geometric mean", networks=sizes.networks,
     )  # fmt: skip
-    paces = {
-        point: Estimate.from_samples(part["paces"], method="pace of log sin^2")
-        for point, part in parts.items()
-    }
+    paces = kit.each(
+        kit.entry(parts, "paces"), partial(Estimate.from_samples, method="pace of log sin^2")
+    )
     pace = results.add("pace", ("case",), paces, "log squared sine per layer")
     theory = _paces_in_theory(d, sizes.gamma, run.generator)
     results.add("pace_in_theory", ("skip",), theory, "2 (lambda_2 - lambda_1), Gaussian weights")
@@ -192,8 +188,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     right.set(xlabel="layer", ylabel="$r - 1$, geometric mean", title="Lower bound of the rank")
     left.legend(fontsize="small")
     right.legend(fontsize="small")
-    figure.suptitle(
-        f"Collapse without batch norm, width and batch {data.attrs['width']}, "
-        rf"$\gamma = {data.attrs['gamma']:g}$: mean of {data.attrs['chains']} networks, "
-        "95 % interval"
-    )
+    text = r"Collapse without batch norm, width and batch {width}, $\gamma = {gamma:g}$"
+    figure.suptitle(pictures.about(data, text))

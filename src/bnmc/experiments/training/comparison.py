@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnmc.experiments import kit, pictures
-from bnmc.experiments.experiment import Dataset, Drawing, Experiment
-from bnmc.experiments.kit import Float64Array
+from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array
 from bnmc.experiments.statistics import short_interval
-from bnmc.experiments.training.runs import Case, Curves, Training, mean_at, or_diverged
+from bnmc.experiments.training.runs import Case, Curves, Preparation, Training, mean_at, or_diverged
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +24,7 @@ def compare(
     training: Training,
     build: Callable[..., torch.nn.Module],
     labels: tuple[str, str],
-    prepare: Callable[[Any, Any, np.random.Generator], object],
+    prepare: Preparation,
     depths: kit.Axis,
     summary: str,
     **attributes: Any,
@@ -117,15 +116,11 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     *panels, last = pictures.axes_of(figure, len(depths) + 1, width=3.7)[0]
     for ax, depth in zip(panels, depths, strict=True):
         pictures.lines(ax, data.sel(depth=depth), "loss", "epoch", by="start")
-        ax.set(xlabel="epoch", ylabel=data.loss.attrs["long_name"], ylim=(0, 3.5))
-        ax.set_title(f"{depth} {depth_text}", loc="left")
+        text = data.loss.attrs["long_name"]
+        title = f"{depth} {depth_text}"
+        pictures.finish(ax, title, "epoch", text, ylim=(0, 3.5), legend=True)
     summary = data.attrs["summary"]
     pictures.lines(last, data.isel(epoch=0), summary, "depth", by="start", marker="o")
-    last.set_title("Before training", loc="left")
-    last.set(xlabel=depth_text, ylabel=_SUMMARIES[summary], ylim=(0, None))
-    for ax in (*panels, last):
-        ax.legend(fontsize="small")
-    figure.suptitle(
-        f"Starts of training, {data.attrs['images']}: mean of {data.attrs['networks']} networks, "
-        "95 % interval"
-    )
+    text = _SUMMARIES[summary]
+    pictures.finish(last, "Before training", depth_text, text, ylim=(0, None), legend=True)
+    figure.suptitle(pictures.about(data, "Starts of training, {images}"))

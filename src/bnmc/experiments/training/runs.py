@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc._support.progress import Progress
 from bnmc.experiments import kit
-from bnmc.experiments.kit import Float64Array
-from bnmc.experiments.runs import Point, Run
+from bnmc.experiments.kit import Float64Array, Point, Progress, Run
 from bnmc.experiments.training.images import images
 from bnmc.experiments.training.networks import seeded
 from bnmc.experiments.training.trainer import Plan, train
 
 if TYPE_CHECKING:
     import torch
+
+#: Changes a network in place before its training; takes the network, the images and a generator.
+Preparation: TypeAlias = Callable[[Any, Any, np.random.Generator], object]
 
 #: Accuracy of a network that has learnt nothing, with ten classes of equal size.
 CHANCE = 0.1
@@ -43,8 +44,7 @@ class Case(NamedTuple):
     build : callable
         Returns a new network; draws from PyTorch's random state.
     prepare : callable, optional
-        Called with the network, the images and a generator before the training; changes the
-        network in place.
+        A `Preparation`.
     cost : float
         Relative run time.
     noise : bool
@@ -54,7 +54,7 @@ class Case(NamedTuple):
     """
 
     build: Callable[[], torch.nn.Module]
-    prepare: Callable[[Any, Any, np.random.Generator], object] | None = None
+    prepare: Preparation | None = None
     cost: float = 1.0
     noise: bool = False
     faster: float = 1.0
