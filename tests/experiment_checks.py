@@ -19,9 +19,10 @@ CERTAIN = 1e-6 / 50
 
 
 def require_near(value, stderr, count, expected, bias=0.0):
-    """Require that a mean of `count` samples equals `expected`, to its error and a known bias."""
+    """Require that means of `count` samples equal `expected`, to their errors and a known bias."""
+    value, stderr, expected = map(np.asarray, (value, stderr, expected))
     reach = student.ppf(1 - FALSE_ALARM / 2, count - 1) * stderr + bias
-    assert abs(value - expected) <= reach, (value, expected, reach)
+    assert np.all(np.abs(value - expected) <= reach), (value, expected, reach)
 
 
 def stderr_of(data, name, count):

@@ -51,14 +51,15 @@ def times(measured, factor):
 
 def orthogonalizes_1(chains):
     data = orthogonalizes.fig_1(width=32, layers=49, networks=chains, rng=1).data
-    measured = {}
-    for layer in (10, 49):
-        cosine = curve(data, "cosine")[0, layer - 1]
-        measured[f"batch norm, absolute cosine, layer {layer}"] = banded(cosine, chains)
-    for layer in (10, 49):
-        sine = curve(data, "log_squared_sine")[1, layer - 1]
-        measured[f"vanilla, log sin², layer {layer}"] = banded(sine, chains)
-    return measured
+    curves = {
+        "batch norm, absolute cosine": curve(data, "cosine")[0],
+        "vanilla, log sin²": curve(data, "log_squared_sine")[1],
+    }
+    return {
+        f"{name}, layer {layer}": banded(bands[layer - 1], chains)
+        for name, bands in curves.items()
+        for layer in (10, 49)
+    }
 
 
 def orthogonalizes_2a(chains):
@@ -118,20 +119,21 @@ def rank_collapse_2(chains, depth):
     data = rank_collapse.fig_2(
         depth=depth, networks=chains, activations=("linear", "tanh"), weights=laws, rng=5
     ).data
+
+    def at(quantity, name, network, law, layer):
+        place = data.sel(activation=name, network=network, weights=law, layer=layer)
+        return banded(curve(place, quantity), chains)
+
     measured = {}
     for law in laws:
         for layer in (16, 512):
             for name in ("linear", "tanh"):
-                entry = data.sel(activation=name, network="batch norm", weights=law, layer=layer)
-                label = f"{name}, {law}, layer {layer}"
-                measured[f"r, {label}"] = banded(curve(entry, "rank_bound"), chains)
-            entry = data.sel(activation="linear", network="batch norm", weights=law, layer=layer)
-            ranks = banded(curve(entry, "numerical_rank"), chains)
+                r = at("rank_bound", name, "batch norm", law, layer)
+                measured[f"r, {name}, {law}, layer {layer}"] = r
+            ranks = at("numerical_rank", "linear", "batch norm", law, layer)
             measured[f"rank at 1e-12, linear, {law}, layer {layer}"] = ranks
-        entry = data.sel(activation="linear", network="vanilla", weights=law, layer=16)
-        measured[f"vanilla, r, linear, {law}, layer 16"] = banded(
-            curve(entry, "rank_bound"), chains
-        )
+        r = at("rank_bound", "linear", "vanilla", law, 16)
+        measured[f"vanilla, r, linear, {law}, layer 16"] = r
     return measured
 
 
@@ -140,12 +142,11 @@ def rank_collapse_3a(chains, rtol):
         gammas=(1.0,), widths=((8, 32),), networks=(chains,), rtols=(rtol,), depths=(200_000,),
         rng=6,
     ).data  # fmt: skip
-    measured = {}
-    for width in (8, 32):
-        entry = data.sel(gamma=1.0, width=width)
-        measured[f"r, gamma 1, width {width}"] = banded(curve(entry, "rank_bound"), chains)
-        measured[f"soft rank, gamma 1, width {width}"] = banded(curve(entry, "soft_rank"), chains)
-    return measured
+    return {
+        f"{text}, gamma 1, width {width}": banded(curve(data, name)[0, k], chains)
+        for text, name in (("r", "rank_bound"), ("soft rank", "soft_rank"))
+        for k, width in enumerate((8, 32))
+    }
 
 
 def rank_collapse_3b(chains):
@@ -163,15 +164,12 @@ def rank_collapse_3b(chains):
 
 def bridging_1a(chains):
     """Vanilla: theirs starts from Gaussian samples, one layer after orthogonal ones."""
-    data = bridging.fig_1a(depth=71, networks=2, vanilla=chains, points=14, rng=8).data.sel(
-        norm="none"
-    )
-    measured = {}
-    for layer in (11, 41, 71):
-        entry = data.sel(layer=layer)
-        square = [float(entry[f"rms{end}"]) ** 2 for end in ("", "_low", "_high")]
-        measured[f"vanilla, square of the error, iteration {layer - 2}"] = banded(square, chains)
-    return measured
+    data = bridging.fig_1a(depth=71, networks=2, vanilla=chains, points=14, rng=8).data
+    vanilla = data.sel(norm="none", layer=[11, 41, 71])
+    return {
+        f"vanilla, square of the error, iteration {layer - 2}": banded(square, chains)
+        for layer, square in zip((11, 41, 71), curve(vanilla, "rms") ** 2, strict=True)
+    }
 
 
 def nearly_rank_one(chains, width, batch, generator):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import bnmc
 from bnmc import Estimate
 from bnmc._support.text import plain
 from bnmc.errors import ArgumentTypeError
@@ -31,43 +30,36 @@ def made():
     )
 
 
-class TestExperiment:
-    def test_data_say_how_to_repeat_them(self):
-        data = made().data
-        assert data.attrs["seed"] == "3"
-        assert data.attrs["full"] == 1
-        assert data.attrs["bnmc_version"] == bnmc.__version__
-        assert data["y"].attrs == {"long_name": "thing", "units": "neurons"}
-        assert "units" not in data["x"].attrs
+def test_json_has_no_numbers_that_are_none():
+    document = json.loads(json.dumps(made().to_dict(), allow_nan=False))
+    assert document["variables"]["y"]["data"] == [1.0, None, "Infinity"]
+    assert document["attributes"]["pair"] == [0.5, None]
+    assert document["table"][0]["value"] == {
+        "value": 1.0, "stderr": 0.1, "ci": [0.8, 1.2], "level": 0.95, "n": 3,
+    }  # fmt: skip
+    assert document["table"][1] == {"name": "b", "value": 2.5, "rest": 7}
+    with pytest.raises(ArgumentTypeError):
+        plain(object())
+    assert plain(np.arange(2)) == [0, 1]
+    assert plain((-np.inf, {3: np.float32(np.nan)})) == ["-Infinity", {"3": None}]
 
-    def test_json_has_no_numbers_that_are_none(self):
-        document = json.loads(json.dumps(made().to_dict(), allow_nan=False))
-        assert document["variables"]["y"]["data"] == [1.0, None, "Infinity"]
-        assert document["attributes"]["pair"] == [0.5, None]
-        assert document["table"][0]["value"] == {
-            "value": 1.0, "stderr": 0.1, "ci": [0.8, 1.2], "level": 0.95, "n": 3,
-        }  # fmt: skip
-        assert document["table"][1] == {"name": "b", "value": 2.5, "rest": 7}
-        with pytest.raises(ArgumentTypeError):
-            plain(object())
-        assert plain(np.arange(2)) == [0, 1]
-        assert plain((-np.inf, {3: np.float32(np.nan)})) == ["-Infinity", {"3": None}]
 
-    def test_printed(self):
-        assert str(made()).splitlines() == [
-            "Nothing",
-            "",
-            "name              value  rest",
-            "long name  1 [0.8, 1.2]",
-            "b                   2.5     7",
-            "",
-            "It is nothing.",
-        ]
+def test_printed():
+    assert str(made()).splitlines() == [
+        "Nothing",
+        "",
+        "name              value  rest",
+        "long name  1 [0.8, 1.2]",
+        "b                   2.5     7",
+        "",
+        "It is nothing.",
+    ]
 
-    def test_drawn_where_it_is_told(self):
-        figure = made().plot()
-        assert [ax.get_lines() != [] for ax in figure.axes] == [False, True]
-        assert figure.get_size_inches()[0] == pytest.approx(10.4)
-        half = made().plot().subfigures(1, 2)[0]
-        assert made().plot(half) is half
-        assert len(half.axes) == 2
+
+def test_drawn_where_it_is_told():
+    figure = made().plot()
+    assert [ax.get_lines() != [] for ax in figure.axes] == [False, True]
+    assert figure.get_size_inches()[0] == pytest.approx(10.4)
+    half = made().plot().subfigures(1, 2)[0]
+    assert made().plot(half) is half
+    assert len(half.axes) == 2

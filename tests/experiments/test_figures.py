@@ -34,6 +34,31 @@ SLOW = (
     "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
 )  # fmt: skip
 
+#: Sizes that do not fit together or are out of range; the message is about the first of them.
+REFUSED = [
+    ("bridging-1b", {"widths": (300, 500)}, "two or more widths >= 400"),
+    ("bridging-1b", {"first": 600}, "600, allowed: an integer <= 599"),
+    ("orthogonalizes-wasserstein", {"wide": 32}, "32, allowed: a width that is not among"),
+    ("rank-collapse-2", {"width": 2}, "2, allowed: an integer >= 3"),
+    ("rank-collapse-3b", {"shown": 5, "width": 4}, "5, allowed: at most the width 4"),
+    ("rank-collapse-6", {"every": 4, "depth": 3}, "4, allowed: at most depth, 3"),
+    ("rank-collapse-8", {"widths": ((8, 16),)}, "allowed: 3 of them, one for each"),
+    ("rank-collapse-8", {"networks": (2,)}, "allowed: 3 of them, one for each"),
+    ("rank-collapse-8", {"rtols": (0.1,)}, "allowed: 3 of them, one for each"),
+    ("rank-collapse-8", {"depths": (8,)}, "allowed: 3 of them, one for each"),
+    ("rank-collapse-centring", {"width": 39}, "39, allowed: an integer >= 40"),
+    ("limits-alignment", {"networks": 4, "draws": 3}, "4, allowed: at most the 3 draws"),
+    ("limits-alignment", {"steps": (1, 3)}, "allowed: steps, the first of which is 0"),
+    ("limits-complexity", {"train": 3}, ""), ("limits-complexity", {"test": 2}, ""),
+    ("limits-complexity", {"classes": (1, 1)}, ""), ("limits-complexity", {"classes": (0, 10)}, ""),
+    ("limits-complexity", {"classes": (0, 1, 2)}, ""),
+    ("limits-complexity", {"classes": (0, "1")}, ""),
+    ("limits-kl", {"widths": (64, 32)}, ""), ("limits-kl", {"networks": 53}, ""),
+    ("limits-kl", {"references": 101}, ""), ("limits-kl", {"steps": (1, 3)}, ""),
+    ("limits-kl", {"steps": (0, 3, 2)}, ""),
+    ("conv", {"shape": (2, 4)}, "2, allowed: an integer >= 3"),
+]  # fmt: skip
+
 
 def test_every_figure_has_small_sizes():
     assert tuple(FIGURES) == experiments.names()
@@ -129,3 +154,11 @@ def test_sizes_are_arguments(name):
     if "data" not in parameters:
         with pytest.raises(ArgumentError, match="trains no network"):
             function(data="folder")
+
+
+@pytest.mark.parametrize(("name", "sizes", "words"), REFUSED)
+def test_sizes_that_do_not_fit_are_refused(name, sizes, words):
+    with pytest.raises(
+        (ArgumentError, ArgumentTypeError), match=f"^{next(iter(sizes))}: got .*{words}"
+    ):
+        function_of(name)(**sizes)

@@ -7,6 +7,7 @@ from figure_sizes import FIGURES
 
 from bnmc.errors import ArgumentError
 from bnmc.experiments import beyond
+from bnmc.experiments.pictures import curve
 
 SIZES = FIGURES["norms"].sizes
 N, DEPTH = SIZES["batch"], SIZES["depth"]
@@ -23,20 +24,20 @@ def J(c):
     return np.sqrt(1 - c**2) / np.pi + slope(c) * c
 
 
-def test_correlations_of_pairs_follow_the_map_of_relu(figure):
+def test_correlations_of_pairs_follow_the_map_of_relu(data):
     c = J(0.0)
     for layer in range(1, DEPTH + 1):
         c = J(c)
         for norm in SIZES["norms"][1:]:
-            part = figure.data.sel(norm=norm, layer=layer)
+            part = data.sel(norm=norm, layer=layer)
             assert float(part["correlation_predicted"]) == pytest.approx(c, rel=1e-8)
             gap = c * np.sqrt(N * (N - 1)) / N
             assert float(part["gap_predicted"]) == pytest.approx(gap, rel=1e-8)
             assert float(part["soft_rank_predicted"]) == (N if 1 - c >= 0.1 else 1)
 
 
-def test_batch_normalization_is_at_its_fixed_point(figure):
-    part, rho = figure.data.sel(norm="batch"), -1 / (N - 1)
+def test_batch_normalization_is_at_its_fixed_point(data):
+    part, rho = data.sel(norm="batch"), -1 / (N - 1)
     assert part["correlation_predicted"].values == pytest.approx(np.full(DEPTH, J(rho)), rel=1e-8)
     rate = (slope(rho) + N - 1) / ((N - 3) * (1 - J(rho))) - 1 / (N - 3)
     logs = 0.5 * np.log(rate) * (DEPTH - 2 - np.arange(DEPTH - 1))
@@ -44,18 +45,16 @@ def test_batch_normalization_is_at_its_fixed_point(figure):
     assert np.isnan(part["log_norm_predicted"].values[-1])
 
 
-def test_gradients_of_relu_keep_their_size_without_batch_normalization(figure):
+def test_gradients_of_relu_keep_their_size_without_batch_normalization(data):
     """E σ′² = E σ² of a standard normal number, so the factor of squared gradients is 1."""
     for norm in SIZES["norms"][1:]:
-        logs = figure.data["log_norm_predicted"].sel(norm=norm).values[:-1]
+        logs = data["log_norm_predicted"].sel(norm=norm).values[:-1]
         np.testing.assert_allclose(logs, 0.0, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["gap", "correlation", "log_norm"])
-def test_networks_follow_the_mean_field(figure, name):
-    data = figure.data
-    band = np.stack([data[name], data[f"{name}_low"], data[f"{name}_high"]], axis=-1)
-    stderr, quantile = errors(band, SIZES["networks"])
+def test_networks_follow_the_mean_field(data, name):
+    stderr, quantile = errors(curve(data, name), SIZES["networks"])
     # Means are off by order 1/width in each layer, as are logarithms of norms.
     allowed = quantile * stderr + 2 * N * (np.arange(DEPTH) + 1) / SIZES["width"]
     difference = np.abs(data[name] - data[f"{name}_predicted"]).values
@@ -78,7 +77,7 @@ def test_gradients_of_tanh_whose_size_changes():
         np.testing.assert_allclose(
             data["log_norm_predicted"].sel(norm=norm).values[:-1], logs, atol=1e-5
         )
-    band = np.stack([data[f"log_norm{end}"] for end in ("", "_low", "_high")], axis=-1)
+    band = curve(data, "log_norm")
     stderr, quantile = errors(band, 8)
     assert (np.abs(band[:, :-1, 0] - logs) <= quantile * stderr[:, :-1] + 10 / 400).all()
 

@@ -1,33 +1,31 @@
 """Convolutions with and without batch norm, on a small scale."""
 
 import numpy as np
-import pytest
 from experiment_checks import documented
 
 import bnmc
-from bnmc.errors import ArgumentError
 from bnmc.experiments.beyond import conv
 from bnmc.experiments.registry import sizes_of
 
 FIGURE = "conv"
 
 
-def test_the_first_values_are_those_of_simulate(figure):
+def test_the_first_values_are_those_of_simulate(data):
     """The first part takes its key from the seed, before all others."""
     chain = bnmc.Chain.conv(32, 1, "relu", shape=(3, 3))
     run = bnmc.simulate(chain, 24, chains=4, rng=np.random.default_rng(5), every=10)
-    assert figure.data["layer"].values.tolist() == run.layers.tolist() == [0, 10, 20, 24]
+    assert data["layer"].values.tolist() == run.layers.tolist() == [0, 10, 20, 24]
     g = run.gram
     trace = np.trace(g, axis1=-2, axis2=-1)
     rank = trace**2 / (g**2).sum(axis=(-2, -1))
     gap = np.linalg.norm(g / trace[..., None, None] - np.eye(9) / 9, axis=(-2, -1))
-    part = figure.data.sel(activation="relu", layers="convolution", norm="batch")
+    part = data.sel(activation="relu", layers="convolution", norm="batch")
     np.testing.assert_allclose(part["rank"], rank.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(part["gap"], gap.mean(axis=0), rtol=1e-12)
 
 
-def test_pixels_become_equal_without_norm_alone(figure):
-    last = figure.data.isel(layer=-1).sel(activation="relu")
+def test_pixels_become_equal_without_norm_alone(data):
+    last = data.isel(layer=-1).sel(activation="relu")
     for layers in ("convolution", "fully connected"):
         part = last.sel(layers=layers)
         assert float(part["rank_high"].sel(norm="none")) < 2.0
@@ -44,8 +42,3 @@ def test_the_sizes_are_those_of_the_docstring():
     ):  # fmt: skip
         given = sizes.channels, sizes.samples, *sizes.shape, 3, 3, sizes.depth
         assert form.format(*given) in text
-
-
-def test_images_are_not_smaller_than_the_kernel():
-    with pytest.raises(ArgumentError, match="^shape: got 2, allowed: an integer >= 3"):
-        conv(shape=(2, 4))

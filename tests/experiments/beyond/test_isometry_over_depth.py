@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN
+from experiment_checks import errors
 from figure_sizes import FIGURES
 from matplotlib.figure import Figure
 from scipy import special
 
 import bnmc
 from bnmc.experiments.beyond import isometry_over_depth
+from bnmc.experiments.pictures import curve
 
 SIZES = FIGURES["isometry"].sizes
 
@@ -24,27 +25,25 @@ def J(c):
     return (np.sqrt(1 - c**2) + (np.pi - np.arccos(c)) * c) / np.pi
 
 
-def test_the_mean_field_of_relu(figure):
+def test_the_mean_field_of_relu(data):
     for order, step in (
         ("norm-activation", J),
         ("activation-norm", lambda c: (J(c) - 1 / np.pi) / (1 - 1 / np.pi)),
     ):
         c = 1 - 1e-3
         for layer in range(SIZES["depth"] + 1):
-            predicted = figure.data["predicted"].sel(activation="relu", order=order, layer=layer)
+            predicted = data["predicted"].sel(activation="relu", order=order, layer=layer)
             assert float(predicted) == pytest.approx(gap(c), rel=1e-8)
             c = step(c)
-    assert float(figure.data["beta"].sel(activation="relu")) == pytest.approx(1.266529, abs=1e-6)
+    assert float(data["beta"].sel(activation="relu")) == pytest.approx(1.266529, abs=1e-6)
 
 
-def test_networks_follow_the_mean_field(figure):
-    part = figure.data.sel(activation="relu")
-    width = (part["gap_high"] - part["gap_low"]).values
-    stderr = width / 2 / special.stdtrit(SIZES["networks"] - 1, 0.975)
-    allowed = special.stdtrit(SIZES["networks"] - 1, 1 - CERTAIN / 2) * stderr
+def test_networks_follow_the_mean_field(data):
+    part = data.sel(activation="relu")
+    stderr, quantile = errors(curve(part, "gap"), SIZES["networks"])
     # log det of a Wishart matrix is below its limit by (n + 1)/(2 width) per eigenvalue and layer.
-    allowed += 5 * (np.arange(SIZES["depth"] + 1) + 1) / SIZES["width"]
-    assert (np.abs(part["gap"] - part["predicted"]).values <= allowed).all()
+    bias = 5 * (np.arange(SIZES["depth"] + 1) + 1) / SIZES["width"]
+    assert (np.abs(part["gap"] - part["predicted"]).values <= quantile * stderr + bias).all()
     last = part["gap"].sel(layer=SIZES["depth"])
     assert float(last.sel(order="activation-norm")) < 0.3 * float(last.sel(order="norm-activation"))
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN
+from experiment_checks import errors
 from figure_sizes import FIGURES
-from scipy import special
 
 from bnmc.experiments.beyond import edge_of_chaos_diagram
+from bnmc.experiments.pictures import curve
 from bnmc.experiments.registry import sizes_of
 
 SIZES = FIGURES["edge-of-chaos"].sizes
@@ -15,22 +15,19 @@ SIZES = FIGURES["edge-of-chaos"].sizes
 FIGURE = "edge-of-chaos"
 
 
-def test_the_edge_and_the_points(figure):
-    q = figure.data
-    assert q["edge"].dims == ("activation", "curve")
-    edge = q["edge"].sel(activation="erf").values
+def test_the_edge_and_the_points(data):
+    assert data["edge"].dims == ("activation", "curve")
+    edge = data["edge"].sel(activation="erf").values
     assert edge[0] == pytest.approx(np.pi / 4, rel=1e-12)
-    assert q["weight"].values[0] == pytest.approx(np.outer(edge[1:], [0.7, 1.4]), rel=1e-9)
-    assert (np.sign(q["predicted"].values[0]) == [[-1, 1], [-1, 1]]).all()
+    assert data["weight"].values[0] == pytest.approx(np.outer(edge[1:], [0.7, 1.4]), rel=1e-9)
+    assert (np.sign(data["predicted"].values[0]) == [[-1, 1], [-1, 1]]).all()
 
 
-def test_measured_growth_is_that_of_the_mean_field(figure):
-    growth, theory = figure.data["growth"].values, figure.data["predicted"].values
-    width = figure.data["growth_high"].values - figure.data["growth_low"].values
-    stderr = width / 2 / special.stdtrit(SIZES["networks"] - 1, 0.975)
+def test_measured_growth_is_that_of_the_mean_field(data):
+    stderr, quantile = errors(curve(data, "growth"), SIZES["networks"])
     # Logarithms at width d lie below the limit by a few times 1/d per layer.
-    allowed = special.stdtrit(SIZES["networks"] - 1, 1 - CERTAIN / 2) * stderr + 10 / SIZES["width"]
-    assert (np.abs(growth - theory) <= allowed).all()
+    allowed = quantile * stderr + 10 / SIZES["width"]
+    assert (np.abs(data["growth"] - data["predicted"]).values <= allowed).all()
     assert allowed.max() < 0.15
 
 

@@ -7,28 +7,25 @@ from figure_sizes import FIGURES
 
 from bnmc.experiments.beyond import gap
 
+FIGURE = "gap"
+
 SIZES = FIGURES["gap"].sizes
 
 
-class TestGap:
-    FIGURE = "gap"
+def test_predictions(data):
+    """The closed form of linear chains: n²(m−1)(m+2)²/(4m(m+1)), m = n − 1."""
+    constant = data["constant"].sel(activation="linear")
+    for n in SIZES["batches"]:
+        m = n - 1
+        expected = n**2 * (m - 1) * (m + 2) ** 2 / (4 * m * (m + 1))
+        assert float(constant.sel(batch=n)) == pytest.approx(expected, rel=1e-6)
+    assert (data["error"] < 1e-4 * data["constant"]).all()
 
-    def test_predictions(self, figure):
-        """The closed form of linear chains: n²(m−1)(m+2)²/(4m(m+1)), m = n − 1."""
-        constant = figure.data["constant"].sel(activation="linear")
-        for n in SIZES["batches"]:
-            m = n - 1
-            expected = n**2 * (m - 1) * (m + 2) ** 2 / (4 * m * (m + 1))
-            assert float(constant.sel(batch=n)) == pytest.approx(expected, rel=1e-6)
-        assert (figure.data["error"] < 1e-4 * figure.data["constant"]).all()
 
-    def test_ratios_are_one_up_to_one_over_the_width(self, figure):
-        errors = stderr_of(figure.data, "ratio", SIZES["networks"])
-        for index, value in np.ndenumerate(figure.data["ratio"].values):
-            # Linear, n = 12: 8/d.  The next order of n = 10 is at most that of n = 12.
-            require_near(
-                value, errors[index], SIZES["networks"], 1.0, 10.0 / SIZES["widths"][index[2]]
-            )
+def test_ratios_are_one_up_to_one_over_the_width(data):
+    # Linear, n = 12: 8/d.  The next order of n = 10 is at most that of n = 12.
+    count, bias = SIZES["networks"], 10.0 / data["width"].values
+    require_near(data["ratio"], stderr_of(data, "ratio", count), count, 1.0, bias)
 
 
 def test_unstable_fixed_points_are_left_out():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, relu_rate, require_near, require_sound
+from experiment_checks import relu_rate, require_near, require_sound
 from figure_sizes import FIGURES
 from numpy.testing import assert_allclose
 
@@ -10,49 +10,47 @@ from bnmc import mean_field
 from bnmc.errors import NotMixing
 from bnmc.experiments.beyond import stability
 
+FIGURE = "stability-atlas"
+
 SIZES = FIGURES["stability-atlas"].sizes
 
 
-class TestAtlas:
-    FIGURE = "stability-atlas"
+def test_rates_and_where_they_cross(figure):
+    data = figure.data
+    assert_allclose(
+        data["rate"].sel(activation="relu"), [relu_rate(n) for n in (8, 24, 32)], rtol=1e-6
+    )
+    assert data["unstable_from"].values.tolist() == [0, 26]
+    assert_allclose(data["rate"], np.maximum(abs(data["lambda_L"]), abs(data["lambda_M"])))
+    assert [row[-1] for row in figure.table.rows] == [None, 26]
+    assert "silu from 26" in figure.findings[0]
 
-    def test_rates_and_where_they_cross(self, figure):
-        data = figure.data
-        assert_allclose(
-            data["rate"].sel(activation="relu"), [relu_rate(n) for n in (8, 24, 32)], rtol=1e-6
-        )
-        assert data["unstable_from"].values.tolist() == [0, 26]
-        assert_allclose(data["rate"], np.maximum(abs(data["lambda_L"]), abs(data["lambda_M"])))
-        assert [row[-1] for row in figure.table.rows] == [None, 26]
-        assert "silu from 26" in figure.findings[0]
 
-    def test_rates_rise_with_the_batch_but_for_those_of_sin(self):
-        batches = [4, 8, 16, 17, 18, 32, 64]
-        for entry in mean_field.atlas(
-            ("linear", "relu", "tanh", "sigmoid", "sin", "gelu"), batches
-        ):
-            if entry.activation == "sin":
-                assert np.argmax(entry.rates) == 3
-                assert entry.rates[3] == pytest.approx(0.866, abs=5e-4)
-            else:
-                assert (np.diff(entry.rates) > 0).all()
+def test_rates_rise_with_the_batch_but_for_those_of_sin():
+    batches = [4, 8, 16, 17, 18, 32, 64]
+    for entry in mean_field.atlas(("linear", "relu", "tanh", "sigmoid", "sin", "gelu"), batches):
+        if entry.activation == "sin":
+            assert np.argmax(entry.rates) == 3
+            assert entry.rates[3] == pytest.approx(0.866, abs=5e-4)
+        else:
+            assert (np.diff(entry.rates) > 0).all()
 
-    def test_measured_contraction(self, figure):
-        part = figure.data.sel(measured="relu")
-        errors = (part["contraction_high"] - part["contraction_low"]).values / (2 * 2.13)
-        for k, n in enumerate((4, 8)):
-            # Finite width: measured .0011 at n = 8, d = 1000.
-            require_near(float(part["contraction"][k]), errors[k], 16, relu_rate(n), 5.0 / 1000)
 
-    def test_picture(self, figure):
-        picture = figure.plot()
-        left, right = picture.axes[:2]
-        assert drawn(right, figure.data["rate"].sel(activation="silu"))
-        assert_allclose(left.images[0].get_array(), figure.data["rate"])
-        (bar,) = left.get_lines()  # silu, between 24 and 32
-        assert_allclose(bar.get_xdata(), 1.5)
-        assert_allclose(bar.get_ydata(), [0.5, 1.5])
-        assert [text.get_text() for text in right.texts] == ["unstable"]
+def test_measured_contraction(data):
+    part = data.sel(measured="relu")
+    errors = (part["contraction_high"] - part["contraction_low"]).values / (2 * 2.13)
+    # Finite width: measured .0011 at n = 8, d = 1000.
+    rates = [relu_rate(4), relu_rate(8)]
+    require_near(part["contraction"], errors, 16, rates, 5.0 / 1000)
+
+
+def test_picture(figure):
+    left, right, _ = figure.plot().axes
+    assert_allclose(left.images[0].get_array(), figure.data["rate"])
+    (bar,) = left.get_lines()  # silu, between 24 and 32
+    assert_allclose(bar.get_xdata(), 1.5)
+    assert_allclose(bar.get_ydata(), [0.5, 1.5])
+    assert [text.get_text() for text in right.texts] == ["unstable"]
 
 
 def test_chains_that_do_not_meet_are_said_to(monkeypatch):

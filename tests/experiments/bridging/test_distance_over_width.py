@@ -6,51 +6,37 @@ from experiment_checks import drawn, require_near, stderr_of
 from numpy.testing import assert_allclose
 
 import bnmc
-from bnmc.errors import ArgumentError
 from bnmc.experiments import bridging
 
-
-class TestFig1b:
-    FIGURE = "bridging-1b"
-
-    def test_slope_and_level(self, figure):
-        data = figure.data
-        low, high = data.attrs["slope_ci"]
-        stderr = (high - low) / (2 * 1.959964)
-        # At width 400 the law is 1 % too small, over a factor of 4 in width.
-        require_near(data.attrs["slope"], stderr, 10**6, -0.5, 0.01 / np.log(4))
-        errors = stderr_of(data, "rms", 16)
-        for k, width in enumerate(data["width"].values):
-            law = np.sqrt(100 * 8 * 121 / (4 * 9 * 10 * width))
-            assert_allclose(data["law"][k], law)
-            require_near(float(data["rms"][k]), errors[k], 16, law, 4 / width * law)
-            assert data["printed"][k] == pytest.approx(20 / np.sqrt(width))
-        assert (data["printed"] > 1.1 * data["rms"]).all()
-
-    def test_the_paper_s_line_is_no_bound(self):
-        d = 10**6
-        above = [n for n in range(3, 40) if bridging.stationary_linear(d, n) > 4 * n**2 / d]
-        assert above == list(range(16, 40))
-        assert bridging.stationary_linear(d, 1000) == pytest.approx(1000**3 / (4 * d), rel=2e-3)
-        # At n = 20 its root is 14 % above the line.
-        chain = bnmc.Chain(4000, 20, "linear")
-        star = bnmc.MeanField(chain).fixed_point().gram
-        run = bnmc.simulate(
-            chain, 80, chains=40, burn_in=60, observables=bnmc.Distance(star), rng=0
-        )  # fmt: skip
-        squares = (run["distance"] ** 2).mean(axis=1)
-        assert squares.mean() - 6 * squares.std(ddof=1) / np.sqrt(40) > 4 * 20**2 / 4000
-
-    def test_picture(self, figure):
-        _, right = figure.plot().axes
-        assert drawn(right, (figure.data["printed"] / figure.data["law"]) ** 2)
+FIGURE = "bridging-1b"
 
 
-@pytest.mark.parametrize(
-    ("sizes", "error"),
-    [({"widths": (300, 500)}, "widths: .* two or more widths >= 400"),
-     ({"first": 600}, "first: got 600, allowed: an integer <= 599")],
-)  # fmt: skip
-def test_sizes_without_a_slope_or_layers_are_refused(sizes, error):
-    with pytest.raises(ArgumentError, match=error):
-        bridging.fig_1b(**sizes)
+def test_slope_and_level(data):
+    low, high = data.attrs["slope_ci"]
+    stderr = (high - low) / (2 * 1.959964)
+    # At width 400 the law is 1 % too small, over a factor of 4 in width.
+    require_near(data.attrs["slope"], stderr, 10**6, -0.5, 0.01 / np.log(4))
+    widths = data["width"].values
+    law = np.sqrt(100 * 8 * 121 / (4 * 9 * 10 * widths))
+    assert_allclose(data["law"], law)
+    require_near(data["rms"], stderr_of(data, "rms", 16), 16, law, 4 / widths * law)
+    assert_allclose(data["printed"], 20 / np.sqrt(widths))
+    assert (data["printed"] > 1.1 * data["rms"]).all()
+
+
+def test_the_paper_s_line_is_no_bound():
+    d = 10**6
+    above = [n for n in range(3, 40) if bridging.stationary_linear(d, n) > 4 * n**2 / d]
+    assert above == list(range(16, 40))
+    assert bridging.stationary_linear(d, 1000) == pytest.approx(1000**3 / (4 * d), rel=2e-3)
+    # At n = 20 its root is 14 % above the line.
+    chain = bnmc.Chain(4000, 20, "linear")
+    star = bnmc.MeanField(chain).fixed_point().gram
+    run = bnmc.simulate(chain, 80, chains=40, burn_in=60, observables=bnmc.Distance(star), rng=0)
+    squares = (run["distance"] ** 2).mean(axis=1)
+    assert squares.mean() - 6 * squares.std(ddof=1) / np.sqrt(40) > 4 * 20**2 / 4000
+
+
+def test_picture(figure):
+    _, right = figure.plot().axes
+    assert drawn(right, (figure.data["printed"] / figure.data["law"]) ** 2)

@@ -9,6 +9,8 @@ from scipy import special
 from bnmc import Chain
 from bnmc.experiments.gradients import directions
 
+FIGURE = "gradients-directions"
+
 
 def moduli(chain, depth, count, seed):
     """Return mean moduli of cosines of real networks: of the readout, and of hidden weights."""
@@ -36,25 +38,22 @@ def moduli(chain, depth, count, seed):
         return np.stack([mean(matrices) for matrices in grams], axis=1), np.stack(hidden, axis=1)
 
 
-class TestDirections:
-    FIGURE = "gradients-directions"
-
-    def test_cosines_are_those_of_real_networks(self, figure):
-        sizes = FIGURES["gradients-directions"].sizes
-        count, chains = 1000, sizes["networks"]
-        for row, name in enumerate(("linear", "relu")):
-            for column, norm in enumerate(("none", "batch")):
-                gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
-                chain = Chain(24, 4, name, norm=norm, gain=gain)
-                theirs = moduli(chain, sizes["depth"], count, 3)
-                for kind, values in zip(("readout", "hidden"), theirs, strict=True):
-                    error = np.hypot(
-                        stderr_of(figure.data, kind, chains)[row, column],
-                        values.std(axis=0) / np.sqrt(count),
-                    )
-                    far = np.abs(figure.data[kind].values[row, column] - values.mean(axis=0))
-                    # 36 comparisons in all.
-                    assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
+def test_cosines_are_those_of_real_networks(data):
+    sizes = FIGURES["gradients-directions"].sizes
+    count, chains = 1000, sizes["networks"]
+    for row, name in enumerate(("linear", "relu")):
+        for column, norm in enumerate(("none", "batch")):
+            gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
+            chain = Chain(24, 4, name, norm=norm, gain=gain)
+            theirs = moduli(chain, sizes["depth"], count, 3)
+            for kind, values in zip(("readout", "hidden"), theirs, strict=True):
+                error = np.hypot(
+                    stderr_of(data, kind, chains)[row, column],
+                    values.std(axis=0) / np.sqrt(count),
+                )
+                far = np.abs(data[kind].values[row, column] - values.mean(axis=0))
+                # 36 comparisons in all.
+                assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
 
 
 def test_only_vanilla_networks_align():

@@ -48,10 +48,7 @@ class TestExplosion:
             np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
 
     def test_picture(self, explosion):
-        left, right = require_sound(explosion, "gradients-explosion", approved=False).axes
-        for of_weights in explosion.data["log_norm"]:
-            assert drawn(left, of_weights[1])
-        assert drawn(right, explosion.data["mean_field"])
+        left, _ = require_sound(explosion, "gradients-explosion", approved=False).axes
         slope = 0.5 * math.log(float(explosion.data["mean_field"][0]))
         assert drawn(left, slope * (79 - explosion.data["layer"].values))
 
@@ -77,8 +74,8 @@ def log_norms(chain, depth, count, seed):
 class TestOrthogonal:
     FIGURE = "gradients-orthogonal"
 
-    def test_norms_are_those_of_real_networks(self, figure):
-        data, count = figure.data, 2000
+    def test_norms_are_those_of_real_networks(self, data):
+        count = 2000
         for index, (name, batch) in enumerate(SIZES["kinds"]):
             star = bnmc.MeanField(bnmc.Chain(12, batch, name, norm="batch-uncentred")).fixed_point()
             assert float(data["mean_field"][index]) == pytest.approx(

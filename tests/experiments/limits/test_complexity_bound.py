@@ -38,11 +38,11 @@ def test_splits_written_out():
         np.testing.assert_allclose(result.data[name], values, rtol=1e-6, err_msg=name)
 
 
-def test_the_bound_holds_and_grows(figure):
+def test_the_bound_holds_and_grows(data):
     for name in ("complexity", "loss"):
-        values = figure.data[name].values
+        values = data[name].values
         assert (np.diff(values) > 0).all()
-    assert (figure.data["loss"] <= figure.data["complexity"]).all()
-    assert float(figure.data["error"][0]) < 0.05
+    assert (data["loss"] <= data["complexity"]).all()
+    assert float(data["error"][0]) < 0.05
     # Eight overlapping splits of 40 test images with random training labels.
-    assert abs(float(figure.data["error"][-1]) - 0.5) < 0.3
+    assert abs(float(data["error"][-1]) - 0.5) < 0.3

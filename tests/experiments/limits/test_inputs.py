@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.experiments import limits
 from bnmc.experiments.limits.inputs import standardized, two_classes, unit_length
 from bnmc.experiments.training.images import digits, images
 
@@ -59,16 +58,6 @@ def test_scales():
     gap = (inputs.test - inputs.train.mean()) / inputs.train.std() / 8.0
     np.testing.assert_allclose(scaled.test, gap, rtol=1e-12)
     np.testing.assert_allclose(np.linalg.norm(short.test, axis=0), 1.0, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "sizes",
-    [{"train": 3}, {"test": 2}, {"classes": (1, 1)}, {"classes": (0, 10)}, {"classes": (0, 1, 2)},
-     {"classes": (0, "1")}],
-)  # fmt: skip
-def test_bad_sizes_and_classes(sizes):
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=f"^{next(iter(sizes))}"):
-        limits.complexity(**sizes)
 
 
 def test_bad_data(tmp_path):

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from bnmc.errors import ArgumentError
-from bnmc.experiments import limits
 from bnmc.experiments.limits import label_alignment
 
 FIGURE = "limits-alignment"
@@ -34,9 +32,9 @@ def test_residuals_are_the_formula(figure):
     assert (expected <= bound + 1e-12).all()
 
 
-def test_wide_networks_follow_the_kernel(figure):
+def test_wide_networks_follow_the_kernel(data):
     """Ratios of mean squares: their order is 1/√width = .022, with a factor of 10 steps."""
-    ratio = figure.data["ratio"].values
+    ratio = data["ratio"].values
     np.testing.assert_allclose(ratio[:, 0], 1.0, rtol=1e-9)
     assert (np.abs(ratio - 1.0) < 0.3).all()
     assert (np.abs(ratio[:, 1] - 1.0) < 0.05).all()
@@ -55,13 +53,3 @@ def test_steps_of_infinite_width():
     expected = [np.mean((np.linalg.matrix_power(step, k) @ residuals[0]) ** 2) for k in (0, 3)]
     squares = label_alignment._of_infinite_width(kernel, residuals, (0, 3))
     np.testing.assert_allclose(squares[0], expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "words"),
-    [({"draws": 3, "networks": 4}, "networks: got 4, allowed: at most the 3 draws"),
-     ({"steps": (1, 3)}, "steps: got .*, allowed: steps, the first of which is 0")],
-)  # fmt: skip
-def test_sizes_that_do_not_fit_together(sizes, words):
-    with pytest.raises(ArgumentError, match=f"^{words}"):
-        limits.alignment(**sizes)

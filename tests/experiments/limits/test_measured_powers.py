@@ -21,18 +21,18 @@ PRINTED = {
 FIGURE = "limits-exponents"
 
 
-def test_theory(figure):
+def test_theory(data):
     for name, powers in THEORY.items():
-        part = figure.data.sel(scaling=name)
+        part = data.sel(scaling=name)
         np.testing.assert_allclose(part["summed"], powers, atol=1e-12)
         np.testing.assert_allclose(part["printed"], (*powers[:7], *PRINTED[name]), atol=1e-12)
 
 
-def test_measured_powers(figure):
+def test_measured_powers(data):
     """Within six standard errors and 0.15, for the next order at width 64."""
-    power = figure.data["power"]
-    errors = (figure.data["power_high"] - power) / special.ndtri(0.975)
-    gap = np.abs(power - figure.data["summed"])
+    power = data["power"]
+    errors = (data["power_high"] - power) / special.ndtri(0.975)
+    gap = np.abs(power - data["summed"])
     assert (gap < 6 * errors + 0.15).all()
     assert float(errors.median()) < 0.03
     # The power -1/2 of the change of kernels under NTK is excluded.

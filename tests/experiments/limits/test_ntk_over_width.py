@@ -1,28 +1,26 @@
 """Tangent kernels against the width: slopes, and kernels of infinite width."""
 
 import numpy as np
-import pytest
 from experiment_checks import CERTAIN
 from scipy import special
 
-from bnmc.experiments import limits
 from bnmc.experiments.limits import ntk_over_width
 
 FIGURE = "limits-ntk-convergence"
 
 
-def test_slopes_are_minus_one_half(figure):
+def test_slopes_are_minus_one_half(data):
     """Up to four of the errors of a normal estimate, and to the order depth/d at width 64."""
-    power, high = figure.data["slope"].values, figure.data["slope_high"].values
+    power, high = data["slope"].values, data["slope_high"].values
     errors = (high - power) / special.ndtri(0.975)
     allowed = -special.ndtri(CERTAIN / 2) * errors + 0.05
     assert (np.abs(power + 0.5) < allowed).all()
     assert (allowed < 0.3).all()
 
 
-def test_means_of_networks_are_the_kernel_of_infinite_width(figure):
+def test_means_of_networks_are_the_kernel_of_infinite_width(data):
     """The ratio's square is at most a chi-squared number of one degree of freedom, scaled."""
-    ratio = figure.data["distance_of_mean"] / figure.data["noise"]
+    ratio = data["distance_of_mean"] / data["noise"]
     shallow = ratio.sel(network="1 hidden layer").values
     # If one eigenvalue of the covariance dominates, the ratio is |z|; with others it is smaller.
     # 60 networks are not normal: the square of a normal output weight has kurtosis 15.
@@ -34,18 +32,19 @@ def test_means_of_networks_are_the_kernel_of_infinite_width(figure):
 def test_the_closed_form_of_one_hidden_layer():
     """Arc-cosine kernels of degrees 1 and 0 (Cho and Saul) for K = xᵀx/features."""
     x = np.random.default_rng(2).standard_normal((5, 4))
-    K = x.T @ x / 5
+    activations, expected = arc_cosine(x.T @ x / 5)
+    np.testing.assert_allclose(ntk_over_width._limit(x, 1), expected, rtol=1e-7)
+    # A fixed first layer: the kernel of its activations, in the same way.
+    _, expected = arc_cosine(activations)
+    np.testing.assert_allclose(ntk_over_width._limit(x, 2), expected, rtol=1e-7)
+
+
+def arc_cosine(K):
+    """Return the covariance of relu of normals of covariance K, and the tangent kernel."""
     norms = np.sqrt(np.outer(np.diag(K), np.diag(K)))
     theta = np.arccos(np.clip(K / norms, -1, 1))
     covariance = norms * (np.sin(theta) + (np.pi - theta) * np.cos(theta)) / (2 * np.pi)
-    expected = covariance + K * (np.pi - theta) / (2 * np.pi)
-    np.testing.assert_allclose(ntk_over_width._limit(x, 1), expected, rtol=1e-7)
-    # A fixed first layer: the kernel of its activations, of covariance `one`, in the same way.
-    norms = np.sqrt(np.outer(np.diag(covariance), np.diag(covariance)))
-    theta = np.arccos(np.clip(covariance / norms, -1, 1))
-    two = norms * (np.sin(theta) + (np.pi - theta) * np.cos(theta)) / (2 * np.pi)
-    expected = two + covariance * (np.pi - theta) / (2 * np.pi)
-    np.testing.assert_allclose(ntk_over_width._limit(x, 2), expected, rtol=1e-7)
+    return covariance, covariance + K * (np.pi - theta) / (2 * np.pi)
 
 
 def test_kernels_of_one_network():
@@ -66,8 +65,3 @@ def test_kernels_of_one_network():
             both = (h[:, i] > 0) & (h[:, k] > 0)
             expected[i, k] = of_a + np.sum(a[both] ** 2) * (x[:, i] @ x[:, k]) / 2 / width
     np.testing.assert_allclose(kernel, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_bad_data(tmp_path):
-    with pytest.raises(ValueError, match="^data"):
-        limits.ntk_convergence(data=tmp_path)

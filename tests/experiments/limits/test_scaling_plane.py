@@ -8,13 +8,13 @@ from bnmc.infinite_width import SCALINGS
 FIGURE = "limits-plane"
 
 
-def test_conditions_of_the_lectures(figure):
-    q, t = np.meshgrid(figure.data["q_sigma"], figure.data["q_tilde"], indexing="ij")
+def test_conditions_of_the_lectures(data):
+    q, t = np.meshgrid(data["q_sigma"], data["q_tilde"], indexing="ij")
     expected = (q == -0.5, 2 * q + t + 1 == 0, q + t + 0.5 == 0, q + t == 0)
     for index, condition in enumerate(expected):  # multiples of 1/8 are exact
-        np.testing.assert_array_equal(figure.data["held"].values[..., index], condition)
+        np.testing.assert_array_equal(data["held"].values[..., index], condition)
     strip = (q + t >= -0.5) & (q + t <= 0)
-    np.testing.assert_array_equal(figure.data["region"].values > 0, strip)
+    np.testing.assert_array_equal(data["region"].values > 0, strip)
 
 
 def test_there_are_13_regions(figure):
@@ -23,11 +23,11 @@ def test_there_are_13_regions(figure):
     assert "have 13 combinations" in figure.findings[0]
 
 
-def test_regions_have_one_combination_of_signs(figure):
-    q, t = np.meshgrid(figure.data["q_sigma"], figure.data["q_tilde"], indexing="ij")
+def test_regions_have_one_combination_of_signs(data):
+    q, t = np.meshgrid(data["q_sigma"], data["q_tilde"], indexing="ij")
     powers = np.stack([q + 0.5, 2 * q + t + 1, q + t + 0.5, q + t], axis=-1)
     for number in range(1, 14):
-        signs = np.sign(powers[figure.data["region"].values == number])
+        signs = np.sign(powers[data["region"].values == number])
         assert (signs == signs[0]).all()
     assert scaling_plane._region(SCALINGS["mean-field"].properties()) == (-1, 0, 1, 0)
 

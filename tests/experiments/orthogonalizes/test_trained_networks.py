@@ -15,8 +15,8 @@ from bnmc.experiments.training.networks import convolutional, seeded, xavier_  #
 class TestFig3:
     FIGURE = "orthogonalizes-3"
 
-    def test_deeper_networks_start_with_a_larger_gap_and_learn_more_slowly(self, figure):
-        gap, loss = curve(figure.data, "orthogonality_gap"), curve(figure.data, "loss")
+    def test_deeper_networks_start_with_a_larger_gap_and_learn_more_slowly(self, data):
+        gap, loss = curve(data, "orthogonality_gap"), curve(data, "loss")
         assert gap[1, 0, 1] > gap[0, 0, 2]
         assert loss[1, -1, 0] > loss[0, -1, 0]
         assert np.all(gap[..., 0] <= np.sqrt(1 - 1 / 32))
@@ -37,25 +37,25 @@ class TestFig3:
 class TestFig4:
     FIGURE = "orthogonalizes-4"
 
-    def test_the_orthogonal_start_and_batch_norm_have_small_gaps(self, figure):
-        gap = curve(figure.data, "orthogonality_gap")[:, :, 0]
+    def test_the_orthogonal_start_and_batch_norm_have_small_gaps(self, data):
+        gap = curve(data, "orthogonality_gap")[:, :, 0]
         assert np.all(gap[1:, 1, 2] < gap[0, 1, 1])
 
-    def test_the_orthogonal_start_is_the_authors(self, figure):
+    def test_the_orthogonal_start_is_the_authors(self, data):
         """Outputs near 0, so the loss is log 10; and gradients that grow with depth."""
-        loss = curve(figure.data, "loss")[1, :, 0, 0]
+        loss = curve(data, "loss")[1, :, 0, 0]
         np.testing.assert_allclose(loss, np.log(10), rtol=0.01)
-        gradient = curve(figure.data, "gradient_norm")[1, :, 0, 0]
+        gradient = curve(data, "gradient_norm")[1, :, 0, 0]
         assert gradient[1] > gradient[0]
 
 
 class TestFig7:
     FIGURE = "orthogonalizes-7"
 
-    def test_samples_are_more_orthogonal_with_batch_norm_only(self, figure):
-        gap = curve(figure.data, "orthogonality_gap")[:, -1, 0]
+    def test_samples_are_more_orthogonal_with_batch_norm_only(self, data):
+        gap = curve(data, "orthogonality_gap")[:, -1, 0]
         assert gap[2, 0] < min(gap[0, 0], gap[1, 0])
-        assert np.isfinite(curve(figure.data, "loss")[2]).all()
+        assert np.isfinite(curve(data, "loss")[2]).all()
 
     def test_further_convolutions_follow_the_last_stage(self):
         model = trained_networks._network(images(None, 32, 32), ((4,), (6, 5)), 3)

@@ -13,51 +13,64 @@ from numpy_network import grams as plain_networks
 from scipy import special
 
 import bnmc
+from bnmc.experiments import rank_collapse
 from bnmc.experiments.pictures import curve
+
+FIGURE = "rank-collapse-2"
 
 #: Where layer 512 is, the last with batch normalization, among powers of 2.
 LAST = 9
 
 
-FIGURE = "rank-collapse-2"
+def test_batch_norm_keeps_the_rank_of_plain_networks(data):
+    for first, activation in enumerate(("linear", "relu")):
+        for second, weights in enumerate(("gaussian", "uniform")):
+            chain = bnmc.Chain(16, 16, activation, weights=weights)
+            rng = np.random.default_rng([22, first, second])
+            expected = rank_bound(plain_networks(chain, 140, 60, rng)[:, 60:]).mean(axis=1)
+            band = curve(data, "rank_bound")[first, 0, second, LAST]
+            assert require_mean((band, 24), expected) < 0.1
 
 
-class TestFig2:
-    def test_batch_norm_keeps_the_rank_of_plain_networks(self, figure):
-        for first, activation in enumerate(("linear", "relu")):
-            for second, weights in enumerate(("gaussian", "uniform")):
-                chain = bnmc.Chain(16, 16, activation, weights=weights)
-                rng = np.random.default_rng([22, first, second])
-                expected = rank_bound(plain_networks(chain, 140, 60, rng)[:, 60:]).mean(axis=1)
-                band = curve(figure.data, "rank_bound")[first, 0, second, LAST]
-                assert require_mean((band, 24), expected) < 0.1
+def test_vanilla_networks_collapse_to_rank_one(data):
+    # From layer 1088 on log(s2/s1) has a mean below −37 and a standard deviation of .25 √l for
+    # linear networks, 2.8 of them below the −13.8 of rank 1 at 1e-12.  So each is there with
+    # probability .997, and that 12 of 24 are not has one of 1e-18; relu networks are sooner.
+    assert np.all(data.numerical_rank.values[:, 1, :, -1] < 1.5)
+    assert np.all(data.rank_bound.values[:, 1, :, -1] < 1.5)
 
-    def test_vanilla_networks_collapse_to_rank_one(self, figure):
-        # From layer 1088 on log(s2/s1) has a mean below −37 and a standard deviation of .25 √l for
-        # linear networks, 2.8 of them below the −13.8 of rank 1 at 1e-12.  So each is there with
-        # probability .997, and that 12 of 24 are not has one of 1e-18; relu networks are sooner.
-        assert np.all(figure.data.numerical_rank.values[:, 1, :, -1] < 1.5)
-        assert np.all(figure.data.rank_bound.values[:, 1, :, -1] < 1.5)
 
-    def test_vanilla_networks_lose_directions_at_the_pace_of_their_exponents(self, figure):
-        layers = figure.data.layer.values
-        # Of products of Gaussian matrices: squares of the R of their QR factors are χ² variables.
-        exponents = special.digamma((16 - np.arange(16)) / 2) / 2
-        theory = [(2 * k * (exponents[0] - exponents) <= 12 * math.log(10)).sum() for k in layers]
-        np.testing.assert_array_equal(figure.data.vanilla_theory, theory)
-        band = figure.data.numerical_rank.values[0, 1, 0]
-        middle = slice(4, 9)  # layers 16 to 256, where 2 to 12 directions are left
-        assert np.all(np.abs(band[middle] / np.array(theory)[middle] - 1) < 0.5)
+def test_vanilla_networks_lose_directions_at_the_pace_of_their_exponents(data):
+    layers = data.layer.values
+    # Of products of Gaussian matrices: squares of the R of their QR factors are χ² variables.
+    exponents = special.digamma((16 - np.arange(16)) / 2) / 2
+    theory = [(2 * k * (exponents[0] - exponents) <= 12 * math.log(10)).sum() for k in layers]
+    np.testing.assert_array_equal(data.vanilla_theory, theory)
+    band = data.numerical_rank.values[0, 1, 0]
+    middle = slice(4, 9)  # layers 16 to 256, where 2 to 12 directions are left
+    assert np.all(np.abs(band[middle] / np.array(theory)[middle] - 1) < 0.5)
 
-    def test_the_bound_of_theorem_14_holds_with_the_measured_alpha(self, figure):
-        lower = 2 * math.sqrt(1 - figure.data.attrs["alpha"]) * 4
-        assert float(figure.data.theorem_14) == pytest.approx(lower, rel=1e-12)
-        band = curve(figure.data, "rank_bound")[0, 0, :, LAST]
-        error, allowed = errors(band, 24)
-        assert np.all(band[:, 0] - allowed * error > lower)
 
-    def test_the_rank_starts_full_and_falls_but_for_relu(self, figure):
-        ranks = figure.data.numerical_rank.values
-        assert np.all(ranks[0, 0, :, 0] == 15)  # centring takes one
-        assert np.all(ranks[0, 0, :, LAST] < 12)
-        assert np.all(ranks[1, 0, :, : LAST + 1] > 15)
+def test_the_bound_of_theorem_14_holds_with_the_measured_alpha(data):
+    lower = 2 * math.sqrt(1 - data.attrs["alpha"]) * 4
+    assert float(data.theorem_14) == pytest.approx(lower, rel=1e-12)
+    band = curve(data, "rank_bound")[0, 0, :, LAST]
+    error, allowed = errors(band, 24)
+    assert np.all(band[:, 0] - allowed * error > lower)
+
+
+def test_the_rank_starts_full_and_falls_but_for_relu(data):
+    ranks = data.numerical_rank.values
+    assert np.all(ranks[0, 0, :, 0] == 15)  # centring takes one
+    assert np.all(ranks[0, 0, :, LAST] < 12)
+    assert np.all(ranks[1, 0, :, : LAST + 1] > 15)
+
+
+def test_networks_without_an_active_neuron_have_rank_0():
+    """At width 3 a relu network without batch norm loses all of them within dozens of layers."""
+    sizes = {"width": 3, "activations": ("relu",), "weights": ("gaussian",)}
+    data = rank_collapse.fig_2(**sizes, depth=256, networks=4).data.sel(network="vanilla")
+    for name in ("rank_bound", "numerical_rank"):
+        ranks = data[name].values.ravel()
+        assert ranks[0] > 1
+        assert ranks[-1] == 0

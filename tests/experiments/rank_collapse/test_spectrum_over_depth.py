@@ -8,45 +8,41 @@ import numpy as np
 import pytest
 from experiment_checks import errors
 
-from bnmc.errors import ArgumentError
 from bnmc.experiments.pictures import curve
-from bnmc.experiments.rank_collapse import fig_3b as spectrum
 
 FIGURE = "rank-collapse-3b"
 
 
-def test_no_more_eigenvalues_than_neurons():
-    with pytest.raises(ArgumentError, match="^shown: got 5, allowed: at most the width 4"):
-        spectrum(width=4, shown=5)
+def test_the_start_is_nearly_of_rank_one(data):
+    eigenvalues = data.eigenvalue.values[0]
+    assert eigenvalues[0] == pytest.approx(20, rel=1e-9)
+    # Noise of 5e-7 of the rest has singular values up to 2 √20 times that, over √20.
+    assert np.all(eigenvalues[1:] < (2 * 5e-7 * 1.5) ** 2 * 20)
+    assert data.rank_bound.values[0] == pytest.approx(1, abs=1e-9)
 
 
-class TestFig3b:
-    def test_the_start_is_nearly_of_rank_one(self, figure):
-        eigenvalues = figure.data.eigenvalue.values[0]
-        assert eigenvalues[0] == pytest.approx(20, rel=1e-9)
-        # Noise of 5e-7 of the rest has singular values up to 2 √20 times that, over √20.
-        assert np.all(eigenvalues[1:] < (2 * 5e-7 * 1.5) ** 2 * 20)
-        assert figure.data.rank_bound.values[0] == pytest.approx(1, abs=1e-9)
+def test_small_eigenvalues_rise_while_the_largest_falls(data):
+    eigenvalues = data.eigenvalue.values
+    assert eigenvalues[0, 1] < 1e-10 < 1 < eigenvalues[10, 1]
+    assert eigenvalues[10, 0] < eigenvalues[0, 0]
 
-    def test_small_eigenvalues_rise_while_the_largest_falls(self, figure):
-        eigenvalues = figure.data.eigenvalue.values
-        assert eigenvalues[0, 1] < 1e-10 < 1 < eigenvalues[10, 1]
-        assert eigenvalues[10, 0] < eigenvalues[0, 0]
 
-    def test_the_start_is_forgotten(self, figure):
-        last = np.log(curve(figure.data, "eigenvalue")[-1])
-        settled = np.log(curve(figure.data, "settled"))
-        (error, allowed), (other, _) = errors(last, 64), errors(settled, 64)
-        assert np.all(np.abs(last[:, 0] - settled[:, 0]) <= allowed * np.hypot(error, other))
+def test_the_start_is_forgotten(data):
+    last = np.log(curve(data, "eigenvalue")[-1])
+    settled = np.log(curve(data, "settled"))
+    (error, allowed), (other, _) = errors(last, 64), errors(settled, 64)
+    assert np.all(np.abs(last[:, 0] - settled[:, 0]) <= allowed * np.hypot(error, other))
 
-    def test_the_table_has_the_means_at_layers_0_and_10(self, figure):
-        means = figure.data.eigenvalue.sel(layer=[0, 10]).values.T
-        assert [row[:3] for row in figure.table.rows] == [
-            (mode, *eigenvalues) for mode, eigenvalues in enumerate(means.tolist(), start=1)
-        ]
 
-    def test_the_axis_of_eigenvalues_ends_at_powers_of_ten(self, figure):
-        """Those of the ticks: the first eigenvalues are just above the lowest one."""
-        (ax,) = figure.plot().axes
-        ends = np.log10(ax.get_ylim())
-        np.testing.assert_allclose(ends, np.round(ends), rtol=0, atol=1e-9)
+def test_the_table_has_the_means_at_layers_0_and_10(figure):
+    means = figure.data.eigenvalue.sel(layer=[0, 10]).values.T
+    assert [row[:3] for row in figure.table.rows] == [
+        (mode, *eigenvalues) for mode, eigenvalues in enumerate(means.tolist(), start=1)
+    ]
+
+
+def test_the_axis_of_eigenvalues_ends_at_powers_of_ten(figure):
+    """Those of the ticks: the first eigenvalues are just above the lowest one."""
+    (ax,) = figure.plot().axes
+    ends = np.log10(ax.get_ylim())
+    np.testing.assert_allclose(ends, np.round(ends), rtol=0, atol=1e-9)

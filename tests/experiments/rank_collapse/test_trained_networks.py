@@ -5,7 +5,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bnmc.errors import ArgumentError  # noqa: E402
 from bnmc.experiments.pictures import curve  # noqa: E402
 from bnmc.experiments.rank_collapse import trained_networks  # noqa: E402
 from bnmc.experiments.training.networks import convolutional, mlp, seeded  # noqa: E402
@@ -15,8 +14,8 @@ from bnmc.torch.losses import gradient_cosines  # noqa: E402
 class TestFig4:
     FIGURE = "rank-collapse-4"
 
-    def test_pre_trained_ranks_are_above_plain_ones(self, figure):
-        bound = curve(figure.data, "rank_bound")[:, :, 0]
+    def test_pre_trained_ranks_are_above_plain_ones(self, data):
+        bound = curve(data, "rank_bound")[:, :, 0]
         assert np.all(bound[1, :, 1] > bound[0, :, 2])
         assert bound[0, 1, 0] < 2
 
@@ -30,8 +29,8 @@ class TestFig4:
 class TestFig5:
     FIGURE = "rank-collapse-5"
 
-    def test_positive_weights_lower_rank_bound_and_accuracy(self, figure):
-        bound, accuracy = curve(figure.data, "rank_bound")[:, 0], curve(figure.data, "accuracy")
+    def test_positive_weights_lower_rank_bound_and_accuracy(self, data):
+        bound, accuracy = curve(data, "rank_bound")[:, 0], curve(data, "accuracy")
         for usual, positive in ((0, 2), (3, 5)):
             assert bound[positive, 2] < bound[usual, 1]
             assert accuracy[positive, -1, 2] < accuracy[usual, -1, 1]
@@ -40,8 +39,8 @@ class TestFig5:
 class TestFig6:
     FIGURE = "rank-collapse-6"
 
-    def test_pre_training_and_batch_norm_raise_the_rank(self, figure):
-        bound = curve(figure.data, "rank_bound")[:, 0, 0]
+    def test_pre_training_and_batch_norm_raise_the_rank(self, data):
+        bound = curve(data, "rank_bound")[:, 0, 0]
         plain, few, many, normed, asymmetric = bound
         assert plain == pytest.approx(1, abs=1e-2)
         assert many > max(plain, few)
@@ -58,24 +57,29 @@ class TestFig6:
         assert seen["layers"] == [str(1 + 2 * layer) for layer in (3, 7, 11)]
         assert (seen["steps"], seen["learning_rate"]) == (7, 1.0)
 
-    def test_some_layer_is_pre_trained(self):
-        with pytest.raises(ArgumentError, match="every: got 4, allowed: at most depth, 3"):
-            trained_networks.fig_6(depth=3)
-
 
 class TestFig10:
     FIGURE = "rank-collapse-10"
 
-    def test_gradients_are_parallel_without_batch_norm_only(self, figure):
-        cosine = curve(figure.data, "mean_correlation")[:, 0]
+    def test_gradients_are_parallel_without_batch_norm_only(self, data):
+        cosine = curve(data, "mean_correlation")[:, 0]
         assert cosine[0, 2] < cosine[1, 1]
         np.testing.assert_allclose(cosine[1:, 0], 1, atol=1e-3)
 
-    def test_random_images_give_the_same_path(self, figure):
-        loss = curve(figure.data, "loss")[..., 0]
+    def test_random_images_give_the_same_path(self, data):
+        loss = curve(data, "loss")[..., 0]
         np.testing.assert_allclose(loss[3], loss[1], rtol=0.02)
-        assert curve(figure.data, "accuracy")[0, -1, 0] > 0.3
-        assert curve(figure.data, "accuracy")[1, -1, 0] < 0.2
+        assert curve(data, "accuracy")[0, -1, 0] > 0.3
+        assert curve(data, "accuracy")[1, -1, 0] < 0.2
+
+    def test_findings_of_a_training_that_diverges_name_no_nan(self):
+        with np.errstate(all="ignore"):
+            figure = trained_networks.fig_10(
+                stages=((2,),), batch=8, images=16, epochs=2, rate=1e300, networks=2
+            )
+        assert np.isnan(curve(figure.data, "loss")[1, 1:]).all()
+        assert "nan" not in " ".join(figure.findings)
+        assert figure.findings[-1].endswith(" at the records before one diverges.")
 
     def test_the_cosine_of_gradients_is_that_of_representations(self):
         """Proposition 19: for the weights of one neuron of the last layer."""

@@ -14,6 +14,8 @@ from scipy import special
 from bnmc.experiments.pictures import curve
 from bnmc.experiments.rank_collapse import vanilla_collapse
 
+FIGURE = "rank-collapse-lemma-3"
+
 
 def test_angles_are_averaged_over_all_pairs():
     """log sin² of the angles 30, 45 and 75 degrees between three vectors in a plane."""
@@ -25,9 +27,6 @@ def test_angles_are_averaged_over_all_pairs():
     np.testing.assert_allclose(band, np.full((2, 3), expected), rtol=1e-12)
 
 
-FIGURE = "rank-collapse-lemma-3"
-
-
 def test_the_pace_is_that_of_the_last_recorded_layer():
     """A last layer for angles that is not recorded gives the results of the one before."""
     first, second = (
@@ -37,40 +36,42 @@ def test_the_pace_is_that_of_the_last_recorded_layer():
     assert first.data.identical(second.data)
 
 
-class TestLemma3:
-    def test_angles_follow_the_exact_law_at_every_layer(self, figure):
-        layers = figure.data.angle_layer.values
-        band = curve(figure.data, "log_squared_sine")
-        plain_pace = special.digamma(15 / 2) - special.digamma(16 / 2)
-        # With a residual branch: volumes of one and two columns of I + γW, by simulation.
-        rng = np.random.default_rng(24)
-        columns = 0.25 * rng.standard_normal((200_000, 16, 2)) + np.eye(16, 2)
-        gram = columns.swapaxes(1, 2) @ columns
-        logs = np.log(np.linalg.det(gram)) - np.log(gram[:, 0, 0]) - np.log(gram[:, 1, 1])
-        for case, pace, uncertain in (
-            (0, plain_pace, 0.0),
-            (2, logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))),
-        ):
-            error, allowed = errors(band[case], 200)
-            away = np.abs(band[case, :, 0] - pace * layers)
-            assert np.all(away <= allowed * np.hypot(error, uncertain * layers) + 1e-12)
+def test_angles_follow_the_exact_law_at_every_layer(data):
+    layers = data.angle_layer.values
+    band = curve(data, "log_squared_sine")
+    plain_pace = special.digamma(15 / 2) - special.digamma(16 / 2)
+    # With a residual branch: volumes of one and two columns of I + γW, by simulation.
+    rng = np.random.default_rng(24)
+    columns = 0.25 * rng.standard_normal((200_000, 16, 2)) + np.eye(16, 2)
+    gram = columns.swapaxes(1, 2) @ columns
+    logs = np.log(np.linalg.det(gram)) - np.log(gram[:, 0, 0]) - np.log(gram[:, 1, 1])
+    for case, pace, uncertain in (
+        (0, plain_pace, 0.0),
+        (2, logs.mean(), logs.std(ddof=1) / math.sqrt(len(logs))),
+    ):
+        error, allowed = errors(band[case], 200)
+        away = np.abs(band[case, :, 0] - pace * layers)
+        assert np.all(away <= allowed * np.hypot(error, uncertain * layers) + 1e-12)
 
-    def test_the_theory_is_drawn(self, figure):
-        pace = special.digamma(15 / 2) - special.digamma(16 / 2)
-        assert float(figure.data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
 
-    def test_a_finding_says_the_change_with_its_sign(self, figure):
-        for finding, row in zip(figure.findings, figure.table.rows, strict=True):
-            assert row[1].value < 0
-            assert f"changes by {row[1].value:.3g} [" in finding
+def test_the_theory_is_drawn(data):
+    pace = special.digamma(15 / 2) - special.digamma(16 / 2)
+    assert float(data.pace_in_theory[0]) == pytest.approx(pace, rel=1e-10)
 
-    def test_every_network_collapses_the_residual_ones_later(self, figure):
-        excess = curve(figure.data, "excess_rank")
-        assert np.all(excess[:, 0, 0] == pytest.approx(15))
-        assert np.all(excess[:, -1, 2] < 1e-4)
-        logs = np.log(excess[:, -1])
-        error, _ = errors(logs, 200)
-        allowed = special.stdtrit(199, 1 - 1e-6 / 2)  # of two comparisons
-        for plain_case, residual in ((0, 2), (1, 3)):
-            later = logs[residual, 0] - logs[plain_case, 0]
-            assert later > allowed * math.hypot(error[residual], error[plain_case])
+
+def test_a_finding_says_the_change_with_its_sign(figure):
+    for finding, row in zip(figure.findings, figure.table.rows, strict=True):
+        assert row[1].value < 0
+        assert f"changes by {row[1].value:.3g} [" in finding
+
+
+def test_every_network_collapses_the_residual_ones_later(data):
+    excess = curve(data, "excess_rank")
+    assert np.all(excess[:, 0, 0] == pytest.approx(15))
+    assert np.all(excess[:, -1, 2] < 1e-4)
+    logs = np.log(excess[:, -1])
+    error, _ = errors(logs, 200)
+    allowed = special.stdtrit(199, 1 - 1e-6 / 2)  # of two comparisons
+    for plain_case, residual in ((0, 2), (1, 3)):
+        later = logs[residual, 0] - logs[plain_case, 0]
+        assert later > allowed * math.hypot(error[residual], error[plain_case])

@@ -9,12 +9,7 @@ from experiment_checks import idx
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.experiments.training.images import digits, images
 
-
-@pytest.fixture
-def pixels():
-    return np.random.default_rng(0).integers(0, 256, (7, 5, 5), dtype=np.uint8)
-
-
+PIXELS = np.random.default_rng(0).integers(0, 256, (7, 5, 5), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2], dtype=np.uint8)
 
 
@@ -37,13 +32,13 @@ def test_digits_have_equal_counts_of_all_classes():
     ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     ("train-images.idx3-ubyte", "train-labels.idx1-ubyte"),
 ])  # fmt: skip
-def test_idx_files(names, pixels, tmp_path):
-    for name, array in zip(names, (pixels, LABELS), strict=True):
+def test_idx_files(names, tmp_path):
+    for name, array in zip(names, (PIXELS, LABELS), strict=True):
         content = idx(array)
         (tmp_path / name).write_bytes(gzip.compress(content) if ".gz" in name else content)
     loaded = images(tmp_path, 5, 2)
     assert loaded.name == "IDX files"
-    np.testing.assert_array_equal(loaded.pixels[:, 0] * 255, pixels[:4])
+    np.testing.assert_array_equal(loaded.pixels[:, 0] * 255, PIXELS[:4])
     np.testing.assert_array_equal(loaded.labels, LABELS[:4])
     assert images(str(tmp_path), 100, 3).labels.tolist() == [3, 1, 4, 1, 5, 9]
 
@@ -69,32 +64,27 @@ def test_the_digest_depends_on_every_pixel_and_label():
     assert images(None, 20, 20).digest() == loaded.digest()
 
 
-def test_damaged_files_raise(pixels, tmp_path):
-    images_file, labels_file = (
-        tmp_path / name for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
-    )
-    labels_file.write_bytes(idx(LABELS))
-    for content, message in (
-        (b"", "IDX format with 3 axes"),
-        (idx(LABELS), "IDX format with 3 axes"),
-        (idx(pixels)[:-1], "175 bytes after the header"),
-        (idx(pixels[:5]), "5 images and 7 labels"),
-    ):
-        images_file.write_bytes(content)
-        with pytest.raises(ArgumentError, match=message):
-            images(tmp_path, 100, 2)
-    images_file.write_bytes(idx(pixels))
-    labels_file.write_bytes(idx(LABELS + 1))
-    with pytest.raises(ArgumentError, match="label 10"):
-        images(tmp_path, 100, 2)
-    labels_file.write_bytes(idx(LABELS))
-    with pytest.raises(ArgumentError, match="at least 8, one batch"):
-        images(tmp_path, 100, 8)
-    images_file.unlink()
-    labels_file.unlink()
-    for name in ("images-idx3", "labels-idx1"):
-        cut = gzip.compress(idx(pixels if "3" in name else LABELS))[:-12]
-        (tmp_path / f"train-{name}-ubyte.gz").write_bytes(cut)
+@pytest.mark.parametrize(
+    ("pixels", "labels", "batch", "message"),
+    [
+        (b"", idx(LABELS), 2, "IDX format with 3 axes"),
+        (idx(LABELS), idx(LABELS), 2, "IDX format with 3 axes"),
+        (idx(PIXELS)[:-1], idx(LABELS), 2, "175 bytes after the header"),
+        (idx(PIXELS[:5]), idx(LABELS), 2, "5 images and 7 labels"),
+        (idx(PIXELS), idx(LABELS + 1), 2, "label 10"),
+        (idx(PIXELS), idx(LABELS), 8, "at least 8, one batch"),
+    ],
+)
+def test_damaged_files_raise(pixels, labels, batch, message, tmp_path):
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(pixels)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(labels)
+    with pytest.raises(ArgumentError, match=message):
+        images(tmp_path, 100, batch)
+
+
+def test_cut_archives_raise(tmp_path):
+    for name, array in (("images-idx3", PIXELS), ("labels-idx1", LABELS)):
+        (tmp_path / f"train-{name}-ubyte.gz").write_bytes(gzip.compress(idx(array))[:-12])
     with pytest.raises(ArgumentError, match="a file that can be read"):
         images(tmp_path, 100, 2)
 
