@@ -67,9 +67,9 @@ def test_extrapolation_and_difference():
         logit_laws._Compared(rng.random(2), rng.random((5, 2)), rng.random((7, 2)))
         for _ in range(3)
     )
-    limit = wide.extrapolated(narrow)
+    limit = logit_laws._combined((2.0, wide), (-1.0, narrow))
     assert limit.value == pytest.approx(2 * wide.values[1] - narrow.values[1])
-    gap = other.minus(narrow, wide)
+    gap = logit_laws._combined((1.0, other), (-2.0, wide), (1.0, narrow))
     assert gap.value == pytest.approx(other.values[1] - limit.value)
     shared = other.references - 2 * wide.references + narrow.references
     variance = 6 * np.var(shared[:, 1]) + 4 * (
