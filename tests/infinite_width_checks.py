@@ -35,17 +35,17 @@ def assert_unbiased(estimates, exact):
     assert stderr < 0.02 * np.linalg.norm(exact)
 
 
-def central_differences(function, parameter, step=1e-5):
-    """Return the derivatives of a function of no argument in the entries of an array.
+def derivatives(function, arrays):
+    """Return the derivatives of an analytic function in the entries of each of its arrays.
 
-    The array is changed in place, and restored.
+    By a complex step h they are Im f(x + ih)/h, to rounding.  Their first axes are the array's.
     """
-    derivatives = []
-    for at in np.ndindex(parameter.shape):
-        value, ends = parameter[at], []
-        for shift in (step, -step):
-            parameter[at] = value + shift
-            ends.append(function())
-        parameter[at] = value
-        derivatives.append((ends[0] - ends[1]) / (2 * step))
-    return np.array(derivatives)
+    parts = []
+    for number, array in enumerate(arrays):
+        part = []
+        for at in np.ndindex(array.shape):
+            moved = [each.astype(np.complex128) for each in arrays]
+            moved[number][at] += 1e-30j
+            part.append(function(moved).imag / 1e-30)
+        parts.append(np.reshape(part, (*array.shape, *np.shape(part[0]))))
+    return parts

@@ -20,6 +20,7 @@ from bnmc import (
     Observable,
     infinite_width,
     mixing,
+    random_matrix,
     regularity,
     simulate,
     testing,
@@ -188,6 +189,7 @@ STEPS = [
     *values(rtol=[0.0, -1e-3, math.nan], max_nodes=[0]),
     *types(rng=["seed"]),
 ]
+APART = {"S1": ONE, "S2": 1e-201 * ONE}, ArgumentError, "^S2: got 1e-201, .* 1e200"
 #: Functions and valid arguments that are not in `fuzzing.py`.
 OTHERS = {
     "simulate, five layers": (simulate, {
@@ -223,6 +225,9 @@ OTHERS = {
         "time": 1.0, "samples": 2, "least_eigenvalue": 1.0}),
     "bounds.limits.du_width": (limits.du_width, WIDE),
     "bounds.limits.song_yang_width": (limits.song_yang_width, WIDE),
+    **{f"random_matrix.WishartMoments.{name}": (
+        lambda S, width, name=name: getattr(random_matrix.WishartMoments(S, width), name),
+        {"S": np.eye(3), "width": 9}) for name in ("inverse", "square", "trace_of_cube")},
     "testing.roofline": (testing.roofline, {"run": int, "width": 10, "batch": 2}),
     "mixing.autocorrelation, of values": (mixing.autocorrelation, {"run": NOISE, "tol": 1}),
     "mixing.relaxation, of values": (mixing.relaxation, {"run": DECAY, "star": 0.0}),
@@ -584,6 +589,15 @@ REFUSALS = {
     "random_matrix.vanilla_deviation": [
         *values(width=[0], batch=[0], depth=[-1]), *types(depth=[0.5])],
     "random_matrix.WishartMoments": values(S=[ASYMMETRIC], width=[0]),
+    "random_matrix.WishartMoments.inverse": [
+        ({"S": np.eye(2), "width": 3}, ArgumentError, "^width: got 3, allowed: an integer > 3"),
+        ({"S": [np.eye(2), np.ones((2, 2))]}, SingularGramError, r"^S\[1\]: singular"),
+        ({"S": [np.eye(2), np.zeros((2, 2))]}, SingularGramError, r"^S\[1\]: singular"),
+        ({"S": [[1e-320]]}, ArgumentError, "^S: got .*overflow"),
+    ],
+    **{f"random_matrix.WishartMoments.{name}": [
+        ({"S": 1e200 * np.eye(2)}, ArgumentError, "^S: got 1e.200, .*overflow")
+    ] for name in ("square", "trace_of_cube")},
     "random_matrix.MarchenkoPastur": [
         *values(ratio=[0, math.inf, 1e200], variance=[-1.0]), *types(ratio=["1"])],
     **{f"random_matrix.MarchenkoPastur.{name}": [*values(x=[[0.5, math.nan]]), *types(x=["0.5"])]
@@ -593,12 +607,24 @@ REFUSALS = {
     "random_matrix.MarchenkoPastur.moment": values(order=[-1, 1e3]),
     "random_matrix.MarchenkoPastur.rvs": [*values(size=[-1]), *types(rng=["seed"])],
     "random_matrix.SingularValueLaw": types(squares=[0.5]),
-    **{f"random_matrix.{name}": DISTANCE for name in ("kl", "wasserstein", "total_variation")},
+    "random_matrix.kl": [*DISTANCE, APART],
+    "random_matrix.total_variation": [*DISTANCE, APART, *values(atol=[0, -1, math.nan])],
+    "random_matrix.wasserstein": DISTANCE,
     "bounds.gaussian.total_variation": [
         *DISTANCE,
         *types(rows=["ten"]),
         ({"S1": [[1.0, 0.0]], "S2": ONE}, ArgumentError, "^S1: "),
     ],
+    "bounds.bridging.corollary_8": [
+        ({"star": [[1.0]]}, ArgumentError, "^star: "),
+        ({"star": np.zeros((2, 2))}, SingularGramError, "^star: "),
+    ],
+    "bounds.bridging.lemma_5": [
+        ({"star": np.ones((3, 3))}, SingularGramError, "^star: "),
+        ({"batch": 5}, ArgumentError, "^batch: got 5,"),
+        ({"inverse_norm": 1}, ArgumentTypeError, "^inverse_norm: "),
+    ],
+    "bounds.bridging.poster_theorem": [({"star": None}, ArgumentTypeError, "^condition: ")],
     "bounds.bridging.distortion": [
         *values(batch=[0], curvature=[-1, math.inf]),
         *types(batch=[2.5], activation=[3]),
@@ -808,6 +834,8 @@ REFUSALS = {
         *types(run=[3]),
         *names(sampler=["factor"], dtype=["float16"]),
     ],
+    "testing.from_features_last": types(step=[3]),
+    "testing.from_images": [*types(step=[3]), *values(shape=[(2, 0)])],
     "testing.gram_matrices": [*values(batch=[0]), *types(regular=[1])],
     "simulate, five layers": [
         *values(depth=[-1, 2**32], chains=[0, 2**28 + 1], inputs=[0], threads=[0], every=[0],

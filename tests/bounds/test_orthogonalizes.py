@@ -323,11 +323,8 @@ def test_stationary_gap_closes_the_recursion():
 # --- arguments ------------------------------------------------------------------------------
 
 
-def test_no_widths_have_no_bounds():
-    assert og.lemma_6([]).shape == (0,)
-
-
 def test_extremes_are_finite_or_infinite_but_never_nan():
+    assert og.lemma_6([]).shape == (0,)
     assert og.theorem_1(0, 1, 1, 5e-324) == math.inf
     assert og.corollary_3(0, 1, 10**6, 1e-305) == math.inf
     assert og.theorem_1(2**53, 2**53, 1, 1.0) > 0

@@ -288,13 +288,6 @@ def test_lemma_7_written_out(d):
     assert rc.lemma_7(M, 0.3) == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
-def test_lemma_7_vanishes_for_rank_one_and_grows_from_orthogonality():
-    signs = np.array([1.0, -1.0, -1.0, 1.0])
-    assert rc.lemma_7(np.outer(signs, signs), 0.5) == pytest.approx(0, abs=1e-12)
-    # At M = I the norm is smallest, and increases by 2 γ² d (d − 1).
-    assert rc.lemma_7(np.eye(5), 0.1) == pytest.approx(0.02 * 5 * 4, rel=1e-13)
-
-
 @pytest.mark.parametrize("half", [(3, 1, 0.2), (0, 1, 1, 0), (1, 0, 0, 0.5), (5, 0, 0)])
 def test_proposition_8_is_lemma_7_for_rows_of_equal_norm(half):
     M, spectrum = circulant_M(half)

@@ -34,63 +34,14 @@ from bnmc.infinite_width.networks import (
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
-NETWORKS, WIDTH, READ = 300, 64, 8
+NETWORKS, WIDTH = 300, 64
 INPUTS = np.array([[1.0, 0.8, -0.5], [0.3, 0.5, 1.1], [-0.7, -0.9, 0.2], [0.4, 0.1, 0.6]])
-FUNCTIONS = {
-    "relu": (lambda x: np.maximum(x, 0.0), lambda x: (x > 0) * 1.0),
-    "tanh": (np.tanh, lambda x: 1 / np.cosh(x) ** 2),
-}
-
-
 HIDDEN = Activation(
     lambda x: max(x - 0.377, 0.0) + x, derivative=lambda x: 2.0 if x > 0.377 else 1.0
 )
 
 
-# --- networks of real weights
-
-
-def normalised(h, norm):
-    """Return N(h) for h of shape (width, samples), and the map of gradients through N."""
-    if norm == "none":
-        return h, lambda g: g
-    mean = h.mean(axis=0) if norm == "layer" else np.zeros(h.shape[1])
-    size = np.sqrt(np.mean((h - mean) ** 2, axis=0))
-    n = (h - mean) / size
-
-    def back(g):  # (outputs, width, samples)
-        inner = g - g.mean(axis=1, keepdims=True) if norm == "layer" else g
-        return (inner - n * np.mean(g * n, axis=1, keepdims=True)) / size
-
-    return n, back
-
-
-def finite_kernels(rng, width, depth, name, norm, order, weight, bias, skip):
-    """Return K and Θ of one network: K over all coordinates of h_L, Θ over the first `READ`."""
-    f, slope = FUNCTIONS[name]
-    is_first = order == "norm-activation"
-    a, h, layers = INPUTS, 0.0, []
-    for layer in range(depth + 1):
-        stream, derivative, back = h, None, None
-        if layer and is_first:
-            stream, back = normalised(h, norm)
-            a, derivative = f(stream), slope(stream)
-        elif layer:
-            derivative = slope(h)
-            a, back = normalised(f(h), norm)
-        W = math.sqrt(weight / len(a)) * rng.standard_normal((width, len(a)))
-        b = math.sqrt(bias) * rng.standard_normal((width, 1))
-        layers.append((W, a, derivative, back))
-        h = skip * stream + W @ a + b
-    theta, g = 0.0, np.repeat(np.eye(READ, width)[:, :, None], INPUTS.shape[1], axis=2)
-    for W, a, derivative, back in reversed(layers):
-        flat = g.reshape(-1, g.shape[2])
-        theta = theta + flat.T @ flat / READ * (weight * a.T @ a / len(a) + bias)
-        if back is not None:
-            down = W.T @ g
-            inner = down * derivative + skip * g if is_first else down
-            g = back(inner) if is_first else back(inner) * derivative + skip * g
-    return h.T @ h / width, theta
+# --- networks of finite width
 
 
 #: Activation, norm, order, weight variance, bias variance, skip; the last four run each time.
@@ -113,21 +64,16 @@ SETTINGS = {
 
 @pytest.mark.parametrize("setting", some(SETTINGS, *list(SETTINGS)[-4:]))
 def test_networks_of_finite_width(setting):
-    name, norm, order, weight, bias, skip = SETTINGS[setting]
-    rng = np.random.default_rng(20261122)
-    draws = []
-    for width in (WIDTH, 2 * WIDTH):
-        arguments = (width, 2, name, norm, order, weight, bias, skip)
-        draws.append(np.array([finite_kernels(rng, *arguments) for _ in range(NETWORKS)]))
-    mean = 2 * draws[1].mean(axis=0) - draws[0].mean(axis=0)
-    variance = (4 * draws[1].var(axis=0, ddof=1) + draws[0].var(axis=0, ddof=1)) / NETWORKS
-    options = {
-        "activation": name, "norm": norm, "order": order, "weight_variance": weight,
-        "bias_variance": bias, "skip": skip,
-    }  # fmt: skip
-    limits = np.array([nngp(INPUTS, 2, **options), ntk(INPUTS, 2, **options)])
-    z = (mean - limits) / np.sqrt(variance)
-    assert np.abs(z).max() < 6.5, z
+    names = "activation", "norm", "order", "weight_variance", "bias_variance", "skip"
+    options = dict(zip(names, SETTINGS[setting], strict=True))
+    for kernel in (nngp, ntk):
+        networks = [
+            kernel(INPUTS, 2, method="monte-carlo", width=d, networks=NETWORKS, rng=d, **options)
+            for d in (WIDTH, 2 * WIDTH)
+        ]
+        mean, error = extrapolated(*networks)
+        z = (mean - kernel(INPUTS, 2, **options)) / error
+        assert np.abs(z).max() < 6.5, z
 
 
 # --- a recursion by hand

@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from bnmc.infinite_width import dual, nngp, ntk
-from bnmc.infinite_width.networks import Weights
-from bnmc.infinite_width.tiles import TiledKernel
-from bnmc.mean_field.pairwise_layer import PairwiseLayer
+from bnmc.infinite_width import nngp, ntk
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -30,11 +27,3 @@ def test_float32_and_progress():
     assert single.dtype == np.float32
     assert single == pytest.approx(ntk(x, 1), rel=1e-6)
     assert calls == [(0, 3), (1, 3), (2, 3), (3, 3)]
-
-
-def test_a_tile_goes_through_all_layers():
-    x = np.random.default_rng(1).standard_normal((3, 5))
-    layer = PairwiseLayer(sigma=dual("relu"), weight_variance=2.0, bias_variance=0.1)
-    tiles = TiledKernel([x], Weights(2.0, 0.1), [layer] * 2, tangent=True)
-    kernel = tiles.compute("ntk", 1e-6, "float64", progress=False)
-    assert (kernel == ntk(x, 2, weight_variance=2.0, bias_variance=0.1)).all()

