@@ -53,7 +53,6 @@ therefore smaller than the bound of a wider network, and should not be used.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -193,7 +192,7 @@ def equation_6(*, depth: Reals, width: Reals, batch: Reals) -> _Result:
     >>> print(equation_6(depth=20, width=1000, batch=5).round(6))
     1.161834
     """
-    layers, d, n = _checked(depth=depth, width=width, batch=batch)
+    layers, d, n = _checked(**locals())
     with np.errstate(over="ignore"):
         return np.exp(1.5 * n * layers / d)[()]
 
@@ -247,8 +246,7 @@ def theorem_1(
     >>> print(bound.radius.round(4), bound.probability)
     2.0086 0.01
     """
-    others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
-    scale, d, _, layers, rate, t_, factor = _scaled(width, batch, inverse_norm, star, 1.0, **others)
+    scale, d, _, layers, rate, t_, factor = _scaled(distortion=1.0, **locals())
     radius = factor * _radius(layers, rate, t_, np.sqrt(scale / d))
     return Concentration(radius[()], _inverse_square(t_))
 
@@ -298,16 +296,7 @@ def corollary_2(
     >>> print(bound.radius.round(4), bound.probability)
     0.4017 0.25
     """
-    return theorem_1(
-        depth=depth,
-        width=width,
-        batch=batch,
-        alpha=alpha,
-        t=t,
-        inverse_norm=inverse_norm,
-        star=star,
-        constant=constant,
-    )
+    return theorem_1(**locals())
 
 
 def theorem_3(
@@ -370,10 +359,7 @@ def theorem_3(
     >>> bound.radius.round(4), bound.probability
     (array([2.0086, 0.3833]), array([0.01, 0.01]))
     """
-    others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
-    scale, d, _, layers, rate, t_, factor = _scaled(
-        width, batch, inverse_norm, star, distortion, **others
-    )
+    scale, d, _, layers, rate, t_, factor = _scaled(**locals())
     radius = _radius(layers, rate, t_, np.sqrt(scale / d))
     return Concentration(radius[()], _inverse_square(t_, factor))
 
@@ -417,9 +403,7 @@ def corollary_4(
     >>> print(corollary_4(width=10_000, batch=5, t=10, inverse_norm=4, distortion=1).radius)
     1.0
     """
-    scale, d, _, t_, factor = _scaled(
-        width, batch, inverse_norm, star, distortion, t=t, constant=constant
-    )
+    scale, d, _, t_, factor = _scaled(**locals())
     return Concentration((t_ * np.sqrt(scale / d))[()], _inverse_square(t_, factor))
 
 
@@ -462,8 +446,7 @@ def corollary_6(
     >>> print(bound.radius.round(4), bound.probability)
     2.303 0.01
     """
-    others = {"depth": depth, "alpha": alpha, "t": t, "constant": constant}
-    return theorem_1(width=width, batch=batch, inverse_norm=1.0, **others)
+    return theorem_1(inverse_norm=1.0, **locals())
 
 
 def corollary_7(
@@ -499,7 +482,7 @@ def corollary_7(
     >>> corollary_7(depth=[0, 100], width=10_000, batch=10, alpha=0.2, t=2).radius.round(4)
     array([2.4605, 0.4606])
     """
-    return corollary_6(depth=depth, width=width, batch=batch, alpha=alpha, t=t, constant=constant)
+    return corollary_6(**locals())
 
 
 def corollary_8(
@@ -606,7 +589,7 @@ def poster_theorem(
     >>> print(poster_theorem(depth=60, width=1000, batch=10, alpha=0.2, condition=4.6).round(4))
     1.5231
     """
-    kappa = _from_star("condition", condition, star, batch, lambda low, high: high / low)
+    kappa = _from_star("condition", condition, star, batch)
     layers, d, n, rate, kappa, factor = _checked(
         depth=depth, width=width, batch=batch, alpha=alpha, condition=kappa, constant=constant
     )
@@ -664,7 +647,7 @@ def lemma_5(
     >>> print(lemma_5(width=10_000, batch=5, inverse_norm=4, distortion=1))
     0.01
     """
-    scale, d, _, factor = _scaled(width, batch, inverse_norm, star, distortion, constant=constant)
+    scale, d, _, factor = _scaled(**locals())
     return np.minimum(factor * scale / d, 1)[()]
 
 
@@ -719,7 +702,7 @@ def lemma_9(
     >>> print(lemma_9(width=10_000, batch=5, t=0.1, inverse_norm=2.5, distortion=1).round(6))
     0.004519
     """
-    scale, d, n, t_ = _scaled(width, batch, inverse_norm, star, distortion, t=t)
+    scale, d, n, t_ = _scaled(**locals())
     return np.minimum(n * np.exp(-(t_ * d / 2) / (scale * (1 + np.sqrt(t_ / n)))), 1)[()]
 
 
@@ -772,7 +755,7 @@ def gram_concentration(
     ... ).round(6)
     array([0.575   , 0.002556, 0.      ])
     """
-    scale, d, n, t_ = _scaled(width, batch, inverse_norm, star, distortion, t=t)
+    scale, d, n, t_ = _scaled(**locals())
     scale = np.maximum(scale, n**2)  # R >= n, but for rounding
     positive = np.maximum(t_, _SMALLEST**2)
     markov = (scale - n) / (d * positive)
@@ -816,7 +799,7 @@ def lemma_10(*, t: Reals, total_variation: Reals) -> _Result:
     >>> print(lemma_10(t=0.5, total_variation=0.001).round(12))
     0.2
     """
-    t_, distance = _checked(t=t, total_variation=total_variation)
+    t_, distance = _checked(**locals())
     with np.errstate(over="ignore"):
         quotient = 100 * distance / np.where(t_ > 0, t_, 1)
     return np.where(t_ > 0, np.minimum(quotient, 1), 1.0)[()]
@@ -865,7 +848,7 @@ def lemma_11(
     >>> print(lemma_11(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.001609
     """
-    scale, d, _ = _scaled(width, batch, inverse_norm, star, distortion)
+    scale, d, _ = _scaled(**locals())
     tripled = 3 * scale / d
     return np.where(tripled < 1, tripled * -np.log(np.minimum(tripled, 1)), 1.0)[()]
 
@@ -904,7 +887,7 @@ def equation_47(
     >>> print(equation_47(width=1e6, batch=5, inverse_norm=2.5, distortion=1).round(6))
     0.002098
     """
-    scale, d, n = _scaled(width, batch, inverse_norm, star, distortion)
+    scale, d, n = _scaled(**locals())
     tripled = 3 * scale / d
     bound = np.minimum(tripled * (1 - np.log(np.minimum(tripled / n, 1))), 1)
     return np.where(tripled < n, bound, 1.0)[()]
@@ -954,7 +937,7 @@ def one_step_total_variation(
     ... ).round(4)
     array([0.1137, 0.3597, 1.    ])
     """
-    scale, d, n, count = _scaled(width, batch, inverse_norm, star, distortion, rows=rows)
+    scale, d, n, count = _scaled(**locals())
     variance = np.maximum(scale, n**2) - n  # R >= n, but for rounding
     return np.minimum(1.5 * np.sqrt(count * variance / d), 1)[()]
 
@@ -1005,9 +988,7 @@ def lemma_12(
     >>> print(bound.round(6))
     0.00625
     """
-    scale, d, _, layers, rate, factor = _scaled(
-        width, batch, inverse_norm, star, distortion, depth=depth, alpha=alpha, constant=constant
-    )
+    scale, d, _, layers, rate, factor = _scaled(**locals())
     return np.minimum(np.exp(-layers * rate) + factor * scale / d, 1)[()]
 
 
@@ -1064,11 +1045,10 @@ def _checked(**given: Reals) -> list[Float64Array]:
     ArgumentError, ArgumentTypeError
         If an argument is not an array of real numbers in its range, or they do not broadcast.
     """
-    ranges = {name: _RANGES.get(name, (_SMALLEST, _LARGEST)) for name in given}
-    arrays = {
-        name: real_numbers(name, value, low=ranges[name][0], high=ranges[name][1])
-        for name, value in given.items()
-    }
+    arrays = {}
+    for name, value in given.items():
+        low, high = _RANGES.get(name, (_SMALLEST, _LARGEST))
+        arrays[name] = real_numbers(name, value, low=low, high=high)
     return list(broadcast(**arrays))
 
 
@@ -1084,7 +1064,7 @@ def _scaled(
 
     The first number is ``d ε²``, and n R for the ``R = n γ² ‖C⁻¹‖`` of `gram_concentration`.
     """
-    inverse = _from_star("inverse_norm", inverse_norm, star, batch, lambda low, _: 1 / low)
+    inverse = _from_star("inverse_norm", inverse_norm, star, batch)
     gamma = distortion.upper if isinstance(distortion, Distortion) else distortion
     d, n, inverse, gamma, *rest = _checked(
         width=width, batch=batch, inverse_norm=inverse, distortion=gamma, **others
@@ -1092,17 +1072,10 @@ def _scaled(
     return [n**2 * gamma**2 * inverse, d, n, *rest]
 
 
-def _from_star(
-    name: str,
-    given: Reals | None,
-    star: _Star | None,
-    batch: Reals,
-    function: Callable[[float, float], float],
-) -> Reals:
-    """Return the argument `name` if it is given, else a function of the eigenvalues of `star`.
+def _from_star(name: str, given: Reals | None, star: _Star | None, batch: Reals) -> Reals:
+    """Return the argument `name` if it is given, else its value by the eigenvalues of `star`.
 
-    `function` maps the least and the largest eigenvalue of G* to the argument, and `batch` must be
-    the size of G*.  Exactly one of `given` and `star` must be there.
+    The size of G* must be `batch`.  Exactly one of `given` and `star` must be there.
     """
     if given is not None and star is None:
         return given
@@ -1111,7 +1084,7 @@ def _from_star(
     n, low, high, _ = _spectrum(star)
     if (finite_array("batch", batch, shape=(...,)) != n).any():
         raise ArgumentError("batch", batch, f"{n}, that of star")
-    return function(low, high)
+    return {"inverse_norm": 1 / low, "condition": high / low}[name]
 
 
 def _spectrum(star: _Star) -> tuple[int, float, float, float]:
@@ -1145,5 +1118,4 @@ def _radius(
 def _inverse_square(t: Float64Array, factor: float | Float64Array = 1.0) -> _Result:
     """Return ``min(1, factor / t²)``."""
     above_one = t > np.sqrt(factor)
-    probability: Float64Array = np.where(above_one, factor / np.where(above_one, t, 1) ** 2, 1.0)
-    return probability[()]
+    return np.where(above_one, factor / np.where(above_one, t, 1) ** 2, 1.0)[()]

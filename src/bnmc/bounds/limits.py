@@ -7,11 +7,26 @@ exists, and name none: the functions take it as an argument, so their values hav
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from bnmc._support.arguments import Float64Array, Reals, broadcast, integers, real_numbers
+from bnmc._support.arguments import Float64Array, Reals, checked, integers, real_numbers
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
+
+_positive = partial(real_numbers, above=0)
+
+#: The check of each argument.
+_CHECKS = {
+    "complexity": partial(real_numbers, low=0),
+    "constant": _positive,
+    "delta": partial(real_numbers, above=0, below=1),
+    "learning_rate": _positive,
+    "least_eigenvalue": _positive,
+    "samples": partial(integers, low=1),
+    "time": partial(real_numbers, low=0),
+}
 
 
 def du_width(
@@ -46,7 +61,7 @@ def du_width(
     >>> print(f"{du_width(100, 0.5, 0.1):.3g}")
     1.6e+16
     """
-    n, value, failure, factor = _checked(samples, least_eigenvalue, delta, constant)
+    n, value, failure, factor = checked(_CHECKS, **locals())
     return factor * n**6 / (failure**3 * value**4)
 
 
@@ -63,7 +78,7 @@ def song_yang_width(
     >>> print(f"{song_yang_width(100, 0.5, 0.1):.3g}")
     5.27e+11
     """
-    n, value, failure, factor = _checked(samples, least_eigenvalue, delta, constant)
+    n, value, failure, factor = checked(_CHECKS, **locals())
     return factor * n**4 / value**4 * np.log(n / failure) ** 3
 
 
@@ -103,12 +118,7 @@ def du_residual(
     >>> print(du_residual([0.0, 20.0], 10, 0.5).round(4))
     [1.     0.3679]
     """
-    t, n, value, rate = broadcast(
-        time=real_numbers("time", time, low=0),
-        samples=integers("samples", samples),
-        least_eigenvalue=real_numbers("least_eigenvalue", least_eigenvalue, above=0),
-        learning_rate=real_numbers("learning_rate", learning_rate, above=0),
-    )
+    t, n, value, rate = checked(_CHECKS, **locals())
     return np.exp(-rate * value * t / n)
 
 
@@ -143,22 +153,6 @@ def arora_error(
     >>> print(arora_error(0.3, 1000, 0.1, 0.05).round(4))
     0.4105
     """
-    leading = real_numbers("complexity", complexity, low=0)
-    leading, n, value, failure, factor = _checked(
-        samples, least_eigenvalue, delta, constant, complexity=leading
-    )
+    leading, n, value, failure, factor = checked(_CHECKS, **locals())
     log = np.maximum(np.log(n / (value * failure)), 0.0)
     return leading + factor * np.sqrt(log / n)
-
-
-def _checked(
-    samples: Reals, least_eigenvalue: Reals, delta: Reals, constant: Reals, **others: Float64Array
-) -> tuple[Float64Array, ...]:
-    """Return the other arguments and these, broadcast."""
-    return broadcast(
-        **others,
-        samples=integers("samples", samples),
-        least_eigenvalue=real_numbers("least_eigenvalue", least_eigenvalue, above=0),
-        delta=real_numbers("delta", delta, above=0, below=1),
-        constant=real_numbers("constant", constant, above=0),
-    )

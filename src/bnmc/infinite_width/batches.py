@@ -193,10 +193,7 @@ class NormalizedBatches(BatchNetwork):
     @property
     def most_points(self) -> int:
         """Largest number of points of a replicate."""
-        points = _MOST_POINTS
-        while points > 1 << 16 and points * self.coordinates > _MOST_COORDINATES:
-            points //= 2
-        return points
+        return halved(_MOST_POINTS, 1 << 16, _MOST_COORDINATES, self.coordinates)
 
     @property
     def numbers(self) -> int:
@@ -310,6 +307,13 @@ class ActivatedBatches(NormalizedBatches):
         }
         # Sums in another order may round differently.
         return {(i, j): 0.5 * (k + k.T) if i == j else k for (i, j), k in sums.items()}
+
+
+def halved(points: int, least: int, most: int, numbers: int) -> int:
+    """Return the points, halved until they have at most `most` numbers; at least about `least`."""
+    while points > least and points * numbers > most:
+        points //= 2
+    return points
 
 
 def centred(batch: FloatArray) -> FloatArray:

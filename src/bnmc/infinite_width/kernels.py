@@ -42,6 +42,8 @@ from bnmc.mean_field.map.iteration import iterates
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
+_Analytic = Literal["analytic"]
+_Simulated = Literal["monte-carlo"]
 _Batch = int | tuple[int, int] | None
 _Matrix = NDArray[np.floating[Any]]
 
@@ -87,22 +89,12 @@ class _Kernel(Protocol):
 
     @overload
     def __call__(
-        self,
-        x: ArrayLike,
-        depth: int,
-        *,
-        method: Literal["monte-carlo"],
-        **options: Unpack[_Options],
+        self, x: ArrayLike, depth: int, *, method: _Simulated, **options: Unpack[_Options]
     ) -> SimulatedKernel: ...
 
     @overload
     def __call__(
-        self,
-        x: ArrayLike,
-        depth: int,
-        *,
-        method: Literal["analytic"] = ...,
-        **options: Unpack[_Options],
+        self, x: ArrayLike, depth: int, *, method: _Analytic = ..., **options: Unpack[_Options]
     ) -> _Matrix: ...
 
 

@@ -66,10 +66,7 @@ class SimulatedKernel:
             dimensions, as in a batch of 3. ``partial`` is the median of each entry.
         """
         if self.dimensions == 2:
-            raise PartialEstimateError(
-                "the expectation of the kernel is infinite, since that of 1/variance of rows is",
-                np.median(self.kernels, axis=0),
-            )
+            raise _infinite("expectation", np.median(self.kernels, axis=0))
         return np.asarray(self.kernels.mean(axis=0))
 
     def stderr(self) -> FloatArray:
@@ -83,9 +80,7 @@ class SimulatedKernel:
         """
         mean = self.mean()
         if self.dimensions in (3, 4):
-            raise PartialEstimateError(
-                "the variance of the kernel is infinite, since that of 1/variance of rows is", mean
-            )
+            raise _infinite("variance", mean)
         if self.networks < 2:
             raise PartialEstimateError("standard errors need at least 2 networks", mean)
         return np.asarray(self.kernels.std(axis=0, ddof=1) / np.sqrt(self.networks))
@@ -95,6 +90,11 @@ class SimulatedKernel:
 
     def __repr__(self) -> str:
         return f"<SimulatedKernel of {self.networks} networks of width {self.width}>"
+
+
+def _infinite(moment: str, partial: FloatArray) -> PartialEstimateError:
+    message = f"the {moment} of the kernel is infinite, since that of 1/variance of rows is"
+    return PartialEstimateError(message, partial)
 
 
 class Weights(NamedTuple):

@@ -26,7 +26,7 @@ from bnmc.chain.layers import Rows
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.batch_integrals import BatchLaw
 from bnmc.infinite_width.batch_points import normal_points
-from bnmc.infinite_width.batches import BatchNetwork, Key, Report, centred
+from bnmc.infinite_width.batches import BatchNetwork, Key, Report, centred, halved
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Numbers of one array of all points, at most.
@@ -45,10 +45,7 @@ class RowPaths(BatchNetwork):
     @property
     def most_points(self) -> int:
         """Largest number of points of a replicate, a power of 2."""
-        points = _MOST
-        while points > 2 and points * self._numbers_of_point > _NUMBERS:
-            points //= 2
-        return points
+        return halved(_MOST, 2, _NUMBERS, self._numbers_of_point)
 
     @property
     def numbers(self) -> int:

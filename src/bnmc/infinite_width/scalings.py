@@ -143,13 +143,13 @@ class Scaling:
         pair = q_tilde if isinstance(q_tilde, tuple) else (q_tilde, q_tilde)
         if len(pair) != 2:
             raise ArgumentTypeError("q_tilde", q_tilde, "a number, or a pair of numbers")
-        output, inputs = pair
-        object.__setattr__(self, "q_sigma", _power("q_sigma", q_sigma))
-        rates = (_power("q_tilde", output), _power("q_tilde", inputs))
-        object.__setattr__(self, "q_tilde", rates)
-        hidden = rates[0] if q_hidden is None else _power("q_hidden", q_hidden)
-        object.__setattr__(self, "q_hidden", hidden)
-        object.__setattr__(self, "corrected", instance("corrected", corrected, bool, "a bool"))
+        q_sigma = _power("q_sigma", q_sigma)
+        output, inputs = (_power("q_tilde", rate) for rate in pair)
+        hidden = output if q_hidden is None else _power("q_hidden", q_hidden)
+        corrected = instance("corrected", corrected, bool, "a bool")
+        vars(self).update(
+            q_sigma=q_sigma, q_tilde=(output, inputs), q_hidden=hidden, corrected=corrected
+        )
 
     def properties(self) -> Properties:
         """Return the powers of outputs and tangent kernels, and the properties of the limit.
@@ -169,12 +169,8 @@ class Scaling:
         output, inputs = self.q_tilde
         logits = Fraction(0) if self.corrected else self.q_sigma + _HALF
         kernels = (2 * self.q_sigma + output + 1, 2 * self.q_sigma + inputs + 1)
-        return Properties(
-            logits=logits,
-            kernels=kernels,
-            ratio=max(kernels) - logits,
-            evolution=(self.q_sigma + inputs, self.q_sigma + output),
-        )
+        evolution = (self.q_sigma + inputs, self.q_sigma + output)
+        return Properties(logits, kernels, max(kernels) - logits, evolution)
 
     def factors(self, width: int, reference_width: int) -> tuple[float, float, float]:
         """Return the factors of a network relative to one of the reference width.

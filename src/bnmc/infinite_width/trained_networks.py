@@ -168,10 +168,8 @@ def train_networks(
     if kind == "cross-entropy" and ((labels < 0.0) | (labels > 1.0)).any():
         raise ArgumentError("y", float(np.abs(labels).max()), "probabilities, in [0, 1]")
     when = _steps(steps)
-    d, reference = (
-        integer("width", width, low=1),
-        integer("reference_width", reference_width, low=1),
-    )
+    d = integer("width", width, low=1)
+    reference = integer("reference_width", reference_width, low=1)
     sigma = as_activation(activation)
     require_derivative(sigma)
     rate = real("learning_rate", learning_rate, above=0.0)

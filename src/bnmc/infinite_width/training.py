@@ -259,9 +259,7 @@ def descent(
     kind = choice("loss", loss, _LOSSES)
     if kind == "cross-entropy":
         _require_probabilities(labels)
-    start = np.zeros_like(labels)
-    if initial is not None:
-        start = finite_array("initial", initial, shape=labels.shape).astype(np.float64)
+    start = _start("initial", initial, labels.shape)
     test, test_start = _test_arguments(test_kernel, test_initial, labels.shape)
     if kind == "squared":
         pulls = _learned(values, rate / n * when)  # (times, samples)
@@ -328,10 +326,14 @@ def _test_arguments(
             raise ArgumentError("test_initial", "an array", "None, without test_kernel")
         return None, np.zeros(())
     test = finite_array("test_kernel", kernel, shape=("tests", shape[0])).astype(np.float64)
-    expected = (test.shape[0], *shape[1:])
-    if initial is None:
-        return test, np.zeros(expected)
-    return test, finite_array("test_initial", initial, shape=expected).astype(np.float64)
+    return test, _start("test_initial", initial, (test.shape[0], *shape[1:]))
+
+
+def _start(name: str, given: ArrayLike | None, shape: tuple[int, ...]) -> FloatArray:
+    """Return initial outputs, by default 0."""
+    if given is None:
+        return np.zeros(shape)
+    return finite_array(name, given, shape=shape).astype(np.float64)
 
 
 # --- cross-entropy

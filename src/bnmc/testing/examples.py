@@ -278,10 +278,7 @@ def _torch_layer(torch: Any, kind: str, *sizes: Any, weights: str, **options: An
 
 
 def _torch_drawing(
-    torch: Any,
-    draw: Callable[[], Any],
-    apply: Callable[[Any, Float64Array], Any],
-    seed: int,
+    torch: Any, draw: Callable[[], Any], apply: Callable[[Any, Float64Array], Any], seed: int
 ) -> Step:
     """Return a step that draws a layer at every call and applies it, without gradients.
 

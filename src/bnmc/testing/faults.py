@@ -282,6 +282,12 @@ def _norm_of(chain: Chain) -> _Norm:
     return _Norm(shape, (1,), norm.centred, chain.eps, divides=not norm.is_identity)
 
 
+def _divided(what: str, count: int, formula: str = "") -> str:
+    """Return the text of a variance of `count` numbers that is divided by one less."""
+    ratio = math.sqrt((count - 1) / count)
+    return f"the variance of {what} (ddof = 1): x is smaller by {formula}{ratio:.4f}"
+
+
 def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:
     """Yield texts and wrong norms."""
     d, n, norm = chain.width, chain.batch, chain.normalization
@@ -298,11 +304,7 @@ def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:
         return
     over_batch = norm.axis == "batch"
     if over_batch and n > 1:
-        ratio = math.sqrt((n - 1) / n)
-        text = (
-            "the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by "
-            f"sqrt((n-1)/n) = {ratio:.4f}"
-        )
+        text = _divided("a row is divided by n - 1, not n", n, "sqrt((n-1)/n) = ")
         yield text, rows._replace(ddof=1)
     if (norm.centred or norm.is_identity) and n > 1:
         yield "rows are normalised without being centred", rows._replace(centred=False)
@@ -323,11 +325,7 @@ def _wrong_norms_of_samples(chain: Chain, right: _Norm) -> Iterator[tuple[str, _
     groups, size, n = right.shape
     d = chain.width
     if size > 1:
-        ratio = math.sqrt((size - 1) / size)
-        text = (
-            f"the variance of {size} features is divided by {size - 1} (ddof = 1): x is smaller "
-            f"by {ratio:.4f}"
-        )
+        text = _divided(f"{size} features is divided by {size - 1}", size)
         yield text, right._replace(ddof=1)
     change = "normalised without being centred" if right.centred else "centred"
     yield f"samples are {change}", right._replace(centred=not right.centred)

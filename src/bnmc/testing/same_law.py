@@ -91,15 +91,9 @@ class LawMismatch(BnmcError, AssertionError):
         self, chain: Chain, causes: tuple[str, ...], failures: tuple[Claim, ...], calls: int
     ) -> None:
         self.chain, self.causes, self.failures, self.calls = chain, causes, failures, calls
-        super().__init__(
-            "\n".join(
-                [
-                    f"not the law of {chain}, seen in {calls} calls",
-                    *(f"most likely: {cause}" for cause in causes),
-                    *_lines(failures),
-                ]
-            )
-        )
+        seen = f"not the law of {chain}, seen in {calls} calls"
+        named = (f"most likely: {cause}" for cause in causes)
+        super().__init__("\n".join([seen, *named, *_lines(failures)]))
 
 
 def assert_same_law(
