@@ -137,7 +137,7 @@ class Layer:
         """
         states = h.astype(np.float64)
         try:
-            x, a = (values[:, 0] for values in apply(chain, states[:, None], True))
+            x, a = apply(chain, states, True)
         except ZeroVarianceError as error:
             number = first + (error.chain or 0)
             raise ZeroVarianceError(number, None, error.row, error.sample) from None

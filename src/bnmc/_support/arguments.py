@@ -130,10 +130,7 @@ def integer(name: str, value: object, *, low: int | None = None, high: int | Non
         return value  # in a tenth of the time
     bounds = _Bounds(low, high)
     allowed = f"an integer{bounds}"
-    scalar = _unwrapped(value)
-    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Integral):
-        raise ArgumentTypeError(name, value, allowed)
-    number = int(scalar)
+    number = int(_scalar(name, value, Integral, allowed))
     if not bounds.hold(number):
         raise ArgumentError(name, number, allowed)
     return number
@@ -189,9 +186,7 @@ def real(
     if type(value) is float and bounds.hold(value):
         return value
     allowed = f"{'a finite real number' if finite else 'a real number or infinity'}{bounds}"
-    scalar = _unwrapped(value)
-    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, Real):
-        raise ArgumentTypeError(name, value, allowed)
+    scalar = _scalar(name, value, Real, allowed)
     try:
         number = float(scalar)
     except OverflowError:  # an integer beyond the range of float64
@@ -315,9 +310,9 @@ def finite_array(
     if not _fits(array.shape, shape):
         lengths = ", ".join("..." if axis is ... else str(axis) for axis in shape)
         trailing_comma = "," if len(shape) == 1 else ""
-        raise ArgumentError(
-            name, array.shape, f"an array of shape ({lengths}{trailing_comma})", _non_empty(array)
-        )
+        hint = "no axis may be empty" if array.size == 0 else ""
+        allowed = f"an array of shape ({lengths}{trailing_comma})"
+        raise ArgumentError(name, array.shape, allowed, hint)
     is_finite = np.isfinite(array)
     if not is_finite.all():
         first = tuple(int(i) for i in np.argwhere(~is_finite)[0])
@@ -510,9 +505,12 @@ def _is_injective(array: NDArray[Any]) -> bool:
     return True
 
 
-def _unwrapped(value: object) -> object:
-    """Return the number in an array without axes, and any other value as it is."""
-    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+def _scalar(name: str, value: object, kind: type[Any], allowed: str) -> Any:
+    """Return a number of a kind, which may be that of an array without axes, or raise."""
+    scalar = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+    if isinstance(scalar, (bool, np.timedelta64)) or not isinstance(scalar, kind):
+        raise ArgumentTypeError(name, value, allowed)
+    return scalar
 
 
 def _real_array(name: str, value: object) -> NDArray[np.floating[Any]]:
@@ -541,10 +539,6 @@ def _fits(actual: tuple[int, ...], expected: tuple[int | str | EllipsisType, ...
         elif length != axis:
             return False
     return True
-
-
-def _non_empty(array: NDArray[Any]) -> str:
-    return "no axis may be empty" if array.size == 0 else ""
 
 
 def draw_key(rng: Any) -> int:

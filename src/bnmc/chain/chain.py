@@ -13,7 +13,7 @@ from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, ActivationLike, as_activation
-from bnmc.chain.convolution import Convolution
+from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
 from bnmc.chain.layers import CovarianceMap, Layer, Linear, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
@@ -234,7 +234,7 @@ class Chain:
 
         With a bias it is that of the rows of W a + b 1ᵀ / gain, unless the norm subtracts it.
         """
-        return self.layers[1].linear.covariance(shows_bias=self.shows_bias)
+        return self.layers[1].covariance
 
     @cached_property
     def covariance_of_states(self) -> CovarianceMap:
@@ -257,7 +257,7 @@ class Chain:
     @property
     def fan_in(self) -> int:
         """Number of weights of a row of W: the width, times the taps of a convolution."""
-        return self.width * (1 if self.convolution is None else self.convolution.taps)
+        return self.width * (self.convolution or NO_CONVOLUTION).taps
 
     @property
     def is_row_by_row(self) -> bool:

@@ -55,8 +55,8 @@ def _spec_of(
     norm, columns = rows.norm, rows.batch * inputs
     bias_variance = 0.0 if hides_common else linear.bias_variance
     hides_scale, gain = rows.hides_scale() and not shows_state, linear.gain
-    is_first, without_bias = rows.order == codes.NORM_FIRST, bias_variance == 0.0
-    if hides_scale and norm.axis == "features" and is_first and without_bias:
+    is_over_features = not norm.acts_on_rows
+    if hides_scale and is_over_features and rows.keeps_normed and bias_variance == 0.0:
         gain = 1.0  # squares of large and small numbers leave the range of float32
     return codes.LayerSpec(
         linear.width,
@@ -72,7 +72,7 @@ def _spec_of(
         linear.covariance(shows_bias=not hides_common).variance,
         rows.order,
         norm.code,
-        norm.groups if norm.axis == "features" else 0,
+        norm.groups if is_over_features else 0,
         norm.centred,
         rows.eps,
         hides_common or is_centred,

@@ -87,6 +87,8 @@ class Convolution:
 
         Activations (..., channels, columns) give (..., taps * channels, columns).
         """
+        if self.taps == 1:
+            return a
         *leading, channels, columns = a.shape
         seen = np.moveaxis(a[..., self.neighbours(columns)], -2, -3)
         return seen.reshape(*leading, self.taps * channels, columns)
@@ -96,6 +98,8 @@ class Convolution:
 
         Gradients (..., taps * channels, columns) give (..., channels, columns).
         """
+        if self.taps == 1:
+            return seen
         *leading, length, columns = seen.shape
         parts = seen.reshape(*leading, self.taps, length // self.taps, columns)
         total = np.zeros((*leading, length // self.taps, columns))
@@ -106,6 +110,8 @@ class Convolution:
 
     def covariance(self, gram: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return C(G) for Gram matrices, (..., columns, columns)."""
+        if self.taps == 1:
+            return gram
         from bnmc._kernels.cpu.sources import average_taps  # Numba takes long to import
 
         stack = np.ascontiguousarray(gram, np.float64).reshape(-1, *gram.shape[-2:])
@@ -144,6 +150,10 @@ def _pair(name: str, value: object) -> tuple[int, int]:
         raise ArgumentError(name, value, allowed)
     height, width = (integer(name, size, low=1) for size in value)
     return height, width
+
+
+#: The patches of a layer without a convolution: each column sees itself.
+NO_CONVOLUTION = Convolution((1, 1), (1, 1))
 
 
 @lru_cache(maxsize=32)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc.chain.activations import Activation, slope_at
-from bnmc.chain.convolution import Convolution
+from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
 from bnmc.chain.norms import Norm
 from bnmc.chain.weights import WeightLaw
 
@@ -42,12 +42,11 @@ class CovarianceMap:
     @property
     def is_identity(self) -> bool:
         """Whether the covariance is G itself."""
-        return self.convolution is None and self.variance == 0.0
+        return self == CovarianceMap()
 
     def __call__(self, gram: Float64Array) -> Float64Array:
         """Return the covariance for Gram matrices, (..., columns, columns)."""
-        if self.convolution is not None:
-            gram = self.convolution.covariance(gram)
+        gram = (self.convolution or NO_CONVOLUTION).covariance(gram)
         return gram if self.variance == 0.0 else gram + self.variance
 
 
@@ -74,9 +73,13 @@ class Linear:
     bias_variance: float = 0.0
     convolution: Convolution | None = None
 
+    @property
+    def patches(self) -> Convolution:
+        """What a row of weights multiplies: patches of one column without a convolution."""
+        return self.convolution or NO_CONVOLUTION
+
     def covariance(self, *, shows_bias: bool = True) -> CovarianceMap:
         """Return the covariance of the rows of W a + b 1ᵀ / gain, or of W a."""
-        shows_bias = shows_bias and self.bias_variance > 0.0
         variance = self.bias_variance / self.gain**2 if shows_bias else 0.0
         return CovarianceMap(self.convolution, variance)
 
@@ -118,41 +121,57 @@ class RowMap(NamedTuple):
     eps: float = 0.0
     skip: float = 0.0
 
+    @property
+    def activates_first(self) -> bool:
+        """Whether the norm is applied to activations, a = N(σ(h))."""
+        return self.order == ACTIVATION_FIRST
+
+    @property
+    def keeps_normed(self) -> bool:
+        """Whether a skip connection keeps x = N(h), and not h."""
+        return self.order == NORM_FIRST
+
     def hides_common_part(self) -> bool:
         """Whether neither x nor a depends on the means of the rows h over a batch.
 
         If the order is NORM_IN_BRANCH, that holds for a only: x is h.
         """
-        return self.norm.hides_common_part and self.order != ACTIVATION_FIRST
+        return self.norm.hides_common_part and not self.activates_first
 
     def hides_scale(self) -> bool:
         """Whether the norm sees the rows of W a up to a positive factor only."""
         return self.norm.hides_scale(self.eps) and self.skip == 0.0
 
     def parts(self, x: Float64Array) -> Float64Array:
-        """Return rows by batch, or the features by group, over which the norm takes moments."""
-        *leading, width, columns = x.shape
-        if self.norm.axis == "features":
-            groups = self.norm.groups
-            return x.reshape(*leading, groups, width // groups, columns)
-        return x.reshape(*leading, width, columns // self.batch, self.batch)
+        """Return rows by batch, or the features by group, as `Norm.parts` does."""
+        return self.norm.parts(x, self.batch)
 
     def argument(self, h: Float64Array) -> Float64Array:
         """Return what the norm is applied to."""
-        return self.activation(h) if self.order == ACTIVATION_FIRST else h
+        return self.activation(h) if self.activates_first else h
+
+    def without_variance(self, y: Float64Array) -> tuple[int, int | None, int | None] | None:
+        """Return network, row and sample of the first part that N cannot divide, or None.
+
+        `y`, (networks, width, columns), is an argument of the norm.  One of row and sample is None.
+        """
+        if not self.norm.hides_scale(self.eps):
+            return None
+        places = np.argwhere(self.norm.without_variance(y, self.batch))
+        if places.size == 0:
+            return None
+        index, place = places[0].tolist()
+        return (index, place, None) if self.norm.acts_on_rows else (index, None, place)
 
     def normalise(self, y: Float64Array) -> Normalised:
         """Return N(y).  Parts without variance give NaN, or a spread of 0."""
         if self.norm.is_identity:
             return Normalised(y, None, None)
         parts = self.parts(y)
-        axis = -1 if self.norm.axis == "batch" else -2
-        mean = parts.mean(axis=axis, keepdims=True) if self.norm.centred else None
-        seen = parts if mean is None else parts - mean
-        squares = np.mean(seen**2, axis=axis, keepdims=True)
+        mean = parts.mean(axis=-1, keepdims=True) if self.norm.centred else None
+        squares = np.mean((parts if mean is None else parts - mean) ** 2, axis=-1, keepdims=True)
         spread = np.hypot(np.sqrt(squares), np.sqrt(self.eps))
-        values = self.norm(parts if self.norm.axis == "batch" else y, self.eps)
-        return Normalised(values.reshape(y.shape), spread, mean)
+        return Normalised(self.norm(y, self.eps, self.batch), spread, mean)
 
     def rows(self, h: Float64Array, normed: Normalised | None = None) -> Rows:
         """Return the rows of a layer; `normed` is N of ``argument(h)`` if it is known."""
@@ -179,12 +198,27 @@ class Rows:
 
     def __init__(self, row_map: RowMap, h: Float64Array, normed: Normalised) -> None:
         self._map, self.normed = row_map, normed
-        self.x = normed.values if row_map.order == NORM_FIRST else h
+        self.x = normed.values if row_map.keeps_normed else h
 
     def outputs(self) -> Float64Array:
         """Return the activations a, which the next weights multiply."""
         values = self.normed.values
-        return values if self._map.order == ACTIVATION_FIRST else self._map.activation(values)
+        return values if self._map.activates_first else self._map.activation(values)
+
+    def hidden(self) -> Float64Array:
+        """Return h, without the means of its rows over a batch if no later layer sees them."""
+        row_map, (values, spread, mean) = self._map, self.normed
+        if not row_map.keeps_normed:
+            if not row_map.hides_common_part():
+                return self.x
+            rows = row_map.parts(self.x)
+            return (rows - rows.mean(axis=-1, keepdims=True)).reshape(self.x.shape)
+        if spread is None:
+            return values
+        h = row_map.parts(values) * spread
+        if mean is not None and not row_map.hides_common_part():
+            h = h + mean
+        return row_map.norm.joined(h, values.shape)
 
     def down(self, at_a: Float64Array, at_x: Float64Array | float = 0.0) -> Float64Array:
         """Return the gradient with respect to h, given those with respect to a and to x.
@@ -195,42 +229,37 @@ class Rows:
             Gradients of k functions with respect to a, which the next weights multiply, and to x,
             which the skip connection keeps.
         """
-        if self._map.order == NORM_FIRST:
+        if self._map.keeps_normed:
             return self.through_norm(at_a * self._slopes() + at_x)
-        if self._map.order == ACTIVATION_FIRST:
+        if self._map.activates_first:
             return self.through_norm(at_a) * self._slopes() + at_x
         return self.through_norm(at_a * self._slopes()) + at_x
 
     def through_norm(self, gradient: Float64Array) -> Float64Array:
         """Return the gradient with respect to y, given that with respect to N(y)."""
-        normed, norm, batch = self.normed, self._map.norm, self._map.batch
-        if normed.spread is None:
+        (values, spread, _), norm = self.normed, self._map.norm
+        if spread is None:
             return gradient
-        size = batch if norm.axis == "batch" else self.x.shape[-2] // norm.groups
-        if self._map.eps == 0.0 and size - norm.centred == 1:
+        x = self._map.parts(values)
+        if self._map.eps == 0.0 and x.shape[-1] - norm.centred == 1:
             # In one dimension N(y) is 1 or -1 in each entry, whatever y.
             return np.zeros_like(gradient)
-        *leading, width, count, columns = gradient.shape
-        if norm.axis == "batch":
-            shape = [*leading, width, count, columns // batch, batch]
-            of_functions, axis = -3, -1
-        else:
-            shape = [*leading, norm.groups, width // norm.groups, count, columns]
-            of_functions, axis = -2, -3
-        x = np.expand_dims(self._map.parts(normed.values), of_functions)
-        g = gradient.reshape(shape)
-        result: Float64Array = g - x * (g * x).mean(axis=axis, keepdims=True)
+        by_function = gradient.swapaxes(-2, -3)  # (..., k, width, columns)
+        g, x, spread = (
+            self._map.parts(by_function),
+            x[..., None, :, :, :],
+            spread[..., None, :, :, :],
+        )
+        result: Float64Array = g - x * (g * x).mean(axis=-1, keepdims=True)
         if norm.centred:
-            result -= g.mean(axis=axis, keepdims=True)
-        result /= np.expand_dims(normed.spread, of_functions)
-        return result.reshape(gradient.shape)
+            result -= g.mean(axis=-1, keepdims=True)
+        result /= spread
+        return norm.joined(result, by_function.shape).swapaxes(-2, -3)
 
     def _slopes(self) -> Float64Array:
         """Return the slopes of the activation, for gradients of any number of functions."""
-        is_first = self._map.order == ACTIVATION_FIRST
-        return slope_at(self._map.activation, self.x if is_first else self.normed.values)[
-            ..., None, :
-        ]
+        of = self.x if self._map.activates_first else self.normed.values
+        return slope_at(self._map.activation, of)[..., None, :]
 
 
 class Layer(NamedTuple):
@@ -246,9 +275,22 @@ class Layer(NamedTuple):
     rows: RowMap
 
     @property
+    def covariance(self) -> CovarianceMap:
+        """The covariance of the rows on which the activations depend.
+
+        A bias that the norm subtracts is no part of it.
+        """
+        return self.linear.covariance(shows_bias=not self.rows.hides_common_part())
+
+    @property
     def is_row_by_row(self) -> bool:
         """Whether N acts on each row alone, before the activation and at the state's own place."""
-        return self.rows.norm.acts_on_rows and self.rows.order == NORM_FIRST
+        return self.rows.norm.acts_on_rows and self.rows.keeps_normed
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether rows are drawn one by one, given the Gram matrix itself."""
+        return self.is_row_by_row and self.covariance.is_identity
 
     def hides_common_part(self, later_layers_do: bool, skip: float) -> bool:
         """Whether no layer from this one on sees the means of the rows h over a batch.
@@ -260,12 +302,12 @@ class Layer(NamedTuple):
         skip : float
             Of the next layer.
         """
-        keeps_h = self.rows.order != NORM_FIRST and skip != 0.0
+        keeps_h = not self.rows.keeps_normed and skip != 0.0
         return self.rows.hides_common_part() and (later_layers_do or not keeps_h)
 
     def is_centred(self, previous: Layer | None) -> bool:
         """Whether the rows of W a have no means, because those of a have none."""
-        if previous is None or previous.rows.order != ACTIVATION_FIRST:
+        if previous is None or not previous.rows.activates_first:
             return False
         return previous.rows.norm.hides_common_part and self.linear.bias_variance == 0.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,26 +109,45 @@ class Norm:
         """
         return self.axis == "batch"
 
-    def without_variance(self, x: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which rows of x, (..., width, batch), have exactly zero variance.
+    def parts(self, x: NDArray[Any], batch: int | None = None) -> NDArray[Any]:
+        """Return x, (..., width, columns), with the entries of a moment along the last axis.
 
-        For a norm over the features: which samples have a group without variance, (..., batch).
+        That is, (..., width, batches, batch), with one batch by default; or, for a norm over the
+        features, (..., groups, columns, width / groups).
+        """
+        *leading, width, columns = x.shape
+        if self.acts_on_rows:
+            return x.reshape(*leading, width, -1, batch or columns)
+        return x.reshape(*leading, self.groups, width // self.groups, columns).swapaxes(-1, -2)
+
+    def joined(self, parts: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return an array of a shape from its parts."""
+        return (parts if self.acts_on_rows else parts.swapaxes(-1, -2)).reshape(shape)
+
+    def without_variance(
+        self, x: NDArray[np.float64], batch: int | None = None
+    ) -> NDArray[np.bool_]:
+        """Return which rows of x, (..., width, columns), have a batch of exactly zero variance.
+
+        For a norm over the features: which samples have a group without variance, (..., columns).
         All False if the norm does not divide by a variance.
         """
-        parts = self._parts(x)
+        parts = self.parts(x, batch)
         reference = parts[..., :1] if self.centred else np.zeros(())
         flat = (parts == reference).all(axis=-1) & (not self.is_identity)
-        return np.asarray(flat if self.acts_on_rows else flat.any(axis=-2))
+        return np.asarray(flat.any(axis=-1 if self.acts_on_rows else -2))
 
-    def __call__(self, x: NDArray[np.float64], eps: float = 0.0) -> NDArray[np.float64]:
-        """Return N(x) for x of shape (..., width, batch).
+    def __call__(
+        self, x: NDArray[np.float64], eps: float = 0.0, batch: int | None = None
+    ) -> NDArray[np.float64]:
+        """Return N(x) for x of shape (..., width, columns), by default of one batch.
 
         Rows, or groups of features of a sample, without variance give NaN if eps is 0;
         `without_variance` finds them.
         """
         if self.is_identity:
             return x
-        parts = self._parts(x)
+        parts = self.parts(x, batch)
         # Squares of very large or small entries would overflow or underflow, so each part is
         # measured in units of its largest entry.
         largest = np.abs(parts).max(axis=-1, keepdims=True)
@@ -137,15 +156,7 @@ class Norm:
         if self.centred:
             parts = parts - parts.mean(axis=-1, keepdims=True)
         mean_square = np.mean(parts * parts, axis=-1, keepdims=True)
-        normalised = parts / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
-        return normalised if self.acts_on_rows else normalised.swapaxes(-1, -2).reshape(x.shape)
-
-    def _parts(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return x with the entries over which moments are taken along the last axis."""
-        if self.acts_on_rows:
-            return x
-        *leading, width, batch = x.shape
-        return x.reshape(*leading, self.groups, width // self.groups, batch).swapaxes(-1, -2)
+        return self.joined(parts / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit), x.shape)
 
 
 class GroupNorm(Norm):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._kernels.scalar.scaling import LEEWAY
 from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.device_arrays import is_device_array
@@ -178,20 +177,18 @@ def as_columns(chain: Chain, initial: Any) -> Any:
 
 
 def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[np.float64]:
-    """Return N(x) for x of shape (chains, inputs, width, batch); `per_chain`: one x per chain.
+    """Return N(x) for x of shape (chains, width, columns); `per_chain`: one x per chain.
 
     Raises
     ------
     ZeroVarianceError
         If a row, or a sample under a norm over the features, has no variance and eps is 0.
     """
-    norm = chain.normalization
-    if norm.hides_scale(chain.eps) and (flat := norm.without_variance(x)).any():
-        index, given, place = (int(i) for i in np.argwhere(flat)[0])
-        row, sample = (place, None) if norm.acts_on_rows else (None, given * chain.batch + place)
-        number, layer = (index, 0) if per_chain else (None, None)
-        raise ZeroVarianceError(number, layer, row, sample)
-    return norm(x, chain.eps)
+    rows = chain.layers[0].rows
+    if flat := rows.without_variance(x):
+        index, *place = flat
+        raise ZeroVarianceError(*((index, 0) if per_chain else (None, None)), *place)
+    return rows.norm(x, chain.eps, chain.batch)
 
 
 def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
@@ -213,21 +210,20 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
-    hides_scale = chain.normalization.hides_scale(chain.eps) and chain.order_code == NORM_FIRST
-    if hides_scale:
+    rows, units = chain.layers[0].rows, _no_exponents()
+    has_no_scale = rows.keeps_normed and rows.hides_scale()
+    if has_no_scale:
         _require_variance(chain, stacked)
-    units = _no_exponents()
-    if hides_scale or splits_scale(chain):
-        units = _exponents(stacked, axis=None if hides_scale else 0)
+    if has_no_scale or splits_scale(chain):
+        units = _exponents(stacked, axis=None if has_no_scale else 0)
     if units.any():
         stacked = np.ldexp(stacked, -units)
     covariance = np.zeros((stacked.shape[1], stacked.shape[1]))
     if not write_gram(stacked, covariance):
         largest = float(np.abs(x).max())
         raise ArgumentError("initial", largest, "numbers whose squares float64 can hold")
-    if chain.convolution is not None:
-        covariance = chain.convolution.covariance(covariance)
-    return Covariance(covariance, _no_exponents() if hides_scale else units)
+    covariance = chain.layers[1].linear.patches.covariance(covariance)
+    return Covariance(covariance, _no_exponents() if has_no_scale else units)
 
 
 def write_gram(x: NDArray[np.float64], out: NDArray[np.float64]) -> bool:
@@ -256,8 +252,8 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
         if zero.any():
             raise ZeroVarianceError(None, None, None, int(zero.argmax()))
         return
-    groups = stacked.reshape(stacked.shape[0], -1, chain.batch)
-    if chain.normalization.without_variance(groups).all(axis=0).any():
+    groups = stacked.reshape(stacked.shape[0], -1, chain.batch).swapaxes(0, 1)
+    if chain.normalization.without_variance(groups).all(axis=-1).any():
         raise ZeroVarianceError(None, None, 0)
 
 
@@ -280,17 +276,15 @@ def _from_array(
         raise ArgumentError("initial", x.shape, wanted, hint)
     # NumPy adds in an order that depends on the layout in memory.
     full = x.astype(np.float64, order="C", copy=False)
-    full = full.reshape(-1, inputs or 1, chain.width, chain.batch)
+    full = _side_by_side(full.reshape(-1, inputs or 1, chain.width, chain.batch))
     if splits_scale(chain):
-        return _of_any_scale(chain, _side_by_side(full))
+        return _of_any_scale(chain, full)
     # `_side_by_side` may return a view, of an array of the caller.
-    state = _side_by_side(full).copy() if keeps_h else None
-    full, activated = apply(chain, full, per_chain)
-    rows = _side_by_side(full)
+    state = full.copy() if keeps_h else None
+    rows, activated = apply(chain, full, per_chain)
     if np.may_share_memory(rows, x):
         rows = rows.copy()  # the caller may write into x later
-    del full
-    return Representation(rows, _side_by_side(activated), state=state)
+    return Representation(rows, activated, state=state)
 
 
 def apply(
@@ -300,10 +294,11 @@ def apply(
 
     Arguments and errors are those of `normalise`.
     """
-    if chain.order_code == ACTIVATION_FIRST:
+    rows = chain.layers[1].rows
+    if rows.activates_first:
         return h, normalise(chain, _activated(chain, h), per_chain)
     x = normalise(chain, h, per_chain)
-    return x if chain.order_code == NORM_FIRST else h, _activated(chain, x)
+    return x if rows.keeps_normed else h, _activated(chain, x)
 
 
 def _activated(chain: Chain, x: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -274,13 +274,12 @@ def backpropagate(
 
 def _kind_of_task(chain: Chain, columns: int, sampler: str) -> tuple[type[Task], str]:
     """Return the class of tasks for a sampler that `run_of` has checked, and what draws rows."""
-    for_kernels = chain.is_row_by_row and chain.covariance.is_identity
     # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows of
     # as many normals as columns.
     has_few_weights = chain.convolution is not None and columns > chain.width
     if sampler == "weights" or (sampler == "auto" and has_few_weights):
         return NetworkTask, "weights"
-    if for_kernels and (chain.is_gaussian or chain.is_orthogonal):
+    if "conditional" in chain.weight_law.samplers and chain.layers[1].is_plain:
         return Task, "conditional"
     return NetworkTask, "conditional" if chain.is_gaussian else "weights"
 
@@ -288,9 +287,9 @@ def _kind_of_task(chain: Chain, columns: int, sampler: str) -> tuple[type[Task],
 def _gpu_task(path: str, chain: Chain, pool: Executor | None) -> type[Task]:
     """Return the class of tasks of a GPU, or raise what it cannot do."""
     for applies, what in (
-        (not (chain.is_gaussian or chain.is_orthogonal), "these weights"),
+        ("conditional" not in chain.weight_law.samplers, "these weights"),
         (
-            chain.is_orthogonal and not (chain.is_row_by_row and chain.covariance.is_identity),
+            not (chain.is_gaussian or chain.layers[1].is_plain),
             "orthogonal weights, unless a norm over the batch comes first, or none, without bias",
         ),
         (path == "weights", "sampler='weights'"),

@@ -89,7 +89,7 @@ def direction_of(
     loss: Any, labels: Any, classes: int | None, chain: Chain, chains: int, inputs: int | None
 ) -> Direction:
     """Return the direction that the arguments of `backpropagate` mean, or raise."""
-    pixels = 1 if chain.convolution is None else chain.convolution.positions
+    pixels = chain.layers[1].linear.patches.positions
     samples = chain.batch * (inputs or 1) // pixels
     if isinstance(loss, str):
         if choice("loss", loss, _LOSSES) == "gaussian":

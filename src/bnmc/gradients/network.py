@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory, rows
 from bnmc._kernels.cpu.backward_rows import normals_of
 from bnmc._kernels.scalar import codes
-from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.machine import one_blas_thread
@@ -82,9 +81,8 @@ class Network:
         if not isinstance(start, Rows):
             made = run.layer(0).rows
             # A norm before the state has been applied to that of layer 0.
-            is_first = made.order == NORM_FIRST
-            normed = Normalised(start, None, None) if is_first else self._normalised(start, 0)
-            start = made.rows(start, normed)
+            normed = Normalised(start, None, None)
+            start = made.rows(start, normed if made.keeps_normed else self._normalised(start, 0))
         self.layers = {begin: start}
         for layer in range(begin + 1, last + 1):
             before, (linear, made) = self.layers[layer - 1], run.layer(layer)
@@ -98,22 +96,6 @@ class Network:
         """Return the Gram matrices aᵀa / width of a layer."""
         a = self.layers[layer].outputs()
         return a.swapaxes(1, 2) @ a / a.shape[1]
-
-    def hidden(self, layer: int) -> Float64Array:
-        """Return h of a layer from 1 on, without the means of rows if no later layer sees them."""
-        made, x = self.run.layer(layer).rows, self.layers[layer].x
-        if made.order != NORM_FIRST:
-            if not (made.norm.hides_common_part and made.order == NORM_IN_BRANCH):
-                return x
-            rows = made.parts(x)
-            return (rows - rows.mean(axis=-1, keepdims=True)).reshape(x.shape)
-        normed = self.layers[layer].normed
-        if normed.spread is None:
-            return x
-        h = made.parts(x) * normed.spread
-        if normed.mean is not None and made.norm.axis == "features":
-            h = h + normed.mean
-        return h.reshape(x.shape)
 
     def through_activation(self, layer: int, gradient: Float64Array) -> Float64Array:
         """Return the gradient with respect to h, given that with respect to a.
@@ -140,24 +122,13 @@ class Network:
         return gradient.reshape(networks, width, -1, self.run.columns)
 
     def _normalised(self, h: Float64Array, layer: int) -> Normalised:
-        """Apply the norm at its place of the layer."""
+        """Apply the norm at its place of the layer, or raise if a part has no variance."""
         made = self.run.layer(layer).rows
         y = made.argument(h)
-        if made.eps == 0.0 and not made.norm.is_identity:
-            self._require_variance(y, layer)
+        if flat := made.without_variance(y):
+            index, *place = flat
+            raise ZeroVarianceError(self.run.first + index, layer, *place)
         return made.normalise(y)
-
-    def _require_variance(self, y: Float64Array, layer: int) -> None:
-        """Raise if a row or a sample has no variance."""
-        made = self.run.layer(layer).rows
-        norm = made.norm
-        parts = made.parts(y) if norm.acts_on_rows else y
-        places = np.argwhere(norm.without_variance(parts))
-        if places.size == 0:
-            return
-        index, place = (int(i) for i in places[0, :2])
-        row, sample = (place, None) if norm.acts_on_rows else (None, place)
-        raise ZeroVarianceError(self.run.first + index, layer, row, sample)
 
     def _require_range(self, layer: int) -> None:
         """Raise if the squares of a representation without a norm are out of range."""
@@ -220,7 +191,7 @@ class _NetworkPass(Pass):
             width = delta.shape[1]
             products[index, 0] = delta[0].T @ delta[0] / width
             if self.task.wants_hidden:
-                products[index, 2] = network.hidden(layer)[0].T @ delta[0] / width
+                products[index, 2] = network.layers[layer].hidden()[0].T @ delta[0] / width
             if layer > 1:
                 self._delta, more = scaled(network.down(layer, delta))
                 self._scale += more
@@ -270,7 +241,7 @@ class NetworkTask(Task):
         # stretches; what a layer needs; and a weight matrix.
         rows = _LAYER_ROWS * layers + 2 * (self.run.depth // layers) + 10
         size = 8 * (width * columns * rows + 4 * columns**2 * layers)
-        if self.run.chain.convolution is not None:  # patches of a layer, and products with them
+        if fan_in > width:  # patches of a layer, and products with them
             size += 8 * _PATCHES * fan_in * columns
         return size + 24 * width * fan_in * (self.run.path == "weights")
 
@@ -323,7 +294,7 @@ class DrawnWeights:
         """Return W a + b 1ᵀ / gain."""
         # Scaled after the sum, so that sums of equal terms with signs ±1 vanish exactly.
         linear = self._run.layer(layer).linear
-        products = np.stack([w @ seen for w, seen in self._each(layer, _patches(linear, a))])
+        products = np.stack([w @ seen for w, seen in self._each(layer, linear.patches.unfold(a))])
         scaled = products / np.sqrt(linear.fan_in)
         if self._run.spec(layer).bias != 0.0:
             biases = [biases_of_layer(self._run, number, layer) for number in self._numbers]
@@ -334,7 +305,7 @@ class DrawnWeights:
         """Return Wᵀ δ."""
         linear = self._run.layer(layer).linear
         products = np.stack([w.T @ each for w, each in self._each(layer, delta)])
-        return _folded(linear, products / np.sqrt(linear.fan_in))
+        return linear.patches.fold(products / np.sqrt(linear.fan_in))
 
     def _each(
         self, layer: int, operands: Float64Array
@@ -393,16 +364,15 @@ class ReplayedRows:
             z = self._noise(index, layer, len(operand), roots[index])
             coordinates = seen.normals[:, at].T @ delta[index] / root - basis.T @ z
             products.append((z + basis @ coordinates)[: linear.fan_in])
-        return _folded(linear, np.stack(products))
+        return linear.patches.fold(np.stack(products))
 
     def _draw(self, index: int, layer: int, a: Float64Array) -> _Seen:
         """Draw the normals of a layer of one network, as the conditional sampler does."""
-        sampler, (linear, shows_bias) = self._sampler, linear_of(self._run, layer)
+        sampler, linear = self._sampler, linear_of(self._run, layer)
         work, columns = sampler.work(np.dtype(np.float64)), sampler.columns
         # Gradients depend on the scale of rows, and this covariance has the variance of the bias.
         spec = self._run.spec(layer)._replace(hides_scale=False, shared_variance=0.0)
-        covariance = linear.covariance(shows_bias=shows_bias)
-        rows.factorise(covariance(a.T @ a / len(a)), spec, work)
+        rows.factorise(linear.covariance()(a.T @ a / len(a)), spec, work)
         draw = sampler.addressed(layer, codes.STREAM_ROWS, index)
         normals = normals_of(linear.width, work.regular, draw, sampler.work().block)
         # The spec has gain 1 if the norm does not see the scale of rows.
@@ -411,10 +381,10 @@ class ReplayedRows:
 
     def _operand(self, layer: int, a: Float64Array) -> Float64Array:
         """Return the part of a on which the rows depend, with one more row if there is a bias."""
-        linear, shows_bias = linear_of(self._run, layer)
+        linear = linear_of(self._run, layer)
         if not self._run.spec(layer).hides_common:
-            return _operand(linear, shows_bias, a)
-        patches = _patches(linear, a)
+            return _operand(linear, a)
+        patches = linear.patches.unfold(a)
         by_batch = patches.reshape(*patches.shape[:2], -1, self._run.chain.batch)
         return (by_batch - by_batch.mean(axis=-1, keepdims=True)).reshape(patches.shape)
 
@@ -455,15 +425,15 @@ class UnseenWeights:
 
     def times(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a + b 1ᵀ / gain, and keep it."""
-        linear, shows_bias = linear_of(self._run, layer)
-        root = _root(_operand(linear, shows_bias, a), linear.fan_in)
+        linear = linear_of(self._run, layer)
+        root = _root(_operand(linear, a), linear.fan_in)
         self._products[layer] = self._normals(linear.width, a.shape[2]) @ root
         return self._products[layer]
 
     def transposed_times(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return Wᵀ δ; each layer once."""
-        (width, columns), (linear, shows_bias) = delta.shape[1:], linear_of(self._run, layer)
-        seen = _operand(linear, shows_bias, a)
+        (width, columns), linear = delta.shape[1:], linear_of(self._run, layer)
+        seen = _operand(linear, a)
         if columns < width:
             z = self._normals(seen.shape[1], columns) @ _root(delta, linear.fan_in)
         else:
@@ -472,7 +442,7 @@ class UnseenWeights:
         values, vectors = _eigen(seen)
         inverse = np.divide(1.0, values, out=np.zeros_like(values), where=values > 0.0)
         mixing = (vectors * inverse[:, None]) @ (vectors.swapaxes(1, 2) @ products)
-        return _folded(linear, (z + seen @ mixing)[:, : linear.fan_in])
+        return linear.patches.fold((z + seen @ mixing)[:, : linear.fan_in])
 
     def _normals(self, rows: int, columns: int) -> Float64Array:
         return np.stack([each.standard_normal((rows, columns)) for each in self._generators])
@@ -484,32 +454,23 @@ def generator_of(run: Run, index: int, stream: int = 0, layer: int = 0) -> np.ra
     return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
 
 
-def linear_of(run: Run, layer: int) -> tuple[Linear, bool]:
-    """Return the map that leads to a layer, and whether the activations depend on its bias."""
-    return run.layer(layer).linear, run.spec(layer).bias != 0.0
+def linear_of(run: Run, layer: int) -> Linear:
+    """Return the map that leads to a layer, without a bias that the norm subtracts."""
+    linear = run.layer(layer).linear
+    return linear if run.spec(layer).bias != 0.0 else replace(linear, bias_variance=0.0)
 
 
-def _operand(linear: Linear, shows_bias: bool, a: Float64Array) -> Float64Array:
+def _operand(linear: Linear, a: Float64Array) -> Float64Array:
     """Return what the weights and the bias of a row multiply.
 
     A bias multiplies one more row, whose entries are √(fan_in · bias_variance) / gain.
     """
-    seen = _patches(linear, a)
-    if not shows_bias:
+    seen = linear.patches.unfold(a)
+    if linear.bias_variance == 0.0:
         return seen
     constant = np.sqrt(linear.bias_variance * linear.fan_in) / linear.gain
     row = np.full((len(seen), 1, seen.shape[2]), constant)
     return np.concatenate([seen, row], axis=1)
-
-
-def _patches(linear: Linear, a: Float64Array) -> Float64Array:
-    """Return what the weights multiply: a, or its patches, (networks, taps * width, columns)."""
-    return a if linear.convolution is None else linear.convolution.unfold(a)
-
-
-def _folded(linear: Linear, gradient: Float64Array) -> Float64Array:
-    """Return the gradient with respect to a, given that of what the weights multiply."""
-    return gradient if linear.convolution is None else linear.convolution.fold(gradient)
 
 
 def _root(a: Float64Array, fan_in: int) -> Float64Array:

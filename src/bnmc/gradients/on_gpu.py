@@ -39,13 +39,7 @@ from bnmc.gradients.directions import GivenRows, Readout
 from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Pass, RowPass, Task
 from bnmc.simulation.engine.gpu.arrays import device_memory
-from bnmc.simulation.engine.gpu.launches import (
-    Launches,
-    is_plain,
-    kernel_spec,
-    neighbours,
-    raise_noted,
-)
+from bnmc.simulation.engine.gpu.launches import Launches, kernel_spec, neighbours, raise_noted
 from bnmc.simulation.engine.gpu.samplers import GpuSampler
 from bnmc.simulation.runs import Run
 
@@ -91,7 +85,7 @@ class GpuTask(Task):
     @property
     def in_passes(self) -> bool:
         """Whether layers are in passes over their rows."""
-        return not is_plain(self.layer)
+        return not self.layer.is_plain
 
     @property
     def law(self) -> codes.LayerSpec:
@@ -117,8 +111,7 @@ class GpuTask(Task):
     @property
     def sums(self) -> int:
         """How many sums over rows a range of tiles has."""
-        convolution = self.layer.linear.convolution
-        return sums_of(self.kernels.shape, 1 if convolution is None else convolution.taps)
+        return sums_of(self.kernels.shape, self.layer.linear.patches.taps)
 
     @property
     def chains_of_pass(self) -> int:
@@ -130,7 +123,7 @@ class GpuTask(Task):
         """The largest number of chains of a part, by memory."""
         columns, law = self.run.columns, self.law
         size = 24 * columns**2
-        if law.skip != 0.0:
+        if self.run.keeps_x:
             itemsize = 8 if self.in_passes else np.dtype(self.run.dtype).itemsize
             size += itemsize * columns * law.width
         size *= 2 * math.isqrt(self.run.depth) + 2
@@ -167,7 +160,7 @@ class _GpuPass(RowPass):
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         rows, hidden = self.task.layer.rows, gradients.products[:, :, 2:]
-        if rows.order == codes.NORM_IN_BRANCH and rows.norm.hides_common_part:
+        if rows.hides_common_part() and not rows.keeps_normed:
             # hᵀδ without the means of the rows of h, which no later layer sees.
             by_batch = hidden.reshape(*hidden.shape[:3], -1, rows.batch, hidden.shape[-1])
             seen = by_batch - by_batch.mean(axis=-2, keepdims=True)
@@ -231,7 +224,7 @@ class _GpuPass(RowPass):
         descent.backward_dtype, descent.stage = "float64", self._stage_after(done, has_top)
         descent.log_scale = float(np.append(scales, self.log_scales[index])[len(scales) - done])
         descent.state = self.device.state[index].copy_to_host()
-        if self._law.skip != 0.0:
+        if self.run.keeps_x:
             descent.above = descent.blocks_of(self.device.above[index].copy_to_host())
 
     @property
@@ -262,7 +255,7 @@ class _GpuPass(RowPass):
             for basis in bases:
                 basis[:, np.flatnonzero(np.diagonal(basis))[linear.width :]] = 0.0
         above = NOTHING
-        if self._law.skip != 0.0:
+        if self.run.keeps_x:
             above = numba_cuda.to_device(np.zeros((count, n, stretch.xs.shape[-1]), self._dtype))
         state = numba_cuda.to_device(np.stack([each.state for each in self.descents]))
         basis, mixing = numba_cuda.to_device(bases), self._empty(n, n)
@@ -294,7 +287,7 @@ class _GpuPass(RowPass):
             scales = np.ldexp(1.0, -(np.frexp(largest)[1] // 2))
         ratios = np.exp2(stretch.units[:, :-1] - stretch.units[:, 1:] + float(self._lift))
         arrays = [(self._covariances(before), "float64"), (scales, "float64"), (ratios, "float64")]
-        if law.skip != 0.0:
+        if self.run.keeps_x:
             arrays.append((stretch.xs, self._dtype))
         sent = [numba_cuda.to_device(np.ascontiguousarray(*each)) for each in arrays]
         return arguments.Layers(*sent, *(NOTHING,) * (4 - len(sent)))
@@ -308,9 +301,7 @@ class _GpuPass(RowPass):
 
     def _covariances(self, grams: Float64Array) -> Float64Array:
         """Return the covariances of the rows of W a, given the Gram matrices of the layers."""
-        linear, rows = self.task.layer
-        covariance = linear.covariance(shows_bias=not rows.hides_common_part())
-        return covariance(grams) if self.task.in_passes else grams
+        return self.task.layer.covariance(grams) if self.task.in_passes else grams
 
     def _launch(
         self, stretch: Stretch, layers: arguments.Layers, of: arguments.Descents, has_top: bool
@@ -387,7 +378,7 @@ class _GpuPass(RowPass):
 
         def of_layer(at: int) -> tuple[Any, ...]:
             # This kernel takes the arrays of one layer.
-            xs = layers.xs[:, at] if law.skip != 0.0 else NOTHING
+            xs = layers.xs[:, at] if self.run.keeps_x else NOTHING
             covariances, shifts = layers.covariances[:, at], extra.shifts
             of = arguments.Passes(covariances, NOTHING, segments, shifts, extra.inverses)
             return arguments.State(NOTHING, xs, NOTHING), of, law, work, address

@@ -134,10 +134,10 @@ class Pass(ABC):
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
         for number in set(numbers.tolist()):
-            convolution = linears[number].convolution
-            if convolution is not None:  # weights multiply patches
+            patches = linears[number].patches
+            if patches.taps > 1:
                 at = (numbers == number)[:, None, None]
-                seen = np.where(at, convolution.covariance(seen), seen)
+                seen = np.where(at, patches.covariance(seen), seen)
         squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
         factors = [
             2.0 * math.log(abs(each.gain) * math.sqrt(each.width * each.fan_in)) for each in linears

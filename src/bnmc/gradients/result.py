@@ -260,10 +260,8 @@ class Backpropagation(Recordings):
         if len(self.layers) != self.depth:
             raise ArgumentError("every", int(self.layers[0]), "1")
         delta = _correlations(self.observables["delta_gram"][:, 1:])
-        seen, convolution = self.observables["gram"][:, :-1], self.chain.convolution
-        if convolution is not None:
-            seen = convolution.covariance(seen)
-        return delta * _correlations(seen)
+        patches = self.chain.layers[1].linear.patches
+        return delta * _correlations(patches.covariance(self.observables["gram"][:, :-1]))
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the result as a dataset (extra ``xarray``).
@@ -301,7 +299,11 @@ class Backpropagation(Recordings):
             if self.chains > 1:
                 errors = values.std(axis=0, ddof=1) / math.sqrt(self.chains)
         return [
-            {"layer": layer, "mean": float(mean), "stderr": _known(float(error))}
+            {
+                "layer": layer,
+                "mean": float(mean),
+                "stderr": None if math.isnan(error) else float(error),
+            }
             for layer, mean, error in zip(layers, means, errors, strict=True)
         ]
 
@@ -309,11 +311,6 @@ class Backpropagation(Recordings):
 def _shown_layers(depth: int) -> list[int]:
     """Return at most a dozen layers of 0, …, depth - 1: the ends, and layers evenly between."""
     return sorted({round(k * (depth - 1) / 10) for k in range(11)})
-
-
-def _known(value: float) -> float | None:
-    """Return a standard error, or None if it is not known."""
-    return None if math.isnan(value) else value
 
 
 def _number(value: float | None) -> str:

@@ -260,15 +260,14 @@ def tangent_kernel(
     if probes is not None:
         probes = integer("probes", probes, low=2)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
-    if sampler == "auto":
-        sampler = "conditional" if chain.is_gaussian else "weights"
-    if sampler == "conditional" and not chain.is_gaussian:
+    path = "conditional" if chain.is_gaussian and sampler != "weights" else "weights"
+    if sampler not in ("auto", path):
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     report_to = as_progress(progress)
     run = run_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype="float64"
+        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
     )
-    job = _Job(replace(run, path=sampler, recorded=Recorded(depth, 1, depth)), probes)
+    job = _Job(replace(run, path=path, recorded=Recorded(depth, 1, depth)), probes)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
@@ -363,8 +362,7 @@ class _Job:
     @property
     def pixels(self) -> int:
         """Number of columns of a sample: the pixels of an image, or 1."""
-        convolution = self.run.layers[-1].linear.convolution
-        return 1 if convolution is None else convolution.positions
+        return self.run.layers[-1].linear.patches.positions
 
     @property
     def samples(self) -> int:
@@ -418,8 +416,8 @@ class _Job:
         kernels = self._of_readout(directions, network.gram(depth))
         for layer in range(depth, 0, -1):
             # The Gram matrix of what weights and bias multiply.
-            linear, shows_bias = linear_of(run, layer)
-            gram = linear.covariance(shows_bias=shows_bias)(network.gram(layer - 1))
+            linear = linear_of(run, layer)
+            gram = linear.covariance()(network.gram(layer - 1))
             kernels += linear.gain**2 * self._contribution(delta, gram)
             if layer > 1:
                 delta = network.down(layer, delta)
