@@ -26,6 +26,18 @@ UNCENTRED = ("batch-uncentred", "rms")
 # --- norms
 
 
+def standardised(h, axis=-1, *, ddof=0, eps=0.0, centred=True):
+    """Return h without its means over axes, unless it is not centred, over its deviations."""
+    return _standardised(h, axis, ddof, eps, centred)[0]
+
+
+def _standardised(h, axis, ddof, eps, centred):
+    x = h - h.mean(axis=axis, keepdims=True) if centred else h
+    squares = (x**2).sum(axis=axis, keepdims=True)
+    spread = np.sqrt(squares / (h.size // squares.size - ddof) + eps)
+    return x / spread, spread
+
+
 def _parts(h, norm, inputs):
     """Return h in parts, and the axis over which the norm takes moments of a part."""
     if norm.startswith("batch"):
@@ -38,14 +50,11 @@ def _normed(h, norm, eps, inputs):
     """Return N(h), and the standard deviations of its parts."""
     if norm == "none":
         return h, None
-    parts, axis = _parts(h, norm, inputs)
-    if norm not in UNCENTRED:
-        parts = parts - parts.mean(axis=axis, keepdims=True)
-    spread = np.sqrt((parts**2).mean(axis=axis, keepdims=True) + eps)
-    return (parts / spread).reshape(h.shape), spread
+    parts, spread = _standardised(*_parts(h, norm, inputs), 0, eps, norm not in UNCENTRED)
+    return parts.reshape(h.shape), spread
 
 
-def normalised(h, norm, eps=0.0, inputs=1):
+def normalised(h, norm="batch", eps=0.0, inputs=1):
     """N(h) for h of shape (..., width, columns)."""
     return _normed(h, norm, eps, inputs)[0]
 
@@ -128,28 +137,30 @@ def _moves(kernel):
 # --- weights
 
 
-def haar_matrices(rng, count, order):
-    """Draw matrices from the uniform distribution on the orthogonal group.
+def haar(rng, shape):
+    """Draw matrices from the uniform distribution on the orthogonal group, times √width.
 
     F. Mezzadri, *How to generate random matrices from the classical compact groups* (Notices of the
     AMS 54, 2007): the QR factorization of a Gaussian matrix with a positive diagonal of R.
     """
-    q, r = np.linalg.qr(rng.standard_normal((count, order, order)))
-    return q * np.sign(np.einsum("cii->ci", r))[:, None]
+    q, r = np.linalg.qr(rng.standard_normal(shape))
+    signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+    return math.sqrt(shape[-1]) * q * signs
+
+
+#: Laws of weights of variance 1, (..., width, fan_in).
+LAWS = {
+    "gaussian": lambda rng, shape: rng.standard_normal(shape),
+    "uniform": lambda rng, shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
+    "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
+    "haar": haar,
+}
 
 
 def drawn_weights(chain, rng, count, fan_in):
     """Draw weights of variance 1 / fan_in, (count, width, fan_in)."""
-    if chain.weights == "haar":
-        return haar_matrices(rng, count, chain.width)
-    shape = count, chain.width, fan_in
-    laws = {
-        "gaussian": rng.standard_normal,
-        "uniform": lambda shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
-        "rademacher": lambda shape: rng.choice([-1.0, 1.0], shape),
-    }
-    draw = laws.get(chain.weights) or (lambda shape: chain.weights(rng, shape))
-    return draw(shape) / math.sqrt(fan_in)
+    draw = LAWS.get(chain.weights) or chain.weights
+    return draw(rng, (count, chain.width, fan_in)) / math.sqrt(fan_in)
 
 
 # --- layers
@@ -283,6 +294,14 @@ class Networks:
     def activations(self, layer):
         """Return the activations a of a layer, which weights multiply."""
         return self._made[layer].a
+
+    def hidden(self, layer):
+        """Return h of a layer, without the means over a batch that the activations do not see."""
+        chain, h = self.chains[layer], self.h[layer]
+        if chain.norm != "batch" or chain.order == "activation-norm":
+            return h
+        rows, _ = _parts(h, "batch", self.inputs)
+        return (rows - rows.mean(axis=-1, keepdims=True)).reshape(h.shape)
 
     def gram(self, layer):
         """Return the Gram matrices of the activations of a layer."""

@@ -1,15 +1,10 @@
 """Steps of networks in NumPy, written from their formulas, and their mistakes."""
 
 import numpy as np
-from numpy_network import haar_matrices
+import numpy_network
+from numpy_network import gram_of, standardised
 from oracle import FORMULAS
 from scipy import special, stats
-
-
-def normalised(h, *, ddof=0, eps=0.0, centred=True, axis=1):
-    x = h - h.mean(axis=axis, keepdims=True) if centred else h
-    squares = np.square(x).sum(axis=axis, keepdims=True)
-    return x / np.sqrt(squares / (h.size // squares.size - ddof) + eps)
 
 
 class Running:
@@ -19,9 +14,9 @@ class Running:
         self.momentum, self.mean, self.variance = momentum, 0.0, 1.0
 
     def __call__(self, h):
-        for name, own in ("mean", h.mean(axis=1)), ("variance", h.var(axis=1, ddof=1)):
-            kept = (1.0 - self.momentum) * getattr(self, name)
-            setattr(self, name, kept + self.momentum * own)
+        for name, moment in ("mean", h.mean(axis=1)), ("variance", h.var(axis=1, ddof=1)):
+            former = (1.0 - self.momentum) * getattr(self, name)
+            setattr(self, name, former + self.momentum * moment)
         return (h - self.mean[:, None]) / np.sqrt(self.variance[:, None])
 
 
@@ -56,12 +51,12 @@ def mirrored(rng, shape):
 def all_but_first(law):
     """A Gaussian first column; the others of another law."""
 
-    def drawn(rng, shape):
+    def sampler(rng, shape):
         weights = LAWS[law](rng, shape)
         weights[:, 0] = rng.standard_normal(shape[0])
         return weights
 
-    return drawn
+    return sampler
 
 
 class SameUpToSigns:
@@ -94,6 +89,7 @@ def student(degrees):
 
 
 LAWS = {
+    **numpy_network.LAWS,
     "paired 0.3": paired(0.3),
     "paired 0.7": paired(0.7),
     "mirrored": mirrored,
@@ -106,11 +102,7 @@ LAWS = {
     "student 30": student(30),
     "student 100": student(100),
     "float16": lambda rng, shape: rng.standard_normal(shape).astype(np.float16).astype(float),
-    "gaussian": lambda rng, shape: rng.standard_normal(shape),
-    "uniform": lambda rng, shape: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape),
-    "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
     "truncated": truncated,
-    "haar": lambda rng, shape: np.sqrt(shape[0]) * haar_matrices(rng, 1, shape[0])[0],
     "permutations": lambda rng, shape: (
         np.sqrt(shape[0])
         * rng.choice([-1.0, 1.0], (shape[0], 1))
@@ -125,39 +117,79 @@ LAWS = {
 
 
 class Network:
-    """h -> skip N(h) + scale W σ(N(h)), with W drawn anew, or one of a few, or the last one."""
+    """h -> skip N(h) + scale (W σ(N(h)) + b), with W drawn anew, or one of a few, or the last one.
+
+    States are (..., width, batch), each with a W of its own if W is drawn anew.  The weights "rows"
+    are Gaussian, too: given a, the rows of W a are N(0, aᵀa / width).
+    """
 
     def __init__(
         self, width=20, sigma="relu", *, weights="gaussian", scale=1.0, skip=0.0, pool=0,
-        bias=0.0, norm=normalised, momentum=0.0, reused=0, seed=1, **options,
+        bias=0.0, norm=standardised, momentum=0.0, reused=0, seed=1, **options,
     ):  # fmt: skip
         self.sigma = FORMULAS.get(sigma, sigma)
         if momentum:
             norm = Running(momentum)
         self.norm = lambda h: norm(h, **options)
         self.scale, self.skip, self.bias, self.width = scale, skip, bias, width
-        self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS[weights], 0
+        self.rng, self.law, self.calls = np.random.default_rng(seed), LAWS.get(weights), 0
         if isinstance(self.law, type):
             self.law = self.law()
         self.pool = [self.draw() for _ in range(pool)]
         self.reused, self.last = reused, None
 
-    def draw(self):
-        return self.law(self.rng, (self.width, self.width)) / np.sqrt(self.width)
+    def draw(self, *shape):
+        shape = shape or (self.width, self.width)
+        return self.law(self.rng, shape) / np.sqrt(shape[-1])
 
-    def next_weights(self):
+    def next_weights(self, *shape):
         """New weights, but at every second call the last ones with a random sign, if `reused`.
 
         1 and 2 choose between even and odd calls.
         """
+        if self.pool:
+            return self.pool[self.calls % len(self.pool)]
         if self.reused and self.calls % 2 == self.reused - 1 and self.last is not None:
             return self.rng.choice([-1.0, 1.0]) * self.last
-        self.last = self.draw()
+        self.last = self.draw(*shape)
         return self.last
+
+    def rows(self, a):
+        if self.law is not None:
+            return self.next_weights(*a.shape[:-1], a.shape[-2]) @ a
+        values, vectors = np.linalg.eigh(gram_of(a))
+        root = vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+        return self.rng.standard_normal(a.shape) @ root.swapaxes(-1, -2)
 
     def __call__(self, h):
         self.calls += 1
-        weights = self.pool[self.calls % len(self.pool)] if self.pool else self.next_weights()
         x = self.norm(h)
-        bias = self.bias * LAWS["uniform"](self.rng, (self.width, 1)) / np.sqrt(self.width)
-        return self.skip * x + self.scale * (weights @ self.sigma(x) + bias)
+        rows = self.rows(self.sigma(x))
+        if self.bias:
+            numbers = LAWS["uniform"](self.rng, (self.width, 1))
+            rows = rows + self.bias * numbers / np.sqrt(self.width)
+        return self.skip * x + self.scale * rows
+
+
+# --- networks near their stationary law
+
+
+def step_of(sigma, rng, *, variance=1.0, weights="rows", **options):
+    """Return a step for states of any width, of one network for each state."""
+    return Network(sigma=sigma, seed=rng, weights=weights, scale=np.sqrt(variance), **options)
+
+
+def after(step, h, layers):
+    for _ in range(layers):
+        h = step(h)
+    return h
+
+
+def settled(chain, step, count, rng, layers=12):
+    """States of a network that started from Gaussian ones, which are near the stationary law."""
+    return after(step, rng.standard_normal((count, chain.width, chain.batch)), layers)
+
+
+def row_of(report, claim):
+    (row,) = [row for row in report.rows if row.claim == claim]
+    return row

@@ -42,9 +42,9 @@ PUBLIC_MODULES = (
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
 #: Folders and files of the tests that still have such words.
 STILL_VAGUE = (
-    *("_claims", "_kernels", "_support", "chain", "experiments", "gradients", "invariant"),
+    *("_claims", "_kernels", "experiments", "invariant"),
     *("kernels", "mean_field", "mixing", "random_matrix", "reference", "regularity", "simulation"),
-    *("testing", "experiment_checks.py", "mean_field_awkward.py", "numpy_steps.py"),
+    *("testing", "experiment_checks.py", "mean_field_awkward.py"),
     *("pair_networks.py", "same_", "simulator.py", "spheres.py", "test_gram.py"),
 )
 MOST_NAMES = 25
@@ -84,7 +84,6 @@ CROSS_CUTTING = {
     "estimate/test_intervals.py": "tests estimate.py for the coverage of intervals",
     "invariant/test_distances.py": "tests claim_check.py for the rows without a test",
     "gradients/test_law.py": "compares the law of `backpropagate` with networks of real weights",
-    "gradients/test_products.py": "tests network.py for products with weights",
     "gradients/test_networks.py": "tests the NumPy networks by finite differences",
     "simulation/test_closed_forms.py": "compares all samplers with closed forms",
     "simulation/test_convolutions.py": "compares samplers of convolutional chains with PyTorch",

@@ -4,7 +4,6 @@ import hashlib
 import os
 import platform
 import random
-import subprocess
 import sys
 import threading
 import warnings
@@ -15,6 +14,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 from slow_cases import some
+from worker_processes import printed_by
 
 from bnmc import Chain, simulate
 
@@ -27,23 +27,13 @@ CHAINS = {
 }
 
 
-def run(name, threads=2):
+def run(name, threads=2, chains=3):
     sampler = "conditional" if name.startswith("conditional") else "auto"
-    chain, depth = CHAINS[name], 30
-    return simulate(chain, depth, chains=3, rng=7, threads=threads, sampler=sampler).gram
+    return simulate(CHAINS[name], 30, chains=chains, rng=7, threads=threads, sampler=sampler).gram
 
 
 def in_python(code, **environment):
-    """Run a program in a fresh process; return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed_by(code, "-W", "error", **environment)
 
 
 # --- at once --------------------------------------------------------------------------------
@@ -178,9 +168,7 @@ def test_threading_layers_of_numba(layer):
     if layer == "tbb":
         # The loader does not search the folder into which pip installs the library.
         environment["LD_LIBRARY_PATH"] = library_folder("tbb", "libtbb.so")
-    gram = simulate(
-        CHAINS["conditional"], 30, chains=4, rng=7, threads=1, sampler="conditional"
-    ).gram
+    gram = run("conditional", threads=1, chains=4)
     digest = hashlib.sha256(gram.tobytes()).hexdigest()
     assert in_python(FORK + LAYER, **environment) == f"{layer} {digest}\n"
 
@@ -191,38 +179,6 @@ def library_folder(distribution, name):
         pytest.skip(f"the extra brings no {distribution} for this system")
     files = metadata.files(distribution) or ()
     return str(next(file.locate().resolve().parent for file in files if file.name.startswith(name)))
-
-
-WORKERS = """
-import numpy as np
-import pytest
-from bnmc import Chain, simulate
-
-@pytest.mark.parametrize("number", range(6))
-def test_bits(number):
-    chain = Chain(50, 4, "leaky_relu")
-    gram = simulate(chain, 30, chains=3, rng=7, threads=2, sampler="conditional").gram
-    assert np.array_equal(gram, np.load("expected.npy"))
-"""
-
-
-@pytest.mark.slow
-def test_workers_of_pytest_xdist(tmp_path):
-    np.save(tmp_path / "expected.npy", run("conditional"))
-    (tmp_path / "test_workers.py").write_text(WORKERS)
-    options = "-q", "-p", "xdist.plugin", "-n", "2", "-p", "no:cacheprovider", "-W", "error"
-    # Other plugins would take longer to load than the tests to run.
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        env={**os.environ, **alone, "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "6 passed" in done.stdout
 
 
 def test_other_threads_run_meanwhile():
@@ -302,40 +258,21 @@ def test_an_import_changes_nothing_and_costs_nothing():
     assert in_python(STATE + IMPORT) == "same\n"
 
 
-RUN = """
-import numba
-from bnmc import Chain, simulate
-# Imports of other packages change global state before this point.  So does the next line: Numba
-# chooses a start method when it is asked for its number of threads.
-threads = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
-before = state()
-for dtype in ("float64", "float32"):
-    # Other tests need these kernels as well.
-    run = simulate(
-        Chain(50, 4, "relu"), 20, chains=3, threads=3, rng=1, sampler="conditional",
-        dtype=dtype, observables=["gram", "rank_bound"],
-    )
-    assert np.isfinite(run.gram).all()
-for bad in ({"depth": -1}, {"depth": 1, "initial": np.zeros((50, 4))}):
-    try:
-        simulate(Chain(50, 4, "relu"), **bad)
-    except ValueError:
-        pass
-assert threads == (numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
-same("simulate", before)
-"""
-
 CALLS = """
 import numba, scipy.integrate, scipy.linalg, scipy.optimize, scipy.special, scipy.stats
 import bnmc
 from bnmc import bounds, gram, invariant, mean_field, mixing, random_matrix, regularity, testing
-threads = numba.get_num_threads()
+# Imports of other packages change global state before this point.  So does the next line: Numba
+# chooses a start method when it is asked for its number of threads.
+threads = numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS
 settings = dict(vars(numba.config))
 before = state()
 
 chain = bnmc.Chain(40, 4, "relu")
 x = np.random.default_rng(0).standard_normal((40, 4))
 bnmc.simulate(chain, 3, chains=2, reduce="chain", observables="rank_bound")
+for dtype in ("float64", "float32"):
+    bnmc.simulate(chain, 20, chains=3, threads=3, sampler="conditional", dtype=dtype)
 bnmc.MeanField(chain).fixed_point()
 mean_field.stability("tanh", [3])
 mixing.tv_bound(chain, 5, replicates=20)
@@ -353,14 +290,14 @@ for wrong in ({"depth": -1}, {"depth": 1, "initial": np.zeros((40, 4))}):
     except ValueError:
         pass
 same("calls", before)
-assert threads == numba.get_num_threads()
+assert threads == (numba.get_num_threads(), numba.config.NUMBA_NUM_THREADS)
 assert settings == dict(vars(numba.config))
 print("same")
 """
 
 
 def test_a_run_and_calls_all_over_the_package_change_nothing():
-    assert in_python(STATE + RUN + CALLS) == "same\n"
+    assert in_python(STATE + CALLS) == "same\n"
 
 
 def test_the_callers_settings_do_not_matter():

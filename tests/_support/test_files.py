@@ -7,6 +7,8 @@ import io
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
 
@@ -30,29 +32,41 @@ def content_of(path: Path) -> str:
     return (path / "inner" / "zarr.json" if path.is_dir() else path).read_text()
 
 
+def replace(path: Path, as_folder: bool = True) -> None:
+    with files.replacing(path) as temporary:
+        fill(temporary, "after", as_folder)
+        assert content_of(path) == "before"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a folder that is there before."""
+    fill(tmp_path / "run.zarr", "before", True)
+    return tmp_path / "run.zarr"
+
+
 @pytest.fixture(params=[False, True], ids=["in one step", "in two steps"])
 def two_steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Without the system calls of Linux and macOS, too."""
     if request.param:
-        monkeypatch.setattr(files, "_renamed", lambda one, other, flag: False)
+        monkeypatch.setattr(files, "_renamed", lambda first, other, flag: False)
     return bool(request.param)
 
 
-@pytest.mark.parametrize("was_folder", [False, True])
-def test_failed_write_leaves_what_was_there(tmp_path: Path, was_folder: bool) -> None:
-    path = tmp_path / "run.zarr"
-    fill(path, "before", was_folder)
+def test_a_failed_write_leaves_what_was_there(tmp_path: Path, path: Path) -> None:
+    fill(tmp_path / "run.npz", "before", False)
 
-    def write() -> None:
+    def write(path: Path) -> None:
         with files.replacing(path) as temporary:
             temporary.mkdir()
             (temporary / "half").touch()
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        write()
-    assert list(tmp_path.iterdir()) == [path]
-    assert content_of(path) == "before"
+    for former in (path, tmp_path / "run.npz"):
+        with pytest.raises(KeyboardInterrupt):
+            write(former)
+        assert content_of(former) == "before"
+    assert {*tmp_path.iterdir()} == {path, tmp_path / "run.npz"}
 
 
 @pytest.mark.parametrize("was_folder", [False, True])
@@ -62,21 +76,17 @@ def test_files_and_folders_replace_each_other(
 ) -> None:
     path = tmp_path / "run.zarr"
     fill(path, "before", was_folder)
-    with files.replacing(path) as temporary:
-        fill(temporary, "after", is_folder)
+    replace(path, is_folder)
     assert content_of(path) == "after"
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("step", range(1, 4))
 def test_an_interruption_between_any_two_steps_loses_nothing(
-    tmp_path: Path, step: int, two_steps: bool
+    path: Path, step: int, two_steps: bool
 ) -> None:
     """Ctrl-C before or after each renaming: the former folder or the new one is there."""
-    path = tmp_path / "run.zarr"
-    fill(path, "before", True)
-    rename = Path.rename
-    count = 0
+    rename, count = Path.rename, 0
 
     def interrupted(self: Path, target: Path) -> Path:
         nonlocal count
@@ -85,42 +95,31 @@ def test_an_interruption_between_any_two_steps_loses_nothing(
             raise KeyboardInterrupt
         return rename(self, target)
 
-    def write() -> None:
-        with (
-            mock.patch.object(Path, "rename", interrupted),
-            files.replacing(path) as temporary,
-        ):
-            fill(temporary, "after", True)
-            assert content_of(path) == "before"
-
-    if two_steps and step < 3:
-        with pytest.raises(KeyboardInterrupt):
-            write()
-        assert content_of(path) == "before"
-    else:
-        write()
-        assert content_of(path) == "after"
-    assert list(tmp_path.iterdir()) == [path]
+    is_early = two_steps and step < 3
+    with (
+        pytest.raises(KeyboardInterrupt) if is_early else nullcontext(),
+        mock.patch.object(Path, "rename", interrupted),
+    ):
+        replace(path)
+    assert content_of(path) == ("before" if is_early else "after")
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("step", ["before", "after"])
-def test_a_process_that_dies_at_the_exchange_loses_nothing(tmp_path: Path, step: str) -> None:
-    path = tmp_path / "run.zarr"
-    fill(path, "before", True)
+def test_a_process_that_dies_at_the_exchange_loses_nothing(path: Path, step: str) -> None:
     original = files._renamed
 
-    def dies(one: Path, other: Path, flag: int) -> bool:
+    def dies(first: Path, other: Path, flag: int) -> bool:
         if step == "after":
-            original(one, other, flag)
+            original(first, other, flag)
         os._exit(9)
 
     child = os.fork()
     if child == 0:
         try:
             files._renamed = dies
-            with files.replacing(path) as temporary:
-                fill(temporary, "after", True)
+            replace(path)
         finally:
             os._exit(1)
     _, status = os.waitpid(child, 0)
@@ -132,27 +131,17 @@ def test_a_process_that_dies_at_the_exchange_loses_nothing(tmp_path: Path, step:
 def test_threads_that_write_one_path_each_write_a_whole(
     tmp_path: Path, is_folder: bool, two_steps: bool
 ) -> None:
-    path = tmp_path / "run.zarr"
-    together = threading.Barrier(4)
-    errors: list[BaseException] = []
+    path, together = tmp_path / "run.zarr", threading.Barrier(4)
 
     def write(name: str) -> None:
-        try:
-            for _ in range(30):
-                together.wait(30.0)
-                files.require_writable("output", path, [".zarr"])
-                with files.replacing(path) as temporary:
-                    fill(temporary, name * 1000, is_folder)
-        except BaseException as error:
-            together.abort()
-            errors.append(error)
+        for _ in range(30):
+            together.wait(30.0)
+            files.require_writable("output", path, [".zarr"])
+            with files.replacing(path) as temporary:
+                fill(temporary, name * 1000, is_folder)
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
     assert content_of(path) in [name * 1000 for name in "abcd"]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -161,35 +150,27 @@ def test_threads_that_write_one_path_each_write_a_whole(
 def test_of_threads_that_may_replace_nothing_one_wins(
     tmp_path: Path, is_folder: bool, two_steps: bool
 ) -> None:
-    path = tmp_path / "run.zarr"
-    together = threading.Barrier(4)
-    ends: list[str] = []
+    path, together = tmp_path / "run.zarr", threading.Barrier(4)
 
-    def write(name: str) -> None:
+    def write(name: str) -> str:
         try:
             with files.replacing(path, exclusive=True) as temporary:
                 fill(temporary, name, is_folder)
                 together.wait(30.0)
         except OSError as error:
-            ends.append(type(error).__name__)
-        else:
-            ends.append(name)
+            return type(error).__name__
+        return name
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(ends) == ["FileExistsError"] * 3 + [content_of(path)]
+    with ThreadPoolExecutor(4) as pool:
+        ends = sorted(pool.map(write, "abcd"))
+    assert ends == ["FileExistsError"] * 3 + [content_of(path)]
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_was_replaced_does_not_come_back(
-    tmp_path: Path, two_steps: bool, monkeypatch: pytest.MonkeyPatch
+    path: Path, two_steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process removes the new folder before the temporary paths are removed."""
-    path = tmp_path / "run.zarr"
-    fill(path, "before", True)
     move = files._move
 
     def move_and_remove(new: Path, target: Path, former: Path) -> None:
@@ -198,41 +179,26 @@ def test_what_was_replaced_does_not_come_back(
         shutil.rmtree(target)
 
     monkeypatch.setattr(files, "_move", move_and_remove)
-    with files.replacing(path) as temporary:
-        fill(temporary, "after", True)
-    assert list(tmp_path.iterdir()) == []
+    replace(path)
+    assert list(path.parent.iterdir()) == []
 
 
-def test_an_error_of_the_system_is_raised(tmp_path: Path) -> None:
-    path = tmp_path / "run.zarr"
-    fill(path, "before", True)
-
-    def write() -> None:
-        with files.replacing(path) as temporary:
-            fill(temporary, "after", True)
-
+def test_an_error_of_the_system_is_raised(path: Path) -> None:
     with (
         mock.patch.object(files, "_renamed", side_effect=OSError(errno.EIO, "I/O error")),
         pytest.raises(OSError, match="I/O error"),
     ):
-        write()
+        replace(path)
     assert content_of(path) == "before"
-    assert list(tmp_path.iterdir()) == [path]
+    assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_block_that_writes_nothing_raises(tmp_path: Path) -> None:
-    for path in (tmp_path / "new.npz", tmp_path / "old.zarr"):
-        if path.suffix == ".zarr":
-            fill(path, "before", True)
-
-        def write(path: Path = path) -> None:
-            with files.replacing(path):
-                pass
-
-        with pytest.raises(FileNotFoundError) as caught:
-            write()
-        assert str(path) in str(caught.value)
-    assert content_of(tmp_path / "old.zarr") == "before"
+def test_a_block_that_writes_nothing_raises(path: Path) -> None:
+    for target in (path.with_name("new.npz"), path):
+        with pytest.raises(FileNotFoundError) as caught, files.replacing(target):
+            pass
+        assert str(target) in str(caught.value)
+    assert content_of(path) == "before"
 
 
 def test_old_systems_and_file_systems_have_no_exchange(tmp_path: Path) -> None:
@@ -241,19 +207,22 @@ def test_old_systems_and_file_systems_have_no_exchange(tmp_path: Path) -> None:
         assert not files._renamed(tmp_path / "a", tmp_path / "b", 0)
     for name in ("renameat2", "renamex_np"):
         setattr(library, name, lambda *_: -1)
-    for code, kind in ((errno.ENOSYS, None), (errno.EACCES, OSError)):
+    for code, fails in ((errno.ENOSYS, False), (errno.EACCES, True)):
         with (
             mock.patch.object(files.ctypes, "CDLL", return_value=library),
             mock.patch.object(files.ctypes, "get_errno", return_value=code),
             mock.patch.object(files.sys, "platform", "darwin"),
+            pytest.raises(OSError, match="denied") if fails else nullcontext(),
         ):
-            if kind is None:
-                assert not files._renamed(tmp_path / "a", tmp_path / "b", 0)
-            else:
-                with pytest.raises(kind):
-                    files._renamed(tmp_path / "a", tmp_path / "b", 0)
+            assert not files._renamed(tmp_path / "a", tmp_path / "b", 0)
     with mock.patch.object(files.sys, "platform", "win32"):
         assert not files._renamed(tmp_path / "a", tmp_path / "b", 0)
+
+
+def npy(array) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -268,30 +237,22 @@ def test_old_systems_and_file_systems_have_no_exchange(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_array_is_not_read(damage, reason):
-    file = io.BytesIO()
-    np.save(file, np.eye(2))
-    content = damage(file.getvalue())
+    content = damage(npy(np.eye(2)))
     with pytest.raises(ValueError, match=reason):
         archives.read_npy("x", io.BytesIO(content), len(content))
 
 
 def test_an_array_that_ends_before_its_stated_size_is_not_read():
-    file = io.BytesIO()
-    np.save(file, np.eye(2))
-    content = file.getvalue()
+    content = npy(np.eye(2))
     with pytest.raises(ValueError, match="ends too early"):
         archives.read_npy("x", io.BytesIO(content[:-8]), len(content))
 
 
 def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
     """The array, and a copy in float64."""
-    file = io.BytesIO()
-    np.save(file, np.ones((2, 2), np.float32))
-    content = file.getvalue()
-    for available, fits in ((48, True), (47, False)):
-        monkeypatch.setattr(machine, "available_memory", lambda value=available: value)
-        if fits:
-            assert archives.read_npy("x", io.BytesIO(content), len(content)).sum() == 4.0
-        else:
-            with pytest.raises(ResultTooLargeError, match="^x: the result needs 48 B"):
-                archives.read_npy("x", io.BytesIO(content), len(content))
+    content = npy(np.ones((2, 2), np.float32))
+    monkeypatch.setattr(machine, "available_memory", lambda: 48)
+    assert archives.read_npy("x", io.BytesIO(content), len(content)).sum() == 4.0
+    monkeypatch.setattr(machine, "available_memory", lambda: 47)
+    with pytest.raises(ResultTooLargeError, match="^x: the result needs 48 B"):
+        archives.read_npy("x", io.BytesIO(content), len(content))

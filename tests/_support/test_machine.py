@@ -1,8 +1,6 @@
 """The memory that a process may use: of the system, by its limits, and by its control groups."""
 
 import os
-import subprocess
-import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from worker_processes import printed_by
 
 import bnmc
 from bnmc._support import machine
@@ -56,10 +55,6 @@ def group(folder, limit, used, inactive=0, version=2):
     write(folder / "memory.stat", f"anon 5\nfile 7\n{names[2]} {inactive}\nslab 3\n")
 
 
-def test_available_memory_of_the_system(root):
-    assert memory_within(root, {}) == 8 * GB
-
-
 def test_all_memory_if_the_system_does_not_report_more(tmp_path):
     expected = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert memory_within(tmp_path, {}) == expected
@@ -74,6 +69,7 @@ def test_no_limit_if_nothing_is_known(tmp_path, monkeypatch):
 
 def test_limits_of_the_process(root):
     """Of its address space, and of its data; what it uses already counts."""
+    assert memory_within(root, {}) == 8 * GB
     assert memory_within(root, {"VmSize": GB}) == GB - 300 * MB
     assert memory_within(root, {"VmData": GB}) == GB - 200 * MB
     assert memory_within(root, {"VmSize": GB, "VmData": GB}) == GB - 300 * MB
@@ -92,8 +88,8 @@ def test_the_tightest_of_nested_groups(root, version, tightest):
         group(folder, 4 * GB if place % 2 else none, GB, version=version)
     group(folders[tightest], 3 * GB, GB + 512 * MB, 256 * MB, version=version)
     mount(root, V1_OTHER, (V2 if version == 2 else V1).format(top="/"))
-    own = "0::/a/b/c" if version == 2 else "7:cpu,cpuacct:/elsewhere\n5:memory:/a/b/c\n0::/a"
-    write(root / "proc/self/cgroup", own + "\n")
+    paths = "0::/a/b/c" if version == 2 else "7:cpu,cpuacct:/elsewhere\n5:memory:/a/b/c\n0::/a"
+    write(root / "proc/self/cgroup", paths + "\n")
     assert memory_within(root, {}) == 3 * GB - (GB + 256 * MB)
     group(folders[tightest], 100 * MB, GB, version=version)
     assert memory_within(root, {}) == 0
@@ -135,7 +131,7 @@ chain = bnmc.Chain(100, 10)
 bnmc.simulate(chain, 2, chains=2, rng=0, threads=1)
 with open("/proc/self/status") as lines:
     used = next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmSize"))
-resource.setrlimit(resource.{name}, (used + (300 << 20), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (300 << 20), resource.RLIM_INFINITY))
 try:
     bnmc.simulate(chain, 1000, chains=1000, rng=0, threads=1)
 except ResultTooLargeError as error:
@@ -148,15 +144,7 @@ assert len(bnmc.simulate(chain, 100, chains=1000, rng=0, threads=1).gram) == 100
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux")
 def test_a_process_with_a_limited_address_space_refuses_instead_of_failing():
     """It asks for 800 MB where 300 MB are left; a tenth of that fits."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(name="RLIMIT_AS")],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "needs" in done.stdout
+    assert "needs" in printed_by(PROGRAM, OPENBLAS_NUM_THREADS="1")
 
 
 def test_this_process_may_use_some_memory():
@@ -204,22 +192,20 @@ def test_states_do_not_depend_on_blas(capsys):
                 digest.update(run["scaled_gram"].tobytes())
         print(digest.hexdigest())
     """
-    script = textwrap.dedent(script)
-    exec(script, {})
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
-        env={**os.environ, "OPENBLAS_CORETYPE": "Prescott"},
-    )  # fmt: skip
+    exec(textwrap.dedent(script), {})
     # This process has the kernels for its own processor, which is newer.
-    assert done.stdout == capsys.readouterr().out
+    assert printed_by(script, OPENBLAS_CORETYPE="Prescott") == capsys.readouterr().out
 
 
 def test_one_thread_of_blas():
     threadpoolctl = pytest.importorskip("threadpoolctl")
 
     def threads():
-        known = threadpoolctl.threadpool_info()
-        return {one["num_threads"] for one in known if one["user_api"] == "blas"}
+        libraries = threadpoolctl.threadpool_info()
+        return {each["num_threads"] for each in libraries if each["user_api"] == "blas"}
+
+    def leave(context):
+        context.__exit__(None, None, None)
 
     before = threads()
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
@@ -231,24 +217,23 @@ def test_one_thread_of_blas():
     first, second = machine.one_blas_thread(), machine.one_blas_thread()
     first.__enter__()
     second.__enter__()
-    first.__exit__(None, None, None)
+    leave(first)
     assert threads() == {1}
-    second.__exit__(None, None, None)
+    leave(second)
     assert threads() == before
     # The first may come in a worker, after this thread has set limits, and the last leave in one.
     with threadpoolctl.threadpool_limits(3, user_api="blas"), ThreadPoolExecutor(1) as pool:
-        first, second = machine.one_blas_thread(), machine.one_blas_thread()
+        first, second, third = (machine.one_blas_thread() for _ in range(3))
         pool.submit(first.__enter__).result()
         assert threads() == {1}
         second.__enter__()
-        second.__exit__(None, None, None)
+        leave(second)
         assert threads() == {1}
-        pool.submit(first.__exit__, None, None, None).result()
+        pool.submit(leave, first).result()
         assert threads() == {3}
-        third = machine.one_blas_thread()
         third.__enter__()
         assert threads() == {1}
-        pool.submit(third.__exit__, None, None, None).result()
+        pool.submit(leave, third).result()
         assert threads() == {3}
     assert threads() == before
     with mock.patch.object(machine, "find_spec", return_value=None), machine.one_blas_thread():

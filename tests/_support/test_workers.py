@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
@@ -15,13 +14,14 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from contextlib import nullcontext
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 import pytest
-from worker_processes import fresh
+from worker_processes import assert_same_run, fresh
 
 import bnmc
+from bnmc._support.machine import available_processors
 from bnmc._support.progress import as_progress, reporting
 from bnmc._support.workers import (
     MOST_LOSSES,
@@ -33,7 +33,7 @@ from bnmc._support.workers import (
     received,
     results_of,
 )
-from bnmc.errors import ArgumentTypeError, BnmcError, NotMixing, WorkersLostError, ZeroVarianceError
+from bnmc.errors import ArgumentTypeError, BnmcError, WorkersLostError, ZeroVarianceError
 from bnmc.invariant import expectation
 from bnmc.invariant.certified_sample import sample
 from bnmc.mixing import coupling
@@ -64,22 +64,25 @@ def silent(done, total):
 
 
 class Losing(Duck):
-    """An executor that loses every other task, in a way of its own."""
+    """An executor that loses the tasks that a function chooses, by their number and argument."""
 
     # The number of tasks must not depend on the processors of the machine.
     _max_workers = 3
 
-    def __init__(self, error, every=2):
+    def __init__(self, is_lost, error=None):
         super().__init__()
-        self.error = error
-        self.every = every
+        self.is_lost, self.error = is_lost, error or BrokenExecutor("gone")
 
     def submit(self, function, /, *args):
         future = super().submit(function, *args)
-        if self.submitted % self.every == 0:
+        if self.is_lost(self.submitted, received(args[-1])[1]):
             future = Future()
             future.set_exception(self.error)
         return future
+
+
+def every_other(count, argument):
+    return count % 2 == 0
 
 
 def results(executor=None):
@@ -92,13 +95,13 @@ def results(executor=None):
     return cert, rate, mean
 
 
-def assert_same(found, expected):
-    np.testing.assert_array_equal(found[0].meeting_times, expected[0].meeting_times)
-    np.testing.assert_array_equal(found[0].ci, expected[0].ci)
-    assert (found[0].tries, found[0].refusals) == (expected[0].tries, expected[0].refusals)
-    np.testing.assert_array_equal(found[1].distance, expected[1].distance)
-    assert found[1].rate_estimate == expected[1].rate_estimate
-    assert found[2] == expected[2]
+def assert_same(result, expected):
+    np.testing.assert_array_equal(result[0].meeting_times, expected[0].meeting_times)
+    np.testing.assert_array_equal(result[0].ci, expected[0].ci)
+    assert (result[0].tries, result[0].refusals) == (expected[0].tries, expected[0].refusals)
+    np.testing.assert_array_equal(result[1].distance, expected[1].distance)
+    assert result[1].rate_estimate == expected[1].rate_estimate
+    assert result[2] == expected[2]
 
 
 def test_results_do_not_depend_on_the_executor():
@@ -120,11 +123,6 @@ def test_results_do_not_depend_on_how_work_is_cut(monkeypatch):
     assert_same(results(), expected)
 
 
-def test_numbers_are_cut_into_ranges():
-    assert ranges(7, 3) == [(0, 3), (3, 6), (6, 7)]
-    assert ranges(3, 9) == [(0, 3)]
-
-
 def run_tasks(function, tasks, executor, threads, report):
     return results_of(Calls(function, tasks), executor, threads, nullcontext(report))
 
@@ -138,34 +136,13 @@ def test_results_are_in_the_order_of_tasks():
 
 
 def test_an_error_is_raised_and_what_has_not_begun_is_cancelled():
-    begun = []
+    begun, first, tasks = [], threading.Event(), [(number,) for number in range(200)]
 
-    def fail(number):
-        begun.append(number)
-        if number == 1:
-            raise ZeroDivisionError("task 1")
-        time.sleep(0.01)
-        return number
-
-    with pytest.raises(ZeroDivisionError, match="task 1"):
-        run_tasks(fail, [(number,) for number in range(200)], None, 1, silent)
-    assert len(begun) < 150
-    with ThreadPoolExecutor(1) as pool:
-        begun.clear()
-        with pytest.raises(ZeroDivisionError):
-            run_tasks(fail, [(number,) for number in range(200)], pool, 1, silent)
-        # The pool is the user's, and goes on to serve.
-        assert pool.submit(int, "3").result() == 3
-    assert len(begun) < 150
-
-
-def test_an_interruption_cancels_what_has_not_begun():
-    begun = []
-    first = threading.Event()
-
-    def work(number):
+    def work(number, fails):
         begun.append(number)
         first.set()
+        if fails and number == 1:
+            raise ZeroDivisionError("task 1")
         time.sleep(0.01)
         return number
 
@@ -173,9 +150,15 @@ def test_an_interruption_cancels_what_has_not_begun():
         assert first.wait(10)
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run_tasks(work, [(number,) for number in range(200)], None, 1, interrupt)
-    assert len(begun) < 150
+    with ThreadPoolExecutor(1) as pool:
+        for executor, report in ((None, silent), (pool, silent), (None, interrupt)):
+            begun.clear()
+            error = ZeroDivisionError if report is silent else KeyboardInterrupt
+            with pytest.raises(error):
+                run_tasks(partial(work, fails=report is silent), tasks, executor, 1, report)
+            assert len(begun) < 150
+        # The pool is the user's, and goes on to serve.
+        assert pool.submit(int, "3").result() == 3
 
 
 def test_tasks_submitted_before_a_submission_fails_are_cancelled():
@@ -220,12 +203,20 @@ def test_progress_is_called_until_all_is_done():
         assert calls[-1][0] == calls[-1][1] > 0
 
 
-def test_a_progress_that_raises_ends_the_work():
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **options: tv_bound(CHAIN, 3, lag=2, replicates=40, **options),
+        lambda **options: bnmc.simulate(CHAIN, 100, **options),
+    ],
+    ids=["calls", "tiles"],
+)
+def test_a_progress_that_raises_ends_the_work(call):
     def stop(done, total):
         raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):
-        tv_bound(CHAIN, 3, lag=2, replicates=40, rng=0, progress=stop)
+        call(rng=0, progress=stop)
 
 
 def test_a_bar_on_standard_error(capsys):
@@ -237,15 +228,6 @@ def test_a_bar_on_standard_error(capsys):
         report(1, 2)
     with pytest.raises(ArgumentTypeError, match="progress"):
         as_progress(1)
-
-
-def test_not_mixing_survives_pickling():
-    import pickle
-
-    error = pickle.loads(pickle.dumps(NotMixing("0 of 3 pairs met", (1, 2), -0.5, 0.25)))
-    assert type(error) is NotMixing
-    assert str(error) == error.reason == "0 of 3 pairs met"
-    assert (error.partial, error.exponent, error.pivot_trend) == ((1, 2), -0.5, 0.25)
 
 
 # --- simulations in tiles
@@ -264,61 +246,19 @@ def run(chain, **options):
     return bnmc.simulate(chain, 30, chains=7, rng=2, **options)
 
 
-def assert_same_run(found, expected):
-    assert found.complete
-    for name, values in expected.observables.items():
-        np.testing.assert_array_equal(found[name], values)
-    for name, moments in expected.moments.items():
-        np.testing.assert_array_equal(found.moments[name].mean, moments.mean)
-        np.testing.assert_array_equal(found.moments[name].variance, moments.variance)
-        assert found.moments[name].count == moments.count
-    for name, values in expected.final_state.arrays.items():
-        np.testing.assert_array_equal(found.final_state.arrays[name], values)
+def grid(part, block):
+    """Return a function that cuts a run into tiles of so many chains and slots."""
+    return lambda run, *_: tiles.Grid.of_slots(run.chains, run.recorded, part, block)
 
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize(("part", "block"), [(1, 1), (3, 5), (7, 31), (2, 100)])
 def test_bits_do_not_depend_on_how_a_run_is_cut(name, part, block, monkeypatch):
     chain, options = RUNS[name]
-
-    def grid_of(run, *_):
-        return tiles.Grid.of_slots(run.chains, run.recorded, part, block)
-
-    monkeypatch.setattr(simulating, "grid_of", grid_of)
+    monkeypatch.setattr(simulating, "grid_of", grid(part, block))
     expected = run(chain, **options)
     with ThreadPoolExecutor(3) as pool:
         assert_same_run(run(chain, **options, executor=pool), expected)
-
-
-def test_functions_of_the_user_go_to_other_processes():
-    offset = 2.5
-    chain = bnmc.Chain(
-        20, 3, bnmc.Activation(lambda x: x * x * x, name="cube"),
-        weights=lambda generator, shape: generator.normal(size=shape),
-    )  # fmt: skip
-    observables = {"f": lambda g: g[0, 1] + offset, "gap": lambda g: bnmc.gram.orthogonality_gap(g)}
-    assert pickle.loads(pickle.dumps(chain)).weights(np.random.default_rng(0), (2, 2)).shape == (
-        2,
-        2,
-    )
-    expected = run(chain, observables=observables)
-    with fresh(2) as pool:
-        assert_same_run(run(chain, observables=observables, executor=pool), expected)
-
-
-def test_functions_that_cannot_be_sent_are_named_before_any_work():
-    lock = threading.Lock()
-    observables = {"f": lambda g: g[0, 0] if lock else 0.0}
-    duck = Duck()
-    with pytest.raises(ArgumentTypeError, match=r"observables.*cloudpickle"):
-        run(CHAIN, observables=observables, executor=duck)
-    weights = bnmc.Chain(20, 3, weights=lambda generator, shape: np.ones(shape) if lock else lock)
-    with pytest.raises(ArgumentTypeError, match=r"weights.*cloudpickle"):
-        run(weights, executor=duck)
-    assert duck.submitted == 0
-    # Threads share memory: nothing is sent.
-    with ThreadPoolExecutor(2) as pool:
-        run(CHAIN, observables=observables, executor=pool)
 
 
 class KilledWorker(Exception):
@@ -330,16 +270,16 @@ class KilledWorker(Exception):
 )
 def test_a_lost_task_is_done_again(error):
     expected = run(CHAIN)
-    losing = Losing(error)
+    losing = Losing(every_other, error)
     assert_same_run(run(CHAIN, executor=losing), expected)
     # Seven chains in four parts of one tile each: three are lost once, as every other call is.
     assert losing.submitted == 7
-    assert_same(results(Losing(error)), results())
+    assert_same(results(Losing(every_other, error)), results())
 
 
 def test_tasks_that_are_always_lost_end_the_run():
     with pytest.raises(WorkersLostError, match=r"lost 6 times: gone") as caught:
-        run(CHAIN, executor=Losing(BrokenExecutor("gone"), every=1))
+        run(CHAIN, executor=Losing(lambda *_: True))
     assert caught.value.losses == 6
 
 
@@ -367,8 +307,8 @@ def die_once(path):
 @pytest.mark.slow
 def test_a_pool_of_processes_that_broke_is_replaced(tmp_path):
     with fresh(1) as pool:
-        found = run_tasks(die_once, [(tmp_path / "a",), (tmp_path / "b",)], pool, 1, silent)
-        assert found == ["alive", "alive"]
+        result = run_tasks(die_once, [(tmp_path / "a",), (tmp_path / "b",)], pool, 1, silent)
+        assert result == ["alive", "alive"]
         # The user's own is broken; it is none of ours to close.
         with pytest.raises(BrokenExecutor):
             pool.submit(int)
@@ -383,32 +323,26 @@ def test_a_client_makes_its_executor():
 
 
 def test_how_many_workers_an_executor_has():
-    with ThreadPoolExecutor(5) as pool:
-        assert Workers(pool, 1).count == 5
-    of_mpi = Duck()
-    of_mpi.num_workers = 7
-    assert Workers(of_mpi, 1).count == 7
-    of_dask = Duck()
-    of_dask._client = type("Client", (), {"nthreads": lambda self: {"a": 2, "b": 1}})()
-    assert Workers(of_dask, 1).count == 3
-    assert Workers(Duck(), 1).count >= 1
+    client = type("Client", (), {"nthreads": lambda self: {"a": 2, "b": 1}})()
+    for attribute, value, count in (
+        ("_max_workers", 5, 5), ("num_workers", 7, 7), ("_client", client, 3),
+        ("other", 0, available_processors()),
+    ):  # fmt: skip
+        duck = Duck()
+        setattr(duck, attribute, value)
+        assert Workers(duck, 1).count == count
 
 
 def test_a_limit_of_time_with_an_executor(monkeypatch):
-    monkeypatch.setattr(simulating, "grid_of", lambda run, *_: tiles.Grid.of_slots(
-        run.chains, run.recorded, 3, 100
-    ))  # fmt: skip
+    monkeypatch.setattr(simulating, "grid_of", grid(3, 100))
     with ThreadPoolExecutor(2) as pool:
-        partial = bnmc.simulate(
+        ended = bnmc.simulate(
             CHAIN, 10**7, chains=7, rng=2, executor=pool, timeout=0.5, reduce="chain"
         )
-    assert not partial.complete
-    count = len(partial.layers)
+    count = len(ended.layers)
     assert count > 0
     expected = bnmc.simulate(CHAIN, count - 1, chains=7, rng=2, reduce="chain")
-    np.testing.assert_array_equal(partial.moments["gram"].mean, expected.moments["gram"].mean)
-    np.testing.assert_array_equal(partial.final_state.arrays["gram"],
-                                  expected.final_state.arrays["gram"])  # fmt: skip
+    assert_same_run(ended, expected, complete=False)
 
 
 def test_errors_of_a_part_name_the_chain_of_the_ensemble():
@@ -419,36 +353,15 @@ def test_errors_of_a_part_name_the_chain_of_the_ensemble():
     start[6] = [1.0, 0.0, 0.0]
     with pytest.raises(ZeroVarianceError, match="chain 2, layer 1") as expected:
         bnmc.simulate(chain, 1, rng=0, initial=start[4:])
-    with pytest.raises(ZeroVarianceError) as found, ThreadPoolExecutor(2) as pool:
+    with pytest.raises(ZeroVarianceError) as result, ThreadPoolExecutor(2) as pool:
         bnmc.simulate(chain, 1, rng=0, initial=start[4:], executor=pool)
-    assert str(found.value) == str(expected.value)
-
-
-def test_what_an_executor_does_not_go_with():
-    with pytest.raises(ArgumentTypeError, match="executor"):
-        run(CHAIN, executor="threads")
-
-
-class Scripted(Duck):
-    """An executor that loses the tasks that a function of their argument names."""
-
-    def __init__(self, is_lost):
-        super().__init__()
-        self.is_lost = is_lost
-
-    def submit(self, function, /, *args):
-        future = super().submit(function, *args)
-        _, number = received(args[-1])
-        if self.is_lost(number):
-            future = Future()
-            future.set_exception(BrokenExecutor("gone"))
-        return future
+    assert str(result.value) == str(expected.value)
 
 
 def test_losses_count_while_no_other_task_finishes():
     """A worker that dies now and then, however often, is no reason to end a long run."""
     lost = True
-    with Workers(Scripted(lambda number: lost and number == 0), 1) as workers:
+    with Workers(Losing(lambda _, number: lost and number == 0), 1) as workers:
         workers.submit(0, int, 0)
         for number in range(1, 3 * MOST_LOSSES):
             workers.submit(number, int, number)
@@ -462,13 +375,13 @@ def test_losses_count_while_no_other_task_finishes():
 def test_the_number_of_losses_in_a_row_that_ends_a_run(losses):
     remaining = losses
 
-    def is_lost(number):
+    def is_lost(*_):
         nonlocal remaining
         remaining -= 1
         return remaining >= 0
 
     report = []
-    call = (int, [(7,)], Scripted(is_lost), 1, lambda *one: report.append(one))
+    call = (int, [(7,)], Losing(is_lost), 1, lambda *first: report.append(first))
     if losses > MOST_LOSSES:
         with pytest.raises(WorkersLostError) as caught:
             run_tasks(*call)
@@ -479,21 +392,13 @@ def test_the_number_of_losses_in_a_row_that_ends_a_run(losses):
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 100])
-@pytest.mark.parametrize("parts", [1, 3, 8])
-@pytest.mark.parametrize("first", [0, 5])
-def test_even_ranges_cover_the_count_and_differ_by_one(count, parts, first):
-    found = even_ranges(count, parts, first=first)
-    assert len(found) == parts
-    assert found[0][0] == first
-    assert found[-1][1] == first + count
-    assert all(before[1] == after[0] for before, after in pairwise(found))
-    lengths = [b - a for a, b in found]
+@pytest.mark.parametrize("size", [1, 3, 8, 200])
+def test_ranges_cover_the_count(count, size):
+    pieces = ranges(count, size)
+    assert [k for a, b in pieces for k in range(a, b)] == list(range(count))
+    assert all(b - a == size for a, b in pieces[:-1])
+    even = even_ranges(count, size, first=5)
+    assert [k for a, b in even for k in range(a, b)] == list(range(5, 5 + count))
+    lengths = [b - a for a, b in even]
+    assert len(even) == size
     assert max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 100])
-@pytest.mark.parametrize("size", [1, 3, 200])
-def test_ranges_are_of_one_size_but_for_the_last(count, size):
-    found = ranges(count, size)
-    assert [k for a, b in found for k in range(a, b)] == list(range(count))
-    assert all(b - a == size for a, b in found[:-1])

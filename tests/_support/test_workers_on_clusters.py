@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from worker_processes import fresh
+from worker_processes import assert_same_run, fresh
 
 import bnmc
 from bnmc._support import workers
@@ -33,22 +33,10 @@ def bound(executor=None):
     return tv_bound(CHAIN, 6, lag=3, replicates=40, rng=5, executor=executor)
 
 
-def assert_same(found, expected):
-    assert found.complete
-    assert list(found.observables) == list(expected.observables)
-    for name in expected.observables:
-        np.testing.assert_array_equal(found[name], expected[name], strict=True)
-    for name, moments in expected.moments.items():
-        np.testing.assert_array_equal(found.moments[name].mean, moments.mean)
-        np.testing.assert_array_equal(found.moments[name].variance, moments.variance)
-    for name, array in expected.final_state.arrays.items():
-        np.testing.assert_array_equal(found.final_state.arrays[name], array)
-
-
 def assert_same_everywhere(executor):
-    assert_same(run(executor), run())
+    assert_same_run(run(executor), run())
     reduced = {"reduce": ("chain", "layer"), "every": 7}
-    assert_same(run(executor, **reduced), run(**reduced))
+    assert_same_run(run(executor, **reduced), run(**reduced))
     np.testing.assert_array_equal(bound(executor).meeting_times, bound().meeting_times)
 
 
@@ -109,7 +97,7 @@ def client():
 
 def test_dask(client):
     assert_same_everywhere(client)
-    assert_same(run(client.get_executor()), run())
+    assert_same_run(run(client.get_executor()), run())
     assert len({os.getpid(), *client.run(os.getpid).values()}) == 3
 
 
@@ -120,7 +108,7 @@ def test_dask(client):
 def test_workers_of_dask_are_killed(client, tmp_path, chains, deaths):
     deadly = Deadly(tmp_path, deaths)
     options = {"observables": ["gram", deadly.observable], "chains": chains}
-    assert_same(run(client, **options), run(**options))
+    assert_same_run(run(client, **options), run(**options))
     assert deadly.deaths == deaths
 
 
@@ -138,7 +126,7 @@ def test_workers_of_a_pool_are_killed(tmp_path):
     deadly = Deadly(tmp_path, 1)
     options = {"observables": ["gram", deadly.observable]}
     with fresh(2) as pool:
-        assert_same(run(pool, **options), run(**options))
+        assert_same_run(run(pool, **options), run(**options))
     assert deadly.deaths == 1
 
 
@@ -162,10 +150,10 @@ def test_functions_of_the_user_travel_by_value(worker):
     shifted = bnmc.Observable(lambda G: G[0] + shift, (3,), name="shifted")
     options = {"chain": weighed, "observables": ["gram", shifted]}
     expected = run(**options)
-    found = run(worker, **options)
-    assert_same(found, expected)
+    result = run(worker, **options)
+    assert_same_run(result, expected)
     # The chain of the state is the very chain, not a copy with other functions.
-    assert run(worker, weighed, chains=None, rng=None, initial=found.final_state).complete
+    assert run(worker, weighed, chains=None, rng=None, initial=result.final_state).complete
     means = [
         expectation(
             CHAIN, lambda G: G[0, 1] + shift, burn_in=1, length=3, lag=2, replicates=8, rng=1,
@@ -206,8 +194,8 @@ def test_functions_that_cannot_be_pickled_are_refused_before_any_work():
 
 def threads_of_task(G):
     """How many threads the process has, and how many of them are the library's."""
-    own = sum(thread.name.startswith("bnmc") for thread in threading.enumerate())
-    return np.array([len(os.listdir("/proc/self/task")), own])
+    ours = sum(thread.name.startswith("bnmc") for thread in threading.enumerate())
+    return np.array([len(os.listdir("/proc/self/task")), ours])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")

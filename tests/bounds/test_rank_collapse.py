@@ -7,9 +7,11 @@ law, with at most 20 numbers per test. Other tests state their own false alarm.
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from numpy_network import standardised
 from oracle import FALSE_ALARM
 from scipy import special
 
@@ -20,10 +22,8 @@ from bnmc.bounds import rank_collapse as rc
 SIGMAS = 5.5
 ROOT_3 = math.sqrt(3)
 
-
-def normalised(H):
-    """BN: rows of mean square 1."""
-    return H / np.sqrt(np.square(H).mean(axis=-1, keepdims=True))
+# BN: rows of mean square 1.
+normalised = partial(standardised, centred=False)
 
 
 def second_moment(H):

@@ -36,11 +36,11 @@ def test_an_activation_may_be_a_name_an_instance_or_a_function():
     relu = Activation.named("relu")
     assert Chain(5, 3, "relu") == Chain(5, 3, relu)
     assert Chain(5, 3, "relu").activation is relu
-    own = Chain(5, 3, np.tanh)
-    assert own.activation.name == "tanh"
-    assert not own.activation.builtin
-    assert own == Chain(5, 3, Activation(np.tanh))
-    assert own != Chain(5, 3, "tanh")
+    custom = Chain(5, 3, np.tanh)
+    assert custom.activation.name == "tanh"
+    assert not custom.activation.builtin
+    assert custom == Chain(5, 3, Activation(np.tanh))
+    assert custom != Chain(5, 3, "tanh")
 
 
 def test_chains_are_frozen_values():
@@ -85,9 +85,8 @@ def test_pickling():
 
 
 def test_is_gaussian():
-    assert Chain(5, 3).is_gaussian
-    for law in ("uniform", "rademacher", weights):
-        assert not Chain(5, 3, weights=law).is_gaussian
+    laws = {"gaussian": True, "uniform": False, "rademacher": False, weights: False}
+    assert {law: Chain(5, 3, weights=law).is_gaussian for law in laws} == laws
 
 
 def test_is_vanilla_linear():

@@ -20,12 +20,12 @@ def test_the_covariance_is_that_of_loops(shape, kernel):
     columns = 2 * shape[0] * shape[1]
     rows = np.random.default_rng(1).standard_normal((3, columns + 2, columns))
     grams = np.swapaxes(rows, 1, 2) @ rows
-    found = bnmc.Convolution(shape, kernel).covariance(grams)
-    expected = [covariance(one, shape, kernel) for one in grams]
-    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-13)
-    np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
+    result = bnmc.Convolution(shape, kernel).covariance(grams)
+    expected = [covariance(each, shape, kernel) for each in grams]
+    np.testing.assert_allclose(result, expected, rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(result, np.swapaxes(result, 1, 2))
     with_bias = CovarianceMap(bnmc.Convolution(shape, kernel), 0.5)
-    np.testing.assert_allclose(with_bias(grams), found + 0.5, rtol=1e-15)
+    np.testing.assert_allclose(with_bias(grams), result + 0.5, rtol=1e-15)
 
 
 @pytest.mark.parametrize(("shape", "kernel"), SIZES)
@@ -35,9 +35,9 @@ def test_weights_multiply_what_unfold_returns(shape, kernel):
     a = rng.standard_normal((5, 3, columns))
     weights = rng.standard_normal((4, 3, *kernel))
     seen = convolution.unfold(a)
-    found = np.moveaxis(weights, 1, -1).reshape(4, -1) @ seen
+    result = np.moveaxis(weights, 1, -1).reshape(4, -1) @ seen
     expected = convolved(weights, a.reshape(5, 3, 2, *shape)).reshape(5, 4, columns)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
     # fold is the transpose: <fold(y), a> = <y, unfold(a)>.
     y = rng.standard_normal(seen.shape)
     products = (convolution.fold(y) * a).sum(axis=(1, 2))

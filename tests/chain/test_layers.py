@@ -33,8 +33,8 @@ def test_gradients_are_those_of_finite_differences(norm, order, eps):
     direction = rng.standard_normal(h.shape)
     step = 1e-5
     expected = (functions(h + step * direction) - functions(h - step * direction)) / (2 * step)
-    found = (made(h).down(of_a, of_x) * direction[:, :, None]).sum(axis=(1, 3))
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
+    result = (made(h).down(of_a, of_x) * direction[:, :, None]).sum(axis=(1, 3))
+    np.testing.assert_allclose(result, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_two_samples_of_a_centred_norm_have_no_gradient():

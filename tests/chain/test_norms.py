@@ -25,9 +25,9 @@ def test_rows_without_variance():
     for name, expected in (
         ("batch", [[0, 3], [1, 5]]), ("batch-uncentred", [[0, 3]]), ("none", []),
     ):  # fmt: skip
-        found = as_norm(name).without_variance(x)
-        assert (found.shape, found.dtype) == ((2, 12), bool)
-        assert np.argwhere(found).tolist() == expected
+        result = as_norm(name).without_variance(x)
+        assert (result.shape, result.dtype) == ((2, 12), bool)
+        assert np.argwhere(result).tolist() == expected
 
 
 def test_samples_without_variance():

@@ -32,8 +32,8 @@ def test_a_sample_has_no_variance_over_the_features_only_if_all_of_it_is_zero():
     chain = bnmc.Chain(20, 3, "relu", norm="layer")
     x = np.arange(1.0, 13.0).reshape(4, 3)
     x[0] = 0.0
-    found = prepare(chain, bnmc.FirstLayer(x), 1, None)
-    correlation = found.matrix / found.matrix[0, 0]
+    result = prepare(chain, bnmc.FirstLayer(x), 1, None)
+    correlation = result.matrix / result.matrix[0, 0]
     np.testing.assert_allclose(correlation, x.T @ x / (x.T @ x)[0, 0], rtol=1e-15)
     x[:, 1] = 0.0
     with pytest.raises(ZeroVarianceError) as caught:
@@ -68,9 +68,9 @@ def test_the_layout_of_an_array_changes_no_bit(batch):
     strided = np.zeros((20, 2 * batch))[:, ::2]
     strided[:] = x
     for other in (np.asfortranarray(x), strided):
-        found = prepare(chain, other, 1, None)
-        np.testing.assert_array_equal(found.x, expected.x)
-        np.testing.assert_array_equal(found.a, expected.a)
+        result = prepare(chain, other, 1, None)
+        np.testing.assert_array_equal(result.x, expected.x)
+        np.testing.assert_array_equal(result.a, expected.a)
 
 
 ROW = np.arange(3.0)

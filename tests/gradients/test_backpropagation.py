@@ -7,6 +7,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from gradient_runs import ALL, assert_same_bits
 from numpy_network import covariance
 from oracle import FALSE_ALARM
 from scipy import stats
@@ -22,20 +23,12 @@ from bnmc.errors import (
 )
 from bnmc.gradients import network, parts
 
-ALL = ("delta_gram", "gram", "hidden_delta")
 TANH = Chain(30, 4, "tanh")
 
 
 def correlations(gram):
     lengths = np.sqrt(np.diag(gram))
     return gram / np.outer(lengths, lengths)
-
-
-def same_bits(one, other):
-    assert one.log_gradient_norm.tobytes() == other.log_gradient_norm.tobytes()
-    assert one.log_scale.tobytes() == other.log_scale.tobytes()
-    for name, values in one.observables.items():
-        assert values.tobytes() == other[name].tobytes()
 
 
 CUTS = [
@@ -55,23 +48,16 @@ CUTS = [
 LATER = (CUTS[4], CUTS[6])
 
 
-# In float32 one chain shows that the buffers are those of its dtype; the division is the same.
-@pytest.mark.parametrize(
-    ("chain", "dtype"),
-    [
-        *(
-            pytest.param(
-                chain, "float64", id=f"{chain}", marks=[pytest.mark.slow] if chain in LATER else []
-            )
-            for chain in CUTS
-        ),
-        pytest.param(TANH, "float32", id=f"float32, {TANH}"),
-        *(
-            pytest.param(chain, "float32", id=f"float32, {chain}", marks=pytest.mark.slow)
-            for chain in CUTS[1:]
-        ),
-    ],
-)
+def cuts():
+    """In float32 one chain shows that the buffers are those of its dtype; the division is equal."""
+    for chain in CUTS:
+        marks = [pytest.mark.slow] if chain in LATER else []
+        yield pytest.param(chain, "float64", id=f"{chain}", marks=marks)
+        marks = [] if chain is TANH else [pytest.mark.slow]
+        yield pytest.param(chain, "float32", id=f"float32, {chain}", marks=marks)
+
+
+@pytest.mark.parametrize(("chain", "dtype"), list(cuts()))
 def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monkeypatch):
     def run(**options):
         return bnmc.backpropagate(
@@ -79,14 +65,14 @@ def test_bits_do_not_depend_on_threads_parts_and_checkpoints(chain, dtype, monke
         )
 
     whole = run(threads=1)
-    same_bits(whole, run(threads=3))
+    assert_same_bits(whole, run(threads=3))
     with ThreadPoolExecutor(2) as pool:
-        same_bits(whole, run(executor=pool))
+        assert_same_bits(whole, run(executor=pool))
     # Five layers to a stretch, and one chain to a part.
     monkeypatch.setattr(parts, "STRETCH_BYTES", 1)
     monkeypatch.setattr(network, "ROWS_BYTES", 1)
     monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
-    same_bits(whole, run(threads=2))
+    assert_same_bits(whole, run(threads=2))
 
 
 def test_orthogonal_weights_on_processes():
@@ -94,7 +80,7 @@ def test_orthogonal_weights_on_processes():
     options = {"chains": 3, "rng": 3, "threads": 1}
     back, alone = bnmc.backpropagate(chain, 4, **options), bnmc.simulate(chain, 4, **options)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        same_bits(back, bnmc.backpropagate(chain, 4, executor=pool, **options))
+        assert_same_bits(back, bnmc.backpropagate(chain, 4, executor=pool, **options))
         there = bnmc.simulate(chain, 4, executor=pool, **options)
     assert alone.gram.tobytes() == there.gram.tobytes()
 
@@ -151,7 +137,7 @@ def test_gradients_of_images():
         bnmc.backpropagate(chain, 2, chains=2, initial=images[0], loss=loss, rng=1)
         for loss in (images, images.reshape(2, 6, 6))
     ]
-    same_bits(*runs)
+    assert_same_bits(*runs)
     with pytest.raises(ArgumentError, match="labels"):
         bnmc.backpropagate(chain, 2, loss="squared", labels=[0, 1] * 3)
     shapes = []
@@ -191,14 +177,14 @@ def test_scales_beyond_float64_are_split_off():
     chain = Chain(8, 3, "relu", norm="none", gain=2.0**-17)
     plain = Chain(8, 3, "relu", norm="none")
     small = bnmc.backpropagate(chain, 90, chains=4, rng=2)
-    one = bnmc.backpropagate(plain, 90, chains=4, rng=2)
+    first = bnmc.backpropagate(plain, 90, chains=4, rng=2)
     # δ of layer l + 1 passed 89 - l layers and a of layer l as many as l; W has the factor itself.
     shift = -90 * 17 * math.log(2)
-    both = np.isfinite(one.log_gradient_norm)
+    both = np.isfinite(first.log_gradient_norm)
     np.testing.assert_array_equal(both, np.isfinite(small.log_gradient_norm))
     assert both[:, -1].any()
     np.testing.assert_allclose(
-        small.log_gradient_norm[both], one.log_gradient_norm[both] + shift, rtol=0, atol=1e-8
+        small.log_gradient_norm[both], first.log_gradient_norm[both] + shift, rtol=0, atol=1e-8
     )
 
 
@@ -215,11 +201,11 @@ def test_linear_layers_keep_the_products_of_samples_and_gradients(skip):
         Chain(20, 3, "linear", norm="none", gain=1.5, skip=skip), 4, chains=1, rng=1, loss=cubes,
         classes=2, sampler="conditional", observables="hidden_delta",
     )  # fmt: skip
-    found = run.hidden_delta[0] * np.exp(run.log_scale[0])[:, None, None]
+    result = run.hidden_delta[0] * np.exp(run.log_scale[0])[:, None, None]
     f = outputs[-1]
     # Rounding of sums of 20 products, through four layers.
     np.testing.assert_allclose(
-        found, np.broadcast_to(f @ (f**3).T, (4, 3, 3)), rtol=0, atol=1e-11 * np.abs(found).max()
+        result, np.broadcast_to(f @ (f**3).T, (4, 3, 3)), rtol=0, atol=1e-11 * np.abs(result).max()
     )
 
 
@@ -252,18 +238,19 @@ def nearly_equal_directions():
     return rows
 
 
+def assert_same_means(runs):
+    """Means of log norms of two sets of chains, at 6 standard errors."""
+    norms = [run.log_gradient_norm for run in runs]
+    spread = np.hypot(*(values.std(0) for values in norms)) / math.sqrt(len(norms[0]))
+    assert (np.abs(norms[0].mean(0) - norms[1].mean(0)) < 6 * spread).all()
+
+
 def test_gradients_that_float32_does_not_resolve_continue_in_float64(dtypes_seen):
+    chain, options = Chain(64, 4, "tanh"), {"chains": 50, "rng": 0, "observables": ()}
     rows = nearly_equal_directions()
-    run = bnmc.backpropagate(
-        Chain(64, 4, "tanh"), 6, chains=50, loss=rows, dtype="float32", rng=0, observables=()
-    )
+    run = bnmc.backpropagate(chain, 6, loss=rows, dtype="float32", **options)
     assert ("float32", "float64") in dtypes_seen
-    double = bnmc.backpropagate(
-        Chain(64, 4, "tanh"), 6, chains=50, loss=rows, rng=0, observables=()
-    )
-    difference = run.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
-    spread = np.hypot(run.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
-    assert (np.abs(difference) < 6 * spread / math.sqrt(50)).all()
+    assert_same_means([run, bnmc.backpropagate(chain, 6, loss=rows, **options)])
 
 
 @pytest.mark.parametrize("weights", ["gaussian", "haar"])
@@ -309,40 +296,38 @@ def test_float64_gradients_are_those_of_float32_rows(skip, dtypes_seen):
     )  # fmt: skip
     assert ("float32", "float64") in dtypes_seen
     unit = np.exp(run.log_scale)[..., None, None]
-    found = run.hidden_delta * unit
+    result = run.hidden_delta * unit
     # Each of six layers rounds sums of 64 products to the size of the vectors.
     lengths = (
-        np.sqrt(np.diagonal(one, axis1=-2, axis2=-1))
-        for one in (64 * run.gram, run.delta_gram * unit**2)
+        np.sqrt(np.diagonal(each, axis1=-2, axis2=-1))
+        for each in (64 * run.gram, run.delta_gram * unit**2)
     )
-    h, delta = (one.max(axis=1) for one in lengths)
+    h, delta = (each.max(axis=1) for each in lengths)
     bound = 6 * 64 * np.finfo(np.float32).eps * h[:, :, None] * delta[:, None, :]
-    assert (np.abs(found - found[:, -1:]) <= bound[:, None]).all()
+    assert (np.abs(result - result[:, -1:]) <= bound[:, None]).all()
 
 
 @pytest.mark.parametrize("skip", [0.0, 0.5])
 def test_a_float32_chain_that_widens_on_its_way(skip):
     # Samples approach each other without a norm, so that float32 soon does not resolve them.
     chain = Chain(64, 4, "relu", norm="none", gain=2**0.5 * (1 - skip), skip=skip)
-    single = bnmc.backpropagate(chain, 150, chains=40, dtype="float32", rng=0, observables=())
-    double = bnmc.backpropagate(chain, 150, chains=40, rng=0, observables=())
+    options = {"chains": 40, "rng": 0, "observables": ()}
+    single = bnmc.backpropagate(chain, 150, dtype="float32", **options)
     # Most chains have come that far, and none has with a skip connection.
     assert (20 < len(single.widened) < 40) if skip == 0.0 else not single.widened
-    difference = single.log_gradient_norm.mean(0) - double.log_gradient_norm.mean(0)
-    spread = np.hypot(single.log_gradient_norm.std(0), double.log_gradient_norm.std(0))
-    assert (np.abs(difference) < 6 * spread / math.sqrt(40)).all()
+    assert_same_means([single, bnmc.backpropagate(chain, 150, **options)])
 
 
 def test_labels_are_classes_or_targets():
     def run(**options):
         return bnmc.backpropagate(TANH, 3, chains=2, rng=0, **options)
 
-    one = run(loss="squared", labels=[0, 1, 2, 1])
-    same_bits(one, run(loss="squared", labels=np.eye(3)[[0, 1, 2, 1]]))
+    first = run(loss="squared", labels=[0, 1, 2, 1])
+    assert_same_bits(first, run(loss="squared", labels=np.eye(3)[[0, 1, 2, 1]]))
     targets = np.eye(3)[[0, 1, 2, 1]]
-    same_bits(one, run(loss=lambda f: (f - targets) / 4, classes=3))
+    assert_same_bits(first, run(loss=lambda f: (f - targets) / 4, classes=3))
     three = run(loss="cross-entropy", labels=[0, 1, 0, 1], classes=3)
-    assert (three.log_gradient_norm != one.log_gradient_norm).all()
+    assert (three.log_gradient_norm != first.log_gradient_norm).all()
 
 
 def test_a_readout_without_a_gradient_gives_zeros():
@@ -368,8 +353,8 @@ def test_observables_are_functions_of_three_matrices():
 
 
 def test_own_activations_with_their_derivative():
-    own = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)) ** 2)
-    run = bnmc.backpropagate(Chain(20, 3, own), 3, chains=2, rng=0)
+    custom = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)) ** 2)
+    run = bnmc.backpropagate(Chain(20, 3, custom), 3, chains=2, rng=0)
     assert np.isfinite(run.log_gradient_norm).all()
     with pytest.raises(ArgumentError, match="derivative"):
         bnmc.backpropagate(Chain(20, 3, Activation(lambda x: x / (1 + abs(x)))), 3)
@@ -419,22 +404,18 @@ def test_cosines_of_the_parts_of_samples():
         bnmc.backpropagate(TANH, 5, rng=0, observables=ALL, every=2).cosines()
 
 
-def test_to_xarray():
+def test_names_of_observables_are_attributes_and_variables():
     run = bnmc.backpropagate(TANH, 5, chains=2, rng=0, every=2)
-    data = run.to_xarray()
-    assert data.delta_gram.dims == ("chain", "layer", "sample_i", "sample_j")
-    assert data.log_gradient_norm.shape == (2, 5)
-    assert data.layer.values.tolist() == [2, 4, 5]
-    assert data.attrs["loss"] == "gaussian"
-
-
-def test_names_of_observables_are_attributes():
-    run = bnmc.backpropagate(TANH, 2, rng=0)
     assert run.delta_gram is run["delta_gram"]
     with pytest.raises(AttributeError, match="nothing"):
         _ = run.nothing
     with pytest.raises(ArgumentError, match="gram"):
         _ = run["gram"]
+    data = run.to_xarray()
+    assert data.delta_gram.dims == ("chain", "layer", "sample_i", "sample_j")
+    assert data.log_gradient_norm.shape == (2, 5)
+    assert data.layer.values.tolist() == [2, 4, 5]
+    assert data.attrs["loss"] == "gaussian"
 
 
 def test_ctrl_c_hands_over_finished_chains(monkeypatch):
@@ -477,7 +458,7 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
         TANH, 5, chains=partial.chains, rng=0, loss=lambda outputs: outputs, classes=2, timeout=60
     )
     assert whole.complete
-    same_bits(whole, partial)
+    assert_same_bits(whole, partial)
     with pytest.raises(PartialEstimateError, match="timeout"):
         run(1e-9)
 

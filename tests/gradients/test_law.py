@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gradient_runs import ALL, assert_same_law
 from numpy_network import Networks, layers_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
@@ -110,32 +111,25 @@ def of_run(run):
 
 def of_networks(networks, delta):
     deltas, gradients = networks.backward(delta)
-    logs = [0.5 * np.log((one**2).sum(axis=(1, 2))) for one in gradients]
+    logs = [0.5 * np.log((each**2).sum(axis=(1, 2))) for each in gradients]
     layers = range(1, networks.depth + 1)
-    hidden = [networks.h[layer] for layer in layers]
-    for at, h in enumerate(hidden):
-        if networks.chains[at + 1].norm == "batch":
-            # What a norm over the batch does not see of h is never drawn.
-            rows = h.reshape(*h.shape[:2], -1, networks.chain.batch)
-            hidden[at] = (rows - rows.mean(axis=-1, keepdims=True)).reshape(h.shape)
+    hidden = map(networks.hidden, layers)
     return (
         np.stack(logs, axis=1),
         np.stack([networks.gram(layer) for layer in layers], axis=1),
-        np.stack([one.swapaxes(1, 2) @ one for one in deltas], axis=1),
-        np.stack([h.swapaxes(1, 2) @ one for h, one in zip(hidden, deltas, strict=True)], axis=1),
+        np.stack([each.swapaxes(1, 2) @ each for each in deltas], axis=1),
+        np.stack([h.swapaxes(1, 2) @ each for h, each in zip(hidden, deltas, strict=True)], axis=1),
     )
 
 
-def assert_same_law(run, networks, delta):
+def assert_law_of(networks, delta, run):
     ours = of_run(run)
     theirs = of_networks(networks, delta)
     # One mean for both, so that the laws and not the shapes are compared.
     middle = theirs[0].mean()
     first = features(ours[0] - middle, *ours[1:])
     second = features(theirs[0] - middle, *theirs[1:])
-    assert np.isfinite(first).all()
-    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(first.T, second.T, strict=True)]
-    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
+    assert_same_law(first, second)
 
 
 def cases(names):
@@ -154,7 +148,7 @@ def simulated(chain, depth, count, initial=None, inputs=1, **options):
     if inputs > 1:
         start["inputs"] = inputs
     return bnmc.backpropagate(
-        chain, depth, chains=count, observables=("gram", "delta_gram", "hidden_delta"),
+        chain, depth, chains=count, observables=ALL,
         rng=5, sampler="conditional", threads=2, **start, **options,
     )  # fmt: skip
 
@@ -165,7 +159,7 @@ def test_normal_directions(name, count):
     rng = np.random.default_rng(17)
     networks = Networks(chain, depth, count, rng, initial, inputs)
     delta = rng.standard_normal(networks.h[-1].shape)
-    assert_same_law(simulated(chain, depth, count, initial, inputs), networks, delta)
+    assert_law_of(networks, delta, simulated(chain, depth, count, initial, inputs))
 
 
 @pytest.mark.slow
@@ -185,7 +179,7 @@ def test_convolutions_on_a_gpu():
     backward weights independent of forward     0
     ==========================================  ====
 
-    `test_on_gpu_passes.py` compares with the CPU for the same normals, and finds the last one.
+    `test_on_gpu.py` compares with the CPU for the same normals, and finds the last one.
     """
     chain = convolution(3, 12, (2, 3), (2, 2))
     rng = np.random.default_rng(29)
@@ -193,7 +187,7 @@ def test_convolutions_on_a_gpu():
     delta = rng.standard_normal(networks.h[-1].shape)
     run = simulated(chain, 2, OF_GPU, backend="cuda")
     assert run.backend == "cuda"
-    assert_same_law(run, networks, delta)
+    assert_law_of(networks, delta, run)
 
 
 TARGETS = np.eye(3)[[0, 2, 1]]
@@ -235,7 +229,7 @@ def test_losses_of_a_readout(name, count):
     classes = options.get("classes", 3)
     readout = rng.standard_normal((count, classes, chain.width)) / np.sqrt(chain.width)
     delta = networks.delta_of_outputs(readout, gradient(networks.outputs(readout)))
-    assert_same_law(simulated(chain, depth, count, **options), networks, delta)
+    assert_law_of(networks, delta, simulated(chain, depth, count, **options))
 
 
 # --- layers that differ
@@ -272,9 +266,9 @@ def of_task(kind, path, chains, count, direction, dtype="float64"):
     names = ("gram", "delta_gram", "hidden_delta")
     rows = start_of(chains)
     start = Representation(rows[None], rows[None])
-    found = kind(run, direction, as_gradient_observables(names))(start, 0, count)
+    result = kind(run, direction, as_gradient_observables(names))(start, 0, count)
     return SimpleNamespace(
-        log_gradient_norm=found[parts.NORMS], **{name: found[name] for name in names}
+        log_gradient_norm=result[parts.NORMS], **{name: result[name] for name in names}
     )
 
 
@@ -306,7 +300,7 @@ def test_layers_that_differ(name, kind, path, direction, dtype, count):
         delta = networks.delta_of_outputs(readout, networks.outputs(readout) ** 3)
     else:
         of_top = NormalRows()
-    assert_same_law(of_task(kind, path, chains, count, of_top, dtype), networks, delta)
+    assert_law_of(networks, delta, of_task(kind, path, chains, count, of_top, dtype))
 
 
 def test_the_noise_has_a_row_for_a_bias():
@@ -315,5 +309,5 @@ def test_the_noise_has_a_row_for_a_bias():
     chains = [Chain(1, 1, "linear", norm="none", gain=0.7, bias_variance=0.5)] * 7
     networks = Networks(chains, 6, count, rng, start_of(chains))
     expected = of_networks(networks, rng.standard_normal((count, 1, 1)))[0]
-    found = of_task(parts.Task, "conditional", chains, count, NormalRows()).log_gradient_norm
-    assert stats.ks_2samp(found[:, 0], expected[:, 0]).pvalue > FALSE_ALARM
+    result = of_task(parts.Task, "conditional", chains, count, NormalRows()).log_gradient_norm
+    assert stats.ks_2samp(result[:, 0], expected[:, 0]).pvalue > FALSE_ALARM

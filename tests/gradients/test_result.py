@@ -23,15 +23,15 @@ def test_repr_has_no_arrays(run):
 
 
 def test_the_table_has_means_errors_and_rates(run):
-    found = json.loads(json.dumps(run.to_dict()))
-    assert [row["layer"] for row in found["table"]] == [0, 4, 8, 12, 16, 20, 23, 27, 31, 35, 39]
+    result = json.loads(json.dumps(run.to_dict()))
+    assert [row["layer"] for row in result["table"]] == [0, 4, 8, 12, 16, 20, 23, 27, 31, 35, 39]
     values = run.log_gradient_norm[:, 23]
-    row = found["table"][6]
+    row = result["table"][6]
     assert row["mean"] == pytest.approx(values.mean(), rel=1e-14)
     assert row["stderr"] == pytest.approx(values.std(ddof=1) / math.sqrt(6), rel=1e-12)
-    assert found["rate"]["value"] == run.rate().value
+    assert result["rate"]["value"] == run.rate().value
     star = bnmc.MeanField(run.chain).fixed_point().backward_rate
-    assert found["mean_field_rate"] == run.mean_field_rate() == star
+    assert result["mean_field_rate"] == run.mean_field_rate() == star
     text = str(run)
     assert f"{values.mean():.4g}" in text
     assert str(run.rate()) in text
@@ -39,12 +39,12 @@ def test_the_table_has_means_errors_and_rates(run):
 
 
 def test_what_is_not_known_is_said():
-    one = bnmc.backpropagate(Chain(20, 4, "tanh", norm="none"), 5, rng=0)
-    assert one.mean_field_rate() is None
-    assert one.to_dict()["rate"] is None
-    assert {row["stderr"] for row in one.to_dict()["table"]} == {None}
-    assert "no rate: an interval needs at least 2 chains" in str(one)
-    assert "infinite width" not in str(one)
+    first = bnmc.backpropagate(Chain(20, 4, "tanh", norm="none"), 5, rng=0)
+    assert first.mean_field_rate() is None
+    assert first.to_dict()["rate"] is None
+    assert {row["stderr"] for row in first.to_dict()["table"]} == {None}
+    assert "no rate: an interval needs at least 2 chains" in str(first)
+    assert "infinite width" not in str(first)
     # Of three samples under a centred norm, the mean square of gradients is infinite.
     three = bnmc.backpropagate(Chain(20, 3, "tanh"), 5, chains=2, rng=0)
     assert three.mean_field_rate() is None

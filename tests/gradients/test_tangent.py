@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from gradient_runs import assert_same_law, generator_of, networks_as_drawn, readouts_of
 from numpy_network import Networks
-from oracle import FALSE_ALARM
 from scipy import stats
+from slow_cases import some
 
-import bnmc
 from bnmc import Chain, Convolution
 from bnmc.errors import (
     Interrupted,
@@ -36,18 +36,26 @@ CASES = {
 
 
 def kernels_of(networks, readout):
-    """Return Θ of networks with real weights, from all gradients of all parameters."""
-    width, samples = networks.chain.width, networks.chain.batch * networks.inputs
+    """Return Θ of networks with real weights, from all gradients of all parameters.
+
+    Weights are parameters ω / √fan_in, biases are parameters β times the root of their variance,
+    and the readout multiplies means over the pixels of an image.
+    """
+    chain, count = networks.chain, len(readout)
+    pixels = 1 if chain.convolution is None else chain.convolution.positions
+    samples = chain.batch * networks.inputs // pixels
     gradients = []
     for sample in range(samples):
-        one_hot = np.zeros((len(readout), samples, 1))
+        one_hot = np.zeros((count, samples, 1))
         one_hot[:, sample] = 1.0
-        _, of_weights = networks.backward(networks.delta_of_outputs(readout, one_hot))
-        flat = [one.reshape(len(readout), -1) for one in of_weights]
+        deltas, of_weights = networks.backward(networks.delta_of_outputs(readout, one_hot))
+        flat = [weight.reshape(count, -1) / math.sqrt(chain.fan_in) for weight in of_weights]
+        flat += [math.sqrt(chain.bias_variance) * delta.sum(axis=2) for delta in deltas]
         gradients.append(np.concatenate(flat, axis=1))
     every = np.stack(gradients, axis=1)
-    # Weights are parameters divided by the root of the width.
-    return networks.gram(networks.depth) + every @ every.swapaxes(1, 2) / width
+    shape = count, samples, pixels, samples, pixels
+    of_readout = networks.gram(networks.depth).reshape(shape).mean(axis=(2, 4))
+    return of_readout + every @ every.swapaxes(1, 2)
 
 
 def features(kernels):
@@ -80,47 +88,7 @@ def test_the_joint_law_is_that_of_real_networks(name, count):
     if inputs > 1:
         start["inputs"] = inputs
     ours = features(tangent_kernel(chain, depth, chains=count, rng=2, **start).kernels)
-    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(ours.T, theirs.T, strict=True)]
-    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
-
-
-def test_drawn_weights_give_the_kernel_of_these_weights(monkeypatch):
-    chain = Chain(7, 4, "tanh", skip=0.3, weights="uniform")
-    initial = np.random.default_rng(1).standard_normal((7, 4))
-    found = tangent_kernel(chain, 3, chains=2, rng=6, initial=initial)
-    assert found.sampler == "weights"
-    run = bnmc.simulate(chain, 3, chains=2, rng=6, initial=initial)
-    weights = [
-        np.stack([bnmc.drawn_weights(run, layer, chain=one) for one in range(2)])
-        for layer in (1, 2, 3)
-    ]
-    networks = Networks(chain, 3, 2, None, initial, 1, weights)
-    generators = [
-        np.random.Generator(np.random.Philox(key=found.key, counter=[0, 0, 0, one]))
-        for one in range(2)
-    ]
-    readout = np.stack([one.standard_normal((1, 7)) for one in generators]) / math.sqrt(7)
-    np.testing.assert_allclose(found.kernels, kernels_of(networks, readout), rtol=1e-11)
-
-
-@pytest.mark.parametrize("norm", ["batch", "none"])
-def test_the_kernel_of_two_batches_is_that_of_these_networks(norm):
-    chain = Chain(7, 3, "tanh", norm=norm, weights="rademacher")
-    initial = np.random.default_rng(1).standard_normal((2, 7, 3))
-    found = tangent_kernel(chain, 2, chains=2, rng=6, initial=initial, inputs=2)
-    assert found.inputs == 2
-    run = bnmc.simulate(chain, 2, chains=2, rng=6, initial=initial, inputs=2)
-    weights = [
-        np.stack([bnmc.drawn_weights(run, layer, chain=one) for one in range(2)])
-        for layer in (1, 2)
-    ]
-    networks = Networks(chain, 2, 2, None, np.concatenate(initial, axis=1), 2, weights)
-    generators = [
-        np.random.Generator(np.random.Philox(key=found.key, counter=[0, 0, 0, one]))
-        for one in range(2)
-    ]
-    readout = np.stack([one.standard_normal((1, 7)) for one in generators]) / math.sqrt(7)
-    np.testing.assert_allclose(found.kernels, kernels_of(networks, readout), rtol=1e-11)
+    assert_same_law(ours, theirs)
 
 
 SHARED = {
@@ -133,7 +101,6 @@ SHARED = {
         6, 3, "tanh", norm="group(2)", bias_variance=0.2, eps=0.1
     ),
     "bias that the norm hides": Chain(6, 4, "tanh", bias_variance=0.4, eps=0.1),
-    "of pytorch": Chain(6, 3, "tanh", norm="layer", weights="pytorch", eps=0.1),
     "convolution": Chain.conv(4, 2, "tanh", shape=(2, 3), kernel=(2, 2), eps=0.1),
     "convolution, none, bias": Chain(
         3, 12, "tanh", norm="none", bias_variance=0.3, gain=1.2,
@@ -145,106 +112,49 @@ SHARED = {
     ),
 }  # fmt: skip
 
-
-def layers_of_torch(torch, chain):
-    """Return N, W * and the pooled readout of states (samples, features, height, width)."""
-    functional = torch.nn.functional
-    convolution = chain.convolution
-    kernel = (1, 1) if convolution is None else convolution.kernel
-
-    def norm(x):
-        if chain.norm == "none":
-            return x
-        if chain.norm == "batch":
-            return functional.batch_norm(x, None, None, training=True, eps=chain.eps)
-        groups = 2 if chain.norm == "group(2)" else 1
-        # Each pixel by itself.
-        pixels = x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
-        normed = functional.group_norm(pixels, groups, eps=chain.eps)
-        return normed.reshape(x.shape[0], *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
-
-    def convolved(weight, bias, x):
-        (height, width) = kernel
-        pads = ((width - 1) // 2, width // 2, (height - 1) // 2, height // 2)
-        padded = functional.pad(x, pads, mode="circular") if max(pads) else x
-        return functional.conv2d(padded, weight.reshape(*weight.shape[:2], *kernel), bias)
-
-    return norm, convolved
-
-
-def kernel_of_torch(chain, initial, weights, biases, readout):
-    """Return Θ of one network by autograd, with respect to the parameters ω, β and v."""
-    torch = pytest.importorskip("torch")
-    norm, convolved = layers_of_torch(torch, chain)
-    root, spread = math.sqrt(chain.fan_in), math.sqrt(chain.bias_variance)
-
-    def parameter(values):
-        return torch.tensor(values, requires_grad=True)
-
-    omegas = [parameter(one * root) for one in weights]
-    betas = [parameter(one / spread if spread else one) for one in biases]
-    v = parameter(readout * math.sqrt(chain.width))
-    pixels = (1, 1) if chain.convolution is None else chain.convolution.shape
-    x = torch.tensor(initial).reshape(chain.width, -1, *pixels).transpose(0, 1)
-    is_first = chain.order == "norm-activation"
-    x = norm(x) if is_first else x
-    for omega, beta in zip(omegas, betas, strict=True):
-        h = chain.skip * x + convolved(
-            chain.gain * omega / root, spread * beta, activations(torch, chain, norm, x)
-        )
-        x = norm(h) if is_first else h
-    a = activations(torch, chain, norm, x).mean(dim=(2, 3))
-    outputs = a @ v / math.sqrt(chain.width)
-    parameters = [*omegas, *betas, v]
-    rows = []
-    for output in outputs:
-        found = torch.autograd.grad(
-            output, parameters, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        rows.append(torch.cat([one.ravel() for one in found]).numpy())
-    return np.array(rows) @ np.array(rows).T
-
-
-def activations(torch, chain, norm, x):
-    if chain.order == "activation-norm":
-        return norm(torch.tanh(x))
-    return torch.tanh(norm(x) if chain.order == "pre-activation" else x)
+DRAWN = {
+    "skip": (Chain(7, 4, "tanh", skip=0.3, weights="uniform"), None),
+    "two batches": (Chain(7, 3, "tanh", weights="rademacher"), 2),
+    "two batches without norm": (Chain(7, 3, "tanh", norm="none", weights="rademacher"), 2),
+    "of pytorch": (Chain(6, 3, "tanh", norm="layer", weights="pytorch", eps=0.1), None),
+    **{name: (chain, None) for name, chain in SHARED.items()},
+}
 
 
 @pytest.mark.parametrize("probes", [None, 3])
-@pytest.mark.parametrize("name", SHARED)
-def test_the_kernel_with_biases_and_convolutions_is_that_of_autograd(name, probes):
-    chain, depth = SHARED[name], 2
-    initial = np.random.default_rng(1).standard_normal((chain.width, chain.batch))
-    options = {"chains": 2, "rng": 6, "initial": initial, "sampler": "weights"}
-    found = tangent_kernel(chain, depth, probes=probes, **options)
-    run = bnmc.simulate(chain, depth, **options)
-    layers = range(1, depth + 1)
-    for network in range(2):
-        counter = [0, 0, 0, network]
-        generator = np.random.Generator(np.random.Philox(key=found.key, counter=counter))
-        theta = kernel_of_torch(
-            chain,
-            initial,
-            [bnmc.drawn_weights(run, layer, chain=network) for layer in layers],
-            [bnmc.drawn_biases(run, layer, chain=network) for layer in layers],
-            generator.standard_normal(chain.width) / math.sqrt(chain.width),
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawn_weights_give_the_kernel_of_these_weights(name, probes):
+    (chain, inputs), depth, count = DRAWN[name], 2, 2
+    shape = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
+    initial = np.random.default_rng(1).standard_normal(shape)
+    options = {"initial": initial, "inputs": inputs, "sampler": "weights"}
+    kernel = tangent_kernel(chain, depth, probes=probes, chains=count, rng=5, **options)
+    assert (kernel.sampler, kernel.inputs) == ("weights", inputs)
+    networks, key = networks_as_drawn(chain, depth, initial, count, inputs)
+    expected = kernels_of(networks, readouts_of(key, count, 1, chain.width))
+    if probes:
+        signs = np.stack(
+            [signs_of(key, n, chain.width, (probes, expected.shape[1])) for n in (0, 1)]
         )
-        if probes:
-            signs = 1.0 - 2.0 * generator.integers(0, 2, (probes, len(theta)))
-            theta = tangent._unprobed(signs[None], (signs @ theta @ signs.T)[None])[0]
-        scale = np.abs(theta).max()
-        np.testing.assert_allclose(found.kernels[network], theta, rtol=1e-9, atol=1e-10 * scale)
+        expected = tangent._unprobed(signs, signs @ expected @ signs.swapaxes(1, 2))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(kernel.kernels, expected, rtol=1e-9, atol=1e-10 * scale)
+
+
+def signs_of(key, number, width, shape):
+    """Return the probes of a network, which its generator draws after the readout."""
+    generator = generator_of(key, number)
+    generator.standard_normal(width)
+    return 1.0 - 2.0 * generator.integers(0, 2, shape)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["convolution, none, bias"]
-    + [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in SHARED
-        if name not in ("of pytorch", "convolution, none, bias")
-    ],
+    some(
+        SHARED,
+        "convolution, none, bias",
+        "bias, layer, skip",
+    ),
 )
 def test_the_law_without_weights_is_that_with_weights(name):
     """Seven two-sample Kolmogorov-Smirnov tests, of level 1e-6 / 7, as above.
@@ -261,8 +171,7 @@ def test_the_law_without_weights_is_that_with_weights(name):
         )
         for rng, sampler in ((1, "conditional"), (2, "weights"))
     )
-    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(ours.T, theirs.T, strict=True)]
-    assert min(values) > FALSE_ALARM / len(values), np.round(values, 4)
+    assert_same_law(ours, theirs)
 
 
 def limit_of_relu(gram, depth):
@@ -287,13 +196,13 @@ def test_relu_networks_tend_to_the_limit_as_the_root_of_the_width():
     distances = []
     for width in widths.tolist():
         chain = Chain(width, 4, "relu", norm="none", gain=2**0.5)
-        found = tangent_kernel(
+        result = tangent_kernel(
             chain, depth, chains=chains, initial=np.tile(rows, (width // 8, 1)), rng=0
         )
-        squares = np.square(found.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum()
+        squares = np.square(result.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum()
         distances.append(math.sqrt(squares.mean()))
         # The mean is the limit but for O(1/width).
-        far = np.abs(found.mean() - limit) / (5.5 * found.stderr() + 4.0 * limit / width)
+        far = np.abs(result.mean() - limit) / (5.5 * result.stderr() + 4.0 * limit / width)
         assert far.max() < 1.0
     slope = np.polyfit(np.log(widths), np.log(distances), 1)[0]
     # Distances have relative standard errors of 3 %, so the slope has one of .015.  Five of these,
@@ -306,12 +215,12 @@ def test_probing_has_the_mean_and_the_variance_that_it_states():
     rng = np.random.default_rng(0)
     for m in (2, 5):
         probes = rng.choice([-1.0, 1.0], (200_000, m, 3))
-        found = tangent._unprobed(probes, probes @ theta @ probes.swapaxes(1, 2))
+        result = tangent._unprobed(probes, probes @ theta @ probes.swapaxes(1, 2))
         variance = probing_variance(theta, m)
         error = np.sqrt(variance / len(probes))
-        assert (np.abs(found.mean(axis=0) - theta) < 5.5 * error).all()
+        assert (np.abs(result.mean(axis=0) - theta) < 5.5 * error).all()
         # Squares have a kurtosis of at most about 30.
-        spread = found.var(axis=0)
+        spread = result.var(axis=0)
         assert (np.abs(spread / variance - 1) < 5.5 * math.sqrt(30 / len(probes))).all()
 
 
@@ -331,9 +240,9 @@ def test_probes_have_the_mean_of_all_outputs():
     assert abs(totals.mean() - 1) < reach < 0.3
     # Without a norm, probes see no other samples.
     plain = Chain(10, 3, "tanh", norm="none")
-    one = tangent_kernel(plain, 2, chains=2000, rng=0)
+    first = tangent_kernel(plain, 2, chains=2000, rng=0)
     other = tangent_kernel(plain, 2, chains=2000, rng=1, probes=4)
-    far = np.abs(one.mean() - other.mean()) / np.hypot(one.stderr(), other.stderr())
+    far = np.abs(first.mean() - other.mean()) / np.hypot(first.stderr(), other.stderr())
     assert far.max() < 5.5
 
 
@@ -353,8 +262,8 @@ def test_bits_do_not_depend_on_the_threads_of_blas():
     threadpoolctl, kernels = pytest.importorskip("threadpoolctl"), []
     for threads in (1, 2, 3):
         with threadpoolctl.threadpool_limits(threads, user_api="blas"):
-            found = tangent_kernel(Chain(1000, 10, "relu"), 2, chains=1, rng=0, threads=1)
-        kernels.append(found.kernels.tobytes())
+            result = tangent_kernel(Chain(1000, 10, "relu"), 2, chains=1, rng=0, threads=1)
+        kernels.append(result.kernels.tobytes())
     assert kernels[0] == kernels[1] == kernels[2]
 
 
@@ -374,23 +283,23 @@ def test_moments_that_are_infinite_are_not_estimated():
         Chain(10, 2, "relu", norm="none"),
         Chain(10, 2, "relu"),
     ):
-        found = tangent_kernel(chain, 1, chains=3, rng=0)
-        estimate = found.estimate(0, 1)
-        assert estimate.value == found.mean()[0, 1]
-        assert estimate.stderr == pytest.approx(found.stderr()[0, 1], rel=1e-9, abs=1e-300)
+        result = tangent_kernel(chain, 1, chains=3, rng=0)
+        estimate = result.estimate(0, 1)
+        assert estimate.value == result.mean()[0, 1]
+        assert estimate.stderr == pytest.approx(result.stderr()[0, 1], rel=1e-9, abs=1e-300)
     with pytest.raises(PartialEstimateError, match="2 chains"):
         tangent_kernel(Chain(10, 6, "relu"), 1, chains=1, rng=0).stderr()
 
 
 def test_two_samples_under_a_norm_have_no_gradient():
-    found = tangent_kernel(Chain(9, 2, "tanh"), 2, chains=3, rng=0)
+    result = tangent_kernel(Chain(9, 2, "tanh"), 2, chains=3, rng=0)
     # N(h) is 1 or -1, so only the readout has a gradient; its kernel is the Gram matrix.
-    np.testing.assert_allclose(found.kernels[:, 0, 0], math.tanh(1) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(result.kernels[:, 0, 0], math.tanh(1) ** 2, rtol=1e-12)
 
 
 def test_repr_names_probes():
-    found = tangent_kernel(Chain(9, 4, "tanh"), 2, chains=3, rng=0, probes=2)
-    assert repr(found) == (
+    result = tangent_kernel(Chain(9, 4, "tanh"), 2, chains=3, rng=0, probes=2)
+    assert repr(result) == (
         "<TangentKernel of 3 chains, 2 layers, 2 probes; "
         "Chain(width=9, batch=4, activation='tanh')>"
     )
@@ -406,9 +315,9 @@ def test_ctrl_c_hands_over_finished_networks(monkeypatch):
     chain, options = Chain(9, 4, "tanh"), {"chains": 5, "rng": 0, "threads": 1}
     with pytest.raises(Interrupted) as caught:
         tangent_kernel(chain, 2, progress=interrupt, **options)
-    found, whole = caught.value.partial, tangent_kernel(chain, 2, **options)
-    assert found.chains >= 2
-    np.testing.assert_array_equal(found.kernels, whole.kernels[: found.chains])
+    result, whole = caught.value.partial, tangent_kernel(chain, 2, **options)
+    assert result.chains >= 2
+    np.testing.assert_array_equal(result.kernels, whole.kernels[: result.chains])
 
 
 def test_progress_counts_networks(monkeypatch):

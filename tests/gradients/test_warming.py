@@ -17,10 +17,10 @@ def signatures():
 
 
 def test_later_runs_compile_nothing():
-    found = bnmc.warmup(activations=["relu"], samplers=("conditional", "weights", "factor", "c"))
-    assert [one.sampler for one in found.compiled] == ["conditional", "weights", "factor", "c"]
-    assert [one.activation for one in found.compiled] == ["relu", "relu", None, "relu"]
-    assert found.seconds == sum(one.seconds for one in found.compiled) > 0.0
+    result = bnmc.warmup(activations=["relu"], samplers=("conditional", "weights", "factor", "c"))
+    assert [each.sampler for each in result.compiled] == ["conditional", "weights", "factor", "c"]
+    assert [each.activation for each in result.compiled] == ["relu", "relu", None, "relu"]
+    assert result.seconds == sum(each.seconds for each in result.compiled) > 0.0
 
     before = signatures()
     start = np.random.default_rng(0).standard_normal((120_000, 3))
@@ -39,8 +39,8 @@ def test_later_runs_compile_nothing():
 
 def test_later_backward_passes_and_orthogonal_weights_compile_nothing():
     names = ("haar", "backward", "haar-backward")
-    found = bnmc.warmup(activations="relu", samplers=names)
-    assert [one.sampler for one in found.compiled] == list(names)
+    result = bnmc.warmup(activations="relu", samplers=names)
+    assert [each.sampler for each in result.compiled] == list(names)
     before = signatures()
     for weights in ("gaussian", "haar"):
         for options in ({"eps": 0.1}, {"skip": 0.5}, {"norm": "batch-uncentred"}):
@@ -53,6 +53,6 @@ def test_later_backward_passes_and_orthogonal_weights_compile_nothing():
 
 
 def test_what_is_said():
-    found = Warmup((Warmed("factor", None, "float64", 1.5), Warmed("c", "relu", "float32", 2.25)))
-    assert str(found).splitlines()[1].split() == ["c", "relu", "float32", "2.25", "s"]
-    assert str(found).splitlines()[-1].split() == ["together", "3.75", "s"]
+    result = Warmup((Warmed("factor", None, "float64", 1.5), Warmed("c", "relu", "float32", 2.25)))
+    assert str(result).splitlines()[1].split() == ["c", "relu", "float32", "2.25", "s"]
+    assert str(result).splitlines()[-1].split() == ["together", "3.75", "s"]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from infinite_width_checks import extrapolated
+from numpy_network import normalised
 
 import bnmc
 from bnmc import Activation
@@ -28,11 +29,6 @@ ACTIVATED = {"activation": "tanh", "order": "activation-norm"}
 
 def slow(*case):
     return pytest.param(*case, marks=pytest.mark.slow)
-
-
-def normalised(rows):
-    centred = rows - rows.mean(axis=-1, keepdims=True)
-    return centred / centred.std(axis=-1, keepdims=True)
 
 
 def distance(kernel, expected):

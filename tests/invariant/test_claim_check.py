@@ -11,7 +11,8 @@ import math
 import numpy as np
 import numpy_network
 import pytest
-from numpy_chains import after, network, normalised, row_of, settled
+from numpy_network import standardised
+from numpy_steps import after, row_of, settled, step_of
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import special, stats
 from slow_cases import some
@@ -53,7 +54,7 @@ def test_false_alarms_are_as_rare_as_promised():
     (the rate of relu at n = 3). Four kinds of assertions, each at a quarter of 1e-6.
     """
     rng = np.random.default_rng(1)
-    step = network("relu", rng, weights="normal")
+    step = step_of("relu", rng, weights="gaussian")
     h = settled(RELU, step, 200, rng, layers=20)
     reports = []
     for seed in range(500):
@@ -123,7 +124,7 @@ GIVEN = [
     (bnmc.Chain(20, 3, "relu", weights="haar"), {"weights": "haar"}, ["Gaussian"]),
     (
         bnmc.Chain(20, 3, "relu", weights=lambda rng, shape: rng.standard_normal(shape)),
-        {"weights": "normal"},
+        {"weights": "gaussian"},
         ["Gaussian", "sign"],
     ),
     (
@@ -143,7 +144,7 @@ GIVEN = [
 @pytest.mark.parametrize("with_step", [False, True])
 def test_given_samples_of_any_chain_pass(chain, law, left_out, with_step):
     rng = np.random.default_rng(3)
-    step = network(chain.activation.name, rng, **law)
+    step = step_of(chain.activation.name, rng, **law)
     samples = settled(chain, step, 600, rng, layers=40)
     report = check(
         chain, samples=samples, step=step if with_step else None, alpha=FALSE_ALARM / 10, rng=3
@@ -169,7 +170,7 @@ def test_weights_whose_law_is_not_symmetric():
     chain = bnmc.Chain(5, 2, "sigmoid", weights=weights)
     h = rng.standard_normal((60_000, 5, 2))
     for _ in range(12):
-        h = weights(rng, (60_000, 5, 5)) @ FORMULAS["sigmoid"](normalised(h)) / math.sqrt(5)
+        h = weights(rng, (60_000, 5, 5)) @ FORMULAS["sigmoid"](standardised(h)) / math.sqrt(5)
     report = check(chain, samples=h, alpha=FALSE_ALARM, rng=30)
     assert report.ok, report
 
@@ -179,7 +180,7 @@ def test_samples_of_any_precision(dtype):
     """Centred linear chains: in coarse numbers the rows sum to 0 only nearly."""
     chain = bnmc.Chain(20, 4, "linear")
     rng = np.random.default_rng(4)
-    exact = network("linear", rng)
+    exact = step_of("linear", rng)
 
     def step(h):
         assert h.dtype in (np.float32, np.float64)
@@ -224,9 +225,9 @@ SMALLER = {"variance": 1.02}
 )  # fmt: skip
 def test_faults_show_in_samples(chain, count, sigma, fault, claim):
     rng = np.random.default_rng(5)
-    samples = settled(chain, network(sigma, rng, **fault), count, rng)
+    samples = settled(chain, step_of(sigma, rng, **fault), count, rng)
     assert caught(check(chain, samples=samples, rng=5), claim)
-    samples = settled(chain, network(chain.activation.name, rng), count, rng)
+    samples = settled(chain, step_of(chain.activation.name, rng), count, rng)
     report = check(chain, samples=samples, alpha=FALSE_ALARM / 4, rng=5)
     assert report.ok, report
 
@@ -251,13 +252,13 @@ def test_faults_show_in_samples(chain, count, sigma, fault, claim):
 def test_faults_show_in_one_step(chain, count, sigma, fault, claim):
     """From draws of the library, which also show that one step keeps the law, or does not."""
     rng = np.random.default_rng(6)
-    report = check(chain, step=network(sigma, rng, **fault), size=count, tolerance=0.05, rng=6)
+    report = check(chain, step=step_of(sigma, rng, **fault), size=count, tolerance=0.05, rng=6)
     assert caught(report, claim)
     assert report.source.endswith("taken on by `step`")
     # The states that a step ends in are tested as samples are.
     if fault == UNIFORM:
         assert caught(report, "rows: Gaussian, entries")
-    step = network("relu", rng)
+    step = step_of("relu", rng)
     report = check(chain, step=step, size=count, tolerance=0.05, alpha=FALSE_ALARM / 4, rng=6)
     assert report.ok, report
 
@@ -274,7 +275,7 @@ def test_a_burn_in_that_is_too_short_shows(ahead):
     """3 layers, of the 20 that reach the stationary law for this test, from samples near a line."""
     rng = np.random.default_rng(8)
     chain = bnmc.Chain(100, 5, "relu")
-    step = network("relu", rng)
+    step = step_of("relu", rng)
     h = after(step, near_lines(chain, 1000, rng), 3)
     claim = "invariance: orthogonality gap of hᵀh"
     early = check(chain, samples=h, ahead=ahead, rng=8)
@@ -286,7 +287,7 @@ def test_a_burn_in_that_is_too_short_shows(ahead):
 def test_dependent_samples_show():
     rng = np.random.default_rng(9)
     chain = bnmc.Chain(60, 8, "linear")
-    step = network("linear", rng)
+    step = step_of("linear", rng)
     h = settled(chain, step, 2, rng)[0]
     successive = np.stack([h := step(h) for _ in range(1500)])
     assert caught(check(chain, samples=successive, rng=9), "samples: no serial correlation")
@@ -298,9 +299,9 @@ def test_dependent_samples_show():
 def test_weights_that_are_drawn_only_once_show(activation):
     rng = np.random.default_rng(10)
     chain = bnmc.Chain(20, 3, activation)
-    samples = settled(chain, network(activation, rng), 400, rng)
+    samples = settled(chain, step_of(activation, rng), 400, rng)
     W = rng.standard_normal((20, 20)) / math.sqrt(20)
-    report = check(chain, samples=samples, step=lambda h: W @ FORMULAS[activation](normalised(h)))
+    report = check(chain, samples=samples, step=lambda h: W @ FORMULAS[activation](standardised(h)))
     assert caught(report, "one step: calls independent")
 
 
@@ -354,7 +355,7 @@ def common_scale(h):
 def test_each_claim_can_fail(spoil, claim):
     rng = np.random.default_rng(11)
     chain = bnmc.Chain(20, 4, "relu")
-    samples = spoil(settled(chain, network("relu", rng), 1000, rng))
+    samples = spoil(settled(chain, step_of("relu", rng), 1000, rng))
     assert caught(check(chain, samples=samples, rng=11), claim)
 
 
@@ -369,7 +370,7 @@ def test_each_claim_can_fail(spoil, claim):
 def test_each_claim_of_one_step_can_fail(spoil, claim):
     rng = np.random.default_rng(12)
     chain = bnmc.Chain(20, 4, "linear")
-    exact = network("linear", rng)
+    exact = step_of("linear", rng)
     samples = settled(chain, exact, 400, rng)
     report = check(chain, samples=samples, step=lambda h: spoil(exact(h)), rng=12)
     assert caught(report, claim)
@@ -381,7 +382,7 @@ def test_each_claim_of_one_step_can_fail(spoil, claim):
 @pytest.fixture(scope="module")
 def samples():
     rng = np.random.default_rng(23)
-    return settled(RELU, network("relu", rng), 200, rng)
+    return settled(RELU, step_of("relu", rng), 200, rng)
 
 
 def test_a_seed_gives_one_report_and_input_stays(samples):
@@ -415,7 +416,7 @@ class Tensor:
 
 def test_arrays_of_other_libraries(samples):
     single = samples.astype(np.float32)
-    steps = [network("relu", np.random.default_rng(32)) for _ in range(2)]
+    steps = [step_of("relu", np.random.default_rng(32)) for _ in range(2)]
     wrapped = check(
         RELU,
         samples=Tensor(single),
@@ -437,12 +438,12 @@ def test_samples_of_any_scale(samples, factor):
 
 
 def test_blocks_of_samples_are_no_part_of_the_result(samples, monkeypatch):
-    step = network("relu", np.random.default_rng(28))
+    step = step_of("relu", np.random.default_rng(28))
     whole = check(RELU, samples=samples, step=step, rng=28)
     # Not by its dotted name, which is that of the function.
     module = importlib.import_module("bnmc.invariant.claim_check")
     monkeypatch.setattr(module, "BLOCK_NUMBERS", 30 * 14)
-    step = network("relu", np.random.default_rng(28))
+    step = step_of("relu", np.random.default_rng(28))
     parts = check(RELU, samples=samples, step=step, rng=28)
     for one, other in zip(whole.rows, parts.rows, strict=True):
         assert one.statistic == pytest.approx(other.statistic, rel=1e-9, abs=1e-9), one.claim
@@ -513,7 +514,7 @@ def test_the_largest_number_of_layers(samples):
 
 def test_bad_activations_and_weights(samples):
     zero = bnmc.Chain(10, 3, bnmc.Activation(lambda x: 0.0 * x))
-    for step in (None, network("relu", np.random.default_rng(31))):
+    for step in (None, step_of("relu", np.random.default_rng(31))):
         with pytest.raises(ZeroVarianceError) as caught:
             check(zero, samples=samples, step=step)
         assert caught.value.chain == 0
@@ -529,7 +530,7 @@ def test_states_that_tell_nothing_are_no_failure():
     """Batches of 2 are normalised to ±1: for odd σ the Gram matrix is one and the same."""
     rng = np.random.default_rng(29)
     chain = bnmc.Chain(20, 2, "tanh")
-    step = network("tanh", rng)
+    step = step_of("tanh", rng)
     report = check(
         chain, samples=settled(chain, step, 300, rng), step=step, alpha=FALSE_ALARM, rng=29
     )
@@ -643,7 +644,7 @@ def test_a_skip_connection_breaks_the_symmetry_of_means_over_features():
 @pytest.fixture(scope="module")
 def settled_states():
     rng = np.random.default_rng(23)
-    return settled(RELU, network("relu", rng), 200, rng)
+    return settled(RELU, step_of("relu", rng), 200, rng)
 
 
 def test_a_report_is_a_table(settled_states):

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import scipy.linalg
-from numpy_chains import network, normalised, row_of, settled
+from numpy_network import standardised
+from numpy_steps import row_of, settled, step_of
 from oracle import FORMULAS
 
 import bnmc
@@ -14,7 +15,7 @@ from bnmc.invariant.claim_check import check
 
 
 def grams_of(chain, h):
-    a = FORMULAS[chain.activation.name](normalised(h, centred=chain.norm == "batch"))
+    a = FORMULAS[chain.activation.name](standardised(h, centred=chain.norm == "batch"))
     return np.swapaxes(a, 1, 2) @ a / chain.width
 
 
@@ -22,7 +23,7 @@ def test_the_distance_from_gaussian_rows_is_the_mean_total_variation():
     """The exact distance of given G, whose mean over 60 samples a draw for each estimates."""
     rng = np.random.default_rng(13)
     chain = bnmc.Chain(50, 3, "relu")
-    samples = settled(chain, network("relu", rng), 1200, rng)
+    samples = settled(chain, step_of("relu", rng), 1200, rng)
     report = check(chain, samples=samples, rng=13)
     upper = row_of(report, "distance of h from N(0, G*)ᵈ, at most")
     star = bnmc.MeanField(chain).fixed_point()
@@ -60,7 +61,7 @@ def bures(first, second):
 def test_reported_means_are_those_of_the_formulas():
     rng = np.random.default_rng(15)
     chain = bnmc.Chain(40, 4, "relu")
-    samples = settled(chain, network("relu", rng), 200, rng)
+    samples = settled(chain, step_of("relu", rng), 200, rng)
     report = check(chain, samples=samples, rng=15)
     G, star = grams_of(chain, samples), bnmc.MeanField(chain).fixed_point().gram
     shares = G / np.trace(G, 0, 1, 2)[:, None, None]
@@ -84,7 +85,7 @@ def test_linear_chains_are_compared_with_their_bounds():
         (bnmc.Chain(60, 4, "linear"), 3),
         (bnmc.Chain(60, 3, "linear", norm="batch-uncentred"), 3),
     ]:
-        step = network("linear", rng, centred=chain.norm == "batch")
+        step = step_of("linear", rng, centred=chain.norm == "batch")
         samples = settled(chain, step, 300, rng)
         report = check(chain, samples=samples, rng=16)
         spectra = np.linalg.eigvalsh(grams_of(chain, samples))[:, -m:]
@@ -134,7 +135,7 @@ def test_the_stationary_spectrum_is_wider_than_that_of_one_step(activation, wide
 def test_without_a_fixed_point_no_distance_is_reported():
     rng = np.random.default_rng(18)
     chain = bnmc.Chain(20, 3, "relu", eps=1e-5)
-    samples = settled(chain, network("relu", rng), 200, rng)
+    samples = settled(chain, step_of("relu", rng), 200, rng)
     names = [row.claim for row in check(chain, samples=samples).rows if row.verdict == "reported"]
     assert names == [
         "spectrum, one step: variance over Marchenko–Pastur's n/d",

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from numpy_chains import network, normalised
-from numpy_network import gram_of
+from numpy_network import gram_of, standardised
+from numpy_steps import step_of
 from oracle import FALSE_ALARM
 from scipy import stats
 from slow_cases import pairs, some
@@ -131,12 +131,12 @@ def test_events_of_the_next_layer_have_their_probabilities(name):
     sigma, width, batch, norm, expected = CASES[name]
     # 1500 networks, and 60 draws of the weights of the next layer of each.
     rng, centred = np.random.default_rng(17), norm == CENTRED
-    forward = network(sigma, rng, weights="normal", centred=centred)
+    forward = step_of(sigma, rng, weights="gaussian", centred=centred)
     x = rng.standard_normal((1500, width, batch))
     for _ in range(0 if sigma is doubled else 2):  # it absorbs within a few layers
-        a = sigma(normalised(x, centred=centred))
+        a = sigma(standardised(x, centred=centred))
         x = forward(x[alive(a, centred)])
-    a = sigma(normalised(x, centred=centred))
+    a = sigma(standardised(x, centred=centred))
     a = a[alive(a, centred)]
     events = absorbing_events(bnmc.Chain(width, batch, sigma, norm=norm), gram_of(a))
     assert {event.name for event in events} == set(expected)
@@ -144,7 +144,7 @@ def test_events_of_the_next_layer_have_their_probabilities(name):
     counts = dict.fromkeys(expected, 0)
     for _ in range(draws):
         h = rng.standard_normal((len(a), width, width)) @ a
-        new = sigma(normalised(h, centred=centred))
+        new = sigma(standardised(h, centred=centred))
         for name, happens in expected.items():
             counts[name] += int(happens(new).sum())
     normal = stats.norm.isf(FALSE_ALARM / (4 * len(events)))
@@ -175,16 +175,16 @@ PERMANENT = [
 @pytest.mark.parametrize(("sigma", "width", "batch", "norm", "happens", "after_it"), PERMANENT)
 def test_events_are_permanent(sigma, width, batch, norm, happens, after_it):
     rng, centred = np.random.default_rng(5), norm == CENTRED
-    forward = network(sigma, rng, weights="normal", centred=centred)
+    forward = step_of(sigma, rng, weights="gaussian", centred=centred)
     x = rng.standard_normal((15_000, width, batch))
-    x = forward(x[~rowless(sigma(normalised(x, centred=centred)), centred)])
-    a = sigma(normalised(x, centred=centred))
+    x = forward(x[~rowless(sigma(standardised(x, centred=centred)), centred)])
+    a = sigma(standardised(x, centred=centred))
     x = x[happens(a).any(axis=1) & ~rowless(a, centred)]
     assert len(x) >= 5
     # Rounding grows by a factor of 2 to 3 per layer in networks of this width.
     for _ in range(10):
         x = forward(x)
-        a = sigma(normalised(x, centred=centred))
+        a = sigma(standardised(x, centred=centred))
         x, a = x[~rowless(a, centred)], a[~rowless(a, centred)]
         assert after_it(a).any(axis=1).all()
 
@@ -197,11 +197,11 @@ def rowless(a, centred):
 
 def test_a_dead_sample_revives_if_rows_are_centred():
     rng = np.random.default_rng(2)
-    forward = network(relu, rng, weights="normal")
+    forward = step_of(relu, rng, weights="gaussian")
     x = forward(rng.standard_normal((20_000, 5, 3)))
-    x = x[dead(relu(normalised(x))).any(axis=1)]
+    x = x[dead(relu(standardised(x))).any(axis=1)]
     assert len(x) >= 50
-    assert not dead(relu(normalised(forward(x)))).any(axis=1).all()
+    assert not dead(relu(standardised(forward(x)))).any(axis=1).all()
 
 
 @pytest.mark.untraced
@@ -211,19 +211,19 @@ def test_the_absorbed_share_follows_from_the_probabilities(sigma, width, layers)
     # at most 1 (Freedman's inequality has the form of Bernstein's).  Both samples of a pair rarely
     # die in one layer, which the union bound counts twice: 2^-d for each network and layer.
     rng = np.random.default_rng(11)
-    forward = network(sigma, rng, weights="normal", centred=False)
+    forward = step_of(sigma, rng, weights="gaussian", centred=False)
     chain = bnmc.Chain(width, 2, sigma, norm=UNCENTRED)
     x = rng.standard_normal((1500, width, 2))
-    a = sigma(normalised(x, centred=False))
+    a = sigma(standardised(x, centred=False))
     x = x[alive(a, False)]
     start, expected, twice = len(x), 0.0, 0.0
     for _ in range(layers):
-        a = sigma(normalised(x, centred=False))
+        a = sigma(standardised(x, centred=False))
         events = absorbing_events(chain, gram_of(a))
         expected += len(x) * sum(event.probability for event in events)
         twice += len(x) * 2 * 0.5**width
         x = forward(x)
-        x = x[alive(sigma(normalised(x, centred=False)), False)]
+        x = x[alive(sigma(standardised(x, centred=False)), False)]
     absorbed = start - len(x)
     assert 0.2 * start < absorbed < 0.9 * start
     assert -bound(expected, 1) - twice <= absorbed - expected <= bound(expected, 1)

@@ -6,7 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from numpy_steps import Network, normalised
+from numpy_network import standardised
+from numpy_steps import Network
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
@@ -103,9 +104,9 @@ def test_features_last_and_weights_first():
 
     assert_same_law(from_features_last(step), RELU, rng=0, rows=512)
     network = Network()
-    block = (lambda a: network.draw() @ a, normalised, network.sigma)
+    block = (lambda a: network.draw() @ a, standardised, network.sigma)
     assert_same_law(from_linear_first(*block), RELU, rng=0, rows=512)
-    causes_of(from_linear_first(block[0], normalised, np.tanh), rows=512)
+    causes_of(from_linear_first(block[0], standardised, np.tanh), rows=512)
 
 
 def test_adapters_refuse_what_is_no_function():

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from numpy_steps import normalised
+from numpy_network import standardised
 from scipy import stats
 from slow_cases import some
 
@@ -27,7 +27,7 @@ from bnmc.testing.faults import (
 
 def normed(h, groups, **options):
     """Normalize each group of features, sample by sample."""
-    return np.concatenate([normalised(part, axis=0, **options) for part in np.split(h, groups)])
+    return np.concatenate([standardised(part, axis=0, **options) for part in np.split(h, groups)])
 
 
 def assert_norms(wrong, h, expected):
@@ -71,16 +71,16 @@ def test_wrong_norms_over_the_batch(norm):
     options = {"centred": norm != "batch-uncentred", "eps": 0.5}
     if norm == "layer":
         wrong = [pair for pair in _wrong_norms(chain) if "over the batch" in pair[0]]
-        expected = {"acts on rows, over the batch": normalised(h, axis=1, **options)}
+        expected = {"acts on rows, over the batch": standardised(h, axis=1, **options)}
     else:
         wrong, change = _wrong_norms(chain), not options["centred"]
         expected = {
-            "divided by n - 1": normalised(h, axis=1, ddof=1, **options),
+            "divided by n - 1": standardised(h, axis=1, ddof=1, **options),
             "evaluation mode": h,
             "but centred": h - h.mean(axis=1, keepdims=True),
-            "over the features": normalised(h, axis=0, **options),
+            "over the features": standardised(h, axis=0, **options),
             "rows are centred" if change else "without being centred":
-                normalised(h, axis=1, centred=change, eps=0.5),
+                standardised(h, axis=1, centred=change, eps=0.5),
         }  # fmt: skip
     assert_norms(wrong, h, expected)
 
@@ -124,7 +124,7 @@ def step_of(
     def step(h):
         columns = h.reshape(d, -1, height * width)
         # As in PyTorch an ε, since pixels may be equal in all samples.
-        a = np.maximum(normalised(columns, axis=axes, eps=1e-30), 0.0).reshape(d, -1)
+        a = np.maximum(standardised(columns, axis=axes, eps=1e-30), 0.0).reshape(d, -1)
         if transposed:
             a = a.reshape(d, height * width, -1).swapaxes(1, 2)
         a = a.reshape(d, -1, height, width)

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numpy_network import normalised as of_samples
-from numpy_steps import Network, normalised
+from numpy_network import normalised, standardised
+from numpy_steps import Network
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats
 from slow_cases import some
@@ -81,7 +81,7 @@ def test_right_steps_of_single_precision_pass(chain):
     network = Network(chain.width, chain.activation.name)
 
     def step(h):
-        x = normalised(h.astype(np.float32), axis=1)
+        x = standardised(h.astype(np.float32), axis=1)
         return network.draw().astype(np.float32) @ network.sigma(x)
 
     assert_same_law(step, chain, rng=0, rows=2048)
@@ -299,8 +299,8 @@ def test_parts_in_another_order_are_named(last, sigma, batch, options):
     def step(h):
         weights = rng.standard_normal((30, 30)) / np.sqrt(30)
         if last == "activation":
-            return f(normalised(weights @ h, **options))
-        return normalised(weights @ f(h), **options)
+            return f(standardised(weights @ h, **options))
+        return standardised(weights @ f(h), **options)
 
     (cause,) = mismatch(step, chain).causes
     assert f"the step ends with the {last}" in cause
@@ -402,11 +402,11 @@ def test_a_step_whose_states_cannot_be_normalised(constant):
 
 
 def test_the_norm_of_candidates_is_that_of_the_library():
-    """`normalised` above is what the faults are written from; this ties it to the chain's own."""
+    """`standardised` is what the faults are written from; this ties it to the chain's own."""
     h = np.random.default_rng(0).standard_normal((20, 5))
-    expected = normalise(RELU, h[None, None], True)[0, 0]
+    expected = normalise(RELU, h[None], True)[0]
     # Means and squares of 5 terms, in units in the last place.
-    np.testing.assert_allclose(normalised(h), expected, rtol=0, atol=64 * 2**-52)
+    np.testing.assert_allclose(standardised(h), expected, rtol=0, atol=64 * 2**-52)
 
 
 # ---------------------------------------------------------------- norms of samples, orders, biases
@@ -423,7 +423,7 @@ def layer_of(chain, *, norm=None, order=None, bias=None, sigma=None, change=None
     variance = chain.bias_variance if bias is None else bias
 
     def normal(h):
-        return change(h) if change else of_samples(h, norm or chain.norm, chain.eps)
+        return change(h) if change else normalised(h, norm or chain.norm, chain.eps)
 
     def step(h):
         first = order == "activation-norm"
@@ -466,14 +466,18 @@ def transposed(h):
 def scaled(h):
     """Layer normalization with learned factors and shifts of features."""
     factors, shifts = np.random.default_rng(5).random((2, 20, 1))
-    return (0.5 + factors) * of_samples(h, "layer") + shifts
+    return (0.5 + factors) * normalised(h, "layer") + shifts
 
 
 OTHER_MISTAKES = {
     "axis": ("layer", {"norm": "batch"}, "acts on rows, over the batch, not on samples"),
     "not centred": ("layer", {"norm": "rms"}, "samples are normalised without being centred"),
     "centred": ("rms after", {"norm": "layer"}, "samples are centred"),
-    "ddof": ("layer", {"change": partial(normalised, ddof=1, axis=0)}, r"20 .* by 19 \(ddof = 1\)"),
+    "ddof": (
+        "layer",
+        {"change": partial(standardised, ddof=1, axis=0)},
+        r"20 .* by 19 \(ddof = 1\)",
+    ),
     "learned": ("layer", {"change": scaled}, r"^features are .* learned factors or shifts .*\?$"),
     "transposed": ("groups", {"change": transposed}, r"transposed: group i .* i \+ 3"),
     "one group": ("groups", {"norm": "layer"}, "all 24 features, not on 3 groups"),
