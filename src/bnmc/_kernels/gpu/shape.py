@@ -148,7 +148,7 @@ class Spec(NamedTuple):
         return self.dtype == "float32"
 
 
-class Places(NamedTuple):
+class _Places(NamedTuple):
     """Offsets of the arrays in shared memory, in numbers of each array's own type."""
 
     # float64
@@ -329,7 +329,7 @@ class Shape:
         return _FEW_REGISTERS if few else self.most_registers
 
     @cached_property
-    def at(self) -> Places:
+    def at(self) -> _Places:
         """Where in shared memory the arrays are."""
         return _places_of(self)
 
@@ -405,7 +405,7 @@ def _line(threads: int, step: int) -> int:
     return -(-threads // 32) * 32 + step % 32
 
 
-def _places_of(shape: Shape) -> Places:
+def _places_of(shape: Shape) -> _Places:
     spec, n, inputs = shape.spec, shape.spec.columns, shape.spec.inputs
     size = np.dtype(spec.dtype).itemsize
     totals = 0
@@ -442,7 +442,7 @@ def _places_of(shape: Shape) -> Places:
         shared = shape.elements * (shape.tile_rows + shape.padded) if shape.groups > 1 else 0
         numbers = max(numbers + 4 * shape.per_round * shape.share_line, shared)
     end = tile64 * 8 + -(-max(numbers * size, n * (n + 1) * 8) // 8) * 8
-    return Places(
+    return _Places(
         totals, diagonal, column, means, grand, units, partial, moments, flags, twin, zero, words,
         factor, tile, tile, multiplied, shares, tile64, end,
     )  # fmt: skip
