@@ -8,8 +8,9 @@ figure.
 """
 
 # This package may import everything except the command line.  Start with `experiment.py`, the
-# result, and `kit.py`, of which figures are made.  Each figure has a file with its `Sizes`, its
-# function, and then, in this order, measurements, findings and picture.
+# result, and `kit.py`, of which figures are made.  A figure has a file with its `Sizes`, its
+# function, and then, in this order, measurements, findings and picture.  Figures that share a
+# measurement share a file, in which each has a section.
 
 from __future__ import annotations
 
