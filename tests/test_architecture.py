@@ -224,14 +224,6 @@ def test_a_sound_package_has_no_breach(tmp_path):
     none(every_check(written(tmp_path)))
 
 
-def test_a_package_without_a_level_is_found(tmp_path):
-    root = written(tmp_path, new="")
-    assert architecture.misplaced(root, {**CROOKED_LEVELS, "gone": 1}) == [
-        "crooked/new has no level",
-        "crooked/gone has a level but no file",
-    ]
-
-
 def test_too_many_packages_and_levels_are_found(tmp_path):
     names, levels = architecture.crowded(written(tmp_path), CROOKED_LEVELS, 2, 1)
     assert "3 packages and modules" in names
@@ -262,11 +254,6 @@ def test_an_upward_import_is_found(tmp_path, kind):
     assert not architecture.upward(root, CROOKED_LEVELS, typing=True)
 
 
-def test_an_import_within_a_level_is_found(tmp_path):
-    (breach, _) = architecture.upward(written(tmp_path), {"upper": 1, "lower": 1})
-    assert breach.startswith("upper/work.py:1 imports lower/")
-
-
 def test_an_upward_import_for_annotations_is_found(tmp_path):
     text = "if TYPE_CHECKING:\n    from crooked.upper.work import work\n"
     root = written(tmp_path, lower__data=text)
@@ -274,159 +261,104 @@ def test_an_upward_import_for_annotations_is_found(tmp_path):
     assert not architecture.upward(root, CROOKED_LEVELS)
 
 
-@pytest.mark.parametrize("text", ["import crooked\n", "from crooked import DATA\n"])
-def test_an_import_of_the_package_itself_is_found(tmp_path, text):
-    root = written(tmp_path, lower__data=text)
-    assert architecture.face_imports(root) == ["lower/data.py:1 imports __init__.py"]
+TYPING = "if TYPE_CHECKING:\n    from crooked.lower import first\n"
+MORE = "DATA, MORE = 3, 4\n\ndef other():\n    return MORE\n"
+LONG = 'def f():\n    """Three\n    lines.\n    """\n\n    # why\n    a = 1\n    b = 2\n'
+CIRCLE = "circle of imports: lower/data.py, lower/first.py"
+LISTED = "__all__ = ['work']\n"
+#: A check, the files that differ from the sound package, and parts of the texts of the breaches.
+BREACHES = [
+    (lambda root: architecture.misplaced(root, {**CROOKED_LEVELS, "gone": 1}), {"new.py": ""},
+     ["crooked/new has no level", "crooked/gone has a level but no file"]),
+    (lambda root: architecture.upward(root, {"upper": 1, "lower": 1}), {},
+     ["upper/work.py:1 imports lower/", "upper/work.py:1 imports lower/"]),
+    *[(architecture.face_imports, {"lower/data.py": text}, ["lower/data.py:1 imports __init__.py"])
+      for text in ("import crooked\n", "from crooked import DATA\n")],
+    # An import of a module from the package is none of the package.
+    (architecture.face_imports, {"upper/work.py": "from crooked import lower"}, []),
+    (architecture.circles,
+     {"lower/data.py": "from crooked.lower import first\n",
+      "lower/first.py": "from crooked.lower import second\n",
+      "lower/second.py": "def f():\n    from crooked.lower import data\n"},
+     [f"{CIRCLE}, lower/second.py"]),
+    # The import of `lower.data` by another package runs the `__init__` of `lower`.
+    (architecture.circles,
+     {"upper/__init__.py": "from crooked.lower.data import DATA\n",
+      "lower/__init__.py": "from crooked.lower import first\n",
+      "lower/first.py": "from crooked.upper import DATA\n"},
+     ["lower/__init__.py, lower/first.py, upper/__init__.py"]),
+    *[(lambda root, circles=allowed: architecture.circles(root, circles),
+       {"lower/data.py": TYPING, "lower/first.py": "from crooked.lower import data\n"}, breaches)
+      for allowed, breaches in (((), [CIRCLE]), ([("lower/data.py", "lower/first.py")], []))],
+    (lambda root: architecture.underscores(root, ["_free"]),
+     {"_free/__init__.py": "", "_ours.py": "", "upper/_first.py": ""},
+     ["crooked/_ours begins with an underscore", "crooked/upper/_first begins with an underscore"]),
+    *[(lambda root, files=files: architecture.listed_outside(root, files),
+       {"lower/data.py": "DATA = 3\n__all__ = ['DATA']\n"}, breaches)
+      for files, breaches in (((), ["lower/data.py has an `__all__`"]), (["lower/data.py"], []))],
+    *[(architecture.private_imports, {"upper/work.py": text}, breaches)
+      for text, breaches in (
+          ("from crooked.lower.data import _DATA\n", ["imports crooked.lower.data._DATA"]),
+          ("from ..lower.data import _DATA\n", ["imports crooked.lower.data._DATA"]),
+          ("from crooked.lower import data\nA = data._DATA\n", ["reads data._DATA"]),
+          # A private attribute of a value is none of a module.
+          ("from crooked.lower.data import DATA\nA = DATA._part\n", []),
+      )],
+    (lambda root: architecture.unused_outside(root, ()), {"lower/data.py": MORE},
+     ["lower/data.py: only this file uses MORE, which has no underscore",
+      "lower/data.py: only this file uses other, which has no underscore"]),
+    (lambda root: architecture.unused_outside(root, ()),
+     {"lower/data.py": MORE + "__all__ = ['DATA']\n"}, []),
+    *[(lambda root: architecture.vague_names(root, VAGUE), {"lower/data.py": text},
+       [f"lower/data.py:{line}: "])
+      for text, line in (
+          ("DATA = 3\nfound = DATA\n", 2),
+          ("DATA = [one for one in range(3)]\n", 1),
+          ("def DATA(found):\n    return found\n", 1),
+          ("def DATA():\n    for found in range(3):\n        print(found)\n", 2),
+      )],
+    *[(architecture.namesakes, {"upper/__init__.py": text + LISTED},
+       ["upper/work.py has the name of 'work', which upper/__init__.py exports"])
+      for text in (
+          "from crooked.upper.work import work\n", "def work():\n    pass\n", "work = 3\n",
+          "_LAZY = {'work': 'crooked.upper.work'}\n",
+          "from crooked.upper.work import work as work\n",
+      )],
+    # A package may export a module.
+    (architecture.namesakes,
+     {"upper/__init__.py": "from crooked.upper import work\n" + LISTED}, []),
+    *[(architecture.undocumented, {"upper/__init__.py": text}, breaches)
+      for text, breaches in (
+          ("", ["fewer than two sentences", "names no file"]),
+          ('"""Works. Read it."""', ["names no file"]),
+          ('"""Works. Read `gone.py` first."""', ["names no file"]),
+          ('"""Read `work.py` first."""', ["fewer than two sentences"]),
+          ('"""Works. Start with `work`."""', []),
+          ('"""Works. Well."""\n# Read `work.py` first.\n', []),
+      )],
+    *[(lambda root, most=most, exceptions=exceptions: architecture.long_functions(
+        root, most, exceptions), {"lower/data.py": LONG}, breaches)
+      for most, exceptions, breaches in (
+          (3, (), []),
+          (2, (), ["lower/data.py: f has 3 lines of code, from 1"]),
+          (2, ["lower/data.py: f"], []),
+          (3, ["lower/data.py: f"], ["lower/data.py: f is no exception any more"]),
+      )],
+]  # fmt: skip
 
 
-def test_an_import_of_a_module_from_the_package_is_none_of_the_package(tmp_path):
-    assert not architecture.face_imports(written(tmp_path, upper__work="from crooked import lower"))
-
-
-def test_a_circle_is_found(tmp_path):
-    root = written(
-        tmp_path,
-        lower__data="from crooked.lower import one\n",
-        lower__one="from crooked.lower import two\n",
-        lower__two="def f():\n    from crooked.lower import data\n",
-    )
-    expected = "circle of imports: lower/data.py, lower/one.py, lower/two.py"
-    assert architecture.circles(root) == [expected]
-
-
-def test_a_circle_through_an_init_is_found(tmp_path):
-    """The import of `lower.data` by another package runs the `__init__` of `lower`."""
-    root = written(
-        tmp_path,
-        upper____init__="from crooked.lower.data import DATA\n",
-        lower____init__="from crooked.lower import one\n",
-        lower__one="from crooked.upper import DATA\n",
-    )
-    (circle,) = architecture.circles(root)
-    assert "lower/__init__.py, lower/one.py, upper/__init__.py" in circle
-
-
-def test_a_circle_of_annotations_needs_an_exception(tmp_path):
-    root = written(
-        tmp_path,
-        lower__data="if TYPE_CHECKING:\n    from crooked.lower import one\n",
-        lower__one="from crooked.lower import data\n",
-    )
-    assert architecture.circles(root) == ["circle of imports: lower/data.py, lower/one.py"]
-    assert not architecture.circles(root, [("lower/data.py", "lower/one.py")])
-
-
-def test_an_underscore_is_found(tmp_path):
-    root = tree(written(tmp_path), {"_free/__init__.py": "", "_ours.py": "", "upper/_own.py": ""})
-    assert architecture.underscores(root, ["_free"]) == [
-        "crooked/_ours begins with an underscore",
-        "crooked/upper/_own begins with an underscore",
-    ]
-
-
-def test_a_list_of_names_in_a_module_is_found(tmp_path):
-    root = written(tmp_path, lower__data="DATA = 3\n__all__ = ['DATA']\n")
-    assert architecture.listed_outside(root, ()) == ["lower/data.py has an `__all__`"]
-    assert not architecture.listed_outside(root, ["lower/data.py"])
-
-
-@pytest.mark.parametrize(
-    ("text", "breach"),
-    [
-        ("from crooked.lower.data import _DATA\n", "imports crooked.lower.data._DATA"),
-        ("from ..lower.data import _DATA\n", "imports crooked.lower.data._DATA"),
-        ("from crooked.lower import data\nA = data._DATA\n", "reads data._DATA"),
-    ],
-)
-def test_an_import_of_a_private_name_is_found(tmp_path, text, breach):
-    (message,) = architecture.private_imports(written(tmp_path, upper__work=text))
-    assert message.startswith("upper/work.py:")
-    assert message.endswith(breach)
-
-
-def test_a_private_attribute_of_a_value_is_none_of_a_module(tmp_path):
-    text = "from crooked.lower.data import DATA\nA = DATA._part\n"
-    assert not architecture.private_imports(written(tmp_path, upper__work=text))
-
-
-def test_a_name_that_only_its_file_uses_is_found(tmp_path):
-    text = "DATA, MORE = 3, 4\n\ndef other():\n    return MORE\n"
-    root = written(tmp_path, lower__data=text)
-    assert architecture.unused_outside(root, ()) == [
-        "lower/data.py: only this file uses MORE, which has no underscore",
-        "lower/data.py: only this file uses other, which has no underscore",
-    ]
-    tests = tree(tmp_path / "tests", {"test_data.py": "from crooked.lower.data import MORE, other"})
-    assert not architecture.unused_outside(root, [tests])
-    assert not architecture.unused_outside(
-        written(tmp_path / "listed", lower__data=text + "__all__ = ['DATA']\n"), ()
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("DATA = 3\nfound = DATA\n", 2),
-        ("DATA = [one for one in range(3)]\n", 1),
-        ("def DATA(found):\n    return found\n", 1),
-        ("def DATA():\n    for found in range(3):\n        print(found)\n", 2),
-    ],
-)
-def test_a_vague_name_is_found(tmp_path, text, line):
-    root = written(tmp_path, lower__data=text)
-    (breach,) = architecture.vague_names(root, VAGUE)
-    assert breach.startswith(f"lower/data.py:{line}: ")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "from crooked.upper.work import work\n",
-        "def work():\n    pass\n",
-        "work = 3\n",
-        "_LAZY = {'work': 'crooked.upper.work'}\n",
-        "from crooked.upper.work import work as work\n",
-    ],
-)
-def test_a_module_with_the_name_of_a_function_is_found(tmp_path, text):
-    root = written(tmp_path, upper____init__=text + "__all__ = ['work']\n")
-    (breach,) = architecture.namesakes(root)
-    assert breach == "upper/work.py has the name of 'work', which upper/__init__.py exports"
-
-
-def test_a_package_may_export_a_module(tmp_path):
-    text = "from crooked.upper import work\n__all__ = ['work']\n"
-    assert not architecture.namesakes(written(tmp_path, upper____init__=text))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", ["fewer than two sentences", "names no file"]),
-        ('"""Works. Read it."""', ["names no file"]),
-        ('"""Works. Read `gone.py` first."""', ["names no file"]),
-        ('"""Read `work.py` first."""', ["fewer than two sentences"]),
-        ('"""Works. Start with `work`."""', []),
-        ('"""Works. Well."""\n# Read `work.py` first.\n', []),
-    ],
-)
-def test_a_package_without_an_introduction_is_found(tmp_path, text, expected):
-    breaches = architecture.undocumented(written(tmp_path, upper____init__=text))
+@pytest.mark.parametrize(("check", "changes", "expected"), BREACHES)
+def test_breaches_are_found(tmp_path, check, changes, expected):
+    breaches = check(tree(tmp_path / "crooked", {**SOUND, **changes}))
     assert len(breaches) == len(expected)
     for breach, part in zip(breaches, expected, strict=True):
-        assert breach.startswith("upper/__init__.py")
         assert part in breach
 
 
-def test_a_long_function_is_found(tmp_path):
-    text = 'def f():\n    """Three\n    lines.\n    """\n\n    # why\n    a = 1\n    b = 2\n'
-    root = written(tmp_path, lower__data=text)
-    assert not architecture.long_functions(root, 3)
-    assert architecture.long_functions(root, 2) == ["lower/data.py: f has 3 lines of code, from 1"]
-    assert not architecture.long_functions(root, 2, ["lower/data.py: f"])
-    (breach,) = architecture.long_functions(root, 3, ["lower/data.py: f"])
-    assert breach == "lower/data.py: f is no exception any more"
+def test_a_name_that_the_tests_use_needs_no_underscore(tmp_path):
+    root = written(tmp_path, lower__data=MORE)
+    tests = tree(tmp_path / "tests", {"test_data.py": "from crooked.lower.data import MORE, other"})
+    assert not architecture.unused_outside(root, [tests])
 
 
 def test_differences_of_the_tests_are_found(tmp_path):
