@@ -765,7 +765,7 @@ def _attributes(value, path, above):
 
 def _methods(owner):
     """Yield the names of public methods, the methods, and arguments for them."""
-    for name in ("__call__", *dir(owner)):
+    for name in dir(owner):
         if (name == "__call__" or name[0] != "_") and name not in UNSEEN:
             method = _outcome(lambda n=name: getattr(owner, n))
             if inspect.ismethod(method) and not inspect.isclass(method.__self__):
