@@ -171,9 +171,9 @@ def learn(where: Sequence[str], folder: Path) -> Tests:
     of_line = {}
     for path in coverage.measured_files():
         contexts = coverage.contexts_by_lineno(path).items()
-        names = {line: _tests(names_of_line, of_file) - failed for line, names_of_line in contexts}
+        names = {line: _tests(phases, of_file) - failed for line, phases in contexts}
         of_line[str(Path(path).relative_to(ROOT))] = {
-            line: sorted(names_of_line) for line, names_of_line in names.items() if names_of_line
+            line: sorted(tests) for line, tests in names.items() if tests
         }
     return Tests(of_line, seconds)
 

@@ -139,8 +139,8 @@ def test_the_file_of_the_same_name_belongs_to_a_fault():
 def test_the_tests_that_ran_a_line():
     """Contexts are names of tests and phases; a fixture may serve all tests of its file."""
     names = {"tests/a.py": {"tests/a.py::f[|x|^2]", "tests/a.py::g"}, "tests/b.py": {"tests/b.py"}}
-    names = mutants._tests(["", "tests/a.py::f[|x|^2]|run"], names)
-    assert names == {"tests/a.py::f[|x|^2]"}
+    tests = mutants._tests(["", "tests/a.py::f[|x|^2]|run"], names)
+    assert tests == {"tests/a.py::f[|x|^2]"}
     assert mutants._tests(["tests/a.py::f[|x|^2]|setup"], names) == names["tests/a.py"]
 
 
