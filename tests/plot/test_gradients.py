@@ -60,15 +60,6 @@ def test_layers_without_a_gradient_are_left_out():
     ax.figure.canvas.draw()
 
 
-def test_arguments_of_gradient_norms(run):
-    with pytest.raises(ArgumentTypeError, match="run"):
-        plot.gradient_norms(bnmc.simulate(CHAIN, 2, rng=0))
-    with pytest.raises(ArgumentError, match="level"):
-        plot.gradient_norms(run, level=1.0)
-    with pytest.raises(ArgumentError, match="rate"):
-        plot.gradient_norms(run, rate=0.0)
-
-
 def test_lines_and_bands():
     model, batch = mlp(5, 8), torch.randn(6, 8)
     measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=3, cosines=False)
@@ -101,9 +92,20 @@ def test_gradients_that_are_zero_are_left_out():
     assert not measured.plot().axes[1].lines
 
 
-def test_arguments_of_measurement():
-    with pytest.raises(ArgumentTypeError, match="result: got 3"):
-        plot.measurement(3)
-    measured = bnmc.torch.measure(mlp(3, 8), torch.randn(6, 8))
-    with pytest.raises(ArgumentError, match="rate: got 0"):
-        plot.measurement(measured, rate=0.0)
+def measured():
+    return bnmc.torch.measure(mlp(3, 8), torch.randn(6, 8))
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "words"),
+    [
+        (lambda _: plot.gradient_norms(bnmc.simulate(CHAIN, 2, rng=0)), ArgumentTypeError, "run"),
+        (lambda run: plot.gradient_norms(run, level=1.0), ArgumentError, "level"),
+        (lambda run: plot.gradient_norms(run, rate=0.0), ArgumentError, "rate"),
+        (lambda _: plot.measurement(3), ArgumentTypeError, "result: got 3"),
+        (lambda _: plot.measurement(measured(), rate=0.0), ArgumentError, "rate: got 0"),
+    ],
+)
+def test_arguments_that_are_not_allowed(run, draw, error, words):
+    with pytest.raises(error, match=words):
+        draw(run)

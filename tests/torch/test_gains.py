@@ -10,8 +10,7 @@ from torch_models import mlp, nn, one_thread, torch, with_norm  # noqa: F401
 
 import bnmc
 from bnmc.errors import ArgumentError
-from bnmc.torch import chain_of, gain_for_
-from bnmc.torch.gains import _recommendation
+from bnmc.torch import chain_of, gain_for_, gains, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,15 +57,16 @@ def test_gradients_of_a_cured_network_stay():
     with torch.no_grad():
         for module in model[::2]:
             module.weight.mul_(6.0)
-    ratios = []
-    for cured in (False, True):
-        if cured:
-            gain_for_(model)
-        measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 4, cosines=False)
-        ratios.append(measured.scale[0, -1] / measured.scale[0, 0])
-    assert ratios[0] > 1e3
-    assert 0.1 < ratios[1] < 10.0
-    norms = measured.layer_gradient_norm[0, 1:]
+
+    def measured():
+        return measure(model, batch, labels=[0, 1] * 4, cosines=False)
+
+    scale = measured().scale[0]
+    assert scale[-1] > 1e3 * scale[0]
+    gain_for_(model)
+    cured = measured()
+    assert 0.1 < cured.scale[0, -1] / cured.scale[0, 0] < 10.0
+    norms = cured.layer_gradient_norm[0, 1:]
     assert norms.max() < 10.0 * norms.min()
 
 
@@ -100,8 +100,8 @@ def test_kernels_have_at_most_256_taps_along_an_axis(kernel):
 
 
 def test_a_recommendation_for_batch_normalization(monkeypatch):
-    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("linear", "relu"))
-    monkeypatch.setattr("bnmc.torch.gains._BATCHES", (10, 20))
+    monkeypatch.setattr(gains, "_ACTIVATIONS", ("linear", "relu"))
+    monkeypatch.setattr(gains, "_BATCHES", (10, 20))
     with pytest.raises(ArgumentError) as caught:
         gain_for_(mlp(4, 8), 1.0, batch=10)
     assert "backward rate is 1.696" in str(caught.value)
@@ -112,7 +112,7 @@ def test_a_recommendation_for_batch_normalization(monkeypatch):
 
 def test_a_recommendation_for_norms_over_the_features(monkeypatch):
     """The rate of tanh is E σ′² / E σ² for inputs of variance 1."""
-    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("tanh", "relu"))
+    monkeypatch.setattr(gains, "_ACTIVATIONS", ("tanh", "relu"))
     model = with_norm(lambda: nn.LayerNorm(8), nn.Tanh, width=8, depth=4)
     for layer in model[::3]:
         layer.bias = None
@@ -127,11 +127,13 @@ def test_a_recommendation_for_norms_over_the_features(monkeypatch):
 
 def test_the_recommended_chain_is_the_nearest_in_logarithms(monkeypatch):
     rates = {("tanh", 10): 1.5, ("tanh", 20): 2.6, ("relu", 10): 4.1, ("relu", 20): None}
-    monkeypatch.setattr("bnmc.torch.gains._ACTIVATIONS", ("tanh", "relu"))
-    monkeypatch.setattr("bnmc.torch.gains._BATCHES", (10, 20))
-    monkeypatch.setattr(
-        "bnmc.torch.gains._backward_rate", lambda chain: rates[chain.activation.name, chain.batch]
-    )
+
+    def rate_of(chain):
+        return rates[chain.activation.name, chain.batch]
+
+    monkeypatch.setattr(gains, "_ACTIVATIONS", ("tanh", "relu"))
+    monkeypatch.setattr(gains, "_BATCHES", (10, 20))
+    monkeypatch.setattr(gains, "_backward_rate", rate_of)
     chain = bnmc.Chain(8, 4)
     # |log(1.5/2)| = .29 and |log(2.6/2)| = .26; 1.5 is nearer to 1.9 and 4.1 to 3.3.
     for target, expected in (
@@ -140,4 +142,4 @@ def test_the_recommended_chain_is_the_nearest_in_logarithms(monkeypatch):
         (3.3, "relu with batches of 10"),
         (1e3, "relu with batches of 10"),
     ):
-        assert expected in _recommendation(chain, target)
+        assert expected in gains._recommendation(chain, target)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from torch_models import mlp, nn, one_thread, torch  # noqa: F401
 
-import bnmc
-from bnmc.torch import break_, haar_
+from bnmc.torch import break_, haar_, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,12 +40,6 @@ def test_haar_measure():
     assert distance < 0.135
 
 
-def test_the_chain_of_a_haar_model():
-    chain, unfit = bnmc.torch.chain_of(haar_(mlp(3, 16), gain=2.0, rng=0))
-    assert (chain.weights, unfit) == ("haar", ())
-    np.testing.assert_allclose(chain.gain, 2.0, rtol=1e-6)
-
-
 def test_ways_to_break():
     model = mlp(2, 30)
     weights = [parameter.detach().clone() for parameter in model.parameters()]
@@ -72,6 +65,6 @@ def test_ways_to_break():
 
 def test_broken_batch_normalization_loses_rank():
     model, batch = mlp(20, 32), torch.randn(16, 32)
-    whole = bnmc.torch.measure(model, batch).soft_rank[0, -1]
-    broken = bnmc.torch.measure(break_(model), batch).soft_rank[0, -1]
+    whole = measure(model, batch).soft_rank[0, -1]
+    broken = measure(break_(model), batch).soft_rank[0, -1]
     assert whole > 2 * broken

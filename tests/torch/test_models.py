@@ -4,9 +4,16 @@ import numpy as np
 import pytest
 from torch_models import digest_of, mlp, nn, one_thread, residual, torch  # noqa: F401
 
-import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, UnknownNameError
-from bnmc.torch import break_, chain_of, gain_for_, haar_, maximize_rank_, orthogonalize_
+from bnmc.torch import (
+    break_,
+    chain_of,
+    gain_for_,
+    haar_,
+    maximize_rank_,
+    measure,
+    orthogonalize_,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -43,6 +50,7 @@ def test_cures_change_the_model_inside(name, wrapper):
     for expected, weight in zip(plain.parameters(), inner.parameters(), strict=True):
         assert torch.equal(expected, weight)
     assert chain_of(wrapped, batch=5) == chain_of(plain, batch=5)
+    np.testing.assert_array_equal(measure(wrapped, X).gram, measure(plain, X).gram)
 
 
 @pytest.mark.parametrize("name", CURES)
@@ -76,7 +84,6 @@ def made_in_inference_mode():
 ], ids=["meta", "inference", "lazy", "lazy buffer"])  # fmt: skip
 def test_models_without_usable_parameters(make, said):
     """All functions raise an error that names the tensor and what to do."""
-    measure = bnmc.torch.measure
     for function in (lambda model, x: measure(model, x), lambda model, _: chain_of(model),
                      *CURES.values()):  # fmt: skip
         with pytest.raises(ArgumentError) as caught:
@@ -176,9 +183,9 @@ def test_cures_in_half_precision(name, dtype):
 def test_orthogonal_samples_in_half_precision(dtype):
     """The gap of the hidden linear layers falls to the rounding of the weights."""
     model, batch = copies()[0].to(dtype), torch.randn(5, 8).to(dtype)
-    before = bnmc.torch.measure(model, batch, layers=["2", "4"]).orthogonality_gap
+    before = measure(model, batch, layers=["2", "4"]).orthogonality_gap
     orthogonalize_(model, batch, rng=0)
-    after = bnmc.torch.measure(model, batch, layers=["2", "4"]).orthogonality_gap
+    after = measure(model, batch, layers=["2", "4"]).orthogonality_gap
     assert (after < 0.1 * before).all()
     assert all(weight.dtype == dtype for weight in model.parameters())
 
@@ -187,8 +194,8 @@ def test_orthogonal_samples_in_half_precision(dtype):
 def test_models_on_a_gpu():
     """A batch goes to the device of the model; numbers are those of the CPU up to rounding."""
     model = mlp(3, 8)
-    expected = bnmc.torch.measure(model, X, labels=[0, 1, 2, 0, 1])
-    measured = bnmc.torch.measure(model.cuda(), X, labels=[0, 1, 2, 0, 1])
+    expected = measure(model, X, labels=[0, 1, 2, 0, 1])
+    measured = measure(model.cuda(), X, labels=[0, 1, 2, 0, 1])
     np.testing.assert_allclose(measured.gram, expected.gram, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(measured.gradient_norm, expected.gradient_norm, rtol=1e-2, atol=1e-5)
     assert chain_of(model, batch=5) == expected.reading

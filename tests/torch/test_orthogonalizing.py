@@ -7,10 +7,15 @@ import pytest
 from scipy import stats
 from torch_models import bits, mlp, nn, one_thread, outputs_of, torch  # noqa: F401
 
-import bnmc
 from bnmc.torch import orthogonalize_
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def between(inputs, width, outputs):
+    """Return a hidden layer of a width, and one with outputs before the readout."""
+    last = nn.Linear(width, outputs), nn.Linear(outputs, 2)
+    return (nn.Linear(inputs, width), nn.Tanh(), *last)
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -53,13 +58,6 @@ def test_outputs_have_the_singular_values_of_the_power(power, samples, width):
     np.testing.assert_allclose(product, np.diag(expected**2), atol=1e-9 * expected.max() ** 2)
 
 
-def test_directions_that_the_batch_lacks_are_not_projected():
-    model, batch = mlp(2, 20, nn.Tanh, norm=False, dtype=torch.float64), torch.randn(4, 20)
-    orthogonalize_(model, batch.double(), rng=0)
-    values = np.linalg.svd(model[2].weight.detach().numpy(), compute_uv=False)
-    assert values.min() > 0.1 * values.max()
-
-
 def test_convolutions_have_orthogonal_channels():
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.ReLU(),
@@ -85,50 +83,50 @@ def test_directions_that_the_samples_do_not_span():
     actual = np.linalg.svd(model[2].weight.detach().numpy(), compute_uv=False)
     expected = np.sort([*powers, *[powers.mean()] * 4])[::-1]
     np.testing.assert_allclose(actual / actual[0], expected / expected[0], rtol=1e-9)
+    assert actual.min() > 0.1 * actual.max()
+
+
+SVD, EIGH, RANDOM = np.linalg.svd, np.linalg.eigh, np.random.default_rng(1)
+
+
+def other_svd(matrix, *, full_matrices=True):
+    """Return a singular value decomposition with other signs, and another basis of null vectors."""
+    left, values, right = SVD(matrix, full_matrices=full_matrices)
+    count = len(values)
+    signs = RANDOM.choice([-1.0, 1.0], count)
+    left[:, :count] *= signs
+    right[:count] *= signs[:, None]
+    size = len(right) - count
+    right[count:] = np.linalg.qr(RANDOM.standard_normal((size, size)))[0] @ right[count:]
+    return left, values, right
+
+
+def other_eigh(matrix):
+    """Return eigenvalues, and eigenvectors with other signs."""
+    values, vectors = EIGH(matrix)
+    return values, vectors * RANDOM.choice([-1.0, 1.0], len(values))
+
+
+IMAGES = (nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.Linear(96, 2))
 
 
 @pytest.mark.parametrize(
-    ("samples", "inputs", "width"),
-    [(10, 8, 8), (4, 8, 8), (10, 8, 5), (3, 8, 5), (6, 8, 12)],
-    ids=["full rank", "lacking", "fewer outputs", "fewer outputs, lacking", "more outputs"],
-)
-def test_the_weights_do_not_depend_on_signs_of_singular_vectors(
-    monkeypatch, samples, inputs, width
-):
+    ("layers", "shape"),
+    [
+        *((between(*sizes), (samples, 6)) for samples, *sizes in (
+            (10, 6, 8, 8), (4, 6, 8, 8), (10, 6, 8, 5), (3, 6, 8, 5), (6, 6, 8, 12)
+        )),
+        (IMAGES, (8, 1, 8, 8)),
+    ],
+    ids=["full rank", "lacking", "fewer outputs", "fewer outputs, lacking", "more outputs",
+         "convolution"],
+)  # fmt: skip
+def test_the_weights_do_not_depend_on_signs_of_singular_vectors(monkeypatch, layers, shape):
     """LAPACK leaves signs, and the basis of the directions that the batch lacks, open."""
-    layers = [nn.Linear(6, inputs), nn.Tanh(), nn.Linear(inputs, width), nn.Linear(width, 2)]
-    model, batch = nn.Sequential(*layers).double(), torch.randn(samples, 6).double()
+    model, batch = nn.Sequential(*layers).double(), torch.randn(shape).double()
     expected = orthogonalize_(model, batch, rng=0)[2].weight.detach().clone()
-    svd, other = np.linalg.svd, np.random.default_rng(1)
-
-    def another(matrix, *, full_matrices=True):
-        left, values, right = svd(matrix, full_matrices=full_matrices)
-        count = len(values)
-        signs = other.choice([-1.0, 1.0], count)
-        left[:, :count] *= signs
-        right[:count] *= signs[:, None]
-        size = len(right) - count
-        right[count:] = np.linalg.qr(other.standard_normal((size, size)))[0] @ right[count:]
-        return left, values, right
-
-    monkeypatch.setattr(np.linalg, "svd", another)
-    actual = orthogonalize_(model, batch, rng=0)[2].weight.detach()
-    np.testing.assert_allclose(actual, expected, atol=1e-10)
-
-
-def test_the_weights_of_convolutions_do_not_depend_on_signs_of_eigenvectors(monkeypatch):
-    layers = [nn.Conv2d(1, 4, 3), nn.Tanh(), nn.Conv2d(4, 6, 3), nn.Flatten(), nn.LazyLinear(2)]
-    model, batch = nn.Sequential(*layers), torch.randn(8, 1, 8, 8)
-    model(batch)
-    model, batch = model.double(), batch.double()
-    expected = orthogonalize_(model, batch, rng=0)[2].weight.detach().clone()
-    eigh, other = np.linalg.eigh, np.random.default_rng(1)
-
-    def another(matrix):
-        values, vectors = eigh(matrix)
-        return values, vectors * other.choice([-1.0, 1.0], len(values))
-
-    monkeypatch.setattr(np.linalg, "eigh", another)
+    monkeypatch.setattr(np.linalg, "svd", other_svd)
+    monkeypatch.setattr(np.linalg, "eigh", other_eigh)
     actual = orthogonalize_(model, batch, rng=0)[2].weight.detach()
     np.testing.assert_allclose(actual, expected, atol=1e-10)
 
@@ -136,8 +134,7 @@ def test_the_weights_of_convolutions_do_not_depend_on_signs_of_eigenvectors(monk
 @pytest.mark.parametrize(("samples", "width"), [(30, 3), (2, 3), (30, 8)])
 def test_the_turn_is_uniformly_distributed(samples, width):
     """An entry of O has the law of a coordinate of a uniform unit vector: 400 draws."""
-    layers = [nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, width), nn.Linear(width, 2)]
-    model, batch = nn.Sequential(*layers).double(), torch.randn(samples, 6).double()
+    model, batch = nn.Sequential(*between(6, 5, width)).double(), torch.randn(samples, 6).double()
     received = model[:2](batch).detach().numpy()
     right = np.linalg.svd(received)[2]
     entries = []
@@ -149,11 +146,3 @@ def test_the_turn_is_uniformly_distributed(samples, width):
     # The square of a coordinate of a uniform unit vector has the law Beta(1/2, (width - 1)/2).
     assert stats.kstest(squares, stats.beta(0.5, (width - 1) / 2).cdf).pvalue > 1e-7
     assert stats.binomtest(int(np.sum(np.array(entries) > 0)), 400).pvalue > 1e-7
-
-
-def test_the_measurement_sees_it():
-    model, batch = mlp(10, 32, norm=False), torch.randn(16, 32)
-    before = bnmc.torch.measure(model, batch)
-    assert "collapse" in before.verdict
-    after = bnmc.torch.measure(orthogonalize_(model, batch, rng=0), batch)
-    assert after.verdict == "The rank keeps 16 of 16 over 10 layers."

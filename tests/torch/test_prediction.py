@@ -6,11 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from slow_cases import some
 from torch_models import mlp, nn, one_thread, torch, with_norm  # noqa: F401
 
 import bnmc
 from bnmc.mean_field import CorrelationMap
-from bnmc.torch import chain_of, haar_
+from bnmc.torch import chain_of, haar_, measure
 from bnmc.torch.prediction import predicted
 from bnmc.torch.reading import ModelChain
 
@@ -86,10 +87,7 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize(
-    "chain", [*PAIRS[:2], *(pytest.param(chain, marks=pytest.mark.slow) for chain in PAIRS[2:])],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("chain", some(PAIRS, *PAIRS[:2]), ids=str)
 def test_numbers_of_pairs(chain):
     """The activations of one wide layer whose rows are drawn at the fixed point."""
     prediction = predicted(ModelChain(chain, ()))
@@ -122,78 +120,58 @@ def test_critical_networks_have_no_rank():
     assert prediction.values == pytest.approx({"backward_rate": 1.0, "scale": math.sqrt(0.5)})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("norm", ["layer", "rms", "group"])
-def test_rates_of_norms_over_the_features(norm):
-    """Measured rates against `bnmc.backpropagate`, as below; infinite width is within 2/width."""
-    make = {
-        "layer": lambda: nn.LayerNorm(48, eps=1e-9),
-        "rms": lambda: nn.RMSNorm(48, eps=1e-9),
-        "group": lambda: nn.GroupNorm(2, 48, eps=1e-9),
-    }[norm]
-    torch.manual_seed(5)
-    model = with_norm(make, nn.Tanh, width=48, depth=16, readout=10)
-    measurement = bnmc.torch.measure(
-        model, torch.randn(4, 48), networks=16, cosines=False, reset=gaussian_without_bias,
-        loss=lambda out: (out * torch.randn(4, 10)).sum(dim=1),
-    )  # fmt: skip
-    chain = measurement.reading.chain
-    assert (measurement.reading.unfit, chain.weights, chain.bias_variance) == ((), "gaussian", 0.0)
-    run = bnmc.backpropagate(
-        dataclasses.replace(chain, gain=1.0), 16, chains=400, rng=0, observables=()
-    )  # fmt: skip
-    exact, measured = run.rate(first=3, last=11), measurement.rate(first=4, last=12)
-    error = math.hypot(exact.stderr / exact.value, measured.stderr / measured.value)
-    assert abs(math.log(measured.value / exact.value)) < 8.0 * error
-    assert measured.stderr < 0.1
-    predicted_rate = measurement.prediction.values["backward_rate"]
-    assert abs(math.log(exact.value / predicted_rate)) < 0.05
-
-
 def gaussian(model):
     for module in model:
         if isinstance(module, nn.Linear):
             nn.init.normal_(module.weight, std=1.0 / math.sqrt(module.weight.shape[1]))
-    return model
-
-
-def gaussian_without_bias(model):
-    for module in gaussian(model):
-        if isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
 
 
-RESETS = {"gaussian": gaussian, "haar": haar_, "default": None}
+def of_norm(make, activation=nn.Tanh):
+    return with_norm(make, activation, width=48, depth=16, readout=10)
 
 
-@pytest.mark.parametrize(
-    ("activation", "reset"),
-    [
-        ("relu", "gaussian"),
-        pytest.param("relu", "default", marks=pytest.mark.slow),
-        pytest.param("tanh", "default", marks=pytest.mark.slow),
-        pytest.param("relu", "haar", marks=pytest.mark.slow),
-    ],
-)  # fmt: skip
-def test_measured_rates_agree_with_the_exact_law(activation, reset):
+#: A model, the batch size, and the function that draws the parameters of its networks.
+MODELS = {
+    "gaussian": (lambda: mlp(16, 48), 8, gaussian),
+    "default": (lambda: mlp(16, 48), 8, None),
+    "tanh": (lambda: mlp(16, 48, nn.Tanh), 8, None),
+    "haar": (lambda: mlp(16, 48), 8, haar_),
+    "layer": (lambda: of_norm(lambda: nn.LayerNorm(48, eps=1e-9)), 4, gaussian),
+    "rms": (lambda: of_norm(lambda: nn.RMSNorm(48, eps=1e-9)), 4, gaussian),
+    "group(2)": (lambda: of_norm(lambda: nn.GroupNorm(2, 48, eps=1e-9)), 4, gaussian),
+}
+
+
+@pytest.mark.parametrize("name", some(MODELS, "gaussian"))
+def test_measured_rates_agree_with_the_exact_law(name):
     """Gradients of networks against `bnmc.backpropagate`, exact in law at the same width.
 
     Both estimates are means of logarithms of independent networks, 16 and 400 of them, so their
     difference is nearly Student's; 8 standard errors are exceeded with probability below 1e-6
-    (15 degrees of freedom: 8.7e-7).
+    (15 degrees of freedom: 8.7e-7). Infinite width is within 2/width for norms over the features.
     """
-    kinds = {"relu": nn.ReLU, "tanh": nn.Tanh}
-    width, batch, depth = 48, 8, 16
-    model = mlp(depth, width, kinds[activation])
-    torch.manual_seed(11)
-    measurement = bnmc.torch.measure(
-        model, torch.randn(batch, width), networks=16, reset=RESETS[reset], cosines=False,
+    make, batch, reset = MODELS[name]
+    over_features = name in ("layer", "rms", "group(2)")
+    model = make()
+    torch.manual_seed(5 if over_features else 11)
+    measurement = measure(
+        model, torch.randn(batch, 48), networks=16, reset=reset, cosines=False,
         loss=lambda out: (out * torch.randn(batch, 10)).sum(dim=1),
     )  # fmt: skip
-    chain = bnmc.Chain(width, batch, activation, weights="haar" if reset == "haar" else "gaussian")
-    run = bnmc.backpropagate(chain, depth, chains=400, rng=0, observables=())
+    law = "haar" if reset is haar_ else "gaussian"
+    chain = bnmc.Chain(48, batch, "tanh" if name == "tanh" else "relu", weights=law)
+    if over_features:
+        chain = measurement.reading.chain
+        assert (measurement.reading.unfit, chain.norm, chain.weights) == ((), name, "gaussian")
+        assert chain.bias_variance == 0.0
+        chain = dataclasses.replace(chain, gain=1.0)
+    run = bnmc.backpropagate(chain, 16, chains=400, rng=0, observables=())
     # The k-th weight of the model is W_{k-1} of the chain after layer 0, the first activation.
     exact, measured = run.rate(first=3, last=11), measurement.rate(first=4, last=12)
     error = math.hypot(exact.stderr / exact.value, measured.stderr / measured.value)
     assert abs(math.log(measured.value / exact.value)) < 8.0 * error
     assert measured.stderr < 0.1
+    if over_features:
+        limit = measurement.prediction.values["backward_rate"]
+        assert abs(math.log(exact.value / limit)) < 0.05

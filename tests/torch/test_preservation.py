@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from torch_models import bits, digest_of, mlp, nn, one_thread, resnet, torch  # noqa: F401
 
-import bnmc
-from bnmc.torch.preservation import as_it_was, random_states_kept
+from bnmc.torch import chain_of, measure
+from bnmc.torch.preservation import as_it_was
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,6 +40,7 @@ def models():
         "BN": mlp(3, 4), "frozen": frozen, "dropout": nn.Sequential(mlp(2, 4), nn.Dropout(0.5)),
         "restless": nn.Sequential(Restless(), nn.ReLU()), "spectral norm": normed,
         "shared": nn.Sequential(*[nn.Linear(4, 4), nn.ReLU()] * 3),
+        "compiled convolutions": torch.compile(resnet(), backend="eager"),
     }  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def models():
 @pytest.mark.parametrize("networks", [1, 2])
 def test_everything_is_as_it_was(name, networks):
     model = models()[name]
-    batch = torch.randn(6, 4)
+    batch = torch.randn(6, 3, 12, 12) if "convolutions" in name else torch.randn(6, 4)
     model(batch).sum().backward()
     before = digest_of(model)
     reset = None
@@ -57,12 +58,12 @@ def test_everything_is_as_it_was(name, networks):
             for parameter in model.parameters():
                 nn.init.uniform_(parameter)
 
-    measured = bnmc.torch.measure(
+    measured = measure(
         model, batch, loss=lambda out: out.square().mean(dim=1), networks=networks, reset=reset
     )
     assert measured.gradient_norm.shape[0] == networks
     assert digest_of(model) == before
-    bnmc.torch.chain_of(model)
+    chain_of(model)
     assert digest_of(model) == before
 
 
@@ -74,7 +75,7 @@ def test_graphs_of_the_caller_survive(networks):
     tensors = [*model.parameters(), *model.buffers()]
     expected = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
     before = [tensor._version for tensor in tensors]
-    bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=networks)
+    measure(model, batch, labels=[0, 1] * 3, networks=networks)
     assert [tensor._version for tensor in tensors] == before
     loss.backward()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
@@ -91,7 +92,7 @@ def test_an_error_restores_too():
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop"):
-        bnmc.torch.measure(model, batch, reset=reset)
+        measure(model, batch, reset=reset)
     assert digest_of(model) == before
 
 
@@ -127,26 +128,8 @@ def test_negative_zero_and_nan_are_restored_by_their_bits():
 
 def test_in_no_grad_and_inference_mode():
     model, batch = mlp(2, 4), torch.randn(6, 4)
-    expected = bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
+    expected = measure(model, batch, labels=[0, 1] * 3)
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3)
+            measured = measure(model, batch, labels=[0, 1] * 3)
         np.testing.assert_array_equal(measured.gradient_norm, expected.gradient_norm)
-
-
-def test_random_states_are_kept():
-    def draw():
-        return torch.rand(1).item(), random.random(), np.random.random()  # noqa: NPY002
-
-    with random_states_kept():
-        first = draw()
-    with random_states_kept():
-        assert draw() == first
-
-
-def test_convolutions_and_compiled_models():
-    model, batch = resnet(), torch.randn(4, 3, 12, 12)
-    compiled = torch.compile(model, backend="eager")
-    before = digest_of(model)
-    bnmc.torch.measure(compiled, batch, labels=[0, 1, 2, 3])
-    assert digest_of(model) == before

@@ -1,5 +1,6 @@
 """`chain_of`: what it reads, and what does not fit."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,7 +8,7 @@ from torch_models import mlp, nn, one_thread, residual, resnet, torch, with_norm
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.torch import chain_of
+from bnmc.torch import chain_of, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,6 +65,23 @@ def test_functions(name, function):
     assert abs(chain.gain - 1.0 / math.sqrt(3.0)) < 0.15
 
 
+def changed(model, weight=None, bias=None):
+    """Return a model without norms after a change of the hidden weights and biases in place."""
+    with torch.no_grad():
+        for module in model[2:-1:2]:
+            if weight is not None:
+                weight(module.weight)
+            if bias is not None:
+                bias(module.bias)
+    return model
+
+
+def mean_square(model, name):
+    """Return the mean square of the hidden weights or biases."""
+    tensors = [getattr(module, name).detach().double() for module in model[2:-1:2]]
+    return float(torch.stack(tensors).square().mean())
+
+
 LAWS = {
     "gaussian": lambda weight: weight.normal_(),
     "uniform": lambda weight: weight.uniform_(-0.1, 0.1),
@@ -74,66 +92,44 @@ LAWS = {
 
 @pytest.mark.parametrize("law", LAWS)
 def test_laws_and_gains(law):
-    model = mlp(4, 40, norm=False)
-    with torch.no_grad():
-        for module in model[2:-1:2]:
-            LAWS[law](module.weight)
-            module.bias.zero_()
+    model = changed(mlp(4, 40, norm=False), LAWS[law], torch.Tensor.zero_)
     chain, unfit = chain_of(model)
     assert (chain.weights, unfit) == (law, ())
-    squares = [float(model[index].weight.detach().square().sum()) for index in (2, 4, 6)]
-    assert abs(chain.gain - math.sqrt(sum(squares) / 120)) < 1e-5
+    assert abs(chain.gain - math.sqrt(40.0 * mean_square(model, "weight"))) < 1e-5
 
 
 def test_default_initialization():
     """PyTorch draws weights and biases from the uniform law on ±1/√fan_in."""
-    reading = chain_of(mlp(4, 64, norm=False), batch=8)
-    assert (reading.chain, reading.unfit) == (
-        bnmc.Chain(64, 8, "relu", norm="none", weights="pytorch"), ()
-    )  # fmt: skip
-    assert reading.chain.bias_variance == pytest.approx(1.0 / 192.0)
+    expected = bnmc.Chain(64, 8, "relu", norm="none", weights="pytorch")
+    chain, unfit = chain_of(mlp(4, 64, norm=False), batch=8)
+    assert (chain, unfit) == (expected, ())
+    assert chain.bias_variance == pytest.approx(1.0 / 192.0)
     without = chain_of(mlp(4, 64, norm=False, bias=False), batch=8).chain
-    assert without == bnmc.Chain(64, 8, "relu", norm="none", weights="pytorch", bias_variance=0.0)
-
-
-def scaled(model, factor):
-    with torch.no_grad():
-        for module in model[2:-1:2]:
-            module.weight.mul_(factor)
-    return model
+    assert without == dataclasses.replace(expected, bias_variance=0.0)
 
 
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 def test_other_uniform_weights(factor):
-    chain = chain_of(scaled(mlp(4, 64, norm=False), factor)).chain
+    chain = chain_of(changed(mlp(4, 64, norm=False), lambda weight: weight.mul_(factor))).chain
     assert chain.weights == "uniform"
     assert chain.gain == pytest.approx(factor / math.sqrt(3.0), rel=0.02)
     assert chain.bias_variance == pytest.approx(1.0 / 192.0, rel=0.3)
 
 
-def test_smaller_biases_are_not_those_of_the_default():
-    """They are within the bound of PyTorch's biases, but have another variance."""
-    model = mlp(4, 64, norm=False)
-    with torch.no_grad():
-        for module in model[2:-1:2]:
-            module.bias.mul_(0.5)
-    chain = chain_of(model).chain
-    squares = torch.stack([model[index].bias.detach().double().square() for index in (2, 4, 6)])
-    assert chain.weights == "pytorch"
-    assert chain.bias_variance == pytest.approx(float(squares.mean()))
-
-
-def test_variance_of_biases():
-    """The variance is the mean square over all hidden layers, for biases of any law."""
-    model = mlp(4, 64, norm=False)
-    with torch.no_grad():
-        for module in model[2:-1:2]:
-            module.weight.normal_(std=0.125)
-            module.bias.normal_(std=0.3)
+@pytest.mark.parametrize(
+    ("law", "weight", "bias"),
+    [
+        # Within the bound of PyTorch's biases, but of another variance.
+        ("pytorch", None, lambda bias: bias.mul_(0.5)),
+        ("gaussian", lambda weight: weight.normal_(std=0.125), lambda bias: bias.normal_(std=0.3)),
+    ],
+)
+def test_the_variance_of_biases_is_their_mean_square(law, weight, bias):
+    """Over all hidden layers, for biases of any law but PyTorch's."""
+    model = changed(mlp(4, 64, norm=False), weight, bias)
     chain, unfit = chain_of(model)
-    squares = [float(model[index].bias.detach().double().square().sum()) for index in (2, 4, 6)]
-    assert (chain.weights, unfit) == ("gaussian", ())
-    assert chain.bias_variance == pytest.approx(sum(squares) / 192.0)
+    assert (chain.weights, unfit) == (law, ())
+    assert chain.bias_variance == pytest.approx(mean_square(model, "bias"))
 
 
 NORMS = {
@@ -231,13 +227,12 @@ def circular(kernel=3, image=nn.Conv2d, norm=nn.BatchNorm2d, depth=4, **options)
 def test_convolutions_with_circular_padding(model, shape, kernel):
     model = model()
     convolution = bnmc.Convolution(shape, kernel)
-    expected = bnmc.Chain(
-        8, 4 * 30, "relu", weights="pytorch", eps=1e-5, convolution=convolution
-    )  # fmt: skip
+    options = {"weights": "pytorch", "eps": 1e-5, "convolution": convolution}
+    expected = bnmc.Chain(8, 4 * 30, "relu", **options)
     reading = chain_of(model, batch=4, shape=shape)
     assert (reading.chain, reading.unfit) == (expected, ())
     images = torch.randn(4, 3, *(shape if isinstance(model[0], nn.Conv2d) else shape[1:]))
-    assert bnmc.torch.measure(model, images).reading == reading
+    assert measure(model, images).reading == reading
     without, unfit = chain_of(model, batch=4)
     assert without is None
     assert "shape=(height, width)" in unfit[0]
@@ -247,7 +242,7 @@ def test_size_of_most_images():
     """`measure` takes the height and width of most layers, here those after the pooling."""
     model = circular()
     model.insert(0, nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))
-    measured = bnmc.torch.measure(model, torch.randn(4, 3, 10, 12))
+    measured = measure(model, torch.randn(4, 3, 10, 12))
     assert measured.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
 
 
@@ -293,14 +288,8 @@ def altered(change, **options):
 
 
 def other_gain(model):
-    for module in model[::2]:
-        module.bias.zero_()
+    changed(model, bias=torch.Tensor.zero_)
     model[2].weight.mul_(3.0)
-
-
-def constant_biases(model):
-    for module in model[::2]:
-        module.bias.fill_(0.1)
 
 
 def without_a_bias(model):
@@ -322,14 +311,13 @@ UNFIT = {
     ),
     "evaluation": (lambda: mlp(4, 6).eval(), "evaluation mode"),
     "constant bias": (
-        lambda: altered(constant_biases, norm=False), "a bias has the mean 0.1"
+        lambda: changed(mlp(4, 30, norm=False), bias=lambda bias: bias.fill_(0.1)),
+        "a bias has the mean 0.1",
     ),
     "one bias": (
         lambda: altered(without_a_bias, norm=False), "some layers have a bias and some have none"
     ),
-    "gain": (
-        lambda: altered(other_gain, norm=False), "the variances of the weights differ"
-    ),
+    "gain": (lambda: altered(other_gain, norm=False), "the variances of the weights differ"),
     "instance norm": (
         lambda: circular(norm=nn.InstanceNorm2d), "InstanceNorm2d is no norm of a Chain"
     ),
@@ -390,14 +378,8 @@ UNFIT = {
 }  # fmt: skip
 
 #: Models of which no chain can be made.
-WITHOUT = (
-    "convolutions",
-    "padding of one axis",
-    "stride",
-    "groups",
-    "instance norm",
-    "groups of images",
-)
+WITHOUT = {"convolutions", "padding of one axis", "stride", "groups", "instance norm"}
+WITHOUT |= {"groups of images"}
 
 
 @pytest.mark.parametrize("what", UNFIT)
@@ -427,11 +409,10 @@ def test_models_without_a_chain():
 
 
 def test_dropout_that_does_nothing_fits():
-    model = mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.0)))
-    assert bnmc.torch.chain_of(model).unfit == ()
+    assert chain_of(mlp(4, 6, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.0)))).unfit == ()
 
 
 def test_layers_with_one_tensor_share_weights():
     model = mlp(5, 6)
     model[6].weight = model[3].weight
-    assert "3: 2 layers share its weights" in bnmc.torch.chain_of(model).unfit[0]
+    assert "3: 2 layers share its weights" in chain_of(model).unfit[0]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from torch_models import mlp, one_thread, torch  # noqa: F401
 
-import bnmc
 from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.torch import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def measurement():
     labels = [0, 1, 2, 0, 1, 2]
-    return bnmc.torch.measure(mlp(30, 8), torch.randn(6, 8), labels=labels, networks=4)
+    return measure(mlp(30, 8), torch.randn(6, 8), labels=labels, networks=4)
 
 
 def test_table(measurement):
@@ -31,10 +31,8 @@ def test_table(measurement):
     assert any(line.startswith("infinite width  ") for line in lines)
     assert f"measured ×{measurement.rate().value:.4g}" in measurement.table()
     assert str(measurement) == f"{measurement.table()}\n\n{measurement.verdict}"
-    assert (
-        repr(measurement)
-        == "<Measurement of Sequential: 4 networks, 30 layers, 6 samples, with gradients>"
-    )
+    text = "<Measurement of Sequential: 4 networks, 30 layers, 6 samples, with gradients>"
+    assert repr(measurement) == text
 
 
 def test_dataset(measurement):
@@ -50,7 +48,7 @@ def test_dataset(measurement):
     ):  # fmt: skip
         np.testing.assert_array_equal(data[name], getattr(measurement, name))
     assert list(data.layer.values) == list(measurement.layers)
-    plain = bnmc.torch.measure(mlp(2, 8), torch.randn(6, 8)).to_xarray()
+    plain = measure(mlp(2, 8), torch.randn(6, 8)).to_xarray()
     assert "parameter" not in plain.sizes
 
 
@@ -63,8 +61,8 @@ def test_rate_is_the_growth_of_logarithms(measurement):
     with pytest.raises(ArgumentError, match="last: got 30"):
         measurement.rate(last=30)
     with pytest.raises(ArgumentError, match="loss: got None"):
-        bnmc.torch.measure(mlp(4, 8), torch.randn(6, 8)).rate()
-    single = bnmc.torch.measure(mlp(4, 8), torch.randn(6, 8), labels=[0, 1] * 3)
+        measure(mlp(4, 8), torch.randn(6, 8)).rate()
+    single = measure(mlp(4, 8), torch.randn(6, 8), labels=[0, 1] * 3)
     with pytest.raises(PartialEstimateError) as caught:
         single.rate()
     norms = single.layer_gradient_norm[0]
@@ -73,12 +71,12 @@ def test_rate_is_the_growth_of_logarithms(measurement):
     with torch.no_grad():
         model[-1].weight.zero_()
     with pytest.raises(PartialEstimateError, match="zero"):
-        bnmc.torch.measure(model, torch.randn(6, 8), labels=[0, 1] * 3).rate()
+        measure(model, torch.randn(6, 8), labels=[0, 1] * 3).rate()
 
 
 @pytest.fixture(scope="module")
 def two_layers():
-    return bnmc.torch.measure(mlp(2, 4), torch.randn(4, 4))
+    return measure(mlp(2, 4), torch.randn(4, 4))
 
 
 @pytest.fixture
@@ -145,6 +143,6 @@ def test_ranks(verdict, options, said):
 
 
 def test_one_layer():
-    measured = bnmc.torch.measure(mlp(1, 3), torch.randn(3, 3))
+    measured = measure(mlp(1, 3), torch.randn(3, 3))
     whole = dataclasses.replace(measured, rank=np.array([[3]]), soft_rank=np.array([[3]]))
     assert whole.verdict == "The rank keeps 3 of 3 in 1 layer."
