@@ -1,6 +1,7 @@
 """`bnmc.gram` against the formulas, written out in loops, and against their consequences."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -355,95 +356,88 @@ def test_singular_matrices():
     assert caught.value.index == (1,)
     assert caught.value.argument == "G"
     assert abs(caught.value.ratio) < 1e-15
-    with pytest.raises(SingularGramError, match="^G: singular"):
-        gm.relative_deviation(np.zeros((2, 2)), np.eye(2))
     # only G has to be regular
     assert gm.relative_deviation(np.eye(3), collinear) == pytest.approx(math.sqrt(6))
 
 
-def test_indefinite_matrices_are_not_gram_matrices():
-    with pytest.raises(ArgumentError, match="^initial: got -1.0, allowed: no negative eigenvalue$"):
-        gm.validate_gram([np.eye(2), [[1, 2], [2, 1]]], name="initial")
-    with pytest.raises(SingularGramError):
-        gm.relative_deviation([[1, 2], [2, 1]], np.eye(2))
-
-
-def test_soft_rank_needs_a_threshold_and_a_width():
-    G = np.eye(3)
-    for tau in (0, -1, math.nan, math.inf):
-        with pytest.raises(ArgumentError, match="^tau: "):
-            gm.soft_rank(G, tau, width=3)
-    with pytest.raises(ArgumentError, match="^width: got 0"):
-        gm.soft_rank(G, 0.5, width=0)
-    with pytest.raises(ArgumentTypeError, match="^width: got 3.0"):
-        gm.soft_rank(G, 0.5, width=3.0)
-    # at the threshold itself an eigenvalue counts: λ · width / n = 1 here
-    assert gm.soft_rank(G, 1, width=3) == 3
-    assert gm.soft_rank(G, np.nextafter(1, 2), width=3) == 0
+def test_an_eigenvalue_at_the_threshold_of_the_soft_rank_counts():
+    """λ · width / n = 1 here."""
+    assert gm.soft_rank(np.eye(3), 1, width=3) == 3
+    assert gm.soft_rank(np.eye(3), np.nextafter(1, 2), width=3) == 0
 
 
 @pytest.mark.parametrize("function", FUNCTIONS_OF_G, ids=NAMES_OF_G)
-def test_bad_matrices_are_refused(function):
-    with pytest.raises(ArgumentError, match=r"^G: got \(2, 3\), allowed: .* \(\.\.\., n, n\)"):
-        function(np.ones((2, 3)))
-    with pytest.raises(ArgumentError, match=r"^G: got \(3,\)"):
-        function(np.ones(3))
-    with pytest.raises(ArgumentError, match="no axis may be empty"):
-        function(np.ones((0, 0)))
-    with pytest.raises(ArgumentError, match="^G: got nan.*index "):
-        function([[1, math.nan], [math.nan, 1]])
-    with pytest.raises(ArgumentError, match="^G: got 0.5, allowed: symmetric matrices"):
-        function([[1, 0.5], [0, 1]])
-    with pytest.raises(ArgumentError, match="^G: got .*e.308, allowed: symmetric matrices"):
-        function([[1.7e308, 1e308], [0, 1.7e308]])
-    with pytest.raises(ArgumentTypeError, match="^G: got "):
-        function([[1j, 0], [0, 1]])
+@pytest.mark.parametrize(
+    ("matrix", "error", "words"),
+    [
+        (np.ones((2, 3)), ArgumentError, r"^G: got \(2, 3\), allowed: .* \(\.\.\., n, n\)"),
+        (np.ones(3), ArgumentError, r"^G: got \(3,\)"),
+        (np.ones((0, 0)), ArgumentError, "no axis may be empty"),
+        ([[1, math.nan], [math.nan, 1]], ArgumentError, "^G: got nan.*index "),
+        ([[1, 0.5], [0, 1]], ArgumentError, "^G: got 0.5, allowed: symmetric matrices"),
+        ([[1.7e308, 1e308], [0, 1.7e308]], ArgumentError,
+         "^G: got .*e.308, allowed: symmetric matrices"),
+        ([[1j, 0], [0, 1]], ArgumentTypeError, "^G: got "),
+    ],
+)  # fmt: skip
+def test_bad_matrices_are_refused(function, matrix, error, words):
+    with pytest.raises(error, match=words):
+        function(matrix)
 
 
-@pytest.mark.parametrize("function", [gm.orthogonality_gap, gm.rank_bound])
-def test_a_gram_matrix_without_trace_has_no_gap_and_no_rank(function):
-    with pytest.raises(ArgumentError, match=r"^G: got 0.0, allowed: matrices of positive trace"):
-        function([np.eye(2), np.zeros((2, 2))])
+TWO, THREE = np.stack([np.eye(2)] * 2), np.stack([np.eye(2)] * 3)
+INDEFINITE = [[1, 2], [2, 1]]
 
 
-def test_a_sample_without_norm_has_no_correlation():
-    with pytest.raises(ArgumentError, match=r"^G: got 0.0, allowed: a positive diagonal"):
-        gm.correlation([[1, 0], [0, 0]])
-
-
-@pytest.mark.parametrize("function", FUNCTIONS_OF_TWO)
-def test_shapes_that_do_not_go_together(function):
-    with pytest.raises(ArgumentError, match=r"^H: got \(2, 2\), allowed: matrices of shape"):
-        function(np.eye(3), np.eye(2))
-    three, two = np.stack([np.eye(2)] * 3), np.stack([np.eye(2)] * 2)
-    with pytest.raises(ArgumentError, match=r"^H: got \(2, 2, 2\), allowed: leading axes"):
-        function(three, two)
+@pytest.mark.parametrize(
+    ("function", "arguments", "error", "words"),
+    [
+        *((partial(gm.soft_rank, width=3), (np.eye(3), tau), ArgumentError, "^tau: ")
+          for tau in (0, -1, math.nan, math.inf)),
+        (partial(gm.soft_rank, width=0), (np.eye(3), 0.5), ArgumentError, "^width: got 0"),
+        (partial(gm.soft_rank, width=3.0), (np.eye(3), 0.5), ArgumentTypeError, "^width: got 3.0"),
+        (gm.validate_gram, ([np.eye(2), INDEFINITE], "initial"), ArgumentError,
+         "^initial: got -1.0, allowed: no negative eigenvalue$"),
+        (gm.relative_deviation, (INDEFINITE, np.eye(2)), SingularGramError, "^G: singular"),
+        (gm.relative_deviation, (np.zeros((2, 2)), np.eye(2)), SingularGramError, "^G: singular"),
+        *((function, ([np.eye(2), np.zeros((2, 2))],), ArgumentError,
+           r"^G: got 0.0, allowed: matrices of positive trace")
+          for function in (gm.orthogonality_gap, gm.rank_bound)),
+        (gm.correlation, ([[1, 0], [0, 0]],), ArgumentError,
+         r"^G: got 0.0, allowed: a positive diagonal"),
+        *((function, (np.eye(3), np.eye(2)), ArgumentError,
+           r"^H: got \(2, 2\), allowed: matrices of shape") for function in FUNCTIONS_OF_TWO),
+        *((function, (THREE, TWO), ArgumentError, r"^H: got \(2, 2, 2\), allowed: leading axes")
+          for function in FUNCTIONS_OF_TWO),
+        (gm.cross_gram, (np.ones((4, 2)), np.ones((3, 2))), ArgumentError,
+         r"^b: got \(3, 2\), allowed: .* width 4"),
+        (gm.cross_gram, (np.ones((3, 4, 2)), np.ones((2, 4, 2))), ArgumentError,
+         "^b: .*leading axes"),
+        (gm.gram, ([[1e200]],), ArgumentError, "^a: got .*overflow"),
+        (gm.gram, ([[math.inf]],), ArgumentError, "^a: got inf"),
+        (gm.gram, (np.ones((8, 3, 4, 4)),), ArgumentError, "flatten images"),
+        (partial(gm.gram, samples_first=True), (np.ones((8, 3, 4, 4)),), ArgumentError,
+         r"\(batch, width\).*flatten images"),
+        (partial(gm.gram, samples_first=1), (np.eye(3),), ArgumentTypeError,
+         "^samples_first: got 1"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_allowed(function, arguments, error, words):
+    with pytest.raises(error, match=words):
+        function(*arguments)
 
 
 def test_distance_takes_cross_gram_matrices():
     assert gm.distance(np.zeros((2, 3)), np.full((2, 3), 2.0)) == pytest.approx(math.sqrt(24))
 
 
-def test_representations_that_do_not_go_together():
-    with pytest.raises(ArgumentError, match=r"^b: got \(3, 2\), allowed: .* width 4"):
-        gm.cross_gram(np.ones((4, 2)), np.ones((3, 2)))
-    with pytest.raises(ArgumentError, match="^b: .*leading axes"):
-        gm.cross_gram(np.ones((3, 4, 2)), np.ones((2, 4, 2)))
-    with pytest.raises(ArgumentError, match="^a: got .*overflow"):
-        gm.gram([[1e200]])
-    with pytest.raises(ArgumentError, match="^a: got inf"):
-        gm.gram([[math.inf]])
-
-
 def test_a_layout_with_the_samples_in_the_rows_is_warned_of():
     a = np.random.default_rng(0).standard_normal((3, 5))
     with pytest.warns(LayoutWarning, match="5 samples × 3 features") as caught:
-        found = gm.gram(a)
+        gram = gm.gram(a)
     assert caught[0].filename == __file__
-    np.testing.assert_array_equal(found, gm.cross_gram(a, a))
+    np.testing.assert_array_equal(gram, gm.cross_gram(a, a))
     assert gm.gram(a[:, :3]).shape == (3, 3)
-    with pytest.raises(ArgumentError, match="flatten images"):
-        gm.gram(np.ones((8, 3, 4, 4)))
 
 
 def test_samples_in_the_rows(recwarn):
@@ -453,10 +447,6 @@ def test_samples_in_the_rows(recwarn):
     assert not recwarn
     with pytest.warns(LayoutWarning, match="5 samples × 3 features.*omit samples_first"):
         gm.gram(a[0].T, samples_first=True)
-    with pytest.raises(ArgumentError, match=r"\(batch, width\).*flatten images"):
-        gm.gram(np.ones((8, 3, 4, 4)), samples_first=True)
-    with pytest.raises(ArgumentTypeError, match="^samples_first: got 1"):
-        gm.gram(a[0], samples_first=1)
 
 
 def test_a_fixed_point_is_its_gram_matrix():

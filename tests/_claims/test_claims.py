@@ -48,9 +48,9 @@ def test_the_mean_of_one_step_is_that_of_each_sample_over_rows():
     """A shift of two samples in opposite directions cancels over the batch, not over rows."""
     y = np.random.default_rng(1).standard_normal((6, 4, 3))
     y -= y.mean(axis=1, keepdims=True)
-    found = one_step(y + np.array([1.0, -1.0, 0.0]))["one step: mean 0"]
-    np.testing.assert_allclose(found.observed, np.tile([1.0, -1.0, 0.0], (6, 1)), atol=1e-14)
-    assert not found.expected.any()
+    evidence = one_step(y + np.array([1.0, -1.0, 0.0]))["one step: mean 0"]
+    np.testing.assert_allclose(evidence.observed, np.tile([1.0, -1.0, 0.0], (6, 1)), atol=1e-14)
+    assert not evidence.expected.any()
 
 
 def test_calls_without_a_product_are_expected_to_have_none():
@@ -58,6 +58,6 @@ def test_calls_without_a_product_are_expected_to_have_none():
     y = np.random.default_rng(2).standard_normal((6, 4, 3))
     y[::2, :2] = 0.0
     y[1::2, 2:] = 0.0
-    found = one_step(y)["one step: calls independent"]
-    assert not found.observed[:, 1].any()
-    np.testing.assert_array_equal(found.expected[:, 1], np.zeros(3))
+    evidence = one_step(y)["one step: calls independent"]
+    assert not evidence.observed[:, 1].any()
+    np.testing.assert_array_equal(evidence.expected[:, 1], np.zeros(3))

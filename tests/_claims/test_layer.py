@@ -45,8 +45,8 @@ def test_states_have_the_size_of_the_gain_to_a_power_of_thirty(gain):
     ):  # fmt: skip
         scaled = state * [[[1.0]], [[size]]] * abs(gain)
         if fits:
-            found = as_states("state", scaled, (2, 4, 3), chain)
-            np.testing.assert_array_equal(found, scaled)
+            states = as_states("state", scaled, (2, 4, 3), chain)
+            np.testing.assert_array_equal(states, scaled)
             continue
         with pytest.raises(ArgumentError, match="over the gain") as caught:
             as_states("state", scaled, (2, 4, 3), chain)

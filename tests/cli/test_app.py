@@ -13,6 +13,7 @@ import bnmc
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support import progress
 from bnmc.chain import NORMS, WEIGHTS
+from bnmc.cli.application import COMMANDS
 
 SMALL = "simulate --width 50 --depth 6 --chains 8 --seed 0 --batch 4"
 
@@ -32,9 +33,9 @@ def started(tmp_path):
     )  # fmt: skip
 
 
-def python(script):
+def python(script, *flags):
     """Run a script in a process of its own, and return its status and what it printed."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, *flags, "-c", script], capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -64,6 +65,16 @@ def test_the_import_is_cheap():
 def test_help_names_all_there_is(printed):
     words = set(re.findall(r"[\w-]+", printed("simulate --help")))
     assert {*BUILTIN, *NORMS, *WEIGHTS} <= words
+
+
+def test_options_do_not_depend_on_docstrings(printed):
+    script = "from bnmc.cli import main; [main([name, '--help']) for name in {}]"
+    names = [name.replace("_", "-") for name in COMMANDS]
+    _, out, _ = python(script.format(names), "-OO")
+    options = re.compile(r"^  (?:-\w, )?(--[\w-]+(?: / --[\w-]+)?)", re.MULTILINE)
+    documented = "".join(printed(f"{name} --help").partition("\nOptions:")[2] for name in names)
+    assert options.findall(out) == options.findall(documented)
+    assert len(options.findall(out)) > 100
 
 
 def test_version_and_no_command(printed):

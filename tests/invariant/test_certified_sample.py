@@ -16,16 +16,16 @@ def test_draws_have_the_invariant_law():
     # From samples near a line, whose law the first layers keep.
     rng = np.random.default_rng(5)
     line = rng.standard_normal((20, 1)) * [1.0, 1.5, 2.0] + 0.1 * rng.standard_normal((20, 3))
-    drawn = sample(RELU, 4000, tolerance=0.02, initial=line, rng=0)
-    assert drawn.gram.shape == (4000, 3, 3)
-    assert drawn.certificate.layers_to(0.02) == drawn.layer
-    assert drawn.certificate.replicates == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
-    assert drawn.assumes == drawn.certificate.assumes != ()
+    draws = sample(RELU, 4000, tolerance=0.02, initial=line, rng=0)
+    assert draws.gram.shape == (4000, 3, 3)
+    assert draws.certificate.layers_to(0.02) == draws.layer
+    assert draws.certificate.replicates == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
+    assert draws.assumes == draws.certificate.assumes != ()
     truth = bnmc.simulate(RELU, 60, chains=4000, rng=1, burn_in=60).gram[:, -1]
     # Kolmogorov-Smirnov, with Massart's bound for both samples: a false alarm in 1e-6.
     allowed = 2.0 * math.sqrt(math.log(4.0 * 3 / 1e-6) / (2.0 * 4000)) + 0.02
     for of in (lambda g: g[:, 0, 0], lambda g: g[:, 0, 1], bnmc.gram.orthogonality_gap):
-        mine, theirs = np.sort(of(drawn.gram)), np.sort(of(truth))
+        mine, theirs = np.sort(of(draws.gram)), np.sort(of(truth))
         both = np.concatenate([mine, theirs])
         apart = np.searchsorted(mine, both, "right") - np.searchsorted(theirs, both, "right")
         assert np.abs(apart).max() / 4000 < allowed
@@ -33,12 +33,12 @@ def test_draws_have_the_invariant_law():
 
 def test_preactivations_are_normal_rows_given_the_gram_matrix():
     chain = bnmc.Chain(20, 3, "relu", gain=2.0)
-    drawn = sample(chain, 2000, tolerance=0.05, rng=3)
-    h = drawn.preactivations()
+    draws = sample(chain, 2000, tolerance=0.05, rng=3)
+    h = draws.preactivations()
     assert h.shape == (2000, 20, 3)
-    np.testing.assert_array_equal(h, drawn.preactivations())
+    np.testing.assert_array_equal(h, draws.preactivations())
     # Whitened rows are 40,000 standard normal triples.
-    factors = np.linalg.cholesky(4.0 * drawn.gram)
+    factors = np.linalg.cholesky(4.0 * draws.gram)
     z = np.linalg.solve(factors[:, None], h[..., None])[..., 0].reshape(-1, 3)
     count = len(z)
     assert np.abs(z.mean(axis=0)).max() < 5.5 / math.sqrt(count)
@@ -56,8 +56,8 @@ def test_too_few_pairs_certify_no_layer(monkeypatch):
 
 def test_the_certificate_and_the_draws_have_random_numbers_of_their_own():
     """The layer is chosen by the certificate, so draws must not depend on its pairs."""
-    drawn = sample(bnmc.Chain(50, 3, "relu"), 4, tolerance=0.3, rng=0)
-    assert drawn.key != drawn.certificate.key
+    draws = sample(bnmc.Chain(50, 3, "relu"), 4, tolerance=0.3, rng=0)
+    assert draws.key != draws.certificate.key
 
 
 def test_states_have_the_covariance_of_their_bias():

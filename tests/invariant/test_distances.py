@@ -71,9 +71,9 @@ def test_reported_means_are_those_of_the_formulas():
     assert row.stderr == pytest.approx(gaps.std(ddof=1) / math.sqrt(200), rel=1e-9)
     assert row.expected == pytest.approx(np.linalg.norm(star / np.trace(star) - np.eye(4) / 4))
     row = row_of(report, "W₂² of a row given G from N(0, G*)")
-    assert row.statistic == pytest.approx(np.mean([bures(one, star) for one in G]), rel=1e-6)
+    assert row.statistic == pytest.approx(np.mean([bures(gram, star) for gram in G]), rel=1e-6)
     P = np.eye(4) - 1 / 4
-    bulk = np.array([np.linalg.eigvalsh(P @ one @ P)[1:] for one in G])
+    bulk = np.array([np.linalg.eigvalsh(P @ gram @ P)[1:] for gram in G])
     ratio = (bulk.var(axis=1) / bulk.mean(axis=1) ** 2).mean() * 40 / 4
     row = row_of(report, "spectrum of G, centred: variance over Marchenko–Pastur's n/d")
     assert row.statistic == pytest.approx(ratio, rel=1e-9)

@@ -55,7 +55,7 @@ MORE_TERMS = [(0, 1, 1), (0, 4, 3), (0, 1, 2), (0, 1, 3), (0, 4, 2), (3, 2, 1), 
 )
 def test_there_is_no_bias_from_a_bad_start(burn_in, length, lag):
     # Layer 0 itself is far off.
-    found = expectation(
+    estimate = expectation(
         UNCENTRED, "orthogonality_gap", initial=NEARLY_EQUAL, burn_in=burn_in, length=length,
         lag=lag, replicates=3000, rng=[lag, burn_in],
     )  # fmt: skip
@@ -63,14 +63,16 @@ def test_there_is_no_bias_from_a_bad_start(burn_in, length, lag):
     truth, error = long_run(UNCENTRED, bnmc.gram.orthogonality_gap)
     assert bnmc.gram.orthogonality_gap(start) > truth + 0.2
     # 5.5 standard errors, 9 times: a false alarm in 3e-7.  A tenth of the bias of layer 0 is seen.
-    allowed = 5.5 * math.hypot(found.stderr, error)
-    assert abs(found.value - truth) < allowed < 0.1 * (bnmc.gram.orthogonality_gap(start) - truth)
-    assert found.n == 3000
+    allowed = 5.5 * math.hypot(estimate.stderr, error)
+    assert (
+        abs(estimate.value - truth) < allowed < 0.1 * (bnmc.gram.orthogonality_gap(start) - truth)
+    )
+    assert estimate.n == 3000
 
 
 def test_the_error_is_that_of_independent_draws_if_pairs_meet_before():
     """By layer 25 nearly all pairs have met: each replicate is f of one state, without terms."""
-    found = expectation(
+    estimate = expectation(
         UNCENTRED, "orthogonality_gap", burn_in=25, length=1, lag=6, replicates=1500, rng=5
     )
     run = bnmc.simulate(UNCENTRED, 30, chains=6000, rng=98, burn_in=30)
@@ -79,16 +81,16 @@ def test_the_error_is_that_of_independent_draws_if_pairs_meet_before():
     kurtosis = ((values - values.mean()) ** 4).mean() / values.var() ** 2
     allowed = 5.5 * math.sqrt((kurtosis - 1) / 4 * (1 / 1500 + 1 / 6000))
     assert allowed < 0.12
-    assert found.stderr == pytest.approx(values.std() / math.sqrt(1500), rel=allowed)
+    assert estimate.stderr == pytest.approx(values.std() / math.sqrt(1500), rel=allowed)
 
 
 def test_the_trace_of_a_linear_chain_is_the_batch_exactly():
     chain = bnmc.Chain(60, 3, "linear")
     for lag in (1, 3):
-        found = expectation(chain, np.trace, burn_in=0, length=4, lag=lag, replicates=20, rng=0)
+        estimate = expectation(chain, np.trace, burn_in=0, length=4, lag=lag, replicates=20, rng=0)
         # Each row has squares of sum n; some 100 terms of rounding.
-        assert found.value == pytest.approx(3.0, abs=1e-12)
-        assert found.stderr < 1e-12
+        assert estimate.value == pytest.approx(3.0, abs=1e-12)
+        assert estimate.stderr < 1e-12
 
 
 def test_what_f_may_be():
@@ -101,9 +103,9 @@ def test_what_f_may_be():
 
 
 def test_what_is_not_given_is_chosen():
-    found = expectation(RELU, "orthogonality_gap", replicates=300, rng=0)
+    estimate = expectation(RELU, "orthogonality_gap", replicates=300, rng=0)
     truth, error = long_run(RELU, bnmc.gram.orthogonality_gap)
-    assert abs(found.value - truth) < 5.0 * math.hypot(found.stderr, error) < 0.2 * truth
+    assert abs(estimate.value - truth) < 5.0 * math.hypot(estimate.stderr, error) < 0.2 * truth
     given = expectation(RELU, "orthogonality_gap", replicates=300, rng=0, burn_in=2)
     assert abs(given.value - truth) < 5.0 * math.hypot(given.stderr, error) < 0.2 * truth
 
@@ -115,11 +117,11 @@ def test_the_median_wait_of_the_pilot_chooses_each_that_is_not_given(monkeypatch
     monkeypatch.setattr(coupling.CoupledPairs, "pilot_waits", lambda self, first: waits)
     as_chosen = {"burn_in": 17, "length": 85, "lag": 17}
     given = {name: number for name, number in as_chosen.items() if name != chosen}
-    found = expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **given)
+    estimate = expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **given)
     same = expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **as_chosen)
-    assert found == same
+    assert estimate == same
     changed = as_chosen | {chosen: as_chosen[chosen] + 1}
-    assert found != expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **changed)
+    assert estimate != expectation(RELU, "orthogonality_gap", replicates=20, rng=0, **changed)
 
 
 @pytest.mark.slow
@@ -137,10 +139,10 @@ def test_the_interval_covers(monkeypatch):
     f = bnmc.Observable(lambda gram: gram[0, 1], name="entry")
     covered = []
     for seed in range(700):
-        found = expectation(
+        estimate = expectation(
             RELU, f, burn_in=4, length=1, lag=6, replicates=24, rng=[2, seed], executor=AtOnce()
         )
-        covered.append(found.ci[0] <= truth <= found.ci[1])
+        covered.append(estimate.ci[0] <= truth <= estimate.ci[1])
     assert 0.925 <= np.mean(covered) <= 0.975
 
 
@@ -163,11 +165,11 @@ def test_a_chain_that_loses_rank_has_no_expectation():
 
 def test_a_mean_says_what_it_assumes():
     chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
-    found = expectation(chain, "orthogonality_gap", replicates=50, burn_in=9, length=40, rng=0)
-    assert "1/50 in 48 layers" in found.assumes[0]
-    assert "samples near a line" in found.assumes[1]
-    assert "All activations of a sample are 0" in found.assumes[2]
-    assert found.as_json()["assumes"] == found.assumes
+    estimate = expectation(chain, "orthogonality_gap", replicates=50, burn_in=9, length=40, rng=0)
+    assert "1/50 in 48 layers" in estimate.assumes[0]
+    assert "samples near a line" in estimate.assumes[1]
+    assert "All activations of a sample are 0" in estimate.assumes[2]
+    assert estimate.as_json()["assumes"] == estimate.assumes
 
 
 def test_the_pairs_that_choose_the_lag_are_none_of_the_replicates(monkeypatch):
@@ -196,9 +198,9 @@ def test_the_pairs_that_choose_the_lag_are_none_of_the_replicates(monkeypatch):
 )
 def test_the_mean_of_other_layers_is_that_of_long_runs(options):
     chain = bnmc.Chain(30, 3, "sin", **options)
-    found = expectation(chain, "orthogonality_gap", replicates=200, rng=4)
+    estimate = expectation(chain, "orthogonality_gap", replicates=200, rng=4)
     run = bnmc.simulate(chain, 80, chains=3000, observables="orthogonality_gap", burn_in=80, rng=5)
     values = run["orthogonality_gap"][:, -1]
-    error = math.hypot(found.stderr, values.std(ddof=1) / math.sqrt(3000))
+    error = math.hypot(estimate.stderr, values.std(ddof=1) / math.sqrt(3000))
     # Student's t with 199 degrees of freedom exceeds 6 with probability 1e-8.
-    assert abs(found.value - values.mean()) < 6.0 * error < 0.5 * values.mean()
+    assert abs(estimate.value - values.mean()) < 6.0 * error < 0.5 * values.mean()

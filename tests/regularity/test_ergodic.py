@@ -47,13 +47,13 @@ def networks(chain, layers, chains, seed):
     d, n = chain.width, chain.batch
     activation = FORMULAS[chain.activation.name]
     x = normalise(generator.standard_normal((chains, d, n)), chain.norm, n, chain.eps)
-    found = []
+    moments = []
     for layer in range(1, max(layers) + 1):
         h = chain.gain * drawn_weights(chain, generator, chains, d) @ activation(x)
         x = normalise(chain.skip * x + h, chain.norm, n, chain.eps)
         if layer in layers:
-            found.append(statistics(x))
-    return {name: np.mean([one[name] for one in found], axis=0) for name in found[0]}
+            moments.append(statistics(x))
+    return {name: np.mean([sums[name] for sums in moments], axis=0) for name in moments[0]}
 
 
 def mean_and_error(samples, name):
@@ -66,10 +66,10 @@ def mean_and_error(samples, name):
     return values.mean(), values.std(ddof=1) / math.sqrt(len(values))
 
 
-def assert_agree(found, samples):
+def assert_agree(averages, samples):
     limit = normal_threshold(len(QUANTITIES))
     for name in QUANTITIES:
-        estimate = getattr(found, name)
+        estimate = getattr(averages, name)
         mean, stderr = mean_and_error(samples, name)
         assert abs(estimate.value - mean) <= limit * math.hypot(estimate.stderr, stderr), name
 
@@ -106,18 +106,19 @@ def test_averages_are_those_of_networks_in_numpy(name):
     chain = CHAINS[name]
     every = math.ceil(4 * (1 + (chain.skip / chain.gain) ** 2))
     last = 40 + 40 // (2 * every) * 2 * every
-    found = regularity.averages(
+    averages = regularity.averages(
         chain, tau=TAU, rng=1, rtol=10, chains=500, burn_in=40, depth=80, threads=2
     )
-    assert found.layers == (41, last)
-    assert {getattr(found, q).n for q in QUANTITIES} == {500}
-    assert_agree(found, networks(chain, range(40 + every, last + 1, every), 250, seed=2))
+    assert averages.layers == (41, last)
+    assert {getattr(averages, q).n for q in QUANTITIES} == {500}
+    assert_agree(averages, networks(chain, range(40 + every, last + 1, every), 250, seed=2))
     if chain.eps == 0:
         # Rows are normalised: Tr M = d, and r is of the same M.
         d = chain.width
-        assert found.rank_bound.value >= d**2 / found.squared_norm.value * (1 - 1e-12)
-    assert found.scaled_norm.value == pytest.approx(found.squared_norm.value / chain.width**1.5)
-    assert found.scaled_norm.stderr == pytest.approx(found.squared_norm.stderr / chain.width**1.5)
+        assert averages.rank_bound.value >= d**2 / averages.squared_norm.value * (1 - 1e-12)
+    norm, scaled = averages.squared_norm, averages.scaled_norm
+    expected = np.array([norm.value, norm.stderr]) / chain.width**1.5
+    np.testing.assert_allclose([scaled.value, scaled.stderr], expected, rtol=1e-6)
 
 
 # Of networks in NumPy with weights drawn, H iterated in float64, from a Gaussian start of full
@@ -135,8 +136,8 @@ HANDED_DOWN = {8: (0.911, 2.24, 1.30), 16: (0.884, 3.31, 1.23), 32: (0.862, 4.85
 @pytest.mark.parametrize("d", some(NUMPY, 8, 16))
 def test_reference_values_without_a_skip_connection(d):
     """Full rank or a part of it at the start: at d = 32 the library starts with 26 directions."""
-    found = regularity.averages(bnmc.Chain.bn_linear(d, d), rng=d, rtol=0.003, chains=256)
-    estimates = (found.alpha, found.rank_bound, found.scaled_norm)
+    averages = regularity.averages(bnmc.Chain.bn_linear(d, d), rng=d, rtol=0.003, chains=256)
+    estimates = (averages.alpha, averages.rank_bound, averages.scaled_norm)
     limit = normal_threshold(3)
     for estimate, (value, stderr), handed_down in zip(
         estimates, NUMPY[d], HANDED_DOWN[d], strict=True
@@ -146,8 +147,8 @@ def test_reference_values_without_a_skip_connection(d):
         assert abs(estimate.value - handed_down) <= limit * estimate.stderr + 0.005 * handed_down
         assert estimate.stderr <= 0.003 * estimate.value
     # Fig. 8: below .9 for d > 10, and Cauchy-Schwarz: E r >= d^2 / E|M|^2.
-    assert (found.alpha.value < 0.9) == (d > 10)
-    assert found.rank_bound.value > math.sqrt(d) / found.scaled_norm.value
+    assert (averages.alpha.value < 0.9) == (d > 10)
+    assert averages.rank_bound.value > math.sqrt(d) / averages.scaled_norm.value
 
 
 # The averages and one step are compared with networks above and below.
@@ -204,13 +205,13 @@ def test_intervals_cover_and_standard_errors_are_honest(chain, repeats, burn_in)
     ]
     for name in ("alpha", "rank_bound"):
         estimates = [getattr(run, name) for run in runs]
-        values = np.array([one.value for one in estimates])
+        values = np.array([estimate.value for estimate in estimates])
         mean = values.mean()
-        covered = sum(one.ci[0] <= mean <= one.ci[1] for one in estimates)
+        covered = sum(estimate.ci[0] <= mean <= estimate.ci[1] for estimate in estimates)
         low, high = binomial_range(repeats, 0.948, comparisons=4)
         assert low <= covered <= high
         # Mean square of errors over mean square of standard errors: about chi-squared / repeats.
-        claimed = np.mean([one.stderr**2 for one in estimates])
+        claimed = np.mean([estimate.stderr**2 for estimate in estimates])
         spread = normal_threshold(4) * math.sqrt(2 / repeats)
         assert abs(values.var(ddof=1) / claimed - 1) <= spread
 
@@ -220,11 +221,11 @@ def test_standard_errors_know_of_autocorrelation():
 
     The ratio is known to 0.033 (standard deviations from 640 and 2000 chains), a sixth of 0.2.
     """
-    found = regularity.averages(SLOW, rng=0, rtol=10, chains=640, burn_in=16, depth=32)
-    assert found.layers == (17, 32)
+    averages = regularity.averages(SLOW, rng=0, rtol=10, chains=640, burn_in=16, depth=32)
+    assert averages.layers == (17, 32)
     _, stderr = mean_and_error(networks(SLOW, [32], 2000, seed=1), "rank_bound")
     independent = stderr * math.sqrt(2000 / (640 * 2))
-    assert found.rank_bound.stderr > 1.2 * independent
+    assert averages.rank_bound.stderr > 1.2 * independent
 
 
 # `test_averages_are_those_of_networks_in_numpy` has a residual chain too.
@@ -235,9 +236,10 @@ def test_a_slow_chain_agrees_with_a_long_simulation_in_numpy():
     At layers 401 to 800 such networks have the same value within .0002.
     """
     chain = bnmc.Chain.bn_residual(4, 4, gamma=0.3)
-    found = regularity.constant(chain, rng=0, chains=1024, burn_in=400)
-    assert found.stderr < 3e-4
-    assert abs(found.value - 0.93537) < normal_threshold() * math.hypot(found.stderr, 1e-5) + 2e-4
+    constant = regularity.constant(chain, rng=0, chains=1024, burn_in=400)
+    assert constant.stderr < 3e-4
+    allowed = normal_threshold() * math.hypot(constant.stderr, 1e-5) + 2e-4
+    assert abs(constant.value - 0.93537) < allowed
 
 
 def test_a_target_that_is_not_met_hands_over_what_there_is():
@@ -325,12 +327,12 @@ def test_layers_against_exact_arithmetic_and_small_directions_survive():
                     h = mpmath.matrix(z.tolist()).T * L
                     scale = batch / (mpmath.fdot(h, h) + shrink)
                     G += scale * (h.T * h) / width
-                found = grams[step, :, :, lane]
-                np.testing.assert_array_equal(found, found.T)
-                assert not found[4].any()
+                matrix = grams[step, :, :, lane]
+                np.testing.assert_array_equal(matrix, matrix.T)
+                assert not matrix[4].any()
                 sizes = [mpmath.sqrt(G[i, i]) for i in range(4)]
                 error = max(
-                    abs(found[i, j] - G[i, j]) / (sizes[i] * sizes[j])
+                    abs(matrix[i, j] - G[i, j]) / (sizes[i] * sizes[j])
                     for i in range(4)
                     for j in range(4)
                 )
@@ -348,8 +350,8 @@ def test_moments_are_those_of_M():
     rows = np.moveaxis(x, -1, 0)
     padded = np.concatenate([rows, np.zeros((kernels.LANES, width, batch - order))], axis=-1)
     expected = statistics(padded)
-    for found, name in zip(sums, ("squared_norm", "cubes", "squares"), strict=True):
-        np.testing.assert_allclose(found, expected[name], rtol=1e-13)
+    for values, name in zip(sums, ("squared_norm", "cubes", "squares"), strict=True):
+        np.testing.assert_allclose(values, expected[name], rtol=1e-13)
     of_rows = np.moveaxis(gram.reshape(order, order, -1), -1, 0)
     np.testing.assert_allclose(of_rows, np.swapaxes(rows, 1, 2) @ rows / width, rtol=1e-12)
 
@@ -379,10 +381,10 @@ def test_bits_do_not_depend_on_threads(name):
             CHAINS[name], rng=seed, rtol=10, chains=70, burn_in=16, depth=32, threads=threads
         )
 
-    one, three, other = run(1), run(3), run(1, seed=8)
-    assert one == three
-    assert one.alpha.value != other.alpha.value
-    assert one == run(2, seed=np.random.default_rng(7))
+    first, same, other = run(1), run(3), run(1, seed=8)
+    assert first == same
+    assert first.alpha.value != other.alpha.value
+    assert first == run(2, seed=np.random.default_rng(7))
 
 
 def test_progress_is_reported():
@@ -418,26 +420,27 @@ def test_there_is_no_bar_unless_it_is_asked_for(function, argument, monkeypatch)
 
 
 def test_figures_are_averages_against_the_width():
-    found = regularity.figures(np.array([2, 4, 8]), rng=3, rtol=0.02, tau=0.25)
-    np.testing.assert_array_equal(found.widths, [2, 4, 8])
-    assert found.gamma == math.inf
-    for width, one in zip(found.widths, found.averages, strict=True):
-        assert (one.chain, one.tau) == (bnmc.Chain.bn_linear(width, width), 0.25)
+    figures = regularity.figures(np.array([2, 4, 8]), rng=3, rtol=0.02, tau=0.25)
+    np.testing.assert_array_equal(figures.widths, [2, 4, 8])
+    assert figures.gamma == math.inf
+    for width, average in zip(figures.widths, figures.averages, strict=True):
+        assert (average.chain, average.tau) == (bnmc.Chain.bn_linear(width, width), 0.25)
     for name in (*QUANTITIES, "scaled_norm"):
-        estimates = [getattr(one, name) for one in found.averages]
-        np.testing.assert_array_equal(found.value(name), [one.value for one in estimates])
-        np.testing.assert_array_equal(found.stderr(name), [one.stderr for one in estimates])
-        assert (found.stderr(name) <= 0.02 * found.value(name)).all()
-    assert (np.diff(found.value("alpha")) < 0).all()
+        estimates = [getattr(average, name) for average in figures.averages]
+        values, errors = figures.value(name), figures.stderr(name)
+        np.testing.assert_array_equal(values, [estimate.value for estimate in estimates])
+        np.testing.assert_array_equal(errors, [estimate.stderr for estimate in estimates])
+        assert (errors <= 0.02 * values).all()
+    assert (np.diff(figures.value("alpha")) < 0).all()
     with pytest.raises(ArgumentError, match=r"name: got 'rank', allowed: alpha, .*, scaled_norm"):
-        found.value("rank")
+        figures.value("rank")
 
 
 def test_figures_of_a_residual_network():
-    found = regularity.figures([3], rng=3, rtol=0.05, gamma=1.0)
+    figures = regularity.figures([3], rng=3, rtol=0.05, gamma=1.0)
     chain = bnmc.Chain.bn_residual(3, 3, gamma=1.0)
-    assert found.averages[0].chain == chain
-    assert_agree(found.averages[0], networks(chain, range(60, 91, 5), 1000, seed=5))
+    assert figures.averages[0].chain == chain
+    assert_agree(figures.averages[0], networks(chain, range(60, 91, 5), 1000, seed=5))
 
 
 def test_figures_hand_over_what_there_is():
@@ -460,11 +463,11 @@ def test_second_moment_against_networks_in_numpy():
     H[2] = H[2, :, :1] @ H[2, :1] + 1e-4 * H[1]
     expected = regularity.one_step_second_moment(H)
     for matrix, value in zip(H, expected, strict=True):
-        found = []
+        moments = []
         for _ in range(10):
             h = rng.standard_normal((10_000, 4, 4)) @ matrix
-            found.append(statistics(h / np.sqrt(np.mean(h**2, axis=-1, keepdims=True))))
-        norms = np.concatenate([one["squared_norm"] for one in found])
+            moments.append(statistics(h / np.sqrt(np.mean(h**2, axis=-1, keepdims=True))))
+        norms = np.concatenate([sums["squared_norm"] for sums in moments])
         error = norms.std() / math.sqrt(norms.size)
         assert abs(norms.mean() - value) <= normal_threshold(3) * error
 
@@ -554,11 +557,11 @@ def test_a_direction_that_rounding_removed_stays_away():
         draw = codes.Draw(layer, 0, np.uint32(1), np.uint32(2))
         sums, grams = np.empty((1, 3, kernels.LANES)), np.empty((0, gram.size))
         kernels.linear_layers(shape, gram, draw, 1, sums, grams, kernels.space_of(shape))
-        found = gram.reshape(order, order, kernels.LANES)
-        assert not found[2].any()
-        assert (np.einsum("iil->il", found)[:2] > 0).all()
+        matrices = gram.reshape(order, order, kernels.LANES)
+        assert not matrices[2].any()
+        assert (np.einsum("iil->il", matrices)[:2] > 0).all()
         # Rows have mean square 1 over the samples: the trace of G is their number.
-        np.testing.assert_allclose(np.einsum("iil->l", found), order, rtol=1e-12)
+        np.testing.assert_allclose(np.einsum("iil->l", matrices), order, rtol=1e-12)
 
 
 def judged_halves(first, second, rtol):
@@ -604,6 +607,6 @@ def test_a_standard_error_is_compared_with_the_target():
     for factor, lacks in ((0.99, False), (1.01, True)):
         # Eight chains 1 ± s have the standard deviation s √(8/7), so the standard error s/√7.
         values = 1 + factor * 0.01 * math.sqrt(7) * pattern
-        found, reason = judged_halves(values, values, 0.01)
-        assert found["alpha"].stderr == pytest.approx(factor * 0.01, rel=1e-9)
+        estimates, reason = judged_halves(values, values, 0.01)
+        assert estimates["alpha"].stderr == pytest.approx(factor * 0.01, rel=1e-9)
         assert ("standard error" in reason) == lacks

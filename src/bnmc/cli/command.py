@@ -107,12 +107,12 @@ def command(
         for name, parameter in taken.items():
             if name == "chain":
                 options |= {part: _shared(part, defaults.get(part)) for part in chain}
-            elif name in described:
-                kind = inspect.Parameter.KEYWORD_ONLY
-                annotation: Any = Annotated[parameter.annotation, described[name]]
-                options[name] = parameter.replace(kind=kind, annotation=annotation)
             elif hasattr(parameter.annotation, "__metadata__"):
                 options[name] = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            elif name in described or not _is_shared(parameter):
+                kind, option = inspect.Parameter.KEYWORD_ONLY, described.get(name) or _option(name)
+                annotation: Any = Annotated[parameter.annotation, option]
+                options[name] = parameter.replace(kind=kind, annotation=annotation)
             else:
                 default = parameter.default
                 options[name] = _shared(name, None if default is parameter.empty else default)
@@ -183,11 +183,22 @@ def _described(docstring: str) -> tuple[str, dict[str, Any]]:
     for entry in re.findall(r"^\S.*(?:\n .*)*", section, re.MULTILINE):
         head, *lines = entry.splitlines()
         name, _, words = head.partition(" : ")
-        names = ["--" + name.rstrip("_").replace("_", "-"), *re.findall(r"-\w", words)]
-        metavar = words.partition(", ")[0] or None
-        help_ = " ".join(line.strip() for line in lines)
-        options[name] = typer.Option(*names, help=help_, metavar=metavar)
+        options[name] = _option(name, words, " ".join(line.strip() for line in lines))
     return text, options
+
+
+def _option(name: str, words: str = "", text: str | None = None) -> Any:
+    """Return the option of a parameter, from the words after its name and its description."""
+    names = ["--" + name.rstrip("_").replace("_", "-"), *re.findall(r"-\w", words)]
+    return typer.Option(*names, help=text, metavar=words.partition(", ")[0] or None)
+
+
+def _is_shared(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is a shared option, also without docstrings, as of ``python -OO``."""
+    if parameter.name not in OPTIONS:
+        return False
+    same = OPTIONS[parameter.name][0].__origin__ == parameter.annotation
+    return same or parameter.default is parameter.empty
 
 
 def _shared(name: str, default: Any = None) -> inspect.Parameter:
