@@ -565,8 +565,7 @@ FURTHER_LINES = (
     "check --width 3 --batch 3 --samples wrong.npy --seed 0",
     "{inspect} --layers 0,2 --loss squared --networks 2 --eval --view sample --json",
     *(f"inspect model{name} --input rows.npy" for name in ("", ":none", ":number")),
-    "compare-norms --norm layer --norm btch",
-    "bench --width 30 --batch 3 --seconds 0.01 --json",
+    *("compare-norms --norm btch", "bench --width 30 --batch 3 --seconds 0.01 --json"),
     *("figure", "figure --list", "figure --list rates", "figure bridging-1"),
     "{figure} --json data.json --plot a.png; {figure} --json data.json",
 )  # fmt: skip
