@@ -393,6 +393,29 @@ def test_a_file_that_cannot_be_read_is_replaced(folder, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
+def test_a_pipe_in_the_place_of_a_file_is_replaced(folder):
+    """To open it for reading would wait until somebody writes."""
+    assert doubled() == (0, 1)
+    (path,) = entries(folder)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.warns(KernelCacheWarning, match="is no regular file"):
+        assert doubled() == (0, 1)
+    assert doubled() == (1, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
+def test_numba_opens_no_pipe(folder):
+    """Without Numba's internals, its own cache keeps kernels, in folders below."""
+    cached = kernel_cache.folder_of_numba.__wrapped__()
+    assert cached == kernel_cache.usable_folder()
+    (cached / "inner").mkdir()
+    os.mkfifo(cached / "inner" / "double.nbi")
+    with pytest.warns(KernelCacheWarning, match="double.nbi is no regular file"):
+        assert kernel_cache.folder_of_numba.__wrapped__() is None
+
+
 # --- folders that others can write to
 
 

@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -79,6 +80,23 @@ def test_files_and_folders_replace_each_other(
     replace(path, is_folder)
     assert content_of(path) == "after"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_disk_has_the_content_before_the_name(path: Path, monkeypatch: Any) -> None:
+    """Else a power failure could leave an empty file in place of the former one."""
+    synced: list[list[str]] = []
+
+    def noted(file: Path) -> None:
+        synced.append([file.name, content_of(path)])
+
+    monkeypatch.setattr(files, "synced", noted)
+    for as_folder in (True, False):
+        with files.replacing(path) as temporary:
+            fill(temporary, "after", as_folder)
+        made = ["inner", "zarr.json", temporary.name] if as_folder else [temporary.name]
+        assert synced == [*([name, "before"] for name in made), [path.parent.name, "after"]]
+        (path / "inner" / "zarr.json" if as_folder else path).write_text("before")
+        synced.clear()
 
 
 @pytest.mark.parametrize("step", range(1, 4))

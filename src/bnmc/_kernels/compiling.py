@@ -28,7 +28,7 @@ from numba.extending import (
 from bnmc._kernels.compile_time import watch_compilation
 from bnmc._kernels.emitting import INSTRUCTIONS, emits
 from bnmc._kernels.forking import wait_for_compilation
-from bnmc._kernels.kernel_cache import usable_folder
+from bnmc._kernels.kernel_cache import folder_of_numba
 from bnmc._kernels.scalar.precisions import Both, functions_of
 from bnmc.errors import PlainNumbaWarning
 
@@ -108,7 +108,7 @@ def _kept(compile_with: Callable[[bool], Any]) -> Any:
     Numba's cache does not notice that another source file was changed, so each version of the
     sources has a folder.
     """
-    folder, before = usable_folder(), getattr(config, "CACHE_DIR", "")
+    folder, before = folder_of_numba(), getattr(config, "CACHE_DIR", "")
     config.CACHE_DIR = "" if folder is None else str(folder)  # type: ignore[attr-defined]
     try:
         return compile_with(folder is not None)

@@ -147,8 +147,12 @@ def save(entry: Entry, dump: Callable[[], bytes]) -> None:
 def _read(path: Path) -> bytes | None:
     """Return the content of a file that nobody else may have written, or None if it is missing."""
     try:
-        with open(path, "rb") as file:
-            reason = _distrust_status(os.fstat(file.fileno()))
+        # A pipe that nobody writes to would neither open nor end.
+        with open(path, "rb", opener=_opened_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise _Unusable("is no regular file")
+            reason = _distrust_status(status)
             if reason is not None:
                 raise _Unusable(f"is not trusted: {reason}")
             written = file.read()
@@ -158,6 +162,10 @@ def _read(path: Path) -> bytes | None:
     if written != _head(path, content) + content:
         raise _Unusable("is damaged: its checksum differs")
     return content
+
+
+def _opened_at_once(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -252,6 +260,19 @@ def usable_folder() -> Path | None:
                 if os.access(folder, os.W_OK):
                     return folder
     return None
+
+
+@cache
+def folder_of_numba() -> Path | None:
+    """Return the folder for Numba's own cache, or None; Numba would wait for ever for a pipe."""
+    folder = usable_folder()
+    if folder is None:
+        return None
+    for path in folder.rglob("*"):
+        if not (path.is_file() or path.is_dir()):
+            _tell(folder, "trust", f"{path.name} is no regular file")
+            return None
+    return folder
 
 
 def _user_caches() -> Path:

@@ -73,9 +73,9 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     """Yield a temporary path in the same folder, which becomes `path` if no error is raised.
 
     The block makes a file or a folder of the temporary path. At every instant an existing file or
-    folder at `path` is there as a whole, or the new one is: an error, Ctrl-C or the end of the
-    process loses neither. Several threads and processes may write one path; each has its own
-    temporary path, and the last one to finish wins.
+    folder at `path` is there as a whole, or the new one is: an error, Ctrl-C, the end of the
+    process or a power failure loses neither. Several threads and processes may write one path;
+    each has its own temporary path, and the last one to finish wins.
 
     Parameters
     ----------
@@ -106,11 +106,15 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
     moved = False
     try:
         yield temporary
+        # The disk may write the new name before the content.
+        for inner in (*temporary.rglob("*"), temporary):
+            synced(inner)
         if exclusive:
             _move_new(temporary, path)
         else:
             _move(temporary, path, former)
         moved = True
+        synced(path.parent)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) == temporary:
             error.filename = str(path)  # the name that the user passed
@@ -123,6 +127,22 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
                 shutil.rmtree(leftover)
             else:
                 leftover.unlink(missing_ok=True)
+
+
+def synced(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, are on the disk."""
+    is_folder = path.is_dir()
+    if is_folder and os.name != "posix":  # Windows writes entries with their files
+        return
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems write entries at once, and do not sync folders.
+        if not is_folder or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def _beside(path: Path) -> Path:

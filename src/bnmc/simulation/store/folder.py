@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bnmc._support.files import synced
 from bnmc._support.machine import available_memory
 from bnmc.errors import BnmcError, StoreError, StoreInUseError, StoreLockError, StoreReplacedError
 
@@ -211,17 +212,6 @@ class Folder:
                 synced(inner.parent)
                 self._linked.add(inner)
                 inner = inner.parent
-
-
-def synced(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
-    if path.is_dir() and os.name != "posix":  # Windows writes entries with their files
-        return
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_file(path: Path) -> bytes:

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
-from bnmc._support.files import as_path
+from bnmc._support.files import as_path, synced
 from bnmc._support.text import loads
 from bnmc._support.version import versions
 from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
-from bnmc.simulation.store.folder import PARTIAL, Folder, read_file, reported, synced
+from bnmc.simulation.store.folder import PARTIAL, Folder, read_file, reported
 from bnmc.simulation.tiles import Origin
 
 _T = TypeVar("_T")
