@@ -341,7 +341,10 @@ def test_folders_that_cannot_be_written_to_cost_a_warning(folder, monkeypatch, n
     dispatcher = compiling.kernel(double)
     with monkeypatch.context() as patch:
         if step == "open":
-            patch.setattr(os, "open", failing(number))
+            real, write = os.open, failing(number)
+            patch.setattr(
+                os, "open", lambda *place: (write if place[1] & os.O_CREAT else real)(*place)
+            )
         elif step == "replace":
             patch.setattr(os, "replace", failing(number))
         else:
