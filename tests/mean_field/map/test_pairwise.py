@@ -95,7 +95,12 @@ SAMPLED = [
 CASES = [(*case, rank) for case in SAMPLED for rank in (3, None)] + [(*SAMPLED[11], 2)]
 
 
-@pytest.mark.parametrize(("activation", "options", "rank"), CASES, ids=str)
+def text_of(value):
+    """A name that is the same in all processes."""
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize(("activation", "options", "rank"), CASES, ids=text_of)
 def test_against_sampling(activation, options, rank):
     G = random_gram(5, seed=13, rank=rank)
     model = mean_field(activation, 5, **options)
