@@ -68,6 +68,47 @@ def test_saturating(b):
     assert gained == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize(("w", "b"), [(1.0, 0.0), (0.3, 0.0), (2.3, 0.5)])
+def test_power_of_the_gradient(w, b):
+    """The logarithm of the gradient, less s √l, grows by p ln 4 from layer 25,000 to 100,000.
+
+    Later terms are of order ln l/√l: at most .01 here.
+    """
+    law = residual_growth("erf", weight_variance=w, bias_variance=b).gradient
+    q, grown = 1.0, [0.0]
+    for _ in range(100_000):
+        grown.append(grown[-1] + math.log1p(w * erf_slope(q, 1.0)))
+        q += w * erf_pair(q, 1.0) + b
+    beyond = grown[100_000] - grown[25_000] - law.rate * (math.sqrt(100_000) - math.sqrt(25_000))
+    assert beyond == pytest.approx(law.power * math.log(4.0), abs=0.015)
+    assert abs(law.power * math.log(4.0)) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("function", "slopes", "squares"),
+    [
+        # ∫σ′² and ∫(1 − σ²).
+        ("tanh", 4 / 3, 2.0),
+        (lambda x: math.tanh(x / 300), 4 / 900, 600.0),
+        (lambda x: x / math.sqrt(1.0 + x * x), 3 * math.pi / 8, math.pi),
+    ],
+)
+def test_power_in_closed_form(function, slopes, squares):
+    density, lacking = slopes / math.sqrt(2 * math.pi), squares / math.sqrt(2 * math.pi)
+    law = residual_growth(function, weight_variance=1.0, bias_variance=0.5).gradient
+    assert law.rate == pytest.approx(2 * density / math.sqrt(1.5), rel=1e-7)
+    power = density * lacking / 1.5**2 - density**2 / 3.0
+    assert law.power == pytest.approx(power, abs=1e-5)
+
+
+@pytest.mark.parametrize("function", [lambda x: x / (1.0 + abs(x)), math.atan, "step"])
+def test_gradients_without_a_power(function):
+    """1 − σ² is like 2/|x|, or σ jumps."""
+    law = residual_growth(function).gradient
+    assert law.power is None
+    assert "o(√l)" in str(law)
+
+
 @pytest.mark.parametrize(("b", "kind"), [(0.0, "chaotic"), (1.0, "ordered")])
 def test_norms(b, kind):
     growth = residual_growth("erf", bias_variance=b, norm="layer")

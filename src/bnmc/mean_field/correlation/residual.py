@@ -19,7 +19,22 @@ it acts like a step: a = σ_w² (σ(∞)² + σ(−∞)²)/2 + σ_b², and
 
     Φ(c) = (σ_w² (m² + (2/π) s² arcsin c) + σ_b²)/a,    m, s = (σ(∞) ± σ(−∞))/2,
 
-with corrections of relative order q^(−1/2).  Then E σ′(u)² is D/√q with D = ∫σ′²/√(2π).
+with corrections of relative order q^(−1/2).  Then E σ′(u)² is D/√q with D = ∫σ′²/√(2π), up to
+q^(−3/2).  Let σ∞ be the step with the limits of σ, and T = ∫(σ∞² − σ²)/√(2π).  The normal density
+of u near 0 is 1/√(2πq), so E σ(u)² = E σ∞² − T/√q + O(q^(−3/2)).  Therefore
+
+    q_{l+1} = q_l + a − σ_w² T/√q_l,    q_l = a l − 2 σ_w² T √(l/a) + O(ln l),
+    1/√q_l = (a l)^(−1/2) + σ_w² T/(a² l) + O(l^(−3/2) ln l).
+
+Squared gradients grow by the factor 1 + σ_w² D/√q_l per layer.  Its logarithm is
+σ_w² D/√q_l − σ_w⁴ D²/(2 q_l), up to terms whose sum over the layers converges.  So the gradient is
+
+    C l^p exp(s √l),    s = 2 σ_w² D/√a,    p = σ_w⁴ (D T/a² − D²/(2a)).
+
+For tanh with σ_w² = 1 and σ_b² = 0, a = 1, D = 4/(3√(2π)) and T = 2/√(2π): s = 1.064, p = .2829.
+C depends on q_0, since it contains all layers.  If σ² approaches its limits like 1/|u|, T is
+infinite, q_l has a term √l ln l, and the factor of the exponential is exp(const · (ln l)²) and no
+power.
 
 Near c = 1, 1 − Φ = δ − K δ^(3/2) with δ = 1 − c for homogeneous σ with slopes of different size,
 K = (4√2/(3π)) β²/(α² + β²), α and β half the sum and half the difference of the slopes.
@@ -37,9 +52,9 @@ from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
-from bnmc.mean_field.correlation.gaussian_moments import rough_moments
+from bnmc.mean_field.correlation.gaussian_moments import Moments, moments
 from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
-from bnmc.mean_field.float64 import roots, within
+from bnmc.mean_field.float64 import FloatArray, roots, within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +151,13 @@ def isometry_rate(
 # --- growth laws
 
 # σ at these points shows its behaviour at infinity, up to the relative difference _SAME.
-_FAR, _FARTHER, _SAME = 1e6, 1e8, 1e-5
+_FAR, _FARTHER, _SAME = 1e6, 1e12, 1e-5
 
 # |Φ′(1) − 1| up to this counts as 0.
 _CRITICAL = 1e-9
 
-# Variance at which D = √q E σ′(u)² is evaluated.
-_LARGE = 1e10
+# Variances q at which √q (E σ∞² − E σ²) is T, up to a power of q; and the largest error of p.
+_LARGE, _ACCURATE = (1e8, 1e10, 1e12, 1e14), 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,20 +167,23 @@ class GrowthLaw:
     Attributes
     ----------
     kind : {"constant", "linear", "power", "logarithmic", "exponential", "stretched"}
-        =============  ==============================
+        =============  ======================================
         kind           law
-        =============  ==============================
+        =============  ======================================
         "constant"     a constant
         "linear"       coefficient · l
         "power"        coefficient · l^rate
         "logarithmic"  coefficient · (ln l)^rate
         "exponential"  coefficient · rate^l
-        "stretched"    coefficient · exp(rate · √l)
-        =============  ==============================
+        "stretched"    coefficient · l^power · exp(rate · √l)
+        =============  ======================================
     rate : float
         0 for a constant, 1 for a linear law.
     coefficient : float or None
         None if it depends on the inputs.
+    power : float or None
+        Of "stretched" laws; 0 for others.  None if the logarithm of the quantity is known to
+        ``rate · √l + o(√l)`` only: there may be no power.
 
     Examples
     --------
@@ -178,16 +196,22 @@ class GrowthLaw:
     kind: str
     rate: float
     coefficient: float | None = None
+    power: float | None = 0.0
 
     def __str__(self) -> str:
         """Return the law as a formula."""
+        stretched = (
+            f"exp({self.rate:.4g} √l + o(√l))"
+            if self.power is None
+            else f"l^{self.power:.4g} exp({self.rate:.4g} √l)"
+        )
         law = {
             "constant": "constant",
             "linear": "l",
             "power": f"l^{self.rate:.4g}",
             "logarithmic": f"(ln l)^{self.rate:.4g}",
             "exponential": f"{self.rate:.6g}^l",
-            "stretched": f"exp({self.rate:.4g} √l)",
+            "stretched": stretched,
         }[self.kind]
         return law if self.coefficient is None else f"{self.coefficient:.4g} {law}"
 
@@ -215,7 +239,7 @@ class ResidualGrowth:
     >>> from bnmc.mean_field import residual_growth
     >>> found = residual_growth("tanh")
     >>> str(found.variance), found.limit, str(found.correlation), str(found.gradient)
-    ('1 l', 0.0, 'l^-0.3634', 'exp(1.064 √l)')
+    ('1 l', 0.0, 'l^-0.3634', 'l^0.2829 exp(1.064 √l)')
     """
 
     variance: GrowthLaw
@@ -256,10 +280,17 @@ def residual_growth(
     Notes
     -----
     The module derives the laws. Those without norm are those of Yang and Schoenholz (arXiv
-    1712.08969): for tanh, q grows linearly and gradients like exp(√l); for relu both grow
-    exponentially, and 1 − c decreases like l^(−2). If σ has limits at ±∞ and c* is not 0,
-    corrections of order l^(−1/2) to the variance bound the exponent of correlations by 1/2. The
-    behaviour at infinity is read from σ(±10⁶) and σ(±10⁸).
+    1712.08969): for relu, variance and gradients grow exponentially, and 1 − c decreases like
+    l^(−2). If σ has limits at ±∞, q grows like a l, and gradients like ``C l^p exp(s √l)``. With
+    D and T the integrals of σ′² and of ``σ(±∞)² − σ²`` over all numbers, over √(2π),
+
+        a = σ_w² (σ(∞)² + σ(−∞)²)/2 + σ_b²,  s = 2 σ_w² D/√a,  p = σ_w⁴ (D T/a² − D²/(2a)).
+
+    The paper has exp(s √l), without the power. `GrowthLaw.power` is p, with an error of at most
+    1e-5, relative if it exceeds 1. It is None if σ² approaches its limits so slowly that p is less
+    accurate, or, like 1/|u|, that T is infinite. If c* is not 0, corrections of order l^(−1/2) to
+    the variance bound the exponent of correlations by 1/2; if T is infinite, they are larger by a
+    power of l or ln l. The behaviour at infinity is read from σ(±10⁶) and σ(±10¹²).
     `CorrelationMap` with ``order="pre-activation"`` and ``skip=1`` has finite depths.
 
     Examples
@@ -329,13 +360,41 @@ def _saturating(layer: PairLayer, left: float, right: float) -> ResidualGrowth:
     exponent = 1.0 - steepness / math.sqrt(1.0 - limit**2)
     if limit > 0.0:
         exponent = min(exponent, 0.5)
-    density = math.sqrt(_LARGE) * rough_moments(layer.sigma, _LARGE).gradient
+    at = [moments(layer.sigma, variance) for variance in _LARGE]
+    density = w * math.sqrt(_LARGE[-1]) * at[-1].gradient
+    lacking = 0.5 * (left**2 + right**2) - np.array([level.square for level in at])
+    power = _power(w / growth * np.sqrt(_LARGE) * lacking, density, growth, at[-1])
     return ResidualGrowth(
         variance=GrowthLaw(kind="linear", rate=1.0, coefficient=growth),
         limit=limit,
         correlation=GrowthLaw(kind="power", rate=-exponent),
-        gradient=GrowthLaw(kind="stretched", rate=2.0 * w * density / math.sqrt(growth)),
+        gradient=GrowthLaw(kind="stretched", rate=2.0 * density / math.sqrt(growth), power=power),
     )
+
+
+def _power(lacking: FloatArray, density: float, growth: float, at: Moments) -> float | None:
+    """Return p from σ_w² T/a at the variances _LARGE, σ_w² D and a; None if it is inaccurate."""
+    if math.isinf(density):
+        return None
+    powers = density * (lacking - 0.5 * density) / growth
+    noise = math.sqrt(at.variance) * at.error + (abs(lacking[-1]) + density) * at.gradient_error
+    noise *= density / growth
+    coarse, power = _extrapolated(powers[:-1], noise), _extrapolated(powers[1:], noise)
+    error = abs(power - coarse) + noise
+    return power if error <= _ACCURATE * max(1.0, abs(power)) else None
+
+
+def _extrapolated(values: FloatArray, noise: float) -> float:
+    """Return the limit of a geometric sequence from three values; NaN if it has none.
+
+    Changes up to `noise` are rounding.
+    """
+    first, second = np.diff(values).tolist()
+    if abs(second) <= noise:
+        return float(values[-1])
+    if not abs(second) < abs(first):
+        return math.nan
+    return float(values[-1]) + second * second / (first - second)
 
 
 def _bend(left: float, right: float) -> float:
