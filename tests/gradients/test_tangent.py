@@ -291,6 +291,24 @@ def test_moments_that_are_infinite_are_not_estimated():
         tangent_kernel(Chain(10, 6, "relu"), 1, chains=1, rng=0).stderr()
 
 
+def test_relu_that_keeps_two_samples_has_a_kernel_of_infinite_mean():
+    """P(Θ > t) falls like 1/t if all activations but those of two samples are 0.
+
+    `TangentKernel.mean` states that this happens with positive probability.  Hill's estimate of
+    the exponent from the 400 largest of 20,000 values has the standard error .05; its bias is
+    below .1.  With activations of full rank the exponent is 1.5.
+    """
+    start = np.array(
+        [[3, 2, -1, -4], [1, 3, -3, -1], [2, 2, -1, -3], [3, 1, -1, -3], [1, 2, -1, -2]]
+    )
+    chain = Chain(5, 4, "relu")
+    traces = np.trace(
+        tangent_kernel(chain, 1, chains=20_000, initial=start, rng=0).kernels, axis1=1, axis2=2
+    )
+    largest = np.sort(traces)[-401:]
+    assert np.log(largest[1:] / largest[0]).mean() > 1 / (1 + 0.1 + 4.9 * 0.05)
+
+
 def test_two_samples_under_a_norm_have_no_gradient():
     result = tangent_kernel(Chain(9, 2, "tanh"), 2, chains=3, rng=0)
     # N(h) is 1 or -1, so only the readout has a gradient; its kernel is the Gram matrix.

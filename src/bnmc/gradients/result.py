@@ -141,7 +141,8 @@ class Backpropagation(Recordings):
         """Return `bnmc.mean_field.FixedPoint.backward_rate` of the chain, or None if it has none.
 
         It is None if the mean field has no fixed point for the chain or does not find it, or if the
-        rate is infinite, as for centred norms of up to three samples.
+        rate is infinite, as for centred norms of up to three samples. For two samples, the infinite
+        rate is the limit eps → 0; with eps = 0 gradients below a centred norm are exactly 0.
         """
         try:
             rate = MeanField(self.chain).fixed_point().backward_rate
@@ -193,9 +194,11 @@ class Backpropagation(Recordings):
 
         .. math:: \exp\big(2\, E[\ln g_{first} - \ln g_{last}] / (last - first)\big),
 
-        by the mean over chains.  At infinite width it tends to
-        `bnmc.mean_field.FixedPoint.backward_rate`.  The mean of logarithms exists where that of
-        squares does not, as for centred norms of up to three samples.
+        by the mean over chains.  If the chain has a stable fixed point, it tends to
+        `bnmc.mean_field.FixedPoint.backward_rate` at infinite width.  The mean of logarithms exists
+        where that of squares does not, as for a centred norm of three samples.  It does not if a
+        gradient is 0 with positive probability, as for a centred norm of two samples and eps = 0,
+        or at small widths for an activation with a flat piece.
 
         Parameters
         ----------

@@ -64,6 +64,12 @@ class SimulatedKernel:
         PartialEstimateError
             If the expectation is infinite: under norm "batch", if differences of samples have two
             dimensions, as in a batch of 3. ``partial`` is the median of each entry.
+
+        Notes
+        -----
+        For relu under norm "batch" and depth >= 2 the expectation is infinite at every finite
+        width, by an event of exponentially small probability; see
+        `bnmc.gradients.TangentKernel.mean`. The limit of infinite width is finite.
         """
         if self.dimensions == 2:
             raise _infinite("expectation", np.median(self.kernels, axis=0))

@@ -115,9 +115,10 @@ class MeanField:
 
             (E|∇σ₁|² − E ∇σ₁·∇σ₂) / (μ(n−3)),
 
-        which is infinite for n ≤ 3. For two batches in the same network, with Γ the Gamma function,
-        the entries of the Gram matrix between the batches tend to (E σ₁)² at the rate
-        ``2n/(n−1)² [Γ(n/2)/Γ((n−1)/2)]² E[σ₁φ₁]²/μ``.
+        which is infinite for n = 3. For n = 2 it is infinite as the limit eps → 0; with eps = 0,
+        N(w) is ±(1, −1), and gradients are exactly 0. For two batches in the same network, with Γ
+        the Gamma function, the entries of the Gram matrix between the batches tend to (E σ₁)² at
+        the rate ``2n/(n−1)² [Γ(n/2)/Γ((n−1)/2)]² E[σ₁φ₁]²/μ``.
 
         **Convolutions.** A convolution averages G over the shifts δ of its taps before F. It keeps
         G*, so b, c, the backward rate and the numbers of two batches are those of the fully

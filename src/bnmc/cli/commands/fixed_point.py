@@ -53,6 +53,7 @@ def fixed_point(
         )
     elif math.isinf(point.backward_rate):
         text.append(
-            "\nThe backward rate is infinite: the squared gradient norm has no finite mean."
+            "\nThe backward rate is infinite: in the limit ε → 0, the squared gradient norm has no "
+            "finite mean."
         )
     return Report({**chosen, **facts}, text)

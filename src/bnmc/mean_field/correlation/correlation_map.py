@@ -315,8 +315,10 @@ class CorrelationMap:
         Returns
         -------
         Phase
-            Ordered if ``χ = Φ′(1) < 1``: correlations tend to 1, and gradients vanish. Chaotic if
-            χ > 1: inputs that are nearly equal separate, and gradients explode.
+            Ordered if χ < 1: gradients vanish. Chaotic if χ > 1: gradients explode. If the variance
+            tends to a positive and finite fixed point, ``χ = Φ′(1)``. Then correlations tend to 1
+            in the ordered phase, and in the chaotic phase inputs that are nearly equal separate. If
+            the variance tends to 0 or to infinity, the name tells nothing about correlations.
 
         Raises
         ------
@@ -330,7 +332,8 @@ class CorrelationMap:
         Each layer of backpropagation multiplies the expected squared gradient norm by χ
         (Schoenholz et al., 2017, for networks without norm; the same argument gives it for norms
         over the features, before or after the activation). If the variance tends to 0 or to
-        infinity, χ is its limit. For relu without bias, ``χ = σ_w²/2``.
+        infinity, χ is its limit, and Φ′(1) is χ divided by the factor of the variance. For relu
+        without bias, ``χ = skip² + σ_w²/2`` and Φ′(1) = 1: correlations tend to 1 in every phase.
 
         Examples
         --------
@@ -339,6 +342,9 @@ class CorrelationMap:
         'critical'
         >>> CorrelationMap("tanh", weight_variance=0.9, norm="layer").phase().name
         'chaotic'
+        >>> print(CorrelationMap("relu", weight_variance=2.0, skip=0.5).phase())
+        chaotic: variance inf, correlation 1, depth scale inf layers; squared gradients ×1.25
+        per layer, depth scale 4.481 layers
         >>> round(
         ...     CorrelationMap("tanh", weight_variance=1.2, bias_variance=0.3)
         ...     .phase()

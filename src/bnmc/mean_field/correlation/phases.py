@@ -42,7 +42,8 @@ class Phase:
     Attributes
     ----------
     name : {"ordered", "critical", "chaotic"}
-        Whether `gradient_factor` is below 1, equal to 1 within the tolerance, or above 1.
+        Whether `gradient_factor` is below 1, equal to 1 within the tolerance, or above 1.  Only if
+        q* is positive and finite, the name also says whether nearly equal inputs approach.
     variance : float
         q*, the variance that the pre-activations converge to; 0 and ``inf`` are possible.
     variance_rate : float
@@ -53,8 +54,9 @@ class Phase:
         the identity, or the network becomes linear because q* is 0.
     correlation_rate : float
         Φ′(c*), the factor per layer by which deviations from c* shrink; 1 if `correlation` is None.
+        Φ′(1) is χ if q* is positive and finite, and else χ divided by `variance_rate`.
     gradient_factor : float
-        χ = Φ′(1), the factor per layer of the expected squared gradient norm in backpropagation.
+        χ, the factor per layer of the expected squared gradient norm in backpropagation.
     error : float
         Bound of the error of χ, relative if χ exceeds 1.
 

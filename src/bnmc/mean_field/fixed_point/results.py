@@ -130,7 +130,8 @@ class FixedPoint(SymmetricFixedPoint):
         deviation from ``G*`` shrinks by this factor per layer. 0 if there are no eigenvalues.
     backward_rate : float
         Per layer of backpropagation, the expected squared gradient norm grows by this factor.
-        ``inf`` if the expectation diverges: for small n, or if the activation has a jump.
+        ``inf`` if the expectation diverges: for small n, or if the activation has a jump. For n = 2
+        under norm "batch" it diverges as eps tends to 0; with eps = 0 gradients are exactly 0.
     cross_batch : float
         Stationary entry of the Gram matrix between a sample of one batch and a sample of another
         batch in the same network.
