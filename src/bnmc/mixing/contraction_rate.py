@@ -287,7 +287,8 @@ def two_inputs(
     assumption of geometric ergodicity both quantities decrease to a level of order
     n ‖G*^{-1/2}‖/√d (for the second, times the distortion of the activation), with d the width, n
     the batch and G* the Gram matrix of the fixed point.  They do not converge to 0: the Gram
-    matrices of two inputs fluctuate independently, even though they share the weights.
+    matrices of two inputs fluctuate differently, even though they share the weights.  Under a
+    centred norm they do so independently, to leading order in 1/d.
 
     Examples
     --------
