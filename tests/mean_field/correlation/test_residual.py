@@ -101,9 +101,17 @@ def test_power_in_closed_form(function, slopes, squares):
     assert law.power == pytest.approx(power, abs=1e-5)
 
 
-@pytest.mark.parametrize("function", [lambda x: x / (1.0 + abs(x)), math.atan, "step"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / (1.0 + abs(x)),
+        math.atan,
+        lambda x: x / (1.0 + abs(x) ** 0.9) ** (1 / 0.9),
+        "step",
+    ],
+)
 def test_gradients_without_a_power(function):
-    """1 − σ² is like 2/|x|, or σ jumps."""
+    """1 − σ² is like 1/|x| or its power .9, or σ jumps."""
     law = residual_growth(function).gradient
     assert law.power is None
     assert "o(√l)" in str(law)
