@@ -76,12 +76,17 @@ class Entry(NamedTuple):
 
 @cache
 def source_digest() -> str:
-    """Return a digest of every source file of `_kernels`, and of `bnmc.kernels`."""
+    """Return a digest of the source files of `_kernels`, `bnmc.kernels` and activations.
+
+    The latter determine what the digest of an activation stands for.
+    """
     folder = Path(__file__).parent
     digest = hashlib.sha256()
     for part in (folder, folder.parent / "kernels"):
         for path in sorted(part.rglob("*.py")):
             digest.update(path.read_bytes())
+    for name in ("code_digest", "freezing", "object_parts"):
+        digest.update((folder.parent / "chain" / f"{name}.py").read_bytes())
     return digest.hexdigest()
 
 

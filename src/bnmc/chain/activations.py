@@ -35,7 +35,8 @@ from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, host_array, items, precision, real
 from bnmc._support.interruption import interruptible
 from bnmc._support.workers import received, sendable
-from bnmc.chain.code_digest import ScalarFunction, code_digest, frozen_copy, is_importable
+from bnmc.chain.code_digest import ScalarFunction, is_importable
+from bnmc.chain.freezing import frozen
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class Activation:
     Parameters
     ----------
     function : callable
-        Maps a real number to a real number; Numba must be able to compile it.  Its closure and
-        global variables are copied now: later changes have no effect.
+        Maps a real number to a real number; Numba must be able to compile it.  Its result depends
+        on its argument only.  All that it reads is copied now: variables, arrays, defaults,
+        attributes of modules, and the functions that it calls with all that they read.  So later
+        changes have no effect.
     kinks : iterable of float, default ()
         The points where the function or its derivative is discontinuous.  Numerical integration
         splits its range there; without declared kinks it takes longer.
@@ -90,7 +93,9 @@ class Activation:
         If `function` or `derivative` is not callable, `kinks` not real numbers or `name` not a
         string.
     ArgumentError
-        If a kink is not finite.
+        If a kink is not finite, or if `function` or `derivative` refers to what cannot be copied,
+        such as an object of your own class or a pointer to a C function, or has a ``with``
+        statement, such as Numba's ``objmode``.
 
     See Also
     --------
@@ -100,7 +105,8 @@ class Activation:
     -----
     Two activations are equal if digest, kinks, name and derivative are.  Pickle stores a named
     activation by its name, a function of an importable module by reference, and any other function
-    (a lambda, a closure) by value.
+    (a lambda, a closure) by value.  If a function that was stored by reference has another digest
+    when it is read, because its module has changed, reading raises `ArgumentError`.
 
     The process keeps the compiled code of each function until it ends, also after the activation
     is deleted, because Numba cannot unload code.  Per function and precision this takes about
@@ -143,7 +149,7 @@ class Activation:
         elif not isinstance(name, str):
             raise ArgumentTypeError("name", name, "a string")
         given = items("kinks", kinks, "a sequence of real numbers")
-        frozen = frozen_copy(function)
+        scalar, digest = frozen(function, name)
         slope = derivative
         if slope is not None and not isinstance(slope, Activation):
             if not callable(slope):
@@ -152,11 +158,11 @@ class Activation:
         self._set(
             name=name,
             kinks=tuple(sorted({real("kinks", kink) for kink in given})),
-            digest=code_digest(frozen, name),
+            digest=digest,
             derivative=slope,
             function=function,
             builtin=False,
-            _scalars={"float32": frozen, "float64": frozen},
+            _scalars={"float32": scalar, "float64": scalar},
         )
 
     def _set(self, **values: object) -> None:
@@ -259,7 +265,7 @@ class Activation:
         return result[()]
 
     def check(self) -> None:
-        """Raise unless the function compiles, and is real and finite on [−4, 4].
+        """Raise unless the function compiles, and is real, finite and the same twice on [−4, 4].
 
         Raises
         ------
@@ -281,10 +287,15 @@ class Activation:
         allowed = "a function that is finite on [-4, 4]"
         _compiled(self, "float64")
         try:
-            values = interruptible(lambda: self(_CHECKED))
+            values, again = interruptible(lambda: (self(_CHECKED), self(_CHECKED)))
         except Exception as error:  # the user's function may raise anything
             hint = f"it raises {type(error).__name__}: {error}"
             raise ArgumentError("activation", self.name, allowed, hint) from error
+        if values.tobytes() != again.tobytes():
+            at = int((values.view(np.int64) != again.view(np.int64)).argmax())
+            hint = f"at {_CHECKED[at]:.6g} it is {values[at]}, and then {again[at]}"
+            allowed = "a function whose result depends on its argument only"
+            raise ArgumentError("activation", self.name, allowed, hint)
         wrong = ~np.isfinite(values)
         if wrong.any():
             hint = f"it is {values[wrong][0]} at {_CHECKED[wrong][0]:.6g}"
@@ -336,7 +347,13 @@ class Activation:
         if not is_importable(self.function):
             function = sendable("activation", self.name, self._scalars["float64"])
         options = {"kinks": self.kinks, "name": self.name, "derivative": self.derivative}
-        return _rebuilt, (function, options)
+        return _rebuilt, (function, options, self.digest)
+
+    def __copy__(self) -> Activation:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Activation:
+        return self
 
 
 #: What `as_activation` takes.
@@ -442,8 +459,14 @@ def _first_line(error: Exception) -> str:
     return next((s for s in lines if s and not s.startswith("Failed in")), type(error).__name__)
 
 
-def _rebuilt(function: ScalarFunction | bytes, options: dict[str, Any]) -> Activation:
-    return Activation(received(function) if isinstance(function, bytes) else function, **options)
+def _rebuilt(function: ScalarFunction | bytes, options: dict[str, Any], digest: str) -> Activation:
+    given = received(function) if isinstance(function, bytes) else function
+    activation = Activation(given, **options)
+    if activation.digest != digest:
+        allowed = "the function that was pickled"
+        hint = "its code, a value that it reads or the version of Python is another one here"
+        raise ArgumentError("activation", activation.name, allowed, hint)
+    return activation
 
 
 # --- an activation and its derivative, as arguments of kernels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import dis
 import hashlib
 import importlib
@@ -12,33 +11,16 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from bnmc.chain import object_parts
-from bnmc.errors import ArgumentError
 
 ScalarFunction = Callable[[Any], Any]
 
 #: Types whose `repr` is their value.
-_PLAIN = frozenset((bool, int, float, complex, str, bytes))
+PLAIN = frozenset((bool, int, float, complex, str, bytes))
 
 # --- what a function is
 
 
-def frozen_copy(function: ScalarFunction) -> FunctionType:
-    """Return a function with the same code and with copies of its variables.
-
-    Numba reads variables when it compiles, possibly long after the digest was taken.
-    """
-    given = getattr(function, "py_func", function)  # the function of a compiled dispatcher
-    # A function of Python calls one of C, such as `math.tanh` or a ufunc.
-    python: Any = given if isinstance(given, FunctionType) else lambda x: given(x)
-    closure = tuple(CellType(*_contents(cell)) for cell in python.__closure__ or ())
-    variables = {**_globals_of(python), "__builtins__": builtins}
-    frozen = FunctionType(python.__code__, variables, python.__name__, python.__defaults__, closure)
-    for name in ("__kwdefaults__", "__module__", "__qualname__"):
-        setattr(frozen, name, getattr(python, name))
-    return frozen
-
-
-def _contents(cell: CellType) -> tuple[Any, ...]:
+def contents_of(cell: CellType) -> tuple[Any, ...]:
     """Return the value of a variable, or nothing if it has none yet."""
     try:
         return (cell.cell_contents,)
@@ -46,9 +28,9 @@ def _contents(cell: CellType) -> tuple[Any, ...]:
         return ()
 
 
-def _globals_of(function: FunctionType) -> dict[str, Any]:
+def globals_of(function: FunctionType) -> dict[str, Any]:
     """Return the global variables that a function reads, by their names, in order."""
-    steps = (step for code in _codes(function.__code__) for step in dis.get_instructions(code))
+    steps = (step for code in codes_of(function.__code__) for step in dis.get_instructions(code))
     reads = {str(step.argval) for step in steps if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     variables = function.__globals__
     return {name: variables[name] for name in sorted(reads) if name in variables}
@@ -57,7 +39,7 @@ def _globals_of(function: FunctionType) -> dict[str, Any]:
 def _imported_names(code: CodeType) -> list[str]:
     """Return the names of the modules that a code, or a code in it, imports absolutely."""
     names: set[str] = set()
-    for part in _codes(code):
+    for part in codes_of(code):
         loaded: list[Any] = [None, None]
         for step in dis.get_instructions(part):
             # The level and the names are loaded before.
@@ -76,16 +58,17 @@ def _imported(name: str) -> ModuleType | None:
         return None
 
 
-def _attribute_names(code: CodeType) -> list[str]:
-    return sorted({name for part in _codes(code) for name in part.co_names})
+def attribute_names(code: CodeType) -> list[str]:
+    """Return the names by which a code, or a code in it, may read attributes, in order."""
+    return sorted({name for part in codes_of(code) for name in part.co_names})
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
     """Yield a code and all codes in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _codes(constant)
+            yield from codes_of(constant)
 
 
 def is_importable(function: ScalarFunction) -> bool:
@@ -96,24 +79,6 @@ def is_importable(function: ScalarFunction) -> bool:
 
 
 # --- digest
-
-
-def code_digest(function: FunctionType, name: str) -> str:
-    """Return a digest of the code of a function and of all values that the code depends on.
-
-    File and line do not enter, so an edit elsewhere keeps compiled code.
-
-    Raises
-    ------
-    ArgumentError
-        If the function refers to a value whose content cannot be read, such as a pointer to a C
-        function.
-    """
-    try:
-        return digest_of(function, by_version=False)
-    except TypeError as error:
-        allowed = "a function of numbers, arrays and functions that Numba knows"
-        raise ArgumentError("activation", name, allowed, str(error)) from error
 
 
 def digest_of(value: object, *, by_version: bool = True) -> str:
@@ -160,7 +125,7 @@ class _Digest:
 
     def add(self, value: Any, user: CodeType | None = None) -> None:
         """Add a value; of a module only what `user`, the code that refers to it, may read."""
-        if value is None or value is ... or type(value) in _PLAIN:
+        if value is None or value is ... or type(value) in PLAIN:
             self._write(type(value).__name__, value if type(value) is bytes else repr(value))
         elif type(value) in (set, frozenset):
             self._write("set", " ".join(sorted(map(self._digest_of, value))))
@@ -183,9 +148,12 @@ class _Digest:
         code = function.__code__
         if self._is_seen(function, code):
             return
-        cells = list(map(_contents, function.__closure__ or ()))
-        variables = _globals_of(function)
-        parts = [code, function.__defaults__, function.__kwdefaults__, cells, variables]
+        cells = list(map(contents_of, function.__closure__ or ()))
+        variables = globals_of(function)
+        parts: list[Any] = [code, function.__defaults__, function.__kwdefaults__, cells, variables]
+        overloads = [] if self._by_version else object_parts.overloads_of(function)
+        if overloads:
+            parts.append([(each._overload_func, dict(each._jit_options)) for each in overloads])
         if self._by_version:
             imports = [(name, _imported(name)) for name in _imported_names(code)]
             parts += [sorted(vars(function).items()), imports]
@@ -208,7 +176,7 @@ class _Digest:
         if self._by_version and version is not None:
             self._write("version", version)  # names are part of the code that refers to it
         elif user is not None and not self._is_seen(module, user):
-            for name in _attribute_names(user):
+            for name in attribute_names(user):
                 if name in vars(module):
                     self.add(name)
                     self.add(vars(module)[name], user)

@@ -142,10 +142,25 @@ def _of_numba(value: Any) -> tuple[Any, ...] | None:
     if module == "numba.core.extending" and hasattr(value, "_defn"):  # intrinsic
         return (value._defn,)
     if hasattr(value, "class_type") and hasattr(value.class_type, "jit_methods"):  # jitclass
-        return [*value.class_type.struct.items()], sorted(value.class_type.jit_methods.items())
+        kind = value.class_type
+        others = sorted(kind.jit_props.items()), sorted(kind.jit_static_methods.items())
+        return [*kind.struct.items()], sorted(kind.jit_methods.items()), *others
     if module.startswith("numba.core.types"):  # a type, to convert to
         return (str(value),)
     return None
+
+
+def overloads_of(function: types.FunctionType) -> list[Any]:
+    """Return how Numba compiles calls of a function of the user: by `overload`, `register_jitable`.
+
+    Numba has it by the function's identity, in templates.
+    """
+    templates = sys.modules.get("numba.core.typing.templates")
+    if templates is None or str(function.__module__).partition(".")[0] == "bnmc":
+        return []
+    kinds = [kind for value, kind in templates.builtin_registry.globals if value is function]
+    every = [template for kind in kinds for template in getattr(kind, "templates", ())]
+    return [template for template in every if hasattr(template, "_overload_func")]
 
 
 def _function_of(method: types.MethodType) -> Any:
