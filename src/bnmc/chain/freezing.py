@@ -72,11 +72,11 @@ def frozen(function: ScalarFunction, name: str) -> tuple[FunctionType, str]:
         raise ArgumentError("activation", name, allowed, reason) from error
 
 
-class FrozenModule(ModuleType):
+class _Module(ModuleType):
     """Copies of the attributes of a module that a function may read."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenModule, (self.__name__,), vars(self)
+        return _Module, (self.__name__,), vars(self)
 
 
 class _Copies:
@@ -115,7 +115,7 @@ class _Copies:
         if isinstance(value, FunctionType):
             return self._function(value)
         if isinstance(value, ModuleType):
-            module = FrozenModule(value.__name__)
+            module = _Module(value.__name__)
             self._fillings.append(partial(self._fill_module, value, module, user))
             return module
         if type(value) in (tuple, list, set, frozenset):
