@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -31,6 +30,7 @@ from bnmc.gradients.parts import NORMS, SCALES, WIDE, Part, Task, joined
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
+from bnmc.simulation.memory import Request
 from bnmc.simulation.runs import Recorded
 from bnmc.simulation.starting import run_of
 from bnmc.simulation.store.parts import as_folder
@@ -245,7 +245,7 @@ def backpropagate(
     )
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)
-    _require_memory(task, size, workers)
+    _require_memory(task, initial, size, workers)
     chain.activation.check()
     require_derivative(chain.activation)
     task.require_device()
@@ -302,12 +302,14 @@ def _gpu_task(path: str, chain: Chain, pool: Executor | None) -> type[Task]:
     return GpuTask
 
 
-def _require_memory(task: Task, size: int, workers: int) -> None:
+def _require_memory(task: Task, initial: Any, size: int, workers: int) -> None:
     """Raise unless the results, and the passes of all workers, fit in memory."""
-    run = task.run
-    values = sum(math.prod(each.shape_of(run.columns)) for each in task.observables)
-    needed = 8 * run.chains * (run.depth + run.recorded.count * (1 + values))
-    needed += min(workers, run.chains) * task.bytes_of_pass(min(size, task.chains_of_pass))
+    results = task.run.chains * task.bytes_of_results
+    busy = min(workers, -(-task.run.chains // size))
+    passes = busy * task.bytes_of_pass(min(size, task.chains_of_pass))
+    starting, start = Request(task.run, initial, workers).start()
+    # Parts are joined at the end.
+    needed = max(starting, start + results + max(passes, results))
     hint = "record fewer layers with every=, or nothing with observables=()"
     require_memory("depth, chains", needed, hint)
 

@@ -19,6 +19,10 @@ from bnmc.gradients.directions import Direction, Readout, scaled
 from bnmc.gradients.observables import Gradients
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray
+from bnmc.simulation.runs import Run
+
+#: The key of the buffers of a sampler that are those of a backward pass.
+_OF_PASS = "backward"
 
 #: With the arrays that orthogonal weights need.
 _Buffers = tuple[backward_matrices.Haar | None, backward.Buffers]
@@ -134,7 +138,7 @@ class Descent:
 
     def blocks_of(self, rows: NDArray[Any]) -> FloatArray:
         """Return δ of a layer as `above`, given rows, (columns, >= width)."""
-        columns, count = memory.padded(len(rows)), memory.stride(self._widest) // BLOCK
+        columns, count = memory.padded(len(rows)), memory.stride(_widest(self._run)) // BLOCK
         above: FloatArray = np.zeros((count, columns, STRIDE), rows.dtype)
         whole = rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK)
         above[:, : len(rows), :BLOCK] = whole.swapaxes(0, 1)
@@ -236,7 +240,7 @@ class Descent:
             return 0
         if not stretch.wide[index]:
             return len(grams)
-        work = self._pick("float32")[1].work
+        work = self._sampler.work()
         for k in range(len(grams) - 1):
             spec = self._run.spec(stretch.first + 1 + k)
             if rows.factorise(grams[k], spec, work) < codes.RESOLVED_PIVOT:
@@ -252,27 +256,37 @@ class Descent:
         backward_matrices.factorise_seen(gram, spec, buffers.work, basis, is_regular)
         return np.tril(basis[:columns, :columns]) * is_regular, is_regular
 
-    @property
-    def _widest(self) -> int:
-        """The largest width of a layer."""
-        return max(spec.width for spec in self._run.specs[1:])
-
     def _draw(self, layer: int, stream: np.uint32 = codes.STREAM_ROWS) -> codes.Draw:
         """Return the address of the random numbers of a layer."""
         return self._sampler.addressed(layer, stream, self._index)
 
     def _pick(self, forward: str) -> _Buffers:
-        """Return the buffers of the thread for rows of a dtype."""
+        """Return the buffers of the thread for rows of a dtype; drop those for another one."""
         dtypes = forward, "float64" if forward == "float64" else self.backward_dtype
-        key = np.dtype(dtypes[0]).char, *dtypes
-        return self._sampler.buffer(key, lambda: self._make_buffers(*dtypes))
+        key = _OF_PASS, *dtypes
+        present: dict[Any, Any] = self._sampler.buffers()
+        for other in [other for other in present if other[0] == _OF_PASS and other != key]:
+            del present[other]
+        return self._sampler.buffer(key, lambda: buffers_of(self._run, self._hidden, *dtypes))
 
-    def _make_buffers(self, *dtypes: str) -> _Buffers:
-        run = self._run
-        buffers = backward.buffers(
-            self._widest, run.chain.batch, run.inputs or 1, *dtypes, skips=run.keeps_x,
-            hidden=self._hidden,
-        )  # fmt: skip
-        is_orthogonal = any(layer.linear.law.is_orthogonal for layer in run.layers[1:])
-        haar = backward_matrices.haar(run.columns, dtypes[0]) if is_orthogonal else None
-        return haar, buffers
+
+def buffers_of(
+    run: Run,
+    hidden: bool,
+    forward: str,
+    backward_dtype: str,
+    zeros: memory.Zeros = memory.aligned_zeros,
+) -> _Buffers:
+    """Return the buffers of a thread, for rows of one dtype forward and one dtype backward."""
+    buffers = backward.buffers(
+        _widest(run), run.chain.batch, run.inputs or 1, forward, backward_dtype,
+        skips=run.keeps_x, hidden=hidden, zeros=zeros,
+    )  # fmt: skip
+    is_orthogonal = any(layer.linear.law.is_orthogonal for layer in run.layers[1:])
+    haar = backward_matrices.haar(run.columns, forward, zeros) if is_orthogonal else None
+    return haar, buffers
+
+
+def _widest(run: Run) -> int:
+    """Return the largest width of a layer."""
+    return max(spec.width for spec in run.specs[1:])

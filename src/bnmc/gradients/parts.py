@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.cpu.backward_rows import bytes_of_rows
+from bnmc._kernels.cpu import memory
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.workers import ranges
 from bnmc.chain.start import Start
-from bnmc.gradients.descent import Descent, Stretch
+from bnmc.gradients.descent import Descent, Stretch, buffers_of
 from bnmc.gradients.directions import Direction
 from bnmc.gradients.observables import GradientObservable, Gradients, in_units
-from bnmc.simulation.engine.rows import RowSampler
+from bnmc.simulation.engine.rows import RowSampler, bytes_of_thread
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, State, bytes_of
 from bnmc.simulation.runs import Run
@@ -93,17 +93,21 @@ class Pass(ABC):
             if self.stop.is_set():
                 return None
             first, last = ends[len(states) - 1 : len(states) + 1]
-            stretch = self._stretch(states.pop(), first, last)
-            if last == run.depth:
-                self.part[WIDE][:] = stretch.wide
-            shape, matrices = (run.chains, last - first), 3 if task.wants_hidden else 2
-            products = np.zeros((*shape, matrices, run.columns, run.columns))
-            gradients = Gradients(products, np.zeros(shape))
-            self._descend(stretch, gradients)
-            if self.stop.is_set():
-                return None
+            self._take(states.pop(), first, last)
+        return None if self.stop.is_set() else self.part
+
+    def _take(self, state: Any, first: int, last: int) -> None:
+        """Make a stretch of layers, go down through it and record it, unless told to stop."""
+        run, matrices = self.run, 3 if self.task.wants_hidden else 2
+        stretch = self._stretch(state, first, last)
+        if last == run.depth:
+            self.part[WIDE][:] = stretch.wide
+        shape = run.chains, last - first
+        products = np.zeros((*shape, matrices, run.columns, run.columns))
+        gradients = Gradients(products, np.zeros(shape))
+        self._descend(stretch, gradients)
+        if not self.stop.is_set():
             self._record(stretch, gradients)
-        return self.part
 
     @abstractmethod
     def _state_after(self, state: Any, first: int, last: int) -> Any:
@@ -195,16 +199,13 @@ class RowPass(Pass):
         wide_before = self.sampler.wide.copy()
         # With a skip connection every representation is kept, in the units of the Gram matrices.
         keeps_x = "x" in self.run.layout
-        xs = []
+        shape = (last - first, *self.sampler.arrays["x"].shape[1:]) if keeps_x else (1, 1, 1)
+        xs = np.zeros((self.run.chains, *shape), self.sampler.dtype)
         for a, b in ranges(last - first, 1 if keeps_x else _BLOCK_LAYERS):
             if keeps_x:
-                xs.append(self.sampler.arrays["x"].copy())
+                xs[:, a] = self.sampler.arrays["x"]
             self._advance(first + a, first + b, frames, a + 1)
-        none = np.zeros((self.run.chains, 1, 1, 1), self.sampler.dtype)
-        of_skip = np.stack(xs, axis=1) if keeps_x else none
-        return Stretch(
-            first, frames.gram, frames.units, of_skip, wide_before, self.sampler.wide.copy()
-        )
+        return Stretch(first, frames.gram, frames.units, xs, wide_before, self.sampler.wide.copy())
 
     def _frames(self, layers: int) -> Frames:
         units = np.zeros((self.run.chains, layers, self.run.columns), np.int64)
@@ -212,8 +213,7 @@ class RowPass(Pass):
 
     def _begin_forward(self, frames: Frames) -> None:
         """Go to layer 0, and write it to the first slot."""
-        zeros = {name: np.zeros_like(values) for name, values in self.sampler.arrays.items()}
-        self.sampler.take(self.run.state(0, zeros))
+        self.sampler.take(self.run.state(0, {}))
         self.sampler.begin(self.start, 0, self.run.chains, frames)
         self._require_scale()
 
@@ -323,15 +323,28 @@ class Task:
         by_time = int(PART_SECONDS / (_PASSES * self.run.depth * self.run.seconds))
         return max(1, min(by_time, self.most_chains, -(-self.run.chains // (threads or 1))))
 
+    @property
+    def bytes_of_results(self) -> int:
+        """Bytes of the results of a chain."""
+        values = sum(math.prod(each.shape_of(self.run.columns)) for each in self.observables)
+        return 8 * (self.run.depth + self.run.recorded.count * (1 + values))
+
     def bytes_of_pass(self, chains: int) -> int:
-        """Return the bytes of the arrays of a pass, about."""
-        run, layers = self.run, self.layers_of_stretch(chains)
-        itemsize = np.dtype(run.dtype).itemsize
-        width = max(spec.width for spec in run.specs[1:])
-        size = bytes_of_rows(width, run.columns, itemsize, self.bytes_of_x > 0)
-        # Representations within a stretch, and of the states between stretches.
-        each = (layers + run.depth // layers) * self.bytes_of_x
-        return size + chains * (layers * 40 * run.columns**2 + each)
+        """Return the bytes of the arrays of a pass at its peak, about."""
+        run, layers, hidden = self.run, self.layers_of_stretch(chains), self.wants_hidden
+        matrix = 8 * run.columns**2
+        # Chains of float32 may continue in float64, and a readout is float64.
+        buffers = memory.bytes_of_arrays(
+            buffers_of(run, hidden, "float64", "float64", memory.unplaced)
+        )
+        # The state, those at the ends of stretches, and that of the gradient.
+        states = -(-run.depth // layers) * run.bytes_of_chain + 2 * matrix + self.bytes_of_x
+        # The Gram matrices, the products, and what is recorded of both.
+        matrices = 1 + (2 + hidden) + (3 + hidden)
+        return (
+            bytes_of_thread(run) + buffers
+            + chains * (states + matrix + layers * (matrices * matrix + self.bytes_of_x))
+        )  # fmt: skip
 
 
 def layers_of_stretch(depth: int, size: int, most: int) -> int:

@@ -65,7 +65,7 @@ class Request:
 
     def bytes(self) -> int:
         """Return the estimated peak in bytes."""
-        starting, start = self._start()
+        starting, start = self.start()
         if self.tile_seconds is None:
             # The start has frames of its own.
             layers = -(-(self.run.recorded.last - self.run.start_layer) // self.run.recorded.every)
@@ -80,7 +80,7 @@ class Request:
 
     # --- start
 
-    def _start(self) -> tuple[int, int]:
+    def start(self) -> tuple[int, int]:
         """Return the bytes at the peak of the preparation of layer 0, and those that stay."""
         run = self.run
         matrix = 8 * run.columns**2

@@ -104,6 +104,7 @@ def buffers(
     *,
     skips: bool,
     hidden: bool,
+    zeros: memory.Zeros = memory.aligned_zeros,
 ) -> Buffers:
     """Return the buffers of one thread, for rows of one dtype forward and one dtype backward.
 
@@ -112,10 +113,10 @@ def buffers(
     """
     columns = batch * inputs
     return Buffers(
-        memory.work(batch, inputs, forward),
-        backward_matrices.matrices(columns, backward),
-        backward_rows.rows(width, batch, inputs, forward, backward, skips),
-        backward_rows.sums(columns, hidden),
+        memory.work(batch, inputs, forward, zeros=zeros),
+        backward_matrices.matrices(columns, backward, zeros),
+        backward_rows.rows(width, batch, inputs, forward, backward, skips, zeros),
+        backward_rows.sums(columns, hidden, zeros),
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
 from bnmc._kernels.cpu.factor import Factored, cholesky
-from bnmc._kernels.cpu.memory import aligned_zeros, padded
+from bnmc._kernels.cpu.memory import Zeros, aligned_zeros, padded
 from bnmc._kernels.cpu.orthogonal import Frame, invert_root, limit_rank, multiply_lower
 from bnmc._kernels.cpu.orthogonal import frame as frame_of
 from bnmc._kernels.cpu.rows import prepare_factor
@@ -44,29 +44,29 @@ class Haar(NamedTuple):
     inverse: np.ndarray  # (columns, columns): L'⁻¹
 
 
-def matrices(columns: int, dtype: DTypeLike) -> Matrices:
+def matrices(columns: int, dtype: DTypeLike, zeros: Zeros = aligned_zeros) -> Matrices:
     """Return the matrices of a backward pass of a dtype."""
     whole = padded(columns)
     return Matrices(
-        aligned_zeros((whole, whole), np.float64),
-        aligned_zeros((columns,), np.bool_),
-        aligned_zeros((whole, whole), np.float64),
-        aligned_zeros((columns,), np.bool_),
-        aligned_zeros((whole, whole), dtype),
-        aligned_zeros((columns,), np.bool_),
-        aligned_zeros((whole, whole), dtype),
-        aligned_zeros((columns, columns), np.float64),
+        zeros((whole, whole), np.float64),
+        zeros((columns,), np.bool_),
+        zeros((whole, whole), np.float64),
+        zeros((columns,), np.bool_),
+        zeros((whole, whole), dtype),
+        zeros((columns,), np.bool_),
+        zeros((whole, whole), dtype),
+        zeros((columns, columns), np.float64),
     )
 
 
-def haar(columns: int, dtype: DTypeLike) -> Haar:
+def haar(columns: int, dtype: DTypeLike, zeros: Zeros = aligned_zeros) -> Haar:
     """Return the buffers of one thread for orthogonal weights, for rows of a dtype."""
     whole = padded(columns)
     return Haar(
-        frame_of(columns, dtype),
-        aligned_zeros((whole, whole), np.float64),
-        aligned_zeros((columns, columns), np.float64),
-        aligned_zeros((columns, columns), np.float64),
+        frame_of(columns, dtype, zeros=zeros),
+        zeros((whole, whole), np.float64),
+        zeros((columns, columns), np.float64),
+        zeros((columns, columns), np.float64),
     )
 
 

@@ -33,7 +33,7 @@ from bnmc._kernels.cpu.blocks import (
     multiply_triangular,
     repeat_first_row,
 )
-from bnmc._kernels.cpu.memory import aligned_zeros, padded, stride, tile_sums
+from bnmc._kernels.cpu.memory import Zeros, aligned_zeros, padded, stride, tile_sums
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, fill_normals
 from bnmc._kernels.cpu.rows import draw_regular, measure_rows
 from bnmc._kernels.cpu.vectors import fill_like, load_strip, multiply_add, store, zero_strip
@@ -76,19 +76,25 @@ class Sums(NamedTuple):
 
 
 def rows(
-    width: int, batch: int, inputs: int, forward: DTypeLike, backward: DTypeLike, skips: bool
+    width: int,
+    batch: int,
+    inputs: int,
+    forward: DTypeLike,
+    backward: DTypeLike,
+    skips: bool,
+    zeros: Zeros = aligned_zeros,
 ) -> Rows:
     """Return the rows of a layer; `skips` if it has a skip connection."""
     blocks, numbers = stride(width) // BLOCK, padded(batch * inputs) * STRIDE
     return Rows(
-        aligned_zeros((blocks, numbers), forward),
-        aligned_zeros((blocks, numbers), forward),
-        aligned_zeros((blocks, inputs * STRIDE), forward),
-        aligned_zeros((blocks, numbers), backward),
-        aligned_zeros((blocks, numbers) if skips else (1, 1), backward),
-        aligned_zeros((numbers,), backward),
-        aligned_zeros((BLOCK,), backward),
-        aligned_zeros((16,), backward),
+        zeros((blocks, numbers), forward),
+        zeros((blocks, numbers), forward),
+        zeros((blocks, inputs * STRIDE), forward),
+        zeros((blocks, numbers), backward),
+        zeros((blocks, numbers) if skips else (1, 1), backward),
+        zeros((numbers,), backward),
+        zeros((BLOCK,), backward),
+        zeros((16,), backward),
     )
 
 
@@ -105,18 +111,13 @@ def normals_of(count: int, regular: np.ndarray, draw: Draw, block: np.ndarray) -
     return normals[:count]
 
 
-def bytes_of_rows(width: int, columns: int, itemsize: int, skips: bool) -> int:
-    """Return about the bytes of `rows` of one dtype."""
-    return (4 if skips else 3) * itemsize * padded(columns) * stride(width)
-
-
-def sums(columns: int, hidden: bool) -> Sums:
+def sums(columns: int, hidden: bool, zeros: Zeros = aligned_zeros) -> Sums:
     """Return the sums over rows; `hidden` if hᵀδ is wanted."""
     square = padded(columns) ** 2
     return Sums(
-        aligned_zeros((2, tile_sums(columns)), np.float64),
-        aligned_zeros((2, square), np.float64),
-        aligned_zeros((2, square if hidden else 0), np.float64),
+        zeros((2, tile_sums(columns)), np.float64),
+        zeros((2, square), np.float64),
+        zeros((2, square if hidden else 0), np.float64),
     )
 
 

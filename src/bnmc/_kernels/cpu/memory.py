@@ -72,6 +72,13 @@ def unplaced(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
+def bytes_of_arrays(buffer: Any) -> int:
+    """Return the bytes of the arrays in a tuple of arrays, of tuples or of None."""
+    if isinstance(buffer, np.ndarray):
+        return buffer.nbytes
+    return sum(map(bytes_of_arrays, buffer or ()))
+
+
 def carve(piece: Any, store: Any, batch: int, columns: int, rows: Any, tile: int) -> Any:
     """Return the buffers of one thread as pieces of a store, and the bytes that they take.
 
@@ -129,8 +136,12 @@ def work_bytes(batch: int, inputs: int, dtype: DTypeLike, tile: int = TILE) -> i
     return _places(batch, inputs, np.dtype(dtype), tile)[1]
 
 
-def work(batch: int, inputs: int, dtype: DTypeLike, tile: int = TILE) -> Work:
+def work(
+    batch: int, inputs: int, dtype: DTypeLike, tile: int = TILE, zeros: Zeros = aligned_zeros
+) -> Work:
     """Return the buffers of one thread; a `tile` of 0 columns suffices without weights."""
     places, size = _places(batch, inputs, np.dtype(dtype), tile)
+    if zeros is unplaced:
+        return Work(*[zeros(shape, kind) for shape, kind, _ in places])
     raw = aligned_zeros((size,), np.uint8)
     return Work(*[np.ndarray(shape, kind, raw, place) for shape, kind, place in places])

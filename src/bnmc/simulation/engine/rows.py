@@ -341,7 +341,7 @@ def bytes_of_thread(run: Run) -> int:
     for stage in run.stages[1:]:
         sampler.source(stage, sampler.dtype)
         sampler.sums(stage, sampler.dtype)
-    return size + sum(map(_nbytes, sampler.buffers().values()))
+    return size + memory.bytes_of_arrays((*sampler.buffers().values(),))
 
 
 def bytes_of_given_weights(run: Run) -> int:
@@ -354,8 +354,3 @@ def bytes_of_given_weights(run: Run) -> int:
         return 8 * 5 * linear.width * (linear.width + spec.panel)
     # The user's array, and the panel in the precision of the rows.
     return (8 + np.dtype(run.dtype).itemsize) * spec.panel * linear.fan_in
-
-
-def _nbytes(buffer: Any) -> int:
-    """Return the bytes of the arrays in a tuple of arrays, of tuples or of None."""
-    return buffer.nbytes if isinstance(buffer, np.ndarray) else sum(map(_nbytes, buffer or ()))
