@@ -7,22 +7,33 @@ the estimate is the largest.  `tests/simulation/test_memory.py` has the cases of
 import gc
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from bnmc import Chain, backpropagate
+from bnmc import Chain, MeanField, backpropagate
 from bnmc._support.machine import require_memory
 from bnmc.gradients import tangent_kernel
-from bnmc.infinite_width import nngp, ntk, train_networks
+from bnmc.infinite_width import descent, nngp, ntk, train_networks
+from bnmc.mean_field import block_symmetric
 from bnmc.mixing import two_inputs
-from bnmc.random_matrix import lyapunov_residual_estimate
+from bnmc.random_matrix import linear_covariance, lyapunov_residual_estimate, total_variation
 
 X = np.random.default_rng(0).standard_normal((20, 60))
 LABELS = (X[0] > 0).astype(float)
 TWO = np.random.default_rng(1).standard_normal((2, 100, 32))
 ONE = {"chains": 1, "threads": 1, "rng": 0}
 NETWORKS = {"method": "monte-carlo", "rng": 0}
+STACK = np.einsum("kin,kjn->kij", *2 * [np.random.default_rng(2).standard_normal((40, 60, 80))])
+TIMES = np.arange(200.0)
+(POINT, _) = block_symmetric("relu", 64)
+
+
+def step(batch, *activation, norm="batch"):
+    field = MeanField(Chain(1000, batch, *activation, norm=norm))
+    rows = np.random.default_rng(3).standard_normal((2 * batch, batch))
+    return lambda: field.step(rows.T @ rows / len(rows), rtol=0.1, rng=0)
 
 
 def backward(*chain, depth=2, norm="batch", skip=0.0, weights="gaussian", **options):
@@ -40,6 +51,20 @@ CALLS = {
     "backward, representations": backward(5000, 40, "relu", skip=1.0, depth=20, chains=2),
     "backward, rows": backward(20_000, 10, "relu"),
     "backward, results": backward(20, 20, "relu", depth=20, chains=200),
+    "step, pairs": step(200, "tanh", norm="layer"),
+    "step, homogeneous": step(200, "relu"),
+    "step, lattice": step(100, "tanh"),
+    "two stacks": lambda: total_variation(STACK[:1], STACK),
+    "fourth moments": lambda: linear_covariance(STACK[0, :20, :20], 100, 10),
+    "gradient flow": lambda: descent(STACK[0], np.ones((60, 5)), TIMES),
+    "gradient flow, one output": lambda: descent(STACK[0], np.ones(60), np.arange(2000)),
+    "gradient flow, tests": lambda: descent(
+        STACK[0], np.ones((60, 5)), TIMES, test_kernel=np.ones((300, 60))
+    ),
+    "gradient flow, cross-entropy": lambda: descent(
+        STACK[0], np.full((60, 20), 0.05), TIMES[:9], loss="cross-entropy"
+    ),
+    "blocks": lambda: replace(POINT, sizes=(1, 499)).gram,
     "two inputs": lambda: two_inputs(Chain(100, 32), *TWO, depth=20, chains=10, rng=0),
     "exponents": lambda: lyapunov_residual_estimate(16, 0.5, 2, samples=20_000, rng=0),
     "tangent kernel, layers": lambda: tangent_kernel(Chain(256, 8, "relu"), 60, **ONE),
@@ -99,6 +124,6 @@ def test_what_functions_ask_for_is_what_they_take(name, asked):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # Labels ask for themselves, before.
+    # Labels and the matrices of a trajectory ask for themselves, before.
     assert len(asked) in (2, 4)
     assert 1 / 1.2 < asked[-1] / peak < 1.7, (asked, peak)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from torch_models import mlp, nn, one_thread, outputs_of, resnet, torch  # noqa: F401
 
-from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, UnknownNameError
+from bnmc._support import machine
+from bnmc.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NonFiniteError,
+    ResultTooLargeError,
+    UnknownNameError,
+)  # fmt: skip
 from bnmc.torch import measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -364,6 +371,17 @@ def test_an_overflow_names_the_layer():
             parameter.mul_(1e3)
     with pytest.raises(NonFiniteError, match=r"output of '\d+' no longer finite"):
         measure(model.half(), torch.randn(4, 8).half())
+
+
+@pytest.mark.parametrize(
+    ("memory", "name"), [(7_000, "batch"), (300_000, "cosines"), (1_000_000, "networks")]
+)
+def test_what_does_not_fit_in_memory_raises(memory, name, monkeypatch):
+    """An output takes 7.2 kB, the cosines of a network 0.43 MB, matrices of 30 networks 2 MB."""
+    monkeypatch.setattr(machine, "available_memory", lambda: memory)
+    model, labels = mlp(8, 20), torch.arange(10) % 2
+    with pytest.raises(ResultTooLargeError, match=f"^{name}: "):
+        measure(model, torch.randn(10, 20), labels=labels, networks=30)
 
 
 def test_networks_that_differ():

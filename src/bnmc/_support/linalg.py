@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import real_numbers
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, SingularGramError
 
 #: Distance from 1 to the next float64 number.
@@ -18,6 +19,10 @@ EPS = float(np.finfo(np.float64).eps)
 #: equal in exact arithmetic: the entries (i, j) and (j, i) of a symmetric matrix, say. Sums of
 #: thousands of products differ by that much if their terms are added in another order.
 SLACK = 1024
+
+
+#: Stacks that functions of two stacks of covariances take at their peak.
+_STACKS = 7
 
 
 def rounding_unit(array: NDArray[np.floating[Any]]) -> float:
@@ -57,10 +62,20 @@ def require_regular(name: str, spectrum: NDArray[np.float64], rounding: float) -
 def broadcast_covariances(
     S1: NDArray[np.float64], S2: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return two stacks of matrices, broadcast, or raise `ArgumentError` for the argument `S2`."""
+    """Return two stacks of matrices, broadcast.
+
+    Raises
+    ------
+    ArgumentError
+        For the argument `S2`.
+    ResultTooLargeError
+        If the functions of two stacks would not fit in memory.
+    """
     with suppress(ValueError):
         if S1.shape[-2:] == S2.shape[-2:]:
             first, second = np.broadcast_arrays(S1, S2)
+            # Eigenvectors, factors and products of the whole stacks.
+            require_memory("S1, S2", _STACKS * 8 * first.size, "take smaller stacks")
             return first, second
     size, leading = S1.shape[-2:], S1.shape[:-2]
     allowed = f"matrices of shape {size} with leading axes that broadcast with {leading}"

@@ -15,6 +15,7 @@ from scipy.special import expit, softmax
 
 from bnmc._support.arguments import choice, finite_array, real
 from bnmc._support.linalg import require_regular, rounding_unit
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
@@ -231,6 +232,9 @@ def descent(
     ArgumentError, ArgumentTypeError
         If an argument is not such an array, `kernel` is not positive semidefinite, or
         `test_initial` is given without `test_kernel`.
+    ResultTooLargeError
+        If the outputs at all times would not fit in memory. For cross-entropy, the solver needs the
+        square of the number of outputs, samples × outputs.
     PartialEstimateError
         If the solver of the differential equation for cross-entropy fails; ``partial`` is the
         solver's message.
@@ -251,8 +255,7 @@ def descent(
     array([[0.      ],
            [0.632121]])
     """
-    values, vectors = _eigensystem("kernel", kernel)
-    n = values.size
+    n = len(finite_array("kernel", kernel, shape=("samples", "samples")))
     labels = _labels_of("y", y, n)
     when = _times_of(times)
     rate = real("learning_rate", learning_rate, above=0.0)
@@ -261,6 +264,8 @@ def descent(
         _require_probabilities(labels)
     start = _start("initial", initial, labels.shape)
     test, test_start = _test_arguments(test_kernel, test_initial, labels.shape)
+    _require_memory(kind, labels, when.size, 0 if test is None else len(test))
+    values, vectors = _eigensystem("kernel", kernel)
     if kind == "squared":
         pulls = _learned(values, rate / n * when)  # (times, samples)
         deviations = (vectors.T @ (labels - start)).reshape(n, -1)
@@ -303,6 +308,17 @@ def _learned(values: FloatArray, durations: FloatArray) -> FloatArray:
 
 
 # --- arguments
+
+
+def _require_memory(kind: str, labels: FloatArray, times: int, tests: int) -> None:
+    """Raise unless outputs, and what they are computed from, fit in memory."""
+    n, size = len(labels), labels.size
+    numbers = 3 * n**2 + times * (2 * tests * (size // n))
+    if kind == "squared":
+        numbers += times * (4 * size + 2 * n)
+    else:  # LSODA has the matrix of derivatives
+        numbers += times * 3 * size + size**2
+    require_memory("y, times", 8 * numbers, "take fewer times, or samples")
 
 
 def _require_probabilities(labels: FloatArray) -> None:

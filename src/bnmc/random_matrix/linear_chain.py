@@ -167,6 +167,8 @@ def linear_covariance(G0: ArrayLike, width: int, depth: int) -> Float64Array:
     ------
     ArgumentError, ArgumentTypeError
         If `G0` is not such a matrix, or another argument not an integer in its range.
+    ResultTooLargeError
+        If n⁴ numbers would not fit in memory.
 
     Examples
     --------
@@ -185,6 +187,8 @@ def linear_covariance(G0: ArrayLike, width: int, depth: int) -> Float64Array:
     largest = float(np.abs(S).max(initial=0.0))
     if largest > _LARGEST:
         raise ArgumentError("G0", largest, "a matrix whose squares do not overflow float64")
+    # X, Y, their sum, the result and two temporary arrays.
+    require_memory("G0", 8 * 6 * len(S) ** 4)
     X = np.einsum("ij,km->ijkm", S, S)
     Y = np.einsum("ik,jm->ijkm", S, S) + np.einsum("im,jk->ijkm", S, S)
     both = X + Y

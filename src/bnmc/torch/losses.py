@@ -10,6 +10,7 @@ import numpy as np
 
 from bnmc import gram
 from bnmc._support.arguments import choice, host_array
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, NonFiniteError
 from bnmc.torch.models import torch
 from bnmc.torch.representations import FloatArray
@@ -102,9 +103,12 @@ def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) 
     of one sample goes backward through the whole batch, because batch normalization makes this loss
     depend on all samples.
     """
-    samples = len(losses)
+    samples, sizes = len(losses), [weight.numel() for weight in parameters.values()]
+    # The stacks, unit vectors of the largest one, and the products.
+    numbers = samples * (sum(sizes) + 2 * max(sizes)) + (2 * len(sizes) + 4) * samples**2
+    require_memory("cosines", 8 * numbers, "take cosines=False, or fewer samples")
     # Keep the gradients of all samples, one stack for each parameter.
-    stacks = [np.zeros((samples, weight.numel())) for weight in parameters.values()]
+    stacks = [np.zeros((samples, size)) for size in sizes]
     for sample in range(samples):
         gradients = _gradients(losses[sample], list(parameters.values()))
         for stack, gradient in zip(stacks, gradients, strict=True):

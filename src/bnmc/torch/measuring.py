@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.arguments import choice, integer
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
 from bnmc.torch import losses, representations
 from bnmc.torch.initializing import as_networks
@@ -123,6 +124,9 @@ def measure(
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
+                if len(passes) == 1:
+                    # Those of each network, and the arrays that join them.
+                    require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
             reading = chain_of(inner, batch=len(data), shape=passes[0].image_shape)
             notes = _notes(inner, passes[0])
     return _result(type(inner).__name__, len(data), view, passes, reading, notes)
@@ -170,6 +174,12 @@ class _Pass:
         self.without_cosines = ""
         if goal is not None:
             self._backward(goal, output, trained, cosines)
+
+    @property
+    def bytes_of_matrices(self) -> int:
+        """Bytes of the Gram matrices and of the cosines."""
+        cosines = 0 if self.cosines is None else self.cosines.nbytes
+        return sum(layer.gram.nbytes for layer in self.numbers) + cosines
 
     @property
     def signature(self) -> tuple[list[str], ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram
+from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.torch.models import torch
 
@@ -20,6 +21,9 @@ SOFT_THRESHOLD = 0.5
 
 # Squares of larger numbers overflow float64.
 _LARGEST = 1e150
+
+#: Copies of an output that exist at a time.
+_COPIES = 4
 
 FloatArray = NDArray[np.float64]
 
@@ -76,6 +80,9 @@ def measured(name: str, tensor: torch.Tensor, samples: int, view: str, second: b
     if not shape or shape[0] != samples or tensor.numel() == 0 or tensor.is_complex():
         allowed = f"layers with real outputs of {samples} samples on the first axis"
         raise ArgumentError("layers", f"{name!r}, with an output of shape {shape}", allowed)
+    # The output and its rows in float64, with copies of them, and the Gram matrix.
+    size = 8 * (_COPIES * tensor.numel() + samples**2)
+    require_memory("batch", size, "take fewer samples, or other layers=")
     precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else np.spacing(1.0)
     values: FloatArray = tensor.detach().to("cpu", torch.float64).numpy()
     largest = float(np.abs(values).max())

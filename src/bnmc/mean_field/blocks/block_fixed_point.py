@@ -50,6 +50,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.machine import require_memory
 from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
@@ -135,7 +136,11 @@ class BlockFixedPoint:
 
     @property
     def gram(self) -> FloatArray:
-        """The Gram matrix as a new array of shape (batch, batch), first block first."""
+        """The Gram matrix as a new array of shape (batch, batch), first block first.
+
+        Raises `ResultTooLargeError` if it would not fit in memory.
+        """
+        require_memory("batch", 8 * self.batch**2)
         labels = np.repeat([0, 1], self.sizes)
         entries = np.array([[self.inside[0], self.between], [self.between, self.inside[1]]])
         gram: FloatArray = entries[labels[:, None], labels]

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._support.arguments import draw_key, finite_array, integer, real
-from bnmc._support.machine import available_memory
+from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import GRAM_IS_STATE, require
-from bnmc.errors import ArgumentError, NonFiniteError, ResultTooLargeError, ZeroVarianceError
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
@@ -298,11 +298,11 @@ def iterates(
     rounding : float
         Relative rounding error of the matrix.
     """
-    size, available = 2 * (depth + 1) * gram.nbytes, available_memory()
-    if size > available:
-        raise ResultTooLargeError("depth", size, available, "go on from the last layer")
     method = max(map(_method, layers), key=_METHODS.index)
     on_lattices = method == _METHODS[-1]
+    # Two matrices a layer, and those of a step.
+    matrices = 2 * (depth + 1) + (2 * SHIFTS if on_lattices else 10)
+    require_memory("depth", matrices * gram.nbytes, "go on from the last layer")
     shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
 
     def iterated(angles: int, refinable: float) -> MeanFieldTrajectory:

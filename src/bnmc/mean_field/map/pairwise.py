@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 from bnmc.mean_field.map.rows import Rows, laplace_nodes
@@ -112,6 +113,7 @@ def _lattice_of(rows: Sequence[Rows], angles: int, shifts: FloatArray) -> _Latti
     ]
     sizes = [line.z.size for line in nodes]
     rank = max(r.rank for r in rows)
+    _require_memory(sum(sizes), angles, len(rows[0].vectors), rank)
     shrinkage = np.ones((sum(sizes), rank))
     units = np.zeros((sum(sizes), len(rows[0].vectors), rank))
     lengths = np.empty(units.shape[:2])
@@ -347,8 +349,8 @@ def _on_a_circle(rows: Rows, position: FloatArray) -> tuple[FloatArray, FloatArr
 # depends on their difference quadratically.
 _PARALLEL = 1e-7
 
-# Entries of an array for one block of pairs; about ten such arrays exist at a time.
-_BLOCK = 1 << 19
+# Entries of an array for one block of pairs, and how many such arrays exist at a time.
+_BLOCK, _BLOCK_ARRAYS = 1 << 19, 12
 
 
 def pairwise_maps(
@@ -390,6 +392,14 @@ def pairwise_maps(
         result[k] = (values * weight) @ values.T
         most = max(most, weight.size)
     return result, most
+
+
+def _require_memory(nodes: int, angles: int, n: int, rank: int) -> None:
+    """Raise unless a lattice, and blocks of pairs of samples at its nodes, fit in memory."""
+    of_pair = nodes * angles
+    blocks = _BLOCK_ARRAYS * max(of_pair, min(_BLOCK, of_pair * n * (n + 1) // 2))
+    size = 8 * (2 * nodes * n * rank + blocks)
+    require_memory("G", size, "take a smaller batch, or fewer nodes with max_nodes=")
 
 
 def _lattice_means(lattice: _Lattice, activation: Activation) -> FloatArray:

@@ -43,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
+from bnmc._support.machine import require_memory
 from bnmc.chain.layers import Layer, RowMap
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.duals.duals import signs
@@ -281,8 +282,8 @@ def laplace_nodes(rows: Rows, step: float, shift: float, growth: float) -> _Node
 # that rule.
 _STEP = 0.15
 
-# Entries of the matrices of one block of nodes, at most.
-_BLOCK = 1 << 20
+# Entries of the matrices of one block of nodes, at most, and how many such arrays exist at a time.
+_BLOCK, _BLOCK_ARRAYS = 1 << 20, 7
 
 
 def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, float]:
@@ -306,6 +307,8 @@ def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, 
     weight = rows.scale * nodes.weight
     spectra = rows.values * rows.shrinkage(nodes.z)
     size = max(1, _BLOCK // n**2)
+    matrices = _BLOCK_ARRAYS * min(size, nodes.z.size // 2 + 1) * (unsigned > 0.0)
+    require_memory("G", 8 * n**2 * (matrices + 4), "take a smaller batch")
     halves = []
     for half in (slice(0, None, 2), slice(1, None, 2)):
         w, values = weight[half], spectra[half]
