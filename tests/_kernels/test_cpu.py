@@ -432,7 +432,7 @@ class Layers:
         state = cpu_layers.State(self.grams, self.xs, self.activations)
         course = cpu_layers.Course(
             CHAIN, first_layer, *KEY, slots, record, np.zeros((chains, 0, 0), np.int64),
-            self.status,
+            self.status, 0.0, True, False,
         )  # fmt: skip
         sigma, specs = activation_of("tanh", self.dtype), cpu_layers.records(self.spec)
         sums = self.sums._replace(panels=self.sums.panels[:1])

@@ -468,3 +468,26 @@ def test_a_continued_run_has_no_gradients():
     state = bnmc.simulate(TANH, 2, rng=0).final_state
     with pytest.raises(ArgumentError, match="initial"):
         bnmc.backpropagate(TANH, 2, initial=state)
+
+
+def test_small_chains_of_float32_have_the_gradients_of_float64():
+    """G leaves the range of float32 after 30 of the layers."""
+    chain = Chain(60, 5, "tanh", norm="none", gain=0.3)
+    single, double = (
+        bnmc.backpropagate(chain, 60, chains=4, rng=0, dtype=dtype).log_gradient_norm
+        for dtype in ("float32", "float64")
+    )
+    np.testing.assert_allclose(single, double, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+def test_which_rows_are_float64_does_not_depend_on_the_scale_of_layers():
+    """A power of two is split off each layer, forward and backward."""
+    near, far = (
+        bnmc.backpropagate(
+            Chain(60, 5, "relu", norm="none", gain=gain), 100, chains=4, rng=0, dtype="float32"
+        ).log_gradient_norm
+        for gain in (1.0, 2.0**-60)
+    )
+    # Each gradient is a product with all the other layers, and with its own map.
+    np.testing.assert_allclose(far + 100 * 60 * np.log(2.0), near, rtol=0, atol=1e-9)

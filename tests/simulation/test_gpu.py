@@ -783,6 +783,16 @@ def test_float32_chains_go_on_in_float64(chain):
     assert again.widened == (0, 1)
 
 
+def test_small_float32_chains_go_on_in_float64():
+    """Before squares of the rows, which become smaller by a factor of 16 a layer, are rounded."""
+    chain = Chain(20, 2, "tanh", norm="none", gain=0.25)
+    a, b = both(chain, 4, chains=2, initial=2.0**-46 * np.eye(20, 2), **SINGLE, **ROWS)
+    assert a.widened == b.widened == (0, 1)
+    np.testing.assert_allclose(b.gram[:, -1], a.gram[:, -1], rtol=1e-4)
+    with pytest.raises(NonFiniteError, match="too small for float32"):
+        simulate(chain, 1, initial=2.0**-63 * np.eye(20, 2), backend="cuda", **SINGLE, **ROWS)
+
+
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("bias_variance", [0.0, 0.2])
 def test_float32_chains_in_passes_go_on_in_float64(bias_variance):

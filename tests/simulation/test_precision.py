@@ -188,6 +188,69 @@ def test_what_becomes_too_small_for_its_rows_says_so(dtype):
     assert not run.gram[0, -1].any()
 
 
+@pytest.mark.parametrize(
+    ("activation", "gain", "depth"), [("tanh", 0.3, 60), ("gelu", 0.5, 100), ("silu", 0.5, 100)]
+)
+def test_small_chains_of_float32_are_those_of_float64(activation, gain, depth):
+    """Each layer divides G by 4 or more, so it leaves float32 after at most 60 layers."""
+    chain = bnmc.Chain(60, 5, activation, norm="none", gain=gain)
+    options = {"rng": 0, "chains": 8, "every": depth}
+    grams = [
+        bnmc.simulate(chain, depth, dtype=dtype, **options).gram[:, -1]
+        for dtype in ("float32", "float64")
+    ]
+    size = np.sqrt(np.diagonal(grams[1], axis1=1, axis2=2))
+    assert size.max() ** 2 < 2.0**-149
+    # Each of the layers moves entries by some units of 2⁻²⁴.
+    relative = (grams[0] - grams[1]) / (size[:, :, None] * size[:, None, :])
+    assert abs(relative).max() < depth * 2.0**-20
+
+
+@pytest.mark.parametrize(
+    "options", [{"sampler": "weights"}, {"skip": 0.1}], ids=["weights", "skip"]
+)
+def test_float32_rows_that_are_part_of_the_state_are_right_or_too_small(options):
+    """They cannot leave float32, so the layer whose sums round G ends the run."""
+    skip = options.pop("skip", 0.0)
+    chain = bnmc.Chain(60, 5, "tanh", norm="none", gain=0.25, skip=skip)
+    options = {"rng": 0, "dtype": "float32", **options}
+    with pytest.raises(NonFiniteError, match="too small for float32") as caught:
+        bnmc.simulate(chain, 60, **options)
+    last = caught.value.layer - 1
+    run = bnmc.simulate(chain, last, **options)
+    exact = bnmc.simulate(chain, last, **{**options, "dtype": "float64"}).gram[0]
+    diagonal = np.diagonal(run.gram[0], axis1=1, axis2=2)
+    assert 2.0**-125 <= diagonal[-1].min() < 2.0**-115
+    np.testing.assert_allclose(diagonal, np.diagonal(exact, axis1=1, axis2=2), rtol=last * 2e-6)
+    # The layer does not depend on how many layers a block has, and what is recorded.
+    error = pytest.raises(NonFiniteError, match=f"layer {last + 1}$")
+    with mock.patch.object(segment, "FRAME_BYTES", 1), error:
+        bnmc.simulate(chain, 60, **options)
+
+
+def small_tanh(x):
+    return 1e-22 * np.tanh(x)
+
+
+def test_normed_chains_whose_activations_are_too_small_say_so():
+    """A norm restores the size of numbers that float32 has rounded."""
+    chain = bnmc.Chain(20, 3, small_tanh)
+    for sampler in ("conditional", "weights"):
+        with pytest.raises(NonFiniteError, match="too small for float32"):
+            bnmc.simulate(chain, 3, rng=0, sampler=sampler, initial="gaussian", dtype="float32")
+        assert bnmc.simulate(chain, 3, rng=0, sampler=sampler, initial="gaussian").gram.all()
+
+
+def test_a_start_whose_squares_are_zero_is_too_small():
+    start = np.ones((6, 2)) * [1.0, 1e-170]
+    with pytest.raises(NonFiniteError, match="too small for float64") as caught:
+        bnmc.simulate(bnmc.Chain.vanilla(6, 2, "tanh"), 3, rng=0, initial=start)
+    assert caught.value.layer == 0
+    zero = bnmc.simulate(bnmc.Chain.vanilla(6, 2, "tanh"), 3, rng=0, initial=start * [1.0, 0.0])
+    assert not zero.gram[0, :, 1].any()
+    assert zero.gram[0, :, 0, 0].all()
+
+
 # --- scale of narrow chains, where one layer may divide a sample by 10**6
 
 

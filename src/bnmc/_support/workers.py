@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bnmc._support.arguments import integer
+from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress
@@ -77,6 +78,8 @@ class Workers:
     If the worker of a task dies, the task is submitted again. The death of a worker breaks a pool
     of processes, so a new pool with the same settings replaces it. On exit, tasks that have not
     begun are cancelled; threads of this process are waited for.
+
+    All tasks, and the thread of the context, have standard arithmetic, which own threads inherit.
     """
 
     def __init__(self, executor: futures.Executor | None, threads: int) -> None:
@@ -89,6 +92,7 @@ class Workers:
         self._futures: dict[futures.Future[Any], int] = {}
         #: Losses of each task since the last task finished.
         self._losses: dict[int, int] = {}
+        self._arithmetic = StandardArithmetic()
 
     @property
     def are_threads(self) -> bool:
@@ -123,9 +127,11 @@ class Workers:
         return len(self._futures)
 
     def __enter__(self) -> Self:
+        self._arithmetic.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._arithmetic.__exit__()
         for future in self._futures:
             future.cancel()
         if self._is_own and self._executor is not None:
@@ -178,7 +184,9 @@ class Workers:
         function, arguments = self._tasks[number]
         # Dask deduplicates equal calls, also those that failed; a unique id forces a new run.
         call: tuple[Any, ...] = (function, *arguments)
-        if not self.shares_memory:
+        if self.shares_memory:
+            call = (_standard, *call)
+        else:
             call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
         try:
             future = self.executor.submit(*call)
@@ -221,10 +229,16 @@ def received(content: bytes) -> Any:
     return cloudpickle.loads(content)
 
 
+def _standard(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function with standard arithmetic."""
+    with StandardArithmetic():
+        return function(*arguments)
+
+
 def _called(once: str, call: bytes) -> bytes:
     """Make a pickled call in another process; `once` is unique to the call."""
     function, *arguments = received(call)
-    return sendable("executor", "the result of a task", function(*arguments))
+    return sendable("executor", "the result of a task", _standard(function, *arguments))
 
 
 def shares_memory(executor: futures.Executor | None) -> bool:

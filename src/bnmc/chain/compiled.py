@@ -180,7 +180,7 @@ def check_status(status: NDArray[np.int64], first: int, *others: int) -> None:
         raise_stopped(code, first + int(stopped[0]), layer, row)
 
 
-def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
+def raise_stopped(status: int, chain: int | None, layer: int | None, row: int) -> None:
     """Raise the error of a kernel's status.
 
     Parameters
@@ -189,9 +189,9 @@ def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
         One of the codes of `bnmc._kernels.scalar.codes` but RUNNING.
     chain : int or None
         Number of the chain, for the message.
-    layer : int
+    layer : int or None
     row : int
-        The row, or the column of a sample.
+        The row, the column of a sample, or the bytes of a number that is too small.
 
     Raises
     ------
@@ -201,4 +201,5 @@ def raise_stopped(status: int, chain: int | None, layer: int, row: int) -> None:
         raise ZeroVarianceError(chain, layer, row)
     if status == codes.FLAT_SAMPLE:
         raise ZeroVarianceError(chain, layer, None, row)
-    raise NonFiniteError(chain, layer, "Gram matrix")
+    too_small = f", too small for float{8 * row}, is" if status == codes.TOO_SMALL else ""
+    raise NonFiniteError(chain, layer, f"Gram matrix{too_small}")

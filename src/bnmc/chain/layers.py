@@ -80,7 +80,9 @@ class Linear:
 
     def covariance(self, *, shows_bias: bool = True) -> CovarianceMap:
         """Return the covariance of the rows of W a + b 1ᵀ / gain, or of W a."""
-        variance = self.bias_variance / self.gain**2 if shows_bias else 0.0
+        # The square of an extreme gain leaves the range of float64.
+        has_bias = shows_bias and self.bias_variance > 0.0
+        variance = self.bias_variance / self.gain**2 if has_bias else 0.0
         return CovarianceMap(self.convolution, variance)
 
 

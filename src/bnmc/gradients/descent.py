@@ -13,7 +13,7 @@ from bnmc._kernels.cpu.numbers import BLOCK, STRIDE
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import sigma_of, slope_of
-from bnmc.chain.compiled import Stage, raise_stopped
+from bnmc.chain.compiled import Stage, lifted, raise_stopped
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import Direction, Readout, scaled
 from bnmc.gradients.observables import Gradients
@@ -243,6 +243,8 @@ class Descent:
         work = self._sampler.work()
         for k in range(len(grams) - 1):
             spec = self._run.spec(stretch.first + 1 + k)
+            if self._run.splits_scale:
+                spec, _ = lifted(spec)
             if rows.factorise(grams[k], spec, work) < codes.RESOLVED_PIVOT:
                 return k
         return len(grams)

@@ -53,6 +53,7 @@ from bnmc._kernels.scalar.codes import (
     NORM_FIRST,
     NOT_FINITE,
     RUNNING,
+    TOO_SMALL,
     ZERO_VARIANCE,
     Draw,
     LayerSpec,
@@ -83,7 +84,11 @@ class Course(NamedTuple):
     slots: np.ndarray  # int64 (layers,): index of each layer in `record`, or -1
     record: np.ndarray  # float64 (chains, slots, columns, columns)
     units: np.ndarray  # int64 (chains, slots, columns): the exponents of recorded matrices
-    status: np.ndarray  # int64 (chains, 3): what stopped a chain, in which layer, at which row
+    # int64 (chains, 3): what stopped a chain, in which layer, and the row, or the bytes of a number
+    status: np.ndarray
+    least: float  # the smallest diagonal entry of a Gram matrix that sums over rows do not round
+    zeros: bool  # whether a diagonal entry may be exactly zero
+    whole: bool  # whether a matrix is too small if all diagonal entries are, or if any entry is
 
 
 class States(NamedTuple):
@@ -356,6 +361,30 @@ def _take_none(moments, threads, source, sigma, spec, layer, draw, work, sums):
 _first_pass = by_type(Moments=_take_moments, NoneType=_take_none)
 
 
+@kernel
+def _count_zeros(gram):
+    """Return the number of samples that are zero."""
+    count = 0
+    for i in range(gram.shape[0]):
+        count += gram[i, i] == 0.0
+    return count
+
+
+@kernel
+def is_too_small(gram, before, least, zeros, whole):
+    """Return whether sums over rows rounded a Gram matrix; see `Course`.
+
+    before : int
+        Number of samples that were zero in the layer before, and may be zero here.
+    """
+    now, small = _count_zeros(gram), 0
+    for i in range(gram.shape[0]):
+        small += 0.0 < gram[i, i] < least
+    if whole:
+        return small > 0 and small + now == gram.shape[0]
+    return small > 0 or (now > before and not zeros)
+
+
 @inlined
 def one_layer(threads, source, sigma, spec, layer, draw, work, sums):
     """Make one layer of one chain; return the code of an event, and its row or its sample."""
@@ -402,7 +431,11 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
             spec = spec_at(specs, step)
             layer = Layer(gram, x, both[(number + 1) % 2], both[number % 2])
             draw = Draw(number, stream, course.key0, course.key1)
+            before = _count_zeros(gram)
             event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
+            small = is_too_small(gram, before, course.least, course.zeros, course.whole)
+            if event == RUNNING and small:
+                event, place = TOO_SMALL, work.block.itemsize
             if slot >= 0 and event == RUNNING:
                 finite = _record(sums.states, threads, spec, chain, slot, units)
                 event = RUNNING if finite else NOT_FINITE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from bnmc._kernels.cpu.vectors import (
     zero_strip,
 )
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
-from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc._kernels.scalar.codes import NORM_NONE, RESOLVED_DEVIATION
 from bnmc._kernels.scalar.elementary import larger, smaller
 
 
@@ -137,7 +138,8 @@ def factorise(gram, spec, work):
     """Write the factor of the covariance of the rows of W a to a `Work`.
 
     Under a normalization that does not see the scale of a row, the scale is brought to about 1.
-    Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero.
+    Returns the least pivot as a part of its diagonal entry, of all pivots that need not be zero;
+    or 0 if a sample of the rows is too small for float32.
     """
     # This holds with a skip connection too, as the added representation is centred.
     scale = prepare_factor(gram, spec, spec.hides_common, work)
@@ -145,7 +147,7 @@ def factorise(gram, spec, work):
         work.covariance, work.diagonal, work.twin, work.panel, work.factor, work.regular
     )
     cholesky(factored, scale)
-    return least_pivot(spec, work.twin, work.diagonal)
+    return least_pivot(spec, gram, scale, work)
 
 
 @part
@@ -186,13 +188,17 @@ def prepare_factor(gram, spec, centred, work):
 
 
 @kernel
-def least_pivot(spec, twin, diagonal):
+def least_pivot(spec, gram, scale, work):
     """Return the least of all relative pivots that need not be zero; see `factorise`."""
     centred = spec.hides_common
     least = 1.0
     for k in range(spec.columns):
-        if twin[k] == k and not (centred and (k + 1) % spec.batch == 0):
-            least = smaller(least, diagonal[k])
+        if work.twin[k] == k and not (centred and (k + 1) % spec.batch == 0):
+            least = smaller(least, work.diagonal[k])
+        # Centring adds the mean of the other samples, which is not small.
+        deviation = scale * sqrt(gram[k, k] + spec.shared_variance)
+        if 0.0 < deviation < RESOLVED_DEVIATION and not centred:
+            least = 0.0
     return least
 
 

@@ -18,14 +18,14 @@ from numba import float64, int64
 from bnmc._kernels.gpu.block import thread
 from bnmc._kernels.gpu.constants import (
     at_column, at_diagonal, at_factor, at_grand, at_means, at_tile64, at_totals, at_twin, batch,
-    centred, columns, eliminate_first, in_registers, inputs, kind, norm, number, padded, skipped,
-    team, threads,
+    centred, columns, eliminate_first, in_registers, inputs, kind, norm, number, padded, single,
+    skipped, team, threads,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inverse_root64
 from bnmc._kernels.gpu.gram import entry_of
 from bnmc._kernels.gpu.shape import u32
 from bnmc._kernels.scalar.cholesky import PIVOT_UNITS, scale_of
-from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc._kernels.scalar.codes import NORM_NONE, RESOLVED_DEVIATION
 
 
 def factorise(gain, hides_scale):
@@ -85,6 +85,8 @@ def _factorise_in_team(row, at, t, gain, hides_scale):
         # Neither a copy nor the last sample of a centred batch has a pivot.
         if twin != t or (centred and (t + 1) % batch == 0):
             relative = 1.0
+        if single and not centred and 0.0 < scale * (scale * allowed) < RESOLVED_DEVIATION**2:
+            relative = 0.0
         doubles[u32(at_column + t)] = relative
         if twin != t:
             for k in range(t + 1):

@@ -25,6 +25,9 @@ RUNNING, ZERO_VARIANCE, NOT_FINITE, UNRESOLVED = 0, 1, 2, 3
 #: Why else: a sample has no variance over its features, in place of a row over the batch.
 FLAT_SAMPLE = 5
 
+#: Why else: a mean square of activations is so small that the sums of the layer rounded it.
+TOO_SMALL = 6
+
 #: Why a coupled pair stopped, besides ZERO_VARIANCE and NOT_FINITE: one of its two Gram matrices
 #: lost rank, so the pair cannot meet.
 DEGENERATE = 4
@@ -37,6 +40,10 @@ READOUT, TOP, INNER = 0, 1, 2
 #: Smallest relative pivot that sums of float32 numbers resolve.  Relative to the diagonal entry,
 #: their rounding error is about 1e-7, and 1e-3 relative to such a pivot.
 RESOLVED_PIVOT = 2.0**-13
+
+#: Smallest standard deviation of rows for which sums of squares of float32 numbers have their full
+#: precision: the unit of rounding of 2**-100 is in the normal range.
+RESOLVED_DEVIATION = 2.0**-50
 
 #: Least relative pivot of zᵀz with which one pass makes the normals z orthogonal: rounding is 1e-5
 #: of a column with float32 rows, 1e-14 with float64 rows.

@@ -18,10 +18,10 @@ from bnmc._kernels.cpu import factor, layers, memory, orthogonal, rows, sources
 from bnmc._kernels.cpu.scaling import Units
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import sigma_of
-from bnmc.chain.compiled import Stage
+from bnmc.chain.compiled import Stage, raise_stopped
 from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.sampler import Sampler
+from bnmc.simulation.engine.sampler import LEAST_SQUARES, Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
@@ -53,6 +53,11 @@ class RowSampler(Sampler):
         #: Columns of the state are in units of 2**exponents, if scales are split off.
         self.exponents = self._arrays.get("exponent")
 
+    @property
+    def _keeps_rows(self) -> bool:
+        """Whether rows are a part of the state, which then cannot leave their dtype."""
+        return "x" in self._arrays or "activations" in self._arrays
+
     # --- the state
 
     def watch_precision(self, frames: Frames) -> None:
@@ -68,7 +73,8 @@ class RowSampler(Sampler):
             for recorded in frames.each:
                 in_range(recorded.gram, recorded.log_scale, recorded.units)
         elif run.lacks_norm:
-            self.require_scale(self.grams)
+            # If float32 rows are no part of the state, kernels have compared with their limit.
+            self.require_scale(self.grams, self.dtype if self._keeps_rows else np.dtype(np.float64))
 
     def begin(self, start: Start, first: int, last: int, frames: Frames) -> None:
         if self.exponents is not None:
@@ -101,6 +107,8 @@ class RowSampler(Sampler):
     def _copy_start(self, start: Representation, first: int, last: int) -> None:
         shared = len(start.x) == 1
         self._sum(start.a, first, last, self.grams[first:last])
+        if self.run.lacks_norm:
+            self._require_squares(start.a, first, last)
         some = slice(1) if shared else slice(first, last)
         width, copies = start.x.shape[1], []
         with np.errstate(over="ignore"):
@@ -115,6 +123,14 @@ class RowSampler(Sampler):
             if not finite.all():
                 chain = None if shared else self.offset + first + int(finite.argmin())
                 raise NonFiniteError(chain, 0, f"{self.dtype} representation")
+
+    def _require_squares(self, a: FloatArray, first: int, last: int) -> None:
+        """Raise if the square of a sample is zero, and the sample is not."""
+        zero = np.diagonal(self.grams[first:last], axis1=1, axis2=2) == 0.0
+        lost = np.flatnonzero((zero & a.any(axis=1)).any(axis=1))
+        if lost.size:
+            chain = None if len(a) == 1 else self.offset + first + int(lost[0])
+            raise_stopped(codes.TOO_SMALL, chain, 0, 8)
 
     def _sum(self, values: FloatArray, first: int, last: int, out: NDArray[np.float64]) -> None:
         """Write Gram matrices of values (chains or 1, width, columns) of chains first:last."""
@@ -192,9 +208,10 @@ class RowSampler(Sampler):
             self.activations[first:last].astype(dtype, copy=False),
             units,
         )
+        least, zeros, whole = self._limits(dtype)
         course = layers.Course(
             self.offset + first, layer, *self.key_words, slots, frames.gram[first:last],
-            frames.units[first:last], status,
+            frames.units[first:last], status, least, zeros, whole,
         )  # fmt: skip
         sums = self.sums(stage, dtype, shared=threads is not None)
         if frames.states is not None and sums.states is not None:
@@ -216,6 +233,12 @@ class RowSampler(Sampler):
         self.check(status, first)
 
     # --- what kernels take
+
+    def _limits(self, dtype: np.dtype[Any]) -> tuple[float, bool, bool]:
+        """Return from where on Gram matrices are too small for rows of a dtype; see `Course`."""
+        zeros = not self.run.lacks_norm or self.run.splits_scale or self.has_zeros
+        # Norms see how the samples of a row differ, not their size.
+        return LEAST_SQUARES[dtype.itemsize], zeros, not self.run.lacks_norm
 
     def activation(self, stage: Stage, dtype: np.dtype[Any]) -> Any:
         """Return the activation of a stage as kernels take it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,14 +18,18 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory, numbers
 from bnmc._kernels.scalar import codes
-from bnmc.chain.compiled import check_status, lifted
+from bnmc.chain.compiled import check_status, lifted, raise_stopped
 from bnmc.chain.start import Start
-from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.state import Frames, State, exponents_of
+from bnmc.simulation.engine.state import Frames, State
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
 
 _Buffer = TypeVar("_Buffer")
+
+#: The smallest mean squares, by the bytes of a number, that sums of products do not round.  The
+#: unit of float32 numbers is 2**-149 or more, and half of it is 2**-25 of such a square.  Products
+#: of float64 numbers have units of rounding in the normal range.
+LEAST_SQUARES = {4: 2.0**-125, 8: 2.0**-961}
 
 
 class Sampler:
@@ -161,16 +166,23 @@ class Sampler:
         """Raise the error of the first chain that a kernel stopped."""
         check_status(status, self.offset + first)
 
-    def require_scale(self, grams: NDArray[np.float64]) -> None:
-        """Raise if a Gram matrix is so small that the dtype of the rows rounds it or makes it zero.
-
-        The zeros of an activation that is zero near 0 are exact.
-        """
+    @cached_property
+    def has_zeros(self) -> bool:
+        """Whether an activation is exactly zero near 0, so that zeros may be exact."""
         near_zero = [layer.rows.activation([-1e-30, 1e-30]) for layer in self.run.layers[1:]]
-        zero = ~grams.any(axis=(1, 2)) & bool(np.all(near_zero))
-        single = (self.dtype == np.float32) & ~self.wide
-        small = np.flatnonzero(zero | (exponents_of(grams) < np.where(single, -100, -960)))
-        if small.size:
-            chain = self.offset + int(small[0])
-            rows = "float32" if single[small[0]] else "float64"
-            raise NonFiniteError(chain, None, f"Gram matrix, too small for {rows}, is")
+        return not np.all(near_zero)
+
+    def require_scale(self, grams: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
+        """Raise if a sample of a Gram matrix is so small that sums over rows of a dtype round it.
+
+        Also if the matrix is zero, and no activation makes it so.
+        """
+        diagonals = np.diagonal(grams, axis1=1, axis2=2)
+        sizes = np.where(self.wide, 8, dtype.itemsize)
+        least = np.where(sizes == 4, *LEAST_SQUARES.values())[:, None]
+        small = ((diagonals > 0.0) & (diagonals < least)).any(axis=1)
+        if not self.has_zeros:
+            small |= ~grams.any(axis=(1, 2))
+        if small.any():
+            chain = int(small.argmax())
+            raise_stopped(codes.TOO_SMALL, self.offset + chain, None, int(sizes[chain]))

@@ -122,7 +122,7 @@ class Threads:
             for task in (extend, subtract):
                 self._share_large(task, columns - last)
         factor.copy_twins(work.twin, work.factor)
-        return rows.least_pivot(spec, work.twin, work.diagonal)
+        return rows.least_pivot(spec, gram, scale, work)
 
 
 def _row_of_share(start: int, stop: int, share: float) -> int:

@@ -238,8 +238,13 @@ class GpuSampler(Sampler):
         if self.run.splits_scale:
             for recorded in frames.each if frames.gram.size else ():
                 in_range(recorded.gram, recorded.log_scale, recorded.units)
-        elif self.run.lacks_norm:
-            self.require_scale(self.grams.copy_to_host())
+        else:
+            self._require_scale()
+
+    def _require_scale(self) -> None:
+        """Raise if sums over rows have rounded a sample of a chain without a scale of its own."""
+        if self.run.lacks_norm and not self.run.splits_scale:
+            self.require_scale(self.grams.copy_to_host(), self.dtype)
 
     def _send_grams(self, grams: NDArray[np.float64], exponents: Any) -> None:
         """Copy Gram matrices and the units of their samples to the device."""
@@ -330,7 +335,11 @@ class GpuSampler(Sampler):
         for a, b in _ranges(narrow):
             status = self._advance_chunks(a, b, course, self.dtype.name)
             stopped = (status & REASON_MASK) == STOPPED_UNRESOLVED
-            for index in (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist():
+            unresolved = (a + np.flatnonzero(stopped & (status != NOT_STOPPED))).tolist()
+            if unresolved:
+                # Before their states count as those of float64 rows.
+                self._require_scale()
+            for index in unresolved:
                 done = int(status[index - a] >> STEP_BITS)
                 self.wide[index] = True
                 status[index - a] = NOT_STOPPED

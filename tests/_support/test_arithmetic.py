@@ -1,0 +1,61 @@
+"""Bits do not depend on whether another library lets threads flush small numbers to zero."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import bnmc
+from bnmc._support.arithmetic import StandardArithmetic
+
+torch = pytest.importorskip("torch")
+
+
+@contextmanager
+def flushing():
+    """Flush the small numbers of this thread, and of those that it starts, to zero."""
+    if not torch.set_flush_denormal(True):
+        pytest.skip("the processor does not flush to zero")
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def flushes():
+    return not (np.array([1e-310]) * 0.5).any()
+
+
+def test_the_mode_of_the_thread_is_restored():
+    with StandardArithmetic():
+        assert not flushes()
+    assert not flushes()
+    with flushing():
+        assert flushes()
+        with StandardArithmetic():
+            assert not flushes()
+        assert flushes()
+        with pytest.raises(ZeroDivisionError), StandardArithmetic():
+            raise ZeroDivisionError
+        assert flushes()
+
+
+@pytest.mark.parametrize("threads", [1, 2, "pool"])
+def test_runs_have_the_same_bits_where_small_numbers_are_flushed(threads):
+    """Products of float32 numbers are below 2⁻¹²⁶ at this depth."""
+    chain = bnmc.Chain(60, 5, "tanh", norm="none", gain=0.5)
+    options = {"rng": 0, "chains": 2, "sampler": "weights", "dtype": "float32"}
+    expected = bnmc.simulate(chain, 57, threads=1, **options).gram
+    with flushing():
+        assert (np.float32(2.0**-130) * np.ones(1, np.float32) == 0.0).all()
+        if threads == "pool":
+            with ThreadPoolExecutor(
+                2, initializer=torch.set_flush_denormal, initargs=(True,)
+            ) as pool:
+                gram = bnmc.simulate(chain, 57, executor=pool, **options).gram
+                assert pool.submit(flushes).result()
+        else:
+            gram = bnmc.simulate(chain, 57, threads=threads, **options).gram
+        assert flushes()
+    np.testing.assert_array_equal(gram, expected)
