@@ -8,6 +8,7 @@ import pytest
 import bnmc
 from bnmc._claims import claims
 from bnmc._claims.layer import Layer
+from bnmc.errors import ArgumentError
 
 #: The mean square of two rows up to which they are rounding errors.
 NOTHING = 1e-10
@@ -61,3 +62,20 @@ def test_calls_without_a_product_are_expected_to_have_none():
     evidence = one_step(y)["one step: calls independent"]
     assert not evidence.observed[:, 1].any()
     np.testing.assert_array_equal(evidence.expected[:, 1], np.zeros(3))
+
+
+def test_samples_on_which_rounding_hides_the_law_are_left_out():
+    """Without any other sample, there is no evidence."""
+    chain = bnmc.Chain(4, 3, "relu")
+    rng = np.random.default_rng(3)
+    before = Layer.of(chain, rng.standard_normal((6, 4, 3)), 0)
+    y, noise = rng.standard_normal((6, 4, 3)), np.zeros((6, 3, 3))
+    noise[4] = np.eye(3)
+    evidence, spread = claims.of_one_step(chain, before, y, 2.0**-52, noise)
+    assert {len(each.observed) for each in evidence.values()} == {5, 2}
+    assert len(spread) == 5
+    noise[:] = np.eye(3)
+    with pytest.raises(
+        ArgumentError, match="^chain: .*beyond amplified rounding errors of 2.2e-16"
+    ):
+        claims.of_one_step(chain, before, y, 2.0**-52, noise)

@@ -14,6 +14,7 @@ COUNTS = {
     "cuts": (200, "cuttings of runs"),
     "files": (60, "damaged and hostile files"),
     "calls": (1000, "hostile calls"),
+    "layers": (100, "random layers that have the law of their chain"),
     "full-disks": (2, "full disks"),
     "soak-layers": (10_000_000, "layers of a long run"),
     "stream-gib": (1, "GiB of random words, and of normals, for PractRand"),

@@ -9,7 +9,7 @@ from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
-from bnmc._claims.layer import Layer
+from bnmc._claims.layer import Layer, rounding_noise
 from bnmc.testing.calls_on_state import LEVERAGE, CallPairs, CallsOnState, RowPairs, RowSequence
 
 
@@ -22,7 +22,7 @@ def test_directions_of_readings_are_orthonormal(small):
     h = small * np.random.default_rng(1).standard_normal((20, 2))
     h[3], h[11] = (1.0, 0.2), (-0.1, 1.0)
     layer = Layer.of(bnmc.Chain(20, 2, "linear", norm="none"), h[None], 0)
-    state = CallsOnState("two rows apart", layer, 2.0**-52)
+    state = CallsOnState("two rows apart", layer, np.zeros_like(layer.gram[0]))
     leverages = np.diagonal(h @ np.linalg.inv(h.T @ h) @ h.T)
     assert (np.sort(leverages)[-2] >= LEVERAGE) == (small < 0.1)
     assert (leverages.max() < 0.9999) == (small > 0.0)
@@ -31,23 +31,36 @@ def test_directions_of_readings_are_orthonormal(small):
     np.testing.assert_allclose(squares, state.norms if small < 0.1 else [], rtol=1e-12)
 
 
-@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5, 1e-6])
-def test_lost_digits_of_a_step_in_single_precision_are_rounding_errors(gap):
-    """Rows (1, 1 + gap, 1): their differences have few digits in float32, but three are equal."""
+def state_of_close_entries(gap):
+    """A state of a step in float32 with a row (1, 1 + gap, 1), and the step's rows of 50 calls.
+
+    Three samples are two in all rows.
+    """
     chain = bnmc.Chain(10, 3, "linear")
     rng = np.random.default_rng(1)
     h = rng.standard_normal((10, 3))
     h[:, 2] = h[:, 0]
     h[4] = (1.0 / 3.0) * np.array([1.0, 1.0 + gap, 1.0])
     layer = Layer.of(chain, h[None], 0)
-    state = CallsOnState("lost digits", layer, float(np.finfo(np.float32).eps))
+    noise = rounding_noise(chain, layer, float(np.finfo(np.float32).eps))[0]
+    state = CallsOnState("lost digits", layer, noise)
     single = h.astype(np.float32)
     x = single - single.mean(axis=1, keepdims=True, dtype=np.float32)
     x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True, dtype=np.float32))
     weights = rng.standard_normal((50, 10, 10)).astype(np.float32) / np.float32(np.sqrt(10))
-    state.add((weights @ x).astype(np.float64))
+    return state, (weights @ x).astype(np.float64)
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
+def test_lost_digits_of_a_step_in_single_precision_are_rounding_errors(gap):
+    state, rows = state_of_close_entries(gap)
+    state.add(rows)
     assert state.rank == 1
     assert 0.0 < state.outside <= 1.0
+
+
+def test_a_state_whose_digits_are_lost_shows_no_law():
+    assert state_of_close_entries(1e-6)[0].rank == 0
 
 
 def normal_rows(calls, width, rank, seed=0):

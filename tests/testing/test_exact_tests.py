@@ -28,7 +28,7 @@ def test_each_p_value_is_uniform_or_above():
     layer = Layer.of(chain, rng.standard_normal((1, 4, 4)), 0)
     p_values = {}
     for _ in range(600):
-        state = CallsOnState("fixed", layer, 2.0**-52)
+        state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]))
         for _ in range(2):
             weights = rng.standard_normal((2, 4, 4)) / np.sqrt(4)
             state.add(weights @ layer.a[0])
@@ -71,7 +71,7 @@ def normals(calls=4, width=6, rank=5, seed=0):
     chain = bnmc.Chain(width, rank, "tanh", norm="none")
     rng = np.random.default_rng(seed)
     layer = Layer.of(chain, rng.standard_normal((1, width, rank)), 0)
-    state = CallsOnState("fixed", layer, 2.0**-52, np.random.default_rng(seed))
+    state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]), np.random.default_rng(seed))
     weights = rng.standard_normal((calls, width, width)) / np.sqrt(width)
     state.add(weights @ layer.a[0])
     return state

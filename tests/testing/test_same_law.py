@@ -18,6 +18,7 @@ from numpy_steps import Network
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats
 from slow_cases import some
+from testing.correct_layers import CorrectLayer, TorchLayer, correct_layer
 
 import bnmc
 from bnmc._claims.claims import Claim, judged
@@ -25,7 +26,7 @@ from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError
 from bnmc.testing import LawMismatch, assert_same_law, same_law
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.same_law import SequentialTest, numbers_of_calls, tried_states
+from bnmc.testing.same_law import CheckedStep, SequentialTest, numbers_of_calls, tried_states
 
 RELU = bnmc.Chain(20, 5, "relu")
 
@@ -85,6 +86,66 @@ def test_right_steps_of_single_precision_pass(chain):
         return network.draw().astype(np.float32) @ network.sigma(x)
 
     assert_same_law(step, chain, rng=0, rows=2048)
+
+
+#: Layers whose rounding errors the norm, the skip connection over the gain, or their order amplify.
+AMPLIFYING = {
+    "norm of sigmoid": (
+        bnmc.Chain(32, 8, "sigmoid", order="activation-norm", eps=1e-5), TorchLayer, "float32", 0
+    ),
+    "rms": (bnmc.Chain.resnet(32, 8, "relu", norm="rms"), CorrectLayer, "float32", 7),
+    "residual": (bnmc.Chain.resnet(32, 8, "linear"), CorrectLayer, "float32", 0),
+    "gain": (bnmc.Chain(32, 8, "relu", skip=1.0, gain=1e-3), CorrectLayer, "float32", 0),
+    "residual, gain": (bnmc.Chain.resnet(32, 8, "relu", gain=1e-3), CorrectLayer, "float32", 0),
+    "haar": (
+        bnmc.Chain(16, 4, "sigmoid", norm="group(4)", order="activation-norm", weights="haar"),
+        CorrectLayer, "float64", 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", AMPLIFYING)
+def test_amplified_rounding_errors_are_no_other_law(name):
+    chain, kind, dtype, seed = AMPLIFYING[name]
+    if kind is TorchLayer:
+        pytest.importorskip("torch")
+    layer = kind(chain, dtype, np.random.default_rng([7, seed]))
+    assert_same_law(layer, chain, rng=seed, rows=2048)
+
+
+@pytest.mark.parametrize("number", [2, 9, 47, 50, 160, 390])
+def test_random_layers_that_amplify_rounding_errors_pass(number):
+    """Groups of two almost equal features, signs as activations, a skip connection at large h."""
+    chain, layer, _ = correct_layer(number)
+    assert_same_law(layer, chain, rng=number, rows=512)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (bnmc.Chain(32, 8, "relu", eps=1e-5), "eps = 1e-05"),
+        (bnmc.Chain(32, 8, "relu", skip=0.1), "the skip connection is 0.1"),
+        (bnmc.Chain(32, 8, "relu", gain=1.04), "scaled by 1.04|scaled by 1.03"),
+        (bnmc.Chain(32, 8, "relu", norm="batch-uncentred"), "without being centred"),
+        (bnmc.Chain(32, 8, "gelu"), "gelu fits better"),
+    ],
+    ids=repr,
+)
+def test_mistakes_of_single_precision_are_found(wrong, words):
+    chain = bnmc.Chain(32, 8, "relu")
+    error = mismatch(CorrectLayer(wrong, "float32", np.random.default_rng(1)), chain)
+    assert re.search(words, error.causes[0])
+
+
+def test_a_law_that_rounding_hides_is_not_tested():
+    """float32 keeps 7 digits of x + 1e-9 W relu(x)."""
+    chain = bnmc.Chain(32, 8, "relu", skip=1.0, gain=1e-9)
+    layer = CorrectLayer(chain, "float32", np.random.default_rng(1))
+    with pytest.raises(
+        ArgumentError, match="^chain: .*beyond amplified rounding errors of 1.2e-07"
+    ):
+        assert_same_law(layer, chain, rng=0)
 
 
 def overall(step, chain, seed, rows=128):
@@ -509,11 +570,12 @@ def test_biases_beside_orthogonal_weights_are_refused():
 
 
 def states_of(chain, seed=0):
-    return dict(tried_states(chain, identity, np.random.default_rng(seed)))
+    return dict(tried_states(chain, CheckedStep(identity, chain), np.random.default_rng(seed)))
 
 
 def rows_apart(chain, seed):
-    return CallsOnState("rows apart", states_of(chain, seed)["rows apart"], 2.0**-52)
+    layer = states_of(chain, seed)["rows apart"]
+    return CallsOnState("rows apart", layer, np.zeros_like(layer.gram[0]))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram as gm
-from bnmc._claims.layer import Layer
+from bnmc._claims.layer import COARSE, Layer, rounding_noise
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 
 #: Mean squares up to this share of 1 are rounding errors.
 _NOTHING = 1e-10
+
+#: Least standard deviation of R in a direction of samples, in units of its rounding errors.  In d
+#: rows these change the variance in this direction by a share of about 2/(512 √d), which is less
+#: than its standard error √(2/(d calls)) up to 10⁵ calls.
+_RESOLVED = 512.0
 
 #: Largest number of groups of rows by place whose averages are tested.
 _GROUPS = 64
@@ -199,7 +205,11 @@ def _places(rows: Float64Array) -> Evidence:
 
 
 def of_one_step(
-    chain: Chain, before: Layer, y: Float64Array, rounding: float
+    chain: Chain,
+    before: Layer,
+    y: Float64Array,
+    rounding: float,
+    noise: Float64Array | None = None,
 ) -> tuple[dict[str, Evidence], Float64Array]:
     """Return claims about one step, and the variance of the whitened spectrum over n/d.
 
@@ -212,22 +222,43 @@ def of_one_step(
         The next states over the gain.
     rounding : float
         Unit of rounding in which `y` was computed.
+    noise : (samples, batch, batch) ndarray, optional
+        `rounding_noise` of the given states, if it is known already.
+
+    Raises
+    ------
+    ArgumentError
+        If no sample has a direction in which the law can be told from rounding errors.
 
     Notes
     -----
     Given a state, the rows of R = (h′ − skip x)/gain are N(0, G), so whitened rows are standard
     normal.  With orthogonal weights RᵀR/d = G, and whitened rows are those of √d U with orthonormal
     columns U, uniformly distributed: |z_r|²/d has the law Beta(k/2, (d−k)/2), k the rank of G.
+
+    Directions in which rounding may show are as outside the range of G, and samples without others
+    are left out.
     """
+    noise = rounding_noise(chain, before, rounding) if noise is None else noise
+    values, vectors = directions(before.gram, noise)
+    resolved = values[:, -1] > 1.0
+    if not resolved.any():
+        raise hidden(chain, rounding)
+    if not resolved.all():
+        parts = (before.y, before.x, before.a, before.gram, before.square)
+        before = Layer(*(part[resolved] for part in parts), convolution=before.convolution)
+        y, noise = y[resolved], noise[resolved]
+        values, vectors = values[resolved], vectors[resolved]
     d = y.shape[1]
     rest = y - chain.skip / chain.gain * before.x
-    values, vectors = np.linalg.eigh(before.gram)
-    null = null_variance(values, rounding)
-    regular = values > null[:, None]
+    regular = values > 1.0
     rank = regular.sum(axis=1)
-    scales = np.where(regular, 1 / np.sqrt(np.where(regular, values, 1.0)), 0.0)
+    inverse = np.where(regular, 1.0 / np.where(regular, values, 1.0), 0.0)
     turned = rest @ vectors
-    z = turned * scales[:, None]
+    z = turned * np.sqrt(inverse)[:, None]
+    # Relative to their size, products of four z have four times the rounding errors of each.
+    errors = 4.0 / _RESOLVED * np.sqrt(inverse.sum(axis=1) / rank)
+    of_z = 1.0 + errors / (_ROUNDING * min(rounding, COARSE))
     square, residual = z.swapaxes(1, 2) @ z, gm.cross_gram(rest, rest)
     norms = np.square(z).sum(axis=2)
     fourth = np.square(norms).sum(axis=1)
@@ -237,27 +268,32 @@ def of_one_step(
         # Σ_rs (z_r·z_s)² = d² k, and E|z_r|⁴ = d k (k + 2) / (d + 2).
         between_expected = d * (d - rank) / ((d + 2) * (d - 1))
         # This is more than the right variance and covariance.
+        largest = np.trace(noise, 0, 1, 2)
+        error = 2.0 * np.sqrt(largest * np.trace(before.gram, 0, 1, 2)) + largest
         deviation = np.sqrt(squares(residual - before.gram)) / before.gram.shape[-1]
+        deviation = np.maximum(0.0, deviation - error)
         unit = _mean_diagonal(gm.cross_gram(y, y)) + _mean_diagonal(before.gram)
         unit = unit * max(1.0, rounding / COARSE)
         of_weights = {"one step: weights orthogonal": Evidence.of(deviation, 0.0, unit)}
     else:
         between_expected = np.ones(len(rank))
         of_weights = {
-            "one step: variance, whitened": Evidence.of(norms.sum(axis=1) / (d * rank), 1.0),
-            "one step: covariance": _shares_of(residual, before.gram, null),
+            "one step: variance, whitened": Evidence.of(
+                norms.sum(axis=1) / (d * rank), 1.0, 2.0 * of_z
+            ),
+            "one step: covariance": _shares_of(residual, before.gram, noise),
         }
     products = _products(z).observed
-    outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10 * null
+    outside = np.square(np.where(regular[:, None], 0.0, turned)).mean(axis=(1, 2)) > 10.0
     evidence = {
         "one step: rows in the range of G": Evidence.of(1.0 - outside, 1.0),
         "one step: mean 0": Evidence.of(rest.mean(axis=1), 0.0, size),
         "one step: rows independent": Evidence.of(
             np.column_stack([between, products]),
             np.column_stack([between_expected, 0.0 * products]),
-            1.0 * rank,
+            of_z * rank,
         ),
-        "one step: calls independent": _pairs_of_calls(z, rest, rank, size),
+        "one step: calls independent": _pairs_of_calls(z, rest, rank, size, of_z),
     }
     if chain.is_gaussian:
         evidence["one step: rows Gaussian"] = _norms(z)
@@ -265,19 +301,23 @@ def of_one_step(
     return evidence | of_weights, spread * d / rank
 
 
-def _shares_of(square: Float64Array, gram: Float64Array, null: Float64Array) -> Evidence:
+def _shares_of(square: Float64Array, gram: Float64Array, noise: Float64Array) -> Evidence:
     """Variances of rows orthogonal to 1 and along 1 over those of G, and their difference."""
-    shares = []
+    shares, null = [], _null_covariance(gram, noise)
     for part in (_mean_centred, _along_ones):
         variance = part(gram)
-        varies = variance > null
+        varies = variance > part(null)
         shares.append(np.where(varies, part(square) / np.where(varies, variance, 1.0), 1.0))
     columns = np.column_stack([*shares, shares[0] - shares[1]])
     return Evidence.of(columns, np.array([1.0, 1.0, 0.0]), 1.0)
 
 
 def _pairs_of_calls(
-    z: Float64Array, rest: Float64Array, rank: NDArray[np.intp], size: Float64Array
+    z: Float64Array,
+    rest: Float64Array,
+    rank: NDArray[np.intp],
+    size: Float64Array,
+    of_z: Float64Array,
 ) -> Evidence:
     """Correlations of the rows of two calls, also squared: shared weights with any signs show."""
     d = z.shape[1]
@@ -288,9 +328,9 @@ def _pairs_of_calls(
     rest1, rest2 = _disjoint_pairs(rest)
     size1, size2 = _disjoint_pairs(size)
     product = (rest1 * rest2).mean(axis=(1, 2)) / (size1 * size2)
-    return Evidence.of(
-        np.column_stack([squared, product]), np.column_stack([expected, 0.0 * product])
-    )
+    observed, mean = np.column_stack([squared, product]), np.column_stack([expected, 0.0 * product])
+    size = (np.abs(observed) + np.abs(mean)) * np.maximum(*_disjoint_pairs(of_z))[:, None]
+    return Evidence.of(observed, mean, size)
 
 
 # --- helpers
@@ -310,22 +350,44 @@ def _ranks(values: Float64Array, axis: int) -> tuple[Float64Array, Float64Array]
     return ranks, -np.square(ranks).sum(axis=axis) / (count * (count - 1))
 
 
-def null_variance(eigenvalues: Float64Array, rounding: float) -> Float64Array:
-    """Return the largest eigenvalue of a Gram matrix that can be a rounding error.
+def _null_covariance(gram: Float64Array, noise: Float64Array) -> Float64Array:
+    """Return the least covariances of rows of R that can be told from rounding errors.
 
     Parameters
     ----------
-    eigenvalues : (..., n) ndarray of float64
-        Ascending.
-    rounding : float
-        Unit of rounding of the states of the step; the Gram matrix is in float64.
+    gram : (..., n, n) ndarray of float64
+        G, computed in float64.
+    noise : (..., n, n) ndarray of float64
+        Covariance of the rounding errors of a step.
 
     Returns
     -------
-    (...) ndarray of float64
+    (..., n, n) ndarray of float64
+        Positive definite.
     """
-    relative = max(64 * float(np.finfo(np.float64).eps), 100 * rounding**2)
-    return eigenvalues.shape[-1] * relative * eigenvalues[..., -1]
+    n, least = gram.shape[-1], _RESOLVED**2 * noise
+    size = np.linalg.eigvalsh(gram)[..., -1] + np.trace(least, 0, -2, -1)
+    of_gram = 64 * float(np.finfo(np.float64).eps) * n * size
+    return least + np.eye(n) * of_gram[..., None, None]
+
+
+def hidden(chain: Chain, rounding: float) -> ArgumentError:
+    """Return the error for a chain whose law no state shows."""
+    allowed = f"a chain whose law shows beyond amplified rounding errors of {rounding:.1e}"
+    hint = "the norm divides by about 0, or the gain is too small beside the skip connection"
+    return ArgumentError("chain", chain, allowed, hint)
+
+
+def directions(gram: Float64Array, noise: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return variances of R in directions of samples, in units of `_null_covariance`, ascending.
+
+    The directions are the columns of the second array, (..., n, n).  Components of R in different
+    directions are uncorrelated.  Variances up to 1 may be rounding errors.
+    """
+    lower = np.linalg.cholesky(_null_covariance(gram, noise))
+    half = np.linalg.solve(lower, gram)
+    values, turned = np.linalg.eigh(np.linalg.solve(lower, half.swapaxes(-1, -2)))
+    return values, np.linalg.solve(lower.swapaxes(-1, -2), turned)
 
 
 def _disjoint_pairs(array: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -358,10 +420,6 @@ def _mean_centred(matrices: Float64Array) -> Float64Array:
 
 
 # --- evidence: tests that differences have mean 0, corrected for their number
-
-#: Largest unit of rounding in the tests; coarser rounding, as in half precision, acts as noise.
-COARSE = float(np.finfo(np.float32).eps)
-
 
 #: Largest difference of two equal numbers, in units of rounding.
 _ROUNDING = 64

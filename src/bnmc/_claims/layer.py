@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,16 @@ from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 
 #: Fourth powers of numbers between the inverse of this and this neither overflow nor underflow.
 LARGEST = 1e30
+
+#: Largest unit of rounding in the tests; coarser rounding, as in half precision, acts as noise.
+COARSE = float(np.finfo(np.float32).eps)
+
+#: Units of rounding coarser than that which count as an error: directions of at least 10 units are
+#: tested, and the rest of these errors acts as noise.
+_OF_COARSE = 10 / 512
+
+#: Least number of rows of rounding errors whose mean square is taken.
+_ROWS_OF_ERRORS = 128
 
 
 def as_states(
@@ -47,6 +58,76 @@ def rounding_of(value: object) -> float:
     dtype = np.asarray(value).dtype
     exact = float(np.finfo(np.float64).eps)
     return max(exact, float(np.finfo(dtype).eps)) if dtype.kind == "f" else exact
+
+
+def rounding_noise(chain: Chain, layer: Layer, rounding: float) -> Float64Array:
+    r"""Return the covariance of rounding errors of the rows of R = (h′ − skip x)/gain in a step.
+
+    Parameters
+    ----------
+    chain : Chain
+    layer : Layer
+        The given states.
+    rounding : float
+        Unit of rounding of the numbers with which the step computes.
+
+    Returns
+    -------
+    (samples, batch, batch) ndarray of float64
+        Uncentred, averaged over rows; `LARGEST` times the unit matrix if a norm of the step may
+        divide by 0.
+
+    Notes
+    -----
+    The layer is computed again with errors of random signs: in h, in the means that the norm
+    subtracts, after the first of norm and activation, and after the second.  A sum of k numbers has
+    errors of √k units.  Norm and activation thus amplify errors as they do in the step, whatever
+    their order.  The error of an activation σ(x) is relative to the larger of |σ(x)| and
+    min(|x|, 1), since formulas such as exp(x) − 1 cancel.
+    """
+    generator, norm = np.random.default_rng(0), chain.normalization
+    h = chain.gain * layer.y
+    samples, width, n = h.shape
+    rows, draws = chain.layers[1].rows, max(2, -(-_ROWS_OF_ERRORS // width))
+    unit = min(rounding, COARSE) * math.sqrt(max(layer.factors.shape[1], n))
+    lost = np.zeros(samples, dtype=np.bool_)
+
+    def signs(shape: tuple[int, ...]) -> Float64Array:
+        return 2.0 * generator.integers(0, 2, shape).astype(np.float64) - 1.0
+
+    def rounded(values: Float64Array, least: Float64Array | float = 0.0) -> Float64Array:
+        return values + unit * signs(values.shape) * np.maximum(np.abs(values), least)
+
+    def normalized(values: Float64Array) -> Float64Array:
+        if not norm.centred:
+            return norm(values, chain.eps)
+        parts = norm.parts(values)
+        spread = np.hypot(parts.std(axis=-1, keepdims=True), math.sqrt(chain.eps))
+        of_mean = unit * np.abs(parts).max(axis=-1, keepdims=True) / spread
+        lost[~(of_mean < 1.0).all(axis=(1, 2, 3))] = True
+        moved = np.broadcast_to(signs(of_mean.shape) * of_mean, parts.shape)
+        return norm(values, chain.eps) + norm.joined(moved, values.shape)
+
+    def activated(values: Float64Array) -> Float64Array:
+        return rounded(chain.activation(values), np.minimum(np.abs(values), 1.0))
+
+    noise = unit**2 * np.eye(n) * np.diagonal(layer.gram, 0, 1, 2)[:, None]
+    if rounding > COARSE:
+        trace = np.trace(layer.gram, 0, 1, 2)[:, None, None]
+        noise = noise + n * (_OF_COARSE * rounding) ** 2 * trace * np.eye(n)
+    with np.errstate(all="ignore"):
+        for _ in range(draws):
+            x = rounded(h)
+            if rows.activates_first:
+                a = normalized(activated(x))
+            else:
+                normed = rounded(normalized(x))
+                a, x = activated(normed), normed if rows.keeps_normed else x
+            for error in (a - layer.a, chain.skip / chain.gain * (x - layer.x)):
+                noise = noise + gm.cross_gram(error, error) / draws
+    lost |= ~np.isfinite(noise).all(axis=(1, 2))
+    noise[lost] = LARGEST * np.eye(n)
+    return noise
 
 
 def near_a_line(chain: Chain, generator: np.random.Generator) -> Float64Array:

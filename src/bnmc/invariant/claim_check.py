@@ -16,7 +16,7 @@ from bnmc import gram as gm
 from bnmc import random_matrix
 from bnmc._claims import claims
 from bnmc._claims.claims import Claim, Evidence
-from bnmc._claims.layer import Layer, as_states, near_a_line, next_states, rounding_of
+from bnmc._claims.layer import COARSE, Layer, as_states, near_a_line, next_states, rounding_of
 from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
@@ -413,7 +413,7 @@ class _EvidenceOfBlocks:
         )
         self.note(claims.serial(square))
         for claim, parts in self._evidence.items():
-            yield claims.assessed(claim, Evidence.joined(parts), min(self.rounding, claims.COARSE))
+            yield claims.assessed(claim, Evidence.joined(parts), min(self.rounding, COARSE))
         yield from distances(self.chain, gram, square, spread, self.generator)
 
     def _next(self, states: NDArray[Any], layer: Layer) -> NDArray[Any]:

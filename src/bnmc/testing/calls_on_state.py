@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from bnmc._claims.claims import null_variance
+from bnmc._claims.claims import directions
 from bnmc._claims.layer import Layer
 from bnmc._support.arguments import Float64Array
 
@@ -30,8 +31,8 @@ from bnmc._support.arguments import Float64Array
 #: variance, for so many columns at most.
 LEVERAGE, _COLUMNS = 0.99, 4
 
-#: Largest share of the variance that counts as amplified rounding errors.
-_MOST_NULL = 1e-3
+#: Probability that normals of variance 1 have more squares in a call than may be outside.
+_OUTSIDE = 1e-15
 
 #: Least divisor, and least number in a logarithm.
 LEAST = 1e-300
@@ -52,21 +53,22 @@ class CallsOnState:
         Name of the state.
     layer : Layer
         The state, as one sample.
-    rounding : float
-        Unit of rounding of the values that the step returns.
+    noise : (batch, batch) ndarray
+        Covariance of rounding errors of R, of `rounding_noise`.
     generator : numpy.random.Generator, optional
         For the places and orders that are compared; by default of seed 0.
 
     Attributes
     ----------
-    name, layer
+    name, layer, noise
         The parameters, unchanged.
     calls : int
         Number of calls.
     rank : int
-        Rank of G.
+        Rank of G, up to variances that may be rounding errors.
     outside : float
-        Largest mean square outside the range of G, over the largest rounding error.
+        Largest sum of squares outside the range of G, in units of the null covariance, over its
+        quantile.
     total : (width, rank) ndarray
         Σ Z over calls.
     root : (rank, rank) ndarray
@@ -94,20 +96,17 @@ class CallsOnState:
         self,
         name: str,
         layer: Layer,
-        rounding: float,
+        noise: Float64Array,
         generator: np.random.Generator | None = None,
     ) -> None:
-        self.name, self.layer = name, layer
-        values, vectors = np.linalg.eigh(layer.gram[0])
-        n = values.size
-        amplified = rounding * math.sqrt(1.0 + _amplification(layer))
-        most = max(float(null_variance(values, rounding)), _MOST_NULL * float(values[-1]))
-        self._null = min(float(null_variance(values, amplified)), most)
-        regular = values > self._null
+        self.name, self.layer, self.noise = name, layer, noise
+        values, vectors = directions(layer.gram[0], noise)
+        d, n = layer.x.shape[1:]
+        regular = values > 1.0
         self._outside = vectors[:, ~regular]
         self._whiten = vectors[:, regular] / np.sqrt(values[regular])
         self.rank = int(regular.sum())
-        d = layer.x.shape[1]
+        self._most_outside = float(special.chdtri(max(d * (n - self.rank), 1), _OUTSIDE))
         factors = layer.factors[0]
         self._readers = _readers(self.whitened(factors) / math.sqrt(len(factors)))
         self.shift = self.whitened(layer.x[0])
@@ -130,8 +129,8 @@ class CallsOnState:
         self.square += flat.T @ flat
         self.moved += rest.sum(axis=0)
         self.last = rest[-1]
-        excess = np.square(rest @ self._outside).sum(axis=(1, 2)) / d
-        self.outside = max(self.outside, float(excess.max()) / (10 * self._null))
+        excess = np.square(rest @ self._outside).sum(axis=(1, 2))
+        self.outside = max(self.outside, float(excess.max()) / self._most_outside)
         z = self.whitened(rest)
         self.total += z.sum(axis=0)
         root = np.linalg.qr(np.vstack([self.root, z.reshape(-1, self.rank)]), mode="r")
@@ -169,20 +168,6 @@ class CallsOnState:
     def numbers(self) -> int:
         """Number of entries of Z in all calls."""
         return self.calls * self.total.size
-
-
-def _amplification(layer: Layer) -> float:
-    """Return the mean square factor by which the norm amplifies rounding errors of the state.
-
-    A row whose mean is large beside its standard deviation loses digits when the mean is
-    subtracted: an error of u · max |h| in h becomes one of u · max |h|/std in x.
-
-    This is estimated for x = N(h).  If the norm is elsewhere, x is h, and the factor is about 1.
-    """
-    y, x = layer.y[0], layer.x[0]
-    before, after = y.std(axis=1), x.std(axis=1)
-    factors = np.abs(y).max(axis=1) * np.divide(after, before, np.zeros(len(y)), where=before > 0.0)
-    return float(np.square(factors).mean() / max(float(np.square(x).mean()), LEAST))
 
 
 def _readers(rows: Float64Array) -> Float64Array:
