@@ -185,8 +185,9 @@ class MeanField:
             1, so that Gram matrices become singular; ``partial`` is the `Phase` and ``exponent``
             half the logarithm of Φ′(1). The pivots are not known, so ``pivot_trend`` is 0.
         PartialEstimateError
-            If `rtol` is not reached; ``partial`` is the `Fluctuations`, or the `FixedPoint` if that
-            is not accurate enough.
+            If `rtol` is not reached, or a variance is negative beyond its error; ``partial`` is the
+            `Fluctuations`, or the `FixedPoint` if that is not accurate enough, or if the activation
+            has so many narrow features that no quadrature is affordable.
 
         Notes
         -----
@@ -202,9 +203,12 @@ class MeanField:
         ``C/((1 − λ²) d)`` in its direction. C contains E σ_iσ_jσ_kσ_l, which are integrals
         over at most four angles, and five under norm "batch-uncentred" if σ is not odd. They are
         evaluated by nested Gauss rules with panels that end at kinks of σ; for n ≥ 24, Fourier
-        transforms replace all angles but the fifth. The stated error is the difference between two
-        such rules. It decreases slowly if σ has kinks and n is 4, 5 or 6: to about 1e-6 by four
-        angles. By five, these cases take up to a minute with the default `rtol`, others about 10 s.
+        transforms replace all angles but the fifth. Every panel on which σ is resolved contains
+        nodes of both rules, so none misses a narrow feature of σ. The stated error is the sum over
+        the sectors of the difference between two such rules. If σ has features narrower than a
+        fifth of its range and n is 5 or more, it often exceeds the default `rtol`. It decreases
+        slowly if σ has kinks and n is 4, 5 or 6: to about 1e-6 by four angles. By five, these cases
+        take up to a minute with the default `rtol`, others about 10 s.
 
         The law of the weights does not matter to leading order if their entries are independent.
         For the linear chain with norm "batch" and ``m = n − 1``,

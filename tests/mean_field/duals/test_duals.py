@@ -228,3 +228,29 @@ def test_means_by_quadrature(name, variance):
     expected = integrate.simpson(both * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi), x=z)
     mean = CLOSED_FORMS[name].mean(np.array([variance]))
     np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.7])
+@pytest.mark.parametrize("width", [0.03, 0.003, 0.0003])
+@pytest.mark.parametrize("rho", [0.5, 0.999, -0.999])
+def test_narrow_bumps(width, place, rho):
+    """tanh x + exp(−((x−c)/w)²): two of the three parts of V are Gaussian integrals."""
+
+    def sigma(x):
+        return np.tanh(x) + np.exp(-(((x - place) / width) ** 2))
+
+    result = dual(Activation(sigma))
+    side = result.side(np.ones(1), False)
+    value, _, error = result.pair(side, side, np.array([[rho]]), needs_slope=False)
+    # Given the bump at u, u is normal, and so is v.
+    shrunk = width**2 / (width**2 + 2.0)
+    mass = np.sqrt(shrunk) * np.exp(-(place**2) / (width**2 + 2.0))
+    mean, spread = rho * place * 2.0 / (width**2 + 2.0), 1.0 - rho**2 * (1.0 - shrunk)
+    z, weight = np.polynomial.hermite_e.hermegauss(100)
+    mixed = mass * (weight @ np.tanh(mean + np.sqrt(spread) * z)) / np.sqrt(2.0 * np.pi)
+    form = width**2 * np.eye(2) + 2.0 * np.array([[1.0, rho], [rho, 1.0]])
+    centre = np.full(2, place)
+    both = width**2 / np.sqrt(np.linalg.det(form)) * np.exp(-centre @ np.linalg.solve(form, centre))
+    smooth = dual("tanh")(1.0, 1.0, rho, rtol=1e-12)[0]
+    assert value[0, 0] == pytest.approx(smooth + 2.0 * mixed + both, abs=1e-11)
+    assert error < 1e-9

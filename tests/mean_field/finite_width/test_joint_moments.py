@@ -13,10 +13,12 @@ from slow_cases import pairs
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation, as_activation
+from bnmc.mean_field.finite_width import joint_moments as module
 from bnmc.mean_field.finite_width.joint_moments import (
+    Cuts,
+    TooCostlyError,
     joint_moments,
     nested_moments,
-    nested_size,
     odd_moments,
     uncentred_moments,
 )
@@ -116,6 +118,39 @@ def test_linear(n):
         )
 
 
+NARROW = {
+    "bump at 0": lambda x: np.tanh(x) + np.exp(-((x / 0.04) ** 2)),
+    "bump": lambda x: np.tanh(x) + np.exp(-(((x - 0.7) / 0.04) ** 2)),
+    "low bump": lambda x: np.tanh(x) + 0.01 * np.exp(-(((x - 0.7) / 0.04) ** 2)),
+    "steep": lambda x: np.tanh(30.0 * x - 9.0),
+    "bump and kink": lambda x: np.maximum(x, 0.0) + np.exp(-(((x + 0.5) / 0.04) ** 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("n", "order", "name"),
+    [*((3, 100_000, name) for name in NARROW), *((4, 700, name) for name in ("bump", "steep"))],
+)
+def test_the_difference_of_both_rules_bounds_the_error_at_narrow_features(n, order, name):
+    """The rule of 700 heights has an error of 1e-7, that of 10⁵ angles one of rounding.
+
+    At a kink the latter has an error of 1e-9.
+    """
+    points, weight = normalized_rows(n, order)
+    expected = weight @ by_power_sums(NARROW[name](points))
+    fine, coarse = (np.array(FOURTH(joint)) for joint in joint_moments(Activation(NARROW[name]), n))
+    assert np.all(np.abs(fine - expected) <= np.abs(fine - coarse) + (2e-9 if n == 3 else 2e-7))
+    assert fine == pytest.approx(coarse, abs=2e-6)
+
+
+def test_too_many_narrow_features():
+    with (
+        mock.patch.object(module, "_MOST_NEEDED", 1e6),
+        pytest.raises(TooCostlyError),
+    ):
+        joint_moments(Activation(NARROW["bump"]), 6)
+
+
 def test_undeclared_jumps_and_fast_growth():
     # The rule is of first order for jumps.
     points, weight = normalized_rows(4, 300)
@@ -138,9 +173,12 @@ def test_odd_moments(name):
         assert (moments.m31, moments.m211, moments.m1111) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("kinks", [[], [0.0], [-0.5, 0.5]])
+@pytest.mark.parametrize(
+    ("kinks", "narrow"),
+    [([], []), ([0.0], []), ([-0.5, 0.5], []), ([], [0.2, 0.3]), ([0.0], [0.1])],
+)
 @pytest.mark.parametrize("n", [3, 4, 5, 6])
-def test_the_size_of_a_nested_rule_is_the_number_of_its_points(n, kinks):
+def test_the_size_of_a_nested_rule_is_the_number_of_its_points(n, kinks, narrow):
     """The last of the nested evaluations has all points."""
     sizes = []
 
@@ -148,8 +186,9 @@ def test_the_size_of_a_nested_rule_is_the_number_of_its_points(n, kinks):
         sizes.append(x.size)
         return np.tanh(x)
 
-    nested_moments(function, n, np.array(kinks), 8.0, 2)
-    assert nested_size(n, len(kinks), 2) == max(sizes)
+    cuts = Cuts(np.array(kinks), np.array(narrow))
+    nested_moments(function, n, cuts, 8.0, 2)
+    assert cuts.size(n, 2) == max(sizes)
 
 
 # --- The rules for moments under a norm that does not centre, one finer than the other

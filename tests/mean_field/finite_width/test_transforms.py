@@ -9,7 +9,7 @@ from scipy import special
 
 from bnmc.chain.activations import as_activation
 from bnmc.mean_field.finite_width import joint_moments
-from bnmc.mean_field.finite_width.joint_moments import nested_moments
+from bnmc.mean_field.finite_width.joint_moments import Cuts, nested_moments
 from bnmc.mean_field.finite_width.transforms import transformed_moments, transformed_pairs
 from bnmc.mean_field.fixed_point.expectations import Turned
 from bnmc.mean_field.quadrature.panels import subdivided
@@ -57,7 +57,7 @@ def test_nested_rules(n, name, nested_error):
     assert mean == at.mean
     assert expected[:2] == pytest.approx([at.variance, at.covariance], rel=1e-12)
     kinks = np.array([kink]) if name == "relu" else np.empty(0)
-    nested = nested_moments(centred, n, kinks, edge, 18)
+    nested = nested_moments(centred, n, Cuts(kinks), edge, 18)
     for order, tolerance in ((16, 1e-11), (20, 1e-12)):
         result, products, rest = transformed_pairs(function, n, panels, order)
         assert result == pytest.approx(mean, rel=0, abs=tolerance)
@@ -103,7 +103,7 @@ def test_given_angle(monkeypatch):
 
     def found(order):
         function = Turned(profile(activation, math.hypot(1.0, edge)), angle, edge)
-        return np.array(joint_moments._moments_given(function, n, order))
+        return np.array(joint_moments._moments_given(function, n, Cuts(np.zeros(1)), order))
 
     transformed = found(20)
     monkeypatch.setattr(joint_moments.transforms, "LEAST_BATCH", 10**9)

@@ -41,10 +41,12 @@ import math
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.mean_field.finite_width.joint_moments import angle_rule, squared
+from bnmc.chain.norms import Norm
+from bnmc.mean_field.finite_width.joint_moments import angle_ends, angle_rule, squared
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.expectations import Turned, resolved
 from bnmc.mean_field.fixed_point.results import FixedPoint
+from bnmc.mean_field.fixed_point.symmetric import is_isotropic
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.quadrature.sphere import sphere_rule
 
@@ -60,7 +62,7 @@ def mean_bias(
     point: FixedPoint,
     sectors: tuple[Sector, ...],
     covariance: EntryCovariance,
-    centred: bool,
+    norm: Norm,
 ) -> tuple[float, float]:
     """Return the diagonal and the other entries of E G − G*, times the width.
 
@@ -72,11 +74,11 @@ def mean_bias(
         The stationary covariance S.
     covariance : EntryCovariance
         S, by entries.
-    centred : bool
-        Whether the norm centres.
+    norm : Norm
+        A norm over the batch.
     """
-    n = point.batch
-    if not (centred or point.c == 0.0):  # 0 is exact: σ is odd
+    n, centred = point.batch, norm.hides_common_part
+    if not is_isotropic(activation, n, norm):
         return _uncentred_bias(activation, point, sectors[0], covariance)
     if n <= (3 if centred else 1):  # Σu_i⁴ is constant
         return 0.0, 0.0
@@ -115,7 +117,7 @@ def _uncentred_bias(
     """
     n = point.batch
     sigma = resolved(activation, n, wider=True)
-    nodes = angle_rule(n, point, sigma.profile.kinks, sigma.edge, _ANGLE_ORDER)
+    nodes = angle_rule(n, point, angle_ends(sigma.profile, _ANGLE_ORDER), sigma.edge, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
     given = [

@@ -55,8 +55,8 @@ _PANEL_ORDERS = (6, 9, 13, 18, 25, 33, 50)
 # or less for batches of more than _LARGE samples, in which eigenvalues near 1 amplify errors.
 _AGREED, _LARGE = 1e-6, 10
 
-# Evaluations of the activation by one rule, at most.
-_MOST_EVALUATIONS = 2e7
+# Evaluations of the activation by one rule, at most, and by the second one, which an error needs.
+_MOST_EVALUATIONS, _MOST_NEEDED = 2e7, 2e8
 
 # Evaluations of the activation in one array.
 _CHUNK = 1 << 18
@@ -64,9 +64,10 @@ _CHUNK = 1 << 18
 # Angles are cut off where the density of a coordinate, relative to its maximum, is 1e-20.
 _CUT = 20.0 * math.log(10.0)
 
-# If at most this many coordinates are left, panels also end where a kink of the next coordinate
-# meets the edge of its range.  With more coordinates, the singularities there are weak.
-_FEW_LEFT = 5
+# If at most _FEW_LEFT coordinates are left, panels also end where a kink of the next coordinate
+# meets the edge of its range.  With more coordinates, the singularities there are weak.  In batches
+# of at most _FEW_IN_ALL, panels also end where a narrow feature does so.
+_FEW_LEFT, _FEW_IN_ALL = 5, 4
 
 
 class _JointMoments(NamedTuple):
@@ -101,9 +102,6 @@ class _JointMoments(NamedTuple):
 def joint_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _JointMoments]:
     """Return the joint moments of an activation on the centred sphere, by a fine and a coarse rule.
 
-    The two differ in the moments of three and four coordinates only; the others are accurate to
-    about 1e-13.
-
     Parameters
     ----------
     activation : Activation
@@ -115,12 +113,15 @@ def joint_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _J
     ------
     UnresolvedError
         If the activation cannot be resolved.
+    TooCostlyError
+        If no two rules that resolve it are affordable.
     """
     _, sigma = squared(activation, batch - 1)
     mean, products, centred = _pairs(activation, batch, sigma.breaks, _PAIR_ORDER)
-    nested = _agreeing(centred, batch, sigma.breaks, sigma.kinks, products[0])
-    fine, coarse = (_raw_moments(mean, products, triples, batch) for triples in nested)
-    return fine, coarse
+    nested, coarse_nested = _agreeing(centred, batch, sigma, products[0])
+    fine = _raw_moments(mean, products, nested, batch)
+    mean, products, _ = _pairs(activation, batch, sigma.breaks, _COARSE_PAIR_ORDER)
+    return fine, _raw_moments(mean, products, coarse_nested, batch)
 
 
 def squared(activation: Activation, dimension: int) -> tuple[Function, Profile]:
@@ -204,8 +205,80 @@ def _raw_moments(
     )
 
 
+class TooCostlyError(ArithmeticError):
+    """Narrow features of σ need more nodes than are affordable."""
+
+
+class Cuts(NamedTuple):
+    """Where panels of an angle end.
+
+    Attributes
+    ----------
+    kinks : ndarray of float64
+        The kinks of σ.
+    narrow : ndarray of float64
+        Further ends of panels, for narrow features of σ.
+    """
+
+    kinks: FloatArray
+    narrow: FloatArray = np.empty(0)
+
+    def panels(self, left: int, batch: int) -> int:
+        """Return the number of panels of the next of N = `left` coordinates."""
+        ends, met = self.of_next(left, batch)
+        return 1 + ends.size + 4 * met.size
+
+    def of_next(self, left: int, batch: int) -> tuple[FloatArray, FloatArray]:
+        """Return the ends for that coordinate, and those that matter for the one after it."""
+        if not batch - 3 < left <= _FEW_LEFT:  # weak, or no coordinate follows
+            return np.concatenate(self), np.empty(0)
+        return np.concatenate(self), np.concatenate(self[: 2 if batch <= _FEW_IN_ALL else 1])
+
+    def size(self, batch: int, order: int) -> float:
+        """Return the number of evaluations of the activation by a nested rule."""
+        count = 1.0
+        for left in range(batch, max(batch - 4, 0), -1):
+            count *= order * self.panels(left, batch) if left > 2 else left
+        return count
+
+
+def _rules(
+    sigma: Profile, batch: int, smooth: tuple[int, ...], per_panel: tuple[int, ...], most: float
+) -> tuple[Cuts, tuple[int, ...]]:
+    """Return the ends of panels of the nested rules, and the nodes per panel of each rule.
+
+    No rule has a panel of σ between its nodes; see `Profile.wider`.
+
+    Parameters
+    ----------
+    sigma : Profile
+        The activation σ.
+    batch : int
+        n.
+    smooth, per_panel : tuple of int
+        Nodes per angle if σ is smooth, and per panel if σ has kinks or narrow features.
+    most : float
+        Evaluations by the second rule, at most.
+
+    Raises
+    ------
+    TooCostlyError
+        If σ has so many narrow features that two rules are not affordable.
+    """
+    plain = Cuts(sigma.kinks)
+    orders = per_panel if sigma.kinks.size else smooth
+    if sigma.complete:
+        return plain, orders
+    fine_enough = tuple(order for order in orders if not sigma.wider(order).size)
+    plans = [(plain, fine_enough), (Cuts(sigma.kinks, sigma.wider(per_panel[0])), per_panel)]
+    for cuts, rules in plans:
+        if len(rules) > 1 and cuts.size(batch, rules[1]) <= most:
+            return cuts, rules
+    raise TooCostlyError
+
+
 def _agreeing(
-    function: Function, batch: int, breaks: FloatArray, kinks: FloatArray, variance: float
+    function: Function, batch: int, sigma: Profile, variance: float
 ) -> tuple[FloatArray, FloatArray]:
     """Return the three nested moments of σ̃ by the first rule that agrees with the one before it.
 
@@ -216,20 +289,22 @@ def _agreeing(
     """
     if batch < 3:
         return np.zeros(3), np.zeros(3)
-    large = batch >= transforms.LEAST_BATCH
-    orders = transforms.ORDERS if large else _PANEL_ORDERS if kinks.size else _SMOOTH_ORDERS
+    large, breaks = batch >= transforms.LEAST_BATCH, sigma.breaks
+    cuts = Cuts(sigma.kinks)
+    orders: tuple[int, ...] = transforms.ORDERS
+    if not large:
+        cuts, orders = _rules(sigma, batch, _SMOOTH_ORDERS, _PANEL_ORDERS, _MOST_NEEDED)
     agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
 
     def by_rule(order: int) -> FloatArray:
         if large:
             return transforms.transformed_moments(function, batch, breaks, order)
-        return nested_moments(function, batch, kinks, float(breaks[-1]), order)
+        return nested_moments(function, batch, cuts, float(breaks[-1]), order)
 
     results: list[FloatArray] = []
     for order in orders:
-        size = nested_size(batch, kinks.size, order)
-        if len(results) > 1 and not large and size > _MOST_EVALUATIONS:
+        if len(results) > 1 and not large and cuts.size(batch, order) > _MOST_EVALUATIONS:
             break
         results.append(by_rule(order))
         if len(results) > 1 and np.all(np.abs(results[-1] - results[-2]) <= allowed):
@@ -238,13 +313,13 @@ def _agreeing(
 
 
 def nested_moments(
-    function: Function, batch: int, kinks: FloatArray, edge: float, order: int
+    function: Function, batch: int, cuts: Cuts, edge: float, order: int
 ) -> FloatArray:
     """Return E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄ by a nested rule."""
     n = batch
-    x1, w1 = _next(n, np.zeros(1), np.zeros(1), n, kinks, edge, order)
+    x1, w1 = _next(n, np.zeros(1), np.zeros(1), n, cuts, edge, order)
     first, weight = x1[0], w1[0]
-    some = max(1, int(_CHUNK / (nested_size(n, kinks.size, order) / first.size)))
+    some = max(1, int(_CHUNK / (cuts.size(n, order) / first.size)))
     total = np.zeros(3)
     for start in range(0, first.size, some):
         x, w = first[start : start + some], weight[start : start + some]
@@ -252,14 +327,14 @@ def nested_moments(
         sums, squares = x, x * x
         products = [w * t, w * t * t]
         for left in (n - 1, n - 2):
-            y, share = _next(left, sums, squares, n, kinks, edge, order)
+            y, share = _next(left, sums, squares, n, cuts, edge, order)
             u = share * evaluate(function, y)
             sums = (sums[:, None] + y).ravel()
             squares = (squares[:, None] + y * y).ravel()
             products = [(product[:, None] * u).ravel() for product in products]
         total[:2] += [float(product.sum()) for product in products]
         if n > 3:
-            y, share = _next(n - 3, sums, squares, n, kinks, edge, order)
+            y, share = _next(n - 3, sums, squares, n, cuts, edge, order)
             last = (share * evaluate(function, y)).sum(axis=1)
             total[2] += float(products[0] @ last)
     return total
@@ -270,7 +345,7 @@ def _next(
     sums: FloatArray,
     squares: FloatArray,
     batch: int,
-    kinks: FloatArray,
+    cuts: Cuts,
     edge: float,
     order: int,
 ) -> tuple[FloatArray, FloatArray]:
@@ -282,8 +357,8 @@ def _next(
         N ≥ 1, the number of coordinates that are not given.
     sums, squares : ndarray of shape (others,)
         Sum and sum of squares of the given coordinates.
-    batch, kinks, edge, order
-        n, the kinks of σ, the end of the range of a coordinate, and the nodes per panel.
+    batch, cuts, edge, order
+        n, the ends of panels, the end of the range of a coordinate, and the nodes per panel.
     """
     centre = (-sums / left)[:, None]
     if left == 1:
@@ -292,18 +367,20 @@ def _next(
     spread = np.sqrt(radius2 * (left - 1) / left)[:, None]
     if left == 2:
         return centre + spread * np.array([-1.0, 1.0]), np.full((sums.size, 2), 0.5)
-    if not kinks.size:
+    points, met = cuts.of_next(left, batch)
+    if not points.size:
         sines, weights = _gegenbauer(order, left)
         return centre + spread * sines, np.broadcast_to(weights, (sums.size, order))
     last = _last_angle(left, edge)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.nan_to_num((kinks - centre) / spread, nan=1.0)
-    ratio = np.clip(ratio, -1.0, 1.0)
-    ends = [np.full((sums.size, 1), -last), np.arcsin(ratio), np.full((sums.size, 1), last)]
-    if left <= _FEW_LEFT:
-        tilt, upper = math.asin(-1.0 / (left - 1)), np.arccos(ratio)
-        lower = math.pi - upper
-        ends += [tilt + upper, tilt - upper, lower - tilt, -lower - tilt]
+        ratio, ratio_met = (
+            np.clip(np.nan_to_num((place - centre) / spread, nan=1.0), -1.0, 1.0)
+            for place in (points, met)
+        )
+    rim = np.full((sums.size, 1), last)
+    tilt, upper = math.asin(-1.0 / (left - 1)), np.arccos(ratio_met)
+    lower = math.pi - upper
+    ends = [-rim, np.arcsin(ratio), rim, tilt + upper, tilt - upper, lower - tilt, -lower - tilt]
     edges = np.sort(np.clip(np.concatenate(ends, axis=1), -last, last), axis=1)
     angle, weights = coordinate_rule(edges, left - 1, order, roots=left <= _FEW_LEFT)
     return centre + spread * np.sin(angle), weights
@@ -315,17 +392,6 @@ def _last_angle(left: int, edge: float) -> float:
     if edge > reach(m) * (1.0 + 1e-9) or m <= 3:  # the activation grows fast, or nothing to cut
         return 0.5 * math.pi
     return math.asin(math.sqrt(-math.expm1(-2.0 * _CUT / (m - 2))))
-
-
-def nested_size(batch: int, kinks: int, order: int) -> float:
-    """Return the number of evaluations of the activation by a nested rule."""
-    count = 1.0
-    for left in range(batch, max(batch - 4, 0), -1):
-        if left > 2:
-            count *= order * (1 + kinks * (5 if left <= _FEW_LEFT else 1) if kinks else 1)
-        elif left == 2:
-            count *= 2
-    return count
 
 
 @lru_cache(maxsize=64)
@@ -342,6 +408,9 @@ _GIVEN_ORDER = 24
 
 # Nodes per panel of ψ, one more for each finer nested rule, and widest panel of √n ψ′.
 _ANGLE_ORDER, _WIDEST_ANGLE = 7, 3.0
+
+# Panels of ψ end where features of σ leave the sphere that need panels narrower than this.
+_NARROW = 1.0
 
 # Nodes per angle of the nested rules, if σ is smooth, and per panel of an angle, if σ has kinks.
 _SMOOTH_GIVEN, _PANELS_GIVEN = (8, 12, 17, 24, 34), (8, 12, 17, 24)
@@ -376,13 +445,16 @@ def uncentred_moments(
 
     Raises
     ------
-    UnresolvedError
-        If the activation cannot be resolved.
+    UnresolvedError, TooCostlyError
+        As those of `joint_moments`.
     """
     sigma = expectations.resolved(activation, batch, wider=True)
-    kinks = sigma.profile.kinks
     large = batch >= transforms.LEAST_BATCH
-    orders = transforms.ORDERS if large else _PANELS_GIVEN if kinks.size else _SMOOTH_GIVEN
+    cuts = Cuts(sigma.profile.kinks)
+    orders: tuple[int, ...] = transforms.ORDERS
+    if not large:
+        most = _MORE * _MOST_EVALUATIONS
+        cuts, orders = _rules(sigma.profile, batch, _SMOOTH_GIVEN, _PANELS_GIVEN, most)
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
     # milliseconds, the rules are as accurate as that requires.
     cheap = large or batch <= _FEW
@@ -390,32 +462,43 @@ def uncentred_moments(
     results: list[_JointMoments] = []
     for more, order in enumerate(orders):
         per_panel = order if cheap else _ANGLE_ORDER + more
-        nodes = angle_rule(batch, point, kinks, sigma.edge, per_panel)
-        size = nodes.weight.size * nested_size(batch, kinks.size, order)
-        if len(results) > 1 and not large and size > _MORE * _MOST_EVALUATIONS:
+        nodes = angle_rule(
+            batch, point, angle_ends(sigma.profile, per_panel), sigma.edge, per_panel
+        )
+        size = 0.0 if large else nodes.weight.size * cuts.size(batch, order)
+        if size > _MORE * _MOST_EVALUATIONS:
+            if len(results) < 2:
+                raise TooCostlyError
             break
         turned = [expectations.Turned(sigma.profile, at, sigma.edge) for at in nodes.angle.tolist()]
-        given = [_moments_given(function, batch, order) for function in turned]
+        given = [_moments_given(function, batch, cuts, order) for function in turned]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
         if len(results) > 1 and _noise_difference(results[-1], results[-2], batch) <= agreed:
             break
     return results[-1], results[-2]
 
 
+def angle_ends(sigma: Profile, order: int) -> FloatArray:
+    """Return the points of σ where it is not smooth for a rule of `order` nodes for ψ."""
+    return np.union1d(sigma.kinks, sigma.wider(order, _NARROW))
+
+
 def angle_rule(
-    batch: int, point: SymmetricFixedPoint, kinks: FloatArray, edge: float, order: int
+    batch: int, point: SymmetricFixedPoint, points: FloatArray, edge: float, order: int
 ) -> expectations.AngleNodes:
-    """Return the rule for ψ."""
+    """Return the rule for ψ; `points` are those of `angle_ends`."""
     stretch = math.sqrt((1.0 / (1.0 - point.c) - 1.0) + 1.0 / batch)
     if edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
         limit = reach(batch)
     else:
         limit = math.sqrt(-batch * math.expm1(-2.0 * _CUT / (batch - 2)))
-    ends = expectations.singular_angles(kinks, batch)
+    ends = expectations.singular_angles(points, batch)
     return expectations.angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
-def _moments_given(function: expectations.Turned, batch: int, order: int) -> _JointMoments:
+def _moments_given(
+    function: expectations.Turned, batch: int, cuts: Cuts, order: int
+) -> _JointMoments:
     """Return the joint moments given ψ."""
     panels = function.panels
     if batch >= transforms.LEAST_BATCH:
@@ -423,7 +506,8 @@ def _moments_given(function: expectations.Turned, batch: int, order: int) -> _Jo
     mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
     nested = np.zeros(3)
     if batch > 2:
-        nested = nested_moments(centred, batch, function.kinks, function.edge, order)
+        inside = Cuts(*map(function.inside, cuts))
+        nested = nested_moments(centred, batch, inside, function.edge, order)
     return _raw_moments(mean, products, nested, batch)
 
 

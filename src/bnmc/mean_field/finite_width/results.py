@@ -19,13 +19,16 @@ from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import FloatArray, within
 
 _Sectors = tuple[Sector, ...]
 
 # `least_width` is this factor times the width at which the expected relative square of deviations
 # equals 1 − rate.
 _LINEAR = 10.0
+
+# Rounding error of S, relative to its trace; largest error of an autocorrelation.
+_ROUNDING, _ACCURATE = 1e-11, 0.01
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,20 @@ class Fluctuations:
         """The diagonal and the other entries of E G − G*, for width 1; see `bias`."""
         instead = "at finite width the norm adds a bias of its own; bnmc.simulate measures E G"
         require(self.chain, [NORM_OVER_BATCH], instead)
-        return mean_bias(
-            self.activation, self.fixed_point, self.sectors, self.covariance(1), self.centred
-        )
+        norm = self.chain.normalization
+        return mean_bias(self.activation, self.fixed_point, self.sectors, self.covariance(1), norm)
+
+    @property
+    def negative_variance(self) -> tuple[str, float]:
+        """The sector with the least eigenvalue of S, below 0 and its error, and by how much."""
+        total = _total(self.sectors)
+        least = {}
+        for sector, coarse in zip(self.sectors, self.coarse, strict=True):
+            error = float(np.linalg.norm(sector.variance - coarse.variance))
+            error += self._error_of_point * float(np.linalg.norm(sector.variance))
+            least[sector.name] = float(np.linalg.eigvalsh(sector.variance)[0]) + error
+        name = min(least, key=least.__getitem__)
+        return name, max(0.0, -least[name] - _ROUNDING * total)
 
     @property
     def relative_square(self) -> float:
@@ -207,7 +221,8 @@ class Fluctuations:
         def between(i: int, j: int, k: int, m: int) -> float:
             if max(i, j, k, m) >= n:
                 return 0.0
-            return self._inner(self._parts(_unit(i, j, n)), self._parts(_unit(k, m, n))) / width
+            both = self._parts(_unit(i, j, n)), self._parts(_unit(k, m, n))
+            return _inner(self.sectors, *both) / width
 
         # Different letters are different samples.
         samples = {
@@ -296,7 +311,7 @@ class Fluctuations:
         integer("width", width, low=1)
         point, n = self.fixed_point, self.fixed_point.batch
         # G* has another eigenvalue on (1, …, 1), or the norm does not see that.
-        has_outlier = self.centred or point.c != 0.0
+        has_outlier = self.centred or abs(point.c) > self.point_error
         mu, size = point.b * (1.0 - point.c), n - has_outlier
 
         def quotient(sectors: _Sectors) -> float:
@@ -333,23 +348,27 @@ class Fluctuations:
         ArgumentError, ArgumentTypeError
             If the gradient at G* has no variance, as that of ``‖G − G*‖²``, or is not finite; or if
             `lags` are not integers >= 0.
+        PartialEstimateError
+            If the numerical error exceeds 0.01; ``partial`` is the array.
         """
         steps = np.atleast_1d(integers("lags", lags, low=0)).astype(np.int64)
         if steps.ndim != 1:
             raise ArgumentTypeError("lags", lags, "one-dimensional array of integers >= 0")
         parts = self._parts(gradient_at(observable, self.fixed_point.gram))
-        variance = self._inner(parts, parts)
+        products = np.array(
+            [
+                [_inner(sectors, parts, parts, k) for k in (0, *steps.tolist())]
+                for sectors in (self.sectors, self.coarse)
+            ]
+        )
         scale = sum(float(np.sum(part * part)) for part in parts) * _total(self.sectors)
-        if not variance > 1e-14 * scale:
+        if not products[0, 0] > 1e-14 * scale:
             allowed = "a function that changes to first order at G*"
             raise ArgumentError("observable", observable, allowed)
-        return np.array([self._inner(parts, parts, k) / variance for k in steps.tolist()])
-
-    def _inner(self, first: list[FloatArray], second: list[FloatArray], lag: int = 0) -> float:
-        """Return ⟨g, Jᵏ S h⟩ for the coordinates of two matrices g and h, with k the lag."""
-        parts = zip(first, second, self.sectors, strict=True)
-        powers = ((a, b, np.linalg.matrix_power(s.jacobian, lag), s.variance) for a, b, s in parts)
-        return sum(float(np.sum((a @ power @ variance) * b)) for a, b, power, variance in powers)
+        fine = products[0, 1:] / products[0, 0]
+        # The error of a ratio of at most 1.
+        error = 2.0 * float(np.abs(products[0] - products[1]).max()) / products[0, 0]
+        return within(fine, error, _ACCURATE, "autocorrelations", option="their tolerance")
 
     def _parts(self, matrix: FloatArray) -> list[FloatArray]:
         """Return the coordinates of a symmetric matrix in each sector, shape (orders, copies)."""
@@ -371,10 +390,28 @@ class Fluctuations:
 
     def _predict(self, of: Callable[[_Sectors], float], power: float = 1.0) -> Prediction:
         """Return a number that is proportional to a power of S, with its error."""
-        value, other = of(self.sectors), of(self.coarse)
-        # The relative error of S from that of the fixed point.
-        error = self.point_error * (4.0 + 2.0 / (1.0 - self.fixed_point.rate**2))
-        return Prediction(value, abs(value - other) + power * error * abs(value))
+        value = of(self.sectors)
+        # One sector at a time, so that errors of different signs do not cancel.
+        changes = [
+            of((*self.sectors[:i], coarse, *self.sectors[i + 1 :])) - value
+            for i, coarse in enumerate(self.coarse)
+        ]
+        error = sum(map(abs, changes))
+        return Prediction(value, error + power * self._error_of_point * abs(value))
+
+    @property
+    def _error_of_point(self) -> float:
+        """The relative error of S from that of the fixed point."""
+        return self.point_error * (4.0 + 2.0 / (1.0 - self.fixed_point.rate**2))
+
+
+def _inner(
+    sectors: _Sectors, first: list[FloatArray], second: list[FloatArray], lag: int = 0
+) -> float:
+    """Return ⟨g, Jᵏ S h⟩ for the coordinates of two matrices g and h, with k the lag."""
+    parts = zip(first, second, sectors, strict=True)
+    powers = ((a, b, np.linalg.matrix_power(s.jacobian, lag), s.variance) for a, b, s in parts)
+    return sum(float(np.sum((a @ power @ variance) * b)) for a, b, power, variance in powers)
 
 
 def _scaled(matrix: FloatArray, across: float, along: float) -> FloatArray:

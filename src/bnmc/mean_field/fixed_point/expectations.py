@@ -395,17 +395,12 @@ class Turned:
         return self.sigma(math.sin(self.angle) + math.cos(self.angle) * x)
 
     @property
-    def kinks(self) -> FloatArray:
-        """The kinks in the interval."""
-        return self._inside(self.sigma.kinks)
-
-    @property
     def panels(self) -> FloatArray:
         """Panels on which the function is smooth."""
-        inner = np.array([-self.edge, *self._inside(self.sigma.breaks), self.edge])
+        inner = np.array([-self.edge, *self.inside(self.sigma.breaks), self.edge])
         return panels.subdivided(inner, _WIDEST_PANEL)
 
-    def _inside(self, points: FloatArray) -> FloatArray:
+    def inside(self, points: FloatArray) -> FloatArray:
         """Return those x in the interval at which sin ψ + cos ψ x is one of the points."""
         x = (points - math.sin(self.angle)) / math.cos(self.angle)
         return x[np.abs(x) < self.edge]

@@ -122,7 +122,7 @@ def _fine_and_coarse(
     centres, dimension = norm.hides_common_part, norm.dimensions(batch)
     correlation = -1.0 / dimension if centres else 0.0
     sigma = expectations.resolved(activation, dimension)
-    isotropic = centres or is_odd(activation, sigma.profile.breaks)
+    isotropic = is_isotropic(activation, batch, norm)
     if isotropic:
         rules = [
             normal_rule(activation, sigma.profile.breaks, order)
@@ -142,6 +142,18 @@ def _fine_and_coarse(
 # If the standard deviation of σ on the sphere, relative to its root mean square, is at most this,
 # σ is constant to rounding and G* has rank one.
 _CONSTANT = 1e-12
+
+
+def is_isotropic(activation: Activation, batch: float, norm: Norm) -> bool:
+    """Return whether normalized rows are uniform on a sphere at the fixed point.
+
+    The norm centres, or σ is odd on the range of a coordinate.  A correlation c of 0 does not tell:
+    other activations may have that, too.
+    """
+    if norm.hides_common_part:
+        return True
+    sigma = expectations.resolved(activation, norm.dimensions(batch))
+    return is_odd(activation, sigma.profile.breaks)
 
 
 def is_odd(function: Function, breaks: FloatArray) -> bool:

@@ -41,6 +41,10 @@ _KINK = 1e-7
 # than _SAME are one.
 _MOST_KINKS, _SAME_KINK = 32, 1e-7
 
+# A rule sees a feature if so many of its nodes are in each panel that resolves it.  Panels do not
+# count if the change of σ, relative to its values, times the length is less than _TINY_CHANGE.
+_SEEN, _TINY_CHANGE = 1.5, 1e-8
+
 # Panels within so many of their lengths belong to one feature.
 _FEATURE = 16.0
 
@@ -199,6 +203,31 @@ class Profile:
             return np.array(self.declared)
         narrow = np.diff(self._panels) < width
         return np.union1d(self._points, self._panels[1:-1][narrow[1:] | narrow[:-1]])
+
+    def wider(self, order: int, width: float = math.inf) -> FloatArray:
+        """Return ends of panels, beside the kinks, for rules of `order` nodes per panel.
+
+        Every panel of σ, on which it is a polynomial of degree 19, then contains a node: a rule of
+        more nodes changes the result if the first rule misses a part of a feature.  Only the ends
+        of panels shorter than `width` are returned; none if σ has no narrow features.
+        """
+        if self.complete:
+            return np.empty(0)
+        values, half = self.nodes
+        length = 2.0 * half[:, 0]
+        counts = np.ptp(values, axis=1) * length > _TINY_CHANGE * np.abs(values).max()
+        allowed = np.where(counts, order / _SEEN * length, math.inf) * (1.0 + 1e-9)
+        ends, most = [-self.limit], math.inf
+        kinks = set(self.kinks.tolist())
+        for low, high, mine in zip(self.breaks[:-1], self.breaks[1:], allowed, strict=True):
+            if low in kinks or (high - ends[-1] > min(most, mine) and low > ends[-1]):
+                ends.append(low)
+                most = math.inf
+            most = min(most, mine)
+        merged = np.array([*ends, self.limit])
+        short = np.diff(merged) < width
+        inner = merged[1:-1][short[1:] | short[:-1]]
+        return np.setdiff1d(inner, self.kinks)
 
     def centres(self, width: float) -> FloatArray:
         """Return the points `ends(0)`, and the middle of each feature narrower than `width`."""
