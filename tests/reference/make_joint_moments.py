@@ -39,7 +39,7 @@ ACTIVATIONS = {
 
 def legendre(count):
     """Gauss-Legendre nodes on [0, 1], polished to full precision."""
-    found = []
+    points = []
     for start in leggauss(count)[0]:
         x = mpf(float(start))
         for _ in range(4):
@@ -49,8 +49,8 @@ def legendre(count):
             )
             x -= value / slope
         slope = count * (x * mp.legendre(count, x) - mp.legendre(count - 1, x)) / (x * x - 1)
-        found.append(((1 + x) / 2, 1 / ((1 - x * x) * slope**2)))
-    return found
+        points.append(((1 + x) / 2, 1 / ((1 - x * x) * slope**2)))
+    return points
 
 
 def simplex(corners, rule):
@@ -80,14 +80,13 @@ def moments(n):
                 x = [mp.sqrt(n) / size * v for v in (*p, *(-v for v in q))]
                 for name, activation in ACTIVATIONS.items():
                     s = [activation(v) for v in x]
-                    one, two, three, four = (mp.fsum(v**power for v in s) for power in range(1, 5))
+                    s1, s2, s3, s4 = (mp.fsum(v**power for v in s) for power in range(1, 5))
                     of = (
-                        four / n,
-                        (three * one - four) / (n * (n - 1)),
-                        (two**2 - four) / (n * (n - 1)),
-                        (two * one**2 - two**2 - 2 * three * one + 2 * four)
-                        / (n * (n - 1) * (n - 2)),
-                        (one**4 - 6 * one**2 * two + 3 * two**2 + 8 * one * three - 6 * four)
+                        s4 / n,
+                        (s3 * s1 - s4) / (n * (n - 1)),
+                        (s2**2 - s4) / (n * (n - 1)),
+                        (s2 * s1**2 - s2**2 - 2 * s3 * s1 + 2 * s4) / (n * (n - 1) * (n - 2)),
+                        (s1**4 - 6 * s1**2 * s2 + 3 * s2**2 + 8 * s1 * s3 - 6 * s4)
                         / (n * (n - 1) * (n - 2) * (n - 3)),
                     )
                     sums[name] = [a + weight * b for a, b in zip(sums[name], of, strict=True)]
@@ -96,6 +95,6 @@ def moments(n):
 
 if __name__ == "__main__":
     mp.dps = 20
-    found = {str(n): moments(n) for n in NODES}
+    tables = {str(n): moments(n) for n in NODES}
     path = Path(__file__).with_name("joint_moments.json")
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(tables, indent=1) + "\n")
