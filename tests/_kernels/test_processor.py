@@ -42,7 +42,7 @@ def wheel(tmp_path, monkeypatch):
 
 def forget():
     processor.wheel_folder.cache_clear()
-    processor.host_cpu.cache_clear()
+    processor.processor.cache_clear()
 
 
 def used(*, quiet=True):

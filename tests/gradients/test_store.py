@@ -28,6 +28,7 @@ from bnmc.gradients import parts
 from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.parts import Task
 from bnmc.gradients.store import ChainStore
+from bnmc.simulation.store.parts import without_facts
 
 TANH = Chain(20, 4, "tanh")
 X = np.random.default_rng(0).standard_normal((20, 4))
@@ -223,6 +224,12 @@ def test_arguments_of_one_name_are_told_apart(pair, path, monkeypatch):
     run(path, **pair[0])
     with pytest.raises(StoreMismatchError):
         run(path, **pair[1])
+
+
+def test_a_part_has_its_first_and_last_chain(path):
+    run(path)
+    facts = [without_facts(file.read_bytes())[1] for file in sorted(path.glob("part-*.npz"))]
+    assert [each["of_chains"] for each in facts] == [f"{chain} to {chain}" for chain in range(5)]
 
 
 def test_damaged_and_missing_parts_are_made_again(path):

@@ -187,6 +187,7 @@ def test_header_and_tiles_contain_the_identity(path):
         facts = without_facts(tile.read_bytes())[1]
         assert (facts["identity"], facts["key"]) == (identity, attributes(path)["key"])
         assert tile.name == f"part-{facts['part']}.npz"
+    assert (facts["of_chains"], facts["of_slots"]) == ("2 to 3", "14 to 20")
     other = path.with_name("other.zarr")
     run(other, rng=4)
     assert attributes(other)["identity"] != identity

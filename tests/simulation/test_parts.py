@@ -1,12 +1,15 @@
 """Folders of finished parts.  `test_store.py` and `test_folder.py` test what all stores share."""
 
+import json
+
 import numpy as np
 import pytest
 
 import bnmc
 from bnmc._support.archives import archived, arrays_of
-from bnmc.errors import ArgumentError, StoreInUseError, StoreMismatchError
+from bnmc.errors import ArgumentError, StoreError, StoreInUseError, StoreMismatchError
 from bnmc.experiments.runs import Run
+from bnmc.simulation.store.folder import Folder
 from bnmc.simulation.store.parts import PartStore
 
 FACTS = {"seed": "1", "bnmc_version": "0"}
@@ -69,6 +72,52 @@ def test_a_writer_that_died_before_the_header_leaves_an_empty_folder(tmp_path):
     (tmp_path / "other" / "mine.txt").touch()
     with pytest.raises(ArgumentError, match="a new or empty folder"):
         opened(tmp_path / "other")
+
+
+class Overtaken(Store):
+    """Another process makes the folder, with parts of 3, when this writer is about to."""
+
+    def _document(self):
+        with opened(self.path, size=3):
+            return super()._document()
+
+
+def test_the_first_header_stays_where_locks_have_no_effect(tmp_path, monkeypatch):
+    for name in ("lock", "require_lock", "unlock"):
+        monkeypatch.setattr(Folder, name, lambda *_: None)
+    with Overtaken(tmp_path / "parts", FACTS, {"size": 4}) as store:
+        assert store.stored["size"] == 3
+        assert store.facts_of(0)["identity"] == store.stored["identity"]
+    assert {file.name for file in (tmp_path / "parts").iterdir()} == {"header.json", "lock"}
+
+
+class Late(Store):
+    """The header is not there yet, but when the writer looks at the files, header and parts are."""
+
+    def _require_free(self):
+        written(self.path)
+        super()._require_free()
+
+
+def test_a_folder_that_another_process_began_meanwhile_is_used(tmp_path):
+    with Late(tmp_path / "parts", FACTS) as store:
+        assert len(store.content(2, unpacked)) == 2
+
+
+def test_every_byte_of_a_header_has_a_part_in_its_checksum(tmp_path):
+    """A flipped bit is damage, another computation, or leaves the document the same."""
+    written(tmp_path / "parts")
+    header = tmp_path / "parts" / "header.json"
+    intact = header.read_bytes()
+    for bit in range(0, 8 * len(intact), 7):
+        content = bytearray(intact)
+        content[bit // 8] ^= 1 << bit % 8
+        header.write_bytes(content)
+        try:
+            opened(tmp_path / "parts").opened.close()
+        except (StoreError, StoreMismatchError):
+            continue
+        assert json.loads(content) == json.loads(intact)
 
 
 def test_gradients_and_experiments_have_one_writer(tmp_path):

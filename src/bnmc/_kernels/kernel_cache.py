@@ -1,8 +1,9 @@
 """Compiled code on disk: one file an entry, in folders that no other user can write to.
 
 The name of a file is a digest of all that the code depends on: the versions of Python and Numba,
-every source file of the kernels, the processor, and the function with the types of its arguments.
-Another version has other files, and two processes that write to one file write the same code.
+every source file of the kernels, the processor, unusual settings of Numba, and the function with
+the types of its arguments.  Another version has other files, and two processes that write to one
+file write the same code.
 
 An entry is looked up in the folder of the wheel (see `processor`), then in the folder that
 NUMBA_CACHE_DIR names, beside the sources, and in the folder of the user's caches.  It is written to
@@ -36,7 +37,7 @@ from typing import Any, NamedTuple
 import numba
 from numba.core import config
 
-from bnmc._kernels.processor import wheel_folder
+from bnmc._kernels.processor import settings, wheel_folder
 from bnmc.errors import KernelCacheWarning
 
 #: The first bytes of every file, then the checksum.
@@ -91,11 +92,12 @@ def source_digest() -> str:
 
 
 def version() -> str:
-    """Return a digest of the sources, and of the versions of Numba and Python.
+    """Return a digest of the sources, of the versions of Numba and Python, and of its settings.
 
     Bytecode and pickles depend on Python's.
     """
-    return _digest(sys.implementation.cache_tag, numba.__version__, source_digest())[:16]
+    python, sources = sys.implementation.cache_tag, source_digest()
+    return _digest(python, numba.__version__, sources, *settings())[:16]
 
 
 def _digest(*parts: object) -> str:

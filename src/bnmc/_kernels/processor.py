@@ -32,6 +32,13 @@ _V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 #: The instructions that each level requires, by LLVM's names; the highest level comes last.
 LEVELS = {"x86-64-v3": frozenset(_V3.split()), "x86-64-v4": frozenset(_V4.split())}
 
+#: Numba's settings that change compiled code, by the names of its variables: with these values
+#: they are not named.
+_SETTINGS = {
+    "OPT": 3, "DISABLE_JIT": 0, "LOOP_VECTORIZE": 1, "SLP_VECTORIZE": 0, "ENABLE_AVX": True,
+    "USING_SVML": False, "DEBUGINFO_DEFAULT": 0,
+}  # fmt: skip
+
 #: Where a wheel has its compiled kernels, one folder a level.  An editable installation has none.
 FOLDER = Path(__file__).with_name("compiled")
 
@@ -60,6 +67,15 @@ def level_of(features: Mapping[str, bool]) -> str | None:
     return levels[-1] if levels else None
 
 
+def settings() -> tuple[str, ...]:
+    """Return Numba's settings that change compiled code and differ from its usual ones."""
+    values = {name: getattr(config, name, usual) for name, usual in _SETTINGS.items()}
+    values["OPT"] = getattr(values["OPT"], "_raw_value", values["OPT"])  # "max" counts as 3, too
+    return tuple(
+        f"NUMBA_{name}={value}" for name, value in values.items() if value != _SETTINGS[name]
+    )
+
+
 @cache
 def wheel_folder() -> Path | None:
     """Return the folder of the wheel's kernels for this processor, or None if there is none."""
@@ -72,12 +88,18 @@ def wheel_folder() -> Path | None:
 
 
 @cache
-def host_cpu() -> str:
-    """Return name and features of the processor, on which compiled code depends, as one line.
-
-    If kernels come from a wheel, their level is the last part.
-    """
+def processor() -> str:
+    """Return name and features of the processor for which this process compiles, as one word."""
     features = [name for name, on in sorted(cpu_features().items()) if on]
-    digest = hashlib.sha256(",".join(features).encode()).hexdigest()[:8]
-    folder = wheel_folder()
-    return f"{cpu_name()}-{digest}" + ("" if folder is None else f"+{folder.name}")
+    return f"{cpu_name()}-{hashlib.sha256(','.join(features).encode()).hexdigest()[:8]}"
+
+
+def host_cpu() -> str:
+    """Return what compiled code depends on as one line.
+
+    That is name and features of the processor; the level, if kernels come from a wheel; and unusual
+    settings of Numba, with which none do.
+    """
+    folder, unusual = wheel_folder(), settings()
+    level = "" if folder is None or unusual else f"+{folder.name}"
+    return "; ".join([f"{processor()}{level}", *unusual])

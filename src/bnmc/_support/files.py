@@ -110,7 +110,7 @@ def replacing(path: Path, *, exclusive: bool = False) -> Iterator[Path]:
         for inner in (*temporary.rglob("*"), temporary):
             synced(inner)
         if exclusive:
-            _move_new(temporary, path)
+            move_new(temporary, path)
         else:
             _move(temporary, path, former)
         moved = True
@@ -183,7 +183,7 @@ def _put_back(former: Path, path: Path) -> None:
             raise
 
 
-def _move_new(new: Path, path: Path) -> None:
+def move_new(new: Path, path: Path) -> None:
     """Move a file or a folder to a path, or raise `FileExistsError` if something is there."""
     try:
         if _renamed(new, path, _NO_REPLACE):

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._kernels.processor import host_cpu
 from bnmc._support.archives import Foreign
 from bnmc._support.arguments import draw_key, integer
+from bnmc._support.environment import environment
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.text import loads
-from bnmc._support.version import __version__
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
 
 #: Labels of one point of the axes of a figure.
@@ -82,8 +81,7 @@ class Run:
         self.threads = None if threads is None else integer("threads", threads, low=1)
         self._progress, self._folder = as_progress(progress), as_folder(store)
         self._facts = {
-            "experiment": name, **facts, "seed": str(self.seed), "version": __version__,
-            "cpu": host_cpu(),
+            "experiment": name, **facts, "seed": str(self.seed), **environment(blas=True),
         }  # fmt: skip
         self._parts = 0
 
@@ -123,8 +121,8 @@ class Run:
         Raises
         ------
         StoreMismatchError
-            If the folder holds another figure, or the same with other sizes, another seed, version
-            of bnmc, kind of processor or further property.
+            If the folder holds another figure, or the same with other sizes, another seed,
+            another environment (`bnmc._support.environment`) or further property.
         ArgumentError, StoreError
             If it holds other files, or cannot be read or written.
         """

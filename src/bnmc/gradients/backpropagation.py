@@ -14,6 +14,7 @@ from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import choice, draw_key, integer, real
 from bnmc._support.device_arrays import require_gpu
+from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
@@ -326,7 +327,7 @@ def _joined(task: Task, parts: list[Part]) -> Backpropagation:
         observables={each.name: whole[each.name] for each in task.observables},
         key=run.key,
         dtype=run.dtype,
-        cpu=host_cpu(),
+        cpu=with_blas(host_cpu(), blas=task.uses_blas),
         inputs=run.inputs,
         sampler=run.path,
         widened=tuple(np.flatnonzero(whole[WIDE]).tolist()),

@@ -221,6 +221,7 @@ class NetworkTask(Task):
     """
 
     chains_of_pass = 1
+    uses_blas = True
 
     __call__ = one_blas_thread()(Task.__call__)
 

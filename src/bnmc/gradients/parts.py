@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -263,11 +263,14 @@ class Task:
         All chains; it records layers of 1, …, depth.
     direction : Direction
     observables : tuple of GradientObservable
+    uses_blas : bool
+        Whether the bits of the results depend on the BLAS of NumPy.
     """
 
     run: Run
     direction: Direction
     observables: tuple[GradientObservable, ...]
+    uses_blas: ClassVar[bool] = False
 
     def __call__(
         self, start: Start, first: int, last: int, stop: Stop | None = None

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bnmc._kernels.processor import host_cpu
-from bnmc._support.machine import blas_kernel
-from bnmc._support.version import __version__
+from bnmc._support.environment import environment
 from bnmc.chain.start import Start
 from bnmc.errors import StoreError
-from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.parts import Part, Task, empty_part
 from bnmc.simulation.store import parts
 
@@ -85,12 +82,21 @@ class ChainStore(parts.PartStore):
         StoreError
             If the file cannot be read, or does not fit in memory.
         """
-        first = number * self.size
-        run = self._task.run.part(first, min(first + self.size, self._task.run.chains))
+        run = self._task.run.part(*self._chains_of(number))
         part = self.content(number, parts.without_facts)
         if part is None or _forms(part) != _forms(empty_part(run, self._task.observables)):
             return None
         return part
+
+    def facts_of(self, part: int | str) -> dict[str, str]:
+        """Return the facts that the file of a part contains, with its first and last chain."""
+        first, last = self._chains_of(int(part))
+        return {**super().facts_of(part), "of_chains": f"{first} to {last - 1}"}
+
+    def _chains_of(self, number: int) -> tuple[int, int]:
+        """Return the first chain of a part, and the chain after its last one."""
+        first = number * self.size
+        return first, min(first + self.size, self._task.run.chains)
 
     def put(self, number: int, part: Part) -> None:
         """Write a finished part.
@@ -111,12 +117,10 @@ def _facts(task: Task, start: Start) -> dict[str, str]:
     """Return everything that determines the values of a run."""
     run, direction, derivative = task.run, task.direction, task.run.chain.activation.derivative
     facts = {
-        "bnmc_version": __version__, "cpu": host_cpu(), "chain": repr(run.chain),
-        "key": str(run.key), "sampler": run.path, "dtype": run.dtype, "chains": str(run.chains),
-        "inputs": str(run.inputs), "depth": str(run.depth), "every": str(run.recorded.every),
+        "chain": repr(run.chain), "key": str(run.key), "sampler": run.path, "dtype": run.dtype,
+        "chains": str(run.chains), "inputs": str(run.inputs), "depth": str(run.depth),
+        "every": str(run.recorded.every),
     }  # fmt: skip
-    if isinstance(task, NetworkTask):
-        facts["blas"] = blas_kernel()
     if run.backend != "cpu":
         # An additional fact would not differ from the facts of a folder that lacks it.
         facts["sampler"] = f"{run.path} on {run.backend}"
@@ -129,4 +133,5 @@ def _facts(task: Task, start: Start) -> dict[str, str]:
             f"{each.name} ({digest('observables', each.name, each)[:32]})"
             for each in task.observables
         ),
+        **environment(blas=task.uses_blas),
     }  # fmt: skip

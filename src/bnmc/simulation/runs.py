@@ -264,6 +264,11 @@ class Run:
         vars(run).update(vars(self), **changes)
         return run
 
+    @property
+    def uses_blas(self) -> bool:
+        """Whether the bits of an observable depend on the BLAS of NumPy."""
+        return any(each.uses_blas for each in self.observables)
+
     def part(self, first: int, last: int) -> Run:
         """Return the run of chains first:last."""
         if last - first == self.chains:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
+from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
-from bnmc._support.machine import blas_kernel
 from bnmc._support.version import versions
 from bnmc._support.workers import Workers, received, sendable
 from bnmc.chain.start import Start
@@ -256,9 +256,7 @@ class Tiles:
     def cpu(self) -> str:
         """The kinds of processor of the workers."""
         cpu = ", ".join(sorted(self._cpus)) or host_cpu()
-        # The bits of these observables depend on BLAS, too.
-        uses_blas = any(each.uses_blas for each in self.run.observables)
-        return f"{cpu}; {blas_kernel()}" if uses_blas else cpu
+        return with_blas(cpu, blas=self.run.uses_blas)
 
     def marked(self, name: str) -> tuple[int, ...]:
         """Return the chains with a mark: "wide" or "unresolved", as samplers have them."""

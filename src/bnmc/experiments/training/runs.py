@@ -133,7 +133,8 @@ class Training:
 
         points = list(itertools.product(cases, self._rates, range(self.networks)))
         costs = [cases[at].cost for at, _, _ in points]
-        parts = self.run.parts(network, points, costs, {"images": self.images.digest()})
+        facts = {"images": self.images.digest(), "torch": torch.__version__}
+        parts = self.run.parts(network, points, costs, facts)
 
         def stacked(at: Point, rate: float) -> dict[str, Float64Array]:
             records = [parts[at, rate, k] for k in range(self.networks)]

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
-from bnmc._support.files import as_path, synced
+from bnmc._support.files import as_path, move_new, synced
 from bnmc._support.text import loads
-from bnmc._support.version import versions
 from bnmc.chain.chain import Chain
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
@@ -49,7 +48,8 @@ class PartStore:
 
     A part is finished when its file is there: each file appears complete or not at all.  It repeats
     the facts of the computation, the identity of the header and the number of its part, so a file
-    from another folder, or under another number, raises.
+    from another folder, or under another number, raises.  If two processes begin a folder, the
+    first header stays.
 
     Parameters
     ----------
@@ -134,9 +134,11 @@ class PartStore:
     def _require_free(self) -> None:
         """Raise unless the folder is new or empty, or its writer died before the header."""
         path = self.path
-        if path.exists() and (
-            not path.is_dir() or {entry.name for entry in path.iterdir()} - self._names()
-        ):
+        is_free = not path.exists() or (
+            path.is_dir() and {entry.name for entry in path.iterdir()} <= self._names()
+        )
+        # Another process may have written the header, and parts, since it was looked for.
+        if not is_free and not (path / self.header).exists():
             allowed = f"a new or empty folder, or what {self.what} left"
             raise ArgumentError("store", str(path), allowed)
 
@@ -154,7 +156,10 @@ class PartStore:
             content = json.dumps({**document, "attributes": attributes}, indent=2) + "\n"
             self.sync(self.folder.files())
             self._wait_for_disk()
-            self.sync([self.replace(self.header, content.encode())])
+            # Where locks have no effect, the header of another process stays; `_check` reads it.
+            with contextlib.suppress(FileExistsError):
+                self.replace(self.header, content.encode())
+            self.sync([self.folder.place / self.header])
             synced(self.path.parent)
 
     def _check(self) -> None:
@@ -176,11 +181,24 @@ class PartStore:
             self.folder.require_lock()
 
     def replace(self, name: str, content: bytes) -> Path:
-        """Write a file, which appears complete or not at all, and return it."""
+        """Write a file, which appears complete or not at all, and return it.
+
+        Raises
+        ------
+        FileExistsError
+            If it is the header, and there is one.
+        """
         file = self.folder.place / name
         partial = file.with_suffix(PARTIAL)
         partial.write_bytes(content)
-        partial.replace(file)
+        if name != self.header:
+            partial.replace(file)
+            return file
+        synced(partial)  # a header is never on the disk without its content
+        try:
+            move_new(partial, file)
+        finally:
+            partial.unlink(missing_ok=True)
         return file
 
     def sync(self, files: Iterable[Path]) -> None:
@@ -364,7 +382,7 @@ def _require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str,
 
 
 def chain_facts(chain: Chain) -> dict[str, str]:
-    """Return the facts about a chain that its `repr` does not have, and the versions of packages.
+    """Return the facts about a chain that its `repr` does not have.
 
     Raises
     ------
@@ -372,7 +390,6 @@ def chain_facts(chain: Chain) -> dict[str, str]:
         If a function of the chain refers to something that other processes cannot compare.
     """
     return {
-        "versions": versions(),
         "activation_digest": chain.activation.digest,
         "weights_digest": argument_digest("weights", chain.weights, chain.weights),
         "chain_digest": argument_digest(

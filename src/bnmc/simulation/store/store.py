@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
+from bnmc._support.environment import environment
 from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
 from bnmc._support.version import versions
@@ -39,7 +40,7 @@ _STATE = "state_"
 
 #: Facts about a run that its `Trajectory.attributes` contain.
 _FROM_ATTRIBUTES = (
-    "bnmc_version", "cpu", "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
+    "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
 )  # fmt: skip
 
 
@@ -165,6 +166,16 @@ class RunStore(parts.PartStore):
         zarr_arrays.require_layout(
             self.path, self.folder.place, (*self._observed, "layer"), self.stored
         )
+
+    def facts_of(self, part: int | str) -> dict[str, str]:
+        """Return the facts that the file of a part contains, with its chains and slots."""
+        chains, slots = map(int, str(part).split("-"))
+        of_part, of_block = self.grid.of_part(chains), self.grid.of_block(slots)
+        return {
+            **super().facts_of(part),
+            "of_chains": f"{of_part.start} to {of_part.stop - 1}",
+            "of_slots": f"{of_block.start} to {of_block.stop - 1}",
+        }
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
@@ -321,4 +332,5 @@ def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[s
             f"{each.name} ({parts.argument_digest('observables', each, each.content)[:32]})"
             for each in run.observables
         ),
+        **environment(blas=run.uses_blas),
     }  # fmt: skip
