@@ -59,11 +59,11 @@ class CorrectLayer:
     def __call__(self, h):
         h = h.astype(self.dtype)
         if self.chain.order == "activation-norm":
-            kept, a = h, self.norm(self.sigma(h))
+            carried, a = h, self.norm(self.sigma(h))
         else:
             x = self.norm(h)
-            kept, a = x if self.chain.order == "norm-activation" else h, self.sigma(x)
-        return self.dtype(self.chain.skip) * kept + self.linear(a)
+            carried, a = x if self.chain.order == "norm-activation" else h, self.sigma(x)
+        return self.dtype(self.chain.skip) * carried + self.linear(a)
 
 
 class TorchLayer(CorrectLayer):
