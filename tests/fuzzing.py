@@ -389,6 +389,15 @@ FUNCTIONS = {
         "S1": G, "S2": G}),
     "bounds.gaussian.total_variation": (2, bounds.gaussian.total_variation, {
         "S1": G, "S2": G, "rows": ROWS}),
+    "bounds.limits.arora_error": (1, bounds.limits.arora_error, {
+        "complexity": T, "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA,
+        "constant": POSITIVE}),
+    "bounds.limits.du_residual": (1, bounds.limits.du_residual, {
+        "time": T, "samples": BATCH, "least_eigenvalue": T, "learning_rate": POSITIVE}),
+    "bounds.limits.du_width": (1, bounds.limits.du_width, {
+        "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA, "constant": POSITIVE}),
+    "bounds.limits.song_yang_width": (1, bounds.limits.song_yang_width, {
+        "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA, "constant": POSITIVE}),
     "bounds.orthogonalizes.corollary_3": (1, bounds.orthogonalizes.corollary_3, {
         "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA}),
     "bounds.orthogonalizes.expected_shares": (1, bounds.orthogonalizes.expected_shares, {
@@ -498,6 +507,8 @@ RUNS = {
         "kernel": G, "y": value([1.0, -1.0, 1.0]), "times": value([0.0, 1.0]),
         "learning_rate": POSITIVE, "loss": value("squared")}),
     "infinite_width.dual": (1, infinite_width.dual, {"activation": value("relu")}),
+    "infinite_width.logit_divergence": (1, infinite_width.logit_divergence, {
+        "outputs": X, "reference": X, "corrected": value(True)}),
     "infinite_width.nngp": (3, infinite_width.nngp, {
         "x": X, "depth": number(0, 1), "other": value(None), "activation": value("relu"),
         "norm": number("none", "layer", "rms", "batch"), "order": value("norm-activation"),
@@ -603,20 +614,29 @@ def _shown(given):
 
 def has_nan(result):
     """Return whether any number of a result is NaN."""
-    if isinstance(result, np.ndarray):
-        return result.dtype.kind in "fc" and bool(np.isnan(result).any())
-    if isinstance(result, (float, complex)):
-        return result != result
-    if isinstance(result, (tuple, list)):
-        return any(map(has_nan, result))
-    if isinstance(result, bnmc.Trajectory):
-        return any(map(has_nan, result.observables.values()))
-    if dataclasses.is_dataclass(result) and not isinstance(result, (bnmc.Chain, type)):
-        names = {field.name for field in dataclasses.fields(result)}
-        if isinstance(result, mixing.Contraction):
-            names.remove("distance")  # documented to be NaN where it is too small to compute
-        return any(has_nan(getattr(result, name)) for name in names)
-    return False
+    return any(bool(np.isnan(numbers).any()) for numbers in numbers_of(result))
+
+
+def has_infinity(result):
+    """Return whether any number of a result is infinite."""
+    return any(bool(np.isinf(numbers).any()) for numbers in numbers_of(result))
+
+
+def numbers_of(result):
+    """Yield the floating-point numbers of a result, in arrays."""
+    if isinstance(result, (np.ndarray, float, complex)):
+        if np.asarray(result).dtype.kind in "fc":
+            yield np.asarray(result)
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from numbers_of(part)
+    elif isinstance(result, bnmc.Trajectory):
+        yield from numbers_of(list(result.observables.values()))
+    elif dataclasses.is_dataclass(result) and not isinstance(result, (bnmc.Chain, type)):
+        for field in dataclasses.fields(result):
+            # Documented to be NaN where it is too small to compute.
+            if not (isinstance(result, mixing.Contraction) and field.name == "distance"):
+                yield from numbers_of(getattr(result, field.name))
 
 
 def _functions(rng, folder, shown):

@@ -5,6 +5,7 @@
 
 import importlib
 import inspect
+import itertools
 import os
 import pickle
 import time
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 import bnmc
+from bnmc import testing
 from bnmc.cli import inputs
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation import export
@@ -29,13 +31,14 @@ LONGEST = fuzzing.LONGEST + 60.0
 MODULES = (
     "gradients", "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field",
     "infinite_width", "testing",
-    "bounds.bridging", "bounds.gaussian", "bounds.orthogonalizes", "bounds.rank_collapse",
+    "bounds.bridging", "bounds.gaussian", "bounds.limits", "bounds.orthogonalizes",
+    "bounds.rank_collapse",
 )  # fmt: skip
 #: Functions without fuzzing, since they draw, measure or compile; their own tests call them.  One
 #: has another name.
 ELSEWHERE = {
-    "gradients.backpropagate", "infinite_width.logit_divergence", "infinite_width.train_networks",
-    "mean_field.plot_stability", "testing.roofline", "warmup"
+    "gradients.backpropagate", "infinite_width.train_networks", "mean_field.plot_stability",
+    "testing.roofline", "warmup"
 }  # fmt: skip
 
 
@@ -63,6 +66,37 @@ def test_every_public_function_is_called():
         ]
         missing = {f"{name}.{function}" for function in functions} - called - ELSEWHERE
         assert not missing
+
+
+#: Largest entries of arguments: squares and products of them leave the range of float64.
+EXTREMES = (1e-320, 1e-160, 1e-100, 1e100, 1e154, 1e308)
+
+
+def numbers_among(label):
+    """Return the valid arguments of a call that are floating-point numbers, as arrays."""
+    valid = fuzzing.valid_call(label)[1]
+    arrays = {name: np.asarray(given) for name, given in valid.items() if np.ndim(given) <= 2}
+    return {name: array for name, array in arrays.items() if array.dtype == float and array.size}
+
+
+WITH_NUMBERS = [name for name in fuzzing.FUNCTIONS | fuzzing.RUNS if numbers_among(name)]
+
+
+@pytest.mark.parametrize("label", WITH_NUMBERS)
+@pytest.mark.filterwarnings("ignore")
+def test_entries_at_the_ends_of_float64(label):
+    """No result is NaN, and none is infinite unless the documentation says so."""
+    (call, valid), numbers = fuzzing.valid_call(label), numbers_among(label)
+    units = {name: array / np.abs(array).max() for name, array in numbers.items()}
+    for names, extreme in itertools.product({*((name,) for name in units), tuple(units)}, EXTREMES):
+        arguments = valid | {name: (extreme * units[name])[()] for name in names}
+        try:
+            result = call(**arguments)
+        except (BnmcError, testing.LawMismatch):
+            continue
+        assert not fuzzing.has_nan(result), arguments
+        documented = f"{inspect.getdoc(call)} {inspect.getdoc(type(result))}"
+        assert not fuzzing.has_infinity(result) or "infinite" in documented, arguments
 
 
 @pytest.mark.parametrize(

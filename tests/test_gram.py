@@ -345,6 +345,20 @@ def test_largest_and_smallest_numbers_neither_overflow_nor_vanish():
     assert gm.distance(extreme, 0.5 * extreme) == pytest.approx(0.75e308, rel=1e-14)
 
 
+def test_sums_of_large_entries_do_not_overflow():
+    matrix = np.array([[1.5, 1.0, 1.0], [1.0, 1.5, 1.0], [1.0, 1.0, 1.5]])
+    scale = 2.0**1023
+    assert gm.condition(matrix * scale) == gm.condition(matrix)
+    np.testing.assert_array_equal(gm.centre(matrix * scale), gm.centre(matrix) * scale)
+    assert gm.soft_rank(matrix * scale, 1.2 * scale, width=3) == 1
+    np.testing.assert_array_equal(gm.validate_gram(matrix * scale), matrix * scale)
+    for function in (gm.eigenvalues, lambda G: gm.distance(G, -G)):
+        with pytest.raises(ArgumentError, match="for which the result does not overflow float64"):
+            function(matrix * scale)
+    with pytest.raises(ArgumentError, match="no negative eigenvalue"):
+        gm.validate_gram((1.0 - np.eye(3)) * scale)
+
+
 def test_singular_matrices():
     collinear = np.ones((3, 3))
     assert gm.condition(collinear) == np.inf

@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, instance, integer, real, result_array
-from bnmc._support.linalg import SLACK, is_singular, require_regular, rounding_unit
+from bnmc._support.linalg import (
+    SLACK,
+    binary_scale,
+    is_singular,
+    require_finite,
+    require_regular,
+    rounding_unit,
+)
 from bnmc.errors import ArgumentError, LayoutWarning
 
 Float64Array = NDArray[np.float64]
@@ -160,7 +167,8 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` or `H` is not an array of finite real numbers, or their shapes do not match.
+        If `G` or `H` is not an array of finite real numbers, their shapes do not match, or the
+        distance overflows float64.
 
     Examples
     --------
@@ -172,7 +180,10 @@ def distance(G: ArrayLike, H: ArrayLike) -> Float64Array:
     second = finite_array("H", H, shape=(..., "n", "m")).astype(np.float64, copy=False)
     _require_same_matrix("H", second.shape, first.shape)
     # Subtract halves, because the difference of two large entries may overflow.
-    return 2 * _frobenius_norm(first / 2 - second / 2)
+    with np.errstate(over="ignore"):  # raises below, by name
+        result: Float64Array = 2 * _frobenius_norm(first / 2 - second / 2)
+    require_finite("H", second, result)
+    return result
 
 
 def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
@@ -209,7 +220,7 @@ def relative_deviation(G: ArrayLike, H: ArrayLike) -> Float64Array:
     first, rounding = _symmetric("G", G)
     second, _ = _symmetric("H", H)
     _require_same_matrix("H", second.shape, first.shape)
-    require_regular("G", _spectrum(first), rounding)
+    require_regular("G", _spectrum(first)[0], rounding)
     with np.errstate(over="ignore", invalid="ignore"):
         deviation = _frobenius_norm(np.linalg.solve(first, second) - np.eye(first.shape[-1]))
     if not np.isfinite(deviation).all():
@@ -327,9 +338,9 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     """
     width = integer("width", width, low=1)
     tau = real("tau", tau, above=0)
-    spectrum = eigenvalues(G)
+    spectrum, scale = _spectrum(_symmetric("G", G)[0])
     # Divide the threshold, because multiplying the eigenvalues may overflow.
-    threshold = tau * (spectrum.shape[-1] / width)
+    threshold = tau * (spectrum.shape[-1] / width) / scale
     counts: NDArray[np.intp] = np.count_nonzero(spectrum >= threshold, axis=-1)
     return counts
 
@@ -351,7 +362,7 @@ def eigenvalues(G: ArrayLike) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices.
+        If `G` is not an array of finite, symmetric matrices, or an eigenvalue overflows float64.
 
     Examples
     --------
@@ -360,7 +371,11 @@ def eigenvalues(G: ArrayLike) -> Float64Array:
     array([1., 3.])
     """
     matrices, _ = _symmetric("G", G)
-    return _spectrum(matrices)
+    spectrum, scale = _spectrum(matrices)
+    with np.errstate(over="ignore"):  # raises below, by name
+        spectrum *= scale
+    require_finite("G", matrices, spectrum)
+    return spectrum
 
 
 def condition(G: ArrayLike) -> Float64Array:
@@ -389,7 +404,7 @@ def condition(G: ArrayLike) -> Float64Array:
     array([ 8., inf])
     """
     matrices, rounding = _symmetric("G", G)
-    spectrum = _spectrum(matrices)
+    spectrum, _ = _spectrum(matrices)
     singular = is_singular(spectrum, rounding)
     smallest = np.where(singular, 1, spectrum[..., 0])
     quotients: Float64Array = np.where(singular, np.inf, spectrum[..., -1] / smallest)
@@ -452,8 +467,8 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `G` is not an array of finite, symmetric matrices, or `out` is not a writable float64
-        array of their shape.
+        If `G` is not an array of finite, symmetric matrices, an entry of the result overflows
+        float64, or `out` is not a writable float64 array of their shape.
 
     Examples
     --------
@@ -464,11 +479,17 @@ def centre(G: ArrayLike, *, out: Float64Array | None = None) -> Float64Array:
     """
     matrices, _ = _symmetric("G", G)
     result = _result(out, matrices.shape)
-    means = matrices.mean(axis=-1)
+    scale = binary_scale(matrices, (-2, -1))[..., None, None]
+    np.divide(matrices, scale, out=result)
+    means = result.mean(axis=-1)
     # Add the two means first: their sum is symmetric in every bit.
     removed: Float64Array = means[..., :, None] + means[..., None, :]
     removed -= means.mean(axis=-1)[..., None, None]
-    return np.subtract(matrices, removed, out=result)
+    result -= removed
+    with np.errstate(over="ignore"):  # raises below, by name
+        result *= scale
+    require_finite("G", scale, result)
+    return result
 
 
 def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
@@ -501,10 +522,11 @@ def validate_gram(G: ArrayLike, name: str = "G") -> Float64Array:
     bnmc.errors.ArgumentError: G: got -1.0, allowed: no negative eigenvalue
     """
     matrices, rounding = _symmetric(name, G)
-    spectrum = _spectrum(matrices)
+    spectrum, scale = _spectrum(matrices)
     negative = spectrum[..., 0] < -SLACK * rounding * np.abs(spectrum[..., -1])
     if negative.any():
-        raise ArgumentError(name, float(spectrum[negative][0, 0]), "no negative eigenvalue")
+        least = float((spectrum * scale)[negative][0, 0])
+        raise ArgumentError(name, least, "no negative eigenvalue")
     return matrices
 
 
@@ -566,8 +588,10 @@ def _frobenius_norm(matrices: Float64Array) -> Float64Array:
     return norms
 
 
-def _spectrum(matrices: Float64Array) -> Float64Array:
-    return np.linalg.eigvalsh(matrices).astype(np.float64, copy=False)
+def _spectrum(matrices: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """Return ascending eigenvalues divided by a scale, and the scales, (..., 1)."""
+    scale = binary_scale(matrices, (-2, -1))[..., None]
+    return np.linalg.eigvalsh(matrices / scale[..., None]).astype(np.float64, copy=False), scale
 
 
 def _require_broadcast(name: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:

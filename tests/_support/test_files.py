@@ -16,8 +16,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
+import bnmc
+from bnmc import experiments
 from bnmc._support import archives, files, machine
-from bnmc.errors import ResultTooLargeError
+from bnmc.cli import inputs
+from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
+from bnmc.experiments.training import images
+from bnmc.kernels.c import write_header
+from bnmc.simulation.export import write_run
 
 
 def fill(path: Path, content: str, as_folder: bool) -> None:
@@ -274,3 +280,20 @@ def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 47)
     with pytest.raises(ResultTooLargeError, match="^x: the result needs 48 B"):
         archives.read_npy("x", io.BytesIO(content), len(content))
+
+
+@pytest.mark.parametrize("use", [
+    lambda path: inputs.read_input(f"{path}.npy"),
+    lambda path: inputs.read_states(f"{path}.npy"),
+    lambda path: bnmc.simulate(bnmc.Chain(4, 3), 1, store=path),
+    lambda path: bnmc.backpropagate(bnmc.Chain(4, 3), 1, store=path),
+    lambda path: write_run(bnmc.simulate(bnmc.Chain(4, 3), 1), path=f"{path}.npz"),
+    lambda path: write_header(path),
+    lambda path: images.images(path, 10, 2),
+    lambda path: experiments.run("gap", store=path),
+])  # fmt: skip
+def test_paths_that_no_file_can_have_raise(use):
+    with pytest.raises(ArgumentTypeError, match="allowed: a path"):
+        use("a\0b")
+    with pytest.raises(ArgumentError, match="File name too long"):
+        use("a" * 300)

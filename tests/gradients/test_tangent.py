@@ -11,6 +11,7 @@ from slow_cases import some
 
 from bnmc import Chain, Convolution
 from bnmc.errors import (
+    ArgumentError,
     Interrupted,
     NonFiniteError,
     PartialEstimateError,
@@ -355,3 +356,13 @@ def test_layers_out_of_range_are_named():
         tangent_kernel(chain, 40, chains=20, rng=0)
     with pytest.raises(NonFiniteError, match="layer"):
         tangent_kernel(Chain(9, 3, "relu", norm="none", gain=1e10), 20, chains=2, rng=0)
+
+
+def test_the_variance_of_probing_scales_with_the_square():
+    kernel = np.random.default_rng(0).standard_normal((4, 4))
+    kernel = kernel @ kernel.T
+    expected = probing_variance(kernel, 5)
+    np.testing.assert_array_equal(probing_variance(kernel * 2.0**500, 5), expected * 2.0**1000)
+    for large in (1e154, 1e155, 1e308):
+        with pytest.raises(ArgumentError, match="^kernel: .* does not overflow float64"):
+            probing_variance(large * np.ones((3, 3)), 3)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bnmc.errors import ArgumentError
 from bnmc.infinite_width import convergence, logit_divergence, ntk
 
 
@@ -79,3 +80,25 @@ def test_divergence_written_out():
     gap = np.mean(f, axis=0) - np.mean(g, axis=0)
     expected = np.mean(0.5 * (v / w + gap**2 / w - 1 - np.log(v / w)))
     assert logit_divergence(f, g, corrected=False) == pytest.approx(expected, rel=1e-12)
+
+
+def test_divergences_do_not_depend_on_the_scale():
+    outputs, reference = np.random.default_rng(0).standard_normal((2, 6, 4))
+    expected = logit_divergence(outputs, reference)
+    for power in (-1000, -500, 500, 1000):
+        assert logit_divergence(outputs * 2.0**power, reference * 2.0**power) == expected
+    for scale in (1e-200, 1e200):
+        with pytest.raises(ArgumentError, match="^outputs: .* does not overflow"):
+            logit_divergence(outputs * scale, reference)
+
+
+def test_a_limit_of_zero_raises():
+    with pytest.raises(ArgumentError, match="^x: got 0.0, allowed: inputs whose kernel is not 0"):
+        convergence(np.zeros((3, 2)), 1, widths=[4, 8], networks=2, rng=0)
+
+
+def test_distances_of_large_kernels():
+    x = np.random.default_rng(0).standard_normal((3, 2))
+    options = {"depth": 1, "widths": [4, 8], "networks": 3, "rng": 0}
+    expected = convergence(x, **options).distances
+    np.testing.assert_array_equal(convergence(x * 2.0**400, **options).distances, expected)

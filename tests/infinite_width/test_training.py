@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bnmc.errors import PartialEstimateError
+from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.infinite_width import alignment, complexity, descent, ntk, posterior, training
 
 TIMES = np.array([0.0, 0.3, 2.0, 2.0, 50.0])
@@ -216,3 +216,47 @@ def test_alignment_by_definition():
 def test_complexity_by_definition():
     G, y = kernels(6, 0)[0], np.arange(6.0)
     assert complexity(G, y) == pytest.approx(np.sqrt(2 * y @ np.linalg.solve(G, y) / 6))
+
+
+X = np.random.default_rng(0).standard_normal((5, 4))
+KERNEL, CROSS, LABELS = X @ X.T + np.eye(5), X[:2] @ X.T, X[:, 0]
+FIELDS = {"test_tangent": CROSS, "test_prior": CROSS, "test_covariance": KERNEL[:2, :2]}
+
+
+@pytest.mark.parametrize("kernel", [2.0**-500, 2.0**500, 2.0**1018])
+@pytest.mark.parametrize("y", [2.0**-500, 1.0, 2.0**500])
+def test_kernels_and_labels_of_any_scale(kernel, y):
+    """Powers of 2 change no digit of what they multiply, beyond the squares that float64 holds."""
+    times, scaled = np.array([0.0, 0.3, 2.0]), kernel * KERNEL
+    accuracy = 1e-13  # of products that vanish in float64 beside others
+    values, squares = alignment(KERNEL, LABELS)
+    result = alignment(scaled, y * LABELS)
+    np.testing.assert_allclose(result.eigenvalues, kernel * values, rtol=accuracy)
+    np.testing.assert_allclose(result.squares, y * y * squares, rtol=100 * accuracy)
+    if y == 1.0 or kernel > 1.0:
+        expected = complexity(KERNEL, LABELS) * (y / math.sqrt(kernel))
+        assert complexity(scaled, y * LABELS) == pytest.approx(expected, rel=accuracy)
+    expected = descent(KERNEL, LABELS, times, test_kernel=CROSS)
+    run = descent(scaled, y * LABELS, times / kernel, test_kernel=kernel * CROSS)
+    np.testing.assert_allclose(run.outputs, y * expected.outputs, rtol=accuracy, atol=y * accuracy)
+    np.testing.assert_allclose(run.test, y * expected.test, rtol=accuracy, atol=y * accuracy)
+    np.testing.assert_allclose(run.loss, y * y * expected.loss, rtol=accuracy)
+    for among in ({}, FIELDS):
+        expected = posterior(KERNEL, KERNEL, LABELS, times, **among)
+        tests = {name: kernel * matrix for name, matrix in among.items()}
+        law = posterior(scaled, scaled, y * LABELS, times / kernel, **tests)
+        np.testing.assert_allclose(law.mean, y * expected.mean, rtol=accuracy, atol=y * accuracy)
+        covariance = kernel * expected.covariance
+        np.testing.assert_allclose(law.covariance, covariance, rtol=accuracy, atol=kernel * 1e-9)
+
+
+@pytest.mark.parametrize("call", [
+    lambda large: alignment(np.full((3, 3), large), np.ones(3)),
+    lambda large: alignment(np.eye(3), large * np.ones(3)),
+    lambda large: complexity(1e-300 * np.eye(3), large * np.ones(3)),
+    lambda large: descent(np.eye(3), large * np.ones(3), [0.0, 1.0]),
+    lambda large: descent(np.eye(3), np.ones(3), [1e9], test_kernel=np.full((1, 3), large)),
+])  # fmt: skip
+def test_results_that_overflow_raise(call):
+    with pytest.raises(ArgumentError, match="for which the result does not overflow float64"):
+        call(1e308)

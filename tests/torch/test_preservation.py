@@ -1,12 +1,14 @@
 """A measurement leaves a model, and all random states, bit for bit as they were."""
 
+import contextlib
 import random
 
 import numpy as np
 import pytest
 from torch_models import bits, digest_of, mlp, nn, one_thread, resnet, torch  # noqa: F401
 
-from bnmc.torch import chain_of, measure
+from bnmc.errors import ArgumentError
+from bnmc.torch import chain_of, haar_, measure
 from bnmc.torch.preservation import as_it_was
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -80,6 +82,110 @@ def test_graphs_of_the_caller_survive(networks):
     loss.backward()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.equal(parameter.grad, gradient)
+
+
+class Hostile(nn.Module):
+    """A layer whose forward pass calls a function of the module; it has a buffer and more."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.inner, self.change = nn.Linear(4, 4), change
+        self.register_buffer("state", torch.arange(6.0))
+        self.register_buffer("wide", torch.arange(3.0)[:, None].expand(3, 2))
+        self.register_buffer("part", torch.arange(8.0)[::2])
+        self.loose, self.array = torch.arange(3.0), np.arange(3.0)
+        self.items, self.names, self.set = [1, [2.0, 3.0]], {"a": [1]}, {1, 2}
+        self.generators = [
+            torch.Generator(), random.Random(1), np.random.default_rng(2),
+            np.random.RandomState(3),
+        ]  # fmt: skip
+
+    def forward(self, x):
+        y = self.inner(x)
+        self.change(self, y)
+        return torch.tanh(y)
+
+    def content(self):
+        """Return all that the module has, by its values."""
+        torch_one, python, numpy, legacy = self.generators
+        tensors = [self.state, self.wide, self.part, self.loose, *self.inner.parameters()]
+        return repr([
+            *((each.tolist(), each.stride(), each.dtype, each.requires_grad) for each in tensors),
+            *(each.grad.tolist() for each in tensors if each.is_leaf and each.grad is not None),
+            torch_one.get_state().tolist(), python.getstate(), numpy.bit_generator.state,
+            legacy.get_state(), self.array, self.items, self.names, self.set,
+            [len(hooks) for key, hooks in sorted(vars(self).items()) if key.endswith("_hooks")],
+        ])  # fmt: skip
+
+
+def draw(module):
+    torch_one, python, numpy, legacy = module.generators
+    torch.rand(2, generator=torch_one), python.random(), numpy.random(), legacy.rand()
+
+
+CHANGES = {
+    "resized": lambda module, y: module.state.resize_(9),
+    "smaller": lambda module, y: module.state.resize_(2, 2).zero_(),
+    "freed": lambda module, y: module.state.untyped_storage().resize_(0),
+    "other storage": lambda module, y: setattr(module.state, "data", torch.ones(2)),
+    "other dtype": lambda module, y: setattr(module.state, "data", module.state.half()),
+    "transposed": lambda module, y: module.inner.weight.data.t_().mul_(2.0),
+    "expanded": lambda module, y: module.wide[:, 0].fill_(7.0),
+    "strided": lambda module, y: module.part.fill_(7.0),
+    "with a graph": lambda module, y: module.state.add_(y.sum()),
+    "loose tensor": lambda module, y: module.loose.add_(y.sum()),
+    "array": lambda module, y: module.array.fill(7.0),
+    "items": lambda module, y: module.items[1].append(4.0),
+    "names": lambda module, y: (module.names["a"].clear(), module.names.update(b=2)),
+    "set": lambda module, y: module.set.add(3),
+    "hook": lambda module, y: module.register_forward_hook(lambda *_: None),
+    "gradient": lambda module, y: module.inner.weight.grad.fill_(7.0),
+    "no gradient": lambda module, y: module.zero_grad(),
+    "backward": lambda module, y: y.sum().backward(retain_graph=True),
+    "generators": lambda module, y: draw(module),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_forward_pass_changes_in_place_is_restored(name):
+    module, batch = Hostile(lambda module, y: None), torch.randn(6, 4)
+    module(batch).sum().backward()
+    before = module.content()
+    module.change = CHANGES[name]
+    measure(module, batch, labels=torch.randn(6, 4))
+    assert module.content() == before
+    module(batch)
+    with contextlib.suppress(RuntimeError):  # a freed tensor has no values
+        assert module.content() != before
+
+
+def sparse():
+    return torch.eye(3).to_sparse()
+
+
+def quantized():
+    return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
+
+
+@pytest.mark.parametrize("make", [sparse, quantized])
+@pytest.mark.filterwarnings("ignore:.*quantize")
+def test_tensors_without_plain_bytes_are_refused_before_the_forward_pass(make):
+    calls = []
+    module = Hostile(lambda module, y: calls.append(y))
+    module.register_buffer("odd", make())
+    for function in (lambda: measure(module, torch.randn(6, 4)), lambda: haar_(module)):
+        with pytest.raises(ArgumentError, match="'odd' is quantized, or no dense tensor"):
+            function()
+    assert not calls
+
+
+def test_all_tensors_are_restored_if_one_cannot_be():
+    """A view of another tensor cannot leave a graph again."""
+    module = Hostile(lambda module, y: (module.part.add_(y.sum()), module.loose.fill_(7.0)))
+    before = module.part.tolist(), module.state.tolist(), module.loose.tolist()
+    with pytest.raises(RuntimeError, match="detach"):
+        measure(module, torch.randn(6, 4), labels=torch.randn(6, 4))
+    assert (module.part.tolist(), module.state.tolist(), module.loose.tolist()) == before
 
 
 def test_an_error_restores_too():

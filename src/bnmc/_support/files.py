@@ -30,6 +30,8 @@ def as_path(name: str, path: object) -> Path:
     ------
     ArgumentTypeError
         If `path` is no path, or contains a null character.
+    ArgumentError
+        If `path` is too long for the file system.
     """
     try:
         converted = Path(path)  # type: ignore[arg-type]
@@ -37,6 +39,12 @@ def as_path(name: str, path: object) -> Path:
             raise ValueError
     except (TypeError, ValueError):
         raise ArgumentTypeError(name, path, "a path") from None
+    try:
+        os.lstat(converted)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            allowed = "a path that the file system can have"
+            raise ArgumentError(name, str(path), allowed, os.strerror(error.errno)) from None
     return converted
 
 

@@ -30,6 +30,42 @@ def rounding_unit(array: NDArray[np.floating[Any]]) -> float:
     return float(np.finfo(array.dtype).eps)
 
 
+def binary_scale(values: NDArray[np.float64], axis: int | tuple[int, ...] | None = None) -> Any:
+    """Return the power of 4 just below the largest absolute entry; 1 for zeros.
+
+    Dividing by it changes no digit, and squares of the quotients neither overflow nor vanish. Its
+    root is a power of 2.
+
+    Parameters
+    ----------
+    values : ndarray of float64
+        Finite numbers.
+    axis : int or tuple of int, optional
+        The largest entry along these axes. Default: of all entries.
+
+    Returns
+    -------
+    float or ndarray of float64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc._support.linalg import binary_scale
+    >>> print(binary_scale(np.array([3.0, -20.0])))
+    16.0
+    """
+    largest = np.abs(values).max(axis=axis)
+    exponents = np.frexp(np.where(largest > 0.0, largest, 1.0))[1] - 1
+    return np.ldexp(1.0, exponents - exponents % 2)
+
+
+def require_finite(name: str, given: NDArray[np.floating[Any]], *results: ArrayLike) -> None:
+    """Raise `ArgumentError` for an argument, with its largest entry, if results overflow."""
+    if not all(np.isfinite(result).all() for result in results):
+        largest = float(np.abs(given).max())
+        raise ArgumentError(name, largest, "entries for which the result does not overflow float64")
+
+
 def is_singular(spectrum: NDArray[np.float64], rounding: float) -> NDArray[np.bool_]:
     """Tell which matrices are singular or indefinite to rounding, ``λ_min <= n ε λ_max``.
 

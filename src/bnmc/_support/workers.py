@@ -58,9 +58,13 @@ def thread_count(threads: int | None) -> int:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If it is neither None nor an integer >= 1.
+        If it is neither None nor an integer from 1 to 2²⁰.
     """
-    return available_processors() if threads is None else integer("threads", threads, low=1)
+    return (
+        available_processors()
+        if threads is None
+        else integer("threads", threads, low=1, high=1 << 20)
+    )
 
 
 class Workers:

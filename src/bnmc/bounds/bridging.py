@@ -60,7 +60,7 @@ import numpy as np
 
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, Reals, broadcast, finite_array, real_numbers
-from bnmc._support.linalg import EPS, rounding_unit
+from bnmc._support.linalg import EPS, binary_scale, require_finite, rounding_unit
 from bnmc.bounds.activation_distortion import Distortion, distortion
 from bnmc.bounds.gaussian import spectral_deviation
 from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
@@ -535,7 +535,9 @@ def corollary_8(
         width=width, alpha=alpha, constant=constant, depth_constant=depth_constant
     )
     half_width = factor * np.sqrt(n / d)
-    lower, upper = level * (1 - half_width), level * (1 + half_width)
+    with np.errstate(over="ignore"):  # raises below, by name
+        lower, upper = level * (1 - half_width), level * (1 + half_width)
+    require_finite("star", np.asarray(level), lower, upper)
     return Bulk(lower[()], upper[()], (depth_factor * np.log(d / rate))[()])
 
 
@@ -1006,7 +1008,7 @@ def equation_19(C1: Reals, C2: Reals) -> tuple[_Result, _Result]:
     Returns
     -------
     lower, upper : float or (...) ndarray of float64
-        ``Σλ_i²/100`` and ``3Σλ_i²/2``, not capped.
+        ``Σλ_i²/100`` and ``3Σλ_i²/2``, not capped. If Σλ_i² exceeds float64, infinite.
 
     Raises
     ------
@@ -1098,8 +1100,10 @@ def _spectrum(star: _Star) -> tuple[int, float, float, float]:
     else:
         array = finite_array("star", star, shape=("n", "n"))
         matrix, rounding = gram.validate_gram(array, "star"), rounding_unit(array)
-        n, diagonal = len(matrix), float(np.trace(matrix))
-        level = (n * diagonal - float(matrix.sum())) / (n * max(n - 1, 1))
+        scale = float(binary_scale(matrix))
+        scaled = matrix / scale
+        n, diagonal = len(matrix), float(np.trace(scaled))
+        level = scale * (n * diagonal - float(scaled.sum())) / (n * max(n - 1, 1))
         low, high = gram.eigenvalues(matrix)[[0, -1]].tolist()
     if low <= n * rounding * high:
         raise SingularGramError("star", (), low / high if high else 0.0)

@@ -3,6 +3,9 @@
 They are quoted in Golikov's lectures *Infinitely wide nets*. G is the tangent kernel of the n
 training inputs at infinite width, with least eigenvalue λ > 0. The statements say that a constant
 exists, and name none: the functions take it as an argument, so their values have an unknown scale.
+
+Positive arguments lie in [1e-20, 1e20], and `complexity` and `time` are at most 1e20, so that no
+formula overflows float64.
 """
 
 from __future__ import annotations
@@ -15,17 +18,20 @@ from bnmc._support.arguments import Float64Array, Reals, checked, integers, real
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
 
-_positive = partial(real_numbers, above=0)
+# Limits of arguments, with which no formula overflows float64.
+_SMALLEST, _LARGEST = 1e-20, 1e20
+
+_positive = partial(real_numbers, low=_SMALLEST, high=_LARGEST)
 
 #: The check of each argument.
 _CHECKS = {
-    "complexity": partial(real_numbers, low=0),
+    "complexity": partial(real_numbers, low=0, high=_LARGEST),
     "constant": _positive,
-    "delta": partial(real_numbers, above=0, below=1),
+    "delta": partial(real_numbers, low=_SMALLEST, below=1),
     "learning_rate": _positive,
     "least_eigenvalue": _positive,
     "samples": partial(integers, low=1),
-    "time": partial(real_numbers, low=0),
+    "time": partial(real_numbers, low=0, high=_LARGEST),
 }
 
 

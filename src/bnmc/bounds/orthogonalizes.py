@@ -103,7 +103,7 @@ def theorem_1(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float64
     Returns
     -------
     ndarray of float64
-        Of the shape to which the arguments broadcast.
+        Of the shape to which the arguments broadcast. If the bound exceeds float64, infinite.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def corollary_3(depth: Reals, width: Reals, batch: Reals, alpha: Reals) -> Float
     Returns
     -------
     ndarray of float64
-        Of the shape to which the arguments broadcast.
+        Of the shape to which the arguments broadcast. If the bound exceeds float64, infinite.
 
     Raises
     ------

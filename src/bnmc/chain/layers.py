@@ -7,6 +7,7 @@ activation, in any order.  `Chain` is a layer that repeats; the layers of a run 
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -80,10 +81,22 @@ class Linear:
 
     def covariance(self, *, shows_bias: bool = True) -> CovarianceMap:
         """Return the covariance of the rows of W a + b 1ᵀ / gain, or of W a."""
-        # The square of an extreme gain leaves the range of float64.
-        has_bias = shows_bias and self.bias_variance > 0.0
-        variance = self.bias_variance / self.gain**2 if has_bias else 0.0
+        variance = over_square(self.bias_variance, self.gain) if shows_bias else 0.0
         return CovarianceMap(self.convolution, variance)
+
+
+def over_square(value: float, gain: float) -> float:
+    """Return value / gain² for gain ≠ 0, also if gain² leaves the range of float64.
+
+    Examples
+    --------
+    >>> from bnmc.chain.layers import over_square
+    >>> over_square(3.0, 2.0), over_square(1e300, 1e200)
+    (0.75, 1e-100)
+    """
+    square = gain * gain
+    is_normal = sys.float_info.min <= square <= sys.float_info.max
+    return value / square if is_normal else value / gain / gain
 
 
 class Normalised(NamedTuple):

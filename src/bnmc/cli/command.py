@@ -240,10 +240,10 @@ def _require_files(values: Mapping[str, Any], needs: Mapping[str, str]) -> None:
 
 def _require_destination(name: str, path: Path, formats: Sequence[str], force: bool) -> None:
     """Raise if an option names a file that cannot be written, or must not be replaced."""
-    from bnmc._support.files import require_writable
+    from bnmc._support.files import as_path, require_writable
     from bnmc.simulation.export import require_free
 
-    require_writable(name, path, formats)
+    require_writable(name, as_path(name, path), formats)
     require_free(name, path, force=force)
 
 

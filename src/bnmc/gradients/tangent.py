@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import Float64Array, choice, draw_key, finite_array, integer
 from bnmc._support.keywords import explains_keywords
+from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, ranges, results_of, thread_count
@@ -329,7 +330,8 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `kernel` is no finite square matrix, or `probes` is no integer >= 2.
+        If `kernel` is no finite square matrix, the variance overflows float64, or `probes` is no
+        integer >= 2.
 
     Examples
     --------
@@ -339,6 +341,8 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     """
     theta = finite_array("kernel", kernel, shape=("n", "n")).astype(np.float64)
     m = integer("probes", probes, low=2)
+    given, scale = theta, binary_scale(theta)
+    theta = theta / scale
     total = np.square(theta).sum()
     diagonal = np.diagonal(theta)
     squares, others = diagonal**2, np.square(theta).sum(axis=0)
@@ -347,7 +351,10 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     second = 0.5 * total + np.outer(diagonal, diagonal)
     np.fill_diagonal(first, others - squares)
     np.fill_diagonal(second, total - squares)
-    return (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1))
+    with np.errstate(over="ignore"):  # raises below, by name
+        variance = (4.0 * (m - 2) * first + 2.0 * second) / (m * (m - 1)) * scale * scale
+    require_finite("kernel", given, variance)
+    return np.asarray(variance)
 
 
 def _lacks_moment(chain: Chain, order: int) -> bool:
@@ -429,7 +436,7 @@ class _Job:
             # The Gram matrix of what weights and bias multiply.
             linear = linear_of(run, layer)
             gram = linear.covariance()(network.gram(layer - 1))
-            kernels += linear.gain**2 * self._contribution(delta, gram)
+            kernels += linear.gain * linear.gain * self._contribution(delta, gram)
             if layer > 1:
                 delta = network.down(layer, delta)
         return kernels if self.probes is None else _unprobed(directions, kernels)

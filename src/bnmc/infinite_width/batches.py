@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from bnmc._support.linalg import binary_scale
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
 from bnmc.chain.activations import Activation
@@ -169,11 +170,11 @@ class NormalizedBatches(BatchNetwork):
     def of_inputs(self) -> dict[Key, FloatArray]:
         """Return the covariances of h_0, of all needed pairs and of each batch with itself.
 
-        If there is a layer, which hides them, without the means of batches and without the bias:
-        beside these, differences of nearly equal samples would be lost by rounding.
+        If there is a layer, which hides them, without the scales and means of batches and without
+        the bias: beside these, differences of nearly equal samples would be lost by rounding.
         """
         if self.layers:
-            return self.products([centred(part) for part in self.parts()])
+            return self.products([unit_deviations(part) for part in self.parts()])
         products = self.products(self.parts())
         return {key: self.with_bias(block, self.first) for key, block in products.items()}
 
@@ -320,6 +321,12 @@ def centred(batch: FloatArray) -> FloatArray:
     """Return the samples of a batch, (features, samples), minus their mean."""
     # Half of the numbers, so that sums do not overflow.
     return batch - 2.0 * (0.5 * batch).mean(axis=1, keepdims=True)
+
+
+def unit_deviations(batch: FloatArray) -> FloatArray:
+    """Return centred samples over a power of 2, so that products neither overflow nor vanish."""
+    deviations = centred(batch / binary_scale(batch))
+    return np.asarray(deviations / binary_scale(deviations))
 
 
 # --- kernels to a relative error

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from bnmc._support.arguments import draw_key, finite_array, integer, items
+from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk
@@ -120,7 +121,7 @@ def convergence(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed.
+        If an argument is not allowed, or the limit is 0.
     NonFiniteError, ResultTooLargeError, PartialEstimateError
         As `ntk`.
 
@@ -148,14 +149,17 @@ def convergence(
             raise ArgumentError(name, options[name], "arguments of ntk except this one")
     key = draw_key(rng)
     limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
-    means, errors = [], []
+    if not limit.any():
+        raise ArgumentError("x", 0.0, "inputs whose kernel is not 0")
+    means, errors, scale = [], [], binary_scale(limit)
     for number, width in enumerate(sizes):
         finite = ntk(
             x, depth, method="monte-carlo", width=width, networks=networks,
             rng=np.random.default_rng([key, number]), progress=progress, **options,
         )  # fmt: skip
         assert isinstance(finite, SimulatedKernel)
-        far = np.sqrt(np.square(finite.kernels - limit).sum(axis=(1, 2)) / np.square(limit).sum())
+        far = finite.kernels / scale - limit / scale
+        far = np.sqrt(np.square(far).sum(axis=(1, 2)) / np.square(limit / scale).sum())
         means.append(float(far.mean()))
         errors.append(float(far.std(ddof=1)) / np.sqrt(networks))
     distances, stderr = np.array(means), np.array(errors)
@@ -187,7 +191,8 @@ def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: boo
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the arrays have other shapes, too few networks, or no variance.
+        If the arrays have other shapes, too few networks, or no variance, or the divergence
+        overflows float64.
 
     Notes
     -----
@@ -211,15 +216,20 @@ def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: boo
     """
     f = finite_array("outputs", outputs, shape=("networks", "samples")).astype(np.float64)
     g = finite_array("reference", reference, shape=("networks", f.shape[1])).astype(np.float64)
+    given, f_scale, g_scale = f, binary_scale(f, 0), binary_scale(g, 0)
+    f, g = f / f_scale, g / g_scale
     for name, values, least in (("outputs", f, 2), ("reference", g, 4)):
         if len(values) < least:
             raise ArgumentError(name, f"{len(values)} networks", f"at least {least} networks")
         if not values.var(axis=0).all():
             raise ArgumentError(name, "a variance of 0", "outputs that differ between networks")
-    v, other = f.var(axis=0, ddof=1), g.var(axis=0, ddof=1)
-    ratio = v / other
-    shift = np.square(g.mean(axis=0) - f.mean(axis=0)) / other
-    logs = np.log(ratio)
+    with np.errstate(all="ignore"):  # raises below, by name
+        unit = f_scale / g_scale
+        v, other = f.var(axis=0, ddof=1), g.var(axis=0, ddof=1)
+        ratio = v / other * unit * unit
+        shift = np.square(g.mean(axis=0) - f.mean(axis=0) * unit) / other
+        logs = np.log(ratio)
+    require_finite("outputs", given, ratio, shift, logs)
     if corrected:
         nu, other_nu = len(f) - 1, len(g) - 1
         deflation = (other_nu - 2) / other_nu

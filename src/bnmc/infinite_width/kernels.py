@@ -37,7 +37,7 @@ from bnmc.infinite_width.networks import (
 from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.map.iteration import iterates
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
@@ -176,7 +176,8 @@ def nngp(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not allowed, or a sample or batch to be normalized has no variance.
+        If an argument is not allowed, a sample or batch to be normalized has no variance, or the
+        squares of a sample that is not 0 vanish in float64.
     ZeroVarianceError
         If batches of a later layer have no variance.
     NonFiniteError
@@ -344,6 +345,8 @@ def _kernel(
         real("bias_variance", options["bias_variance"], low=0.0),
     )
     skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
+    for name, inputs in zip(("x", "other"), sets, strict=False):
+        _require_squares(name, inputs, norm, weights)
     rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
@@ -375,6 +378,23 @@ def _kernel(
     kernel = of_batches(network, rtol, rng, progress)
     with np.errstate(over="ignore"):  # beyond the range of float32
         return kernel.astype(dtype)
+
+
+def _require_squares(name: str, inputs: FloatArray, norm: str, weights: Weights) -> None:
+    """Raise if squares of inputs vanish in float64, or lose digits, and so would the kernel."""
+    with np.errstate(over="ignore"):  # raises later, with the layer
+        squares = np.square(inputs).mean(axis=0) * min(weights.variance, 1.0)
+    visible = inputs.any(axis=0)
+    if norm == "batch":  # batches are normalized as a whole, and their means and biases are hidden
+        squares, visible = squares.max(keepdims=True), visible.any(keepdims=True)
+    elif weights.bias > 0.0:
+        return
+    lost = visible & (squares < TINY / EPSILON)
+    if lost.any():
+        allowed = (
+            f"samples of 0, or of mean squares (times weight_variance) >= {TINY / EPSILON:.2g}"
+        )
+        raise ArgumentError(name, float(squares[lost].max()), allowed)
 
 
 def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...]]:

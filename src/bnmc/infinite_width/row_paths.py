@@ -26,7 +26,7 @@ from bnmc.chain.layers import Rows
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.batch_integrals import BatchLaw
 from bnmc.infinite_width.batch_points import normal_points
-from bnmc.infinite_width.batches import BatchNetwork, Key, Report, centred, halved
+from bnmc.infinite_width.batches import BatchNetwork, Key, Report, halved, unit_deviations
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Numbers of one array of all points, at most.
@@ -89,7 +89,7 @@ class RowPaths(BatchNetwork):
         self, normals: FloatArray
     ) -> tuple[list[FloatArray], FloatArray, dict[Key, FloatArray]]:
         """Return the deviations of h_0, the weights of its tangents, and these."""
-        parts = [centred(part) for part in self.parts()]
+        parts = [unit_deviations(part) for part in self.parts()]
         products = self.products(parts)
         laws = [self.law(products[i, i], 0, i) for i in range(len(parts))]
         # Batches of all scales are alike.

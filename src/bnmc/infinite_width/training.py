@@ -14,7 +14,7 @@ from scipy.integrate import solve_ivp
 from scipy.special import expit, softmax
 
 from bnmc._support.arguments import choice, finite_array, real
-from bnmc._support.linalg import require_regular, rounding_unit
+from bnmc._support.linalg import binary_scale, require_finite, require_regular, rounding_unit
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
@@ -62,7 +62,7 @@ def alignment(kernel: ArrayLike, y: ArrayLike) -> Alignment:
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If `kernel` is not such a matrix, or the shapes do not match.
+        If `kernel` is not such a matrix, the shapes do not match, or a result overflows float64.
 
     Notes
     -----
@@ -77,9 +77,15 @@ def alignment(kernel: ArrayLike, y: ArrayLike) -> Alignment:
     >>> found.eigenvalues, found.squares
     (array([2., 1.]), array([ 9., 16.]))
     """
-    values, vectors = _eigensystem("kernel", kernel)
+    values, vectors, scale = _eigensystem("kernel", kernel)
     labels = _labels_of("y", y, values.size)
-    return Alignment(values[::-1].copy(), ((vectors.T @ labels) ** 2)[::-1].copy())
+    unit = binary_scale(labels)
+    with np.errstate(over="ignore"):  # raises below, by name
+        values = values * scale
+        squares = (vectors.T @ (labels / unit)) ** 2 * unit * unit
+    require_finite("kernel", finite_array("kernel", kernel, shape=(..., "n", "n")), values)
+    require_finite("y", labels, squares)
+    return Alignment(values[::-1].copy(), squares[::-1].copy())
 
 
 def complexity(kernel: ArrayLike, y: ArrayLike) -> float:
@@ -103,7 +109,8 @@ def complexity(kernel: ArrayLike, y: ArrayLike) -> float:
     SingularGramError
         If `kernel` is singular to rounding.
     ArgumentError, ArgumentTypeError
-        If `kernel` is not such a matrix, or the shapes do not match.
+        If `kernel` is not such a matrix, the shapes do not match, or the complexity overflows
+        float64.
 
     Examples
     --------
@@ -111,17 +118,23 @@ def complexity(kernel: ArrayLike, y: ArrayLike) -> float:
     >>> complexity([[2.0, 0.0], [0.0, 1.0]], [2.0, 1.0])
     1.7320508075688772
     """
-    values, vectors = _eigensystem("kernel", kernel)
+    values, vectors, scale = _eigensystem("kernel", kernel)
     given = finite_array("kernel", kernel, shape=("samples", "samples"))
     labels = finite_array("y", y, shape=(values.size,)).astype(np.float64)
     require_regular("kernel", values, rounding_unit(given))
-    return float(np.sqrt(2.0 * np.mean((vectors.T @ labels) ** 2 / values)))
+    unit = binary_scale(labels)
+    with np.errstate(over="ignore"):  # raises below, by name
+        root = np.sqrt(2.0 * np.mean((vectors.T @ (labels / unit)) ** 2 / values))
+        result = root * (unit / np.sqrt(scale))
+    require_finite("y", labels, result)
+    return float(result)
 
 
-def _eigensystem(name: str, kernel: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Return eigenvalues, ascending, and eigenvectors, in columns, of a kernel.
+def _eigensystem(name: str, kernel: ArrayLike) -> tuple[FloatArray, FloatArray, float]:
+    """Return eigenvalues, ascending, divided by a scale; eigenvectors, in columns; and the scale.
 
-    Eigenvalues that are negative by rounding are returned as 0.
+    The scale is the `binary_scale` of the kernel. Eigenvalues that are negative by rounding are
+    returned as 0.
 
     Raises
     ------
@@ -131,15 +144,17 @@ def _eigensystem(name: str, kernel: ArrayLike) -> tuple[FloatArray, FloatArray]:
         inputs are no more accurate (see `ntk`).
     """
     given = finite_array(name, kernel, shape=("samples", "samples"))
-    matrix = given.astype(np.float64)
+    scale = float(binary_scale(given.astype(np.float64)))
+    matrix = given.astype(np.float64) / scale
     difference = np.abs(matrix - matrix.T).max()
     tolerance = np.sqrt(rounding_unit(given))
     if difference > tolerance * np.abs(matrix).max():
-        raise ArgumentError(name, f"an asymmetry of {difference:.3g}", "a symmetric matrix")
+        asymmetry = f"an asymmetry of {difference * scale:.3g}"
+        raise ArgumentError(name, asymmetry, "a symmetric matrix")
     values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     if values[0] < -tolerance * np.abs(values[-1]):
-        raise ArgumentError(name, float(values[0]), "no negative eigenvalue")
-    return np.maximum(values, 0.0), vectors
+        raise ArgumentError(name, float(values[0]) * scale, "no negative eigenvalue")
+    return np.maximum(values, 0.0), vectors, scale
 
 
 def _labels_of(name: str, y: ArrayLike, samples: int) -> FloatArray:
@@ -230,8 +245,8 @@ def descent(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not such an array, `kernel` is not positive semidefinite, or
-        `test_initial` is given without `test_kernel`.
+        If an argument is not such an array, `kernel` is not positive semidefinite, `test_initial`
+        is given without `test_kernel`, or a result overflows float64.
     ResultTooLargeError
         If the outputs at all times would not fit in memory. For cross-entropy, the solver needs the
         square of the number of outputs, samples × outputs.
@@ -265,24 +280,33 @@ def descent(
     start = _start("initial", initial, labels.shape)
     test, test_start = _test_arguments(test_kernel, test_initial, labels.shape)
     _require_memory(kind, labels, when.size, 0 if test is None else len(test))
-    values, vectors = _eigensystem("kernel", kernel)
-    if kind == "squared":
-        pulls = _learned(values, rate / n * when)  # (times, samples)
-        deviations = (vectors.T @ (labels - start)).reshape(n, -1)
-        weights = np.einsum("ij,tj,jo->tio", vectors, pulls, deviations, optimize=True)
-        decay = np.exp(-rate / n * when[:, None] * values)
-        rest = np.einsum("ij,tj,jo->tio", vectors, decay, deviations, optimize=True)
-        weights = weights.reshape(when.size, *labels.shape)
-        outputs = labels - rest.reshape(weights.shape)
-        losses = 0.5 * np.sum((outputs - labels) ** 2, axis=tuple(range(1, outputs.ndim))) / n
-    else:
-        matrix = (vectors * values) @ vectors.T
-        weights = _cross_entropy_flow(matrix, labels, start, rate, when)
-        outputs = start + np.einsum("ij,tj...->ti...", matrix, weights)
-        losses = _cross_entropy(outputs, labels) / n
+    values, vectors, scale = _eigensystem("kernel", kernel)
     predictions = None
-    if test is not None:
-        predictions = test_start + np.einsum("ij,tj...->ti...", test, weights)
+    with np.errstate(over="ignore", invalid="ignore"):  # raises below, by name
+        if kind == "squared":
+            unit = np.maximum(binary_scale(labels), binary_scale(start))
+            goal = labels / unit
+            motion, pulls = _learned(values, scale, rate / n, when)  # (times, samples)
+            deviations = (vectors.T @ (goal - start / unit)).reshape(n, -1)
+            shape = (when.size, *labels.shape)
+            rest = np.einsum("ij,tj,jo->tio", vectors, np.exp(-motion), deviations, optimize=True)
+            ends = goal - rest.reshape(shape)
+            losses = 0.5 * np.sum((ends - goal) ** 2, axis=tuple(range(1, ends.ndim))) / n
+            outputs, losses = ends * unit, losses * unit * unit
+            weights = np.einsum("ij,tj,jo->tio", vectors, pulls, deviations, optimize=True)
+            weights = weights.reshape(shape) * unit
+            test = None if test is None else test / scale
+        else:
+            matrix = (vectors * values) @ vectors.T * scale
+            given = finite_array("kernel", kernel, shape=(n, n))
+            require_finite("kernel", given, matrix)
+            weights = _cross_entropy_flow(matrix, labels, start, rate, when)
+            outputs = start + np.einsum("ij,tj...->ti...", matrix, weights)
+            losses = _cross_entropy(outputs, labels) / n
+        require_finite("y", labels, outputs, losses)
+        if test is not None:
+            predictions = test_start + np.einsum("ij,tj...->ti...", test, weights)
+            require_finite("test_kernel", test, predictions)
     return Descent(when, outputs, predictions, losses)
 
 
@@ -300,11 +324,22 @@ def _times_of(times: ArrayLike) -> FloatArray:
     return when
 
 
-def _learned(values: FloatArray, durations: FloatArray) -> FloatArray:
-    """Return (1 − exp(−a λ)) / λ for durations a and eigenvalues λ, shape (a, λ); a if λ is 0."""
-    a = durations[:, None]
+def _learned(
+    values: FloatArray, scale: float, rate: float, when: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return a λ and scale · (1 − exp(−a λ)) / λ, shape (times, samples), for a = rate · time.
+
+    `values` are λ / scale. If λ is 0, the second result is scale · a. Exponents of 2 are summed, so
+    no product overflows unless the result does.
+    """
+    digits, exponents = np.frexp(when[:, None])
+    for factor in (rate, scale):
+        digit, exponent = np.frexp(factor)
+        digits, exponents = digits * digit, exponents + exponent
+    motion = np.ldexp(digits * values, exponents)
     positive = np.where(values > 0.0, values, 1.0)
-    return np.asarray(np.where(values > 0.0, -np.expm1(-a * positive) / positive, a))
+    pulls = np.where(values > 0.0, -np.expm1(-motion) / positive, np.ldexp(digits, exponents))
+    return motion, np.asarray(pulls)
 
 
 # --- arguments
@@ -315,7 +350,7 @@ def _require_memory(kind: str, labels: FloatArray, times: int, tests: int) -> No
     n, size = len(labels), labels.size
     numbers = 3 * n**2 + times * (2 * tests * (size // n))
     if kind == "squared":
-        numbers += times * (4 * size + 2 * n)
+        numbers += times * (6 * size + 3 * n)
     else:  # LSODA has the matrix of derivatives
         numbers += times * 3 * size + size**2
     require_memory("y, times", 8 * numbers, "take fewer times, or samples")
@@ -458,8 +493,8 @@ def posterior(
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If an argument is not such an array, `tangent` or `prior` is not positive semidefinite, or
-        only some of the three test arguments are given.
+        If an argument is not such an array, `tangent` or `prior` is not positive semidefinite, only
+        some of the three test arguments are given, or a result overflows float64.
 
     Notes
     -----
@@ -481,7 +516,7 @@ def posterior(
     <BLANKLINE>
            [[0.]]]))
     """
-    values, vectors = _eigensystem("tangent", tangent)
+    values, vectors, scale = _eigensystem("tangent", tangent)
     n = values.size
     labels = _labels_of("y", y, n)
     when = _times_of(times)
@@ -497,22 +532,28 @@ def posterior(
     if 0 < len(missing) < len(given):
         allowed = "all of test_tangent, test_prior and test_covariance, or none"
         raise ArgumentError(missing[0], None, allowed)
-    if missing:
-        start = np.exp(-rate / n * when[:, None] * values)
-        # Without test inputs M_t = 1 − exp(−η t Θ / n), and f_t − y is the rest of ŷ_0 − y.
-        rest = np.einsum("ij,tj,kj->tik", vectors, start, vectors, optimize=True)
-        mean = labels - np.einsum("tik,k...->ti...", rest, labels)
-        return Posterior(when, mean, _symmetric(rest @ square @ np.swapaxes(rest, 1, 2)))
-    across = finite_array("test_tangent", test_tangent, shape=("tests", n)).astype(np.float64)
-    m = across.shape[0]
-    cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
-    among = finite_array("test_covariance", test_covariance, shape=(m, m)).astype(np.float64)
-    pulls = _learned(values, rate / n * when)
-    maps = np.einsum("ij,tj,kj->tik", across @ vectors, pulls, vectors, optimize=True)
-    mixed = maps @ cross.T
-    covariance = among - mixed - np.swapaxes(mixed, 1, 2) + maps @ square @ np.swapaxes(maps, 1, 2)
-    return Posterior(when, np.einsum("tik,k...->ti...", maps, labels), _symmetric(covariance))
-
-
-def _symmetric(matrices: FloatArray) -> FloatArray:
-    return np.asarray(0.5 * (matrices + np.swapaxes(matrices, 1, 2)))
+    motion, pulls = _learned(values, scale, rate / n, when)
+    unit = binary_scale(square)
+    with np.errstate(over="ignore", invalid="ignore"):  # raises below, by name
+        if missing:
+            # Without test inputs M_t = 1 − exp(−η t Θ / n), and f_t − y is the rest of ŷ_0 − y.
+            rest = np.einsum("ij,tj,kj->tik", vectors, np.exp(-motion), vectors, optimize=True)
+            goal = labels / binary_scale(labels)
+            mean = (goal - np.einsum("tik,k...->ti...", rest, goal)) * binary_scale(labels)
+            covariance = rest @ (square / unit) @ np.swapaxes(rest, 1, 2)
+        else:
+            across = finite_array("test_tangent", test_tangent, shape=("tests", n))
+            m = across.shape[0]
+            cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
+            among = finite_array("test_covariance", test_covariance, shape=(m, m))
+            unit = np.maximum(unit, binary_scale(among.astype(np.float64)))
+            maps = across.astype(np.float64) / scale @ vectors
+            maps = np.einsum("ij,tj,kj->tik", maps, pulls, vectors, optimize=True)
+            mean = np.einsum("tik,k...->ti...", maps, labels)
+            mixed = maps @ (cross / unit).T
+            covariance = among / unit - mixed - np.swapaxes(mixed, 1, 2)
+            covariance = covariance + maps @ (square / unit) @ np.swapaxes(maps, 1, 2)
+        covariance = 0.5 * (covariance + np.swapaxes(covariance, 1, 2)) * unit
+    require_finite("y", labels, mean)
+    require_finite("prior", square, covariance)
+    return Posterior(when, mean, np.asarray(covariance))

@@ -39,6 +39,7 @@ from numpy.typing import DTypeLike
 
 from bnmc._kernels.compiling import Sigma, c_function
 from bnmc._support.arguments import choice, precision
+from bnmc._support.files import as_path
 from bnmc.chain.activations import Activation
 from bnmc.kernels import values
 from bnmc.kernels.c_functions import bodies
@@ -190,7 +191,7 @@ def write_header(path: str | PathLike[str]) -> Path:
     ...     print(write_header(folder).name)
     bnmc.h
     """
-    target = Path(path)
+    target = as_path("path", path)
     if target.is_dir():
         target = target / "bnmc.h"
     target.write_text(header())

@@ -140,7 +140,7 @@ class PairwiseLayer:
 
     def weighed(self, stream: _Real, outputs: _Real) -> _Real:
         """Return (co)variances after the layer from those of the stream and of the outputs."""
-        return self.skip**2 * stream + self.weight_variance * outputs + self.bias_variance
+        return self.skip * self.skip * stream + self.weight_variance * outputs + self.bias_variance
 
     def levels(self, q: FloatArray, slopes: bool = False) -> Level:
         """Return the samples of variances q.
@@ -207,11 +207,11 @@ class PairwiseLayer:
             elif self.norm != "none":
                 slope = slope / scale
             slope = slope * self.weight_variance
-            slope += self.skip**2
+            slope += self.skip * self.skip
             slope *= tangent
             slope += fresh
             tangent = slope
-        kernel = self.skip**2 * stream + fresh if self.skip else fresh
+        kernel = self.skip * self.skip * stream + fresh if self.skip else fresh
         if same:
             np.fill_diagonal(kernel, left.following)
         return kernel, tangent, error

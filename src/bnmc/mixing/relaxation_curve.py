@@ -393,6 +393,8 @@ def end_of_interval(data: _WhitenedWindow, z: float, half: float, allowed: float
     def excess(z: float) -> float:
         return abs(data.score(math.tanh(z))) - allowed
 
+    if half * 1e-6 == 0.0:  # a level near 0
+        return z
     inner = 0.0
     while excess(z + half) <= 0:
         if abs(z + half) >= _FAR:

@@ -13,6 +13,7 @@ from bnmc._kernels.scalar.codes import Draw
 from bnmc._support.arguments import Float64Array
 from bnmc._support.machine import require_memory
 from bnmc.chain.chain import Chain
+from bnmc.chain.layers import over_square
 from bnmc.simulation.engine.replay import replaying, representation
 from bnmc.simulation.run import simulate
 
@@ -76,7 +77,7 @@ class _Group:
         """Go through layers and measure some of them, as an ensemble."""
         chain, order, lanes = self.chain, self.order, kernels.LANES
         shape = kernels.Shape(
-            chain.width, order, chain.batch, chain.batch * chain.eps / chain.gain**2
+            chain.width, order, chain.batch, over_square(chain.batch * chain.eps, chain.gain)
         )
         moments = np.empty((slots, len(_MOMENTS), lanes))
         grams = np.empty((0 if tau is None else slots, self.gram.size))

@@ -20,9 +20,8 @@ from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, as_progress, reporting
-from bnmc._support.workers import Workers, as_executor, run_work
+from bnmc._support.workers import Workers, as_executor, run_work, thread_count
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
@@ -221,7 +220,7 @@ def simulate(
     initial = as_columns(chain, initial)
     depth = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
     choice("backend", backend, ("auto", "cpu", "cuda"))
-    threads = available_processors() if threads is None else integer("threads", threads, low=1)
+    threads = thread_count(threads)
     executor = as_executor(executor)
     path = None if store is None else as_store_path(store)
     limit = None if timeout is None else real("timeout", timeout, above=0.0)

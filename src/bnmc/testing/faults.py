@@ -25,7 +25,7 @@ from bnmc._support.arguments import Float64Array
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
-from bnmc.chain.layers import CovarianceMap
+from bnmc.chain.layers import CovarianceMap, over_square
 from bnmc.testing.calls_on_state import LEAST, CallsOnState
 
 _Map = Callable[[Float64Array], Float64Array]
@@ -253,7 +253,7 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     """Yield the faults, a correct step first."""
     sigma, norm = chain.activation, _norm_of(chain)
     is_last = chain.order_code == ACTIVATION_FIRST
-    bias = chain.bias_variance / chain.gain**2
+    bias = over_square(chain.bias_variance, chain.gain)
     right = Fault(_Step(norm, sigma, is_last, bias, CovarianceMap(chain.convolution)))
     yield right
     if bias > 0.0:

@@ -143,7 +143,7 @@ def _gain(duals: Dual, target: float) -> float:
     gain = math.sqrt(math.exp(place) / moments(math.exp(place))[0])
     variance = 1.0
     for _ in range(_LAYERS):
-        variance = gain**2 * moments(variance)[0]
+        variance = gain * gain * moments(variance)[0]
         if not 1e-3 < variance < 1e3:
             allowed = "an activation whose scale a gain keeps"
             hint = f"with the gain {gain:.4g} the scale diverges or vanishes; use relu or tanh"

@@ -44,10 +44,20 @@ def as_model(model: object) -> torch.nn.Module:
             hint = f"{name!r} is on the device 'meta', without values"
         elif tensor.is_inference():
             hint = f"make the model outside: {name!r} was made in torch.inference_mode()"
+        elif not is_plain(tensor):
+            hint = f"{name!r} is quantized, or no dense tensor of one array"
         else:
             continue
         raise ArgumentError("model", type(inner).__name__, "initialized parameters", hint)
     return inner
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is an array of bytes: dense, not quantized, and no wrapper of others."""
+    kind = type(tensor)
+    wraps = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    dense = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
+    return bool(dense and not wraps and tensor.device.type != "meta")
 
 
 def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torch.Tensor:

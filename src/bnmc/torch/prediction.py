@@ -112,7 +112,7 @@ def _over_the_batch(chain: Chain) -> Prediction:
     if not math.isfinite(point.backward_rate):
         cause = f"the mean squared gradient is infinite for batches of {chain.batch}"
         return Prediction(chain, reasons=(f"in the limit ε → 0, {cause}",))
-    variance = chain.gain**2 * point.b * (1.0 - point.c)
+    variance = chain.gain * chain.gain * point.b * (1.0 - point.c)
     if eps > _SMALL * variance:
         reason = f"ε = {eps:.3g} is not small against the variance {variance:.3g} of a neuron"
         return Prediction(chain, reasons=(reason,))

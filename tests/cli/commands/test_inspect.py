@@ -23,6 +23,25 @@ def factory():
 model = factory()
 number = 3
 
+class Talking(nn.Linear):
+    def forward(self, x):
+        print("forward")
+        return super().forward(x)
+
+def talking():
+    print("factory")
+    return nn.Sequential(Talking(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+def leaving():
+    raise SystemExit(0)
+
+class Leaving(nn.Linear):
+    def forward(self, x):
+        raise SystemExit(0)
+
+def leaving_later():
+    return nn.Sequential(Leaving(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
 def failing():
     raise RuntimeError("not today")
 
@@ -84,6 +103,8 @@ def test_document(document_of):
         ("inspect no_such_module:model --input x.npy", "ModuleNotFoundError"),
         ("inspect own_models:failing --input x.npy", "not today"),
         ("inspect own_models:other --input x.npy", "it is a int"),
+        ("inspect own_models:leaving --input x.npy", "SystemExit: 0"),
+        ("inspect own_models:leaving_later --input x.npy", "SystemExit: 0"),
         ("inspect own_models:number --input x.npy", "TypeError"),
         (f"{FACTORY} --input x.txt", "input (by its suffix)"),
         (f"{FACTORY} --input gone.npy", "gone.npy"),
@@ -94,6 +115,12 @@ def test_document(document_of):
 )
 def test_what_is_not_allowed(refusal, line, said):
     assert said in refusal(line)
+
+
+def test_prints_of_a_model_go_to_standard_error(run):
+    status, out, err = run("inspect own_models:talking --input x.npy --seed 5 --json")
+    assert (status, json.loads(out)["seed"]) == (0, 5)
+    assert {*err.split()} == {"factory", "forward"}
 
 
 def test_a_model_that_the_import_draws_has_the_seed(document_of):

@@ -217,6 +217,15 @@ def test_plot(printed, refusal, suffix, magic):
     refusal(f"{SMALL} --plot run.{suffix}")
 
 
+@pytest.mark.parametrize("options", ["--gain 1e308", "--gain 1e-300 --norm rms", "--gain 1e200"])
+def test_gains_whose_squares_leave_the_range_of_float64(printed, options):
+    assert "G*" in printed(f"{SMALL} {options}")
+
+
+def test_a_number_of_threads_beyond_float64(refusal):
+    assert "threads: got 1000" in refusal(f"{SMALL} --threads 1{400 * '0'}")
+
+
 def test_samples_without_variance_and_too_few(refusal):
     row = X.copy()
     row[7] = 2.0

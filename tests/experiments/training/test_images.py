@@ -1,6 +1,7 @@
 """Digits, and files of MNIST, Fashion-MNIST and CIFAR-10."""
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -69,7 +70,9 @@ def test_the_digest_depends_on_every_pixel_and_label():
     [
         (b"", idx(LABELS), 2, "IDX format with 3 axes"),
         (idx(LABELS), idx(LABELS), 2, "IDX format with 3 axes"),
-        (idx(PIXELS)[:-1], idx(LABELS), 2, "175 bytes after the header"),
+        (idx(PIXELS)[:-1], idx(LABELS), 2, "bytes after the header"),
+        (idx(PIXELS) + b"x", idx(LABELS), 2, "bytes after the header"),
+        (idx(PIXELS), idx(LABELS) + b"x", 2, "7 bytes after the header"),
         (idx(PIXELS[:5]), idx(LABELS), 2, "5 images and 7 labels"),
         (idx(PIXELS), idx(LABELS + 1), 2, "label 10"),
         (idx(PIXELS), idx(LABELS), 8, "at least 8, one batch"),
@@ -80,6 +83,26 @@ def test_damaged_files_raise(pixels, labels, batch, message, tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(labels)
     with pytest.raises(ArgumentError, match=message):
         images(tmp_path, 100, batch)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_header_of_huge_axes_raises_before_memory_is_taken(suffix, tmp_path):
+    def write(name, content):
+        packed = gzip.compress(content) if suffix else content
+        (tmp_path / f"train-{name}-ubyte{suffix}").write_bytes(packed)
+
+    axes = 2**32 - 1, 4096, 4096
+    header = bytes([0, 0, 8, 3]) + b"".join(axis.to_bytes(4, "big") for axis in axes)
+    write("labels-idx1", idx(LABELS))
+    tracemalloc.start()
+    for content in (header + bytes(175), idx(PIXELS) + bytes(2 * 10**7)):
+        write("images-idx3", content)
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with pytest.raises(ArgumentError, match="bytes after the header"):
+            images(tmp_path, 10**6, 2)
+        assert tracemalloc.get_traced_memory()[1] - before < 10**7
+    tracemalloc.stop()
 
 
 def test_cut_archives_raise(tmp_path):
@@ -98,8 +121,11 @@ def test_other_folders_raise(tmp_path):
     (tmp_path / "data_batch_1.bin").write_bytes(bytes(3000))
     with pytest.raises(ArgumentError, match="multiple of 3073 bytes"):
         images(tmp_path, 10, 2)
-    with pytest.raises(ArgumentTypeError, match="data"):
-        images(3, 10, 2)
+    for data in (3, "a\0"):
+        with pytest.raises(ArgumentTypeError, match="^data.*a path"):
+            images(data, 10, 2)
+    with pytest.raises(ArgumentError, match="^data.*File name too long"):
+        images("a" * 300, 10, 2)
     with pytest.raises(ArgumentError, match="number of digits"):
         images(None, 2000, 2000)
 

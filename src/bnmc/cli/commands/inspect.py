@@ -37,8 +37,8 @@ def inspect(
     """Measure ranks and gradients in a PyTorch model.
 
     The table has one line per layer, and a verdict in words follows it. The module is imported from
-    the current folder or from Python's path, so its code runs. Without --eval, the model stays in
-    the mode in which the factory returns it.
+    the current folder or from Python's path, so its code runs; what it prints goes to standard
+    error. Without --eval, the model stays in the mode in which the factory returns it.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
 
@@ -69,12 +69,13 @@ def inspect(
     states = read_states(input_, "input")
     targets = None if labels is None else read_states(labels, "labels")
     torch.manual_seed(seed)  # the import may draw a model
-    factory = _factory(model, eval_)
-    torch.manual_seed(seed)
-    result = measure(
-        factory, states, labels=targets, loss=loss, networks=networks, view=view,
-        layers=None if layers is None else layers.split(","),
-    )  # fmt: skip
+    with _code_of_the_user(model):
+        factory = _factory(model, eval_)
+        torch.manual_seed(seed)
+        result = measure(
+            factory, states, labels=targets, loss=loss, networks=networks, view=view,
+            layers=None if layers is None else layers.split(","),
+        )  # fmt: skip
     head = f"input: {layout(states.shape, states.ndim > 3)}"
     document = {"input": list(states.shape), **result.to_dict()}
     return Report(document, [head, result], result.plot)
@@ -111,6 +112,19 @@ def _factory(text: str, evaluate: bool) -> Any:
         return model.eval() if evaluate else model
 
     return made() if isinstance(value, torch.nn.Module) else made
+
+
+@contextlib.contextmanager
+def _code_of_the_user(text: str) -> Iterator[None]:
+    """Send prints to standard error, as the report has standard output; an exit is an error."""
+    from bnmc.errors import ArgumentError
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as end:
+        hint = f"SystemExit: {end.code}"
+        raise ArgumentError("model", text, "a model whose code does not exit", hint) from end
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -228,7 +229,7 @@ def _reference(chain: Chain, x: NDArray[np.float64]) -> _Reference:
     from bnmc.errors import BnmcError
     from bnmc.mean_field.field import MeanField
 
-    keeps_scale = abs(chain.skip**2 + chain.gain**2 - 1.0) <= 1e-12
+    keeps_scale = abs(math.hypot(chain.skip, chain.gain) - 1.0) <= 1e-12
     without = chain.normalization.is_identity and not chain.shows_bias
     if without and chain.activation.is_linear and keeps_scale:
         note = "G*: the Gram matrix of the input, which linear networks preserve at infinite width"

@@ -8,13 +8,15 @@ import math
 import os
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc._support.files import as_path
+from bnmc._support.machine import require_memory
+from bnmc.errors import ArgumentError
 
 #: Names of the files with images and labels (MNIST and Fashion-MNIST); ".gz" may follow.
 _IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -27,6 +29,9 @@ _CIFAR = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _CIFAR_BYTES = 1 + 3 * 32 * 32
 
 _MOST_DIGITS = 1740
+
+#: Most bytes that one byte of a .gz file unpacks to.
+_MOST_PACKED = 1032
 
 
 class Images(NamedTuple):
@@ -97,9 +102,7 @@ def images(data: str | os.PathLike[str] | None, count: int, batch: int) -> Image
             raise ArgumentError("batch", batch, f"at most {_MOST_DIGITS}, the number of digits")
         pixels = np.ascontiguousarray(digits(count).T).reshape(count, 1, 8, 8)
         return Images("digits", pixels, np.arange(count, dtype=np.int64) % 10)
-    if not isinstance(data, (str, os.PathLike)):
-        raise ArgumentTypeError("data", data, "the path of a folder, or None")
-    name, whole, labels = _read(Path(data), count)
+    name, whole, labels = _read(as_path("data", data), count)
     count = min(count, len(labels)) // batch * batch
     if count == 0:
         raise ArgumentError("data", f"{len(labels)} images", f"at least {batch}, one batch")
@@ -181,12 +184,25 @@ def _idx(file: Path, axes: int, count: int) -> NDArray[np.uint8]:
             if min(lengths) == 0 or math.prod(lengths[1:]) > 2**24:
                 raise ArgumentError("data", str(file), f"a file in IDX format with {axes} axes")
             shape = (min(lengths[0], count), *lengths[1:])
-            content = stream.read(math.prod(shape))
+            wanted, whole = math.prod(shape), math.prod(lengths)
+            size = file.stat().st_size * (_MOST_PACKED if file.suffix == ".gz" else 1)
+            if whole <= size:
+                require_memory("data", 9 * wanted)
+                content = stream.read(wanted)
+                whole -= len(content) + _bytes_left(stream, whole - wanted + 1)
     except (OSError, EOFError, zlib.error) as error:  # a cut archive raises EOFError
         raise ArgumentError("data", str(file), "a file that can be read", str(error)) from error
-    if len(content) < math.prod(shape):
-        raise ArgumentError("data", str(file), f"{math.prod(shape)} bytes after the header")
+    if whole:
+        raise ArgumentError("data", str(file), f"{math.prod(lengths)} bytes after the header")
     return np.frombuffer(content, np.uint8).reshape(shape)
+
+
+def _bytes_left(stream: IO[bytes] | gzip.GzipFile, most: int) -> int:
+    """Return the number of bytes to the end of a file, or `most` if they are more."""
+    count = 0
+    while part := stream.read(min(most - count, 1 << 22)):
+        count += len(part)
+    return count
 
 
 def _cifar(files: list[Path], count: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -163,7 +163,7 @@ class CorrelationMap:
         require(chain, [_FULLY_CONNECTED, PAIRWISE])
         return cls(
             chain.activation,
-            weight_variance=chain.gain**2,
+            weight_variance=chain.gain * chain.gain,
             norm=chain.normalization,
             **{name: getattr(chain, name) for name in ("bias_variance", "order", "skip", "eps")},
         )

@@ -108,7 +108,7 @@ class PairLayer(PairwiseLayer):
         """Factor of the variance per layer, without bias, of a layer that is scale-free."""
         assert self.sigma.slopes is not None
         left, right = self.sigma.slopes
-        return self.skip**2 + self.weight_variance * 0.5 * (left * left + right * right)
+        return self.skip * self.skip + self.weight_variance * 0.5 * (left * left + right * right)
 
     def level(self, variance: float) -> VarianceLevel:
         """Return the level at a variance q > 0.
@@ -125,7 +125,7 @@ class PairLayer(PairwiseLayer):
         return self._level(variance, rough_moments(self.sigma, self.argument(variance)))
 
     def _level(self, variance: float, inner: Moments) -> VarianceLevel:
-        w, skip, stream = self.weight_variance, self.skip**2, self.stream(variance)
+        w, skip, stream = self.weight_variance, self.skip * self.skip, self.stream(variance)
         if self.norm_is_first:
             mean, factor, part, error = 0.0, 1.0, inner.square, inner.error
             # The derivative of the variance of the argument of σ.
@@ -344,7 +344,7 @@ class LevelMap(NamedTuple):
         """Return Φ′, and the largest error."""
         layer, level = self.layer, self.level
         slope, error = self.pairs.slope(correlation)
-        total = (layer.skip**2 * level.stream + self._weight * slope) / level.following
+        total = (layer.skip * layer.skip * level.stream + self._weight * slope) / level.following
         return np.asarray(total), self._error(error)
 
     @property
@@ -397,7 +397,7 @@ class LevelMap(NamedTuple):
         shares = self._weight * self.pairs.squares
         shares[0] += layer.bias_variance - self._weight * level.mean**2
         if len(shares) > 1:
-            shares[1] += layer.skip**2 * level.stream
+            shares[1] += layer.skip * layer.skip * level.stream
         return np.maximum(shares / level.following, 0.0), self.pairs.noise + level.error
 
 

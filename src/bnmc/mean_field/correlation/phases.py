@@ -201,7 +201,7 @@ def _limits(layer: PairLayer, variance: float) -> tuple[float, float, float]:
     if probe < 1.0:
         limit, error = fixed_points.gradient_at_zero(layer.sigma)
         share = layer.weight_variance * level.factor * level.inner.variance / probe
-        gradient = layer.skip**2 * level.stream / probe + share * limit
+        gradient = layer.skip * layer.skip * level.stream / probe + share * limit
         return gradient, gradient, error
     other = layer.rough_level(probe / 4.0)
     if not level.gradient < 1.5 * other.gradient:

@@ -62,7 +62,8 @@ from typing import NamedTuple
 import numpy as np
 
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError
+from bnmc.chain.layers import over_square
+from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products, unpacked
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
@@ -146,7 +147,10 @@ def _replicate(
         pair = seeds[2 * layer : 2 * layer + 2]
         first, second = (_estimates(chain, rows, terms, child, exponent) for child in pair)
         noise = terms.noise(first, second)
-        whitened = _whitening(chain, rows, grams[layer])
+        with np.errstate(over="ignore"):
+            whitened = _whitening(chain, rows, grams[layer])
+        if not np.isfinite(whitened).all():
+            raise NonFiniteError(None, layer, "inverse of the covariance")
         seen = whitened @ covariances[layer] @ whitened.T
         carried = terms.slopes(first) @ seen @ terms.slopes(second).T
         covariances[layer + 1] = 0.5 * (carried + carried.T) + noise
@@ -201,7 +205,7 @@ def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
     covariance = chain.covariance(gram)
     if chain.normalization.axis == "features" and not follows_activation(chain.layers[1]):
         # The row is D^(-½) w, with D the variances of the samples.
-        spread = np.sqrt(np.diagonal(covariance) + chain.eps / chain.gain**2)
+        spread = np.sqrt(np.diagonal(covariance) + over_square(chain.eps, chain.gain))
         inverse = rows.vectors / np.sqrt(rows.values) / spread[:, None]
     else:
         # The row is R z with RRᵀ the part of the covariance that the normalization sees, up to a
@@ -346,7 +350,7 @@ class _NormAfter(_NormTerms):
 
     def __init__(self, chain: Chain, gram: FloatArray, following: FloatArray) -> None:
         super().__init__(following)
-        covariance = chain.gain**2 * np.diagonal(chain.covariance(gram))
+        covariance = chain.gain * chain.gain * np.diagonal(chain.covariance(gram))
         level = PairwiseLayer.of(chain.layers[1]).levels(covariance)
         self._means, self._spread = level.mean, level.scale
         self._squares = np.diagonal(following)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import integer, integers, real
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
+from bnmc.chain.layers import over_square
 from bnmc.chain.needs import NORM_OVER_BATCH, require
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.mean_field.finite_width.bias import mean_bias
@@ -137,7 +138,8 @@ class Fluctuations:
         """
         point, norm, n = self.fixed_point, self.chain.normalization, self.fixed_point.batch
         # The covariance of a row over gain², without a bias that the norm does not see.
-        bias = self.chain.bias_variance / self.chain.gain**2 if self.chain.shows_bias else 0.0
+        chain = self.chain
+        bias = over_square(chain.bias_variance, chain.gain) if chain.shows_bias else 0.0
         variance, pair = point.b + bias, point.b * point.c + bias
         across = 1.0 / math.sqrt(variance - pair)
         along = 0.0 if self.centred else 1.0 / math.sqrt(variance + (n - 1.0) * pair)
