@@ -126,8 +126,9 @@ class RowSampler(Sampler):
 
     def _require_squares(self, a: FloatArray, first: int, last: int) -> None:
         """Raise if the square of a sample is zero, and the sample is not."""
+        rows = a if len(a) == 1 else a[first:last]
         zero = np.diagonal(self.grams[first:last], axis1=1, axis2=2) == 0.0
-        lost = np.flatnonzero((zero & a.any(axis=1)).any(axis=1))
+        lost = np.flatnonzero((zero & rows.any(axis=1)).any(axis=1))
         if lost.size:
             chain = None if len(a) == 1 else self.offset + first + int(lost[0])
             raise_stopped(codes.TOO_SMALL, chain, 0, 8)

@@ -177,14 +177,15 @@ class GpuSampler(Sampler):
 
     def take(self, state: SavedState) -> None:
         self.layer = state.layer
-        self._send_grams(state.arrays["gram"], state.arrays.get("exponent", 0))
+        arrays = state.arrays or {name: np.zeros_like(array) for name, array in self.arrays.items()}
+        self._send_grams(arrays["gram"], arrays.get("exponent", 0))
         if self.keeps_a:
-            rows = state.arrays["activations"][:, :, : self.columns]
+            rows = arrays["activations"][:, :, : self.columns]
             self.activations.copy_to_device(np.ascontiguousarray(rows.transpose(0, 1, 3, 2)))
         else:
-            self.wide[:] = state.arrays["wide"]
+            self.wide[:] = arrays["wide"]
         if self.run.keeps_x:
-            self.xs.copy_to_device(np.ascontiguousarray(state.arrays["x"]))
+            self.xs.copy_to_device(np.ascontiguousarray(arrays["x"]))
 
     def begin(
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
