@@ -288,9 +288,9 @@ def residual_growth(
 
     The paper has exp(s √l), without the power. `GrowthLaw.power` is p, with an error of at most
     1e-5, relative if it exceeds 1. It is None if σ² approaches its limits so slowly that p is less
-    accurate, or, like 1/|u|, that T is infinite. If c* is not 0, corrections of order l^(−1/2) to
-    the variance bound the exponent of correlations by 1/2; if T is infinite, they are larger by a
-    power of l or ln l. The behaviour at infinity is read from σ(±10⁶) and σ(±10¹²).
+    accurate, or, like ``1/|u|``, that T is infinite. If c* is not 0, corrections of order l^(−1/2)
+    to the variance bound the exponent of correlations by 1/2; if T is infinite, they are larger by
+    a power of l or ln l. The behaviour at infinity is read from σ(±10⁶) and σ(±10¹²).
     `CorrelationMap` with ``order="pre-activation"`` and ``skip=1`` has finite depths.
 
     Examples
