@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 def flushing():
     """Flush the small numbers of this thread, and of those that it starts, to zero."""
     if not torch.set_flush_denormal(True):
-        pytest.skip("the processor does not flush to zero")
+        pytest.skip("PyTorch cannot make this processor flush small numbers to zero")
     try:
         yield
     finally:

@@ -273,7 +273,7 @@ def lengths(path):
 @pytest.mark.parametrize("what", some(DAMAGE, *(set(DAMAGE) - LATER)))
 def test_damage_is_made_good_or_an_error(what, path):
     if os.name != "posix" and what.startswith(("a link", "a pipe", "a second name")):
-        pytest.skip("links and pipes of POSIX")
+        pytest.skip("this system has no links and pipes of POSIX")
     damage, of_run, of_reader = DAMAGE[what]
     whole, expected = small_stores.run(path), small_stores.run()
     damage(path)

@@ -271,7 +271,10 @@ def usable_folder() -> Path | None:
 
 @cache
 def folder_of_numba() -> Path | None:
-    """Return the folder for Numba's own cache, or None; Numba would wait for ever for a pipe."""
+    """Return the folder of Numba's own cache, or None if there is none that Numba can read.
+
+    If a folder contains a pipe, Numba waits for its content and never returns.
+    """
     folder = usable_folder()
     if folder is None:
         return None

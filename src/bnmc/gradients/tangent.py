@@ -88,14 +88,14 @@ class TangentKernel:
 
         Notes
         -----
-        For relu under a norm over the batch with eps 0, the expectation is infinite at every width
-        and for every batch of 4 or more, from depth 2 on (from depth 1 for random starts).  The
-        reason is an event whose probability falls exponentially with the width: all activations of
-        a layer are 0 except those of two samples, so that rows of the next layer have 2 dimensions.
-        For a batch of 4 independent samples under a centred norm the probability is at most
-        6 (1/4 − arcsin(1/3)/(2π))^width: .9 % at width 4, and 1e-70 at width 100.  The mean over
-        networks then estimates the expectation given that no such event occurs.  Other activations
-        that are constant on an interval lose rank, too.
+        Take relu, a norm over the batch with eps 0, and a batch of 4 or more.  If the depth is 2 or
+        more, the expectation is infinite at every width.  If layer 0 is random, so it is at depth
+        1.  The cause is a rare event: all activations of a layer are 0 except those of two samples,
+        so rows of the next layer have only 2 dimensions.  For 4 independent samples under a centred
+        norm its probability is at most 6 (1/4 − arcsin(1/3)/(2π))^width: .9 % at width 4, and 1e-70
+        at width 100.  If the event does not occur in the simulated networks, their mean estimates
+        the expectation given that it does not occur.  Other activations that are constant on an
+        interval lose rank, too.
         """
         if _lacks_moment(self.chain, 1):
             raise PartialEstimateError(
