@@ -107,7 +107,7 @@ def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> 
     """Return the law of a row, as the normalization of a layer sees it.
 
     The covariance of the row is gain² G, or gain² C(G) plus the variance of a bias; see
-    `Linear.covariance`.
+    `Layer.covariance`.
 
     Parameters
     ----------
@@ -117,9 +117,7 @@ def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> 
     rounding : float
         Relative rounding error of G.
     """
-    linear, rows = layer
-    covariance = linear.covariance(shows_bias=not rows.hides_common_part())(gram)
-    return rows_of(rows, covariance, linear.gain, rounding)
+    return rows_of(layer.rows, layer.covariance(gram), layer.linear.gain, rounding)
 
 
 def rows_of(

@@ -41,12 +41,6 @@ BLOCKS_OF_PROCESSOR = 2
 _THREADS = 256
 
 
-def is_plain(layer: Layer) -> bool:
-    """Whether the rows of a layer are drawn one by one, given the Gram matrix itself."""
-    shows_bias = not layer.rows.hides_common_part()
-    return layer.is_row_by_row and layer.linear.covariance(shows_bias=shows_bias).is_identity
-
-
 def is_covered(layer: Layer, law: codes.LayerSpec) -> bool:
     """Whether the covariance of the rows of W a is not the Gram matrix itself."""
     return layer.linear.convolution is not None or law.shared_variance > 0.0
@@ -67,7 +61,7 @@ def kernel_spec(layer: Layer, law: codes.LayerSpec, dtype: str, source: int = DR
         keeps_scale(layer),
         centred=law.hides_common,
     )
-    if is_plain(layer) and law.shared_variance == 0.0:
+    if layer.is_plain and law.shared_variance == 0.0:
         return spec
     bias = shapes.NO_BIAS
     if source == shapes.MULTIPLIED and law.bias > 0.0:

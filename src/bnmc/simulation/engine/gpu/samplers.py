@@ -34,7 +34,6 @@ from bnmc.simulation.engine.gpu.launches import (
     Launches,
     bytes_of_work,
     forward,
-    is_plain,
     kernel_spec,
     raise_noted,
 )
@@ -191,7 +190,7 @@ class GpuSampler(Sampler):
         self, start: Covariance | Representation, first: int, last: int, frames: Frames
     ) -> None:
         run = self.run
-        is_plain_start = not run.splits_scale and is_plain(self._start.layer)
+        is_plain_start = not run.splits_scale and self._start.layer.is_plain
         if isinstance(start, DeviceRows) and (run.shows_state or not is_plain_start):
             # The host splits off their scale, and makes layers 0 that are not plain.
             rows = start.array.copy_to_host()
