@@ -129,11 +129,15 @@ def rank_bound(G):
     return np.trace(G, axis1=-2, axis2=-1) ** 2 / np.square(G).sum(axis=(-2, -1))
 
 
+def relu_map(c):
+    """Return 2 E relu relu of two normals of correlation c, in closed form, and its slope."""
+    slope = (np.pi - np.arccos(c)) / np.pi
+    return np.sqrt(1 - c**2) / np.pi + slope * c, slope
+
+
 def relu_rate(n):
     """Return the rate of relu in closed form, from the moments of two normals of correlation ρ."""
-    rho = -1 / (n - 1)
-    slope = (np.pi - np.arccos(rho)) / np.pi
-    J = np.sqrt(1 - rho**2) / np.pi + slope * rho
+    J, slope = relu_map(-1 / (n - 1))
     light = ((n - 2) * (1 - J) + n * slope / (n - 1)) / ((n + 1) * (1 - J))
     return max(light, n / (n + 1) * slope / (1 - J))
 

@@ -40,6 +40,8 @@ REFUSED = [
     ("bridging-1b", {"first": 600}, "600, allowed: an integer <= 599"),
     ("orthogonalizes-wasserstein", {"wide": 32}, "32, allowed: a width that is not among"),
     ("rank-collapse-2", {"width": 2}, "2, allowed: an integer >= 3"),
+    ("rank-collapse-2", {"width": 15, "activations": ("abs",)}, "15, allowed: an integer >= 16"),
+    ("rank-collapse-2", {"width": 15, "weights": ("rademacher",)}, "15, .* integer >= 16 .*equal"),
     ("rank-collapse-3b", {"shown": 5, "width": 4}, "5, allowed: at most the width 4"),
     ("rank-collapse-6", {"every": 4, "depth": 3}, "4, allowed: at most depth, 3"),
     ("rank-collapse-8", {"widths": ((8, 16),)}, "allowed: 3 of them, one for each"),

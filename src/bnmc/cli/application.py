@@ -9,13 +9,18 @@ from typing import Annotated
 import typer
 
 from bnmc.cli.command import Command
-from bnmc.cli.commands.figure import FigureCommand
+from bnmc.cli.commands.figures import FigureCommand
 
-#: The commands, in the order of the help. Each is the function of its name, in its own file.
-COMMANDS = (
-    *("simulate", "backprop", "fixed_point", "width", "stability", "phase", "compare_norms"),
-    *("certify", "rates", "regularity", "check", "inspect", "bench", "info", "figure", "demo"),
-)
+#: The modules of the commands, in the order of the help. A command is the function of its name.
+COMMANDS = {
+    **dict.fromkeys(("simulate", "backprop"), "runs"),
+    **dict.fromkeys(("fixed_point", "width", "stability", "phase"), "mean_field"),
+    "compare_norms": "figures",
+    **dict.fromkeys(("certify", "rates", "regularity", "check"), "stationary"),
+    "inspect": "inspect",
+    **dict.fromkeys(("bench", "info"), "machine"),
+    **dict.fromkeys(("figure", "demo"), "figures"),
+}
 
 
 def application() -> typer.Typer:
@@ -26,8 +31,8 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     app.callback(invoke_without_command=True)(_root)
-    for name in COMMANDS:
-        function = getattr(importlib.import_module(f"bnmc.cli.commands.{name}"), name)
+    for name, module in COMMANDS.items():
+        function = getattr(importlib.import_module(f"bnmc.cli.commands.{module}"), name)
         kind = FigureCommand if name == "figure" else Command
         app.command(name.replace("_", "-"), cls=kind)(function)
     return app

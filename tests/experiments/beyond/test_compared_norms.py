@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import errors
+from experiment_checks import errors, relu_map
 from figure_sizes import FIGURES
 
 from bnmc.errors import ArgumentError
@@ -12,22 +12,13 @@ from bnmc.experiments.pictures import curve
 SIZES = FIGURES["norms"].sizes
 N, DEPTH = SIZES["batch"], SIZES["depth"]
 
-
 FIGURE = "norms"
 
 
-def slope(c):
-    return (np.pi - np.arccos(c)) / np.pi
-
-
-def J(c):
-    return np.sqrt(1 - c**2) / np.pi + slope(c) * c
-
-
 def test_correlations_of_pairs_follow_the_map_of_relu(data):
-    c = J(0.0)
+    c, _ = relu_map(0.0)
     for layer in range(1, DEPTH + 1):
-        c = J(c)
+        c, _ = relu_map(c)
         for norm in SIZES["norms"][1:]:
             part = data.sel(norm=norm, layer=layer)
             assert float(part["correlation_predicted"]) == pytest.approx(c, rel=1e-8)
@@ -37,9 +28,9 @@ def test_correlations_of_pairs_follow_the_map_of_relu(data):
 
 
 def test_batch_normalization_is_at_its_fixed_point(data):
-    part, rho = data.sel(norm="batch"), -1 / (N - 1)
-    assert part["correlation_predicted"].values == pytest.approx(np.full(DEPTH, J(rho)), rel=1e-8)
-    rate = (slope(rho) + N - 1) / ((N - 3) * (1 - J(rho))) - 1 / (N - 3)
+    part, (J, slope) = data.sel(norm="batch"), relu_map(-1 / (N - 1))
+    assert part["correlation_predicted"].values == pytest.approx(np.full(DEPTH, J), rel=1e-8)
+    rate = (slope + N - 1) / ((N - 3) * (1 - J)) - 1 / (N - 3)
     logs = 0.5 * np.log(rate) * (DEPTH - 2 - np.arange(DEPTH - 1))
     np.testing.assert_allclose(part["log_norm_predicted"].values[:-1], logs, rtol=1e-8)
     assert np.isnan(part["log_norm_predicted"].values[-1])
@@ -90,7 +81,7 @@ def test_norms_without_a_prediction_have_none():
     assert np.isnan(result.data["log_norm_predicted"]).all()
     assert result.table.rows[0][2] is None
     assert "mean field" not in result.findings[0]
-    assert float(result.data["correlation_predicted"][1, 0]) == pytest.approx(J(-0.5))
+    assert float(result.data["correlation_predicted"][1, 0]) == pytest.approx(relu_map(-0.5)[0])
 
 
 def test_gradients_that_vanish_are_refused():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import require_near
+from experiment_checks import relu_rate, require_near
 from numpy.testing import assert_allclose
 
 FIGURE = "bridging-certificate"
@@ -11,10 +11,7 @@ FIGURE = "bridging-certificate"
 def test_the_chain_mixes_as_the_mean_field_says(data):
     part = data.sel(activation="relu")
     rate = float(part["mean_field_rate"])
-    # In closed form, with J(ρ) of two normals of correlation ρ = -1/4.
-    slope = (np.pi - np.arccos(-0.25)) / np.pi
-    J = np.sqrt(15 / 16) / np.pi - slope / 4
-    assert rate == pytest.approx((3 * (1 - J) + 5 * slope / 4) / (6 * (1 - J)))
+    assert rate == pytest.approx(relu_rate(5))
     assert_allclose(part["assumed"], rate ** data["layer"].values)
     error = float(part["rate_high"] - part["rate_low"]) / (2 * 2.13)  # Student's, 15
     # A correction of order n/d: measured .0018 at width 1000, n = 5.

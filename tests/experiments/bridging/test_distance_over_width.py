@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from experiment_checks import drawn, require_near, stderr_of
+from experiment_checks import require_near, stderr_of
 from numpy.testing import assert_allclose
 
 import bnmc
@@ -35,8 +35,3 @@ def test_the_paper_s_line_is_no_bound():
     run = bnmc.simulate(chain, 80, chains=40, burn_in=60, observables=bnmc.Distance(star), rng=0)
     squares = (run["distance"] ** 2).mean(axis=1)
     assert squares.mean() - 6 * squares.std(ddof=1) / np.sqrt(40) > 4 * 20**2 / 4000
-
-
-def test_picture(figure):
-    _, right = figure.plot().axes
-    assert drawn(right, (figure.data["printed"] / figure.data["law"]) ** 2)

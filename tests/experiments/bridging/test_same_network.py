@@ -27,11 +27,3 @@ def test_both_certificates_fall_to_a_level(data):
         assert (part[kind][:, 0] > 5 * levels).all()
         # All networks have the same layer 0, where the mean is rounded.
         assert (part[f"{kind}_band_low"] <= part[kind] * (1 + 1e-12)).all()
-
-
-def test_picture(figure):
-    left, *levels = figure.plot().axes
-    # Colours are widths on the left and activations on the right.
-    widths, activations = ({line.get_color() for line in ax.lines} for ax in (left, levels[0]))
-    assert len(widths) == 3
-    assert not widths & activations

@@ -1,11 +1,10 @@
 """Gradient norms over depth beside the mean field, real networks and a closed form."""
 
 import functools
-import math
 
 import numpy as np
 import pytest
-from experiment_checks import CERTAIN, FALSE_ALARM, drawn, reach, require_sound, stderr_of
+from experiment_checks import CERTAIN, FALSE_ALARM, reach, require_sound, stderr_of
 from figure_sizes import FIGURES, run
 from numpy_network import Networks
 from scipy import special
@@ -48,9 +47,7 @@ class TestExplosion:
             np.testing.assert_allclose(slopes, 20 * np.log(data["mean_field"]), rtol=0.2)
 
     def test_picture(self, explosion):
-        left, _ = require_sound(explosion, "gradients-explosion", approved=False).axes
-        slope = 0.5 * math.log(float(explosion.data["mean_field"][0]))
-        assert drawn(left, slope * (79 - explosion.data["layer"].values))
+        require_sound(explosion, "gradients-explosion", approved=False)
 
 
 @functools.cache
@@ -106,10 +103,6 @@ class TestOrthogonal:
             low, high = row[3].ci
             said = "contains" if low <= row[4] <= high else "excludes"
             assert f"the interval {said} the" in sentence
-
-    def test_picture(self, figure):
-        slope = float(figure.data["mean_field"][0])
-        assert drawn(figure.plot().axes[0], slope * (7 - figure.data["layer"].values))
 
 
 def test_orthogonal_samples_bound_the_gradients():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from bnmc.experiments import limits
-from bnmc.experiments.limits.inputs import two_classes, unit_length
+from bnmc.experiments.limits.ensembles import two_classes, unit_length
 
 FIGURE = "limits-complexity"
 

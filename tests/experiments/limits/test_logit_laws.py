@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from bnmc.experiments.limits import logit_laws
-from bnmc.experiments.limits.inputs import standardized, two_classes
-from bnmc.experiments.limits.networks import train_ensemble
+from bnmc.experiments.limits.ensembles import standardized, train_ensemble, two_classes
 
 FIGURE = "limits-kl"
 

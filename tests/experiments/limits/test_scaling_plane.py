@@ -40,11 +40,3 @@ def test_table_and_findings(figure):
     assert "at most 3 of the four properties; of the named ones ntk." in figure.findings[1]
     assert "than ntk, mean-field and sym-default" in figure.findings[2]
     assert figure.findings[3].startswith("All four properties: ic-mf,")
-
-
-def test_picture(figure):
-    (ax,) = figure.plot().axes
-    lines = [(line.get_xdata(), line.get_ydata()) for line in ax.lines]
-    q = np.array([-1.5, 0.5])
-    for t in (-1 - 2 * q, -0.5 - q, -q):
-        assert any(np.array_equal(x, q) and np.allclose(y, t) for x, y in lines)

@@ -7,7 +7,7 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import pytest
-from experiment_checks import CERTAIN, reach
+from experiment_checks import CERTAIN, reach, relu_map
 from scipy import special
 
 FIGURE = "rank-collapse-centring"
@@ -39,8 +39,7 @@ def test_uncentred_rows_have_a_mean_of_no_more_than_any_direction(figure):
 def test_relu_networks_lose_rank_without_centring(figure):
     (_, centred, star, *_), (_, uncentred, other, *_) = figure.table.rows[3:]
     # c = J(−1/7) of the centred fixed point; of the uncentred one the root of c = J(c).
-    x = -1 / 7
-    c = (math.sqrt(1 - x * x) + (math.pi - math.acos(x)) * x) / math.pi
+    c, _ = relu_map(-1 / 7)
     assert star == pytest.approx(8 / (1 + 7 * c * c), rel=1e-9)
     assert uncentred.value + reach(uncentred) < centred.value - reach(centred)
     for r, limit in ((centred, star), (uncentred, other)):

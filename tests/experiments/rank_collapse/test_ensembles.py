@@ -42,12 +42,6 @@ class TestFig3a:
         require_references(figure, 2, (2.24, 3.31, 4.85), 0.01)
         require_slope(figure, "rank_bound_slope", math.log(4.85 / 2.24) / math.log(4))
 
-    def test_points_are_beside_their_width_only_where_others_are(self, figure):
-        left = figure.plot().axes[0]
-        first, second = (points.lines[0].get_xdata() for points in left.containers)
-        np.testing.assert_allclose(first, [8 / 1.04, 16 / 1.04, 32])
-        np.testing.assert_allclose(second, [8, 16])
-
     def test_r_lies_above_the_bound(self, figure):
         for _, _, r, _, lower in figure.table.rows:
             assert r.value - reach(r) > lower

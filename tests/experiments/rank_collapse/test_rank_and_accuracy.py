@@ -50,10 +50,6 @@ def test_the_rank_before_training_is_that_of_numpy(data):
     assert abs(rank - np.mean(ranks)) <= 5.1 * np.std(ranks) * np.sqrt(1 / 5 + 1 / 200)
 
 
-def test_the_learning_rate_is_the_better_one(data):
-    assert data.rate.sel(network="batch norm", depth=1) == 0.1
-
-
 def test_findings_without_failure():
     figure = rank_and_accuracy.fig_1(
         width=16, depths=(1,), batch=16, images=160, epochs=15, rates=(0.3,), networks=2, rng=1

@@ -32,17 +32,3 @@ def test_the_start_is_forgotten(data):
     settled = np.log(curve(data, "settled"))
     (error, allowed), (other, _) = errors(last, 64), errors(settled, 64)
     assert np.all(np.abs(last[:, 0] - settled[:, 0]) <= allowed * np.hypot(error, other))
-
-
-def test_the_table_has_the_means_at_layers_0_and_10(figure):
-    means = figure.data.eigenvalue.sel(layer=[0, 10]).values.T
-    assert [row[:3] for row in figure.table.rows] == [
-        (mode, *eigenvalues) for mode, eigenvalues in enumerate(means.tolist(), start=1)
-    ]
-
-
-def test_the_axis_of_eigenvalues_ends_at_powers_of_ten(figure):
-    """Those of the ticks: the first eigenvalues are just above the lowest one."""
-    (ax,) = figure.plot().axes
-    ends = np.log10(ax.get_ylim())
-    np.testing.assert_allclose(ends, np.round(ends), rtol=0, atol=1e-9)

@@ -5,8 +5,8 @@ The claims are those of the lectures and of their sources: Jacot, Gabriel and Ho
 2003.05884 and 2006.06574).  Intervals are at level 0.95.
 """
 
-# One figure per file; `inputs.py` has the images of two classes.  Figures do not import from each
-# other.  Read `ntk_over_width.py` first.
+# One figure per file; `ensembles.py` has the images and networks of several.  Figures do not import
+# from each other.  Read `ntk_over_width.py` first.
 
 from __future__ import annotations
 

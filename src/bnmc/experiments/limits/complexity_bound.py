@@ -12,7 +12,7 @@ from bnmc.bounds.limits import arora_error
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
-from bnmc.experiments.limits.inputs import Classes, Count, two_classes, unit_length
+from bnmc.experiments.limits.ensembles import Classes, Count, two_classes, unit_length
 from bnmc.experiments.sizes import Several
 from bnmc.experiments.statistics import short_interval
 from bnmc.infinite_width import complexity as complexity_of

@@ -13,8 +13,7 @@ from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
-from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
-from bnmc.experiments.limits.networks import require_start, train_ensemble
+from bnmc.experiments.limits import ensembles
 from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import banded, interval, short_interval
 from bnmc.infinite_width import alignment as aligned
@@ -38,12 +37,12 @@ class Sizes(NamedTuple):
     networks: networks of the true labels, and of random ones
     """
 
-    images: Count = 200
+    images: ensembles.Count = 200
     draws: Several = 20
     width: int = 512
     networks: Several = 5
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 100, 200)
-    classes: Classes = (0, 1)
+    classes: ensembles.Classes = (0, 1)
 
 
 @kit.figure(
@@ -84,10 +83,10 @@ def alignment(run: Run, sizes: Sizes) -> Experiment:
     >>> from bnmc.experiments import limits
     >>> found = limits.alignment()  # doctest: +SKIP
     """
-    require_start(sizes.steps)
+    ensembles.require_start(sizes.steps)
     if sizes.networks > sizes.draws:
         raise ArgumentError("networks", sizes.networks, f"at most the {sizes.draws} draws")
-    inputs = standardized(two_classes(run.data, sizes.images, 0, sizes.classes))
+    inputs = ensembles.standardized(ensembles.two_classes(run.data, sizes.images, 0, sizes.classes))
     n = inputs.train.shape[1]
     true = np.where(inputs.labels, 1.0, -1.0)
     random = np.where(run.generator.random((sizes.draws, n)) < 0.5, 1.0, -1.0)
@@ -95,7 +94,7 @@ def alignment(run: Run, sizes: Sizes) -> Experiment:
 
     def residuals(kind: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return mean squares of networks, (networks, steps), and over those of infinite width."""
-        outputs = train_ensemble(
+        outputs = ensembles.train_ensemble(
             "ntk", inputs.train, labels[kind], sizes.steps, networks=sizes.networks,
             rng=run.generator, threads=run.processors(), progress=progress, width=sizes.width,
             reference_width=1, activation="relu", learning_rate=1.0, loss="squared",

@@ -14,8 +14,7 @@ from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
-from bnmc.experiments.limits.inputs import Classes, Count, TwoClasses, standardized, two_classes
-from bnmc.experiments.limits.networks import require_start, train_ensemble
+from bnmc.experiments.limits import ensembles
 from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import LEVEL, interval
 from bnmc.infinite_width import logit_divergence, nngp, ntk
@@ -46,15 +45,15 @@ class Sizes(NamedTuple):
     rate: learning rate at the reference width
     """
 
-    train: Count = 64
-    test: Count = 96
+    train: ensembles.Count = 64
+    test: ensembles.Count = 96
     widths: tuple[int, int] = (256, 512)
     reference: int = 128
     networks: Several = 12
     references: Several = 200
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 60, 100, 150, 200)
     rate: float = 0.02
-    classes: Classes = (0, 1)
+    classes: ensembles.Classes = (0, 1)
 
 
 @kit.figure(
@@ -93,14 +92,16 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     Experiment
         Variables by ``scaling``, ``width`` and ``step``; those of NTK do not depend on the width.
     """
-    require_start(sizes.steps)
+    ensembles.require_start(sizes.steps)
     narrow, wide = sizes.widths
     if wide != 2 * narrow:
         raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
     for name, count in (("networks", sizes.networks), ("references", sizes.references)):
         if not _groups(count):
             raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
-    inputs = standardized(two_classes(run.data, sizes.train, sizes.test, sizes.classes))
+    inputs = ensembles.standardized(
+        ensembles.two_classes(run.data, sizes.train, sizes.test, sizes.classes)
+    )
     counts = dict.fromkeys(_PARTICLES, sizes.networks) | {_BEST: 4 * sizes.networks}
 
     def logits(name: str, width: int, progress: Progress) -> Float64Array:
@@ -108,7 +109,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         if name == "ntk":
             return _kernel_limit(inputs, sizes, run.generator, progress)
         is_reference = name == "reference"
-        trained = train_ensemble(
+        trained = ensembles.train_ensemble(
             "ntk" if is_reference else name, inputs.train, inputs.labels, sizes.steps,
             networks=sizes.references if is_reference else counts[name], rng=run.generator,
             threads=run.processors(), progress=progress, width=width,
@@ -166,7 +167,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
 
 
 def _kernel_limit(
-    inputs: TwoClasses, sizes: Sizes, rng: np.random.Generator, progress: Progress
+    inputs: ensembles.TwoClasses, sizes: Sizes, rng: np.random.Generator, progress: Progress
 ) -> Float64Array:
     """Return test logits of infinitely wide networks under "ntk", (images, networks, steps).
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
-from bnmc.experiments.limits.inputs import Classes, Count, standardized, two_classes
-from bnmc.experiments.limits.networks import train_ensemble
+from bnmc.experiments.limits import ensembles
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.infinite_width import SCALINGS
@@ -32,12 +31,12 @@ class Sizes(NamedTuple):
     networks: networks of each scaling and width
     """
 
-    images: Count = 24
+    images: ensembles.Count = 24
     widths: Integers = (128, 512, 2048, 4096)
     reference: int = 1
     networks: Several = 60
     rate: float = 4.0
-    classes: Classes = (0, 1)
+    classes: ensembles.Classes = (0, 1)
 
 
 @kit.figure(
@@ -72,11 +71,11 @@ def exponents(run: Run, sizes: Sizes) -> Experiment:
     Experiment
         Variables by ``scaling``, ``quantity`` and ``width``.
     """
-    inputs = standardized(two_classes(run.data, sizes.images, 0, sizes.classes))
+    inputs = ensembles.standardized(ensembles.two_classes(run.data, sizes.images, 0, sizes.classes))
 
     def numbers(scaling: str, width: int, progress: Progress) -> Float64Array:
         """Return all quantities of each network, (networks, quantities)."""
-        trained = train_ensemble(
+        trained = ensembles.train_ensemble(
             scaling, inputs.train, inputs.labels, (0, 1), networks=sizes.networks,
             rng=run.generator, threads=run.processors(), progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate,

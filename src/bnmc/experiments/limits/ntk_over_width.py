@@ -12,7 +12,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
-from bnmc.experiments.limits.inputs import Classes, Count, two_classes
+from bnmc.experiments.limits.ensembles import Classes, Count, two_classes
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.gradients import tangent_kernel

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc.bounds import rank_collapse as bounds
 from bnmc.chain.chain import Chain
+from bnmc.errors import ArgumentError
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Builtin, Several
@@ -27,6 +28,10 @@ _NETWORKS = {"batch norm": "batch", "vanilla": "none"}
 #: The numerical rank counts eigenvalues of the Gram matrix above this multiple of the largest.
 _TOLERANCE = 1e-12
 
+#: Least width with the activation abs, or with signs as weights: in narrower networks all samples
+#: of a row may become equal, and batch normalization divides by their variance.
+_LEAST = 16
+
 #: Both ranks, with their descriptions.
 _RANKS = {
     "rank_bound": "r, the lower bound of the rank",
@@ -37,7 +42,8 @@ _RANKS = {
 class Sizes(NamedTuple):
     """Sizes of the figure.
 
-    width: width and batch size; at width 2 batch norm leaves rank 1
+    width: width and batch size; at width 2 batch norm leaves rank 1, and below 16 samples of a row
+        may become equal with the activation abs or the weights rademacher
     """
 
     width: Annotated[int, {"low": 3}] = 32
@@ -84,6 +90,9 @@ def fig_2(run: Run, sizes: Sizes) -> Experiment:
     >>> found.plot().savefig("fig_2.png")  # doctest: +SKIP
     """
     d, depth = sizes.width, sizes.depth
+    if d < _LEAST and ("abs" in sizes.activations or "rademacher" in sizes.weights):
+        allowed = f"an integer >= {_LEAST} with the activation abs or the weights rademacher"
+        raise ArgumentError("width", d, allowed, "samples of a row may become equal")
     results = kit.Results(
         run, activation=sizes.activations, network=_NETWORKS, weights=sizes.weights,
         layer=_doublings(depth),

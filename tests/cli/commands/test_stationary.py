@@ -1,6 +1,9 @@
-"""``bnmc check``: verdicts on states of another program."""
+"""``bnmc check``, ``rates`` and ``regularity``: verdicts, estimates and their statuses."""
+
+import json
 
 import numpy as np
+import pytest
 
 import bnmc
 from bnmc.cli import statuses
@@ -21,3 +24,11 @@ def test_check(run, document_of, refusal, tmp_path):
     err = refusal(f"{line} torn.npy")
     assert "samples: got 'torn.npy', allowed: an undamaged .npy file" in err
     np.testing.assert_array_equal(read_states("good.npy"), good)
+
+
+@pytest.mark.slow
+def test_rates_that_nothing_tells_end_with_a_status(run):
+    collapsing = "--width 32 --batch 20 --activation linear --seed 0"
+    status, out, err = run(f"rates {collapsing} --threads 1 --json")
+    assert (status, err) == (statuses.NO_ESTIMATE, "")
+    assert all("rate" not in row for row in json.loads(out)["rows"][1:])

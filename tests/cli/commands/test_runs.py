@@ -1,7 +1,8 @@
-"""``bnmc simulate``: what it prints and writes, and what it refuses of a file."""
+"""``bnmc simulate`` and ``backprop``: what they print and write, and Ctrl-C."""
 
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 import xarray as xr
 
 import bnmc
-from bnmc.cli.commands import simulate
+from bnmc._support import progress
+from bnmc.cli import statuses
+from bnmc.cli.commands import runs
 from bnmc.experiments.training.images import digits
+from bnmc.gradients import parts
 
 RUN = "simulate --width 50 --depth 6 --chains 8"
 SEEDED = f"{RUN} --seed 0"
@@ -191,7 +195,7 @@ def test_other_formats_of_the_output(printed, suffix, options):
 
 def test_large_ensembles_are_reduced(document_of, monkeypatch):
     values = document_of(SMALL)
-    monkeypatch.setattr(simulate, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(runs, "_MOST_BYTES", 1000)
     document = document_of(f"{SMALL} -o run.npz --plot run.png")
     assert "means and variances" in document["notes"][0]
     for first, second in zip(document["table"], values["table"], strict=True):
@@ -239,6 +243,55 @@ def test_samples_without_variance_and_too_few(refusal):
 
 
 def test_an_error_of_ours_keeps_its_traceback(run, monkeypatch):
-    monkeypatch.setattr(simulate, "_read_batch", lambda *_: 1 / 0)
+    monkeypatch.setattr(runs, "_read_batch", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("simulate")
+
+
+BACKPROP = "backprop --width 40 --batch 4 --depth 8 --chains 6"
+GRADIENTS = f"{BACKPROP} --seed 3"
+
+
+def test_a_readout_has_ten_classes_unless_another_number_is_given(document_of):
+    table = document_of(f"{GRADIENTS} --loss squared")["table"]
+    assert table == document_of(f"{GRADIENTS} --loss squared --classes 10")["table"]
+
+
+@pytest.fixture
+def interrupted(run, monkeypatch):
+    """Run a command line that is interrupted after three parts; return its output and error."""
+
+    def interrupted(line):
+        def stop_after_three(done, total):
+            if done >= 3:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(progress, "_lines", lambda label, unit: nullcontext(stop_after_three))
+            status, out, err = run(f"{line} --threads 1 --progress")
+        assert status == statuses.INTERRUPTED
+        return out, err
+
+    monkeypatch.setattr(parts, "PART_SECONDS", 1e-9)
+    return interrupted
+
+
+def test_ctrl_c_shows_the_finished_networks(interrupted):
+    out, err = interrupted(f"{GRADIENTS} --json")
+    assert "interrupted" in err
+    assert 1 <= json.loads(out)["chains"] <= 6
+
+
+def test_a_store_continues_an_interrupted_command(
+    interrupted, printed, document_of, refusal, tmp_path
+):
+    expected = document_of(GRADIENTS)
+    interrupted(f"{GRADIENTS} --store parts")
+    assert len(list((tmp_path / "parts").glob("part-*.npz"))) >= 3
+    assert document_of(f"{GRADIENTS} --store parts") == expected
+    # Without a seed, the random numbers are those of the store.
+    document = document_of(f"{BACKPROP} --store parts")
+    assert (document["seed"], document["table"]) == (None, expected["table"])
+    last = printed(f"{BACKPROP} --store parts").splitlines()[-1]
+    assert last == f"key {expected['key']} of the store"
+    assert "dtype = float32" in refusal(f"{GRADIENTS} --store parts --dtype float32")

@@ -1,15 +1,16 @@
-"""``bnmc figure``, and completion in shells."""
+"""``bnmc figure`` and ``demo``, and completion in shells."""
 
 import functools
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bnmc import experiments, simulation
-from bnmc.cli.commands import figure
+from bnmc.cli.commands import figures
 from bnmc.experiments import bridging
 from bnmc.experiments.bridging import distance_over_width
 
@@ -119,4 +120,20 @@ def test_a_shell_completes_names():
         [sys.executable, "-m", "bnmc"], env={**os.environ, **asked}, capture_output=True, text=True
     )
     assert done.stdout.split() == ["bridging-1a", "bridging-1b"]
-    assert [name for name, _ in figure._names("rates")] == ["rates"]
+    assert [name for name, _ in figures._names("rates")] == ["rates"]
+
+
+def test_it_is_two_figures_and_a_picture(printed):
+    out = printed("demo --depth 20 --chains 10 --seed 3")
+    assert "\x1b" not in out
+    assert Path("bnmc-demo.png").read_bytes().startswith(b"\x89PNG")
+    sizes = "--set depth=20 --set networks=10 --set vanilla=50"
+    for figure in ("digits", f"bridging-1a {sizes}"):
+        shown = printed(f"figure {figure} --seed 3").partition("\nseed 3")[0]
+        assert shown.rstrip("\n") in out
+
+
+def test_it_replaces_its_last_picture(printed):
+    Path("picture.png").write_text("of the last time")
+    printed("demo --depth 3 --chains 4 --plot picture.png")
+    assert Path("picture.png").read_bytes().startswith(b"\x89PNG")

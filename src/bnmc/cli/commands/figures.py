@@ -1,4 +1,4 @@
-"""``bnmc figure``: the experiments of `bnmc.experiments`."""
+"""``bnmc figure``, ``compare-norms`` and ``demo``: the experiments of `bnmc.experiments`."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ def figure(
             print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)
         raise
     seconds = round(time.perf_counter() - begun, 3)
-    return report_of(result)._replace(repeat={"seconds": seconds})
+    return _report_of(result)._replace(repeat={"seconds": seconds})
 
 
-def report_of(result: Experiment) -> Report:
+def _report_of(result: Experiment) -> Report:
     """Return the report of a figure: title, table, findings and picture."""
     table = Table(result.table.columns, result.table.cells(), "<>")
     text = [f"{result.title}\n", table, "", *result.findings]
@@ -157,3 +157,110 @@ def _list() -> object:
         return Table(["name", "description"], names)
     width = max(len(name) for name, _ in names)
     return "\n".join(f"{name:<{width}}  {description}" for name, description in names)
+
+
+@command(plot=True, needs=lambda _: {"xarray": "xarray"})
+def compare_norms(
+    activation: str,
+    width: int = 400,
+    batch: int = 8,
+    depth: int = 30,
+    chains: int = 8,
+    norm: list[str] | None = None,
+    *,
+    seed: int,
+    threads: int | None,
+    progress: bool,
+) -> Report:
+    """Compare ranks and gradients of networks by their norm.
+
+    The table and the picture show soft rank, orthogonality gap, mean correlation and gradient norms
+    against depth, beside the mean field. The samples are independent and Gaussian. The gain is such
+    that networks without a norm keep their variance.
+
+    Example: bnmc compare-norms --activation tanh --depth 50 --plot norms.png
+
+    Example: bnmc compare-norms --norm batch --norm layer --width 1000 --seed 0 --json
+
+    Parameters
+    ----------
+    depth
+        Number of layers, at least 4.
+    chains
+        Number of networks per norm, at least 2.
+    norm : NAME
+        Normalization as in bnmc simulate; repeat the option for several. Default: batch,
+        layer, rms, group(8) and none.
+    """
+    from bnmc._support.arguments import integer
+    from bnmc.experiments.beyond import norms
+
+    batch, chains = integer("batch", batch, low=3), integer("chains", chains, low=2)
+    return _report_of(
+        norms(
+            norms=tuple(dict.fromkeys(norm)) if norm else None, activation=activation, width=width,
+            batch=batch, depth=depth, networks=chains, rng=seed, progress=progress,
+            threads=threads,
+        )
+    )  # fmt: skip
+
+
+@command()
+def demo(
+    plot: Path = Path("bnmc-demo.png"),
+    depth: int = 1000,
+    chains: int = 200,
+    seed: int = 0,
+    force: Annotated[bool, typer.Option(hidden=True)] = True,
+    *,
+    threads: int | None,
+    progress: bool,
+) -> Report:
+    """Simulate handwritten digits until the fixed point.
+
+    The first table shows the distance of their Gram matrix from the fixed point of the mean field:
+    bnmc figure digits. The second table is Fig. 1a of Joudaki, Daneshmand and Bach, arXiv
+    2205.13076, bnmc figure bridging-1a: the error of the mean field with and without normalization,
+    for linear networks of width 1000 with 5 orthogonal samples.
+
+    Example: bnmc demo --depth 200 --plot digits.png
+
+    Parameters
+    ----------
+    plot : FILE
+        File for the picture; an existing file is replaced.
+    depth
+        Number of layers of the comparison.
+    chains
+        Number of networks with normalization; five times as many have none.
+    seed
+        Seed of the random numbers.
+    """
+    from bnmc._support.arguments import integer
+    from bnmc._support.workers import thread_count
+    from bnmc.experiments import beyond, bridging
+
+    depth, chains = integer("depth", depth, low=1), integer("chains", chains, low=2)
+    count, begun = thread_count(threads), time.perf_counter()
+    shared: dict[str, Any] = {"rng": seed, "threads": threads, "progress": progress}
+    figures = (
+        beyond.digits(**shared),
+        bridging.fig_1a(depth=depth, networks=chains, vanilla=5 * chains, **shared),
+    )
+    repeat = {"threads": count, "seconds": round(time.perf_counter() - begun, 3)}
+    document = {figure.name: figure.to_dict() for figure in figures}
+    first, second = (_report_of(figure).text for figure in figures)
+    text = [*first, "", *second, ""]
+    return Report(document, text, lambda: _beside(*figures), repeat=repeat)
+
+
+def _beside(*figures: Experiment) -> Any:
+    """Draw figures beside each other."""
+    from bnmc._support.extras import import_extra
+
+    made = import_extra("matplotlib.figure", "plot").Figure(
+        (7.0 * len(figures), 5.2), dpi=150, layout="constrained"
+    )
+    for part, figure in zip(made.subfigures(1, len(figures)), figures, strict=True):
+        figure.plot(part)
+    return made

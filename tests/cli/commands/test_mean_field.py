@@ -1,4 +1,4 @@
-"""``bnmc fixed-point``: what it prints."""
+"""``bnmc fixed-point``: what it prints; `test_application.py` has the other commands."""
 
 import math
 

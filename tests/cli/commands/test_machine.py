@@ -1,4 +1,4 @@
-"""``bnmc info``: versions and processors."""
+"""``bnmc info``: versions, processors and the kernel cache."""
 
 from pathlib import Path
 

@@ -1,0 +1,168 @@
+"""``bnmc certify``, ``rates``, ``regularity`` and ``check``: mixing, and the stationary law."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from bnmc.cli.command import Report, command
+from bnmc.cli.forecast import Progress, announced, forecast
+from bnmc.cli.statuses import FAILED, NO_ESTIMATE, OK
+
+
+@command(
+    *("width", "batch", "activation", "norm", "order", "gain", "eps", "bias_variance"), plot=True
+)
+def certify(
+    chain: Any,
+    seed: int,
+    threads: int | None,
+    hours: float,
+    depth: int = 60,
+    replicates: int = 1000,
+    lag: int | None = None,
+    horizon: int | None = None,
+    tail_probability: float | None = None,
+    progress: Progress = True,
+) -> Report:
+    """Bound the distance of each layer from the stationary law.
+
+    The distance is total variation, and coupled pairs of chains bound it. The first table needs no
+    assumption. The output states the assumptions of the second table.
+
+    Layer 0 has independent Gaussian samples. bnmc.mixing.tv_bound takes any other start.
+
+    If pairs do not meet, the command prints the measured meetings and exits with status 3.
+
+    Example: bnmc certify --width 1000 --batch 10 --depth 60 --plot certificate.png
+
+    Example: bnmc certify --norm layer --order activation-norm --batch 5
+
+    Parameters
+    ----------
+    depth
+        Last layer of the bound.
+    replicates
+        Number of pairs of coupled chains.
+    lag
+        Lag in layers between the chains of a pair. Default: chosen by a pilot run.
+    horizon
+        Number of layers over which intervals hold without assumption. Default: 2 lags.
+    tail_probability
+        Your upper bound of the probability that a pair meets after the horizon. 0 extends
+        the bound to the stationary law. Default: none.
+    """
+    from bnmc.mixing import tv_bound
+
+    expected = forecast(chain)
+    seconds = expected.certificate(replicates, lag)
+    with announced("certify", expected, seconds, hours, threads, progress) as workers:
+        bound = tv_bound(
+            chain, depth, lag=lag, replicates=replicates, horizon=horizon,
+            tail_probability=tail_probability, rng=seed, **workers,
+        )  # fmt: skip
+
+    def draw() -> Any:
+        axes = bound.plot()
+        axes.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
+        return axes
+
+    text = f"{chain}, from independent Gaussian samples\n{bound}"
+    return Report({"chain": repr(chain), **bound.to_dict()}, [text], draw)
+
+
+@command("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
+def rates(
+    chain: Any, seed: int, threads: int | None, hours: float, progress: Progress = True
+) -> Report:
+    """Estimate the rate of mixing by five methods.
+
+    The first row of the table is the rate of the mean field.
+
+    If no method finds a rate, the exit status is 3, and the table gives the reason of each method.
+
+    Example: bnmc rates --activation tanh --batch 5 --plot rates.png
+    """
+    from bnmc.mixing import compare
+
+    expected = forecast(chain)
+    with announced("rates", expected, expected.rates(), hours, threads, progress) as workers:
+        result = compare(chain, rng=seed, **workers)
+    has_rate = any(row.estimate for row in result.rows[1:])  # the first is the mean field's
+    status = OK if has_rate else NO_ESTIMATE
+    return Report(result.to_dict(), [result], result.plot, status)
+
+
+@command()
+def regularity(
+    activation: str = "linear",
+    width: int = 32,
+    batch: int | None = None,
+    gamma: float = math.inf,
+    rtol: float = 0.01,
+    *,
+    seed: int,
+    threads: int | None,
+    progress: bool,
+) -> Report:
+    """Estimate the regularity constant of rank collapse.
+
+    The constant is α = E Tr(diag(M²)²) / E Tr(M³) of the stationary law of M = x xᵀ / n, in
+    Definition 3 of Daneshmand et al., arXiv 2003.01652.
+
+    Example: bnmc regularity --width 64 --gamma 0.1
+
+    Parameters
+    ----------
+    batch
+        Number of samples in the batch. Default: the width.
+    gamma
+        Weight scale γ in x + γWx; inf removes the skip connection.
+    rtol
+        Target relative standard error.
+    """
+    from bnmc.chain.chain import Chain
+    from bnmc.regularity import constant
+
+    chain = Chain.bn_residual(width, width if batch is None else batch, activation, gamma=gamma)
+    estimate = constant(chain, rtol=rtol, rng=seed, threads=threads, progress=progress)
+    document = {"chain": repr(chain), **estimate.as_json()}
+    return Report(document, [chain, f"regularity constant {estimate}"])
+
+
+@command(
+    *("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps"), width=100, batch=5
+)
+def check(
+    chain: Any,
+    seed: int,
+    progress: bool,
+    samples: Path | None = None,
+    size: int = 1000,
+    alpha: float = 1e-3,
+) -> Report:
+    """Test the claims about the stationary law, one by one.
+
+    If a claim fails, the exit status is 4.
+
+    Example: bnmc check --width 200 --batch 4 --activation tanh --samples states.npy
+
+    Parameters
+    ----------
+    samples : FILE
+        Pre-normalization states of another program: a .npy file of shape (samples, width,
+        batch). Default: samples that bnmc draws.
+    size
+        Number of samples that bnmc draws.
+    alpha
+        Probability that a true claim fails, over all claims together.
+    """
+    from bnmc.cli.inputs import read_states
+    from bnmc.invariant import check as check_claims
+
+    states = None if samples is None else read_states(samples)
+    result = check_claims(
+        chain, samples=states, size=size, alpha=alpha, rng=seed, progress=progress
+    )
+    return Report(result.to_dict(), [result], status=OK if result.ok else FAILED)
