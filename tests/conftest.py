@@ -62,3 +62,15 @@ def simulator():
 
     with fast_simulator() if device.SIMULATED else nullcontext():
         yield
+
+
+@pytest.fixture(scope="session")
+def numba_stays():
+    """Load all that a compilation needs before pytester runs tests in this process.
+
+    Pytester forgets the modules that its runs import.  Numba registers types in modules that it
+    imports when it first compiles, and allows no second registration.
+    """
+    from bnmc import testing
+
+    testing.roofline(int, width=2, batch=2, rounds=1)

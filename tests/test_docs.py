@@ -170,6 +170,7 @@ def test_every_block_of_code_is_run():
     assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
+@pytest.mark.usefixtures("numba_stays")
 def test_a_test_with_the_plugin(pytester):
     block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", text_of(DOCS / "testing.rst"))
     code = inspect.cleandoc("\n" + block.group(1))

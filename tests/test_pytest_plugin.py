@@ -87,6 +87,7 @@ def test_speed(bnmc_roofline):
 """
 
 
+@pytest.mark.usefixtures("numba_stays")
 @pytest.mark.parametrize("options", [(), ("-p", "no:benchmark"), ("--benchmark-disable",)])
 def test_the_ratio_to_the_roofline_is_shown(pytester, options):
     if options != ("-p", "no:benchmark"):
