@@ -9,6 +9,8 @@ import dataclasses
 import datetime
 import decimal
 import fractions
+import importlib
+import inspect
 import io
 import math
 import pickle
@@ -22,7 +24,7 @@ import numpy as np
 from damaging import HEADERS, archive, damage_store, damaged_bytes, header
 
 import bnmc
-from bnmc import bounds, cli, gram, infinite_width, invariant, mean_field, mixing, random_matrix
+from bnmc import cli, gram, infinite_width, invariant, mean_field, mixing, random_matrix
 from bnmc import regularity as reg
 from bnmc import testing as tools
 from bnmc.cli import inputs
@@ -226,7 +228,7 @@ def chain(**options):
 
 
 @cache
-def trajectory(chains=3, depth=20):
+def trajectory(chains=6, depth=20):
     return bnmc.simulate(
         chain(), depth, chains=chains, rng=0, observables=["gram", "orthogonality_gap"]
     )
@@ -275,13 +277,40 @@ def value(thing):
 G, X = a_gram, a_matrix
 WIDTH, BATCH, DEPTH, ROWS = number(8, 50), number(2, 3), number(0, 1, 9), number(1, 4)
 ALPHA, T, POSITIVE = number(0.1, 0.5), number(0.5, 2.0), number(0.5, 3.0)
-EIGENVALUES = value([0.2, 0.7, 2.1])
 CHAIN = value(chain())
 RNG = value(0)
-STAR = {"star": G, "width": WIDTH, "batch": value(3)}
-DISTORTED = {**STAR, "distortion": number(1.0, 2.0)}
 PAIRS = {"chain": CHAIN, "rng": RNG, "max_layers": value(30), "level": number(0.9, 0.95)}
 SHORT = {"rng": RNG, "rtol": value(0.9), "chains": value(8), "depth": value(200)}
+
+#: What makes an argument of a formula, by the name of the argument.
+ARGUMENTS = {
+    **dict.fromkeys(("G", "H", "G0", "S1", "S2", "C1", "C2", "star"), G),
+    **dict.fromkeys(("alpha", "tau", "v_hat", "delta", "total_variation"), ALPHA),
+    **dict.fromkeys(("t", "time", "complexity", "least_eigenvalue"), T),
+    **dict.fromkeys(("gamma", "constant", "learning_rate"), POSITIVE),
+    **dict.fromkeys(("batch", "samples"), BATCH),
+    **dict.fromkeys(("a", "b"), X),
+    "width": WIDTH,
+    "depth": DEPTH,
+    "rows": ROWS,
+    "bound": number(3.0, 2.0),
+    "distortion": number(1.0, 2.0),
+    "eigenvalues": value([0.2, 0.7, 2.1]),
+    "activation": value("relu"),
+    "rng": RNG,
+}
+
+
+def _by_name(module, weight, **others):
+    """Return the functions of a module of formulas, with arguments from `ARGUMENTS` or others."""
+    public, makers, entries = importlib.import_module(f"bnmc.{module}"), ARGUMENTS | others, {}
+    for name in public.__all__:
+        function = getattr(public, name)
+        if inspect.isfunction(function):
+            names = [each for each in inspect.signature(function).parameters if each in makers]
+            entries[f"{module}.{name}"] = weight, function, {each: makers[each] for each in names}
+    return entries
+
 
 #: By name: the relative frequency of calls, the function, and a function that makes each argument.
 FUNCTIONS = {
@@ -329,18 +358,7 @@ FUNCTIONS = {
         "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
     "drawn_weights": (2, bnmc.drawn_weights, {
         "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
-    "gram.centre": (3, gram.centre, {"G": G}),
-    "gram.condition": (3, gram.condition, {"G": G}),
-    "gram.correlation": (3, gram.correlation, {"G": G}),
-    "gram.cross_gram": (3, gram.cross_gram, {"a": X, "b": X}),
-    "gram.distance": (3, gram.distance, {"G": G, "H": G}),
-    "gram.eigenvalues": (3, gram.eigenvalues, {"G": G}),
-    "gram.gram": (3, gram.gram, {"a": X}),
-    "gram.orthogonality_gap": (3, gram.orthogonality_gap, {"G": G}),
-    "gram.rank_bound": (3, gram.rank_bound, {"G": G}),
-    "gram.relative_deviation": (3, gram.relative_deviation, {"G": G, "H": G}),
-    "gram.soft_rank": (3, gram.soft_rank, {"G": G, "tau": POSITIVE, "width": WIDTH}),
-    "gram.validate_gram": (3, gram.validate_gram, {"G": G}),
+    **_by_name("gram", 3, tau=POSITIVE),
     "mixing.autocorrelation": (2, mixing.autocorrelation, {
         "run": lambda rng: trajectory(), "observable": value("orthogonality_gap"),
         "burn_in": value(1), "tol": value(1.0), "level": value(0.9)}),
@@ -350,8 +368,6 @@ FUNCTIONS = {
     "mixing.spectral": (2, mixing.spectral, {
         "run": lambda rng: trajectory(), "lags": value((1, 2)),
         "observables": value("orthogonality_gap"), "burn_in": value(1), "level": value(0.9)}),
-    "random_matrix.linear_covariance": (2, random_matrix.linear_covariance, {
-        "G0": G, "width": WIDTH, "depth": value(3)}),
     "random_matrix.MarchenkoPastur": (2, random_matrix.MarchenkoPastur, {
         "ratio": POSITIVE, "variance": POSITIVE}),
     "random_matrix.MarchenkoPastur.pdf": (2, law().pdf, {"x": number(0.5, [0.1, 1.0])}),
@@ -363,18 +379,7 @@ FUNCTIONS = {
     "random_matrix.SingularValueLaw": (1, random_matrix.SingularValueLaw, {
         "squares": value(law())}),
     "random_matrix.WishartMoments": (2, random_matrix.WishartMoments, {"S": G, "width": WIDTH}),
-    "random_matrix.kl": (2, random_matrix.kl, {"S1": G, "S2": G, "rows": ROWS}),
-    "random_matrix.lyapunov_ginibre": (2, random_matrix.lyapunov_ginibre, {
-        "width": value(8), "k": value([1, 2])}),
-    "random_matrix.lyapunov_residual": (2, random_matrix.lyapunov_residual, {
-        "width": value(8), "gamma": POSITIVE}),
-    "random_matrix.lyapunov_residual_estimate": (1, random_matrix.lyapunov_residual_estimate, {
-        "width": value(4), "gamma": POSITIVE, "k": value(2), "samples": value(50), "rng": RNG}),
-    "random_matrix.total_variation": (1, random_matrix.total_variation, {
-        "S1": G, "S2": G, "rows": ROWS, "atol": value(1e-6)}),
-    "random_matrix.vanilla_deviation": (2, random_matrix.vanilla_deviation, {
-        "width": WIDTH, "batch": BATCH, "depth": DEPTH}),
-    "random_matrix.wasserstein": (2, random_matrix.wasserstein, {"S1": G, "S2": G, "rows": ROWS}),
+    **_by_name("random_matrix", 2, width=value(4), k=value(2), atol=value(1e-6)),
     "regularity.one_step_change": (2, reg.one_step_change, {"M": G, "gamma": POSITIVE}),
     "regularity.one_step_second_moment": (2, reg.one_step_second_moment, {"H": X}),
     "testing.activations": (1, tools.activations, {}),
@@ -385,88 +390,11 @@ FUNCTIONS = {
     "testing.from_features_last": (1, tools.from_features_last, {"step": value(abs)}),
     "testing.from_images": (1, tools.from_images, {"step": value(abs), "shape": value((1, 2))}),
     "testing.from_linear_first": (1, tools.from_linear_first, {}),
-    "bounds.gaussian.spectral_deviation": (2, bounds.gaussian.spectral_deviation, {
-        "S1": G, "S2": G}),
-    "bounds.gaussian.total_variation": (2, bounds.gaussian.total_variation, {
-        "S1": G, "S2": G, "rows": ROWS}),
-    "bounds.limits.arora_error": (1, bounds.limits.arora_error, {
-        "complexity": T, "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA,
-        "constant": POSITIVE}),
-    "bounds.limits.du_residual": (1, bounds.limits.du_residual, {
-        "time": T, "samples": BATCH, "least_eigenvalue": T, "learning_rate": POSITIVE}),
-    "bounds.limits.du_width": (1, bounds.limits.du_width, {
-        "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA, "constant": POSITIVE}),
-    "bounds.limits.song_yang_width": (1, bounds.limits.song_yang_width, {
-        "samples": BATCH, "least_eigenvalue": T, "delta": ALPHA, "constant": POSITIVE}),
-    "bounds.orthogonalizes.corollary_3": (1, bounds.orthogonalizes.corollary_3, {
-        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA}),
-    "bounds.orthogonalizes.expected_shares": (1, bounds.orthogonalizes.expected_shares, {
-        "eigenvalues": EIGENVALUES}),
-    "bounds.orthogonalizes.expected_squared_gap": (1, bounds.orthogonalizes.expected_squared_gap, {
-        "eigenvalues": EIGENVALUES, "width": WIDTH}),
-    "bounds.orthogonalizes.lemma_6": (1, bounds.orthogonalizes.lemma_6, {"width": WIDTH}),
-    "bounds.orthogonalizes.lemma_8": (1, bounds.orthogonalizes.lemma_8, {
-        "v_hat": ALPHA, "batch": BATCH}),
-    "bounds.orthogonalizes.one_step_variance": (1, bounds.orthogonalizes.one_step_variance, {
-        "eigenvalues": EIGENVALUES, "width": WIDTH}),
-    "bounds.orthogonalizes.shortfall": (1, bounds.orthogonalizes.shortfall, {
-        "eigenvalues": EIGENVALUES}),
-    "bounds.orthogonalizes.stationary_squared_distance": (
-        1, bounds.orthogonalizes.stationary_squared_distance, {"width": WIDTH, "batch": BATCH}),
-    "bounds.orthogonalizes.stationary_squared_gap": (
-        1, bounds.orthogonalizes.stationary_squared_gap, {"width": WIDTH, "batch": BATCH}),
-    "bounds.orthogonalizes.theorem_1": (1, bounds.orthogonalizes.theorem_1, {
-        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA}),
-    "bounds.orthogonalizes.theorem_5": (1, bounds.orthogonalizes.theorem_5, {
-        "v_hat": ALPHA, "width": WIDTH, "batch": BATCH}),
-    "bounds.orthogonalizes.wasserstein_squared": (1, bounds.orthogonalizes.wasserstein_squared, {
-        "eigenvalues": EIGENVALUES}),
-    "bounds.rank_collapse.corollary_15": (1, bounds.rank_collapse.corollary_15, {
-        "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
-    "bounds.rank_collapse.lemma_1": (1, bounds.rank_collapse.lemma_1, {
-        "M": a_correlation, "tau": ALPHA}),
-    "bounds.rank_collapse.lemma_5_gamma": (1, bounds.rank_collapse.lemma_5_gamma, {
-        "bound": number(3.0, 2.0), "width": WIDTH}),
-    "bounds.rank_collapse.lemma_7": (1, bounds.rank_collapse.lemma_7, {
-        "M": a_correlation, "gamma": ALPHA}),
-    "bounds.rank_collapse.lemma_13": (1, bounds.rank_collapse.lemma_13, {
-        "width": WIDTH, "alpha": ALPHA}),
-    "bounds.rank_collapse.proposition_8": (1, bounds.rank_collapse.proposition_8, {
-        "eigenvalues": EIGENVALUES, "gamma": ALPHA}),
-    "bounds.rank_collapse.theorem_14": (1, bounds.rank_collapse.theorem_14, {
-        "width": WIDTH, "alpha": ALPHA, "tau": ALPHA}),
-    "bounds.bridging.corollary_2": (1, bounds.bridging.corollary_2, {
-        **STAR, "depth": DEPTH, "alpha": ALPHA, "t": T, "constant": POSITIVE}),
-    "bounds.bridging.corollary_4": (1, bounds.bridging.corollary_4, {
-        **DISTORTED, "t": T, "constant": POSITIVE}),
-    "bounds.bridging.corollary_6": (1, bounds.bridging.corollary_6, {
-        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA, "t": T}),
-    "bounds.bridging.corollary_7": (1, bounds.bridging.corollary_7, {
-        "depth": DEPTH, "width": WIDTH, "batch": BATCH, "alpha": ALPHA, "t": T}),
-    "bounds.bridging.corollary_8": (1, bounds.bridging.corollary_8, {
-        "width": WIDTH, "alpha": ALPHA, "star": G, "constant": POSITIVE}),
-    "bounds.bridging.distortion": (1, bounds.bridging.distortion, {
-        "activation": value("relu"), "batch": value(3), "curvature": value(None)}),
-    "bounds.bridging.equation_6": (1, bounds.bridging.equation_6, {
-        "depth": DEPTH, "width": WIDTH, "batch": BATCH}),
-    "bounds.bridging.equation_19": (1, bounds.bridging.equation_19, {"C1": G, "C2": G}),
-    "bounds.bridging.equation_47": (1, bounds.bridging.equation_47, DISTORTED),
-    "bounds.bridging.gram_concentration": (1, bounds.bridging.gram_concentration, {
-        **DISTORTED, "t": T}),
-    "bounds.bridging.lemma_5": (1, bounds.bridging.lemma_5, {**DISTORTED, "constant": POSITIVE}),
-    "bounds.bridging.lemma_9": (1, bounds.bridging.lemma_9, {**DISTORTED, "t": T}),
-    "bounds.bridging.lemma_10": (1, bounds.bridging.lemma_10, {"t": T, "total_variation": ALPHA}),
-    "bounds.bridging.lemma_11": (1, bounds.bridging.lemma_11, DISTORTED),
-    "bounds.bridging.lemma_12": (1, bounds.bridging.lemma_12, {
-        **DISTORTED, "depth": DEPTH, "alpha": ALPHA}),
-    "bounds.bridging.one_step_total_variation": (1, bounds.bridging.one_step_total_variation, {
-        **DISTORTED, "rows": ROWS}),
-    "bounds.bridging.poster_theorem": (1, bounds.bridging.poster_theorem, {
-        **STAR, "depth": DEPTH, "alpha": ALPHA}),
-    "bounds.bridging.theorem_1": (1, bounds.bridging.theorem_1, {
-        **STAR, "depth": DEPTH, "alpha": ALPHA, "t": T}),
-    "bounds.bridging.theorem_3": (1, bounds.bridging.theorem_3, {
-        **DISTORTED, "depth": DEPTH, "alpha": ALPHA, "t": T}),
+    **_by_name("bounds.bridging", 1, batch=value(3), curvature=value(None)),
+    **_by_name("bounds.gaussian", 2),
+    **_by_name("bounds.limits", 1),
+    **_by_name("bounds.orthogonalizes", 1),
+    **_by_name("bounds.rank_collapse", 1, M=a_correlation, gamma=ALPHA),
 }  # fmt: skip
 
 #: The same for functions that simulate; most calls take milliseconds.
@@ -562,7 +490,7 @@ RUNS = {
         "activation": value("relu"), "batch": value(3), "minority": value(1),
         "rtol": value(1e-2)}),
     "mean_field.partial_collapse": (1, mean_field.partial_collapse, {
-        "activation": value("relu"), "batch": value(3), "distinct": value(2),
+        "activation": value("relu"), "batch": value(4), "distinct": value(2),
         "rtol": value(1e-2)}),
     "mean_field.edge_of_chaos": (1, mean_field.edge_of_chaos, {
         "activation": value("tanh"), "bias_variance": value(0.1), "norm": value("none"),

@@ -3,12 +3,13 @@
 `tests/test_bad_input.py` makes them.  A case is (changed arguments, error, pattern of the message).
 """
 
+import inspect
 import math
 import re
 import threading
 
-import fuzzing
 import numpy as np
+from fuzzing import FUNCTIONS, RUNS, valid_call
 
 from bnmc import (
     Activation,
@@ -25,7 +26,6 @@ from bnmc import (
     simulate,
     testing,
 )
-from bnmc.bounds import limits
 from bnmc.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -72,8 +72,21 @@ def _pattern(value):
 
 def call(name, changes):
     """Call a function with valid arguments, except for the changes."""
-    function, valid = OTHERS[name] if name in OTHERS else fuzzing.valid_call(name)
+    function, valid = OTHERS[name] if name in OTHERS else valid_call(name)
     return function(**valid | changes)
+
+
+def every_case():
+    """Yield the label of a function and a case, for all functions and cases."""
+    for label, cases in REFUSALS.items():
+        yield from ((label, case) for case in cases)
+    fuzzed = {label: function for label, (_, function, _) in (FUNCTIONS | RUNS).items()}
+    for label, function in (fuzzed | {label: call[0] for label, call in OTHERS.items()}).items():
+        names = {} if "," in label else inspect.signature(function).parameters
+        for case in EVERYWHERE:
+            (argument,) = case[0]
+            if argument in names and label not in EXCEPTIONS.get(argument, ()):
+                yield label, case
 
 
 def using(thing):
@@ -127,8 +140,6 @@ GRAMS = np.stack([np.eye(3)] * 4)
 DECAY = 9 * 0.5 ** np.arange(40) + 0.1 * np.random.default_rng(0).standard_normal((9, 40))
 NOISE = np.random.default_rng(1).standard_normal((4, 50))
 MANY = np.random.default_rng(2).standard_normal((10, 20, 50))
-#: Arguments of both widths that guarantee a result.
-WIDE = {"samples": 2, "least_eigenvalue": 1.0, "delta": 0.1}
 SINGULAR = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
 #: More jumps than are searched for.
 STAIRS = Activation(lambda x: np.floor(5.0 * x), derivative=lambda x: 0.0)
@@ -140,14 +151,32 @@ THREE = np.stack([START] * 3)
 OUT = np.zeros((1, 6, 3, 3))
 ACTIVATED = DEEP | BATCHES | {"x": SAMPLES, "order": "activation-norm", "activation": "tanh"}
 
+#: Cases of every function with the argument.
+EVERYWHERE = [
+    *values(batch=[0], burn_in=[-1], chains=[0], depth=[-1], eps=[-1e-5], every=[0], inputs=[0],
+            lag=[0], learning_rate=[0.0, math.nan], level=[0.0, 1.0, math.nan], max_layers=[0],
+            networks=[0], pairs=[1], replicates=[1], rtol=[0, math.nan], skip=[math.inf],
+            tau=[math.nan], threads=[0], timeout=[0], weight_variance=[0.0], width=[0],
+            bias_variance=[-1.0]),
+    *types(activation=[3], chain=[3, "relu"], depth=["3"], executor=[3], norm=[3],
+           observables=[[3]], progress=[3], rng=["seed", -1, 1.5], step=[3], threads=["all"],
+           width=["10"]),
+    *names(activation=["rleu"], backend=["tpu"], dtype=["float16"], initial=["nowhere"],
+           loss=["hinge"], norm=["bach"], order=["norm"], sampler=["factor"]),
+]  # fmt: skip
+#: Functions for which an argument of these names is something else, or plays no part.
+EXCEPTIONS = {
+    "chain": ("drawn_biases", "drawn_weights"),
+    "initial": ("infinite_width.descent",),
+    "order": ("random_matrix.MarchenkoPastur.moment",),
+    **dict.fromkeys(("networks", "rng", "width"), ("infinite_width.nngp", "infinite_width.ntk")),
+}
+
 #: Cases of both averages over the layers, and of all distances between Gaussian laws.
 ERGODIC = [
-    *values(rtol=[0, math.nan], burn_in=[1], threads=[0]),
-    *types(rng=["seed"], chains=[2.0], progress=["yes"]),
-    ({"chain": "linear"}, ArgumentTypeError, "chain: got 'linear', allowed: a bnmc.Chain"),
+    *values(burn_in=[1]),
+    *types(chains=[2.0]),
     ({"chain": Chain.vanilla(4, 4)}, ArgumentError, 'norm: got .* "batch" or "batch-uncentred"'),
-    ({"chains": 1}, ArgumentError, "chains: got 1, allowed: an integer >= 2"),
-    ({"depth": 3}, ArgumentError, "depth: got 3, allowed: an integer >= 4"),
     ({"depth": 95}, ArgumentError, "depth: got 95, allowed: at least 96 .*burn_in"),
     ({"depth": 950, "rtol": 1e-3}, ArgumentError, "depth: got 950, allowed: at least 960"),
     ({"rtol": 1e-300}, ArgumentError, "depth: got 200000, allowed: at least"),
@@ -185,10 +214,6 @@ CONSTANT = Activation(lambda x: 2.0 + 0.0 * x, name="two")
 LAYER = {"norm": "layer"}
 #: Activations without a fixed point, or without blocks: two constants, a NaN and one too rough.
 FLAT = [CONSTANT, lambda x: 0.0, lambda x: math.nan, lambda x: math.sin(1e6 * x)]
-STEPS = [
-    *values(rtol=[0.0, -1e-3, math.nan], max_nodes=[0]),
-    *types(rng=["seed"]),
-]
 APART = {"S1": ONE, "S2": 1e-201 * ONE}, ArgumentError, "^S2: got 1e-201, .* 1e200"
 #: Functions and valid arguments that are not in `fuzzing.py`.
 OTHERS = {
@@ -219,12 +244,6 @@ OTHERS = {
         "outputs": NOISE, "reference": NOISE}),
     "infinite_width.train_networks": (infinite_width.train_networks, {
         "scaling": "ntk", "x": NOISE[:3, :6], "y": np.eye(6)[0], "steps": [0, 1], "width": 4}),
-    "bounds.limits.arora_error": (limits.arora_error, {
-        "complexity": 1.0, "samples": 2, "least_eigenvalue": 1.0, "delta": 0.5}),
-    "bounds.limits.du_residual": (limits.du_residual, {
-        "time": 1.0, "samples": 2, "least_eigenvalue": 1.0}),
-    "bounds.limits.du_width": (limits.du_width, WIDE),
-    "bounds.limits.song_yang_width": (limits.song_yang_width, WIDE),
     **{f"random_matrix.WishartMoments.{name}": (
         lambda S, width, name=name: getattr(random_matrix.WishartMoments(S, width), name),
         {"S": np.eye(3), "width": 9}) for name in ("inverse", "square", "trace_of_cube")},
@@ -240,9 +259,9 @@ OTHERS = {
 
 REFUSALS = {
     "backpropagate": [
-        *values(depth=[0], every=[0], timeout=[0], loss=[np.ones((3, 4)), np.full((6, 3), np.nan)]),
-        *types(loss=[None], observables=[[3]], chain=[3]),
-        *names(loss=["hinge"], sampler=["factor"], backend=["tpu"], observables=["hidden"]),
+        *values(loss=[np.ones((3, 4)), np.full((6, 3), np.nan)]),
+        *types(loss=[None]),
+        *names(observables=["hidden"]),
         ({"loss": "squared"}, ArgumentError, "^labels: "),
         ({"loss": "squared", "labels": [0, 1]}, ArgumentError, "^labels: "),
         ({"loss": "squared", "labels": [0, 1, 0.5]}, ArgumentError, "^labels: "),
@@ -267,10 +286,7 @@ REFUSALS = {
         ({"chains": 1 << 20, "depth": 1 << 20}, TOO_LARGE, "chains"),
     ],
     "gradients.tangent_kernel": [
-        *values(depth=[0], chains=[0], probes=[1], initial=[np.ones((3, 3))]),
-        *types(chain=[3]),
-        *names(sampler=["all"]),
-        *values(threads=[0], inputs=[0]),
+        *values(initial=[np.ones((3, 3))]),
         ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
         ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
         ({"depth": 1 << 40}, TOO_LARGE, "^depth"),
@@ -286,7 +302,6 @@ REFUSALS = {
         ({"samplers": "backward", "activations": lambda x: x * x}, ArgumentError, "derivative"),
     ],
     "mixing.absorption.absorbing_events": [
-        *types(chain=["relu"]),
         ({"grams": np.eye(3)}, ArgumentError, "^grams: got .*, allowed: an array of shape"),
         ({"grams": GRAMS * np.nan}, ArgumentError, "^grams: got .*, allowed: finite"),
         ({"grams": GRAMS[:1]}, ArgumentError, "^grams: got .* at least two states"),
@@ -296,27 +311,10 @@ REFUSALS = {
         ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
     ],
     "mixing.autocorrelation, of values": [
-        *values(tol=[0], level=[1], burn_in=[-1]),
-        ({"run": np.full((4, 50), 0.1)}, ArgumentError, "observables that vary"),
-    ],
-    "mixing.compare": [
-        *values(pairs=[1], replicates=[1], chains=[4], level=[1.0, math.nan], max_layers=[0]),
-        *types(chain=["relu"], executor=[3], progress=[3]),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
-        ({"chain": Chain(20, 1, norm="batch-uncentred")}, ArgumentError, "^batch: "),
-    ],
-    "mixing.contraction": [
-        *values(pairs=[1], level=[0.0], max_layers=[0]),
-        *types(chain=[3], executor=[3], progress=[3]),
-        *names(initial=["nowhere"]),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
-        ({"chain": SKIP}, ArgumentError, "autocorrelation"),
-    ],
+        ({"run": np.full((4, 50), 0.1)}, ArgumentError, "observables that vary")],
+    "mixing.contraction": [({"chain": SKIP}, ArgumentError, "autocorrelation")],
     "mixing.two_inputs": [
-        *values(x=[np.ones((6, 2))], y=[np.full((6, 3), math.nan)], depth=[-1], chains=[0]),
-        *types(chain=[3], x=["x"]),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
-    ],
+        *values(x=[np.ones((6, 2))], y=[np.full((6, 3), math.nan)]), *types(x=["x"])],
     "mixing.spectral, of values": [
         *values(lags=[0, [1, -2], [], 17]),
         *types(lags=[1.0, "12", [1.5], None]),
@@ -327,16 +325,12 @@ REFUSALS = {
         ({"run": np.where(NOISE > 1, np.nan, NOISE)}, ArgumentError, "^run: .*at index"),
     ],
     "mixing.tv_bound": [
-        *values(depth=[-1, 2**31], replicates=[1], lag=[0], level=[1.0], horizon=[2**41, 0],
-                tail_probability=[1.0], max_layers=[0]),
-        *types(chain=["relu"], depth=[1.5], executor=[3], progress=[3]),
-        *names(initial=["nowhere"]),
+        *values(depth=[2**31], horizon=[2**41]),
+        *types(depth=[1.5]),
         ({"tail_probability": 0.0}, ArgumentError, "^horizon: "),
         ({"tail_probability": -0.1, "horizon": 9}, ArgumentError, "^tail_probability: "),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
         ({"chain": SKIP}, ArgumentError, "autocorrelation"),
         ({"chain": UNIFORM}, ArgumentError, "^weights: "),
-        ({"chain": Chain(6, 3, weights="haar")}, ArgumentError, "weights.*haar.*gaussian"),
     ],
     "mixing.RateEstimate": [
         ({"value": 1.5, "ci": (1.4, 1.6)}, ArgumentError, "^value: "),
@@ -344,30 +338,23 @@ REFUSALS = {
         *values(ci=[(-0.1, 0.6)]),
     ],
     "mixing.relaxation, of values": [
-        *values(window=[(3, 6), (20, 3), (-1, 10), (3, 40)], level=[0.0]),
+        *values(window=[(3, 6), (20, 3), (-1, 10), (3, 40)]),
         *types(window=[(3.0, 10), (3,), "ab"]),
         ({"run": np.zeros((4, 20))}, ArgumentError, "at least 5 chains and 5 recorded layers"),
         ({"run": np.zeros((9, 4))}, ArgumentError, "at least 5 chains and 5 recorded layers"),
         ({"run": np.ones((9, 20)) * np.arange(20)}, ArgumentError, "^run: .* chains that differ"),
         ({"run": np.zeros((9, 20, 2))}, ArgumentError, "^observable: .* a scalar"),
     ],
-    "invariant.sample": [
-        *values(size=[0], tolerance=[0.0, 1e-12], max_layers=[0]),
-        *types(executor=[3]),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
-    ],
+    "invariant.sample": values(tolerance=[0.0, 1e-12]),
     "invariant.check": [
-        *values(size=[199], alpha=[0, 1.0], ahead=[0], tolerance=[1.0]),
-        *types(chain=["relu"], size=[1e3], step=[3], rng=["seed"], progress=[3]),
+        *types(size=[1e3]),
         ({"size": 10**13}, TOO_LARGE, "^size: the result needs"),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: got 'none'"),
         ({"chain": SKIP}, ArgumentError, "^skip: got 1.0.*pass samples= of your own"),
         ({"chain": UNIFORM}, ArgumentError, "^weights: got 'uniform'"),
         ({"chain": Chain(3, 3)}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
         ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
     ],
     "invariant.expectation": [
-        *values(burn_in=[-1], length=[0], lag=[0], replicates=[1], level=[2.0]),
         *types(f=[3]),
         ({"f": "traces"}, UnknownNameError, "got 'traces'"),
         ({"f": "gram"}, ArgumentError, "^f: "),
@@ -375,14 +362,13 @@ REFUSALS = {
         ({"f": Observable(np.diag, shape=(3,), name="diagonal")}, ArgumentError, "^f: "),
         ({"f": lambda gram: "one"}, ArgumentTypeError, "f"),
         ({"f": lambda gram: 0.0 if gram[0, 1] == 0.0 else math.nan}, ArgumentError, "finite"),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
         ({"chain": SKIP}, ArgumentError, "autocorrelation"),
     ],
     "regularity.averages": [*ERGODIC, *values(tau=[-1])],
     "regularity.constant": ERGODIC,
     "regularity.figures": [
-        *values(widths=[[]], gamma=[0], tau=[0], rtol=[-1]),
-        *types(widths=[4, "48", [4.0]], gamma=["inf"], progress=[1]),
+        *values(tau=[0], rtol=[-1]),
+        *types(widths=[4, "48", [4.0]], gamma=["inf"]),
         ({"widths": []}, ArgumentError, "allowed: at least one width"),
         ({"widths": [4, 0]}, ArgumentError, "widths: got 0, allowed: an integer >= 1"),
         ({"gamma": 1e-3, "depth": 200_000}, ArgumentError, "depth: got 200000, allowed: at least"),
@@ -412,9 +398,7 @@ REFUSALS = {
         ({"norm": "batch", "batch": 1, "shape": (1, 1), "kernel": (1, 1)}, ArgumentError, "^batch"),
     ],
     "Chain": [
-        *values(bias_variance=[-0.1, np.nan], width=[2**63, 10**30]),
-        *types(norm=[3]),
-        ({"width": 0}, ArgumentError, "^width: got 0, allowed: .*an integer >= 1"),
+        *values(bias_variance=[np.nan], width=[2**63, 10**30]),
         ({"width": -1}, ArgumentError, "^width: got -1, allowed: .*an integer >= 1"),
         ({"width": 2.0}, ArgumentTypeError, "^width: got 2.0, allowed: .*an integer >= 1"),
         ({"width": True}, ArgumentTypeError, "^width: got True, allowed: .*an integer >= 1"),
@@ -424,16 +408,13 @@ REFUSALS = {
         ({"norm": "batch-uncentered"}, UnknownNameError, "^norm: got .* mean 'batch-uncentred'"),
         ({"norm": None}, ArgumentTypeError, "^norm: got None, .*batch, batch-uncentred, none"),
         ({"activation": "rleu"}, UnknownNameError, "^activation: got 'rleu', .* mean 'relu'"),
-        ({"activation": 3}, ArgumentTypeError, "^activation: got 3, allowed: .*a function"),
         ({"weights": "rademachr"}, UnknownNameError, "^weights: got .* mean 'rademacher'"),
         ({"weights": 3}, ArgumentTypeError, "^weights: got 3, .*gaussian, uniform, rademacher"),
         ({"skip": np.nan}, ArgumentError, "^skip: got nan, allowed: .*finite"),
         ({"skip": "a"}, ArgumentTypeError, "^skip: got 'a', allowed: .*real number"),
         ({"gain": np.inf}, ArgumentError, "^gain: got inf, allowed: .*finite"),
         ({"gain": 0}, ArgumentError, "^gain: got 0, allowed: .*other than 0"),
-        ({"eps": -1e-5}, ArgumentError, "^eps: got -1e-05, allowed: .*>= 0"),
         ({"eps": 1j}, ArgumentTypeError, "^eps: got 1j, allowed: .*real number"),
-        *names(order=["norm-first"]),
         ({"norm": "group(5)", "width": 12}, ArgumentError, r"^norm: .* divide the width 12"),
         ({"norm": "group(12)", "width": 12}, ArgumentError, "^width: got 12, .*at least 24 .*no v"),
         ({"norm": "group"}, ArgumentError, "^norm: got 'group', .*in parentheses"),
@@ -449,10 +430,7 @@ REFUSALS = {
         ({"x": [[1.0, np.inf]]}, ArgumentError, "^x: got inf, allowed: .*finite"),
         ({"x": [[1, 2], [3]]}, ArgumentTypeError, r"^x: got \[\[1, 2\], \[3\]\], .*real numbers"),
     ],
-    "SoftRank": [
-        ({"tau": 0.0}, ArgumentError, "^tau: got 0.0, allowed: .*> 0"),
-        ({"tau": "a"}, ArgumentTypeError, "^tau: got 'a', allowed: .*real number"),
-    ],
+    "SoftRank": types(tau=["a"]),
     "Observable": [
         ({"function": 3}, ArgumentTypeError, "^function: got 3, allowed: .*callable"),
         ({"function": lambda G: 0.0, "name": None}, ArgumentError, "^name: got '<lam.*identifier"),
@@ -468,18 +446,16 @@ REFUSALS = {
         ({"star": np.full((3, 3), np.nan)}, ArgumentError, "^star: got nan, allowed: .*finite"),
     ],
     "Estimate": [
-        *values(value=[math.nan, math.inf], stderr=[-0.1, math.nan], n=[0], level=[0.0, 1.0],
+        *values(value=[math.nan, math.inf], stderr=[-0.1, math.nan],
                 ci=[(2.0, 1.0), (math.nan, 1.0), (0.0, math.nan)]),
         *types(value=["1"], ci=[0.5, (0.1,), "ab"], n=[2.0], method=[None],
                assumes=["No wells.", [1], None]),
     ],
     "Estimate.from_samples": values(samples=[[], [1.0], [[1.0, 2.0]], [1.0, math.nan]]),
     "infinite_width.ntk": [
-        *values(x=[[1.0, 2.0], [[np.nan]]], depth=[-1], weight_variance=[0.0], bias_variance=[-1.0],
-                skip=[np.inf, 1e200], rtol=[0.0], other=[np.ones((3, 2))], batch=[2]),
-        *types(x=["x"], depth=[1.5], progress=[3]),
-        *names(norm=["bath"], order=["norm"], dtype=["int8"], activation=["rleu"],
-               method=["exact"]),
+        *values(x=[[1.0, 2.0], [[np.nan]]], skip=[1e200], other=[np.ones((3, 2))], batch=[2]),
+        *types(x=["x"], depth=[1.5]),
+        *names(method=["exact"]),
         (DEEP | {"activation": lambda x: x * x}, ArgumentError, "derivative"),
         (DEEP | SIMULATED | {"activation": lambda x: x * x}, ArgumentError, "derivative"),
         (DEEP | SIMULATED | BATCHES | {"x": np.ones((3, 4))}, ArgumentError, "without variance"),
@@ -518,11 +494,10 @@ REFUSALS = {
         (ACTIVATED | {"activation": "relu"}, ArgumentError, "no variance"),
     ],
     "infinite_width.convergence": [
-        *values(widths=[[16], [16, 16]], networks=[1], depth=[0]),
+        *values(widths=[[16], [16, 16]], depth=[0]),
         ({"widths": [1, 2]}, ArgumentError, "^widths: got 1,"),
         *(({name: value}, ArgumentError, f"^{name}: ") for name, value in [
             ("width", 9), ("method", "analytic")]),
-        *names(norm=["bath"]),
     ],
     "infinite_width.alignment": [
         *values(y=[np.ones(2), np.ones((3, 2, 2))],
@@ -533,11 +508,10 @@ REFUSALS = {
     "infinite_width.complexity": [
         ({"kernel": SINGULAR}, SingularGramError, "^kernel: ")],
     "infinite_width.descent": [
-        *values(times=[[1.0, 0.5], [-1.0]], learning_rate=[0.0], initial=[np.ones(2)],
+        *values(times=[[1.0, 0.5], [-1.0]], initial=[np.ones(2)],
                 test_initial=[np.ones(3)], test_kernel=[np.ones((3, 2))]),
         *types(initial=["0"]),
         ({"times": 1.0}, ArgumentError, "^times: "),
-        *names(loss=["hinge"]),
         ({"y": [1.0, 2.0, 0.0], "loss": "cross-entropy"}, ArgumentError, "^y: "),
         ({"y": np.eye(3) + np.eye(3, k=1), "loss": "cross-entropy"}, ArgumentError, "^y: "),
         ({"test_kernel": np.ones((2, 3)), "test_initial": np.ones(3)}, ArgumentError,
@@ -549,19 +523,17 @@ REFUSALS = {
     ],
     "infinite_width.Scaling": [
         *values(q_sigma=[np.nan]), *types(q_sigma=["a"], q_tilde=[(1, 2, 3), None])],
-    **{f"infinite_width.Scaling.{name}": [
-        *values(width=[0], reference_width=[0]), *types(width=["a"], reference_width=[1.5]),
-    ] for name in ("factors", "hidden_rate")},
+    **{f"infinite_width.Scaling.{name}": types(reference_width=[1.5])
+       for name in ("factors", "hidden_rate")},
     "infinite_width.logit_divergence": [
         ({"reference": NOISE[:3]}, ArgumentError, "at least 4 networks"),
         ({"outputs": np.ones((5, 50))}, ArgumentError, "variance of 0"),
     ],
     "infinite_width.train_networks": [
         *values(x=[np.ones(3)], y=[[0.5] * 5, np.ones((2, 6)), np.ones((10, 5))],
-                steps=[[3, 1]], width=[0], networks=[0], hidden_layers=[0],
-                learning_rate=[0.0], test=[np.ones((2, 2))]),
-        *names(loss=["hinge"], scaling=["meanfield"]),
-        *types(rng=[-1, "a"], steps=[[]]),
+                steps=[[3, 1]], test=[np.ones((2, 2))]),
+        *names(scaling=["meanfield"]),
+        *types(steps=[[]]),
         ({"y": 1.0}, ArgumentError, "^y: "),
         ({"y": [2.0] * 6}, ArgumentError, "^y: got 2.0, .*probabilities"),
         ({"rng": [np.random.default_rng(0)]}, ArgumentError, "^rng: "),
@@ -571,7 +543,6 @@ REFUSALS = {
          NonFiniteError, "outputs of the training"),
     ],
     "random_matrix.lyapunov_ginibre": [
-        *values(width=[0, -1, 2**53 + 1]),
         *types(width=[3.0], k=[1.0, "1", True, [[1], [1, 2]], 10**30]),
         ({"width": 10**9, "k": None}, ArgumentError, "^width: got 1000000000, .*pass k"),
         ({"width": 3, "k": 0}, ArgumentError, "^k: got 0, allowed: integers in 1 … 3"),
@@ -579,16 +550,14 @@ REFUSALS = {
         ({"width": 3, "k": [1, 4]}, ArgumentError, "^k: got 4, allowed: integers in 1 … 3"),
     ],
     "random_matrix.lyapunov_residual": values(
-        width=[0, -1, 2**53 + 1], gamma=[[1.0, -0.1], [1.0, math.nan], [1.0, 1e200]]),
-    "random_matrix.lyapunov_residual_estimate": [
-        *values(gamma=[0.0], k=[5, 0], samples=[1]), *types(rng=[-1])],
+        gamma=[[1.0, -0.1], [1.0, math.nan], [1.0, 1e200]]),
+    "random_matrix.lyapunov_residual_estimate": values(gamma=[0.0], k=[5, 0]),
     "random_matrix.linear_covariance": [
-        *values(G0=[np.ones((2, 3, 3))], depth=[-1]),
+        *values(G0=[np.ones((2, 3, 3))]),
         ({"G0": 1e160 * np.eye(2)}, ArgumentError, "overflow"),
     ],
-    "random_matrix.vanilla_deviation": [
-        *values(width=[0], batch=[0], depth=[-1]), *types(depth=[0.5])],
-    "random_matrix.WishartMoments": values(S=[ASYMMETRIC], width=[0]),
+    "random_matrix.vanilla_deviation": types(depth=[0.5]),
+    "random_matrix.WishartMoments": values(S=[ASYMMETRIC]),
     "random_matrix.WishartMoments.inverse": [
         ({"S": np.eye(2), "width": 3}, ArgumentError, "^width: got 3, allowed: an integer > 3"),
         ({"S": [np.eye(2), np.ones((2, 2))]}, SingularGramError, r"^S\[1\]: singular"),
@@ -605,10 +574,10 @@ REFUSALS = {
     "random_matrix.MarchenkoPastur.ppf": [
         ({"q": [0.5, q]}, ArgumentError, f"^q: got {q}") for q in (-0.1, 1.1, math.nan)],
     "random_matrix.MarchenkoPastur.moment": values(order=[-1, 1e3]),
-    "random_matrix.MarchenkoPastur.rvs": [*values(size=[-1]), *types(rng=["seed"])],
+    "random_matrix.MarchenkoPastur.rvs": values(size=[-1]),
     "random_matrix.SingularValueLaw": types(squares=[0.5]),
     "random_matrix.kl": [*DISTANCE, APART],
-    "random_matrix.total_variation": [*DISTANCE, APART, *values(atol=[0, -1, math.nan])],
+    "random_matrix.total_variation": [*DISTANCE, APART, *values(atol=[math.nan])],
     "random_matrix.wasserstein": DISTANCE,
     "bounds.gaussian.total_variation": [
         *DISTANCE,
@@ -626,9 +595,8 @@ REFUSALS = {
     ],
     "bounds.bridging.poster_theorem": [({"star": None}, ArgumentTypeError, "^condition: ")],
     "bounds.bridging.distortion": [
-        *values(batch=[0], curvature=[-1, math.inf]),
-        *types(batch=[2.5], activation=[3]),
-        *names(activation=["tahn"]),
+        *values(curvature=[-1, math.inf]),
+        *types(batch=[2.5]),
         ({"activation": narrow, "batch": 5, "curvature": 0.1}, ArgumentError, "^curvature: "),
         ({"activation": two_needles, "batch": 5, "curvature": 0}, ArgumentError, "^curvature: "),
         ({"activation": math.tanh, "batch": 5, "curvature": 0.1}, ArgumentError, "^curvature: "),
@@ -642,12 +610,11 @@ REFUSALS = {
         *values(samples=[0], least_eigenvalue=[0.0]), *types(samples=[2.5])],
     "bounds.limits.song_yang_width": values(delta=[1.0], constant=[0.0]),
     "bounds.orthogonalizes.theorem_1": [
-        *values(depth=[-1, [1, 2.5]], width=[0, 2.0**60], alpha=[0.0, math.nan]),
+        *values(depth=[[1, 2.5]], width=[2.0**60], alpha=[0.0, math.nan]),
         *types(width=[*NO_NUMBERS, [True]]),
         ({"batch": [2, 4], "alpha": 0.4}, ArgumentError, "^alpha: "),
         ({"depth": [1, 2], "alpha": [0.1, 0.1, 0.1]}, ArgumentError, "^alpha: "),
     ],
-    "bounds.orthogonalizes.corollary_3": values(batch=[0]),
     "bounds.orthogonalizes.theorem_5": [
         *values(v_hat=[-0.1, 0.6]),
         ({"v_hat": [0.1, 0.2], "width": [10, 20, 30]}, ArgumentError, "^width: "),
@@ -664,8 +631,6 @@ REFUSALS = {
     "bounds.orthogonalizes.wasserstein_squared": values(eigenvalues=[[1.0, math.inf]]),
     "bounds.orthogonalizes.one_step_variance": [
         ({"eigenvalues": [[1.0, 2.0]] * 3, "width": [10, 20]}, ArgumentError, "^width: ")],
-    "bounds.orthogonalizes.expected_squared_gap": values(width=[0]),
-    "bounds.orthogonalizes.stationary_squared_gap": values(batch=[0]),
     "bounds.orthogonalizes.stationary_squared_distance": values(batch=[1]),
     "bounds.rank_collapse.lemma_1": [
         *values(M=[INDEFINITE, np.zeros((2, 2)), [1.0, 2.0]]),
@@ -676,7 +641,7 @@ REFUSALS = {
         ({"M": np.eye(2), "tau": 1.5}, ArgumentError, "^tau: "),
         ({"M": TRIPLE, "tau": [0.1, 0.2]}, ArgumentError, "^tau: "),
     ],
-    "bounds.rank_collapse.lemma_5_gamma": values(bound=[0.5], width=[0]),
+    "bounds.rank_collapse.lemma_5_gamma": values(bound=[0.5]),
     "bounds.rank_collapse.lemma_7": [
         *values(M=[2 * np.eye(2)], gamma=[-0.1, 1.5]),
         *types(gamma=NO_NUMBERS),
@@ -689,23 +654,18 @@ REFUSALS = {
     "bounds.rank_collapse.theorem_14": values(alpha=[-0.1], tau=[2.0]),
     "bounds.rank_collapse.corollary_15": [
         ({"width": [3, 4], "alpha": [0.5, 0.5, 0.5]}, ArgumentError, "^alpha: ")],
-    "MeanField": types(chain=["relu"]),
     "MeanField.step": [
-        *STEPS,
+        *values(rtol=[-1e-3]),
         *types(G=[[["a"] * 3] * 3]),
         *(({"G": G}, ArgumentError, f"^G: .*{said}") for G, said in MATRICES),
     ],
     "MeanField.trajectory": [
-        *STEPS,
-        *values(depth=[-1]),
-        *types(depth=[2.0, "3"]),
+        *values(rtol=[-1e-3]),
+        *types(depth=[2.0]),
         ({"depth": 10**13}, TOO_LARGE, "^depth"),
         *(({"G0": G}, ArgumentError, f"^G0: .*{said}") for G, said in MATRICES),
     ],
-    "MeanField.trajectory, fluctuations": [
-        *values(fluctuation_rtol=[0], max_points=[0]),
-        *types(fluctuations=[1]),
-    ],
+    "MeanField.trajectory, fluctuations": types(fluctuations=[1]),
     "MeanField.step, of a chain": [
         # Only a map of pairs has skip connections: not of a norm over the batch, or a convolution.
         ({"chain": SKIP}, ArgumentError, "^skip: ((?!CorrelationMap.of).)*bnmc.simulate measures"),
@@ -749,32 +709,24 @@ REFUSALS = {
         *(({"chain": Chain.conv(8, 1, shape=(1, 4), kernel=(1, 3), norm=norm)}, ArgumentError,
            "^convolution: .*fluctuations=True") for norm in ("batch", "layer")),
     ],
-    "mean_field.limit": [
-        *values(rtol=[0.0]),
-        *names(norm=["bach"], activation=["rellu"]),
-        ({"activation": CONSTANT}, ArgumentError, "constant"),
-    ],
+    "mean_field.limit": [({"activation": CONSTANT}, ArgumentError, "constant")],
     "mean_field.stability": [
         *values(batches=[[]]),
         ({"batches": [1]}, ArgumentError, "^batches"),
         *(({"batches": batches}, ArgumentTypeError, "^batches")
           for batches in ([4, 1.5], "48", 8, [True])),
         ({"activation": "slu"}, UnknownNameError, "did you mean 'silu'"),
-        *names(norm=["lager"]),
         *values(norm=["none", "layer"]),
     ],
     "mean_field.atlas": types(activations=["tanh", 3, Activation.named("tanh")]),
     "mean_field.block_symmetric": [
-        ({"batch": 2}, ArgumentError, "^batch"),
         *(({"batch": 8, "minority": count}, ArgumentError, "^minority") for count in (0, 5)),
         *types(minority=[1.0]),
-        *values(rtol=[0]),
         *(({"activation": sigma, "batch": 8}, ArgumentError, "^activation") for sigma in FLAT),
     ],
     "mean_field.partial_collapse, of eight": [
         *values(distinct=[0, 7]),
         ({"batch": 2, "distinct": 1}, ArgumentError, "^batch"),
-        *values(rtol=[math.nan]),
         *(({"activation": sigma}, ArgumentError, "^activation") for sigma in FLAT),
     ],
     "mean_field.edge_of_chaos": [
@@ -786,19 +738,12 @@ REFUSALS = {
             ("sigmoid", 0.0, {"norm": "rms"}, "every network is ordered"),
             ("relu^2", 0.0, {}, "does not pass here"),
             ("step", 0.1, {}, "every network is chaotic"),
-            ("tanh", -1.0, {}, "bias_variance"),
             ("tanh", 0.0, {"norm": "batch"}, "MeanField"),
         )
-    ] + names(order=["other"]),
-    "mean_field.isometry_rate": [({"activation": CONSTANT}, ArgumentError, "constant")],
-    "CorrelationMap": [
-        *values(weight_variance=[0.0], bias_variance=[-1.0], skip=[math.inf], eps=[-1e-5]),
-        *names(activation=["tahn"], norm=["layr"], order=["norm"]),
-        *types(norm=[3]),
-        ({"norm": "batch"}, ArgumentError, "MeanField"),
     ],
+    "mean_field.isometry_rate": [({"activation": CONSTANT}, ArgumentError, "constant")],
+    "CorrelationMap": [({"norm": "batch"}, ArgumentError, "MeanField")],
     "CorrelationMap.of": [
-        *types(chain=["tanh"]),
         ({"chain": Chain(10, 2)}, ArgumentError, "MeanField"),
         ({"chain": Chain.conv(8, 1, shape=(1, 3), kernel=(1, 3), norm="rms")}, ArgumentError,
          "convolution: .*MeanField.*step"),
@@ -807,15 +752,11 @@ REFUSALS = {
         ({"variance": None}, ArgumentError, "tends to 0"),
         ({"correlation": 1.5}, ArgumentError, ">= -1 and <= 1"),
     ],
-    "CorrelationMap.phase": values(start=[0.0]),
     "infinite_width.dual": [
-        *names(activation=["tahn"]),
-        *types(activation=[3]),
         ({"activation": "relu2"}, UnknownNameError, r"silu, .*cos.*\(did you mean 'relu\^2'\?\)"),
         ({"activation": Activation(np.tanh, derivative=np.cos)}, ArgumentError, "derivative"),
     ],
     "infinite_width.Dual": [
-        *values(rtol=[0.0]),
         *types(q=["1"], rtol=["word"]),
         ({"p": -1.0, "c": 0.0}, ArgumentError, ""),
         ({"c": 1.001}, ArgumentError, ""),
@@ -824,27 +765,18 @@ REFUSALS = {
     ],
     "testing.chains": types(widths=[3]),
     "testing.batches": [
-        *values(width=[0], batch=[0]),
-        *types(width=["3"], kinds=["generic"]),
+        *types(kinds=["generic"]),
         ({"width": Chain(3, 4), "batch": 4}, ArgumentError, "^batch: "),
         ({"kinds": ("colinear",)}, UnknownNameError, "^kinds: "),
     ],
-    "testing.roofline": [
-        *values(width=[0], layers=[0], rounds=[0]),
-        *types(run=[3]),
-        *names(sampler=["factor"], dtype=["float16"]),
-    ],
-    "testing.from_features_last": types(step=[3]),
-    "testing.from_images": [*types(step=[3]), *values(shape=[(2, 0)])],
-    "testing.gram_matrices": [*values(batch=[0]), *types(regular=[1])],
+    "testing.roofline": types(run=[3]),
+    "testing.from_images": values(shape=[(2, 0)]),
+    "testing.gram_matrices": types(regular=[1]),
     "simulate, five layers": [
-        *values(depth=[-1, 2**32], chains=[0, 2**28 + 1], inputs=[0], threads=[0], every=[0],
-                burn_in=[-1, 6]),
-        *types(depth=[2.0], chains=[1.5], inputs=["a"], threads=["all"], every=[1.0],
-               rng=["a", 1.5], sampler=[None], reduce=[3, None, [0]], progress=[3],
-               observables=[3, None, [3]], chain=["relu"], initial=[None, {}, [[1, 2], [3]]],
+        *values(depth=[2**32], chains=[2**28 + 1], burn_in=[6]),
+        *types(depth=[2.0], chains=[1.5], inputs=["a"], every=[1.0], sampler=[None],
+               reduce=[3, None, [0]], observables=[3, None], initial=[None, {}, [[1, 2], [3]]],
                out=[[3], OUT]),
-        *names(sampler=["factor"]),
         ({"rng": -1}, ArgumentTypeError, "^rng: got -1, allowed: .*a seed >= 0"),
         ({"dtype": "float16"}, UnknownNameError, "^dtype: got 'float16', .*float64, float32"),
         ({"dtype": np.int64}, UnknownNameError, "^dtype: got 'int64', .*float64, float32"),
@@ -923,8 +855,6 @@ REFUSALS = {
           )],
     ],
     "testing.assert_same_law": [
-        *values(alpha=[0.0, 1.0], rows=[1]),
-        *types(step=[3], chain=["relu"], rng=["seed"]),
         ({"chain": Chain(3, 5, weights="uniform")}, ArgumentError, "^width: "),
         ({"step": lambda h: h[1:]}, ArgumentError, r"^step\(h\): "),
         ({"step": lambda h: h * np.nan}, ArgumentError, r"^step\(h\): "),

@@ -1,6 +1,5 @@
 """Activations are frozen: what a function reads may change later, and its kernels do not."""
 
-import collections
 import ctypes
 import enum
 import functools
@@ -31,105 +30,68 @@ def namespace(**values):
     return module
 
 
-def reading(name="K", **values):
-    """A function x -> K x with a global variable, and its global variables."""
-    variables = {"__name__": "elsewhere", "K": 2.0, **values}
-    exec(f"def f(x): return {name} * x", variables)
-    return variables["f"], variables
+ARRAY, FILL = "a = np.full(3, 2.0)", "a.fill(3.0)"
+GLOBAL, SET, CALL = "global K; K = 2.0", "global K; K = 3.0", "lambda x: helper(x)"
+#: What is done before, a function that multiplies by 2, and a change after which it does by 3.
+CHANGES = {
+    "variable": ("k = 2.0", "lambda x: k * x", "nonlocal k; k = 3.0"),
+    "captured array": (ARRAY, "lambda x: a[1] * x", FILL),
+    "captured array that is not contiguous": (
+        "a = np.full((4, 4), 2.0)[::2, ::2]", "lambda x: a[1, 1] * x", FILL,
+    ),
+    "0-d array": ("a = np.array(2.0)", "lambda x: a[()] * x", FILL),
+    "array that no cache holds": ("a = np.full(2_000_000, 2.0)", "lambda x: a[1] * x", FILL),
+    "array in a tuple": (f"{ARRAY}; pair = (1, a)", "lambda x: pair[1][0] * x", FILL),
+    "array in a named tuple": (
+        f"from collections import namedtuple; {ARRAY}; pair = namedtuple('Pair', 'a')(a)",
+        "lambda x: pair.a[0] * x", FILL,
+    ),
+    "record": (
+        "r = np.full(1, 2.0, [('a', 'f8')])[0]", "lambda x: r.a * x", "r['a'] = 3.0",
+    ),
+    "array as default": (ARRAY, "lambda x, a=a: a[0] * x", FILL),
+    "other default": ("f = lambda x, k=2.0: k * x", "f", "f.__defaults__ = (3.0,)"),
+    "other code": (
+        "f = lambda x: 2.0 * x", "f", "f.__code__ = (lambda x: 3.0 * x).__code__",
+    ),
+    "attribute of a module": ("m = namespace(K=2.0)", "lambda x: m.K * x", "m.K = 3.0"),
+    "array of a module of a module": (
+        f"{ARRAY}; m = namespace(inner=namespace(a=a))", "lambda x: m.inner.a[0] * x", FILL,
+    ),
+    "function of a module": (
+        "m = namespace(f=numba.njit(lambda x: 2.0 * x))", "lambda x: m.f(x)",
+        "m.f = numba.njit(lambda x: 3.0 * x)",
+    ),
+    "function in a tuple": (
+        f"{GLOBAL}; pair = numba.njit(lambda x: x), numba.njit(lambda x: K * x)",
+        "lambda x: pair[1](x)", SET,
+    ),
+    "closure of a closure": (
+        f"{ARRAY}; inner = numba.njit(lambda x: a[0] * x); helper = numba.njit(lambda x: inner(x))",
+        CALL, FILL,
+    ),
+    "default of a helper": (f"{ARRAY}; helper = numba.njit(lambda x, a=a: a[0] * x)", CALL, FILL),
+    **{compiles: (f"{GLOBAL}; helper = {compiles}(lambda x: K * x)", CALL, SET) for compiles in (
+        "numba.njit", "numba.njit('float64(float64)')", "numba.vectorize",
+        "numba.vectorize(['float64(float64)'])", "numba.cfunc('float64(float64)')",
+        "register_jitable",
+    )},
+}  # fmt: skip
 
 
-def by_global(compiles):
-    """A function that calls a compiled one, whose global variable changes."""
-    function, variables = reading()
-    helper = compiles(function)
-    return lambda x: helper(x), functools.partial(operator.setitem, variables, "K", 3.0)
+def made(what):
+    """Return a function of `CHANGES` or `MADE`, and a function without arguments for the change."""
+    if what in MADE:
+        return MADE[what]()
+    before, function, change = CHANGES[what]
+    space = {**globals(), "__name__": "elsewhere"}
+    change = f"def change():\n        {change}"
+    exec(f"def make():\n    {before}\n    {change}\n    return {function}, change", space)
+    return space["make"]()
 
 
 def of_array(array):
     return functools.partial(array.fill, 3.0)
-
-
-def rebound():
-    k = 2.0
-
-    def change():
-        nonlocal k
-        k = 3.0
-
-    return lambda x: k * x, change
-
-
-def captured(array, at):
-    return lambda x: array[at] * x, of_array(array)
-
-
-def in_a_tuple():
-    values = (1, np.full(3, 2.0))
-    return lambda x: values[1][0] * x, of_array(values[1])
-
-
-def in_a_named_tuple():
-    values = collections.namedtuple("Values", "a")(np.full(3, 2.0))
-    return lambda x: values.a[0] * x, of_array(values.a)
-
-
-def record():
-    values = np.full(1, 2.0, [("a", "f8")])[0]
-    return lambda x: values.a * x, functools.partial(operator.setitem, values, "a", 3.0)
-
-
-def array_default():
-    array = np.full(3, 2.0)
-    return lambda x, a=array: a[0] * x, of_array(array)
-
-
-def replaced_default():
-    def function(x, k=2.0):
-        return k * x
-
-    return function, functools.partial(setattr, function, "__defaults__", (3.0,))
-
-
-def replaced_code():
-    def function(x):
-        return 2.0 * x
-
-    return function, functools.partial(setattr, function, "__code__", (lambda x: 3.0 * x).__code__)
-
-
-def attribute():
-    module = namespace(K=2.0)
-    return lambda x: module.K * x, functools.partial(setattr, module, "K", 3.0)
-
-
-def attribute_of_attribute():
-    module = namespace(inner=namespace(values=np.full(1, 2.0)))
-    return lambda x: module.inner.values[0] * x, of_array(module.inner.values)
-
-
-def function_of_a_module():
-    module = namespace(f=numba.njit(lambda x: 2.0 * x))
-    change = functools.partial(setattr, module, "f", numba.njit(lambda x: 3.0 * x))
-    return lambda x: module.f(x), change
-
-
-def function_in_a_tuple():
-    function, variables = reading()
-    pair = numba.njit(lambda x: x), numba.njit(function)
-    return lambda x: pair[1](x), functools.partial(operator.setitem, variables, "K", 3.0)
-
-
-def closure_of_a_closure():
-    array = np.full(1, 2.0)
-    inner = numba.njit(lambda x: array[0] * x)
-    outer = numba.njit(lambda x: inner(x))
-    return lambda x: outer(x), of_array(array)
-
-
-def default_of_a_helper():
-    array = np.full(1, 2.0)
-    helper = numba.njit(lambda x, a=array: a[0] * x)
-    return lambda x: helper(x), of_array(array)
 
 
 def with_values(x, out):
@@ -197,34 +159,9 @@ def recursive():
     return lambda x: helper(x, 2), of_array(array)
 
 
-#: A function that multiplies by 2 and, after the change, by 3.
-CHANGES = {
-    "variable": rebound,
-    "captured array": lambda: captured(np.full(3, 2.0), 1),
-    "captured array that is not contiguous": lambda: captured(
-        np.full((4, 4), 2.0)[::2, ::2], (1, 1)
-    ),
-    "0-d array": lambda: captured(np.array(2.0), ()),
-    "array that no cache holds": lambda: captured(np.full(2_000_000, 2.0), 1),
-    "array in a tuple": in_a_tuple,
-    "array in a named tuple": in_a_named_tuple,
-    "record": record,
-    "array as default": array_default,
-    "other default": replaced_default,
-    "other code": replaced_code,
-    "attribute of a module": attribute,
-    "array of a module of a module": attribute_of_attribute,
-    "function of a module": function_of_a_module,
-    "function in a tuple": function_in_a_tuple,
-    "closure of a closure": closure_of_a_closure,
-    "default of a helper": default_of_a_helper,
-    "njit": lambda: by_global(numba.njit),
-    "njit with a signature": lambda: by_global(numba.njit("float64(float64)")),
-    "vectorize": lambda: by_global(numba.vectorize),
-    "vectorize with a signature": lambda: by_global(numba.vectorize(["float64(float64)"])),
+#: Makers of functions and changes whose source is longer.
+MADE = {
     "guvectorize": generalized,
-    "cfunc": lambda: by_global(numba.cfunc("float64(float64)")),
-    "register_jitable": lambda: by_global(register_jitable),
     "overload": overloaded,
     "intrinsic": intrinsic_function,
     "jitclass": jit_class,
@@ -238,9 +175,9 @@ def compiled_value(activation, x=1.0):
 
 
 @pytest.mark.filterwarnings("ignore::numba.NumbaExperimentalFeatureWarning")
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", [*CHANGES, *MADE])
 def test_changes_after_an_activation_was_made_do_not_reach_it(what):
-    function, change = CHANGES[what]()
+    function, change = made(what)
     before = Activation(function)
     assert (
         before.digest == Activation(function).digest == digest_of(function, by_version=False)
@@ -252,10 +189,12 @@ def test_changes_after_an_activation_was_made_do_not_reach_it(what):
     assert compiled_value(after) == 3.0
 
 
-@pytest.mark.parametrize("compiles", [numba.njit, numba.vectorize, numba.cfunc("float64(float64)")])
+@pytest.mark.parametrize(
+    "compiles", ["numba.njit", "numba.vectorize", "numba.cfunc('float64(float64)')"]
+)
 def test_code_that_was_compiled_with_earlier_values_is_not_used(compiles):
     """Its digest is that of the present values, and other processes have these."""
-    function, change = by_global(compiles)
+    function, change = made(compiles)
     assert numba.njit(function)(1.0) == 2.0
     change()
     activation = Activation(function)

@@ -32,6 +32,7 @@ def check_samples(chain):
     [
         lambda chain: require(chain, STATIONARY),
         lambda chain: bnmc.mixing.two_inputs(chain, X, X),
+        lambda chain: bnmc.invariant.sample(chain, 2),
         *(bound, mean, check_samples, bnmc.mixing.contraction, bnmc.mixing.compare),
         bnmc.invariant.check,
     ],
