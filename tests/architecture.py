@@ -181,16 +181,11 @@ def face_imports(root):
     ]
 
 
-def circles(root, allowed=()):
-    """List the circles of imports: the strongly connected components of two files or more.
-
-    `allowed` are pairs of a file and its target whose import under `if TYPE_CHECKING` does not
-    count.
-    """
+def circles(root):
+    """List the circles of imports: the strongly connected components of two files or more."""
     arrows = {}
     for edge in imports(root):
-        if not (edge.typing and (str(edge.file), str(edge.target)) in allowed):
-            arrows.setdefault(edge.file, set()).add(edge.target)
+        arrows.setdefault(edge.file, set()).add(edge.target)
     reached = {path: _reached(arrows, path) for path in arrows}
     components = {
         frozenset(other for other in ends if path in reached.get(other, ()))
@@ -417,14 +412,12 @@ def undocumented(root):
     return breaches
 
 
-def long_functions(root, most, exceptions=()):
+def long_functions(root, most):
     """List the functions of more than `most` lines of code.
 
     Blank lines, comments, decorators and the docstring do not count; functions inside do.
-    Exceptions are texts like ``"folder/file.py: function"``.  An exception that is not needed is a
-    breach too.
     """
-    breaches, used = [], set()
+    breaches = []
     for path in files(root):
         lines = (root / path).read_text(encoding="utf-8").splitlines()
         code = {n for n, line in enumerate(lines, 1) if line.strip() and line.strip()[0] != "#"}
@@ -435,11 +428,8 @@ def long_functions(root, most, exceptions=()):
             if ast.get_docstring(node) is not None:
                 counted -= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
             if len(counted) > most:
-                name = f"{path.as_posix()}: {node.name}"
-                used.add(name)
-                if name not in exceptions:
-                    breaches.append(f"{name} has {len(counted)} lines of code, from {node.lineno}")
-    breaches += [f"{name} is no exception any more" for name in sorted(set(exceptions) - used)]
+                size = f"{len(counted)} lines of code, from {node.lineno}"
+                breaches.append(f"{path.as_posix()}: {node.name} has {size}")
     return breaches
 
 

@@ -29,130 +29,76 @@ MODULES = sorted(
 #: only a major version removes an entry (CONTRIBUTING.md).  Some names are in no `__all__`: the
 #: fixtures and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
 PUBLIC = {
-    "bnmc": (
-        "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField Observable "
-        "SoftRank Trajectory __version__ backpropagate bounds drawn_biases drawn_weights errors "
-        "experiments gradients gram infinite_width invariant kernels mean_field mixing plot "
-        "random_matrix regularity simulate testing torch warmup"
-    ),
-    "bnmc.bounds": (
-        "bridging gaussian limits orthogonalizes rank_collapse"
-    ),
-    "bnmc.bounds.bridging": (
-        "Bulk Concentration Distortion corollary_2 corollary_4 corollary_6 corollary_7 "
-        "corollary_8 distortion equation_19 equation_47 equation_6 gram_concentration lemma_10 "
-        "lemma_11 lemma_12 lemma_5 lemma_9 one_step_total_variation poster_theorem theorem_1 "
-        "theorem_3"
-    ),
-    "bnmc.bounds.gaussian": (
-        "spectral_deviation total_variation"
-    ),
-    "bnmc.bounds.limits": (
-        "arora_error du_residual du_width song_yang_width"
-    ),
-    "bnmc.bounds.orthogonalizes": (
-        "corollary_3 expected_shares expected_squared_gap lemma_6 lemma_8 one_step_variance "
-        "shortfall stationary_squared_distance stationary_squared_gap theorem_1 theorem_5 "
-        "wasserstein_squared"
-    ),
-    "bnmc.bounds.rank_collapse": (
-        "corollary_15 lemma_1 lemma_13 lemma_5_gamma lemma_7 proposition_8 theorem_14"
-    ),
-    "bnmc.errors": (
-        "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted KernelCacheWarning "
-        "LayoutWarning LinearTheoryWarning MissingExtraError NonFiniteError NotMixing "
-        "PartialEstimateError PlainNumbaWarning PrecisionWarning ResultTooLargeError "
+    "bnmc": "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField "
+        "Observable SoftRank Trajectory __version__ backpropagate bounds drawn_biases "
+        "drawn_weights errors experiments gradients gram infinite_width invariant kernels "
+        "mean_field mixing plot random_matrix regularity simulate testing torch warmup",
+    "bnmc.bounds": "bridging gaussian limits orthogonalizes rank_collapse",
+    "bnmc.bounds.bridging": "Bulk Concentration Distortion corollary_2 corollary_4 "
+        "corollary_6 corollary_7 corollary_8 distortion equation_19 equation_47 equation_6 "
+        "gram_concentration lemma_10 lemma_11 lemma_12 lemma_5 lemma_9 one_step_total_variation "
+        "poster_theorem theorem_1 theorem_3",
+    "bnmc.bounds.gaussian": "spectral_deviation total_variation",
+    "bnmc.bounds.limits": "arora_error du_residual du_width song_yang_width",
+    "bnmc.bounds.orthogonalizes": "corollary_3 expected_shares expected_squared_gap lemma_6 "
+        "lemma_8 one_step_variance shortfall stationary_squared_distance stationary_squared_gap "
+        "theorem_1 theorem_5 wasserstein_squared",
+    "bnmc.bounds.rank_collapse": "corollary_15 lemma_1 lemma_13 lemma_5_gamma lemma_7 "
+        "proposition_8 theorem_14",
+    "bnmc.errors": "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted "
+        "KernelCacheWarning LayoutWarning LinearTheoryWarning MissingExtraError NonFiniteError "
+        "NotMixing PartialEstimateError PlainNumbaWarning PrecisionWarning ResultTooLargeError "
         "SingularGramError StoreError StoreInUseError StoreLockError StoreMismatchError "
-        "StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError"
-    ),
-    "bnmc.experiments": (
-        "Experiment Table describe extras_of names run"
-    ),
-    "bnmc.experiments.beyond": (
-        "conv digits edge_of_chaos_diagram gap isometry norms rates scale stability_atlas"
-    ),
-    "bnmc.experiments.bridging": (
-        "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster stationary_linear "
-        "two_inputs"
-    ),
-    "bnmc.experiments.limits": (
-        "alignment complexity exponents kl ntk_convergence plane"
-    ),
-    "bnmc.experiments.orthogonalizes": (
-        "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein"
-    ),
-    "bnmc.experiments.rank_collapse": (
-        "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 fig_6 fig_8 fig_9 lemma_3"
-    ),
-    "bnmc.gram": (
-        "centre condition correlation cross_gram distance eigenvalues gram orthogonality_gap "
-        "rank_bound relative_deviation soft_rank validate_gram"
-    ),
-    "bnmc.infinite_width": (
-        "Alignment Convergence Descent Dual Posterior Properties SCALINGS Scaling NetworkTraining "
-        "SimulatedKernel alignment complexity convergence descent dual logit_divergence nngp ntk "
-        "posterior train_networks"
-    ),
-    "bnmc.invariant": (
-        "CheckReport Claim InvariantSample check expectation sample"
-    ),
-    "bnmc.kernels": (
-        "BAD_ARGUMENT GAUSSIAN Law NOT_FINITE OK RADEMACHER ROWS SMALL_WORKSPACE Sigma UNIFORM "
-        "UNRESOLVED WEIGHTS ZERO_VARIANCE activate activation activations conditional_layer "
-        "failed_row gram law normalise_activate normalise_activate_row normals philox "
-        "raise_status representation uniforms weight_law weights_layer workspace"
-    ),
-    "bnmc.kernels.c": (
-        "ABI_VERSION Table function header table write_header"
-    ),
-    "bnmc.kernels.cuda": (
-        "activation normalise_activate_row normals philox uniforms"
-    ),
-    "bnmc.mean_field": (
-        "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos EntryCovariance "
-        "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
-        "MeanFieldTrajectory PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase "
-        "Prediction ResidualGrowth Sector Stability Step VariancePoint atlas block_symmetric "
-        "edge_of_chaos isometry_rate limit partial_collapse plot_stability residual_growth "
-        "stability"
-    ),
-    "bnmc.mixing": (
-        "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow Contraction "
-        "CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound TwoInputs "
-        "autocorrelation compare contraction relaxation spectral tv_bound two_inputs"
-    ),
-    "bnmc.gradients": (
-        "Backpropagation TangentKernel backpropagate probing_variance tangent_kernel"
-    ),
-    "bnmc.plot": (
-        "COLOURS LABELS band estimates figure gradient_norms measurement overview plain_ticks "
-        "predicted_band spectrum style trajectory"
-    ),
-    "bnmc.pytest_plugin": (
-        "bnmc_rng bnmc_roofline pytest_addoption pytest_configure pytest_configure_node "
-        "pytest_terminal_summary"
-    ),
-    "bnmc.random_matrix": (
-        "MarchenkoPastur SingularValueLaw WishartMoments kl linear_covariance lyapunov_ginibre "
-        "lyapunov_residual lyapunov_residual_estimate total_variation vanilla_deviation wasserstein"
-    ),
-    "bnmc.regularity": (
-        "Averages Figures averages constant figures one_step_change one_step_second_moment"
-    ),
-    "bnmc.testing": (
-        "LawMismatch Roofline activations assert_same_law batches chains examples "
-        "from_features_last from_images from_linear_first gram_matrices roofline"
-    ),
-    "bnmc.testing.examples": (
-        "jax_step torch_conv_step torch_step"
-    ),
-    "bnmc.torch": (
-        "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ maximize_rank_ measure "
-        "orthogonalize_"
-    ),
-    "bnmc.cli": (
-        "main"
-    ),
+        "StoreReplacedError UnknownNameError WorkersLostError ZeroVarianceError",
+    "bnmc.experiments": "Experiment Table describe extras_of names run",
+    "bnmc.experiments.beyond": "conv digits edge_of_chaos_diagram gap isometry norms rates "
+        "scale stability_atlas",
+    "bnmc.experiments.bridging": "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 "
+        "poster stationary_linear two_inputs",
+    "bnmc.experiments.limits": "alignment complexity exponents kl ntk_convergence plane",
+    "bnmc.experiments.orthogonalizes": "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 "
+        "wasserstein",
+    "bnmc.experiments.rank_collapse": "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 "
+        "fig_6 fig_8 fig_9 lemma_3",
+    "bnmc.gram": "centre condition correlation cross_gram distance eigenvalues gram "
+        "orthogonality_gap rank_bound relative_deviation soft_rank validate_gram",
+    "bnmc.infinite_width": "Alignment Convergence Descent Dual Posterior Properties SCALINGS "
+        "Scaling NetworkTraining SimulatedKernel alignment complexity convergence descent dual "
+        "logit_divergence nngp ntk posterior train_networks",
+    "bnmc.invariant": "CheckReport Claim InvariantSample check expectation sample",
+    "bnmc.kernels": "BAD_ARGUMENT GAUSSIAN Law NOT_FINITE OK RADEMACHER ROWS SMALL_WORKSPACE "
+        "Sigma UNIFORM UNRESOLVED WEIGHTS ZERO_VARIANCE activate activation activations "
+        "conditional_layer failed_row gram law normalise_activate normalise_activate_row normals "
+        "philox raise_status representation uniforms weight_law weights_layer workspace",
+    "bnmc.kernels.c": "ABI_VERSION Table function header table write_header",
+    "bnmc.kernels.cuda": "activation normalise_activate_row normals philox uniforms",
+    "bnmc.mean_field": "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos "
+        "EntryCovariance FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit "
+        "MeanField MeanFieldTrajectory PairFluctuations PairTrajectory PathFluctuations "
+        "PathPrediction Phase Prediction ResidualGrowth Sector Stability Step VariancePoint atlas "
+        "block_symmetric edge_of_chaos isometry_rate limit partial_collapse plot_stability "
+        "residual_growth stability",
+    "bnmc.mixing": "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison "
+        "ComparisonRow Contraction CrossedStart LaggedDistance RateEstimate Relaxation Spectrum "
+        "TVBound TwoInputs autocorrelation compare contraction relaxation spectral tv_bound "
+        "two_inputs",
+    "bnmc.gradients": "Backpropagation TangentKernel backpropagate probing_variance "
+        "tangent_kernel",
+    "bnmc.plot": "COLOURS LABELS band estimates figure gradient_norms measurement overview "
+        "plain_ticks predicted_band spectrum style trajectory",
+    "bnmc.pytest_plugin": "bnmc_rng bnmc_roofline pytest_addoption pytest_configure "
+        "pytest_configure_node pytest_terminal_summary",
+    "bnmc.random_matrix": "MarchenkoPastur SingularValueLaw WishartMoments kl "
+        "linear_covariance lyapunov_ginibre lyapunov_residual lyapunov_residual_estimate "
+        "total_variation vanilla_deviation wasserstein",
+    "bnmc.regularity": "Averages Figures averages constant figures one_step_change "
+        "one_step_second_moment",
+    "bnmc.testing": "LawMismatch Roofline activations assert_same_law batches chains "
+        "examples from_features_last from_images from_linear_first gram_matrices roofline",
+    "bnmc.testing.examples": "jax_step torch_conv_step torch_step",
+    "bnmc.torch": "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ "
+        "maximize_rank_ measure orthogonalize_",
+    "bnmc.cli": "main",
 }  # fmt: skip
 
 #: Former modules that the documentation named, and their places; the old names warn.
