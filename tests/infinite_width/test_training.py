@@ -1,6 +1,8 @@
 """`descent` against matrix exponentials, Runge and Kutta, and a wide network that is trained."""
 
+import contextlib
 import math
+import signal
 
 import numpy as np
 import pytest
@@ -78,6 +80,34 @@ def test_cross_entropy_by_runge_and_kutta(outputs):
     assert run.loss[-1] == pytest.approx(-np.log(chosen).mean(), abs=1e-8)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("kernel", [1e-300, 1.0, 1e12, 1e308])
+def test_cross_entropy_at_any_scale_of_the_kernel(kernel, outputs):
+    """Logits x of equal samples have dx/ds = outputs/(1 + e^x), so x + e^x − 1 = outputs · s."""
+    y = np.ones(2) if outputs == 1 else np.array([[0.0, 1.0]] * 2)
+    with at_most(seconds=60.0):
+        run = descent(kernel * np.eye(2), y, [0.0, 1.0], loss="cross-entropy",
+                      test_kernel=[[0.5 * kernel, 0.0]])  # fmt: skip
+    logits = run.outputs[1] if outputs == 1 else run.outputs[1] @ [-1.0, 1.0]
+    np.testing.assert_allclose(logits + np.expm1(logits), kernel / 2 * outputs, rtol=1e-6)
+    np.testing.assert_allclose(run.test[1], run.outputs[1, :1] / 2)
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    """Raise if the body takes more seconds of the processor."""
+
+    def stop(*_):
+        raise TimeoutError(f"more than {seconds} s")
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
 def test_no_time_no_change():
     G, _ = kernels()
     run = descent(G, np.ones(5), [0.0, 0.0], loss="cross-entropy")
@@ -96,6 +126,10 @@ def test_a_failing_solver_raises(monkeypatch):
     class Failed:
         success, message = False, "no convergence"
 
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "_MOST_STEPS", 20)
+        with pytest.raises(PartialEstimateError, match="more than 20 steps"):
+            descent(np.eye(2), np.ones(2), [1.0], loss="cross-entropy")
     monkeypatch.setattr(training, "solve_ivp", lambda *_, **__: Failed)
     with pytest.raises(PartialEstimateError, match="no convergence"):
         descent(np.eye(2), np.ones(2), [1.0], loss="cross-entropy")
@@ -256,6 +290,7 @@ def test_kernels_and_labels_of_any_scale(kernel, y):
     lambda large: complexity(1e-300 * np.eye(3), large * np.ones(3)),
     lambda large: descent(np.eye(3), large * np.ones(3), [0.0, 1.0]),
     lambda large: descent(np.eye(3), np.ones(3), [1e9], test_kernel=np.full((1, 3), large)),
+    lambda large: descent(large * np.eye(3), np.ones(3), [1e9], loss="cross-entropy"),
 ])  # fmt: skip
 def test_results_that_overflow_raise(call):
     with pytest.raises(ArgumentError, match="for which the result does not overflow float64"):

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.integrate import solve_ivp
 from scipy.special import expit, softmax
 
@@ -173,6 +174,9 @@ _LOSSES = ("squared", "cross-entropy")
 #: Tolerance of one step of the solver for cross-entropy, relative and absolute.
 _TOLERANCE = 1e-10
 
+#: Its first step, at most, and its number of steps: 16,000 reach outputs of 700.
+_FIRST_STEP, _MOST_STEPS = 1e-5, 20_000
+
 
 @dataclass(frozen=True)
 class Descent:
@@ -251,16 +255,17 @@ def descent(
         If the outputs at all times would not fit in memory. For cross-entropy, the solver needs the
         square of the number of outputs, samples × outputs.
     PartialEstimateError
-        If the solver of the differential equation for cross-entropy fails; ``partial`` is the
-        solver's message.
+        If the solver of the differential equation for cross-entropy fails, or takes more than
+        20,000 steps; ``partial`` is its message.
 
     Notes
     -----
     The flow of the mean loss is ``dŷ/dt = −η G ∂ℓ(ŷ) / n``. For squared loss it has the closed form
     ``ŷ_t − y = exp(−η t G / n) (ŷ_0 − y)``, and the test outputs are
     ``f_t = f_0 + G_test G⁻¹ (1 − exp(−η t G / n)) (y − ŷ_0)``, where singular G are no exception.
-    For cross-entropy, LSODA solves ``dc/dt = −η ∂ℓ / n`` with ``ŷ = ŷ_0 + G c``,
-    ``f = f_0 + G_test c``, to 1e-10 per step. This tolerance is no bound of the error at time t.
+    For cross-entropy, LSODA solves ``dc/ds = −∂ℓ`` with ``s = η g t / n``, ``ŷ = ŷ_0 + G c / g``
+    and ``f = f_0 + G_test c / g``, to 1e-10 per step, where g is near the largest entry of G. This
+    tolerance is no bound of the error at time t.
 
     Examples
     --------
@@ -295,17 +300,16 @@ def descent(
             outputs, losses = ends * unit, losses * unit * unit
             weights = np.einsum("ij,tj,jo->tio", vectors, pulls, deviations, optimize=True)
             weights = weights.reshape(shape) * unit
-            test = None if test is None else test / scale
         else:
-            matrix = (vectors * values) @ vectors.T * scale
-            given = finite_array("kernel", kernel, shape=(n, n))
-            require_finite("kernel", given, matrix)
-            weights = _cross_entropy_flow(matrix, labels, start, rate, when)
+            matrix = (vectors * values) @ vectors.T
+            moments = np.ldexp(*_products(when, rate / n, scale))
+            require_finite("times", when, moments)
+            weights = _cross_entropy_flow(matrix, labels, start, moments)
             outputs = start + np.einsum("ij,tj...->ti...", matrix, weights)
             losses = _cross_entropy(outputs, labels) / n
         require_finite("y", labels, outputs, losses)
         if test is not None:
-            predictions = test_start + np.einsum("ij,tj...->ti...", test, weights)
+            predictions = test_start + np.einsum("ij,tj...->ti...", test / scale, weights)
             require_finite("test_kernel", test, predictions)
     return Descent(when, outputs, predictions, losses)
 
@@ -332,14 +336,20 @@ def _learned(
     `values` are λ / scale. If λ is 0, the second result is scale · a. Exponents of 2 are summed, so
     no product overflows unless the result does.
     """
-    digits, exponents = np.frexp(when[:, None])
-    for factor in (rate, scale):
-        digit, exponent = np.frexp(factor)
-        digits, exponents = digits * digit, exponents + exponent
+    digits, exponents = _products(when[:, None], rate, scale)
     motion = np.ldexp(digits * values, exponents)
     positive = np.where(values > 0.0, values, 1.0)
     pulls = np.where(values > 0.0, -np.expm1(-motion) / positive, np.ldexp(digits, exponents))
     return motion, np.asarray(pulls)
+
+
+def _products(times: FloatArray, *factors: float) -> tuple[FloatArray, NDArray[np.integer[Any]]]:
+    """Return numbers and exponents of 2 whose products are times multiplied by factors."""
+    digits, exponents = np.frexp(times)
+    for factor in factors:
+        digit, exponent = np.frexp(factor)
+        digits, exponents = digits * digit, exponents + exponent
+    return digits, exponents
 
 
 # --- arguments
@@ -391,30 +401,53 @@ def _start(name: str, given: ArrayLike | None, shape: tuple[int, ...]) -> FloatA
 
 
 def _cross_entropy_flow(
-    matrix: FloatArray, labels: FloatArray, start: FloatArray, rate: float, when: FloatArray
+    matrix: FloatArray, labels: FloatArray, start: FloatArray, moments: FloatArray
 ) -> FloatArray:
-    """Return c at all times, shape (times, *labels.shape)."""
-    n = len(labels)
+    """Return the solution of dc/ds = −∂ℓ(start + matrix c) at all s, (moments, *labels.shape).
+
+    Raises
+    ------
+    PartialEstimateError
+        If the solver fails, or takes more than `_MOST_STEPS` steps.
+    """
+    steps = itertools.count()
 
     def velocity(_: float, flat: FloatArray) -> FloatArray:
-        outputs = start + matrix @ flat.reshape(labels.shape)
-        return np.asarray(rate / n * (labels - _probabilities(outputs))).reshape(-1)
+        p, rest = _probabilities(start + matrix @ flat.reshape(labels.shape))
+        # labels − p without cancellation: a label of 1 is learned until 1 − p vanishes in float64
+        return np.asarray(labels * rest - (1.0 - labels) * p).reshape(-1)
 
-    nothing = np.zeros(labels.size)
-    if when[-1] == 0.0:
-        return np.zeros((when.size, *labels.shape))
-    span, moments = (0.0, float(when[-1])), np.unique(when)
+    def ending(_: float, __: FloatArray) -> float:
+        """Count the steps: the solver asks for the value of an event once in each."""
+        if next(steps) > _MOST_STEPS:
+            raise _failed(f"more than {_MOST_STEPS} steps")
+        return 1.0
+
+    nothing, end = np.zeros(labels.size), float(moments[-1])
+    if end == 0.0:
+        return np.zeros((moments.size, *labels.shape))
+    distinct = np.unique(moments)
+    # LSODA would choose the first step by the square of the last moment, which may vanish.
     solution = solve_ivp(
-        velocity, span, nothing, method="LSODA", t_eval=moments, rtol=_TOLERANCE, atol=_TOLERANCE
-    )
+        velocity, (0.0, end), nothing, method="LSODA", t_eval=distinct, events=ending,
+        rtol=_TOLERANCE, atol=_TOLERANCE, first_step=min(end, _FIRST_STEP),
+    )  # fmt: skip
     if not solution.success:
-        raise PartialEstimateError(f"the solver failed: {solution.message}", solution.message)
-    states = np.asarray(solution.y).T[np.searchsorted(moments, when)]
-    return states.reshape(when.size, *labels.shape)
+        raise _failed(solution.message)
+    states = np.asarray(solution.y).T[np.searchsorted(distinct, moments)]
+    return states.reshape(moments.size, *labels.shape)
 
 
-def _probabilities(outputs: FloatArray) -> FloatArray:
-    return np.asarray(expit(outputs) if outputs.ndim == 1 else softmax(outputs, axis=1))
+def _failed(message: str) -> PartialEstimateError:
+    return PartialEstimateError(f"the solver failed: {message}", message)
+
+
+def _probabilities(outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return probabilities p and 1 − p, both to a relative error of rounding."""
+    if outputs.ndim == 1:
+        return expit(outputs), expit(-outputs)
+    p = softmax(outputs, axis=1)
+    return p, p @ (1.0 - np.eye(p.shape[1]))
 
 
 def _cross_entropy(outputs: FloatArray, labels: FloatArray) -> FloatArray:
