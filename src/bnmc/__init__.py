@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc import experiments as experiments
     from bnmc import gradients as gradients
     from bnmc import gram as gram
+    from bnmc import implicit as implicit
     from bnmc import infinite_width as infinite_width
     from bnmc import invariant as invariant
     from bnmc import kernels as kernels
@@ -61,7 +62,7 @@ _HOMES = {
     "simulate": "simulation.run", "warmup": "gradients.warming",
 }  # fmt: skip
 _MODULES = (
-    "bounds", "errors", "experiments", "gradients", "gram", "infinite_width", "invariant",
+    "bounds", "errors", "experiments", "gradients", "gram", "implicit", "infinite_width", "invariant",
     "kernels", "mean_field", "mixing", "plot", "random_matrix", "regularity", "testing", "torch",
 )  # fmt: skip
 

@@ -1,0 +1,15 @@
+"""Random matrices that are decided where they are asked.
+
+A random matrix need not exist before somebody multiplies by it.  `GaussianMatrix` and `HaarMatrix`
+keep what they were asked and draw each answer from its law given all answers before.  So any
+program of products with W and Wᵀ, and of updates W + u vᵀ, has exactly the law that it has for a
+drawn matrix, at sizes that no memory holds.  They are `scipy.sparse.linalg.LinearOperator` objects.
+
+The package may import `kernels` and lower levels.  Read `matrix.py` first.
+"""
+
+from __future__ import annotations
+
+from bnmc.implicit.matrix import GaussianMatrix, HaarMatrix, load
+
+__all__ = ["GaussianMatrix", "HaarMatrix", "load"]

@@ -1,0 +1,41 @@
+"""Normals by address: key of the matrix, number of the call, column of the call, row."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bnmc._kernels.cpu.numbers import GROUP
+from bnmc._support.arguments import draw_key, generator
+from bnmc.kernels.checks import WEIGHTS
+from bnmc.kernels.random_numbers import normals as write_normals
+
+
+def key_of(rng: Any) -> int:
+    """Return the 64-bit key of a matrix.
+
+    NumPy's generator of a sequence of seeds ignores zeros at its end.  A digest does not, so (5,),
+    (5, 0) and 5 are the seeds of three matrices.
+    """
+    if isinstance(rng, (list, tuple)):
+        generator(rng)
+        digest = hashlib.sha256(",".join(str(int(seed)) for seed in rng).encode()).digest()
+        return int.from_bytes(digest[:8], "little")
+    return draw_key(rng)
+
+
+def normals(
+    key: int, call: int, columns: NDArray[np.intp], size: int, dtype: str
+) -> NDArray[np.floating[Any]]:
+    """Return standard normals of shape (len(columns), size).
+
+    Row i depends on the key, on the call, on columns[i] and on nothing else.
+    """
+    padded = -(-size // GROUP) * GROUP
+    out = np.empty((len(columns), padded), dtype)
+    for row, column in zip(out, columns, strict=True):
+        write_normals(row, int(column), 0, call, 0, np.uint64(key), WEIGHTS)
+    return out[:, :size]
