@@ -23,7 +23,7 @@ TABLE = {
     8: ("experiments", "invariant"),
     7: ("mixing", "gradients", "infinite_width", "torch"),
     6: ("mean_field", "regularity", "pytest_plugin"),
-    5: ("simulation", "plot", "testing"),
+    5: ("simulation", "plot", "testing", "implicit"),
     4: ("kernels", "bounds", "random_matrix", "_claims"),
     3: ("chain", "gram", "estimate"),
     2: ("_support",),
@@ -40,7 +40,7 @@ PUBLIC_MODULES = (
 )
 #: Words that name nothing.
 VAGUE = ("one", "found", "own", "kept", "drawn", "known")
-MOST_NAMES = 25
+MOST_NAMES = 26
 MOST_LEVELS = 10
 MOST_LINES = 120
 

@@ -31,8 +31,8 @@ MODULES = sorted(
 PUBLIC = {
     "bnmc": "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField "
         "Observable SoftRank Trajectory __version__ backpropagate bounds drawn_biases "
-        "drawn_weights errors experiments gradients gram infinite_width invariant kernels "
-        "mean_field mixing plot random_matrix regularity simulate testing torch warmup",
+        "drawn_weights errors experiments gradients gram implicit infinite_width invariant "
+        "kernels mean_field mixing plot random_matrix regularity simulate testing torch warmup",
     "bnmc.bounds": "bridging gaussian limits orthogonalizes rank_collapse",
     "bnmc.bounds.bridging": "Bulk Concentration Distortion corollary_2 corollary_4 "
         "corollary_6 corollary_7 corollary_8 distortion equation_19 equation_47 equation_6 "
@@ -62,6 +62,7 @@ PUBLIC = {
         "fig_6 fig_8 fig_9 lemma_3",
     "bnmc.gram": "centre condition correlation cross_gram distance eigenvalues gram "
         "orthogonality_gap rank_bound relative_deviation soft_rank validate_gram",
+    "bnmc.implicit": "GaussianMatrix HaarMatrix load",
     "bnmc.infinite_width": "Alignment Convergence Descent Dual Posterior Properties SCALINGS "
         "Scaling NetworkTraining SimulatedKernel alignment complexity convergence descent dual "
         "logit_divergence nngp ntk posterior train_networks",

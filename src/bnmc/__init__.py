@@ -6,8 +6,9 @@ limit of infinite width, and `infinite_width` holds its kernels and its training
 estimates rates of convergence to the stationary law, and `invariant` computes and tests that law.
 `regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
 and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
-code, `testing` the tests of your own layers, and `torch` your PyTorch models.  A name is imported
-when it is first used, so importing the package costs nothing.
+code, `testing` the tests of your own layers, and `torch` your PyTorch models.  `implicit` holds
+random matrices that are decided where they are asked.  A name is imported when it is first used, so
+importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -62,8 +63,9 @@ _HOMES = {
     "simulate": "simulation.run", "warmup": "gradients.warming",
 }  # fmt: skip
 _MODULES = (
-    "bounds", "errors", "experiments", "gradients", "gram", "implicit", "infinite_width", "invariant",
-    "kernels", "mean_field", "mixing", "plot", "random_matrix", "regularity", "testing", "torch",
+    "bounds", "errors", "experiments", "gradients", "gram", "implicit", "infinite_width",
+    "invariant", "kernels", "mean_field", "mixing", "plot", "random_matrix", "regularity",
+    "testing", "torch",
 )  # fmt: skip
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])

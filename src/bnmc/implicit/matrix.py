@@ -33,7 +33,7 @@ from bnmc.implicit.products import Basis, Canonical
 from bnmc.implicit.words import key_of, normals
 
 #: What is left of a vector counts as rounding below this part of its length, by precision.
-ROUNDING = {"float64": 1e-12, "float32": 1e-6}
+_ROUNDING = {"float64": 1e-12, "float32": 1e-6}
 
 #: Longer vectors have images that overflow.
 _LONGEST = 1e300
@@ -42,11 +42,11 @@ _LONGEST = 1e300
 _NOTICED = 1 << 24
 
 
-class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
+class ImplicitMatrix(LinearOperator):
     """A random matrix that is decided where it is asked: `GaussianMatrix` or `HaarMatrix`."""
 
     def __init__(self, rows: int, columns: int, scale: float, rng: Any, dtype: object) -> None:
-        super().__init__(np.dtype(arguments.precision(dtype)), (rows, columns))
+        super().__init__(np.dtype(arguments.precision(dtype)), (rows, columns))  # type: ignore[call-arg]
         self.scale, self.key = scale, key_of(rng)
         self._calls, self._weight = 0, scale
         self._coefficients: Any = None
@@ -84,7 +84,7 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
             If the answer does not fit in memory.
         """
         if isinstance(x, (Number, LinearOperator)):
-            return super().dot(x)
+            return super().dot(x)  # type: ignore[arg-type]
         return self._product(x, 0)
 
     def update(self, u: Any, v: Any, decay: float = 1.0) -> None:
@@ -201,7 +201,9 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
             if not self._basis:
                 self._begin(x)
             y, exponents = products.scaled(self._at_home(x))
-            rounding = max(ROUNDING[self.dtype.name], ROUNDING.get(products.precision_of(x), 1e-6))
+            rounding = max(
+                _ROUNDING[self.dtype.name], _ROUNDING.get(products.precision_of(x), 1e-6)
+            )
             coordinates = self._coordinates(y, side, rounding)
         with np.errstate(over="ignore"):
             factors = np.ldexp(1.0, exponents)
@@ -242,6 +244,7 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
         """
         side = int(self.shape[0] < self.shape[1])
         length = self.shape[1 - side]
+        require_memory("W", 8 * length * (2 * length + 2 * sum(self.shape)))
         with self._unchanged_by_errors():
             example = self._basis[0].rows if self._basis else np.zeros(0)
             identity = products.like(np.eye(length, dtype=self.dtype), example)
@@ -327,10 +330,9 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
         basis, call = self._basis[side], self._calls
         if self.is_decided:
             return y
-        self._calls += 1
-        left, known = np.arange(len(y)), len(basis)
+        left, before = np.arange(len(y)), len(basis)
         least = rounding * np.sqrt(products.to_host((y**2).sum(1)))
-        coordinates = products.zeros((len(y), known + len(y)), y)
+        coordinates = products.zeros((len(y), before + len(y)), y)
         while len(left):
             coordinates[left, : len(basis)] += products.project(y, basis.rows)
             if len(basis) == basis.size:  # all is decided: rounding adds no direction
@@ -343,6 +345,7 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
                 for row, part in zip(left[chosen], products.like(factor, y), strict=True):
                     coordinates[row, new] = part
                 self._draw(side, directions, call, left[chosen])
+                self._calls = call + 1  # a question whose answer is known changes nothing
             left, y = left[again], y[again]
         return coordinates[:, : len(basis)]
 
@@ -383,7 +386,7 @@ class ImplicitMatrix(LinearOperator):  # type: ignore[misc]
         elif x.ndim not in (1, 2) or x.shape[0] != length:
             raise ArgumentError(name, tuple(x.shape), f"a shape ({length},) or ({length}, k)")
         else:
-            x = x.detach() if products.precision_of(x) in ROUNDING else x.detach().float()
+            x = x.detach() if products.precision_of(x) in _ROUNDING else x.detach().float()
         return x[None] if x.ndim == 1 else x.T
 
     def _at_home(self, x: Any) -> Any:
@@ -571,11 +574,11 @@ class HaarMatrix(ImplicitMatrix):
         images.append(z)
 
 
-class _Transposed(LinearOperator):  # type: ignore[misc]
+class _Transposed(LinearOperator):
     """The transpose of a matrix, which shares its state."""
 
     def __init__(self, matrix: ImplicitMatrix) -> None:
-        super().__init__(matrix.dtype, matrix.shape[::-1])
+        super().__init__(matrix.dtype, matrix.shape[::-1])  # type: ignore[call-arg]
         self._matrix = matrix
 
     __matmul__ = ImplicitMatrix.__matmul__
@@ -583,7 +586,7 @@ class _Transposed(LinearOperator):  # type: ignore[misc]
     def dot(self, x: Any) -> Any:
         """Return Wᵀ x, like `ImplicitMatrix.dot`."""
         if isinstance(x, (Number, LinearOperator)):
-            return super().dot(x)
+            return super().dot(x)  # type: ignore[arg-type]
         return self._matrix._product(x, 1)
 
     def _matvec(self, x: Any) -> Any:

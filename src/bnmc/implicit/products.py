@@ -47,7 +47,7 @@ def cast(x: Any, dtype: str) -> Any:
 
 def to_host(x: Any) -> NDArray[Any]:
     """Return a NumPy array, which shares memory with x if it can."""
-    return x.detach().cpu().numpy() if is_tensor(x) else x  # type: ignore[no-any-return]
+    return x.detach().cpu().numpy() if is_tensor(x) else x
 
 
 def like(array: NDArray[Any], x: Any) -> Any:
