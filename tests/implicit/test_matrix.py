@@ -113,14 +113,14 @@ def test_answers_have_the_law_of_a_drawn_matrix(name, directions, count, monkeyp
         monkeypatch.setattr(matrix.ImplicitMatrix, "is_crowded", False)
     law, draw, rows, columns = LAWS[name]
     rng = np.random.default_rng(11)
-    implicit, drawn = (
+    implicit, expected = (
         np.array([measured(program(make(seed), rows, columns)) for seed in range(count)])
         for make in (
             lambda seed: matrix_of(law, rows, columns, rng=(seed, 17)),
             lambda seed: draw(rows, columns, rng),
         )
     )
-    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(implicit.T, drawn.T, strict=True)]
+    values = [stats.ks_2samp(a, b).pvalue for a, b in zip(implicit.T, expected.T, strict=True)]
     assert min(values) > FALSE_ALARM / len(values)
 
 
