@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from damaging import HEADERS, archive, damage_store, damaged_bytes, header
+from small_stores import run as run_in_store
 
 import bnmc
 from bnmc import cli, gram, infinite_width, invariant, mean_field, mixing, random_matrix
@@ -177,27 +178,22 @@ VIEWS = [lambda a: a] * 6 + [
     lambda a: iter(a) if a.ndim else a,
 ]
 
+#: Values of any type, and functions that make those that a call may change.
 HOSTILE = [
-    lambda: None, lambda: True, lambda: 0, lambda: 1, lambda: 2, lambda: 3, lambda: -1,
-    lambda: -(2**70), lambda: 2**63, lambda: 2**64, lambda: 2**70, lambda: 10**400,
-    lambda: 0.0, lambda: -0.0, lambda: 0.5, lambda: 1.0, lambda: -1.5, lambda: 1e300,
-    lambda: 1e-300, lambda: 5e-324, lambda: math.nan, lambda: math.inf, lambda: -math.inf,
-    lambda: 1j, lambda: np.float64("nan"), lambda: np.float32(0.25), lambda: np.int8(-1),
-    lambda: np.uint64(2**64 - 1), lambda: np.array(3), lambda: np.array(0.5), lambda: np.array([3]),
-    lambda: np.longdouble("1e4000") if np.finfo(np.longdouble).max > 1e308 else np.inf,
-    lambda: fractions.Fraction(1, 3), lambda: decimal.Decimal("0.1"), lambda: Number(0.5),
-    lambda: "", lambda: "relu", lambda: "gaussian", lambda: "gram", lambda: "chain",
-    lambda: "linear\x00", lambda: "\udcff", lambda: "a" * 5000, lambda: "3", lambda: "nan",
-    lambda: Text("batch"), lambda: b"relu", lambda: bytearray(9), lambda: datetime.date(2020, 1, 1),
-    lambda: [], lambda: (), lambda: {}, lambda: set(), lambda: [[1.0], [1.0, 2.0]], lambda: [None],
-    lambda: ["gram", 3], lambda: {"gram": "gram"}, lambda: (n for n in range(3)),
-    lambda: iter([]), lambda: range(3), lambda: slice(1), lambda: ...,
-    lambda: object(), lambda: NotImplemented, lambda: np, lambda: np.dtype("f8"),
-    lambda: np.random.default_rng(0), lambda: np.random.SeedSequence(1), lambda: [1, 2],
-    lambda: Raising(ValueError), lambda: Raising(RuntimeError), lambda: Raising(TypeError),
-    lambda: Raising(OverflowError), lambda: Lying([1.0, "a"]),
-    lambda: Lying("text"), lambda: Lying(None), lambda: Exception("as a value"),
-    lambda: Path("no/such/folder/x.zarr"), lambda: nested(200), lambda: itself(), lambda: chain(),
+    None, True, 0, 1, 2, 3, -1, -(2**70), 2**63, 2**64, 2**70, 10**400, 0.0, -0.0, 0.5, 1.0, -1.5,
+    1e300, 1e-300, 5e-324, math.nan, math.inf, -math.inf, 1j, np.float64("nan"), np.float32(0.25),
+    np.int8(-1), np.uint64(2**64 - 1), np.array(3), np.array(0.5), np.array([3]),
+    np.longdouble("1e4000") if np.finfo(np.longdouble).max > 1e308 else np.inf,
+    fractions.Fraction(1, 3), decimal.Decimal("0.1"), Number(0.5), "", "relu", "gaussian", "gram",
+    "chain", "linear\x00", "\udcff", "a" * 5000, "3", "nan", Text("batch"), b"relu",
+    datetime.date(2020, 1, 1), (), range(3), slice(1), ..., object(), NotImplemented, np,
+    np.dtype("f8"), Raising(ValueError), Raising(RuntimeError), Raising(TypeError),
+    Raising(OverflowError), Lying("text"), Lying(None), Path("no/such/folder/x.zarr"),
+    lambda: bytearray(9), lambda: [], lambda: {}, lambda: set(), lambda: [[1.0], [1.0, 2.0]],
+    lambda: [None], lambda: ["gram", 3], lambda: {"gram": "gram"}, lambda: (n for n in range(3)),
+    lambda: iter([]), lambda: np.random.default_rng(0), lambda: np.random.SeedSequence(1),
+    lambda: [1, 2], lambda: Lying([1.0, "a"]), lambda: Exception("as a value"), lambda: nested(200),
+    lambda: itself(), lambda: chain(),
 ]  # fmt: skip
 
 
@@ -216,7 +212,10 @@ def itself():
 
 def hostile(rng):
     """Return a value of any type."""
-    return _array(rng) if rng.random() < 0.4 else rng.choice(HOSTILE)()
+    if rng.random() < 0.4:
+        return _array(rng)
+    value = rng.choice(HOSTILE)
+    return value() if inspect.isfunction(value) else value
 
 
 # --- calls with valid arguments --------------------------------------------------------------
@@ -663,19 +662,13 @@ def _written(rng, folder, shown):
 
 def stored(path, **options):
     """Return a run in a store; the run is the same in each call."""
-    settings = {
-        "depth": 30, "chains": 4, "rng": 3, "observables": ["gram", "eigenvalues"], "threads": 1,
-        **options,
-    }  # fmt: skip
-    return bnmc.simulate(chain(), store=path, **settings)
+    options = {"observables": ["gram", "eigenvalues"], **options}
+    return run_in_store(path, chain(), 30, **options)
 
 
 @cache
 def _values():
-    run = bnmc.simulate(
-        chain(), 30, chains=4, rng=3, observables=["gram", "eigenvalues"], threads=1
-    )
-    return {name: run[name] for name in ("gram", "eigenvalues")}
+    return stored(None).observables
 
 
 def _stores(rng, folder, shown):
@@ -748,29 +741,27 @@ WORDS = [
     "no/such/x.npy", "True", "null", "[]", "%s", "\n", " ", "٣", "auto", "weights", "float16",
 ]  # fmt: skip
 COMMANDS = {
-    "simulate": (6, ["--width", "6", "--depth", "3", "--chains", "2", "--seed", "0", "--threads",
-                     "1", "--every", "1", "--input", "{input}", "--batch", "3"]),
-    "backprop": (1, ["--width", "6", "--batch", "3", "--depth", "3", "--chains", "2", "--seed",
-                     "0", "--threads", "1", "--loss", "squared", "--classes", "2"]),
-    "fixed-point": (2, ["--batch", "3", "--activation", "relu", "--norm", "batch", "--gain", "1"]),
-    "stability": (1, ["--batches", "3", "--activation", "relu", "--norm", "batch"]),
-    "phase": (1, ["--activation", "relu", "--norm", "none", "--skip", "1"]),
-    "compare-norms": (0.2, ["--width", "8", "--batch", "3", "--depth", "4", "--chains", "2",
-                            "--norm", "layer", "--seed", "0"]),
-    "certify": (2, ["--width", "6", "--batch", "3", "--depth", "3", "--replicates", "4", "--lag",
-                    "2", "--seed", "0"]),
-    "check": (1, ["--width", "6", "--batch", "3", "--samples", "{input}", "--size", "50"]),
-    "regularity": (1, ["--width", "3", "--batch", "3", "--rtol", "0.9", "--seed", "0"]),
-    "rates": (0.2, ["--width", "-1", "--batch", "3"]),
-    "info": (1, ["--json"]),
-    "demo": (1, ["--no-such-option", "3"]),
-    "": (1, ["--version", "--help"]),
+    "simulate": (6, "--width 6 --depth 3 --chains 2 --seed 0 --threads 1 --every 1 --input {input} "
+        "--batch 3"),
+    "backprop": (1, "--width 6 --batch 3 --depth 3 --chains 2 --seed 0 --threads 1 --loss squared "
+        "--classes 2"),
+    "fixed-point": (2, "--batch 3 --activation relu --norm batch --gain 1"),
+    "stability": (1, "--batches 3 --activation relu --norm batch"),
+    "phase": (1, "--activation relu --norm none --skip 1"),
+    "compare-norms": (0.2, "--width 8 --batch 3 --depth 4 --chains 2 --norm layer --seed 0"),
+    "certify": (2, "--width 6 --batch 3 --depth 3 --replicates 4 --lag 2 --seed 0"),
+    "check": (1, "--width 6 --batch 3 --samples {input} --size 50"),
+    "regularity": (1, "--width 3 --batch 3 --rtol 0.9 --seed 0"),
+    "rates": (0.2, "--width -1 --batch 3"),
+    "info": (1, "--json"),
+    "demo": (1, "--no-such-option 3"),
+    "": (1, "--version --help"),
 }  # fmt: skip
 
 
 def _command_line(rng, folder, shown):
     name = rng.choices(list(COMMANDS), [weight for weight, _ in COMMANDS.values()])[0]
-    arguments = list(COMMANDS[name][1])
+    arguments = COMMANDS[name][1].split()
     path = folder / f"input{rng.choice(['.npy', '.npz', '.csv'])}"
     if rng.random() < 0.5:
         path.write_bytes(hostile_bytes(rng, path.suffix, folder / "mark"))
@@ -792,7 +783,7 @@ def _command_line(rng, folder, shown):
     line = [name, *arguments] if name else arguments
     # With valid arguments these commands take long, so the line always ends with a hostile word.
     if name in ("rates", "demo"):
-        line = [name, *COMMANDS[name][1], rng.choice(WORDS)]
+        line = [name, *COMMANDS[name][1].split(), rng.choice(WORDS)]
     shown.append("bnmc " + " ".join(line))
     out, err = io.StringIO(), io.StringIO()
     try:

@@ -59,6 +59,7 @@ import fuzzing
 import hypothesis
 import numpy as np
 from approved_pictures import describe
+from mean_field_awkward import activation
 from numpy_steps import Network
 
 import bnmc
@@ -84,18 +85,16 @@ ACTIVATIONS = {
     **{name: name for name in ("relu", "tanh", "sin", "gelu", "silu", "linear", "leaky_relu")},
     **{name: name for name in ("abs", "sigmoid", "elu", "selu", "erf", "hermite2")},
     "kinked": kinked,
-    "step": lambda x: 1.0 + 0.1 * x if x > 0.5 else math.tanh(x),
-    "bump": lambda x: math.tanh(x) + math.exp(-200.0 * (x - 1.1) ** 2),
     "declared": bnmc.Activation(
         lambda x: x - 0.4 if x > 0.4 else 0.3 * math.sin(x - 0.4),
         kinks=(0.4,),
         derivative=lambda x: 1.0 if x > 0.4 else 0.3 * math.cos(x - 0.4),
         name="declared",
     ),
-    "smooth": bnmc.Activation(lambda x: x * math.exp(-0.5 * x * x) + 0.2 * x, name="smooth"),
-    "infinite slope": bnmc.Activation(lambda x: abs(x - 0.3) ** 0.6, kinks=(0.3,), name="rough"),
     "constant": lambda x: 1.0 + 0.0 * x,
-    "infinite variance": lambda x: math.exp(0.3 * x * x),
+    # A jump, a bump, two kinks, an infinite slope and an infinite variance.
+    **{name: activation(name) for name in ("step at 1.4142", "bump at .7", "bent at ±2.5")},
+    **{name: activation(name) for name in ("|x − .3|^.6", "exp x²/4")},
 }
 FEW = ("relu", "tanh", "kinked", "declared")
 NORMS = ("none", "layer", "rms", "group(4)", "batch", "batch-uncentred")

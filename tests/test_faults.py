@@ -98,12 +98,6 @@ def test_draws_of_other_seeds_are_others_and_all_faults_are_drawn_alike(package)
     assert len(set(drawn(faults, len(faults), 3))) == len(faults)
 
 
-def test_defaults_meet_the_test_that_reads_them():
-    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,), True)
-    tests = mutants.Tests({}, {f"{mutants.DEFAULTS}bnmc]": 1.0, "tests/b.py::x": 1.0})
-    assert tests.of(fault, 30.0) == [f"{mutants.DEFAULTS}bnmc]"]
-
-
 def test_kernels_meet_their_flat_file_and_the_tests_of_their_users():
     """`lanes.py` runs in compiled functions only; `regularity/ensembles.py` imports it."""
     fault = Fault(Path("src/bnmc/_kernels/cpu/lanes.py"), (1, 0), (1, 1), "1", "2", (93,))
@@ -118,22 +112,29 @@ def test_kernels_meet_their_flat_file_and_the_tests_of_their_users():
     assert names == ["tests/_kernels/test_lanes.py::x", "tests/z.py::z", "tests/y.py::y"]
 
 
-def test_tests_of_the_file_run_first_then_the_fastest():
-    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
-    seconds = {"tests/a/test_one.py::slow": 9.0, "tests/b.py::x": 2.0, "tests/b.py::y": 1.0}
-    tests = mutants.Tests({"src/bnmc/a/one.py": {7: sorted(seconds), 8: ["other"]}}, seconds)
-    assert tests.of(fault, 30.0) == ["tests/a/test_one.py::slow", "tests/b.py::y", "tests/b.py::x"]
-    assert tests.of(fault, 10.0) == ["tests/a/test_one.py::slow", "tests/b.py::y"]
-    assert tests.of(fault, 1.0) == ["tests/a/test_one.py::slow"]
+SECONDS = {"tests/a/test_one.py::slow": 9.0, "tests/b.py::x": 2.0, "tests/b.py::y": 1.0}
+ALIKE = dict.fromkeys(("tests/a/test_one.py::x", "tests/a/test_one_more.py::y"), 1.0)
+IN_ORDER = ["tests/a/test_one.py::slow", "tests/b.py::y", "tests/b.py::x"]
 
 
-def test_the_file_of_the_same_name_belongs_to_a_fault():
-    """Another file may have asked first for a fixture that both share; a default never runs."""
-    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,))
-    seconds = dict.fromkeys(("tests/a/test_one.py::x", "tests/a/test_one_more.py::y"), 1.0)
-    for seen in ({}, {"src/bnmc/a/one.py": {7: ["tests/c.py::z"]}}):
-        names = mutants.Tests(seen, seconds).of(fault, 30.0)
-        assert names == ["tests/a/test_one.py::x", *(["tests/c.py::z"] if seen else [])]
+@pytest.mark.parametrize(
+    ("is_default", "of_line", "seconds", "most", "expected"),
+    [
+        # Those of the file, then the fastest, up to a time; a test in any case.
+        *((False, {7: sorted(SECONDS), 8: ["other"]}, SECONDS, most, IN_ORDER[:count])
+          for most, count in ((30.0, 3), (10.0, 2), (1.0, 1))),
+        # Those of the file of the same name: another file may have asked first for a fixture that
+        # both share.
+        (False, {}, ALIKE, 30.0, ["tests/a/test_one.py::x"]),
+        (False, {7: ["tests/c.py::z"]}, ALIKE, 30.0, ["tests/a/test_one.py::x", "tests/c.py::z"]),
+        # A default never runs, so it meets the tests that read all of them.
+        (True, {}, {f"{mutants.DEFAULTS}bnmc]": 1.0, "tests/b.py::x": 1.0}, 30.0,
+         [f"{mutants.DEFAULTS}bnmc]"]),
+    ],
+)  # fmt: skip
+def test_which_tests_meet_a_fault_and_in_which_order(is_default, of_line, seconds, most, expected):
+    fault = Fault(Path("src/bnmc/a/one.py"), (1, 0), (1, 1), "1", "2", (7,), is_default)
+    assert mutants.Tests({"src/bnmc/a/one.py": of_line}, seconds).of(fault, most) == expected
 
 
 def test_the_tests_that_ran_a_line():

@@ -53,10 +53,13 @@ def test_pictures_have_the_numbers_of_today(script, monkeypatch):
         np.testing.assert_allclose(shown[name], np.ravel(values), rtol=1e-5, atol=1e-9)
 
 
-def test_pictures_of_the_pages_are_small():
-    for path in IMAGES.iterdir():
-        if path.suffix in (".png", ".svg") and path.stem not in WITHOUT_NUMBERS:
-            assert path.stat().st_size < 62_000, path.name
+def test_pictures_of_the_pages_are_small_and_have_a_program_that_draws_them():
+    pictures = [path for path in IMAGES.iterdir() if path.suffix in (".png", ".svg")]
+    assert pictures
+    for path in pictures:
+        most = 150_000 if path.stem in WITHOUT_NUMBERS else 62_000
+        assert path.stat().st_size < most, path.name
+        assert path.suffix == ".svg" or path.with_suffix(".py").exists(), path.name
 
 
 FIGURES = IMAGES / "figures"

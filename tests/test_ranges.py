@@ -16,6 +16,7 @@ from unittest import mock
 import fuzzing
 import numpy as np
 import pytest
+from refusals import OTHERS
 from test_public_api import MODULES, callables_of
 
 import bnmc
@@ -25,8 +26,6 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 
 CHAIN = Chain(8, 4)
-SIZES = {"width": 8, "reference_width": 4}
-RATE = {"value": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 3, "method": "m"}
 
 #: Results with the few numbers that the checks need.
 RUN = mock.Mock(dims={}, observables={"orthogonality_gap": None}, moments={})
@@ -42,26 +41,18 @@ OWNERS = {
     "TVBound": mock.Mock(),
 }
 
-#: Arguments beside the one that is tried, where `fuzzing.py` has none or others.
+#: Arguments beside the one that is tried, where `fuzzing.py` and `refusals.py` have none or others.
 GIVEN = {
     "Chain": {"norm": "none"},
-    "CorrelationMap": {"activation": "tanh"},
     "CorrelationMap.__call__": {"correlation": 0.5},
     "CorrelationMap.trajectory": {"depth": 1, "correlation": 0.5},
     "Dual.__call__": {"p": 1.0, "q": 1.0, "c": 0.5},
     "Estimate.compatible": {"other": 1.0},
     "PathFluctuations.band": {"width": 10},
     "PathFluctuations.covariance": {"layer": 1},
-    "RateEstimate": RATE,
-    "Scaling.factors": SIZES,
-    "Scaling.hidden_rate": SIZES,
     "gradient_norms": {"run": RUN},
     "law": {"chain": CHAIN},
     "predicted_band": {"fluctuations": PATH, "width": 10},
-    "roofline": {"run": dict, "width": 5, "batch": 4},
-    "train_networks": {
-        "scaling": "ntk", "x": np.eye(2), "y": [1.0, 0.0], "steps": [0, 1], "width": 4,
-    },
     "trajectory": {"runs": RUN, "observable": "orthogonality_gap"},
     "workspace": {"chain": CHAIN},
 }  # fmt: skip
@@ -126,12 +117,12 @@ for module_name in MODULES:
 
 
 def valid_arguments(function, name):
-    """Return arguments of `fuzzing.py` for a function, if possible with the name of one."""
+    """Return valid arguments of a function, if possible with the name of one."""
 
     def plain(method):
         return getattr(method, "__func__", method)
 
-    calls = [fuzzing.valid_call(label) for label in (*fuzzing.FUNCTIONS, *fuzzing.RUNS)]
+    calls = [*OTHERS.values(), *map(fuzzing.valid_call, fuzzing.FUNCTIONS | fuzzing.RUNS)]
     several = [valid for call, valid in calls if plain(call) is plain(function)]
     return max(several, key=lambda valid: name in valid, default={})
 

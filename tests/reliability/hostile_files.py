@@ -4,7 +4,6 @@ Cases run in a process with a limit of its address space.
 """
 
 import functools
-import json
 import os
 import random
 import shutil
@@ -15,13 +14,14 @@ from pathlib import Path
 
 import fuzzing
 import numpy as np
+import small_stores
+from damaged_stores import forge
 from damaging import damage_store, damaged_bytes, hostile_archive
 
 import bnmc
 from bnmc.cli.inputs import read_input, read_states
 from bnmc.errors import BnmcError
 from bnmc.simulation import run as simulating
-from bnmc.simulation.store import parts
 from bnmc.simulation.store.parts import with_facts, without_facts
 from bnmc.simulation.store.zarr_arrays import StoredArrays
 from bnmc.simulation.tiles import Grid
@@ -163,8 +163,7 @@ def _grid_of(run, *_):
 
 def stored(path, **options):
     """Return the run of these cases."""
-    settings = {"chains": 4, "rng": KEY, "threads": 1, "observables": NAMES, "store": path}
-    return bnmc.simulate(bnmc.Chain(20, 3, "relu"), 20, **{**settings, **options})
+    return small_stores.run(path, observables=NAMES, **options)
 
 
 def backward(path, rng=KEY):
@@ -202,7 +201,7 @@ def forge_store(path, rng, shown, other):
             else:
                 array["codecs"].append({"name": codec, "configuration": {}})
 
-        forge_metadata(path, name, change)
+        forge(path, name, change)
     else:
         part, block = rng.randrange(2), rng.randrange(3)
         file = path / "progress" / f"part-{part}-{block}.npz"
@@ -210,21 +209,6 @@ def forge_store(path, rng, shown, other):
             file.write_bytes(hostile_archive(rng, file.read_bytes(), shown))
         else:
             forge_tile(file, rng)
-
-
-def forge_metadata(path, name, change):
-    """Change the metadata of an array in both places, with their digests."""
-    metadata = path / name / "zarr.json"
-    document = json.loads(metadata.read_text())
-    change(document)
-    metadata.write_text(json.dumps(document))
-    whole = json.loads((path / "zarr.json").read_text())
-    copies = whole["consolidated_metadata"]["metadata"]
-    change(copies[name])
-    facts = whole["attributes"]
-    facts["arrays"] = parts.digest_of_document(copies)
-    facts["identity"] = parts._identity(facts)
-    (path / "zarr.json").write_text(json.dumps(whole))
 
 
 def forge_tile(file, rng):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import small_stores
 
 import bnmc
 from bnmc.experiments.runs import Run
@@ -17,11 +18,8 @@ OBSERVABLES = ["gram", "eigenvalues"]
 
 def run(path=None, **options):
     """Return the run of these tests, in memory or in a store."""
-    settings = {
-        "depth": DEPTH, "every": 10, "chains": 4, "rng": SEED, "observables": OBSERVABLES,
-        "threads": 1, **options,
-    }  # fmt: skip
-    return bnmc.simulate(bnmc.Chain(**CHAIN), store=path, **settings)
+    settings = {"depth": DEPTH, "every": 10, "rng": SEED, "observables": OBSERVABLES, **options}
+    return small_stores.run(path, bnmc.Chain(**CHAIN), **settings)
 
 
 def same(result, expected):
