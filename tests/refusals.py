@@ -162,16 +162,19 @@ EVERYWHERE = [
     *values(batch=[0], burn_in=[-1], chains=[0], depth=[-1], eps=[-1e-5], every=[0], inputs=[0],
             lag=[0], learning_rate=[0.0, math.nan], level=[0.0, 1.0, math.nan], max_layers=[0],
             networks=[0], pairs=[1], replicates=[1], rtol=[0, math.nan], skip=[math.inf],
-            tau=[math.nan], threads=[0], timeout=[0], weight_variance=[0.0], width=[0],
-            bias_variance=[-1.0]),
+            tau=[math.nan], threads=[0], timeout=[0, math.nan, math.inf], weight_variance=[0.0],
+            width=[0], bias_variance=[-1.0]),
+    *values(G=[np.ones((2, 3)), np.ones(3), np.ones((0, 0)), [[1, math.nan], [math.nan, 1]],
+               ASYMMETRIC, [[1.7e308, 1e308], [0, 1.7e308]]]),
     *types(activation=[3], chain=[3, "relu"], depth=["3"], executor=[3], norm=[3],
            observables=[[3]], progress=[3], rng=["seed", -1, 1.5], step=[3], threads=["all"],
-           width=["10"]),
+           timeout=["1", True], width=["10"], G=[[[1j, 0], [0, 1]]]),
     *names(activation=["rleu"], backend=["tpu"], dtype=["float16"], initial=["nowhere"],
            loss=["hinge"], norm=["bach"], order=["norm"], sampler=["factor"]),
 ]  # fmt: skip
 #: Functions for which an argument of these names is something else, or plays no part.
 EXCEPTIONS = {
+    "G": ("gram.distance",),
     "chain": ("drawn_biases", "drawn_weights"),
     "initial": ("infinite_width.descent",),
     "order": ("random_matrix.MarchenkoPastur.moment",),
