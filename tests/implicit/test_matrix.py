@@ -14,8 +14,9 @@ import pytest
 from scipy import stats
 from scipy.sparse.linalg import svds
 
+from bnmc._kernels.gpu.device import SIMULATED
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
-from bnmc.implicit import GaussianMatrix, HaarMatrix, load, matrix, products, words
+from bnmc.implicit import GaussianMatrix, HaarMatrix, load, matrix, products, words, words_on_gpu
 
 FALSE_ALARM = 1e-6
 
@@ -210,8 +211,21 @@ def test_words_of_objects_and_columns():
     # The normals of a column are those of its place in the call, whatever else is new.
     again = GaussianMatrix(60, 50, rng=(5, 0)) @ np.column_stack([x[:, 0], x[:, 0], x[:, 2]])
     np.testing.assert_allclose(again[:, 0], answers[:, 0])
-    normals = words.normals(7, 3, np.array([0, 2, 1]), 100, "float64")
-    np.testing.assert_array_equal(normals[1], words.normals(7, 3, np.array([2]), 100, "float64")[0])
+    assert words.normals(7, 3, np.array([0, 2]), 100, "float64", x).shape == (2, 100)
+
+
+@pytest.mark.usefixtures("simulator")
+@pytest.mark.filterwarnings("ignore:Grid size")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_normals_of_a_gpu_are_those_of_the_cpu(dtype):
+    columns, out = np.array([0, 2, 5]), np.zeros((3, 128), dtype)
+    if SIMULATED:
+        words_on_gpu.fill(out, 2**63 + 7, 3, columns)
+    else:
+        example = pytest.importorskip("torch").zeros(1, device="cuda")
+        out = words.normals(2**63 + 7, 3, columns, 128, dtype, example).cpu().numpy()
+    expected = words.normals(2**63 + 7, 3, columns, 128, dtype, np.zeros(0))
+    np.testing.assert_allclose(out, expected, rtol=0, atol=16 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("columns", [1, 8])

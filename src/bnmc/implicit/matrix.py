@@ -511,7 +511,7 @@ class GaussianMatrix(ImplicitMatrix):
             self._image[1 - side].rows,
             self.shape[side],
         )
-        z = products.like(normals(self.key, call, columns, size, self.dtype.name), directions)
+        z = normals(self.key, call, columns, size, self.dtype.name, directions)
         if len(left):
             missing = products.inner(directions, images) - products.inner(z, left)
             z = z + products.gather([(missing, left)], size, "float64")
@@ -565,7 +565,7 @@ class HaarMatrix(ImplicitMatrix):
 
     def _draw(self, side: int, directions: Any, call: int, columns: NDArray[np.intp]) -> None:
         images, size = self._basis[1 - side], self.shape[side]
-        z = products.like(normals(self.key, call, columns, size, self.dtype.name), directions)
+        z = normals(self.key, call, columns, size, self.dtype.name, directions)
         z = products.cast(z, "float64")
         products.project(z, images.rows)
         z, _ = products.orthonormal(z, np.linalg.cholesky(products.to_host(products.inner(z, z))))

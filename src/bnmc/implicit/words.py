@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.cpu.numbers import GROUP
 from bnmc._support.arguments import draw_key, generator
+from bnmc.implicit import products
 from bnmc.kernels.checks import WEIGHTS
 from bnmc.kernels.random_numbers import normals as write_normals
 
@@ -27,15 +28,19 @@ def key_of(rng: Any) -> int:
     return draw_key(rng)
 
 
-def normals(
-    key: int, call: int, columns: NDArray[np.intp], size: int, dtype: str
-) -> NDArray[np.floating[Any]]:
-    """Return standard normals of shape (len(columns), size).
+def normals(key: int, call: int, columns: NDArray[np.intp], size: int, dtype: str, x: Any) -> Any:
+    """Return standard normals of shape (len(columns), size), where x is.
 
     Row i depends on the key, on the call, on columns[i] and on nothing else.
     """
-    padded = -(-size // GROUP) * GROUP
-    out = np.empty((len(columns), padded), dtype)
-    for row, column in zip(out, columns, strict=True):
+    shape = len(columns), -(-size // GROUP) * GROUP
+    if products.is_tensor(x) and x.is_cuda:
+        out = products.empty(shape, x, dtype)
+        from bnmc.implicit.words_on_gpu import fill
+
+        fill(out, key, call, columns)
+        return out[:, :size]
+    numbers = np.empty(shape, dtype)
+    for row, column in zip(numbers, columns, strict=True):
         write_normals(row, int(column), 0, call, 0, np.uint64(key), WEIGHTS)
-    return out[:, :size]
+    return products.like(numbers[:, :size], x)
