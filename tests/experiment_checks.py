@@ -5,10 +5,12 @@ import inspect
 import json
 
 import numpy as np
+import numpy_network
 from approved_pictures import require_approved
 from scipy import special
 from scipy.stats import t as student
 
+from bnmc import Chain
 from bnmc.experiments.statistics import mean_of_band
 
 #: Probability that a two-sided check of one true statement fails.
@@ -109,14 +111,10 @@ def slope_error(data, name):
 def networks(start, width, layers, chains, seed):
     """Return shares of the spectra of plain networks with drawn weights: (chains, layers, n)."""
     generator = np.random.default_rng(seed)
-    features, n = np.shape(start)
-    x = np.broadcast_to(start, (chains, features, n))
-    shares = []
-    for _ in range(layers):
-        x = generator.standard_normal((chains, width, x.shape[1])) @ x
-        x = x / np.linalg.norm(x, axis=-1, keepdims=True)
-        shares.append(np.square(np.linalg.svd(x, compute_uv=False)) / width)
-    return np.stack(shares, axis=1)
+    chain = Chain(width, len(start), "linear", norm="batch-uncentred")
+    first = generator.standard_normal((chains, width, len(start))) @ start
+    plain = numpy_network.grams(chain, layers - 1, chains, generator, first)
+    return np.linalg.eigvalsh(plain) / len(start)
 
 
 def gaps(shares):

@@ -9,7 +9,6 @@ import pytest
 from bnmc.chain import Chain
 from bnmc.chain.norms import as_norm
 from bnmc.cli import speed
-from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.testing import machine_limits
 
 
@@ -50,14 +49,6 @@ def test_weights_of_numpy_have_variance_1_by_width(monkeypatch):
     speed._run_numpy(chain, 1)
     # Of weights and inputs 1, each entry is width / sqrt(width).
     np.testing.assert_allclose(seen[0], 50.0)
-
-
-def test_bad_arguments():
-    chain = Chain(50, 4)
-    with pytest.raises(ArgumentError, match="seconds"):
-        speed.layer_speeds(chain, seconds=61)
-    with pytest.raises(ArgumentTypeError, match="threads"):
-        speed.layer_speeds(chain, threads="all")
 
 
 @pytest.mark.parametrize(("norm", "normals"), [("batch-uncentred", 90), ("batch", 60)])

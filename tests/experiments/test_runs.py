@@ -1,8 +1,6 @@
 """Runs of figures: seeds, progress of parts, and folders from which interrupted runs continue."""
 
-import errno
 import json
-import pathlib
 
 import numpy as np
 import pytest
@@ -69,35 +67,6 @@ def test_another_run_is_refused(tmp_path, other, named):
     made(tmp_path / "parts")
     with pytest.raises(StoreMismatchError, match=named):
         made(tmp_path / "parts", **other)
-
-
-def test_what_is_no_store_is_refused(tmp_path):
-    (tmp_path / "file").write_text("mine")
-    for path in (tmp_path, tmp_path / "file"):
-        with pytest.raises(ArgumentError, match="a new or empty folder"):
-            made(path)
-    with pytest.raises(ArgumentTypeError, match="store"):
-        made(3)
-    (tmp_path / "damaged").mkdir()
-    (tmp_path / "damaged" / "experiment.json").write_text("{")
-    with pytest.raises(StoreError, match="is damaged"):
-        made(tmp_path / "damaged")
-    with pytest.raises(StoreError, match="Not a directory"):
-        made(tmp_path / "file" / "parts")
-
-
-def test_a_part_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
-    write = pathlib.Path.write_bytes
-
-    def full(self, content):
-        if self.name.startswith("part-"):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(self, content)
-
-    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
-    with pytest.raises(StoreError, match="No space left on device"):
-        made(tmp_path / "parts")
-    assert {file.name for file in (tmp_path / "parts").iterdir()} == {"experiment.json", "lock"}
 
 
 def test_parts_of_another_run_or_number_are_refused(tmp_path):
@@ -199,6 +168,7 @@ def test_seeds_repeat():
     [
         ({"rng": "x"}, ArgumentTypeError), ({"rng": -1}, ArgumentTypeError),
         ({"progress": "yes"}, ArgumentTypeError), ({"threads": 0}, ArgumentError),
+        ({"store": 3}, ArgumentTypeError),
     ],
 )  # fmt: skip
 def test_bad_arguments(given, error):

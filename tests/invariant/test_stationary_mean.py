@@ -3,10 +3,10 @@
 import functools
 import importlib
 import math
-from concurrent.futures import Executor, Future
 
 import numpy as np
 import pytest
+from stationary_processes import AtOnce
 
 import bnmc
 from bnmc.errors import NotMixing
@@ -25,15 +25,6 @@ NEARLY_EQUAL = np.random.default_rng(0).normal(size=(20, 1)) * [1.0, 1.05, 0.95]
 
 # Not relu: a sample that is negative in all 20 rows would stay 0 forever.
 UNCENTRED = bnmc.Chain(20, 3, "tanh", norm="batch-uncentred")
-
-
-class AtOnce(Executor):
-    """Runs each task as it is submitted: no threads, which cost more than small tasks do."""
-
-    def submit(self, function, /, *args, **kwargs):
-        future = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
 
 
 @functools.cache

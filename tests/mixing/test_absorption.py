@@ -195,60 +195,6 @@ def rowless(a, centred):
     return (np.abs(spread) <= 1e-12).all(axis=(1, 2))
 
 
-def test_a_dead_sample_revives_if_rows_are_centred():
-    rng = np.random.default_rng(2)
-    forward = step_of(relu, rng, weights="gaussian")
-    x = forward(rng.standard_normal((20_000, 5, 3)))
-    x = x[dead(relu(standardised(x))).any(axis=1)]
-    assert len(x) >= 50
-    assert not dead(relu(standardised(forward(x)))).any(axis=1).all()
-
-
-@pytest.mark.untraced
-@pytest.mark.parametrize(("sigma", "width", "layers"), [(relu, 9, 120), (step, 12, 15)])
-def test_the_absorbed_share_follows_from_the_probabilities(sigma, width, layers):
-    # 1500 networks.  Absorptions minus the sum of the probabilities are a martingale with jumps of
-    # at most 1 (Freedman's inequality has the form of Bernstein's).  Both samples of a pair rarely
-    # die in one layer, which the union bound counts twice: 2^-d for each network and layer.
-    rng = np.random.default_rng(11)
-    forward = step_of(sigma, rng, weights="gaussian", centred=False)
-    chain = bnmc.Chain(width, 2, sigma, norm=UNCENTRED)
-    x = rng.standard_normal((1500, width, 2))
-    a = sigma(standardised(x, centred=False))
-    x = x[alive(a, False)]
-    start, expected, twice = len(x), 0.0, 0.0
-    for _ in range(layers):
-        a = sigma(standardised(x, centred=False))
-        events = absorbing_events(chain, gram_of(a))
-        expected += len(x) * sum(event.probability for event in events)
-        twice += len(x) * 2 * 0.5**width
-        x = forward(x)
-        x = x[alive(sigma(standardised(x, centred=False)), False)]
-    absorbed = start - len(x)
-    assert 0.2 * start < absorbed < 0.9 * start
-    assert -bound(expected, 1) - twice <= absorbed - expected <= bound(expected, 1)
-
-
-def test_known_chains_lose_the_known_shares():
-    # Measured in long runs: .145 of the relu networks by layer 5000, half of the step networks by
-    # layer 20000.  The tolerance contains five standard errors of 1000 states.
-    chain = bnmc.Chain(16, 2, "relu", norm=UNCENTRED)
-    run = bnmc.simulate(chain, 20, chains=1000, rng=0, every=20)
-    events = absorbing_events(chain, run.gram[:, -1])
-    assert events[0].name == "dead sample"
-    assert events[0].probability == 2 * 2.0**-16
-    assert (events[0].stderr, events[0].is_bound) == (0.0, True)
-    total = sum(event.probability for event in events)
-    assert 1 - (1 - total) ** 5000 == pytest.approx(0.145, abs=0.004)
-    stepped = bnmc.Chain(60, 2, step, norm=UNCENTRED)
-    run = bnmc.simulate(stepped, 20, chains=1000, rng=0, every=20)
-    events = absorbing_events(stepped, run.gram[:, -1])
-    assert [event.name for event in events] == ["coinciding samples", "dead sample"]
-    allowed = 20_000 * 5 * events[0].stderr
-    assert abs(20_000 * events[0].probability - math.log(2)) <= allowed < math.log(2)
-    assert events[1].probability == 2 * 2.0**-60
-
-
 def test_the_error_is_that_of_a_mean_over_states():
     stepped = bnmc.Chain(30, 2, step, norm=UNCENTRED)
     grams = bnmc.simulate(stepped, 20, chains=40, rng=0, every=20).gram[:, -1]

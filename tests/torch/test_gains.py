@@ -25,16 +25,6 @@ def expectation(function, variance):
     return integrate.quad(density, -12.0, 12.0, limit=200)[0]
 
 
-def test_relu_gets_the_gain_of_he():
-    model = mlp(6, 50, norm=False, inputs=20)
-    assert gain_for_(model) is model
-    for index in (2, 4, 6):
-        weight = model[index].weight.detach().double()
-        assert abs(float(weight.square().mean()) - 2.0 / 50) < 1e-7
-        assert not model[index].bias.detach().any()
-    assert model[0].bias.detach().any()
-
-
 def test_target_of_erf():
     """The gain solves q = gain² E σ², target = gain² E σ′², with quadrature as the oracle."""
 
@@ -76,14 +66,17 @@ def circular(channels, kernel, depth):
     return nn.Sequential(*itertools.chain(*layers))
 
 
-def test_biases_of_any_law_and_circular_convolutions():
-    convolutions = circular(6, 3, depth=4)
-    for model, fan_in in ((mlp(4, 6, norm=False), 6), (convolutions, 54)):
+def test_relu_gets_the_gain_of_he():
+    """Also with biases of another law, and circular convolutions."""
+    perceptron = mlp(6, 50, norm=False, inputs=20)
+    for model, fan_in in ((perceptron, 50), (circular(6, 3, depth=4), 54)):
         nn.init.ones_(model[2].bias)
-        gain_for_(model)
-        assert not model[2].bias.detach().any()
-        mean = float(model[2].weight.detach().double().square().mean())
-        assert abs(mean - 2.0 / fan_in) < 1e-6
+        assert gain_for_(model) is model
+        for layer in (model[2], model[4], model[6]):
+            weight = layer.weight.detach().double()
+            assert abs(float(weight.square().mean()) - 2.0 / fan_in) < 1e-7
+            assert not layer.bias.detach().any()
+    assert perceptron[0].bias.detach().any()
 
 
 @pytest.mark.parametrize("kernel", [(256, 1), (1, 256)])

@@ -12,7 +12,7 @@ import pytest
 from bnmc import experiments, simulation
 from bnmc.cli.commands import figures
 from bnmc.experiments import bridging
-from bnmc.experiments.bridging import distance_over_width
+from bnmc.experiments.bridging import distances
 
 SMALL = {"widths": (400, 800), "networks": 4, "first": 41, "last": 60}
 
@@ -63,7 +63,7 @@ def test_an_interrupted_figure_goes_on(run, document_of, refusal, monkeypatch):
             raise KeyboardInterrupt
         return simulate(*arguments, **named)
 
-    monkeypatch.setattr(distance_over_width, "simulate", second_is_interrupted)
+    monkeypatch.setattr(distances, "simulate", second_is_interrupted)
     status, out, err = run("figure bridging-1b --json --store parts")
     assert (status, out) == (130, "")
     assert "finished parts are in parts; the same command resumes" in err

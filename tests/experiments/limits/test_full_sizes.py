@@ -23,12 +23,12 @@ FIGURES = {
 
 @pytest.mark.parametrize(("name", "data"), pairs(FIGURES, [None, "mnist", "cifar"]))
 def test_full_sizes_and_files(name, data, tmp_path):
-    """All images of the files are used, up to the full number; stored parts give the same bits."""
+    """All images of the files are used, up to the full number."""
     options = {"full": True, "rng": 3, **FIGURES[name]}
     if data:
         write_images(tmp_path / "data", data, np.tile([0, 1, 7], 30))
         options["data"] = tmp_path / "data"
-    figure = experiments.run(name, store=tmp_path / "parts", **options)
+    figure = experiments.run(name, **options)
     kind = {None: "digits", "mnist": "IDX files", "cifar": "CIFAR-10"}[data]
     assert figure.data.attrs["images"].startswith(kind)
     if name in ("limits-alignment", "limits-exponents"):
@@ -41,11 +41,6 @@ def test_full_sizes_and_files(name, data, tmp_path):
     # The distance from a limit that is not known is NaN.
     allowed = 0.5 if name == "limits-ntk-convergence" else 0.0
     assert np.mean([np.isnan(numbers.astype(float)).mean() for numbers in values]) <= allowed
-    assert experiments.run(name, store=tmp_path / "parts", **options).data.identical(figure.data)
-    parts = sorted((tmp_path / "parts").glob("part-*.npz"))
-    for part in parts[len(parts) // 2 :]:
-        part.unlink()
-    assert experiments.run(name, store=tmp_path / "parts", **options).data.identical(figure.data)
 
 
 def test_the_plane_in_full():

@@ -71,10 +71,3 @@ class TestFig2b:
         flat = float(data.slope_of_all_layers)
         flat_error = slope_error(data, "slope_of_all_layers")
         assert flat - slope > allowed * math.hypot(stderr, flat_error)
-
-    def test_narrow_networks_agree_with_plain_ones(self, figure):
-        shares = networks(np.diag([1.0, 1e-6, 1e-6, 1e-6]), 16, 120, 200, seed=13)
-        plain = gaps(shares)[:, 60:].mean(axis=1)
-        band = figure.table.rows[0][1]
-        error = plain.std(ddof=1) / math.sqrt(len(plain))
-        assert abs(band.value - plain.mean()) <= reach(band) * (1 + error / band.stderr)

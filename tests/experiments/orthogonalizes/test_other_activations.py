@@ -7,9 +7,11 @@ probability at most 1e-6 if the theory holds.
 import math
 
 import numpy as np
+import numpy_network
 from experiment_checks import CERTAIN, errors, require_mean, slope_error
 from scipy import special
 
+from bnmc import Chain
 from bnmc.experiments import orthogonalizes
 from bnmc.experiments.pictures import curve
 
@@ -61,10 +63,8 @@ def test_activations_see_rows_of_length_1():
         activations=["tanh(x/2)"], widths=(32, 64), layers=100, networks=200, rng=7
     ).data.sel(activation="tanh(x/2)")
 
-    def branch(x):
-        return np.tanh(x / np.linalg.norm(x, axis=-1, keepdims=True))
-
-    plain = deviations(plain_grams(branch, 32, 200, 100, 18))
+    # Rows of four entries of mean square 1 have length 2.
+    plain = deviations(plain_grams(lambda x: np.tanh(x / 2), 32, 200, 100, 18))
     spread = require_mean((curve(data, "deviation")[0], 200), plain)
     assert special.stdtrit(199, 1 - CERTAIN / 2) * spread < 0.04 * plain.mean()
 
@@ -77,10 +77,7 @@ def test_networks_that_lost_a_sample_are_left_out():
     lost = 250 - data.alive.values
     assert lost[1] == 0
 
-    def positive(x):
-        return np.maximum(x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True)), 0.0)
-
-    grams = plain_grams(positive, 14, 500, 300, 16)
+    grams = plain_grams(lambda x: np.maximum(x, 0.0), 14, 500, 300, 16)
     alive = np.einsum("cii->ci", grams[:, -1]).min(axis=1) > 0
     # Both counts are binomial; two-sided, by the normal law.
     share = (lost[0] + (~alive).sum()) / 750
@@ -93,17 +90,11 @@ def test_networks_that_lost_a_sample_are_left_out():
     require_mean((deviation, int(data.alive[0])), deviations(grams[alive]))
 
 
-def plain_grams(branch, width, count, layers, seed):
+def plain_grams(function, width, count, layers, seed):
     """Return Gram matrices of plain networks after so many layers of burn-in, and as many more."""
+    chain = Chain(width, 4, "linear", norm="batch-uncentred")
     rng = np.random.default_rng(seed)
-    x = rng.standard_normal((count, width, 4))
-    grams = []
-    for layer in range(2 * layers + 1):
-        a = branch(x)
-        if layer >= layers:
-            grams.append(np.swapaxes(a, -1, -2) @ a / width)
-        x = rng.standard_normal((count, width, width)) @ a
-    return np.stack(grams, axis=1)
+    return numpy_network.grams(chain, 2 * layers, count, rng, function=function)[:, layers:]
 
 
 def deviations(grams):

@@ -3,18 +3,16 @@
 Intervals are at level 0.95.
 """
 
-# One figure per file, but two in `without_batch_norm.py`.  Figures do not import from each other.
-# Read `predicted_gap.py` first.
+# One file per measurement, some with two figures.  Files do not import from each other.  Read `gap`
+# in `distances.py` first.
 
 from __future__ import annotations
 
 from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.convolutions import conv
 from bnmc.experiments.beyond.digits_over_depth import digits
-from bnmc.experiments.beyond.estimated_rates import rates
-from bnmc.experiments.beyond.large_sizes import scale
-from bnmc.experiments.beyond.predicted_gap import gap
-from bnmc.experiments.beyond.stability import stability_atlas
+from bnmc.experiments.beyond.distances import gap, scale
+from bnmc.experiments.beyond.mixing_rates import rates, stability_atlas
 from bnmc.experiments.beyond.without_batch_norm import edge_of_chaos_diagram, isometry
 
 __all__ = [

@@ -5,16 +5,14 @@ The claims are those of the lectures and of their sources: Jacot, Gabriel and Ho
 2003.05884 and 2006.06574).  Intervals are at level 0.95.
 """
 
-# One figure per file; `ensembles.py` has the images and networks of several.  Figures do not import
-# from each other.  Read `ntk_over_width.py` first.
+# One file per measurement; `ensembles.py` has the images and networks of several.  The others do
+# not import from each other.  Read `ntk_convergence` in `over_width.py` first.
 
 from __future__ import annotations
 
-from bnmc.experiments.limits.complexity_bound import complexity
-from bnmc.experiments.limits.label_alignment import alignment
 from bnmc.experiments.limits.logit_laws import kl
-from bnmc.experiments.limits.measured_powers import exponents
-from bnmc.experiments.limits.ntk_over_width import ntk_convergence
+from bnmc.experiments.limits.over_width import exponents, ntk_convergence
+from bnmc.experiments.limits.randomized_labels import alignment, complexity
 from bnmc.experiments.limits.scaling_plane import plane
 
 __all__ = ["alignment", "complexity", "exponents", "kl", "ntk_convergence", "plane"]

@@ -13,18 +13,16 @@ eigenvalues fall exponentially with depth, without end.  So the numerical rank k
 depth after r and the soft rank have converged.
 """
 
-# `ensembles.py` and `trained_networks.py` have several figures of one measurement, other files one.
-# Files do not import from each other.  Read `spectrum_over_depth.py` first; it is the shortest.
+# One file per measurement, with several figures.  Files do not import from each other.  Read
+# `fig_3b` in `spectrum_over_depth.py` first; it is the shortest.
 
 from __future__ import annotations
 
-from bnmc.experiments.rank_collapse.centred_or_not import centring
 from bnmc.experiments.rank_collapse.ensembles import fig_3a, fig_8, fig_9
 from bnmc.experiments.rank_collapse.rank_and_accuracy import fig_1
-from bnmc.experiments.rank_collapse.rank_over_depth import fig_2
-from bnmc.experiments.rank_collapse.spectrum_over_depth import fig_3b
+from bnmc.experiments.rank_collapse.rank_over_depth import centring, fig_2
+from bnmc.experiments.rank_collapse.spectrum_over_depth import fig_3b, lemma_3
 from bnmc.experiments.rank_collapse.trained_networks import fig_4, fig_5, fig_6, fig_10
-from bnmc.experiments.rank_collapse.vanilla_collapse import lemma_3
 
 __all__ = [
     "centring",

@@ -1,4 +1,4 @@
-"""Gradient norms over depth beside the mean field, real networks and a closed form."""
+"""Norms of gradients over depth, under several laws of weights, and their directions."""
 
 import functools
 
@@ -11,7 +11,65 @@ from scipy import special
 from scipy.stats import t as student
 
 import bnmc
+from bnmc import Chain
 from bnmc.estimate.estimate import Estimate
+from bnmc.experiments.gradients import directions
+
+
+def moduli(chain, depth, count, seed):
+    """Return mean moduli of cosines of real networks: of the readout, and of hidden weights."""
+    rng = np.random.default_rng(seed)
+    n = chain.batch
+    networks = Networks(chain, depth, count, rng)
+    readout = rng.standard_normal((count, n, chain.width)) / np.sqrt(chain.width)
+    outputs = networks.outputs(readout)
+    gradient = (special.softmax(outputs, axis=-1) - np.eye(n)) / n
+    deltas, _ = networks.backward(networks.delta_of_outputs(readout, gradient))
+
+    def correlations(products):
+        lengths = np.sqrt(np.diagonal(products, axis1=1, axis2=2))
+        return products / lengths[:, :, None] / lengths[:, None, :]
+
+    pairs = np.triu_indices(n, 1)
+
+    def mean(cosines):
+        return np.nanmean(np.abs(cosines[:, pairs[0], pairs[1]]), axis=1)
+
+    with np.errstate(invalid="ignore"):
+        grams = [correlations(networks.gram(layer)) for layer in range(1, depth + 1)]
+        of_delta = [correlations(matrices.swapaxes(1, 2) @ matrices) for matrices in deltas]
+        hidden = [mean(of_delta[k] * grams[k - 1]) for k in range(1, depth)]
+        return np.stack([mean(matrices) for matrices in grams], axis=1), np.stack(hidden, axis=1)
+
+
+class TestDirections:
+    FIGURE = "gradients-directions"
+
+    def test_cosines_are_those_of_real_networks(self, data):
+        sizes = FIGURES["gradients-directions"].sizes
+        count, chains = 1000, sizes["networks"]
+        for row, name in enumerate(("linear", "relu")):
+            for column, norm in enumerate(("none", "batch")):
+                gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
+                chain = Chain(24, 4, name, norm=norm, gain=gain)
+                theirs = moduli(chain, sizes["depth"], count, 3)
+                for kind, values in zip(("readout", "hidden"), theirs, strict=True):
+                    error = np.hypot(
+                        stderr_of(data, kind, chains)[row, column],
+                        values.std(axis=0) / np.sqrt(count),
+                    )
+                    far = np.abs(data[kind].values[row, column] - values.mean(axis=0))
+                    # 36 comparisons in all.
+                    assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
+
+    def test_only_vanilla_networks_align(self):
+        deep = directions(width=24, batch=4, depth=240, networks=30)
+        last = deep.data["readout"].values[:, :, -1]
+        assert (last[:, 0] > 0.9).all()
+        assert (last[:, 1] < 0.6).all()
+        middle = deep.data["hidden"].values[:, :, 120]
+        assert (middle[:, 0] > 2 * middle[:, 1]).all()
+
 
 NAMES = FIGURES["gradients-explosion"].sizes["activations"]
 
@@ -105,23 +163,24 @@ class TestOrthogonal:
             assert f"the interval {said} the" in sentence
 
 
-def test_orthogonal_samples_bound_the_gradients():
-    """The norms of as many orthogonal samples as features follow the docstring's closed form.
+class TestNorms:
+    def test_orthogonal_samples_bound_the_gradients(self):
+        """The norms of as many orthogonal samples as features follow the docstring's closed form.
 
-    They cannot grow towards the input: all rows keep the length √n, so the norm's derivative is a
-    projection.
-    """
-    d, depth, chains = 20, 40, 200
-    start = np.sqrt(d) * np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
-    chain = bnmc.Chain(d, d, "linear", norm="batch-uncentred", weights="haar")
-    run = bnmc.backpropagate(
-        chain, depth, chains=chains, initial=start, rng=1, observables=(), threads=1
-    )
-    logs = run.log_gradient_norm
-    assert (np.diff(logs, axis=1) >= -depth * d**2 * np.finfo(float).eps).all()
-    k = np.arange(depth - 1, -1, -1)
-    expected = d * (d - 1) / 2 + (d * (d + 1) / 2 - (k > 0)) * (d / (d + 2)) ** k
-    squares = np.exp(2 * logs) / d  # the Gram matrix is the identity
-    error = squares.std(axis=0, ddof=1) / np.sqrt(chains)
-    reach = student.ppf(1 - FALSE_ALARM / depth / 2, chains - 1)
-    assert (np.abs(squares.mean(axis=0) - expected) <= reach * error).all()
+        They cannot grow towards the input: all rows keep the length √n, so the norm's derivative is
+        a projection.
+        """
+        d, depth, chains = 20, 40, 200
+        start = np.sqrt(d) * np.linalg.qr(np.random.default_rng(0).standard_normal((d, d)))[0]
+        chain = bnmc.Chain(d, d, "linear", norm="batch-uncentred", weights="haar")
+        run = bnmc.backpropagate(
+            chain, depth, chains=chains, initial=start, rng=1, observables=(), threads=1
+        )
+        logs = run.log_gradient_norm
+        assert (np.diff(logs, axis=1) >= -depth * d**2 * np.finfo(float).eps).all()
+        k = np.arange(depth - 1, -1, -1)
+        expected = d * (d - 1) / 2 + (d * (d + 1) / 2 - (k > 0)) * (d / (d + 2)) ** k
+        squares = np.exp(2 * logs) / d  # the Gram matrix is the identity
+        error = squares.std(axis=0, ddof=1) / np.sqrt(chains)
+        reach = student.ppf(1 - FALSE_ALARM / depth / 2, chains - 1)
+        assert (np.abs(squares.mean(axis=0) - expected) <= reach * error).all()
