@@ -232,8 +232,7 @@ def test_one_layer_against_weights(shares):
 
 
 @pytest.mark.parametrize(
-    ("shares", "width", "alpha"),
-    [((0.36, 0.64), 20_000, 0.35), ((0.25, 0.25, 0.5), 40_000, 0.22)],
+    ("shares", "width", "alpha"), [((0.36, 0.64), 20_000, 0.35), ((0.25, 0.25, 0.5), 40_000, 0.22)]
 )
 def test_theorem_1_and_corollary_3_along_chains(shares, width, alpha):
     """The mean on the event of Assumption A₁, for the squared singular values.

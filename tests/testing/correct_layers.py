@@ -82,8 +82,7 @@ class TorchLayer(CorrectLayer):
             "rms": lambda: nn.RMSNorm(d, elementwise_affine=False, **options),
         }
         self.module = norms.get(
-            chain.norm,
-            lambda: nn.GroupNorm(chain.normalization.groups, d, affine=False, **options),
+            chain.norm, lambda: nn.GroupNorm(chain.normalization.groups, d, affine=False, **options)
         )()
         self.activation = getattr(nn, ACTIVATIONS[chain.activation.name])()
 

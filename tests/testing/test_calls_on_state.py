@@ -22,7 +22,7 @@ def test_directions_of_readings_are_orthonormal(small):
     h = small * np.random.default_rng(1).standard_normal((20, 2))
     h[3], h[11] = (1.0, 0.2), (-0.1, 1.0)
     layer = Layer.of(bnmc.Chain(20, 2, "linear", norm="none"), h[None], 0)
-    state = CallsOnState("two rows apart", layer, np.zeros_like(layer.gram[0]))
+    state = CallsOnState("apart", layer, np.zeros_like(layer.gram[0]), np.random.default_rng(0))
     leverages = np.diagonal(h @ np.linalg.inv(h.T @ h) @ h.T)
     assert (np.sort(leverages)[-2] >= LEVERAGE) == (small < 0.1)
     assert (leverages.max() < 0.9999) == (small > 0.0)
@@ -43,7 +43,7 @@ def state_of_close_entries(gap):
     h[4] = (1.0 / 3.0) * np.array([1.0, 1.0 + gap, 1.0])
     layer = Layer.of(chain, h[None], 0)
     noise = rounding_noise(chain, layer, float(np.finfo(np.float32).eps))[0]
-    state = CallsOnState("lost digits", layer, noise)
+    state = CallsOnState("lost digits", layer, noise, np.random.default_rng(0))
     single = h.astype(np.float32)
     x = single - single.mean(axis=1, keepdims=True, dtype=np.float32)
     x /= np.sqrt(np.square(x).mean(axis=1, keepdims=True, dtype=np.float32))

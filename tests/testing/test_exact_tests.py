@@ -28,7 +28,7 @@ def test_each_p_value_is_uniform_or_above():
     layer = Layer.of(chain, rng.standard_normal((1, 4, 4)), 0)
     p_values = {}
     for _ in range(600):
-        state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]))
+        state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]), np.random.default_rng(0))
         for _ in range(2):
             weights = rng.standard_normal((2, 4, 4)) / np.sqrt(4)
             state.add(weights @ layer.a[0])

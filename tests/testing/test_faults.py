@@ -99,7 +99,7 @@ def test_two_mistakes_are_considered_if_one_leaves_more_than_noise(
     chain = bnmc.Chain(6, 5, "tanh", norm="none")
     rng = np.random.default_rng(3)
     layer = Layer.of(chain, rng.standard_normal((1, 6, 5)), 0)
-    state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]))
+    state = CallsOnState("fixed", layer, np.zeros_like(layer.gram[0]), np.random.default_rng(0))
     other = np.diag(np.arange(1.0, 6.0) ** 2) if considered else np.zeros((5, 5))
     for _ in range(calls):
         rows = rng.standard_normal((1, 6, 6)) / np.sqrt(6) @ layer.a[0]

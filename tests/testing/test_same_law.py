@@ -369,8 +369,7 @@ def test_parts_in_another_order_are_named(last, sigma, batch, options):
 
 @pytest.mark.untraced
 @pytest.mark.parametrize(
-    ("scale", "shape"),
-    [(0.3, (30, 20)), again(0.01, (10, 3)), again(100.0, (10, 3))],
+    ("scale", "shape"), [(0.3, (30, 20)), again(0.01, (10, 3)), again(100.0, (10, 3))]
 )
 def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
     step = Network(shape[0], "tanh", scale=scale)
@@ -575,7 +574,7 @@ def states_of(chain, seed=0):
 
 def rows_apart(chain, seed):
     layer = states_of(chain, seed)["rows apart"]
-    return CallsOnState("rows apart", layer, np.zeros_like(layer.gram[0]))
+    return CallsOnState("rows apart", layer, np.zeros_like(layer.gram[0]), np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(

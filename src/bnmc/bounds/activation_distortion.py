@@ -66,10 +66,7 @@ class Distortion:
 
 
 def distortion(
-    activation: str | ScalarFunction | Activation,
-    batch: int,
-    *,
-    curvature: float | None = None,
+    activation: str | ScalarFunction | Activation, batch: int, *, curvature: float | None = None
 ) -> Distortion:
     r"""Bound the distortion of an activation on the √n-sphere, eq. (10), from below and above.
 
@@ -229,9 +226,8 @@ def _best_point(sigma: Activation, n: int, touching: tuple[float, float]) -> Flo
 
     def phi(s: Float64Array) -> Float64Array:
         root = np.sqrt(s)
-        return np.maximum(
-            np.square(_finite_values(sigma, root)), np.square(_finite_values(sigma, -root))
-        )
+        moduli = (np.abs(_finite_values(sigma, x)) for x in (root, -root))
+        return np.square(np.maximum(*moduli))
 
     # Pairs of squared entries and their multiplicities.
     candidates = [(np.ones(1), np.array([n]))]

@@ -54,7 +54,7 @@ therefore smaller than the bound of a wider network, and should not be used.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -1055,12 +1055,7 @@ def _checked(**given: Reals) -> list[Float64Array]:
 
 
 def _scaled(
-    width: Reals,
-    batch: Reals,
-    inverse_norm: Reals | None,
-    star: _Star | None,
-    distortion: Reals | Distortion,
-    **others: Reals,
+    width: Reals, batch: Reals, inverse_norm: Any, star: Any, distortion: Any, **others: Reals
 ) -> list[Float64Array]:
     """Return ``n² γ² ‖G*⁻¹‖``, d, n, and then the others, all checked and of one shape.
 

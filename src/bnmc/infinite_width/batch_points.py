@@ -150,18 +150,17 @@ class Sampled:
             if not all(np.isfinite(x).all() for x in outputs):
                 raise NonFiniteError(None, None, "activation of a normalized row")
             value += outputs[0].T @ outputs[1]
-            if control is not None:
-                outputs = [control.slope(x) * x for x in inputs]
-                value -= outputs[0].T @ outputs[1]
+            expected = [] if control is None else [control.slope(x) for x in inputs]
+            if expected:
+                value -= (expected[0] * inputs[0]).T @ (expected[1] * inputs[1])
             if M is None:
                 continue
-            weight = np.sum(z**2, axis=1) / ((rank - 2.0) * lengths[0] * lengths[1])
+            weight = (np.sum(z**2, axis=1) / ((rank - 2.0) * lengths[0] * lengths[1]))[:, None]
             at = _Directions(units[0], units[1], units[1] @ M.T, units[0] @ M)
             derivatives = [slope_at(self.activation, x) for x in inputs]
-            slopes += at.tangents(derivatives[0] * weight[:, None], derivatives[1], M)
-            if control is not None:
-                derivatives = [control.slope(x) for x in inputs]
-                slopes -= at.tangents(derivatives[0] * weight[:, None], derivatives[1], M)
+            slopes += at.tangents(derivatives[0] * weight, derivatives[1], M)
+            if expected:
+                slopes -= at.tangents(expected[0] * weight, expected[1], M)
         scale = np.sqrt(shape[0] * shape[1] / (laws[0].trace * laws[1].trace))
         return value / points, scale * slopes / points
 

@@ -23,6 +23,7 @@ N(σ(h)) has mean 0 over the batch, so in split coordinates V and T have a block
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -354,7 +355,7 @@ def batch_kernel(
     if integrals is None:
         return _sampled(network, rtol, key, progress)
     with reporting(progress, network.name, "pairs of batches") as report:
-        kernel, error = integrals(_Counter(report, network.steps))
+        kernel, error = integrals(_counted(report, network.steps))
     return _accurate(network, kernel, error, rtol, "by quadrature")
 
 
@@ -367,7 +368,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Prog
         generators = rng.spawn(_REPLICATES)
         # Matrices of a block of points are too small for several threads.
         with reporting(progress, network.name, "pairs of batches") as report, one_blas_thread():
-            done = _Counter(report, steps)
+            done = _counted(report, steps)
             kernels = [network.replicate(points, each, done) for each in generators]
         mean = np.mean(kernels, axis=0)
         spread = np.std(kernels, axis=0, ddof=1) / np.sqrt(_REPLICATES)
@@ -389,13 +390,8 @@ def _accurate(
     return within(kernel, error, rtol, "kernel", f" ({what})")
 
 
-class _Counter:
-    """Reports each call as one more step."""
-
-    def __init__(self, report: Any, steps: int) -> None:
-        self._report, self._steps, self._done = report, steps, 0
-        report(0, steps)
-
-    def __call__(self) -> None:
-        self._done += 1
-        self._report(self._done, self._steps)
+def _counted(report: Any, steps: int) -> Report:
+    """Report that no step is done, and return a function that reports one more in each call."""
+    done = itertools.count(1)
+    report(0, steps)
+    return lambda: report(next(done), steps)

@@ -70,21 +70,9 @@ class Convergence:
         MissingExtraError
             If Matplotlib is not installed.
         """
-        from bnmc.plot.axes import COLOURS, figure
+        from bnmc.plot.kernels import distances
 
-        axes = figure()[1][0] if ax is None else ax
-        axes.errorbar(
-            self.widths, self.distances, yerr=self.stderr, fmt="o", color=COLOURS[0],
-            label=f"networks, slope {self.slope:.2f}",
-        )  # fmt: skip
-        line = self.distances[-1] * np.sqrt(self.widths[-1] / self.widths)
-        axes.plot(self.widths, line, "--", color=COLOURS[1], label="slope −1/2")
-        axes.set(
-            xscale="log", yscale="log", xlabel="width",
-            ylabel="relative distance of tangent kernels",
-        )  # fmt: skip
-        axes.legend()
-        return axes
+        return distances(self, ax)
 
 
 def convergence(

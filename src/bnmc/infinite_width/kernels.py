@@ -389,11 +389,10 @@ def _require_squares(name: str, inputs: FloatArray, norm: str, weights: Weights)
         squares, visible = squares.max(keepdims=True), visible.any(keepdims=True)
     elif weights.bias > 0.0:
         return
-    lost = visible & (squares < TINY / EPSILON)
+    least = TINY / EPSILON
+    lost = visible & (squares < least)
     if lost.any():
-        allowed = (
-            f"samples of 0, or of mean squares (times weight_variance) >= {TINY / EPSILON:.2g}"
-        )
+        allowed = f"samples of 0, or of mean squares (times weight_variance) >= {least:.2g}"
         raise ArgumentError(name, float(squares[lost].max()), allowed)
 
 
@@ -405,11 +404,9 @@ def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...
         raise ArgumentError("batch", batch, f'None, with norm="{norm}"')
     if isinstance(batch, (str, bytes)):
         raise ArgumentTypeError("batch", batch, "an integer, or two")
-    given = (
-        items("batch", batch, "an integer, or one for x and one for other")
-        if hasattr(batch, "__len__")
-        else [batch] * len(counts)
-    )
+    given: list[Any] = [batch] * len(counts)
+    if hasattr(batch, "__len__"):
+        given = items("batch", batch, "an integer, or one for x and one for other")
     if len(given) != len(counts):
         raise ArgumentError("batch", given, f"{len(counts)} numbers of samples")
     sizes = []

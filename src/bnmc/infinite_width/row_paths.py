@@ -117,9 +117,17 @@ class RowPaths(BatchNetwork):
         covariance = weights.variance * (outputs.T @ outputs) / points
         rows = self._blocks(covariance + skip**2 * (x.T @ x) / points)
         laws = [self.law(rows[i, i], depth, i) for i in range(len(self.sizes))]
-        if self.tangent:
-            for batch, law in enumerate(laws):
-                self._require_finite_variance(law, batch)
+        for batch, law in enumerate(laws):
+            # The variance of 1/variance of a row is infinite, and so that of estimates.
+            if self.tangent and law.rank in (3, 4):
+                raise ArgumentError(
+                    self.argument(batch),
+                    f"a batch whose differences have {law.rank} dimensions",
+                    "batches of at least 6 samples whose differences have at least 5 dimensions, "
+                    'with norm="batch", a skip connection and at least 2 layers',
+                    'estimates of the tangent kernel have infinite variance; method="monte-carlo" '
+                    "gives those of single networks",
+                )  # fmt: skip
         factor = _factor(covariance, laws)
         # In the same order, points of two layers would depend on each other.  Each path keeps its
         # negative.
@@ -128,18 +136,6 @@ class RowPaths(BatchNetwork):
         normals = normal_points(samples, points, rng)[both]
         h = skip * x + normals[:, : factor.shape[1]] @ factor.T
         return self._split(h)
-
-    def _require_finite_variance(self, law: BatchLaw, batch: int) -> None:
-        """Raise if the variance of 1/variance of a row is infinite, and so that of estimates."""
-        if law.rank in (3, 4):
-            raise ArgumentError(
-                self.argument(batch),
-                f"a batch whose differences have {law.rank} dimensions",
-                "batches of at least 6 samples whose differences have at least 5 dimensions, with "
-                'norm="batch", a skip connection and at least 2 layers',
-                'estimates of the tangent kernel have infinite variance; method="monte-carlo" '
-                "gives those of single networks",
-            )  # fmt: skip
 
     def _split(self, rows: FloatArray) -> list[FloatArray]:
         """Return the rows of each batch."""

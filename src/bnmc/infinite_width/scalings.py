@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from bnmc._support.arguments import choice, instance, integer, real
+from bnmc._support.arguments import instance, integer, real
 from bnmc._support.text import text_table
 from bnmc.errors import ArgumentTypeError
 
@@ -229,13 +229,6 @@ class Scaling:
         """
         power = float(self.q_hidden + 2 * self.q_sigma)
         return _ratio(width, reference_width) ** power
-
-
-def as_scaling(spec: str | Scaling) -> Scaling:
-    """Return the scaling of a name, or the scaling itself."""
-    if isinstance(spec, Scaling):
-        return spec
-    return SCALINGS[choice("scaling", spec, SCALINGS)]
 
 
 def _ratio(width: object, reference_width: object) -> float:

@@ -19,7 +19,7 @@ from bnmc._support.arguments import choice, finite_array, generator, integer, in
 from bnmc._support.machine import require_memory
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.scalings import Scaling, as_scaling
+from bnmc.infinite_width.scalings import SCALINGS, Scaling
 from bnmc.mean_field.float64 import FloatArray
 
 #: Derivative of the loss of one sample in the output f, for the label y.
@@ -156,7 +156,9 @@ def train_networks(
     >>> bool(right[:, 1].mean() > right[:, 0].mean() + 0.2)
     True
     """
-    chosen = as_scaling(scaling)
+    chosen = scaling
+    if not isinstance(chosen, Scaling):
+        chosen = SCALINGS[choice("scaling", chosen, SCALINGS)]
     inputs = finite_array("x", x, shape=("features", "samples")).astype(np.float64)
     given = np.asarray(y)
     if given.dtype == np.bool_:
@@ -167,7 +169,9 @@ def train_networks(
     kind = choice("loss", loss, _GRADIENTS)
     if kind == "cross-entropy" and ((labels < 0.0) | (labels > 1.0)).any():
         raise ArgumentError("y", float(np.abs(labels).max()), "probabilities, in [0, 1]")
-    when = _steps(steps)
+    when = integers("steps", steps, low=0).astype(np.int64)
+    if when.ndim != 1 or when.size == 0 or (np.diff(when) <= 0).any():
+        raise ArgumentError("steps", when.tolist(), "increasing numbers of steps")
     d = integer("width", width, low=1)
     reference = integer("reference_width", reference_width, low=1)
     sigma = as_activation(activation)
@@ -197,13 +201,6 @@ def train_networks(
     samples = inputs.shape[1]
     test_outputs = None if test is None else outputs[..., samples:]
     return NetworkTraining(when, outputs[..., :samples], test_outputs, kernels, squares, changes)
-
-
-def _steps(steps: ArrayLike) -> np.ndarray[Any, np.dtype[np.int64]]:
-    when = integers("steps", steps, low=0).astype(np.int64)
-    if when.ndim != 1 or when.size == 0 or (np.diff(when) <= 0).any():
-        raise ArgumentError("steps", when.tolist(), "increasing numbers of steps")
-    return when
 
 
 def _generators(rng: Any, count: int) -> list[np.random.Generator]:

@@ -74,9 +74,7 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
     count = checked_rows(rows, is_same_range.shape)
     is_close = np.abs(logs) < 0.4
     excess = np.where(
-        is_close,
-        _log_excess(np.expm1(np.where(is_close, logs, 0.0))),
-        np.expm1(logs) - logs,
+        is_close, _log_excess(np.expm1(np.where(is_close, logs, 0.0))), np.expm1(logs) - logs
     ).sum(axis=-1)
     with np.errstate(over="ignore"):  # the divergence may exceed float64
         return count / 2.0 * np.where(is_same_range, excess, np.inf)

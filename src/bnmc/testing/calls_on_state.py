@@ -55,8 +55,8 @@ class CallsOnState:
         The state, as one sample.
     noise : (batch, batch) ndarray
         Covariance of rounding errors of R, of `rounding_noise`.
-    generator : numpy.random.Generator, optional
-        For the places and orders that are compared; by default of seed 0.
+    generator : numpy.random.Generator
+        For the places and orders that are compared.
 
     Attributes
     ----------
@@ -93,11 +93,7 @@ class CallsOnState:
     """
 
     def __init__(
-        self,
-        name: str,
-        layer: Layer,
-        noise: Float64Array,
-        generator: np.random.Generator | None = None,
+        self, name: str, layer: Layer, noise: Float64Array, generator: np.random.Generator
     ) -> None:
         self.name, self.layer, self.noise = name, layer, noise
         values, vectors = directions(layer.gram[0], noise)
@@ -116,7 +112,6 @@ class CallsOnState:
         self.square, self.moved = np.zeros((n, n)), np.zeros((d, n))
         self.last = np.zeros((d, n))
         self.energies, self.norms, self.readings = np.empty(0), np.empty(0), np.empty(0)
-        generator = np.random.default_rng(0) if generator is None else generator
         self.sequence = RowSequence(d, self.rank, generator)
         self.row_pairs = RowPairs(d, generator)
         self.call_pairs = CallPairs(d * self.rank, generator)

@@ -34,8 +34,8 @@ _TAIL = 1e-5
 #: Exponents t of Chernoff's bound.  The best one is about z/√count for z standard errors.
 _EXPONENTS = np.geomspace(1e-5, 4.0, 128)
 
-#: Nodes of the quadrature of E exp(t g).
-_NODES = 160
+#: Nodes and weights of the quadrature of E exp(t g).
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(160)
 
 
 def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
@@ -252,11 +252,6 @@ def _quantiles(degrees: int) -> tuple[float, float]:
     )
 
 
-@lru_cache(maxsize=1)
-def _rule() -> tuple[Float64Array, Float64Array]:
-    return np.polynomial.legendre.leggauss(_NODES)
-
-
 @lru_cache(maxsize=256)
 def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
     """Return E g, and log E exp(tg) and log E exp(−tg) on the grid of t.
@@ -264,10 +259,9 @@ def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
     The integrals are over r = √q, whose density is smooth at 0, by the rule of Gauss and Legendre.
     """
     low, high = _quantiles(degrees)
-    nodes, weights = _rule()
     center, half = (math.sqrt(high) + math.sqrt(low)) / 2, (math.sqrt(high) - math.sqrt(low)) / 2
-    r = center + half * nodes
-    logs = np.log(weights) + (degrees - 1) * np.log(r / center) - (np.square(r) - center**2) / 2
+    r = center + half * _NODES
+    logs = np.log(_WEIGHTS) + (degrees - 1) * np.log(r / center) - (np.square(r) - center**2) / 2
     # The mass between the quantiles is known, so the constant of the density is not needed.
     logs += math.log1p(-2 * _TAIL) - special.logsumexp(logs)
     logs = np.concatenate([[math.log(_TAIL)], logs, [math.log(_TAIL)]])

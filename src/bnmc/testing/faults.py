@@ -259,8 +259,7 @@ def _faults(chain: Chain) -> Iterator[Fault]:
     if bias > 0.0:
         yield right.but(f"the bias, of variance {chain.bias_variance:g}, is missing", bias=0.0)
     else:
-        text = "a bias, with the variance of the weights, is added"
-        yield right.but(text, bias=1.0 / chain.fan_in)
+        yield right.but("a bias, with the variance of the weights, is added", bias=1 / chain.fan_in)
     if not chain.normalization.is_identity:
         place = "before the activation" if is_last else "after the activation, not before it"
         yield right.but(f"the norm is {place}", norm_is_last=not is_last)
@@ -325,8 +324,7 @@ def _wrong_norms_of_samples(chain: Chain, right: _Norm) -> Iterator[tuple[str, _
     groups, size, n = right.shape
     d = chain.width
     if size > 1:
-        text = _divided(f"{size} features is divided by {size - 1}", size)
-        yield text, right._replace(ddof=1)
+        yield _divided(f"{size} features is divided by {size - 1}", size), right._replace(ddof=1)
     change = "normalised without being centred" if right.centred else "centred"
     yield f"samples are {change}", right._replace(centred=not right.centred)
     if groups > 1:
@@ -391,9 +389,8 @@ def wrong_covariances(chain: Chain) -> Iterator[tuple[str, _Map]]:
         )
         yield text, _reordered(right, places.reshape(right.positions, -1).T.ravel())
     if height > 1 and width > 1:
-        text = "height and width of the images are transposed"
         order = np.arange(n).reshape(-1, width, height).swapaxes(1, 2).ravel()
-        yield text, _reordered(right, order)
+        yield "height and width of the images are transposed", _reordered(right, order)
     columns = np.arange(n)
     for axis, size in enumerate(right.kernel):
         for by in (-1, 1) if size > 1 else ():

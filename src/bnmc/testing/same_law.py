@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bnmc._claims.claims import (
-    Claim,
-    Evidence,
-    assessed,
-    directions,
-    hidden,
-    judged,
-    of_one_step,
-)
+from bnmc._claims.claims import Claim, Evidence, assessed, directions, hidden, judged, of_one_step
 from bnmc._claims.layer import COARSE, LARGEST, Layer, near_a_line, rounding_noise, rounding_of
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
 from bnmc._support.workers import ranges
