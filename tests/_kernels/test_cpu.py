@@ -9,7 +9,7 @@ import math
 import numpy as np
 import pytest
 from numba import njit
-from oracle import FORMULAS, gram, layer_spec, normalise, normals, projector, semidefinite_cholesky
+from oracle import layer_spec, normalise, normals
 from plain_python import run_plainly
 from slow_cases import some
 
@@ -29,7 +29,7 @@ from bnmc._kernels.cpu import (
 )  # fmt: skip
 from bnmc._kernels.cpu import layers as cpu_layers
 from bnmc._kernels.cpu import rows as cpu_rows
-from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
+from bnmc._kernels.cpu.sources import Layer
 from bnmc._kernels.cpu.vectors import (
     PART_BYTES,
     STRIP_BYTES,
@@ -72,9 +72,6 @@ def finish(sigma, spec, first_row, count, x, following, work):
     return FINISH_ROWS(spec, sigma, layer, first_row, count, work, NO_MOMENTS)
 
 
-CHAIN = 77
-
-
 def activation_of(name, dtype):
     """An activation as samplers give it to kernels, or for Python that applies it itself."""
     sigma = sigma_of(Activation.named(name))
@@ -91,18 +88,6 @@ def blocked(rows, columns, dtype, seed, integers=False):
     view[:columns, :rows] = values
     view[:columns, rows:] = 55.0
     return block, view[:columns, :rows].astype(np.float64)
-
-
-def padded_factor(columns, dtype, seed, width=None, integers=False):
-    """A factor padded with zeros, and its values: lower triangular unless it has a width."""
-    generator = np.random.default_rng(seed)
-    shape = (columns, width or columns)
-    values = generator.integers(-9, 10, shape) if integers else generator.standard_normal(shape)
-    values = values if width else np.tril(values)
-    n = memory.padded(columns)
-    factor = memory.aligned_zeros((n, width or n), dtype)
-    factor[:columns, : shape[1]] = values
-    return factor, factor[:columns, : shape[1]].astype(np.float64)
 
 
 # --- vectors
@@ -227,22 +212,12 @@ def test_a_whole_tile_is_two_halves(dtype):
 # --- matrix products of a block
 
 
-def symmetric(sums, columns):
-    """The lower tiles of a symmetric matrix, put together."""
-    n = memory.padded(columns)
-    out = np.zeros((n, n))
-    tiles = iter(sums.reshape(-1, 4, 4))
-    for i in range(0, n, 4):
-        for j in range(0, i + 1, 4):
-            out[i : i + 4, j : j + 4] = next(tiles)
-    return np.tril(out)[:columns, :columns] + np.tril(out, -1)[:columns, :columns].T
-
-
 @DTYPES
 def test_products_do_not_depend_on_how_many_columns_or_rows_go_along(dtype):
     """Columns and rows computed together or apart have the same bits."""
     block, _ = blocked(256, 7, dtype, 1)
-    factor, _ = padded_factor(7, dtype, 2)
+    factor = memory.aligned_zeros((8, 8), dtype)
+    factor[:7, :7] = np.tril(np.random.default_rng(2).standard_normal((7, 7)))
     parts = block.copy()
     cpu_blocks.multiply_triangular(factor, 7, block, block, 256)
     narrow = factor[:4].copy()
@@ -384,185 +359,11 @@ def test_a_variance_just_above_the_rounding_of_the_mean_counts(dtype, batch):
 # --- layers
 
 
-def start_of(spec, chains, dtype, seed=0):
-    """Well-conditioned representations of random networks: x, a and G, and the kernels' arrays."""
-    generator = np.random.default_rng(seed)
-    x = generator.standard_normal((chains, spec.width, spec.columns)) + 0.3
-    x = normalise(x, spec.norm, spec.batch).astype(dtype).astype(np.float64)
-    a = np.tanh(x).astype(dtype).astype(np.float64)
-    return x, a, gram(a)
-
-
-class Layers:
-    """Arrays of a few chains, as kernels take them, and a run through layers."""
-
-    def __init__(self, spec, x, a, grams, dtype, keeps):
-        chains, stride = len(x), memory.stride(spec.width)
-        self.spec, self.dtype = spec, np.dtype(dtype)
-        self.grams = grams.copy()
-        shape = (chains, spec.columns, stride) if spec.skip else (chains, 0, 0)
-        self.xs = memory.aligned_zeros(shape, dtype)
-        if spec.skip:
-            self.xs[:, :, : spec.width] = x.swapaxes(1, 2)
-        shape = (chains, 2, memory.padded(spec.columns), stride) if keeps else (chains, 2, 0, 0)
-        self.activations = memory.aligned_zeros(shape, dtype)
-        if keeps:
-            self.activations[:, 0, : spec.columns, : spec.width] = a.swapaxes(1, 2)
-            self.spec = spec._replace(hides_common=False)
-        self.work = memory.work(spec.batch, spec.columns // spec.batch, dtype)
-        self.sums = cpu_layers.sums_of(spec, dtype, shared=True)
-        self.status = np.zeros((chains, 3), np.int64)
-
-    def source(self, given=None):
-        """Rows drawn given the Gram matrix, or multiplied if activations are kept."""
-        if self.activations.size:
-            given = np.zeros((0, 0), self.dtype) if given is None else given
-            return Multiplied(codes.STREAM_WEIGHTS, given)
-        return Drawn(codes.STREAM_ROWS)
-
-    def layer(self, number):
-        """The arrays of a layer of the first chain."""
-        both = self.activations[0]
-        return Layer(self.grams[0], self.xs[0], both[(number + 1) % 2], both[number % 2])
-
-    def run(self, slots, first_layer=1):
-        columns, chains = self.spec.columns, len(self.grams)
-        slots = np.array(slots)
-        record = np.full((chains, np.count_nonzero(slots >= 0), columns, columns), np.nan)
-        state = cpu_layers.State(self.grams, self.xs, self.activations)
-        course = cpu_layers.Course(
-            CHAIN, first_layer, *KEY, slots, record, np.zeros((chains, 0, 0), np.int64),
-            self.status, 0.0, True, False,
-        )  # fmt: skip
-        sigma, specs = activation_of("tanh", self.dtype), cpu_layers.records(self.spec)
-        sums = self.sums._replace(panels=self.sums.panels[:1])
-        cpu_layers.layers(None, self.source(), sigma, specs, state, course, self.work, sums)
-        return record
-
-    def panels(self, task, first, last, given=None):
-        """Call a task with a range of panels of layer 1, whose factor is in `work`."""
-        sigma, source = activation_of("tanh", self.dtype), self.source(given)
-        return task(
-            first, last, self.work, source, sigma, self.spec, self.layer(1),
-            draw_of(1, 0, source.stream), self.sums,
-        )  # fmt: skip
-
-    def merged(self):
-        """The Gram matrix of the sums of all panels."""
-        gram = np.zeros_like(self.grams[0])
-        tiles = memory.padded(len(gram)) // 4
-        assert sharing.merge_tiles(self.sums.panels.copy(), self.spec.width, gram, 0, tiles)
-        return gram
+CHAIN = 77
 
 
 def draw_of(layer, chain, stream):
     return codes.Draw(layer, np.uint32(stream | np.uint32(CHAIN + chain)), *KEY)
-
-
-def conditional_layer(spec, x, g, draw, dtype, sigma=np.tanh):
-    """x and G of the next layer: rows L z, z the normals of the row's address."""
-    centred = spec.norm == codes.NORM_CENTRED
-    p = projector(spec.batch, spec.columns // spec.batch) if centred else np.eye(spec.columns)
-    factor = semidefinite_cholesky(p @ g @ p)
-    z = normals(np.arange(spec.columns), np.arange(spec.width), draw, dtype).astype(np.float64)
-    h = spec.skip * x + spec.gain * (factor @ z).T
-    x = normalise(h, spec.norm, spec.batch, spec.eps)
-    return x, gram(sigma(x))
-
-
-LAYER_CASES = pytest.mark.parametrize(
-    ("width", "batch", "inputs", "skip", "gain", "eps"),
-    [
-        (300, 5, 1, 0.0, 1.0, 0.0),
-        (300, 5, 1, 0.7, -0.4, 0.0),
-        (64, 3, 2, 0.0, 1.5, 1e-3),
-        (530, 4, 2, 1.0, 0.5, 0.0),
-        # An odd width: with two samples and signs for weights, rows of even ones may be zero.
-        (21, 2, 1, 0.0, 1.0, 0.0),
-    ],
-)
-
-
-@DTYPES
-@NORMS
-@LAYER_CASES
-def test_conditional_layers(dtype, norm, width, batch, inputs, skip, gain, eps):
-    """One layer, of two chains, to a few units of rounding, and the next ones from there."""
-    spec = layer_spec(width, batch, inputs, norm, skip, gain, eps)
-    x, a, g = start_of(spec, 2, dtype)
-    layers = Layers(spec, x, a, g, dtype, keeps=False)
-    record = layers.run([0, -1, 1], first_layer=4)
-    assert not layers.status.any()
-    for chain in range(2):
-        xc, gc = x[chain], g[chain]
-        for layer, slot in ((4, 0), (5, None), (6, 1)):
-            draw = draw_of(layer, chain, codes.STREAM_ROWS)
-            xc, gc = conditional_layer(spec, xc, gc, draw, dtype)
-            if slot is not None:
-                units = 60 if layer == 4 else 2000
-                np.testing.assert_allclose(
-                    record[chain, slot], gc, rtol=0, atol=units * np.finfo(dtype).eps * gc.max()
-                )
-        np.testing.assert_array_equal(layers.grams[chain], record[chain, 1])
-        np.testing.assert_array_equal(layers.grams[chain], layers.grams[chain].T)
-        if skip:
-            last = layers.xs[chain, :, :width].T
-            np.testing.assert_allclose(last, xc, rtol=0, atol=5000 * np.finfo(dtype).eps)
-
-
-@DTYPES
-@pytest.mark.parametrize("panel", [numbers.BLOCK, 2 * numbers.BLOCK])
-def test_panels_in_any_ranges_have_the_bits_of_the_layer(dtype, panel):
-    """Rows are shared among threads by panels, and what panels there are is part of the spec."""
-    spec = layer_spec(2 * numbers.BLOCK + 200, 3, panel=panel)
-    x, a, g = start_of(spec, 1, dtype)
-    panels = cpu_layers.panels_of(spec)
-    for keeps in (False, True):
-        whole, again = (Layers(spec, x, a, g, dtype, keeps=keeps) for _ in range(2))
-        exact = whole.run([0])[0, 0]
-        cpu_rows.factorise(g[0], spec, again.work)
-        for first, last in ((1, panels), (0, 1)):
-            assert again.panels(cpu_layers.sum_rows, first, last) == -1
-        np.testing.assert_array_equal(again.merged(), exact)
-        np.testing.assert_array_equal(again.activations, whole.activations)
-
-
-@DTYPES
-@pytest.mark.parametrize("norm", [codes.NORM_UNCENTRED, codes.NORM_CENTRED])
-def test_where_a_chain_stops(dtype, norm):
-    """The second of three chains has equal (or no) samples: its rows have no variance."""
-    spec = layer_spec(100, 4, 1, norm)
-    x, a, g = start_of(spec, 3, dtype)
-    a[1] = 1 / 3 if norm == codes.NORM_CENTRED else 0.0
-    g[1] = gram(a[1])
-    layers = Layers(spec, x, a, g, dtype, keeps=True)
-    record = layers.run([0, 1])
-    np.testing.assert_array_equal(
-        layers.status, [[0, 0, 0], [codes.ZERO_VARIANCE, 1, 0], [0, 0, 0]]
-    )
-    assert np.isfinite(record[[0, 2]]).all()
-    # Two panels: the first one names the row.
-    wide = layer_spec(600, 4, 1, norm)
-    conditional = Layers(wide, start_of(wide, 3, dtype)[0], a, g, np.float64, keeps=False)
-    record = conditional.run([0, 1])
-    np.testing.assert_array_equal(conditional.status, layers.status)
-    assert np.isfinite(record[[0, 2]]).all()
-
-
-@DTYPES
-def test_rows_without_variance_end_panels(dtype):
-    """The sixth row of the weights is zero: row 5 of the block, 5 or more of the layer."""
-    spec = layer_spec(2 * numbers.BLOCK, 3)
-    x, a, g = start_of(spec, 1, dtype)
-    w = np.ones((numbers.BLOCK, spec.width), dtype)
-    w[5] = 0.0
-    given = Layers(spec._replace(weights=codes.GIVEN), x, a, g, dtype, keeps=True)
-    for first, row in ((0, 5), (1, numbers.BLOCK + 5)):
-        assert given.panels(cpu_layers.sum_rows, first, 2, w) == row
-    # Equal samples, centred: no row has any.
-    layers = Layers(spec, x, a, g, dtype, keeps=False)
-    cpu_rows.factorise(np.ones((3, 3)), spec, layers.work)
-    assert layers.panels(cpu_layers.sum_rows, 1, 2) == numbers.BLOCK
 
 
 def test_the_row_that_is_named_has_the_least_variance_beside_its_mean():
@@ -585,7 +386,8 @@ def test_unpack_gram():
     tiles = [full[i : i + 4, j : j + 4] for i in (0, 4) for j in range(0, i + 1, 4)]
     sums, out = np.concatenate(tiles).ravel(), np.zeros((6, 6))
     assert cpu_blocks.unpack_gram(sums, 8, out)
-    np.testing.assert_array_equal(out, symmetric(sums, 6) / 8)
+    lower = np.tril(full)[:6, :6]
+    np.testing.assert_array_equal(out, (lower + np.tril(lower, -1).T) / 8)
     # What belongs to padding does not count; what belongs to a column does.
     sums[47] = np.nan
     assert cpu_blocks.unpack_gram(sums, 8, out)
@@ -794,33 +596,6 @@ def test_python_bodies_of_weights_agree_with_their_machine_code(dtype):
         for function, out in zip((fill, fill.py_func), tile, strict=True):
             function(law, w, out, 5, 7, 256, 64, draw_of(1, 0, 0))
         np.testing.assert_array_equal(tile[0], tile[1])
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(name, np.float64) for name in sorted(FORMULAS)]
-    + [
-        # The scalar functions of float32 have tests of their own.
-        pytest.param(
-            name,
-            np.float32,
-            marks=[] if name in ("gelu", "linear", "relu", "tanh") else pytest.mark.slow,
-        )
-        for name in sorted(FORMULAS)
-    ],
-)
-def test_activations_inside_a_layer(name, dtype):
-    """Every activation as layers call it, on one block."""
-    spec = layer_spec(128, 4, norm=codes.NORM_UNCENTRED)
-    work = memory.work(4, 1, dtype)
-    block, values = blocked(128, 4, dtype, 9)
-    work.block[:] = block
-    nothing = np.zeros((0, 0), dtype)
-    sigma = activation_of(name, dtype)
-    assert finish(sigma, spec, 0, 128, nothing, nothing, work) == -1
-    exact = FORMULAS[name](normalise(values.T, codes.NORM_UNCENTRED, 4).T)
-    actual = work.block.reshape(-1, numbers.STRIDE)[:4, :128]
-    np.testing.assert_allclose(actual, exact, rtol=0, atol=20 * np.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])

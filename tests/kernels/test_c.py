@@ -139,86 +139,66 @@ def test_threads_at_once(relu, run):
 # ---------------------------------------------------------------- nothing crosses but a status
 
 
-def test_bad_arguments_come_back_as_statuses(relu, work):
-    bad, gram = kernels.BAD_ARGUMENT, np.eye(5)
-    good = {
-        "law": ctypes.byref(law_of(CHAIN)), "gram": gram.ctypes.data, "layer": 1, "chain": 0,
-        "key": KEY, "out": gram.ctypes.data, "work": work.ctypes.data, "bytes": work.nbytes,
-        "x": None, "activations": None,
-    }  # fmt: skip
-
-    def status(**changes):
-        return relu["conditional_layer"](*{**good, **changes}.values())
-
-    assert status() == kernels.OK
-    for name in ("law", "gram", "out", "work"):
-        assert status(**{name: None}) == bad
-    assert status(work=work.ctypes.data + 4) == bad
-    assert status(bytes=-8) == bad
-    assert status(bytes=1000) == kernels.SMALL_WORKSPACE
-    assert status(layer=-1) == status(chain=1 << 28) == bad
-    for change in ({"width": -1}, {"batch": 0}, {"columns": 4}, {"norm": 9}, {"skip": 0.5}):
-        law = law_of(CHAIN, **change)
-        assert status(law=ctypes.byref(law)) == bad
-    law = good["law"]
-    ends = work.ctypes.data, work.nbytes
-    assert relu["weights_layer"](law, 0, None, 1, 0, KEY, gram.ctypes.data, *ends, None) == bad
-    assert relu["normalise_activate"](law, gram.ctypes.data, -1, gram.ctypes.data, *ends) == bad
-    assert relu["gram"](law, None, 5, gram.ctypes.data, *ends) == bad
-    assert relu["gram"](law, gram.ctypes.data, 0, gram.ctypes.data, *ends) == bad
-    assert relu["normals"](None, 64, 0, 0, 0, 0, KEY, 0) == bad
-    assert relu["uniforms"](gram.ctypes.data, -64, 0, 0, 0, 0, KEY, 0) == bad
-    assert relu["philox"](None, None, None) == bad
-    assert relu["workspace_bytes"](None) == relu["stride"](None) == -1
-    assert relu["workspace_bytes"](ctypes.byref(law_of(CHAIN, batch=2))) == -1
-    assert relu["failed_row"](None, 0) == -1
-    with pytest.raises(UnknownNameError):
-        c.table("rellu")
-    with pytest.raises(UnknownNameError):
-        c.function("gramm")
-    assert c.function("gram", "relu") is relu["gram"]
+#: Laws that no function takes.
+WRONG = {"width": -1}, {"batch": 0}, {"columns": 4}, {"norm": 9}, {"skip": 0.5}
 
 
-def test_python_bodies_say_the_same(relu, work):
+def test_statuses_and_results_are_those_of_the_python_bodies(relu, work):
     """In Python pointers are numbers: the same calls, with the same statuses and results."""
-    law = law_of(CHAIN)
-    plain = bodies(kernels.activation("relu"), np.float64)
-    pointer, results = ctypes.addressof(law), []
+    plain, law = bodies(kernels.activation("relu"), np.float64), law_of(CHAIN)
+    pointer, ends = ctypes.addressof(law), (work.ctypes.data, work.nbytes)
+    wrong = [law_of(CHAIN, **change) for change in WRONG]
+    ok, bad, results = kernels.OK, kernels.BAD_ARGUMENT, []
     for functions in (relu, plain):
         a, out, numbers = kernels.activations(CHAIN), np.eye(5), np.zeros(64)
         h = np.random.default_rng(0).standard_normal((70, 5))
         words = np.arange(8, dtype=np.uint32)
-        ends, key = (work.ctypes.data, work.nbytes), np.uint64(KEY)
-        if functions is relu:
-            key = int(key)
-        to, rows = out.ctypes.data, (h.ctypes.data, 70)
-        address = numbers.ctypes.data, 64, 1, 0, 2, 3, key, 0
+        key = KEY if functions is relu else np.uint64(KEY)
+        to, of_a, of_h, rows = out.ctypes.data, a.ctypes.data, h.ctypes.data, (h.ctypes.data, 70)
+        to_words, address = words.ctypes.data, (1, 0, 2, 3, key, 0)
+        layer = [pointer, to, 1, 0, key, to, *ends, None, None]
+        changes = [(place, None) for place in (0, 1, 5, 6)]
+        changes += [(0, ctypes.addressof(each)) for each in wrong]
+        changes += [(2, -1), (3, 1 << 28), (6, ends[0] + 4), (7, -8)]
         calls = [
-            ("workspace_bytes", pointer), ("workspace_bytes", None), ("stride", pointer),
-            ("conditional_layer", pointer, to, 0, 0, key, to, *ends, None, a.ctypes.data),
-            ("weights_layer", pointer, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
-            ("normalise_activate", pointer, *rows, h.ctypes.data, *ends),
-            ("gram", pointer, *rows, to, *ends), ("failed_row", *ends),
-            ("normals", *address), ("uniforms", *address),
-            ("philox", words.ctypes.data, words.ctypes.data, words.ctypes.data + 16),
-            ("conditional_layer", None, to, 0, 0, key, to, *ends, None, None),
-            ("conditional_layer", pointer, to, -1, 0, key, to, *ends, None, None),
-            ("weights_layer", None, 0, a.ctypes.data, 1, 0, key, to, *ends, None),
-            ("weights_layer", pointer, 0, a.ctypes.data, -1, 0, key, to, *ends, None),
-            ("normalise_activate", None, *rows, h.ctypes.data, *ends),
-            ("normalise_activate", pointer, h.ctypes.data, -1, h.ctypes.data, *ends),
-            ("gram", None, *rows, to, *ends), ("gram", pointer, rows[0], -1, to, *ends),
-            ("failed_row", None, 0), ("normals", None, *address[1:]),
-            ("uniforms", None, *address[1:]), ("philox", None, None, None),
+            (ok, "conditional_layer", pointer, to, 0, 0, key, to, *ends, None, of_a),
+            (ok, "weights_layer", pointer, 0, of_a, 1, 0, key, to, *ends, None),
+            (ok, "normalise_activate", pointer, *rows, of_h, *ends),
+            (ok, "gram", pointer, *rows, to, *ends), (-1, "failed_row", *ends),
+            (ok, "normals", numbers.ctypes.data, 64, *address),
+            (ok, "uniforms", numbers.ctypes.data, 64, *address),
+            (ok, "philox", to_words, to_words, to_words + 16),
+            (ok, "conditional_layer", *layer),
+            (kernels.SMALL_WORKSPACE, "conditional_layer", *layer[:7], 1000, None, None),
+            *((bad, "conditional_layer", *layer[:place], value, *layer[place + 1 :])
+              for place, value in changes),
+            (bad, "weights_layer", None, 0, of_a, 1, 0, key, to, *ends, None),
+            (bad, "weights_layer", pointer, 0, None, 1, 0, key, to, *ends, None),
+            (bad, "weights_layer", pointer, 0, of_a, -1, 0, key, to, *ends, None),
+            (bad, "normalise_activate", None, *rows, of_h, *ends),
+            (bad, "normalise_activate", pointer, of_h, -1, of_h, *ends),
+            (bad, "gram", None, *rows, to, *ends), (bad, "gram", pointer, None, 5, to, *ends),
+            (bad, "gram", pointer, of_h, 0, to, *ends), (-1, "failed_row", None, 0),
+            (bad, "normals", None, 64, *address), (bad, "uniforms", None, 64, *address),
+            (bad, "uniforms", numbers.ctypes.data, -64, *address),
+            (bad, "philox", None, None, None), (-1, "workspace_bytes", None), (-1, "stride", None),
+            (-1, "workspace_bytes", ctypes.addressof(wrong[2])),
         ]  # fmt: skip
-        statuses = [functions[name](*arguments) for name, *arguments in calls]
-        law.columns = 4
-        statuses.append(functions["workspace_bytes"](pointer))
-        law.columns = 5
-        results.append((statuses, out, a, numbers, words))
+        for status, name, *arguments in calls:
+            assert functions[name](*arguments) == status, (name, arguments)
+        sizes = [functions[name](pointer) for name in ("workspace_bytes", "stride")]
+        results.append((sizes, out, a, numbers, words, h))
     for compiled, in_python in zip(*results, strict=True):
         np.testing.assert_array_equal(compiled, in_python)
     assert plain["activate"](np.float64(-1.0)) == 0.0
+
+
+def test_names_that_are_unknown():
+    with pytest.raises(UnknownNameError):
+        c.table("rellu")
+    with pytest.raises(UnknownNameError):
+        c.function("gramm")
+    assert c.function("gram", "relu") is c.table("relu").functions["gram"]
 
 
 # ---------------------------------------------------------------- other languages

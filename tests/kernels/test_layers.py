@@ -219,86 +219,70 @@ def test_a_workspace_serves_several_laws():
     np.testing.assert_array_equal(first, second)
 
 
-# ---------------------------------------------------------------- what they do, in Python
+# ---------------------------------------------------------------- statuses
 
 
-def test_python_bodies_say_the_same():
-    """Compiled functions are their Python text."""
-    law, x = kernels.law(SKIP), kernels.representation(SKIP)
-    key, results = np.uint64(7), []
+#: Laws that no kernel takes.
+WRONG = (
+    {"width": 0}, {"width": 1 << 34}, {"batch": 0}, {"batch": 2}, {"norm": 3}, {"eps": -1.0},
+    {"eps": np.nan}, {"skip": 0.5},
+)  # fmt: skip
+
+
+def test_statuses_and_results_are_those_of_the_python_bodies():
+    """Nothing touches memory that is not its own; compiled functions are their Python text."""
+    law, plain, key = kernels.law(SKIP), kernels.law(CHAIN), np.uint64(7)
+    ok, bad, small = kernels.OK, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE
+    layer, by_weights = kernels.conditional_layer, kernels.weights_layer
+    gram, rows = kernels.gram, kernels.normalise_activate
+    results = []
     for how in (lambda kernel: kernel, lambda kernel: kernel.py_func):
         a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
         h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
-        numbers, others = np.zeros(64), np.zeros(64, "float32")
+        numbers, others, square = np.zeros(64), np.zeros(64, "float32"), np.eye(5)
         address = 3, 64, 2, 1, key, kernels.WEIGHTS
         short_x, short_a, narrow = x[:, :9].copy(), a[:, :9, :9].copy(), h[:, :4].copy()
-        drawn_rows, by_weights = kernels.conditional_layer, kernels.weights_layer
-        gram, rows = kernels.gram, kernels.normalise_activate
         begin, place = (RELU, law, out, 0, 1, key, out), (1, 1, key, out)
+        words, to = (RELU, law, 1, a), (key, square, work)
         calls = [
-            (workspace.workspace_bytes, 5, 5, 8),
-            *((workspace.lay_out, part, 5, 5) for part in (work, work, work[:100], work[:4])),
-            (drawn_rows, *begin, work, x, a),
-            (by_weights, RELU, law, 1, a, *place, work, x),
-            (rows, RELU, law, h, h, work),
-            (kernels.normalise_activate_row, RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
-            (gram, law, h, out, work),
-            (kernels.normals, numbers, *address), (kernels.uniforms, others, *address),
-            (kernels.philox, 1, 2, 3, 4, 5, 6),
-            (rows, RELU, law, np.ones((2, 5)), h[:2], work),
-            (kernels.failed_row, work), (kernels.failed_row, work[:1]),
-            (drawn_rows, *begin, work), (drawn_rows, *begin, work[:99], x, a),
-            (drawn_rows, *begin, work, short_x, a), (drawn_rows, *begin, work, x, short_a),
-            (drawn_rows, RELU, law, out, -1, 1, key, out, work, x, a),
-            (by_weights, RELU, law, 1, a, 0, 1, key, out, work, x),
-            (by_weights, RELU, law, 9, a, *place, work, x),
-            (by_weights, RELU, law, 1, a[:, :, :9].copy(), *place, work, x),
-            (by_weights, RELU, law, 1, a, *place, work[:99], x),
-            (by_weights, RELU, law, 1, a, *place, work, short_x),
-            (by_weights, RELU, law, 1, a, *place, work),
-            (rows, RELU, law, narrow, h, work), (rows, RELU, law, h, h, work[:99]),
-            (gram, law, narrow, out, work), (gram, law, h, out, work[:99]),
-            (kernels.normals, numbers[:3], *address), (kernels.uniforms, numbers[:3], *address),
+            (ok, layer, *begin, work, x, a), (ok, by_weights, *words, *place, work, x),
+            (ok, rows, RELU, law, h, h, work),
+            (ok, kernels.normalise_activate_row, RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
+            (ok, gram, law, h, out, work), (ok, kernels.normals, numbers, *address),
+            (ok, kernels.uniforms, others, *address),
+            (kernels.ZERO_VARIANCE, rows, RELU, law, np.ones((2, 5)), h[:2], work),
+            (0, kernels.failed_row, work), (-1, kernels.failed_row, work[:1]),
+            (bad, layer, *begin, work), (small, layer, *begin, work[:99], x, a),
+            (bad, layer, *begin, work, short_x, a), (bad, layer, *begin, work, x, short_a),
+            (bad, layer, *begin, work, x, a[:, :4].copy()),
+            (bad, layer, *begin, work, x, a[:, :, :500].copy()),
+            (bad, layer, RELU, law, np.eye(4), 1, 0, *to, x, a),
+            (bad, layer, RELU, law, square, 1, 0, key, np.zeros((5, 6)), work, x, a),
+            *((bad, layer, RELU, law, square, *numbers, *to, x, a)
+              for numbers in ((-1, 0), (1 << 32, 0), (1, -1), (1, 1 << 28))),
+            *((bad, layer, RELU, plain._replace(**change), square, 1, 0, *to) for change in WRONG),
+            (bad, by_weights, *words, 0, 1, key, out, work, x),  # layer 0 has no weights
+            (bad, by_weights, RELU, law, 9, a, *place, work, x),  # no law of that number
+            (bad, by_weights, RELU, law, 1, a[:, :, :9].copy(), *place, work, x),
+            (small, by_weights, *words, *place, work[:99], x),
+            (bad, by_weights, *words, *place, work, short_x),
+            (bad, by_weights, *words, *place, work),
+            (bad, rows, RELU, law, narrow, h, work), (small, rows, RELU, law, h, h, work[:99]),
+            (bad, rows, RELU, law, h[:3], h[:4], work), (bad, gram, law, h[:0], out, work),
+            (bad, gram, law, narrow, out, work), (small, gram, law, h, out, work[:99]),
         ]  # fmt: skip
-        codes = [int(np.sum(how(function)(*arguments))) for function, *arguments in calls]
-        results.append((codes, out, a, x, h, numbers, others))
-    for compiled, plain in zip(*results, strict=True):
-        np.testing.assert_array_equal(compiled, plain)
-
-
-# ---------------------------------------------------------------- what is refused
-
-
-def test_what_would_touch_other_memory_is_refused():
-    law, work = kernels.law(CHAIN), kernels.workspace(CHAIN)
-    good = np.eye(5)
-    a = kernels.activations(CHAIN)
-    layer = kernels.conditional_layer
-    bad = kernels.BAD_ARGUMENT
-    assert layer(RELU, law, np.eye(4), 1, 0, KEY, good, work) == bad
-    assert layer(RELU, law, good, 1, 0, KEY, np.zeros((5, 6)), work) == bad
-    for number, chain in ((-1, 0), (1 << 32, 0), (1, -1), (1, 1 << 28)):
-        assert layer(RELU, law, good, number, chain, KEY, good, work) == bad
-    for change in (
-        {"width": 0}, {"width": 1 << 34}, {"batch": 0}, {"batch": 2}, {"norm": 3}, {"eps": -1.0},
-        {"eps": np.nan}, {"skip": 0.5},
-    ):  # fmt: skip
-        assert layer(RELU, law._replace(**change), good, 1, 0, KEY, good, work) == bad, change
-    x = kernels.representation(SKIP)
-    assert layer(RELU, law, good, 1, 0, KEY, good.copy(), work, x, a) == kernels.OK
-    assert layer(RELU, law, good, 1, 0, KEY, good, work, x, a[:, :4].copy()) == bad
-    assert layer(RELU, law, good, 1, 0, KEY, good, work, x, a[:, :, :500].copy()) == bad
-    by_weights = kernels.weights_layer
-    assert by_weights(RELU, law, 3, a, 1, 0, KEY, good, work) == bad  # no law of that number
-    assert by_weights(RELU, law, 0, a, 0, 0, KEY, good, work) == bad  # layer 0 has no weights
-    assert by_weights(RELU, law, 0, a[:, :, :500].copy(), 1, 0, KEY, good, work) == bad
-    assert kernels.normalise_activate(RELU, law, np.ones((3, 4)), np.ones((3, 4)), work) == bad
-    assert kernels.normalise_activate(RELU, law, np.ones((3, 5)), np.ones((4, 5)), work) == bad
-    assert kernels.gram(law, np.ones((0, 5)), good, work) == bad
-    for address in ((0, 1, 0, 0), (0, -64, 0, 0), (-1, 0, 0, 0), (0, 0, -1, 0), (0, 0, 0, 1 << 28)):
-        assert kernels.normals(np.zeros(64), *address, KEY, 0) == bad
-        assert kernels.uniforms(np.zeros(64), *address, KEY, 0) == bad
-    assert kernels.normals(np.zeros(63), 0, 0, 0, 0, KEY, 0) == bad
+        for fill in (kernels.normals, kernels.uniforms):
+            calls += [(bad, fill, numbers[:3], *address), (bad, fill, np.zeros(63), *address)]
+            for place in ((0, 1, 0, 0), (0, -64, 0, 0), (-1, 0, 0, 0), (0, 0, -1, 0),
+                          (0, 0, 0, 1 << 28)):  # fmt: skip
+                calls.append((bad, fill, np.zeros(64), *place, key, kernels.ROWS))
+        for number, (status, function, *arguments) in enumerate(calls):
+            assert how(function)(*arguments) == status, (number, function)
+        sizes = [how(workspace.workspace_bytes)(5, 5, 8), *how(kernels.philox)(1, 2, 3, 4, 5, 6)]
+        sizes += [how(workspace.lay_out)(part, 5, 5) for part in (work, work, work[:100], work[:4])]
+        results.append((sizes, out, a, x, h, numbers, others))
+    for compiled, in_python in zip(*results, strict=True):
+        np.testing.assert_array_equal(compiled, in_python)
 
 
 def test_a_workspace_that_is_too_small():

@@ -14,8 +14,10 @@ farther off in a single layer.  At the end, wrong laws are shown to be seen.
 """
 
 import math
+from dataclasses import replace
 from itertools import product
 
+import laws
 import numpy as np
 import pytest
 from numpy_network import grams as plain_networks
@@ -252,16 +254,6 @@ def test_samplers_agree_from_singular_starts(activation, start):
     assert_samplers_agree(cases, 50)
 
 
-def test_samplers_agree_on_two_inputs_through_the_same_networks():
-    x = np.random.default_rng(6).standard_normal((2, 6, 3))
-    cases = [
-        (bnmc.Chain(6, 3, "tanh", norm=norm),
-         {"inputs": 2, "initial": x, "layers": LAYERS_OF[norm]})
-        for norm in NORMS
-    ]  # fmt: skip
-    assert_samplers_agree(cases, 80)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 def test_samplers_and_precisions_agree(norm):
     """float32 rows have the law of float64 rows."""
@@ -274,14 +266,6 @@ def test_samplers_and_precisions_agree(norm):
             single = grams(chain, sampler, seed, dtype="float32", layers=layers)
             compared[sampler, width] = distances(single, reference, star_of(chain), resolution=3e-4)
     assert_one_law(compared)
-
-
-def test_samplers_agree_where_the_norm_has_an_eps():
-    cases = [
-        (bnmc.Chain(4, 3, "tanh", norm=norm, skip=skip, gain=0.6, eps=0.3), {"layers": (1, 2, 5)})
-        for norm, skip in product(NORMS[:2], (0.0, -0.7))
-    ]
-    assert_samplers_agree(cases, 100)
 
 
 # --- both against networks in plain NumPy
@@ -348,7 +332,77 @@ def test_two_inputs_that_share_a_sample_agree_with_networks_in_numpy(sampler, no
     assert_one_law({norm: distances(ours, gram(np.tanh(h))[:, None])})
 
 
+# --- passes over the rows, orthogonal weights, and convolutions: rows against networks in NumPy
+
+#: Of each kind of layer; `test_formula.py` has the rows of the other ones.
+AT_FIRST = [
+    "layer", "groups, skip", "rms after, skip, bias", "batch after, gain",
+    "uncentred after, d < n", "batch, residual", "inputs, bias", "haar, width = rank",
+    "haar, width below batch", "haar, skip", "haar, inputs", "one by two",
+]  # fmt: skip
+
+
+def law_of_networks(name, networks):
+    chain, start = laws.CASES[name]
+    inputs = laws.inputs_of(start) or 1
+    columns = np.concatenate(start, axis=1) if inputs > 1 else start
+    rng = np.random.default_rng(17)
+    return plain_networks(chain, 3, networks, rng, columns, inputs=inputs)[:, [1, 3]]
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    ("name", "networks"),
+    [pytest.param(name, 5_000, id=name) for name in AT_FIRST]
+    + [pytest.param(name, 20_000, id=f"{name}, more", marks=pytest.mark.slow)
+       for name in laws.CASES],
+)  # fmt: skip
+def test_rows_have_the_law_of_networks_in_numpy(name, networks):
+    """Normal variables are told apart if their means differ by 0.15 standard deviations.
+
+    In the slow tests 0.08: the threshold of the distance is 0.060, or 0.030, for 24 comparisons.
+    """
+    chain, start = laws.CASES[name]
+    rows = laws.law_of(chain, "conditional", 9, networks, [1, 3], start, parts=5)
+    laws.assert_one_law(rows, law_of_networks(name, networks))
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize(
+    ("sampler", "networks"),
+    # Each network by weights takes a QR factorization in Python.
+    [("weights", 1_000), ("conditional", 5_000)],
+)
+def test_orthogonal_weights_have_their_law_in_float32(sampler, networks):
+    chain, start = laws.CASES["haar, width just above rank"]
+    single = laws.law_of(chain, sampler, 10, networks, [1, 3], start, dtype="float32")
+    expected = law_of_networks("haar, width just above rank", networks)
+    laws.assert_one_law(single, expected, digits=4)
+
+
 # --- tests of the tests
+
+
+#: A case of `laws`, and changes of its chain; None moves the pixels of the start.
+CHANGED = [
+    ("layer", {"norm": "rms"}), ("layer", {"bias_variance": 0.1}),
+    ("layer", {"order": "activation-norm"}), ("haar, relu", {"weights": "gaussian"}),
+    ("one by two", {"convolution": bnmc.Convolution((1, 4), (1, 1))}),
+    ("one by two", {"convolution": bnmc.Convolution((1, 4), (1, 3))}), ("one by two", None),
+]  # fmt: skip
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize(("name", "change"), CHANGED)
+def test_another_chain_is_seen(name, change):
+    chain, start = laws.CASES[name]
+    other = start if change else np.roll(start.reshape(4, 2, 1, 4), 1, axis=-1).reshape(4, 8)
+    pair = [
+        laws.law_of(each, "conditional", seed, 5_000, [1, 3], rows)
+        for seed, each, rows in ((1, chain, start), (2, replace(chain, **change or {}), other))
+    ]
+    with pytest.raises(AssertionError):
+        laws.assert_one_law(*pair)
 
 
 def seen(a, b, star=None):

@@ -52,17 +52,6 @@ def test_several_inputs_go_through_the_same_network():
     assert_allclose(blocks, run["cross_gram"][0, 3], rtol=1e-12, atol=1e-13)
 
 
-def test_a_representation_is_that_of_the_drawn_weights():
-    chain = Chain(70, 3, "tanh")
-    x = np.random.default_rng(0).standard_normal((70, 3))
-    run = bnmc.simulate(chain, 1, initial=x, rng=3, sampler="weights")
-    start = bnmc.simulate(chain, 0, initial=x, rng=3, sampler="weights").final_state
-    normalised = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
-    h = bnmc.drawn_weights(run, 1) @ np.tanh(normalised)
-    expected = (h - h.mean(1, keepdims=True)) / h.std(1, keepdims=True)
-    assert_allclose(representation(replaying(start), 0).T, expected, rtol=1e-9, atol=1e-12)
-
-
 def test_layers_that_are_not_row_by_row_are_refused():
     state = bnmc.simulate(Chain(70, 3, "tanh", norm="rms"), 1, rng=0).final_state
     with pytest.raises(bnmc.errors.ArgumentError, match="^norm: got 'rms'"):

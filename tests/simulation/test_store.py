@@ -9,6 +9,7 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -43,6 +44,8 @@ RUNS = {
     "widened": (bnmc.Chain(30, 4, "linear"), {"dtype": "float32", "initial": "collinear"}),
     "weights": (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2, "burn_in": 3}),
     "factor": (bnmc.Chain.vanilla(30, 3), {"observables": ["scaled_gram", "log_scale"]}),
+    "passes": (bnmc.Chain(40, 4, "tanh", norm="group(4)", skip=0.5, bias_variance=0.1), {}),
+    "taps": (bnmc.Chain.conv(40, 1, "tanh", shape=(2, 2), kernel=(1, 2)), {"every": 2}),
 }  # fmt: skip
 DEPTH, CHAINS = 40, 5
 
@@ -215,6 +218,23 @@ def test_a_store_of_another_run_is_refused(name, path):
         run(**{**options, **change}, store=path)
     assert caught.value.name == name
     assert caught.value.stored != caught.value.wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("passes", {"norm": "group(2)"}), ("passes", {"bias_variance": 0.2}),
+     ("passes", {"order": "pre-activation"})]
+    + [("taps", {"convolution": bnmc.Convolution(shape, (2, 1))}) for shape in ((2, 2), (4, 1))],
+)  # fmt: skip
+def test_a_store_of_another_chain_is_refused(name, change, path):
+    chain, _ = RUNS[name]
+    (argument,) = change
+    assert run(chain, 3, store=path).attributes()[argument] in (
+        getattr(chain, argument),
+        str(getattr(chain, argument)),
+    )
+    with pytest.raises(StoreMismatchError, match="chain"):
+        run(replace(chain, **change), 3, store=path)
 
 
 @pytest.mark.parametrize("name", ["bnmc_version", "cpu", "activation_digest", "weights_digest"])
