@@ -27,7 +27,13 @@ def normal(*shape, seed=8):
 
 
 AFTER, UNCENTRED = {"order": "activation-norm"}, {"norm": "batch-uncentred"}
-PIXELS = normal(4, 2, 1, 4)
+PIXELS, ROWS = normal(4, 2, 1, 4), normal(45, 4)
+#: Starts whose Gram matrices are singular, or nearly so.
+SINGULAR = {
+    "copies": ROWS[:, [0, 1, 0, 1]],
+    "multiples": np.outer(ROWS[:, 0], np.linspace(1, 2, 4)),
+    "nearly equal": np.outer(ROWS[:, 0], np.ones(4)) + 1e-4 * ROWS,
+}
 #: Chains and their starts: every norm, order and bias, orthogonal weights, convolutions, several
 #: inputs, fewer rows than samples, and singular Gram matrices and covariances.
 CASES = {
@@ -74,6 +80,11 @@ CASES = {
     "haar, collinear": (
         haar(4, 3, norm="none", skip=0.5), np.outer(normal(4), [1.0, -2.0, 0.5]),
     ),
+    **{
+        f"{kind}, {norm}": (Chain(45, 4, "relu", norm=norm), start)
+        for norm in ("batch", "batch-uncentred", "none")
+        for kind, start in SINGULAR.items()
+    },
     "three by three": (convolved(3, 12, (2, 3), (2, 3)), normal(3, 12)),
     "one by two": (convolved(4, 8, (1, 4), (1, 2)), normal(4, 8)),
     "one tap": (convolved(3, 8, (2, 2), (1, 1)), normal(3, 8)),
@@ -116,19 +127,19 @@ class DrawnProducts:
     addresses.  Those of orthogonal weights have an orthogonal basis in place of z.
     """
 
-    def __init__(self, run, layer, centred):
-        self.run, self.layer, self.centred = run, layer, centred
+    def __init__(self, run, layer, sees_state, chain=None, number=0):
+        self.run, self.layer, self.chain, self.number = run, layer, chain or run.chain, number
+        self.centred = self.chain.layers[1].rows.hides_common_part() and not sees_state
 
     def __matmul__(self, a):
-        chain, key = self.run.chain, self.run.key
+        chain, key = self.chain, self.run.key
         covariance = gram_of(a[0]) + chain.bias_variance / chain.gain**2
         if self.centred:
             centre = projector(chain.batch, self.run.inputs or 1)
             covariance = centre @ covariance @ centre
         factor = semidefinite_cholesky(covariance)
-        draw = codes.Draw(
-            self.layer, codes.STREAM_ROWS, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
-        )
+        stream = codes.STREAM_ROWS | np.uint32(self.number)
+        draw = codes.Draw(self.layer, stream, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32))
         z = normals(np.arange(len(factor)), np.arange(chain.width), draw, np.dtype(self.run.dtype))
         z = z.T.astype(np.float64)
         if chain.weights == "haar":
@@ -150,8 +161,7 @@ def networks_of(run, start, depth, sees_states=False):
             weights = [rows_of(weight) for weight in weights]
         biases = [bnmc.drawn_biases(run, layer).astype(np.float64)[:, None] for layer in numbers]
     else:
-        centred = chain.layers[1].rows.hides_common_part() and not sees_states
-        weights = [DrawnProducts(run, layer, centred) for layer in numbers]
+        weights = [DrawnProducts(run, layer, sees_states) for layer in numbers]
         biases = [np.zeros(1)] * depth
     rows = np.concatenate(start, axis=1) if run.inputs else start.reshape(chain.width, -1)
     return Networks(chain, depth, 1, None, rows, run.inputs or 1, weights, biases)

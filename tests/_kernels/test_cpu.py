@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from laws import haar
 from numba import njit
 from oracle import layer_spec, normalise, normals
 from plain_python import run_plainly
@@ -513,10 +514,6 @@ def test_rows_are_kept_between_passes_if_they_fit():
 
 def normal_weights(generator, shape):
     return generator.standard_normal(shape)
-
-
-def haar(width, batch, activation="tanh", **options):
-    return Chain(width, batch, activation, weights="haar", **options)
 
 
 COPIES = np.random.default_rng(0).standard_normal((20, 3))[:, [0, 1, 0, 2]]

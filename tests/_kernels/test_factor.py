@@ -1,4 +1,4 @@
-"""Batches wider than a panel of the factor, or than a slab of a product."""
+"""Parts of a factor and of products; `test_cholesky.py` has whole factors."""
 
 import itertools
 
@@ -9,55 +9,6 @@ from oracle import semidefinite_cholesky
 from bnmc._kernels.cpu import blocks, factor, memory, numbers, sharing
 
 EPS = np.finfo(np.float64).eps
-
-
-def wishart(order, degrees, seed=0):
-    rows = np.random.default_rng(seed).standard_normal((degrees, order))
-    return rows.T @ rows / degrees
-
-
-def factorised(matrix, twin=None, dtype=np.float64):
-    """The factor of a matrix, its relative pivots, and which columns are not zero."""
-    order = len(matrix)
-    out, diagonal = np.zeros((order, order), dtype), np.diag(matrix).copy()
-    panel, regular = np.zeros(memory.panel_shape(order)), np.zeros(order, bool)
-    twins = np.arange(order) if twin is None else twin
-    of = factor.Factored(np.triu(matrix), diagonal, twins, panel, out, regular)
-    factor.cholesky(of, 1.0)
-    return out, diagonal, regular
-
-
-# Multiples of a panel and not, of four and not; the last rows do not fill a strip.
-@pytest.mark.parametrize("order", [64, 65, 70, 131, 192])
-def test_a_regular_matrix_of_several_panels(order):
-    matrix = wishart(order, 4 * order)
-    lower, pivots, regular = factorised(matrix)
-    exact = np.linalg.cholesky(matrix)
-    assert regular.all()
-    np.testing.assert_array_equal(lower, np.tril(lower))
-    np.testing.assert_allclose(lower, exact, rtol=0, atol=100 * order * EPS)
-    np.testing.assert_allclose(pivots, np.diag(exact) ** 2 / np.diag(matrix), rtol=1e-11)
-
-
-def test_a_singular_matrix_of_several_panels():
-    """The rank is used up in the second panel; later columns are zero."""
-    matrix = wishart(150, 90)
-    lower, _, regular = factorised(matrix)
-    np.testing.assert_array_equal(regular, np.arange(150) < 90)
-    assert not lower[:, 90:].any()
-    np.testing.assert_allclose(lower, semidefinite_cholesky(matrix), rtol=0, atol=1e-10)
-
-
-def test_copies_of_samples_in_other_panels():
-    rows = np.random.default_rng(1).standard_normal((400, 150))
-    rows[:, [70, 149]] = rows[:, [3, 66]]
-    matrix = rows.T @ rows / 400
-    twin = np.arange(150)
-    twin[[70, 149]] = [3, 66]
-    lower, _, regular = factorised(matrix, twin)
-    np.testing.assert_array_equal(lower[[70, 149]], lower[[3, 66]])
-    np.testing.assert_array_equal(np.flatnonzero(~regular), [70, 149])
-    np.testing.assert_allclose(lower @ lower.T, matrix, rtol=0, atol=1e-13)
 
 
 def test_products_are_subtracted_whatever_the_parts():
@@ -81,7 +32,8 @@ def test_products_are_subtracted_whatever_the_parts():
 def test_a_panel_is_extended_whatever_the_parts():
     """The rows of a factor on the right of its first block, in several pieces; row 6 is zero."""
     order, first, panel = 340, memory.PANEL, memory.PANEL
-    matrix = wishart(order, 2 * order, 4)
+    rows = np.random.default_rng(4).standard_normal((2 * order, order))
+    matrix = rows.T @ rows / (2 * order)
     matrix[:, 6] = matrix[6] = 0.0
     exact = semidefinite_cholesky(matrix)[first:, :panel]
     panels = []
@@ -125,17 +77,6 @@ def test_rows_of_tiles_are_merged_whatever_the_parts():
     assert not merge(sums.copy(), width, gram, 0, 6)
     sums[1, -16], sums[2, 0] = 0.0, np.nan
     assert not merge(sums, width, gram, 0, 6)
-
-
-def test_least_pivots_of_several_panels():
-    """The least of the squared relative distances of a sample from the span of earlier ones."""
-    matrices = np.array([wishart(80, 100, seed) for seed in range(3)])
-    exact = [(np.diag(np.linalg.cholesky(m)) ** 2 / np.diag(m)).min() for m in matrices]
-    least = np.full(3, np.inf)
-    diagonals = np.einsum("kii->ki", matrices).copy()
-    panel, regular = np.zeros(memory.panel_shape(80)), np.zeros(80, bool)
-    factor.least_pivots(matrices, diagonals, np.arange(80), panel, regular, least)
-    np.testing.assert_allclose(least, exact, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

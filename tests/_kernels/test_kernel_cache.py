@@ -381,33 +381,6 @@ def test_a_full_disk_leaves_no_entry(folder, monkeypatch):
     assert not entries(folder)
 
 
-def test_a_file_that_cannot_be_read_is_replaced(folder, monkeypatch):
-    assert doubled() == (0, 1)
-    real = open
-
-    def refusing(path, mode, **options):
-        if mode == "rb":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path, mode, **options)
-
-    monkeypatch.setattr(kernel_cache, "open", refusing, raising=False)
-    with pytest.warns(KernelCacheWarning, match="Permission denied"):
-        assert doubled() == (0, 1)
-    monkeypatch.undo()
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
-def test_a_pipe_in_the_place_of_a_file_is_replaced(folder):
-    """To open it for reading would wait until somebody writes."""
-    assert doubled() == (0, 1)
-    (path,) = entries(folder)
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.warns(KernelCacheWarning, match="is no regular file"):
-        assert doubled() == (0, 1)
-    assert doubled() == (1, 0)
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names")
 def test_numba_opens_no_pipe(folder):
     """Without Numba's internals, its own cache keeps kernels, in folders below."""
@@ -455,17 +428,50 @@ def status(result, **changed):
     return os.stat_result((*values, *result[7:10]))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of files")
-def test_files_of_other_users_are_not_executed(folder, monkeypatch):
+def refuse_to_read(path, patch):
+    real = open
+
+    def refusing(path, mode, **options):
+        if mode == "rb":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, mode, **options)
+
+    patch.setattr(kernel_cache, "open", refusing, raising=False)
+
+
+def put_a_pipe(path, patch):
+    """To open it for reading would wait until somebody writes."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+def with_status(**changed):
+    real = os.fstat
+    return lambda path, patch: patch.setattr(
+        os, "fstat", lambda file: status(real(file), **changed)
+    )
+
+
+#: Entries that are not executed: what is wrong, and the warning.
+UNUSABLE = {
+    "no permission": (refuse_to_read, "Permission denied"),
+    "a pipe": (put_a_pipe, "is no regular file"),
+    "of a stranger": (with_status(st_uid=2**31 - 9), f"uid {2**31 - 9}"),
+    "open to all": (with_status(st_mode=0o100666), "every user can write to it"),
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names, and owners of files")
+@pytest.mark.parametrize("what", UNUSABLE)
+def test_an_entry_that_cannot_be_used_is_replaced(what, folder, monkeypatch):
     assert doubled() == (0, 1)
-    stranger, real = max(kernel_cache._trusted_owners()) + 1, os.fstat
-    monkeypatch.setattr(os, "fstat", lambda file: status(real(file), st_uid=stranger))
-    with pytest.warns(KernelCacheWarning, match=f"uid {stranger}"):
-        assert doubled() == (0, 1)
-    monkeypatch.setattr(os, "fstat", lambda file: status(real(file), st_mode=0o100666))
-    kernel_cache._told.clear()
-    with pytest.warns(KernelCacheWarning, match="every user can write to it"):
-        assert doubled() == (0, 1)
+    (path,) = entries(folder)
+    make, warning = UNUSABLE[what]
+    with monkeypatch.context() as patch:
+        make(path, patch)
+        with pytest.warns(KernelCacheWarning, match=warning):
+            assert doubled() == (0, 1)
+    assert doubled() == (1, 0)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="owners of files")

@@ -9,7 +9,7 @@ from laws import haar
 
 import bnmc
 from bnmc._kernels.cpu import orthogonal
-from bnmc.errors import ArgumentError, ZeroVarianceError
+from bnmc.errors import ZeroVarianceError
 
 pytestmark = pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 
@@ -68,24 +68,3 @@ def test_gain_and_scale_of_a_deep_chain():
     grown = run.log_scale[0, -1] - run.log_scale[0, 0]
     ratio = np.trace(run.scaled_gram[0, -1]) / np.trace(run.scaled_gram[0, 0])
     np.testing.assert_allclose(grown + np.log(ratio), 4000 * np.log(3.0), rtol=1e-9)
-
-
-# --- bits
-
-
-def test_float32_rows_follow_those_of_float64():
-    chain = haar(200, 6, "relu")
-    runs = [bnmc.simulate(chain, 30, rng=12, dtype=dtype) for dtype in ("float32", "float64")]
-    np.testing.assert_allclose(runs[0].gram, runs[1].gram, atol=1e-4)
-    narrow = bnmc.simulate(haar(5, 6, "relu", norm="none"), 3, rng=12, dtype="float32")
-    assert narrow.widened == (0,)
-
-
-# --- where orthogonal weights are not known
-
-
-def test_what_is_not_known_of_orthogonal_weights_raises():
-    chain = haar(50, 4)
-    for function in (bnmc.kernels.law, bnmc.kernels.weight_law):
-        with pytest.raises(ArgumentError, match=r"weights.*haar.*independent"):
-            function(chain)

@@ -107,26 +107,6 @@ def features(chain, gram):
     }
 
 
-@pytest.mark.parametrize(
-    "chain", [CHAINS[0], *(pytest.param(chain, marks=pytest.mark.slow) for chain in CHAINS[1:])],
-    ids=repr,
-)  # fmt: skip
-def test_the_chain_behind_has_the_law_of_the_chain(chain):
-    # Maximal couplings are tried in every layer, so that many are refused: layers right after a
-    # refusal are among these. 20,000 pairs find a shift of 4 % of a standard deviation.
-    count, lag, depth = 20_000, 1, 3
-    pairs = pairs_of(chain, count, lag=lag, threshold=ALWAYS)
-    records, _ = pairs.advance(lag + depth, until=lag + depth, record=True)
-    assert pairs.tries[:, 1].sum() > count / 4
-    run = bnmc.simulate(chain, depth, chains=count, rng=4)
-    allowed = two_sample_threshold(count, 6 * depth)
-    for layer in range(1, depth + 1):
-        behind = features(chain, records[:, lag + layer - 1, 1])
-        alone = features(chain, run.gram[:, layer])
-        for name, values in behind.items():
-            assert ks_distance(values, alone[name]) < allowed, (layer, name)
-
-
 # The linear chain is a centred one; each norm and each bias is in another case.
 @pytest.mark.parametrize(
     "chain",

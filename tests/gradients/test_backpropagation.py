@@ -14,7 +14,6 @@ from scipy import stats
 
 import bnmc
 from bnmc import Activation, Chain
-from bnmc._kernels.cpu import backward, memory
 from bnmc.errors import (
     ArgumentError,
     Interrupted,
@@ -214,21 +213,6 @@ def test_a_norm_of_two_samples_has_no_gradient():
     assert (run.log_gradient_norm[:, :-1] == -np.inf).all()
     assert np.isfinite(run.log_gradient_norm[:, -1]).all()
     assert (run.delta_gram[:, :-1] == 0.0).all()
-
-
-@pytest.fixture
-def dtypes_seen(monkeypatch):
-    """The dtypes of buffers, forward and backward, that a run has made."""
-    seen = set()
-    make = backward.buffers
-
-    def noted(width, batch, inputs, *dtypes, **options):
-        if options["zeros"] is not memory.unplaced:  # else they are counted only
-            seen.add(dtypes)
-        return make(width, batch, inputs, *dtypes, **options)
-
-    monkeypatch.setattr(backward, "buffers", noted)
-    return seen
 
 
 def nearly_equal_directions():

@@ -18,12 +18,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gradient_runs import ALL, assert_same_law
+from laws import convolved, haar
 from numpy_network import Networks, layers_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
 
 import bnmc
-from bnmc import Chain, Convolution
+from bnmc import Chain
 from bnmc.chain.start import Representation
 from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows, NormalRows, Readout
@@ -52,14 +53,6 @@ TWINS = np.repeat(RNG.standard_normal((5, 2)), [2, 1], axis=1)
 COLLINEAR = np.outer(RNG.standard_normal(4), [1.0, -2.0, 0.5])
 
 
-def haar(width, batch, activation="tanh", **options):
-    return Chain(width, batch, activation, weights="haar", **options)
-
-
-def convolution(channels, batch, shape, kernel, **options):
-    return Chain(channels, batch, "tanh", convolution=Convolution(shape, kernel), **options)
-
-
 CASES = {
     "centred": (Chain(5, 3, "tanh"), 3, None, 1),
     "rank below batch": (Chain(3, 6, "tanh"), 3, None, 1),
@@ -74,10 +67,10 @@ CASES = {
     "inputs": (Chain(5, 3, "tanh"), 2, None, 2),
     "twins": (Chain(5, 3, "tanh", norm="none"), 3, TWINS, 1),
     "collinear": (Chain(4, 3, "linear", norm="none"), 2, COLLINEAR, 1),
-    "convolution": (convolution(4, 3, (1, 3), (1, 2)), 3, None, 1),
-    "convolution, rank below batch": (convolution(2, 8, (2, 2), (2, 1)), 3, None, 1),
+    "convolution": (convolved(4, 3, (1, 3), (1, 2)), 3, None, 1),
+    "convolution, rank below batch": (convolved(2, 8, (2, 2), (2, 1)), 3, None, 1),
     "convolution, inputs": (
-        convolution(3, 4, (2, 2), (2, 2), norm="none", skip=0.7, gain=1.3), 2, None, 2
+        convolved(3, 4, (2, 2), (2, 2), norm="none", skip=0.7, gain=1.3), 2, None, 2
     ),
     "haar, width = rank": (haar(4, 4, norm="none"), 2, None, 1),
     "haar, one direction left": (haar(3, 3, "sin"), 3, None, 1),
@@ -181,7 +174,7 @@ def test_convolutions_on_a_gpu():
 
     `test_on_gpu.py` compares with the CPU for the same normals, and finds the last one.
     """
-    chain = convolution(3, 12, (2, 3), (2, 2))
+    chain = convolved(3, 12, (2, 3), (2, 2))
     rng = np.random.default_rng(29)
     networks = Networks(chain, 2, OF_NUMPY, rng)
     delta = rng.standard_normal(networks.h[-1].shape)
@@ -210,7 +203,7 @@ READOUTS = {
         lambda f: f**3,
     ),
     "means over pixels": (
-        convolution(4, 6, (1, 2), (1, 2)), 2,
+        convolved(4, 6, (1, 2), (1, 2)), 2,
         {"loss": "cross-entropy", "labels": [0, 2, 1]},
         lambda f: (special.softmax(f, axis=-1) - TARGETS) / 3,
     ),

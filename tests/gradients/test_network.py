@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from gradient_runs import assert_same_law, networks_as_drawn
+from gradient_runs import assert_same_law
 from slow_cases import some
 
 import bnmc
@@ -12,41 +12,12 @@ from bnmc import Chain
 from bnmc.chain.start import prepare
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.network import (
-    DrawnWeights,
     Network,
     ReplayedRows,
     UnseenWeights,
     start_rows,
 )
 from bnmc.simulation.runs import Run
-
-CASES = {
-    "centred": (Chain(6, 3, "tanh"), None),
-    "skip": (Chain(6, 3, "tanh", skip=0.5, gain=0.7), None),
-    "uncentred, eps": (Chain(6, 3, "sin", norm="batch-uncentred", eps=0.1), None),
-    "none": (Chain(6, 3, "tanh", norm="none"), None),
-    "inputs": (Chain(7, 3, "relu"), 2),
-    "uniform": (Chain(7, 3, "tanh", weights="uniform"), 2),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_drawn_networks_are_those_of_simulate(name):
-    chain, inputs = CASES[name]
-    rng = np.random.default_rng(1)
-    initial = rng.standard_normal((inputs or 1, chain.width, chain.batch))
-    given = initial if inputs else initial[0]
-    expected, key = networks_as_drawn(chain, 3, given, inputs=inputs)
-    start = prepare(chain, given, 2, inputs)
-    of_run = Run(chain, "weights", 2, inputs, "float64", key)
-    network = Network(of_run, start_rows(of_run, start), DrawnWeights(of_run), 3)
-    for layer in range(4):
-        np.testing.assert_allclose(network.gram(layer), expected.gram(layer), atol=1e-13)
-    delta = rng.standard_normal(expected.h[-1].shape)
-    deltas, _ = expected.backward(delta)
-    for layer in (3, 2):
-        delta = network.down(layer, delta)
-        np.testing.assert_allclose(delta, deltas[layer - 2], rtol=1e-10, atol=1e-12)
 
 
 def test_normal_starts_are_those_of_simulate():

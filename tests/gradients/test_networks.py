@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numpy_network import Networks, convolved, patches, rows_of
+from numpy_network import Networks
 
 from bnmc import Chain, Convolution
 
@@ -59,12 +59,3 @@ def test_gradients_of_outputs_are_finite_differences():
     high = cubes()
     weight[0, 1, 3] -= 2e-6
     assert (high - cubes()) / 2e-6 == pytest.approx(gradient, rel=1e-6, abs=1e-6)
-
-
-def test_a_convolution_multiplies_patches():
-    chain, rng = CHAINS["convolution"], np.random.default_rng(4)
-    a = rng.standard_normal((2, 4, 12))
-    weights = rng.standard_normal((2, 4, 4, 2, 2))
-    rows = rows_of(weights)
-    expected = convolved(weights, a.reshape(2, 4, 2, 2, 3)).reshape(2, 4, 12)
-    np.testing.assert_allclose(rows @ patches(chain, a), expected, rtol=1e-12, atol=1e-13)

@@ -11,12 +11,12 @@ from itertools import product
 import numpy as np
 import pytest
 from gradient_runs import ALL, assert_same_bits, assert_same_to_rounding, on_device
+from laws import haar
 from numpy_network import normalised
 from oracle import gram, normals, projector, semidefinite_cholesky
 
 import bnmc
 from bnmc import Chain, Convolution, GroupNorm
-from bnmc._kernels.cpu import backward
 from bnmc._kernels.gpu import device
 from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.gpu.passes import segments_of
@@ -43,10 +43,6 @@ pytestmark = [
 
 ROWS = np.random.default_rng(5).standard_normal((72, 4))
 IMAGES = np.random.default_rng(6).standard_normal((72, 18))
-
-
-def haar(width, batch, activation="tanh", **options):
-    return Chain(width, batch, activation, weights="haar", **options)
 
 
 def normals_of(key, layer, stream, shape, dtype=np.float64, first=0):
@@ -284,37 +280,6 @@ def test_a_layer_is_that_of_numpy(norm, order, options):
     assert run.delta_gram[0, 0] * scale == pytest.approx(slopes.T @ slopes, rel=1e-10, abs=1e-10)
 
 
-def test_a_layer_with_orthogonal_weights_is_that_of_numpy():
-    """Wᵀδ = B Hᵀδ + Y T, with bases B of what the layer saw and H = W B of its rows."""
-    width, n, gain = 20, 3, 0.8
-    chain, start = haar(width, n, gain=gain), ROWS[:20, :3]
-    run = on_device(chain, 2, initial=start, rng=7)
-
-    def orthonormal(columns):
-        return columns @ np.linalg.inv(np.linalg.cholesky(columns.T @ columns)).T
-
-    # A centred batch of three has rank two: the first two samples determine the last one.
-    centre, rank = projector(n), n - 1
-    h, bases, a = [], [], layer_of(chain, start)[0]
-    for layer in (1, 2):
-        bases.append(orthonormal(normals_of(run.key, layer, codes.STREAM_ROWS, (width, rank))))
-        factor = semidefinite_cholesky(centre @ gram(a) @ centre)[:, :rank]
-        h.append(gain * np.sqrt(width) * bases[-1] @ factor.T)
-        a = layer_of(chain, h[-1])[0]
-    delta = normals_of(run.key, 2, codes.STREAM_BACKWARD, (width, n))
-    assert run.delta_gram[0, 1] == pytest.approx(delta.T @ delta, rel=1e-11, abs=1e-11)
-    assert run.hidden_delta[0, 1] == pytest.approx(h[1].T @ delta, rel=1e-10, abs=1e-10)
-
-    basis = orthonormal((layer_of(chain, h[0])[0] @ centre)[:, :rank])
-    rest = delta - bases[1] @ (bases[1].T @ delta)
-    noise = normals_of(run.key, 1, codes.STREAM_BACKWARD, (width, n))
-    outside = orthonormal(noise - basis @ (basis.T @ noise))
-    back = basis @ (bases[1].T @ delta) + outside @ np.linalg.cholesky(rest.T @ rest).T
-    slopes = derivative(lambda h: (gain * back * layer_of(chain, h)[0]).sum(), h[0])
-    scale = np.exp(2 * run.log_scale[0, 0])
-    assert run.delta_gram[0, 0] * scale == pytest.approx(slopes.T @ slopes, rel=1e-9, abs=1e-9)
-
-
 @pytest.mark.parametrize("convolution", [None, Convolution((1, 2), (1, 2))])
 def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
     """Vᵀδ = a (aᵀa)⁺ (fᵀδ - aᵀZ) + Z for the outputs f = V a, then through tanh and layer norm.
@@ -434,15 +399,7 @@ def test_the_moments_of_all_segments_are_counted(monkeypatch):
 # --- limits
 
 
-def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
-    seen = set()
-    make = backward.buffers
-
-    def noted(width, batch, inputs, *dtypes, **options):
-        seen.add(dtypes)
-        return make(width, batch, inputs, *dtypes, **options)
-
-    monkeypatch.setattr(backward, "buffers", noted)
+def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(dtypes_seen):
     # Gradients of two samples, and then two samples themselves, are nearly equal.
     rows = ROWS[:70]
     alike = rows.copy()
@@ -450,7 +407,7 @@ def test_chains_that_float32_does_not_resolve_go_on_as_on_the_cpu(monkeypatch):
     chain, options = Chain(70, 4, "tanh"), {"dtype": "float32"}
     a = bnmc.backpropagate(chain, 2, loss=alike, rng=3, **options)
     b = on_device(chain, 2, loss=alike, **options)
-    assert ("float32", "float64") in seen
+    assert ("float32", "float64") in dtypes_seen
     # δᵀδ has a pivot of 1e-6: units of float32 are a part of its square root.
     difference = np.abs(a.log_gradient_norm - b.log_gradient_norm).max()
     assert difference <= 100 * 2.0**-23 * 1e3

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from gradient_runs import ALL, assert_same_bits
+from slow_cases import some
 
 import bnmc
 from bnmc import Chain
@@ -69,15 +70,22 @@ def path(tmp_path):
     return tmp_path / "gradients"
 
 
+@contextmanager
 def counted():
-    """Count the parts that are made."""
-    made, call = [], Task.__call__
+    """Yield a list of the first chains of the parts that are made."""
+    made = []
 
-    def counting(self, start, first, last, stop=None):
-        made.append(first)
-        return call(self, start, first, last, stop)
+    def counting(call):
+        def count(self, start, first, last, stop=None):
+            made.append(first)
+            return call(self, start, first, last, stop)
 
-    return made, mock.patch.object(Task, "__call__", counting)
+        return count
+
+    with ExitStack() as patches:
+        for kind in (Task, NetworkTask):
+            patches.enter_context(mock.patch.object(kind, "__call__", counting(kind.__call__)))
+        yield made
 
 
 def interrupted(path, chain=TANH, **options):
@@ -107,23 +115,17 @@ def test_an_interrupted_run_continues_with_the_same_bits(name, path):
     files = list(path.glob("part-*.npz"))
     assert 2 <= len(files) < 5
     assert stopped.partial.chains == len(files)
-    # Another number of threads cuts the chains into other parts; the store keeps its own.
-    assert_same_bits(run(path, chain, **{**options, "threads": 3}), expected)
-    assert len(list(path.glob("part-*.npz"))) == 5
-
-
-def test_finished_parts_are_not_made_again(path):
-    interrupted(path)
-    before = len(list(path.glob("part-*.npz")))
-    made, counting = counted()
     seen = []
-    with counting:
-        expected = run(path, progress=lambda done, total: seen.append((done, total)))
-        assert made == list(range(before, 5))
-        assert seen[0] == (before, 5)
+    with counted() as made:
+        # Another number of threads cuts the chains into other parts; the store keeps its own.
+        more = {"threads": 3, "progress": lambda *report: seen.append(report)}
+        assert_same_bits(run(path, chain, **options, **more), expected)
+        assert sorted(made) == list(range(len(files), 5))
+        assert seen[0] == (len(files), 5)
         made.clear()
-        assert_same_bits(run(path), expected)
+        assert_same_bits(run(path, chain, **options), expected)
         assert made == []
+    assert len(list(path.glob("part-*.npz"))) == 5
 
 
 def test_a_finished_part_that_ctrl_c_overtakes_is_kept(path, monkeypatch):
@@ -175,55 +177,50 @@ def test_without_a_seed_the_store_has_the_key(path):
         run(path, rng=3)
 
 
-@pytest.mark.parametrize(
-    ("other", "named"),
-    [
-        ({"depth": 7}, "depth = 7"),
-        ({"chains": 6}, "chains = 6"),
-        ({"every": 2}, "every = 2"),
-        ({"rng": 4}, "key = "),
-        ({"dtype": "float32"}, "dtype = float32"),
-        ({"sampler": "weights"}, "sampler = weights"),
-        ({"inputs": 1, "initial": X[None]}, "inputs = 1"),
-        ({"initial": X}, "start = "),
-        ({"observables": ("gram",)}, "observables = "),
-        ({"loss": "squared", "labels": [0, 1, 0, 1]}, "loss = squared"),
-        ({"loss": np.ones((20, 4))}, "loss = given"),
-        ({"loss": cube, "classes": 2}, "loss = function"),
-        ({"chain": Chain(20, 4, "relu")}, "chain = "),
-    ],
-    ids=lambda first: next(iter(first)) if isinstance(first, dict) else "",
-)
-def test_a_store_of_another_run_raises(other, named, path):
-    run(path, timeout=60)
+def with_derivative(derivative):
+    return {"chain": Chain(20, 4, bnmc.Activation(abs, name="own", derivative=derivative))}
+
+
+SQUARED = {"loss": "squared", "labels": [0, 1, 0, 1]}
+#: Arguments of two runs, and what the error names.
+DIFFERENT = {
+    "depth": ({}, {"depth": 7}, "depth = 7"),
+    "chains": ({}, {"chains": 6}, "chains = 6"),
+    "every": ({}, {"every": 2}, "every = 2"),
+    "rng": ({}, {"rng": 4}, "key = "),
+    "dtype": ({}, {"dtype": "float32"}, "dtype = float32"),
+    "sampler": ({}, {"sampler": "weights"}, "sampler = weights"),
+    "inputs": ({}, {"inputs": 1, "initial": X[None]}, "inputs = 1"),
+    "initial": ({}, {"initial": X}, "start = "),
+    "observables": ({}, {"observables": ("gram",)}, "observables = "),
+    "loss": ({}, SQUARED, "loss = squared"),
+    "rows": ({}, {"loss": np.ones((20, 4))}, "loss = given"),
+    "function": ({}, {"loss": cube, "classes": 2}, "loss = function"),
+    "chain": ({}, {"chain": Chain(20, 4, "relu")}, "chain = "),
+    # Of one name.
+    "other rows": ({"loss": np.ones((20, 4))}, {"loss": np.full((20, 4), 2.0)}, "loss = given"),
+    "other functions": (
+        {"loss": cube, "classes": 2}, {"loss": lambda f: 2 * f, "classes": 2}, "loss = function",
+    ),
+    "other labels": (SQUARED, {**SQUARED, "labels": [0, 1, 1, 1]}, "loss = squared"),
+    "other observables": (
+        {"observables": {"t": lambda *m: m[0][..., 0, 0]}},
+        {"observables": {"t": lambda *m: m[1][..., 0, 0]}}, "observables = t",
+    ),
+    # Two sets of kernels are compiled.
+    "other derivatives": (
+        with_derivative(lambda x: 1.0), with_derivative(lambda x: 2.0), "derivative_digest = ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", some(DIFFERENT, *(set(DIFFERENT) - {"other derivatives"})))
+def test_a_store_of_another_run_raises(what, path, monkeypatch):
+    monkeypatch.setattr(bnmc.Activation, "check_derivative", lambda self: None)
+    first, other, named = DIFFERENT[what]
+    run(path, timeout=60, **first)
     with pytest.raises(StoreMismatchError, match=named):
         run(path, **other)
-
-
-def with_derivative(derivative):
-    return Chain(20, 4, bnmc.Activation(abs, name="own", derivative=derivative))
-
-
-@pytest.mark.parametrize(
-    "pair",
-    [
-        [{"loss": np.ones((20, 4))}, {"loss": np.full((20, 4), 2.0)}],
-        [{"loss": cube, "classes": 2}, {"loss": lambda f: 2 * f, "classes": 2}],
-        [{"loss": "squared", "labels": [0, 1, 0, 1]}, {"loss": "squared", "labels": [0, 1, 1, 1]}],
-        [{"observables": {"t": lambda *m: m[0][..., 0, 0]}},
-         {"observables": {"t": lambda *m: m[1][..., 0, 0]}}],
-        pytest.param(
-            [{"chain": with_derivative(lambda x: 1.0)}, {"chain": with_derivative(lambda x: 2.0)}],
-            marks=pytest.mark.slow,  # compiles two sets of kernels
-        ),
-    ],
-    ids=["rows", "functions", "labels", "observables", "derivatives"],
-)  # fmt: skip
-def test_arguments_of_one_name_are_told_apart(pair, path, monkeypatch):
-    monkeypatch.setattr(bnmc.Activation, "check_derivative", lambda self: None)
-    run(path, **pair[0])
-    with pytest.raises(StoreMismatchError):
-        run(path, **pair[1])
 
 
 def test_a_part_has_its_first_and_last_chain(path):
@@ -241,8 +238,7 @@ def test_damaged_and_missing_parts_are_made_again(path):
     content[content.index(expected.log_gradient_norm[2].tobytes()) + 5] ^= 4
     files[2].write_bytes(content)
     files[3].write_bytes(files[3].read_bytes()[:-1])
-    made, counting = counted()
-    with counting:
+    with counted() as made:
         assert_same_bits(run(path), expected)
     assert made == [0, 1, 2, 3]
 

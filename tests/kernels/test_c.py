@@ -59,15 +59,27 @@ def run():
 # ---------------------------------------------------------------- ctypes
 
 
-def test_layers_from_ctypes(relu, run, work):
+def walked(relu, chain, key):
+    """The Gram matrix of a chain after 20 layers, with a workspace of its own."""
     law, gram = law_of(CHAIN), np.eye(5)
+    work = np.full(relu["workspace_bytes"](ctypes.byref(law)) // 8 + 1, np.nan)
     for layer in range(21):
         status = relu["conditional_layer"](
-            ctypes.byref(law), gram.ctypes.data, layer, 1, run.key, gram.ctypes.data,
+            ctypes.byref(law), gram.ctypes.data, layer, chain, key, gram.ctypes.data,
             work.ctypes.data, work.nbytes, None, None,
         )  # fmt: skip
         assert status == kernels.OK
-    np.testing.assert_array_equal(gram, run.gram[1, -1])
+    return gram
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_layers_from_ctypes(threads, relu, run):
+    """In threads at once, too: ctypes lets go of the GIL."""
+    chains = [0, 1] * 8
+    with ThreadPoolExecutor(threads) as executor:
+        grams = executor.map(lambda chain: walked(relu, chain, run.key), chains)
+        for chain, gram in zip(chains, grams, strict=True):
+            np.testing.assert_array_equal(gram, run.gram[chain, -1])
 
 
 def test_layers_by_weights(relu, work):
@@ -115,25 +127,6 @@ def test_rows_and_numbers(relu, work):
     h[17] = 1.0
     status = relu["normalise_activate"](pointer, h.ctypes.data, rows, out.ctypes.data, *ends)
     assert (status, relu["failed_row"](*ends)) == (kernels.ZERO_VARIANCE, 17)
-
-
-def test_threads_at_once(relu, run):
-    """Each with a workspace of its own; ctypes lets go of the GIL."""
-    law = law_of(CHAIN)
-    size = relu["workspace_bytes"](ctypes.byref(law))
-
-    def walk(chain):
-        space, gram = np.empty(size // 8 + 1), np.eye(5)
-        for layer in range(21):
-            relu["conditional_layer"](
-                ctypes.byref(law), gram.ctypes.data, layer, chain, run.key, gram.ctypes.data,
-                space.ctypes.data, space.nbytes, None, None,
-            )  # fmt: skip
-        return gram
-
-    with ThreadPoolExecutor(4) as executor:
-        for chain, gram in zip([0, 1] * 8, executor.map(walk, [0, 1] * 8), strict=True):
-            np.testing.assert_array_equal(gram, run.gram[chain, -1])
 
 
 # ---------------------------------------------------------------- nothing crosses but a status

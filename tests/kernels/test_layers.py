@@ -23,6 +23,7 @@ from bnmc.errors import (
 CHAIN = bnmc.Chain(70, 5, "relu")
 SKIP = bnmc.Chain(70, 5, "relu", skip=0.5, gain=2.0, weights="uniform")
 RELU = kernels.activation("relu")
+HAAR = bnmc.Chain(50, 4, weights="haar")
 KEY = np.uint64(0xFEDCBA9876543210)
 
 
@@ -332,22 +333,25 @@ def test_other_statuses_have_errors_too():
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "error", "match"),
     [
-        (lambda: kernels.activation("rellu"), UnknownNameError),
-        (lambda: kernels.activation(np.log), ArgumentError),
-        (lambda: kernels.activation(3), ArgumentTypeError),
-        (lambda: kernels.law("relu"), ArgumentTypeError),
-        (lambda: kernels.law(CHAIN, 0), ArgumentError),
-        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError),
-        (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError),
-        (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError),
-        (lambda: kernels.activations(None), ArgumentTypeError),
-        (lambda: kernels.weight_law(bnmc.Chain(4, 2, weights=np.random.rand)), ArgumentError),
+        (lambda: kernels.law(bnmc.Chain.conv(8, 1, shape=(3, 3))), ArgumentError, "^convolution"),
+        (lambda: kernels.law(HAAR), ArgumentError, "weights.*haar.*independent"),
+        (lambda: kernels.weight_law(HAAR), ArgumentError, "weights.*haar.*independent"),
+        (lambda: kernels.activation("rellu"), UnknownNameError, "."),
+        (lambda: kernels.activation(np.log), ArgumentError, "."),
+        (lambda: kernels.activation(3), ArgumentTypeError, "."),
+        (lambda: kernels.law("relu"), ArgumentTypeError, "."),
+        (lambda: kernels.law(CHAIN, 0), ArgumentError, "."),
+        (lambda: kernels.workspace(CHAIN, "float16"), UnknownNameError, "."),
+        (lambda: kernels.workspace(CHAIN, "numbers"), ArgumentTypeError, "."),
+        (lambda: kernels.workspace(CHAIN, threads=0), ArgumentError, "."),
+        (lambda: kernels.activations(None), ArgumentTypeError, "."),
+        (lambda: kernels.weight_law(bnmc.Chain(4, 2, weights=np.random.rand)), ArgumentError, "."),
     ],
 )
-def test_bad_arguments_of_python(call, error):
-    with pytest.raises(error):
+def test_bad_arguments_of_python(call, error, match):
+    with pytest.raises(error, match=match):
         call()
 
 

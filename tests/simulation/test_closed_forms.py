@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 import pytest
+from laws import law_of
 from oracle import normal_threshold
 from scipy import integrate, special, stats
 from slow_cases import some
@@ -32,15 +33,6 @@ def assert_mean(samples, exact, *, bias=0.0, comparisons=1):
     assert bias <= 0.005
     allowed = normal_threshold(comparisons) * error + bias * np.abs(exact)
     assert np.all(np.abs(mean - exact) <= allowed), (mean / exact - 1, error / np.abs(exact))
-
-
-def grams(chain, layers, chains, seed, **options):
-    """Gram matrices at some layers, (chains, layers, n, n), from a few chains at a time."""
-    parts = []
-    for part in range(-(-chains // 4000)):
-        run = bnmc.simulate(chain, max(layers), chains=4000, rng=[seed, part], threads=1, **options)
-        parts.append(run.gram[:, layers])
-    return np.concatenate(parts)
 
 
 def test_a_mean_that_is_three_percent_off_is_noticed():
@@ -75,7 +67,7 @@ def test_frobenius_error_of_the_vanilla_chain(sampler, width, batch, layers, cha
     """From G_0 = I, E |G_l - I|² = n(n+2)/3 (1+2/d)^l - n(n-1)/3 (1-1/d)^l - n, at every width."""
     start = math.sqrt(width) * np.eye(width, batch)
     chain = bnmc.Chain.vanilla(width, batch)
-    gram = grams(chain, layers, chains, 1, initial=start, sampler=sampler)
+    gram = law_of(chain, sampler, 1, chains, layers, start, parts=chains // 4000)
     n, grown, shrunk = (
         batch,
         (1 + 2 / width) ** np.array(layers),
@@ -113,7 +105,7 @@ def test_the_largest_exponent_of_i_plus_gamma_w(sampler, width, gamma):
     depth = 20
     chain = bnmc.Chain(width, 1, "linear", norm="none", skip=1.0, gain=gamma * math.sqrt(width))
     start = np.ones((width, 1))
-    gram = grams(chain, [depth], 20_000, 3, initial=start, sampler=sampler)
+    gram = law_of(chain, sampler, 3, 20_000, [depth], start, parts=5)
     growth = np.log(gram[:, 0, 0, 0]) / depth
     j = np.arange(200)
     weights = stats.poisson.pmf(j, 1 / (2 * gamma**2))
@@ -233,7 +225,7 @@ def test_one_step_law_without_skip(sampler, width, batch):
     """E(|M₊|² | H) = d + d (d - 1) Σ p_i², exactly; the variable part is compared."""
     x = fixed_batch(width, batch)
     chain = bnmc.Chain(width, batch, "linear", norm="batch-uncentred")
-    gram = grams(chain, [1], 28_000, 6, initial=x, sampler=sampler)[:, 0]
+    gram = law_of(chain, sampler, 6, 28_000, [1], x, parts=7)[:, 0]
     p = projected_parts(np.linalg.svd(x, compute_uv=False) / math.sqrt(batch))
     assert p.sum() == pytest.approx(1, rel=1e-9)
     exact = width * (width - 1) * np.sum(p**2)
@@ -258,7 +250,7 @@ def test_one_step_law_of_a_small_gamma(sampler, width, batch):
     for sign in (1, -1):
         gain = sign * gamma * math.sqrt(width)
         chain = bnmc.Chain(width, batch, "linear", norm="batch-uncentred", skip=1.0, gain=gain)
-        gram = grams(chain, [1], 184_000, 7, initial=x, sampler=sampler)[:, 0]
+        gram = law_of(chain, sampler, 7, 184_000, [1], x, parts=46)[:, 0]
         change = change + (m_norm(gram, width) - size) / 2
     assert_mean(change / gamma**2, slope, bias=0.002)
 

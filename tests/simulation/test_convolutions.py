@@ -136,14 +136,7 @@ def test_the_cheaper_sampler_is_chosen_and_named():
     assert bnmc.simulate(narrow, 1, rng=39).sampler == "weights"
 
 
-def test_other_functions_name_their_alternative():
-    chain = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
+def test_pairs_on_a_gpu_name_their_alternative():
     layer = bnmc.Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2), norm="layer")
     with pytest.raises(BackendError, match="backend='cpu'"):
         bnmc.mixing.tv_bound(layer, 2, backend="cuda")
-    for call in (
-        lambda: bnmc.MeanField(chain).fluctuations(),
-        lambda: bnmc.kernels.law(chain),
-    ):
-        with pytest.raises(ArgumentError, match="convolution: got Convolution"):
-            call()

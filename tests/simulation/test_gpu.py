@@ -18,8 +18,9 @@ import pytest
 from gpu_runs import assert_equal_to_rounding, both
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from laws import haar
 from numba import float64, int64
-from oracle import normals, philox, user_function
+from oracle import normals, user_function
 from slow_cases import some
 
 from bnmc import Activation, Chain, Convolution, Distance, gram, simulate
@@ -28,9 +29,8 @@ from bnmc._kernels.gpu.block import begin
 from bnmc._kernels.gpu.build import constants_of, kernels_of
 from bnmc._kernels.gpu.device import cuda
 from bnmc._kernels.gpu.pairs import draw_squares
-from bnmc._kernels.gpu.passes import cover, segments_of
+from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.scalar import codes, measures
-from bnmc._kernels.scalar import philox as core_philox
 from bnmc._support.device_arrays import _Tensor as DLTensor
 from bnmc._support.device_arrays import as_device_array, is_device_array
 from bnmc.chain.activations import sigma_of
@@ -65,20 +65,6 @@ X = np.random.default_rng(5).standard_normal((70, 3))
 # The simulator's threads of Python do not inherit `np.errstate`.
 IN_THREADS = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
-
-
-def test_words_are_those_of_the_cpu():
-    words = np.zeros((3, 4), np.uint32)
-    draw = device.device_function(core_philox.philox4x32)
-
-    @cuda.jit
-    def fill(out):
-        for row in range(3):
-            out[row] = draw(row, 5, 7, 2**28 + 1, 2**32 - 1, 12345)
-
-    fill[1, 1](words)
-    expected = philox((np.arange(3), 5, 7, 2**28 + 1), (2**32 - 1, 12345))
-    assert np.array_equal(words.T, np.stack(expected))
 
 
 def test_the_simulator_shows_a_missing_barrier():
@@ -138,10 +124,6 @@ def biased(width=9, batch=2, **options):
     return Chain(width, batch, "tanh", bias_variance=0.3, **options)
 
 
-def haar(width, batch, activation="tanh", **options):
-    return Chain(width, batch, activation, weights="haar", **options)
-
-
 #: Chains whose layers take one pass over the rows.
 IN_ONE_PASS = {
     "two tiles": (Chain(70, 3, "relu"), {}),
@@ -176,7 +158,10 @@ IN_PASSES = {
     "no norm, bias": (biased(norm="none", weights="rademacher"), WEIGHTS),
     "uncentred, bias": (biased(skip=0.5, **UNCENTRED), ROWS),
     "more groups than threads": (Chain(40, 2, "tanh", norm="group(20)"), ROWS),
-    "convolution": (Chain.conv(9, 1, "relu", shape=(2, 3), kernel=(2, 3)), ROWS),
+    "convolution, bias": (
+        biased(9, 6, norm="layer", convolution=Convolution((3, 2), (2, 2))),
+        ROWS,
+    ),
     "convolution, weights, bias": (
         biased(batch=3, norm="rms", convolution=Convolution((1, 3), (1, 2))),
         WEIGHTS,
@@ -326,21 +311,14 @@ def least_pivots(gram, batch, centred):
     return least, n * 2.0**-52 / least if is_singular and least < 1 / 16 else 0.0
 
 
+SINGULAR = {"sampler": "conditional", "inputs": None, "dtype": "float64"}
+
+
 @pytest.mark.untraced
 @IN_THREADS
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
-@example(
-    (
-        Chain(5, 7, "tanh", norm="none"),
-        {"sampler": "conditional", "inputs": None, "chains": 2, "dtype": "float64", "rng": 1},
-    )
-)
-@example(
-    (
-        Chain(5, 6, "tanh", norm="none"),
-        {"sampler": "conditional", "inputs": None, "chains": 3, "dtype": "float64", "rng": 42},
-    )
-)
+@example((Chain(5, 7, "tanh", norm="none"), {**SINGULAR, "chains": 2, "rng": 1}))
+@example((Chain(5, 6, "tanh", norm="none"), {**SINGULAR, "chains": 3, "rng": 42}))
 @given(runs())
 @settings(max_examples=3)
 def test_shapes(run):
@@ -928,6 +906,12 @@ class OnDevice:
         return len(self.values)
 
 
+def as_cuda_array_by(taken):
+    """Let Numba take arrays of other libraries in this way."""
+    module = "bnmc.simulation.engine.gpu.samplers.numba_cuda"
+    return mock.patch(f"{module}.as_cuda_array", taken, create=True)
+
+
 @pytest.fixture
 def as_cuda_array():
     def taken(array):
@@ -935,20 +919,8 @@ def as_cuda_array():
         on_device.is_c_contiguous = lambda: array.values.flags.c_contiguous
         return on_device
 
-    with mock.patch(
-        "bnmc.simulation.engine.gpu.samplers.numba_cuda.as_cuda_array", taken, create=True
-    ):
+    with as_cuda_array_by(taken):
         yield
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_start_on_the_device(as_cuda_array, dtype):
-    x = X.astype(dtype)
-    chain = Chain(70, 3, "relu")
-    a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
-    b = simulate(chain, 1, rng=1, initial=OnDevice(x), backend="auto", dtype=dtype)
-    assert b.backend == "cuda"
-    assert_equal_to_rounding(a, b)
 
 
 def test_starts_on_the_device_that_are_not_allowed(as_cuda_array):
@@ -1001,21 +973,24 @@ def as_host_array():
         host = SimpleNamespace(__array_interface__=interface)
         return FakeCUDAArray(np.asarray(host))
 
-    with mock.patch(
-        "bnmc.simulation.engine.gpu.samplers.numba_cuda.as_cuda_array", taken, create=True
-    ):
+    with as_cuda_array_by(taken):
         yield
 
 
 @DTYPES
-@pytest.mark.parametrize("norm", ["batch", "layer"])
-def test_a_start_by_dlpack(as_host_array, dtype, norm):
+@pytest.mark.parametrize(
+    ("norm", "kind", "fixture"),
+    [("batch", OnDevice, "as_cuda_array"), ("batch", ByDLPack, "as_host_array"),
+     ("layer", ByDLPack, "as_host_array")],
+)  # fmt: skip
+def test_a_start_on_the_device(norm, kind, fixture, dtype, request):
+    request.getfixturevalue(fixture)
     chain = Chain(16, 2, "relu", norm=norm)
     x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
-    given = ByDLPack(x)
+    given = kind(x)
     a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
     b = simulate(chain, 1, rng=1, initial=given, dtype=dtype)
-    assert (b.backend, given.streams) == ("cuda", [1])
+    assert (b.backend, getattr(given, "streams", [1])) == ("cuda", [1])
     assert_equal_to_rounding(a, b)
 
 
@@ -1485,19 +1460,6 @@ def test_auto_takes_the_cpu_if_no_block_has_room(side, backend):
         mock.patch("bnmc.simulation.engine.gpu.samplers.shared_memory", return_value=227 * 1024),
     ):
         assert choose_backend("auto", run, 1) == backend
-
-
-@IN_THREADS
-def test_the_covariance_that_a_kernel_sees():
-    """`cover` averages over the taps and adds the variance of the biases."""
-    convolution = Convolution((3, 2), (2, 2))
-    h = np.random.default_rng(2).standard_normal((2, 9, 12))
-    grams = h.swapaxes(1, 2) @ h
-    out, threads = np.zeros_like(grams), 32
-    device.launch(
-        cover, 2, threads, 0, 0, grams, convolution.neighbours(12).copy(), 0.3, out, 0, 0, 0
-    )
-    np.testing.assert_allclose(out, convolution.covariance(grams) + 0.3, rtol=1e-12)
 
 
 def test_ranges_of_consecutive_numbers():

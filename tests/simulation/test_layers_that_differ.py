@@ -1,21 +1,20 @@
 """Runs whose layers differ in width, activation and norm, against plain NumPy.
 
-Drawn weights are made again from their counters, so layers by weights agree to rounding.  Rows that
-are drawn given the Gram matrix have the law of networks with real weights.
+Weights, and normals of rows given the Gram matrix, are made again from their counters, so layers
+agree to rounding.
 """
 
-import itertools
 from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from laws import DrawnProducts
 from numpy_network import Networks, layers_of
-from oracle import gram, ks_distance, normals, two_sample_threshold
+from oracle import gram
 
 import bnmc
-from bnmc._kernels.scalar import codes
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.gradients import parts
@@ -67,45 +66,26 @@ def simulated(segment, start=START):
     return list(values.values())
 
 
-def grams_of(networks):
-    """Gram matrices of a and of h of the layers after the input."""
-    activations = [networks.activations(layer) for layer in range(networks.depth + 1)]
-    return [
-        np.stack([gram(rows) for rows in every[1:]], axis=1) for every in (activations, networks.h)
-    ]
-
-
-def test_layers_by_weights_are_those_of_numpy():
-    key, weights, biases = (np.uint32(3), np.uint32(5)), [], []
-    for number, (below, chain) in enumerate(itertools.pairwise(CHAINS), 1):
-        draws = [codes.Draw(number, codes.STREAM_WEIGHTS | np.uint32(k), *key) for k in range(2)]
-        every = np.arange(below.width + 1), np.arange(chain.width)
-        z = np.stack([normals(*every, draw, np.float64).T for draw in draws]).astype(float)
-        weights.append(z[..., :-1] / np.sqrt(below.width))
-        biases.append(np.sqrt(chain.bias_variance) * z[..., -1:])
-    networks = Networks(CHAINS, len(CHAINS) - 1, 2, None, START, 1, weights, biases)
-    simulated_states = simulated(segment_of(2, "weights", ["gram", "state_gram"]))
-    for mine, expected in zip(simulated_states, grams_of(networks), strict=True):
-        np.testing.assert_allclose(mine, expected, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("path", "names"),
-    [
-        ("conditional", ["gram"]),
-        ("conditional", ["gram", "state_gram"]),
-        ("weights", ["gram", "state_gram"]),
-    ],
-)
-def test_layers_have_the_law_of_networks(path, names):
-    networks, generator = 4000, np.random.default_rng(1)
-    expected = grams_of(Networks(CHAINS, len(CHAINS) - 1, networks, generator, START))
-    entries = [(0, 0), (0, 1), (3, 4)]
-    limit = two_sample_threshold(networks, len(names) * (len(CHAINS) - 1) * len(entries))
-    for mine, others in zip(simulated(segment_of(networks, path, names)), expected, strict=False):
-        for layer in range(len(CHAINS) - 1):
-            for entry in entries:
-                assert ks_distance(mine[:, layer, *entry], others[:, layer, *entry]) < limit
+@pytest.mark.parametrize("names", [["gram"], ["gram", "state_gram"]])
+@pytest.mark.parametrize("path", ["conditional", "weights"])
+def test_layers_are_the_formula_of_their_numbers(path, names):
+    segment, layers = segment_of(2, path, names), range(1, len(CHAINS))
+    run, actual = segment.run, simulated(segment)
+    for network in range(2):
+        if path == "weights":
+            weights = [
+                unit_weights_of_layer(run, network, layer)[None] / np.sqrt(CHAINS[layer - 1].width)
+                for layer in layers
+            ]
+            biases = [biases_of_layer(run, network, layer)[:, None] for layer in layers]
+        else:
+            sees = "state_gram" in names
+            weights = [DrawnProducts(run, layer, sees, CHAINS[layer], network) for layer in layers]
+            biases = [np.zeros(1) for _ in layers]
+        networks = Networks(CHAINS, len(layers), 1, None, START, 1, weights, biases)
+        states = np.stack([gram(h[0]) for h in networks.h])
+        for mine, expected in zip(actual, (networks.grams[0], states), strict=False):
+            np.testing.assert_allclose(mine[network], expected[1:], rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("path", ["conditional", "weights"])

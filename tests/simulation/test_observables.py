@@ -96,12 +96,15 @@ def test_distance():
 # --- the user's -----------------------------------------------------------------------------
 
 
-def test_functions_of_the_gram_matrix():
-    run = record(["gram", np.trace, corner, Observable(spectrum, (3,), name="modes")])
+@pytest.mark.parametrize(("inputs", "gain"), [(None, 1.2), (2, 1.2), (None, 2.0)])
+def test_functions_of_the_gram_matrix(inputs, gain):
+    """Of each input, and of G itself where a run has scaled matrices."""
+    chosen = ["gram", np.trace, corner, Observable(spectrum, (3,), name="modes")]
+    run = record(chosen, Chain(12, 3, "linear", norm="none", gain=gain), inputs=inputs)
     np.testing.assert_array_equal(run["trace"], np.trace(run.gram, axis1=-2, axis2=-1))
     np.testing.assert_array_equal(run.corner, run.gram[..., 0, 0])
     np.testing.assert_array_equal(run.modes, np.linalg.eigvalsh(run.gram))
-    assert run.dims["modes"] == ("chain", "layer", "modes_0")
+    assert run.dims["modes"] == ("chain", "layer", *["input"] * (inputs == 2), "modes_0")
 
 
 def test_a_mapping_names_them():
@@ -133,17 +136,6 @@ def test_none_at_all():
     run = record([])
     assert not run.observables
     assert run.final_state.layer == 4
-
-
-def test_functions_of_several_inputs():
-    run = record(["gram", Observable(spectrum, (3,))], inputs=2)
-    assert run.dims["spectrum"] == ("chain", "layer", "input", "spectrum_0")
-    np.testing.assert_array_equal(run.spectrum, np.linalg.eigvalsh(run.gram))
-
-
-def test_functions_see_the_gram_matrix_itself_not_the_scaled_one():
-    run = record(["gram", np.trace], Chain(12, 3, "linear", norm="none", gain=2.0))
-    np.testing.assert_array_equal(run["trace"], np.trace(run.gram, axis1=-2, axis2=-1))
 
 
 def test_functions_run_on_several_threads_at_once():

@@ -38,7 +38,8 @@ def test_norms_that_are_the_same_have_the_same_bits():
 def test_copies_of_a_sample_stay_copies_to_the_bit():
     x = np.random.default_rng(19).standard_normal((12, 4))
     x[:, 2] = x[:, 0]
-    for name in ("layer", "groups, skip", "layer after", "batch after, gain", "none, bias"):
+    names = "layer", "groups, skip", "layer after", "batch after, gain", "none, bias"
+    for name in (*names, "copies, batch", "copies, batch-uncentred", "copies, none"):
         chain = replace(CASES[name][0], width=12, batch=4)
         for sampler in ("conditional", "weights"):
             g = bnmc.simulate(chain, 5, initial=x, rng=20, sampler=sampler).gram[0]

@@ -106,48 +106,6 @@ def test_what_is_in_range_is_what_it_is():
     assert 0.0 < run["gram"][0, -1].max() < 1e-150
 
 
-def test_bits_do_not_depend_on_where_the_scale_is_looked_at():
-    wanted = ["scaled_gram", "log_scale"]
-    expected = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted)
-    assert expected["log_scale"][:, -1].max() < -1000
-    with mock.patch.object(segment, "FRAME_BYTES", 5000):
-        other = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted)
-    with mock.patch.object(segment, "TASK_SECONDS", 0.0):
-        blocks = bnmc.simulate(RELU, 1600, rng=0, chains=2, observables=wanted, threads=2)
-    half = bnmc.simulate(RELU, 900, rng=0, chains=2, observables=wanted)
-    rest = bnmc.simulate(RELU, 700, initial=half.final_state, observables=wanted)
-    for name in wanted:
-        np.testing.assert_array_equal(other[name], expected[name])
-        np.testing.assert_array_equal(blocks[name], expected[name])
-        np.testing.assert_array_equal(rest[name], expected[name][:, 900:])
-
-
-def test_the_mean_of_the_logarithm_of_the_norm():
-    """One input through a linear network: log of a chi-square of d degrees over d, a layer.
-
-    By the weights, so that not the Wishart factors are tested. 1000 layers of 40 chains; the mean
-    deviates by more than 6 standard errors with probability 2e-9.
-    """
-    from scipy.special import digamma, polygamma
-
-    width, depth, chains = 12, 1000, 40
-    chain = bnmc.Chain.vanilla(width, 1)
-    run = bnmc.simulate(
-        chain,
-        depth,
-        chains=chains,
-        rng=0,
-        sampler="weights",
-        observables=["scaled_gram", "log_scale"],
-    )
-    log_norm = np.log(run["scaled_gram"][:, :, 0, 0]) + run["log_scale"]
-    assert log_norm[:, -1].mean() < -40
-    steps = (log_norm[:, -1] - log_norm[:, 0]) / depth
-    expected = digamma(width / 2) - np.log(width / 2)
-    stderr = np.sqrt(polygamma(1, width / 2) / (depth * chains))
-    assert abs(steps.mean() - expected) < 6 * stderr
-
-
 def test_a_million_layers_of_a_relu_network():
     run = bnmc.simulate(bnmc.Chain.vanilla(8, 2, "relu"), 10**6, rng=1, every=10**5)
     # A narrow one dies: all units are off in some layer, and G is exactly zero from there on.
@@ -405,54 +363,36 @@ def test_states_are_the_same_for_any_cut(number):
         np.testing.assert_array_equal(values, state.arrays[name])
 
 
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize("start", ["conditional", "weights", "first layer", "first layer, batch"])
 @pytest.mark.parametrize("activation", ["linear", "leaky_relu"])
-def test_inputs_of_any_size_keep_their_scale(sampler, activation):
+def test_starts_of_any_size_keep_their_scale(start, activation):
     """Multiples by powers of 2 are the same chain to the bit, subnormal numbers included."""
-    chain = bnmc.Chain(20, 3, activation, norm="none", skip=0.5 if sampler == "weights" else 0.0)
+    is_first, norm = start.startswith("first"), "batch" if "batch" in start else "none"
+    chain = bnmc.Chain(20, 3, activation, norm=norm, skip=0.5 * (start == "weights"))
     # Whole numbers, so that multiples of the least subnormal number hold all of their digits.
-    x = np.random.default_rng(5).integers(-99, 100, size=(20, 3)).astype(np.float64)
-    near = bnmc.simulate(chain, 5, initial=x, rng=0, sampler=sampler, observables=IN_LOGARITHMS)
+    x = np.random.default_rng(5).integers(-99, 100, size=(7 if is_first else 20, 3))
+
+    def scaled(exponents):
+        initial = np.ldexp(x.astype(np.float64), exponents)
+        return bnmc.simulate(
+            chain, 5, initial=bnmc.FirstLayer(initial) if is_first else initial, rng=0,
+            sampler="auto" if is_first else start, observables=IN_LOGARITHMS,
+        )  # fmt: skip
+
+    near = scaled(0)
+    log_near, shape_near = in_logarithms(near)
     for exponent in (-1074, -530, 530, 1016):
-        far = bnmc.simulate(
-            chain, 5, initial=np.ldexp(x, exponent), rng=0, sampler=sampler,
-            observables=IN_LOGARITHMS,
-        )  # fmt: skip
-        (log_near, shape_near), (log_far, shape_far) = in_logarithms(near), in_logarithms(far)
-        np.testing.assert_allclose(shape_far, shape_near, rtol=0, atol=1e-15)
-        np.testing.assert_allclose(log_far - log_near, 2 * exponent * np.log(2.0), rtol=1e-14)
-    # Each sample has a scale of its own.
-    if sampler == "conditional" and activation == "linear":
-        return  # Wishart factors have one scale
+        log_far, shape_far = in_logarithms(scaled(exponent))
+        np.testing.assert_allclose(shape_far, shape_near, atol=1e-14 if is_first else 1e-15)
+        moved = 2 * exponent * np.log(2.0) * (norm == "none")
+        np.testing.assert_allclose(log_far, log_near + moved, rtol=1e-14, atol=1e-12)
+    # Each sample has a scale of its own.  Wishart factors have one scale.
+    if is_first or (start, activation) == ("conditional", "linear"):
+        return
     exponents = np.array([-900, 0, 1000])
-    run = bnmc.simulate(
-        chain, 5, initial=np.ldexp(x, exponents), rng=0, sampler=sampler, observables=IN_LOGARITHMS
-    )
-    logs, _ = state_in_logarithms(run.final_state)
-    expected = np.diag(near["scaled_gram"][0, -1])
-    np.testing.assert_allclose(
-        logs, np.log(expected) + 2 * exponents * np.log(2.0), rtol=0, atol=1e-11
-    )
-
-
-@pytest.mark.parametrize("norm", ["none", "batch"])
-def test_first_layers_of_any_size_keep_their_scale(norm):
-    x = np.random.default_rng(6).integers(-99, 100, size=(7, 3)).astype(np.float64)
-    for activation in ("linear", "relu"):
-        chain = bnmc.Chain(20, 3, activation, norm=norm)
-        near, *others = (
-            bnmc.simulate(
-                chain, 5, initial=bnmc.FirstLayer(np.ldexp(x, exponent)), rng=0,
-                observables=IN_LOGARITHMS,
-            )
-            for exponent in (0, -1074, -530, 530, 1016)
-        )  # fmt: skip
-        log_near, shape_near = in_logarithms(near)
-        for far, exponent in zip(others, (-1074, -530, 530, 1016), strict=True):
-            log_far, shape_far = in_logarithms(far)
-            np.testing.assert_allclose(shape_far, shape_near, rtol=0, atol=1e-14)
-            moved = 2 * exponent * np.log(2.0) * (norm == "none")
-            np.testing.assert_allclose(log_far, log_near + moved, rtol=1e-14, atol=1e-12)
+    logs, _ = state_in_logarithms(scaled(exponents).final_state)
+    expected = np.log(np.diag(near["scaled_gram"][0, -1])) + 2 * exponents * np.log(2.0)
+    np.testing.assert_allclose(logs, expected, rtol=0, atol=1e-11)
 
 
 def test_zero_is_the_law_where_a_rectifier_kills_a_sample():
@@ -524,11 +464,12 @@ def test_what_was_not_resolved_is_remembered(tmp_path):
 
 def test_least_pivots():
     generator = np.random.default_rng(1)
-    for n, centred in ((1, False), (4, False), (4, True), (9, True)):
-        a = generator.normal(size=(5, 7, 40, n))
+    for n, centred in ((1, False), (4, False), (4, True), (9, True), (80, False), (80, True)):
+        width = max(40, 2 * n)
+        a = generator.normal(size=(5, 7, width, n))
         a[0, 0] *= np.geomspace(1, 1e-3, n)  # scales of samples do not matter
         grams = a.swapaxes(-1, -2) @ a
-        pivots = least_pivots(grams, centred, 40)
+        pivots = least_pivots(grams, centred, width)
         projection = np.eye(n) - centred * np.ones((n, n)) / n
         for index in np.ndindex(5, 7):
             projected = (projection @ grams[index] @ projection)[: n - centred, : n - centred]

@@ -4,7 +4,6 @@ Everything here runs one activation, so that few kernels are compiled: the leaky
 is not odd, and maps no row that varies to one that does not, so no chain stops half-way.
 """
 
-import functools
 import os
 import pickle
 from contextlib import contextmanager
@@ -331,28 +330,6 @@ def test_permuted_samples_permute_the_gram_matrix(run, data):
         assert np.array_equal(permuted, plain[..., order[:, None], order])
 
 
-def test_permuted_samples_permute_the_law_of_the_conditional_sampler():
-    """A factor by Cholesky depends on the order of samples, but the law must not.
-
-    20,000 chains a side; means of ten entries of G at two layers are compared at 5.8 standard
-    errors, a false alarm of probability 20 * 7e-9 = 1.4e-7.
-    """
-    x = np.random.default_rng(3).normal(size=(6, 4)) * [1.0, 2.0, 0.5, 1.0]
-    x[:, 1] += x[:, 0]
-    order = np.array([3, 1, 0, 2])
-    chain = Chain(6, 4, SIGMA)
-    samples = [
-        simulate(chain, 3, chains=20_000, initial=start, rng=seed, sampler="conditional", burn_in=1)
-        for seed, start in ((1, x), (2, x[:, order]))
-    ]
-    means = [run.mean("gram")[[0, 2]] for run in samples]
-    errors = [run.stderr("gram")[[0, 2]] for run in samples]
-    assert np.abs(means[0] - means[0][..., order[:, None], order]).max() > 0.05
-    difference = means[1] - means[0][..., order[:, None], order]
-    error = np.hypot(errors[1], errors[0][..., order[:, None], order])
-    assert np.all(np.abs(difference) < 5.8 * error)
-
-
 @EXAMPLES
 @given(runs(st.sampled_from(ROWS), inputs=None), st.data())
 def test_scaled_rows_change_nothing_under_normalization(run, data):
@@ -454,24 +431,6 @@ def test_what_one_input_sees_does_not_depend_on_the_others(run):
         assert np.array_equal(run.gram[:, :, place], alone.gram)
 
 
-def test_the_law_of_one_input_does_not_depend_on_the_other():
-    """Conditional sampler: 20,000 chains a side, ten entries of G and two layers.
-
-    Compared at 5.8 standard errors: a false alarm has probability 20 * 7e-9 = 1.4e-7.
-    """
-    chain = Chain(6, 4, SIGMA)
-    x, y = np.random.default_rng(4).normal(size=(2, 6, 4))
-    run = functools.partial(
-        simulate, chain, 2, chains=20_000, sampler="conditional", burn_in=1, reduce="chain"
-    )
-    alone = run(initial=x, rng=1).moments["gram"]
-    # The second place, so that the factor of the other input comes first.
-    second = run(initial=np.stack([y, x]), inputs=2, rng=2).moments["gram"]
-    difference = second.mean[:, 1] - alone.mean
-    assert np.all(np.abs(difference) < 5.8 * np.hypot(second.stderr[:, 1], alone.stderr))
-    assert np.abs(second.mean[:, 0] - alone.mean).max() > 0.05
-
-
 def test_cross_gram_of_inputs_is_that_of_one_network():
     """Linear, no norm: E of the cross-Gram matrix stays that of the inputs, in both samplers.
 
@@ -521,21 +480,3 @@ def test_moments_are_those_of_the_whole_run(run, depth, every, reduce, threads, 
         for field in ("mean", "variance"):
             here, there = getattr(moments, field), getattr(chunked.moments[name], field)
             assert np.array_equal(here, there, equal_nan=True)
-
-
-# --- the laws that layer 0 may have ---------------------------------------------------------
-
-
-@EXAMPLES
-@given(st.integers(1, 300), BATCHES, st.sampled_from(NORMS), st.integers(0, 2**32))
-def test_a_linear_layer_has_rows_of_unit_variance(width, batch, norm, seed):
-    """The trace of G is n under every normalization, of the first and of every other layer."""
-    for weights in ("gaussian", "uniform", gaussian_weights):
-        chain = Chain(width, batch, "linear", norm=norm, weights=weights)
-        run = simulate(chain, 3, rng=seed, sampler="weights")
-        if norm != "none":
-            np.testing.assert_allclose(
-                np.trace(run.gram, axis1=-2, axis2=-1), batch, rtol=1e-12, atol=0
-            )
-        if norm == "batch":
-            assert np.abs(run.gram.sum(axis=-1)).max() < 1e-12 * batch
