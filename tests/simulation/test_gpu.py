@@ -979,14 +979,14 @@ def as_host_array():
 
 @DTYPES
 @pytest.mark.parametrize(
-    ("norm", "kind", "fixture"),
-    [("batch", OnDevice, "as_cuda_array"), ("batch", ByDLPack, "as_host_array"),
-     ("layer", ByDLPack, "as_host_array")],
+    ("norm", "kind", "fixture", "shape"),
+    [("batch", OnDevice, "as_cuda_array", (70, 3)), ("batch", ByDLPack, "as_host_array", (2, 16, 2)),
+     ("layer", ByDLPack, "as_host_array", (2, 16, 2))],
 )  # fmt: skip
-def test_a_start_on_the_device(norm, kind, fixture, dtype, request):
+def test_a_start_on_the_device(norm, kind, fixture, shape, dtype, request):
     request.getfixturevalue(fixture)
-    chain = Chain(16, 2, "relu", norm=norm)
-    x = np.random.default_rng(3).standard_normal((2, 16, 2)).astype(dtype)
+    chain = Chain(*shape[-2:], "relu", norm=norm)
+    x = np.random.default_rng(3).standard_normal(shape).astype(dtype)
     given = kind(x)
     a = simulate(chain, 1, rng=1, initial=x.astype(np.float64), backend="cpu", dtype=dtype)
     b = simulate(chain, 1, rng=1, initial=given, dtype=dtype)
