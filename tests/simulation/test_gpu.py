@@ -980,9 +980,12 @@ def as_host_array():
 @DTYPES
 @pytest.mark.parametrize(
     ("norm", "kind", "fixture", "shape"),
-    [("batch", OnDevice, "as_cuda_array", (70, 3)), ("batch", ByDLPack, "as_host_array", (2, 16, 2)),
-     ("layer", ByDLPack, "as_host_array", (2, 16, 2))],
-)  # fmt: skip
+    [
+        ("batch", OnDevice, "as_cuda_array", (70, 3)),
+        ("batch", ByDLPack, "as_host_array", (2, 16, 2)),
+        ("layer", ByDLPack, "as_host_array", (2, 16, 2)),
+    ],
+)
 def test_a_start_on_the_device(norm, kind, fixture, shape, dtype, request):
     request.getfixturevalue(fixture)
     chain = Chain(*shape[-2:], "relu", norm=norm)
