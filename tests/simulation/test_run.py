@@ -198,7 +198,7 @@ def test_laws_of_layer_0(initial, norm, eps, sampler, dtype):
     draw = through_features if initial is FIRST_LAYER else LAWS[initial]
     mean, error = numpy_layer_0(chain, FUNCTIONS["leaky_relu"], draw)
     run = simulate(chain, 0, chains=CHAINS, initial=initial, rng=3, sampler=sampler, dtype=dtype)
-    assert len(np.unique(run.gram[:, 0, 0, 0])) == CHAINS
+    assert len(np.unique(run.gram[:, 0], axis=0)) > 0.99 * CHAINS
     difference = run.mean("gram")[0] - mean
     assert np.all(np.abs(difference) < SIGMAS * np.hypot(run.stderr("gram")[0], error))
     if norm == "none" and initial != "gaussian":
