@@ -49,9 +49,9 @@ def test_a_row_without_variance_of_the_last_panel_is_named(threads, monkeypatch)
     """The panels have 512, 512 and 76 rows."""
 
     def weights(generator, shape):
-        drawn = generator.standard_normal(shape)
-        drawn[5] *= shape[0] == BLOCK
-        return drawn
+        rows = generator.standard_normal(shape)
+        rows[5] *= shape[0] == BLOCK
+        return rows
 
     monkeypatch.setattr(segment, "SHARED_LAYER_SECONDS", 0.0)
     monkeypatch.setattr(memory, "panel_rows", lambda width, columns: BLOCK)
