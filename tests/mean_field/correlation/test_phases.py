@@ -140,3 +140,12 @@ def test_a_variance_of_zero_that_repels_has_the_next_slope_after_one():
     assert (float(edge.weight_variance), float(edge.variance)) == (1.0, 0.0)
     assert float(edge.variance_slope) == np.nextafter(1.0, 2.0)
     assert not edge.stable
+
+
+@pytest.mark.parametrize("bias", [5e-324, 1e-320, 1e-300, 1.0])
+def test_homogeneous_networks_have_the_same_rates_at_the_least_variances(bias):
+    phase = CorrelationMap("relu", weight_variance=0.5, bias_variance=bias).phase()
+    rates = phase.variance_rate, phase.correlation_rate, phase.gradient_factor
+    assert (rates, phase.correlation) == ((0.25, 0.25, 0.25), 1.0)
+    linear = CorrelationMap("linear").phase(start=bias)
+    assert (linear.correlation, linear.variance_rate) == (None, 1.0)

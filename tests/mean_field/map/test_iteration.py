@@ -264,3 +264,14 @@ def test_wide_networks_have_these_gram_matrices():
     far = np.abs(grams.mean(axis=0) - limit)
     assert (far < 10.0 * stderr + 20.0 / width).all()
     assert stderr.max() < 0.01
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer", "none"])
+def test_a_bias_beyond_all_multiples_of_the_gain(norm):
+    """The variance of the bias over gain² exceeds float64: rows are the bias alone."""
+    fields = {"norm": norm, "bias_variance": 1.0, "eps": 0.0 if norm == "none" else 1.0}
+    small, least = (
+        MeanField(Chain(10, 3, "relu", gain=gain, **fields)).step(np.diag([1.0, 2.0, 3.0])).gram
+        for gain in (1e-20, 1e-200)
+    )
+    assert least == pytest.approx(small, abs=1e-14)

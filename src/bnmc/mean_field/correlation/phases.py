@@ -14,7 +14,7 @@ divides by, and q = σ_w² + σ_b².  So σ_w² = v(q)/S(q), and σ_b² = q − 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation import fixed_points, gaussian_moments
-from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 
 # The limit of infinite variance is evaluated here.
@@ -132,14 +132,15 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
         Largest |χ − 1| of the critical phase.
     """
     finite = 0.0 < variance < math.inf
-    gradient, variance_rate, error = (_rates if finite else _limits)(layer, variance)
+    rates = _rates if finite and not layer.is_scale_free else _limits
+    gradient, variance_rate, error = rates(layer, variance)
     correlation: float | None = 1.0
     rate, worst = gradient if finite else 1.0, error
     if not finite:
         bias_wins = variance > 0.0 and gradient <= 1.0 + tolerance and layer.bias_variance > 0.0
         if not (bias_wins or _is_bent(layer, math.sqrt(_probe(variance)))):
             correlation = None
-    elif (at := level_map(layer, variance)).is_identity:
+    elif (at := _map_at(layer, variance)).is_identity:
         correlation, rate = None, 1.0
     elif gradient > 1.0 + tolerance:
         points = fixed_points.correlation_points(at, tolerance)
@@ -155,6 +156,13 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
         error=error,
     )
     return phase, worst
+
+
+def _map_at(layer: PairLayer, variance: float) -> LevelMap:
+    """Return Φ at a fixed point of the variance, however small it is."""
+    if layer.is_scale_free:
+        layer, variance = replace(layer, bias_variance=layer.bias_variance / variance), 1.0
+    return level_map(layer, variance)
 
 
 def _name(gradient: float, tolerance: float) -> str:
@@ -173,7 +181,7 @@ def _rates(layer: PairLayer, variance: float) -> tuple[float, float, float]:
     if not math.isfinite(gradient):
         return gradient, slope, 0.0
     error = level.gradient_error * gradient
-    if not (layer.fixes_variance or layer.is_scale_free):
+    if not layer.fixes_variance:
         # A change of q by its error changes χ by the difference quotient over 1 %, about.
         shift = (level.error + 4.0 * EPSILON) * variance
         escape = max(abs(1.0 - slope), math.sqrt(shift / variance))
@@ -191,7 +199,7 @@ def _limits(layer: PairLayer, variance: float) -> tuple[float, float, float]:
     """Return the limits of χ and of the factor of the variance, and the error of χ.
 
     χ converges at least like the root of the distance from the limit, if it does.  `variance` is 0
-    or ``inf``.
+    or ``inf``, unless the layer is scale-free.
     """
     if layer.is_scale_free:
         return layer.scale_rate, layer.scale_rate, 4.0 * EPSILON

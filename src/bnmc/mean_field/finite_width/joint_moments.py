@@ -41,7 +41,7 @@ from bnmc.mean_field.quadrature.deviation import range_of
 from bnmc.mean_field.quadrature.panels import coordinate_rule
 from bnmc.mean_field.quadrature.profile import Profile, profile
 from bnmc.mean_field.quadrature.resolution import Function, evaluate
-from bnmc.mean_field.quadrature.sphere import reach, sphere_rule
+from bnmc.mean_field.quadrature.sphere import coordinate_pairs, reach, sphere_rule
 
 # Nodes per panel of the accurate rules for one and two coordinates.
 _PAIR_ORDER, _COARSE_PAIR_ORDER = 32, 20
@@ -139,20 +139,21 @@ def _pairs(
 ) -> tuple[float, FloatArray, Function]:
     """Return E σ, the products that `_raw_moments` needs, and σ̃ = σ − E σ."""
     m = batch - 1
-    rule = sphere_rule(function, m, -1.0 / m, panels, order)
-    mean = rule.mean(rule.value)
+    x, weight, given = coordinate_pairs(m, -1.0 / m, panels, order)
+    raw = evaluate(function, x)
+    mean = float(weight @ raw)
 
     def centred(x: FloatArray) -> FloatArray:
         return evaluate(function, x) - mean
 
-    def centred_square(x: FloatArray) -> FloatArray:
-        return centred(x) ** 2
+    def powers(y: FloatArray, share: FloatArray, speed: FloatArray | None) -> FloatArray:
+        value = centred(y).reshape(len(y), -1)
+        product = share * value
+        return np.stack([product.sum(axis=1), (product * value).sum(axis=1)])
 
-    squares = sphere_rule(centred_square, m, -1.0 / m, panels, order)
-    value, other = rule.value - mean, rule.given[0] - mean
+    value, (other, square) = raw - mean, given(powers)
     products = [value**2, value * other, value**3, value**4, value**2 * other, value**3 * other]
-    means = [rule.mean(product) for product in products]
-    return mean, np.array([*means, squares.mean(squares.value * squares.given[0])]), centred
+    return mean, np.array([*products, value**2 * square]) @ weight, centred
 
 
 def odd_moments(activation: Activation, batch: int) -> tuple[_JointMoments, _JointMoments]:

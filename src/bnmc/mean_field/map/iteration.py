@@ -28,7 +28,7 @@ from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.map.pairwise import pairwise_maps
-from bnmc.mean_field.map.rows import Rows, gaussian_rows, homogeneous_map
+from bnmc.mean_field.map.rows import Rows, gaussian_rows, homogeneous_map, row_covariance
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 
@@ -216,7 +216,7 @@ def _pairs(layer: Layer, gram: FloatArray, number: int) -> _Pairs:
     """Return what a layer without norm over the batch sees of a Gram matrix."""
     # The next weights have variance 1, as the result is the Gram matrix of the activations.
     outputs = replace(PairwiseLayer.of(layer), weight_variance=1.0, bias_variance=0.0)
-    gain, covariance = layer.linear.gain, layer.linear.covariance()(gram)
+    covariance, gain = row_covariance(layer, layer.linear.covariance(), gram)
     if outputs.norm != "none" and outputs.norm_is_first:
         # Only the ratio to eps matters.  The factors are applied one by one, as their product may
         # be outside the range of float64.

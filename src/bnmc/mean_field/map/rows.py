@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
 from bnmc._support.machine import require_memory
-from bnmc.chain.layers import Layer, RowMap
+from bnmc.chain.layers import CovarianceMap, Layer, RowMap
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.duals.duals import signs
 from bnmc.mean_field.float64 import EPSILON, FloatArray
@@ -117,7 +117,18 @@ def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> 
     rounding : float
         Relative rounding error of G.
     """
-    return rows_of(layer.rows, layer.covariance(gram), layer.linear.gain, rounding)
+    return rows_of(layer.rows, *row_covariance(layer, layer.covariance, gram), rounding)
+
+
+def row_covariance(layer: Layer, law: CovarianceMap, gram: FloatArray) -> tuple[FloatArray, float]:
+    """Return a matrix and a number g: rows have the covariance g² · matrix.
+
+    g is the gain, or 1 if the variance of the bias over gain² exceeds float64.
+    """
+    matrix, gain = law(gram), layer.linear.gain
+    if np.isfinite(matrix).all():
+        return matrix, gain
+    return replace(law, variance=0.0)(gram) * gain * gain + layer.linear.bias_variance, 1.0
 
 
 def rows_of(

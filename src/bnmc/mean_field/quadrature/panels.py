@@ -151,6 +151,8 @@ def coordinate_rule(
 
 def power_of_cosine(angle: FloatArray, power: float) -> FloatArray:
     """Return cos(angle)^power, accurate near 0 for large powers, where all its weight is."""
+    if power == 0.0:
+        return np.ones_like(angle)
     # np.cos(angle)**power would lose `power` units in the last place.
     return np.asarray(np.exp(power * np.log1p(-2.0 * np.sin(0.5 * angle) ** 2)))
 

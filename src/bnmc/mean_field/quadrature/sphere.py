@@ -17,6 +17,7 @@ of y given x.  For m → ∞, x and y are standard normal, and independent if ρ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,10 @@ _SHRUNK = 1e-5
 
 # Entries of an array of which several fit in the second-level cache of a core.
 _CACHED = 1 << 13
+
+#: Maps nodes y and their weights given each x, shape (angles, …, nodes), and the derivatives of y
+#: by the variable of the panels (None if y has no panels), to expectations, shape (rows, angles).
+Expectations = Callable[[FloatArray, FloatArray, FloatArray | None], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -113,32 +118,61 @@ def sphere_rule(
     -------
     SphereRule
     """
+    x, weight, given = coordinate_pairs(dimension, correlation, breaks, order)
+    differentiate = panels.gauss_legendre(order).differentiate
+
+    def expectations(y: FloatArray, share: FloatArray, speed: FloatArray | None) -> FloatArray:
+        value = evaluate(function, y)
+        if speed is None:
+            slopes = slope(function, y, breaks, order)
+        else:
+            slopes = ((value @ differentiate.T) / speed).reshape(len(y), -1)
+            y, value = y.reshape(len(y), -1), value.reshape(len(y), -1)
+        product = share * value
+        slopes *= share
+        sums = (product, product * y, product * y * y, slopes, slopes * y)
+        return np.stack([term.sum(axis=1) for term in sums])
+
+    means, slopes = given(expectations), slope(function, x, breaks, order)
+    if dimension == 1:  # values at two points do not determine a derivative
+        slopes, means[3:] = np.zeros(2), 0.0
+    return SphereRule(x, weight, evaluate(function, x), means[:3], slopes, means[3:])
+
+
+def coordinate_pairs(
+    dimension: int, correlation: float, breaks: FloatArray, order: int
+) -> tuple[FloatArray, FloatArray, Callable[[Expectations], FloatArray]]:
+    """Return nodes and weights of x, and a function that evaluates expectations over y given x.
+
+    The parameters are those of `sphere_rule`.
+    """
     if dimension == 1:
-        return _two_points(function, correlation)
+        x = np.array([-1.0, 1.0])
+        y = correlation * x[:, None]
+        return x, np.array([0.5, 0.5]), lambda of: of(y, np.ones_like(y), None)
     tilt = np.arcsin(correlation)
     edges = _edges_of_first_angle(dimension, tilt, breaks)
     # Where a kink of y enters or leaves the sphere, expectations given x have a square root at the
     # end of a panel of x.
     angle, weight = panels.coordinate_rule(edges, dimension, order, roots=True)
-    x = np.sqrt(dimension) * np.sin(angle)
 
-    def given_angles(some: FloatArray) -> FloatArray:
-        return _given(function, some, dimension, tilt, breaks, order)
+    def given(of: Expectations) -> FloatArray:
+        def at(some: FloatArray) -> FloatArray:
+            return of(*_second_coordinate(some, dimension, tilt, breaks, order))
 
-    if dimension < _SMOOTH_DIMENSION:
-        # Parts are so small that their arrays stay in the cache.
-        size = max(1, _CACHED // (order * breaks.size))
-        parts = [given_angles(angle[i : i + size]) for i in range(0, angle.size, size)]
-        given = np.concatenate(parts, axis=1)
-    else:
+        if dimension < _SMOOTH_DIMENSION:
+            # Parts are so small that their arrays stay in the cache.
+            size = max(1, _CACHED // (order * breaks.size))
+            parts = [at(angle[i : i + size]) for i in range(0, angle.size, size)]
+            return np.concatenate(parts, axis=1)
         # Given x, y depends on x only weakly, and smoothly even if f has corners: evaluate at the
         # nodes of a few panels of the angle, and interpolate.
         last = np.arcsin(breaks[-1] / np.sqrt(dimension))
         ends = np.linspace(-last, last, int(np.ceil(_SMOOTH_SCALE / dimension)) + 1)
         few = panels.panel_points(ends, panels.gauss_legendre(order).nodes)[0]
-        given = panels.Table.through(ends, np.stack([given_angles(row).T for row in few]))(angle)
-    slopes = slope(function, x, breaks, order)
-    return SphereRule(x, weight, evaluate(function, x), given[:3], slopes, given[3:])
+        return panels.Table.through(ends, np.stack([at(row).T for row in few]))(angle)
+
+    return np.sqrt(dimension) * np.sin(angle), weight, given
 
 
 def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRule:
@@ -154,16 +188,6 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
     given = np.repeat(np.array(means)[:, None], x.size, axis=1)
     return SphereRule(x, weight, value, given[:3], slopes, given[3:])
-
-
-def _two_points(function: Function, correlation: float) -> SphereRule:
-    """Return the rule of the sphere in one dimension, the two points ±1."""
-    x = np.array([-1.0, 1.0])
-    y = correlation * x
-    other = evaluate(function, y)
-    none = np.zeros((2, 2))
-    given = np.stack([other, y * other, y * y * other])
-    return SphereRule(x, np.array([0.5, 0.5]), evaluate(function, x), given, none[0], none)
 
 
 def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> FloatArray:
@@ -184,45 +208,27 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
     return merged(np.concatenate([crossed, other[inside]]))
 
 
-def _given(
-    function: Function,
-    angle: FloatArray,
-    dimension: int,
-    tilt: float,
-    breaks: FloatArray,
-    order: int,
-) -> FloatArray:
-    """Return expectations over y given the angle a of x, shape (5, angles).
-
-    The rows are E[y^p f(y) | a] for p = 0, 1, 2, and E[y^p f′(y) | a] for p = 0, 1.
-    """
-    nodes, weights, _, differentiate = panels.gauss_legendre(order)
+def _second_coordinate(
+    angle: FloatArray, dimension: int, tilt: float, breaks: FloatArray, order: int
+) -> tuple[FloatArray, FloatArray, FloatArray | None]:
+    """Return the arguments of `Expectations`, given the angle a of x."""
+    nodes, weights, _, _ = panels.gauss_legendre(order)
     radius = np.sqrt(dimension)
     centre = radius * np.sin(tilt) * np.sin(angle)[:, None]
     spread = radius * np.cos(tilt) * np.cos(angle)[:, None]
     if dimension == 2:
         y = centre + spread * np.array([-1.0, 1.0])
-        weight = np.full_like(y, 0.5)
-        value, slopes = evaluate(function, y), slope(function, y, breaks, order)
-    else:
-        edges = np.arcsin(np.clip((breaks - centre) / spread, -1.0, 1.0))
-        half = 0.5 * np.diff(edges)[..., None]
-        beta = 0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes
-        y = centre[..., None] + spread[..., None] * np.sin(beta)
-        value = evaluate(function, y)
-        # Panels beyond the sphere's edge have length and weight 0, so their slope does not count;
-        # half = 1 avoids a division by 0.
-        speed = np.where(half > 0.0, half, 1.0) * spread[..., None] * np.cos(beta)
-        slopes = ((value @ differentiate.T) / speed).reshape(angle.size, -1)
-        weight = (half * weights * panels.power_of_cosine(beta, dimension - 3)).reshape(
-            angle.size, -1
-        )
-        weight /= weight.sum(axis=1, keepdims=True)
-        y, value = y.reshape(angle.size, -1), value.reshape(angle.size, -1)
-    product = weight * value
-    slopes *= weight
-    sums = (product, product * y, product * y * y, slopes, slopes * y)
-    return np.stack([term.sum(axis=1) for term in sums])
+        return y, np.full_like(y, 0.5), None
+    edges = np.arcsin(np.clip((breaks - centre) / spread, -1.0, 1.0))
+    half = 0.5 * np.diff(edges)[..., None]
+    beta = 0.5 * (edges[:, 1:] + edges[:, :-1])[..., None] + half * nodes
+    y = centre[..., None] + spread[..., None] * np.sin(beta)
+    weight = half * weights * panels.power_of_cosine(beta, dimension - 3)
+    weight = weight.reshape(angle.size, -1)
+    # Panels beyond the sphere's edge have length and weight 0, so their slope does not count;
+    # half = 1 avoids a division by 0.
+    speed = np.where(half > 0.0, half, 1.0) * spread[..., None] * np.cos(beta)
+    return y, weight / weight.sum(axis=1, keepdims=True), speed
 
 
 # --- moments that the fixed points share
