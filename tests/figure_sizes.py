@@ -158,6 +158,7 @@ FIGURES = {
         "activations": ("relu", "tanh"), "channels": 32, "samples": 1, "shape": (3, 3),
         "depth": 24, "networks": 4, "every": 10,
     }, 5),
+    "wider-than-memory": Small({"widths": (64, 256, 1024), "networks": 24, "tokens": 4}),
 }  # fmt: skip
 
 

@@ -23,6 +23,7 @@ COMPUTED = {
     "rank-collapse-3b": 4, "rank-collapse-9": 9, "rank-collapse-lemma-3": 4,
     "gradients-explosion": 3, "gradients-orthogonal": 2, "limits-ntk-convergence": 1,
     "limits-alignment": 1, "limits-plane": 5, "stability-atlas": 1,
+    "wider-than-memory": 1,
 }  # fmt: skip
 
 #: Labels of vertical axes of places, not of numbers.
@@ -59,6 +60,7 @@ REFUSED = [
     ("limits-kl", {"references": 101}, ""), ("limits-kl", {"steps": (1, 3)}, ""),
     ("limits-kl", {"steps": (0, 3, 2)}, ""),
     ("conv", {"shape": (2, 4)}, "2, allowed: an integer >= 3"),
+    ("wider-than-memory", {"widths": (64, 100)}, "100, allowed: multiples of 64"),
 ]  # fmt: skip
 
 

@@ -94,6 +94,8 @@ FIGURES = {
     "digits": ("beyond.digits", "handwritten digits converge to the mean field over depth"),
     "conv":
         ("beyond.conv", "rank of convolutional networks over depth, with and without batch norm"),
+    "wider-than-memory":
+        ("beyond.wider_than_memory", "MLP and transformer of widths to a million, slope -1/2"),
 }  # fmt: skip
 
 

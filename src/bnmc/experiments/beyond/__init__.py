@@ -3,8 +3,8 @@
 Intervals are at level 0.95.
 """
 
-# One file per measurement, some with two figures.  Files do not import from each other.  Read `gap`
-# in `distances.py` first.
+# One file per measurement, some with two figures.  Files do not import from each other, but from the
+# blocks of a transformer in `implicit_blocks.py`.  Read `gap` in `distances.py` first.
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.convolutions import conv
 from bnmc.experiments.beyond.digits_over_depth import digits
 from bnmc.experiments.beyond.distances import gap, scale
+from bnmc.experiments.beyond.growing_widths import wider_than_memory
 from bnmc.experiments.beyond.mixing_rates import rates, stability_atlas
 from bnmc.experiments.beyond.without_batch_norm import edge_of_chaos_diagram, isometry
 
@@ -25,4 +26,5 @@ __all__ = [
     "rates",
     "scale",
     "stability_atlas",
+    "wider_than_memory",
 ]
