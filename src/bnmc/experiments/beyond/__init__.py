@@ -3,8 +3,8 @@
 Intervals are at level 0.95.
 """
 
-# One file per measurement, some with two figures.  Files do not import from each other, but from the
-# blocks of a transformer in `implicit_blocks.py`.  Read `gap` in `distances.py` first.
+# One file per measurement, some with two figures.  Files do not import from each other, but from
+# `implicit_blocks.py`, the blocks of a transformer.  Read `gap` in `distances.py` first.
 
 from __future__ import annotations
 
