@@ -55,6 +55,11 @@ def names(**wrong):
     return _cases(UnknownNameError, wrong)
 
 
+def unfit(*names):
+    """Return a case for each of these chains, whose property of the name few functions know."""
+    return [({"chain": UNFIT[name]}, ArgumentError, f"^{name}: got") for name in names]
+
+
 def having(given, cases):
     """Return cases whose other arguments include those that are given."""
     return [(given | changes, error, pattern) for changes, error, pattern in cases]
@@ -136,6 +141,7 @@ TOO_LARGE = ResultTooLargeError
 NO_NORM, SKIP = Chain(6, 3, norm="none"), Chain(6, 3, skip=1.0)
 UNIFORM = Chain(6, 3, weights="uniform")
 CONVOLUTION = Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
+UNFIT = {"norm": NO_NORM, "skip": SKIP, "weights": UNIFORM, "convolution": CONVOLUTION}
 ASYMMETRIC, INDEFINITE = [[1, 1], [0, 1]], [[1, 2], [2, 1]]
 RAGGED = [[1], [1, 2]]
 NO_NUMBERS = ["10", None, True, RAGGED, 1j]
@@ -190,7 +196,7 @@ ERGODIC = [
     ({"depth": 950, "rtol": 1e-3}, ArgumentError, "depth: got 950, allowed: at least 960"),
     ({"rtol": 1e-300}, ArgumentError, "depth: got 200000, allowed: at least"),
     ({"burn_in": 60, "depth": 100}, ArgumentError, "burn_in: got 60, allowed: .* <= 50"),
-    ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
+    *unfit("convolution"),
 ]  # fmt: skip
 DISTANCE = [
     *values(rows=[0, -1, 0.5, math.inf]),
@@ -322,10 +328,7 @@ REFUSALS = {
         ({"grams": np.eye(3)}, ArgumentError, "^grams: got .*, allowed: an array of shape"),
         ({"grams": GRAMS * np.nan}, ArgumentError, "^grams: got .*, allowed: finite"),
         ({"grams": GRAMS[:1]}, ArgumentError, "^grams: got .* at least two states"),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
-        ({"chain": SKIP}, ArgumentError, "^skip: "),
-        ({"chain": UNIFORM}, ArgumentError, "^weights: "),
-        ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
+        *unfit(*UNFIT),
     ],
     "mixing.autocorrelation, of values": [
         ({"run": np.full((4, 50), 0.1)}, ArgumentError, "observables that vary")],
@@ -346,8 +349,8 @@ REFUSALS = {
         *types(depth=[1.5]),
         ({"tail_probability": 0.0}, ArgumentError, "^horizon: "),
         ({"tail_probability": -0.1, "horizon": 9}, ArgumentError, "^tail_probability: "),
+        *unfit("weights"),
         ({"chain": SKIP}, ArgumentError, "autocorrelation"),
-        ({"chain": UNIFORM}, ArgumentError, "^weights: "),
     ],
     "mixing.RateEstimate": [
         *values(ci=[(-0.1, 0.6)]), *having({"ci": (0.9, 1.6)}, values(value=[1.0, 1.5]))],
@@ -364,9 +367,8 @@ REFUSALS = {
         *types(size=[1e3]),
         ({"size": 10**13}, TOO_LARGE, "^size: the result needs"),
         ({"chain": SKIP}, ArgumentError, "^skip: got 1.0.*pass samples= of your own"),
-        ({"chain": UNIFORM}, ArgumentError, "^weights: got 'uniform'"),
+        *unfit("weights", "convolution"),
         ({"chain": Chain(3, 3)}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
-        ({"chain": CONVOLUTION}, ArgumentError, "^convolution: got Convolution"),
     ],
     "invariant.expectation": [
         *types(f=[3]),
@@ -689,9 +691,8 @@ REFUSALS = {
     ],
     "MeanField.fixed_point": [
         *values(rtol=[0.0, -1.0, math.nan]),
-        ({"chain": NO_NORM}, ArgumentError, "^norm: "),
+        *unfit("norm", "skip"),
         ({"chain": Chain(6, 3, norm="layer")}, ArgumentError, "^norm: .*CorrelationMap"),
-        ({"chain": SKIP}, ArgumentError, "^skip: "),
         ({"chain": Chain(6, 3, eps=1e-5)}, ArgumentError, "^eps: "),
         ({"chain": BIASED}, ArgumentError, "^bias_variance: got 0.1, allowed: 0 .*trajectory"),
         ({"chain": AFTER}, ArgumentError, "^order: got 'activation-norm', .*bnmc.simulate"),
