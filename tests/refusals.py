@@ -857,6 +857,10 @@ REFUSALS = {
     ],
     "testing.assert_same_law": [
         ({"chain": Chain(3, 5, weights="uniform")}, ArgumentError, "^width: "),
+        ({"chain": Chain(20, 4, norm="rms", weights="haar", bias_variance=0.1)}, ArgumentError,
+         "^bias_variance: .*orthogonal weights"),
+        ({"chain": Chain(8, 4, weights="uniform", convolution=Convolution((2, 2), (2, 2)))},
+         ArgumentError, "^weights: .*'gaussian' for a convolution"),
         ({"step": lambda h: h[1:]}, ArgumentError, r"^step\(h\): "),
         ({"step": lambda h: h * np.nan}, ArgumentError, r"^step\(h\): "),
         ({"step": lambda h: np.full_like(h, 1e31)}, ArgumentError, r"^step\(h\): "),

@@ -3,6 +3,11 @@
 import pytest
 
 
+def slow(*case):
+    """Return a case as parameters that does not run each time."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def some(cases, *first):
     """Return the names of cases as parameters; all but the first ones are slow."""
     assert set(first) <= set(cases)

@@ -165,10 +165,6 @@ def test_bad_stars():
             bridging.lemma_5(width=5000, distortion=1, batch=star.batch, star=star)
 
 
-def shifted(x):
-    return 1.0 + x
-
-
 def test_formula_of_corollary_8():
     star, width = fixed_point("relu", 5), np.array([500, 2000])
     level, half = star.b * (1 - star.c), 2 * np.sqrt(5 / width)
@@ -301,7 +297,7 @@ def test_theorem_3_lacks_a_power_of_alpha():
 
     That is the centred linear chain's, n³/(4d) for the mean square, but for terms of rank two.
     """
-    activation = bnmc.Activation(shifted)
+    activation = bnmc.Activation(lambda x: 1.0 + x)
     ratios = {}
     for n, chains in ((8, 64), (16, 32), (32, 8)):
         star = fixed_point(activation, n)

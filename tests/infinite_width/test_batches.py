@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from infinite_width_checks import extrapolated
 from numpy_network import normalised
+from slow_cases import slow
 
 import bnmc
 from bnmc import Activation
@@ -25,10 +26,6 @@ SWISH = Activation(
 X = np.random.default_rng(0).standard_normal((9, 14))
 WEIGHTS = {"norm": "batch", "weight_variance": 1.5, "bias_variance": 0.3}
 ACTIVATED = {"activation": "tanh", "order": "activation-norm"}
-
-
-def slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def distance(kernel, expected):

@@ -8,22 +8,14 @@ import numpy as np
 import pytest
 from numpy_network import standardised
 from numpy_steps import Network
+from slow_cases import slow
 
 import bnmc
+from bnmc import testing
 from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError, UnknownNameError
-from bnmc.testing import (
-    LawMismatch,
-    assert_same_law,
-    examples,
-    from_features_last,
-    from_linear_first,
-)
+from bnmc.testing import LawMismatch, assert_same_law, examples, from_linear_first
 
 RELU = bnmc.Chain(20, 5, "relu")
-
-
-def slow(*case):
-    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def causes_of(step, **options):
@@ -45,14 +37,9 @@ def test_frameworks_that_are_missing(framework, monkeypatch):
     above = 2 ** {"torch": 63, "jax": 32}[framework]
     with pytest.raises(BackendError):  # the largest seed is no error
         build(10, seed=above - 1)
-    for seed in (-1, above):
+    for step, seed in ((build, -1), (build, above), (examples.torch_conv_step, 2**63)):
         with pytest.raises(ArgumentError, match="^seed"):
-            build(10, seed=seed)
-
-
-def test_seeds_that_pytorch_does_not_take():
-    with pytest.raises(ArgumentError, match="^seed"):
-        examples.torch_conv_step(10, seed=2**63)
+            step(10, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +89,7 @@ def test_features_last_and_weights_first():
         x = (h - h.mean(axis=0)) / h.std(axis=0)
         return np.maximum(x, 0.0) @ rng.standard_normal((20, 20)) / np.sqrt(20)
 
-    assert_same_law(from_features_last(step), RELU, rng=0, rows=512)
+    assert_same_law(testing.from_features_last(step), RELU, rng=0, rows=512)
     network = Network()
     block = (lambda a: network.draw() @ a, standardised, network.sigma)
     assert_same_law(from_linear_first(*block), RELU, rng=0, rows=512)
@@ -110,7 +97,6 @@ def test_features_last_and_weights_first():
 
 
 def test_adapters_refuse_what_is_no_function():
-    with pytest.raises(ArgumentTypeError):
-        from_linear_first(np.tanh, 3)
-    with pytest.raises(ArgumentError):
-        from_linear_first(np.tanh)
+    for layers, error in (((np.tanh, 3), ArgumentTypeError), ((np.tanh,), ArgumentError)):
+        with pytest.raises(error):
+            from_linear_first(*layers)

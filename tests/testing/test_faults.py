@@ -235,10 +235,6 @@ def test_layers_of_torch():
 
 
 def test_what_is_refused():
-    convolution = bnmc.Convolution((2, 2), (2, 2))
-    chain = bnmc.Chain(8, 4, weights="uniform", convolution=convolution)
-    with pytest.raises(ArgumentError, match="^weights: .*'gaussian' for a convolution"):
-        assert_same_law(lambda h: h, chain)
     with pytest.raises(ArgumentError, match="^step"):
         from_images(lambda images: images[..., :1], (2, 2))(np.ones((3, 8)))
     for wrong in (np.ones((3, 5)), np.ones(4)):

@@ -17,7 +17,7 @@ from numpy_network import normalised, standardised
 from numpy_steps import Network
 from oracle import FALSE_ALARM, FORMULAS
 from scipy import stats
-from slow_cases import some
+from slow_cases import slow, some
 from testing.correct_layers import CorrectLayer, TorchLayer, correct_layer
 
 import bnmc
@@ -41,11 +41,6 @@ def mismatch(step, chain=RELU, **options):
     return caught.value
 
 
-def again(*case):
-    """A case that is tested with another chain, factor or mistake each time."""
-    return pytest.param(*case, marks=pytest.mark.slow)
-
-
 # ---------------------------------------------------------------- right steps
 
 
@@ -54,19 +49,19 @@ def again(*case):
     ("chain", "options"),
     [
         (RELU, {}),
-        again(bnmc.Chain(10, 3, "linear"), {}),
-        again(bnmc.Chain(7, 2, "sigmoid"), {}),
-        again(bnmc.Chain(1, 4, "sin"), {}),
+        slow(bnmc.Chain(10, 3, "linear"), {}),
+        slow(bnmc.Chain(7, 2, "sigmoid"), {}),
+        slow(bnmc.Chain(1, 4, "sin"), {}),
         (bnmc.Chain(6, 11, "gelu"), {}),
         (bnmc.Chain(12, 4, "tanh", norm="batch-uncentred"), {"centred": False}),
         (bnmc.Chain(12, 1, "tanh", norm="batch-uncentred"), {"centred": False}),
         (bnmc.Chain(12, 4, "tanh", skip=-0.5, gain=3.0), {"skip": -0.5, "scale": 3.0}),
         (bnmc.Chain(12, 4, "tanh", gain=3.0, eps=1e-5), {"eps": 1e-5, "scale": 3.0}),
-        again(bnmc.Chain(12, 4, "tanh", norm="none"), {"norm": identity}),
+        slow(bnmc.Chain(12, 4, "tanh", norm="none"), {"norm": identity}),
         (bnmc.Chain(20, 5, "relu", weights="uniform"), {"weights": "uniform"}),
         (bnmc.Chain(20, 5, "tanh", weights="rademacher", skip=1.0),
          {"weights": "rademacher", "skip": 1.0}),
-        again(bnmc.Chain(6, 4, "relu", weights="haar"), {"weights": "haar"}),
+        slow(bnmc.Chain(6, 4, "relu", weights="haar"), {"weights": "haar"}),
         (bnmc.Chain(12, 5, "relu", weights="haar", skip=0.5), {"weights": "haar", "skip": 0.5}),
     ],
     ids=lambda value: repr(value) if isinstance(value, bnmc.Chain) else "",
@@ -272,24 +267,24 @@ HAAR, WIDE = bnmc.Chain(20, 5, "relu", weights="haar"), bnmc.Chain(200, 5, "relu
         # Signs that cancel, columns that are not the first, norms of vectors of 200 weights.
         (WIDE, {"weights": "mirrored"}, r"^most.* r \+ 100 have mean squared correlation 0\.5"),
         (WIDE, {"reused": 1}, "^most.*: calls share their weights up to signs"),
-        again(WIDE, {"weights": "paired 0.3"}, r"^most.* r \+ 1 have mean squared .* 0\.0[345]"),
-        again(WIDE, {"reused": 2}, "^most.*: calls share their weights up to signs"),
-        again(WIDE, {"weights": "all but first uniform"}, "^most.*: weights are not Gaussian"),
-        again(WIDE, {"weights": "all but first rademacher"}, "^most.*: weights are not Gaussian"),
-        again(WIDE, {"weights": "unit rows"}, r"^most.*= 0\.9901 if the rows of W are normalized"),
-        again(WIDE, {"weights": "student 10"}, "^most.*: .* Student's t with about (8|9|1[0-3]) d"),
+        slow(WIDE, {"weights": "paired 0.3"}, r"^most.* r \+ 1 have mean squared .* 0\.0[345]"),
+        slow(WIDE, {"reused": 2}, "^most.*: calls share their weights up to signs"),
+        slow(WIDE, {"weights": "all but first uniform"}, "^most.*: weights are not Gaussian"),
+        slow(WIDE, {"weights": "all but first rademacher"}, "^most.*: weights are not Gaussian"),
+        slow(WIDE, {"weights": "unit rows"}, r"^most.*= 0\.9901 if the rows of W are normalized"),
+        slow(WIDE, {"weights": "student 10"}, "^most.*: .* Student's t with about (8|9|1[0-3]) d"),
         (bnmc.Chain(10, 3, "relu"), {"weights": "uniform"}, "not Gaussian: uniform"),
-        again(bnmc.Chain(10, 3, "linear"), {"pool": 2}, "weights come back"),
+        slow(bnmc.Chain(10, 3, "linear"), {"pool": 2}, "weights come back"),
         (bnmc.Chain(10, 4, "tanh", gain=3.0), {}, "is the gain 3 missing"),
         (bnmc.Chain(10, 4, "tanh", skip=0.5), {}, "the skip connection is .*, not 0.5"),
         (bnmc.Chain(10, 4, "tanh", eps=1e-5), {}, "the norm adds eps"),
         (bnmc.Chain(10, 4, "tanh", norm="batch-uncentred"), {}, "rows are centred"),
-        again(bnmc.Chain(10, 4, "tanh", norm="none"), {}, "rows are centred"),
+        slow(bnmc.Chain(10, 4, "tanh", norm="none"), {}, "rows are centred"),
         (bnmc.Chain(10, 4, "tanh"), {"ddof": 1}, "ddof = 1"),
-        again(bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
+        slow(bnmc.Chain(10, 4, "linear"), {"centred": False}, "without being centred"),
         (bnmc.Chain(20, 5, "tanh"), {"scale": (5 / 4) ** 0.5}, r"1\.11\d\d: sqrt\(n/\(n-1\)\) for"),
-        again(bnmc.Chain(20, 5, "tanh"), {"scale": 0.8**0.5}, r"0\.8\d\d\d: sqrt\(\(n-1\)/n\) for"),
-        again(bnmc.Chain(200, 10, "tanh"), {"eps": 1e-5, "scale": 2**0.5}, "(?s)eps = .*Kaiming"),
+        slow(bnmc.Chain(20, 5, "tanh"), {"scale": 0.8**0.5}, r"0\.8\d\d\d: sqrt\(\(n-1\)/n\) for"),
+        slow(bnmc.Chain(200, 10, "tanh"), {"eps": 1e-5, "scale": 2**0.5}, "(?s)eps = .*Kaiming"),
         # σ² has a mean where tanh has none: no candidate has such covariances.
         pytest.param(
             bnmc.Chain(30, 8, "tanh"), {"sigma": lambda x: np.tanh(x) ** 2},
@@ -320,7 +315,7 @@ def test_mistakes_about_other_chains(chain, options, words):
             {"weights": "uniform", "scale": 3**-0.5, "bias": 1.0, "eps": 1e-5},
             ("a bias", "eps = 1e-05", "a third of the variance", "not Gaussian"),
         ),
-        again({"bias": 1.0, "sigma": "gelu"}, ("a bias", "gelu fits better")),
+        slow({"bias": 1.0, "sigma": "gelu"}, ("a bias", "gelu fits better")),
         (
             {"sigma": lambda x: np.where(x > 0.0, x, 0.01 * x), "ddof": 1},
             ("leaky_relu fits better", "ddof = 1"),
@@ -369,7 +364,7 @@ def test_parts_in_another_order_are_named(last, sigma, batch, options):
 
 @pytest.mark.untraced
 @pytest.mark.parametrize(
-    ("scale", "shape"), [(0.3, (30, 20)), again(0.01, (10, 3)), again(100.0, (10, 3))]
+    ("scale", "shape"), [(0.3, (30, 20)), slow(0.01, (10, 3)), slow(100.0, (10, 3))]
 )
 def test_a_factor_of_any_size_is_the_one_cause(scale, shape):
     step = Network(shape[0], "tanh", scale=scale)
@@ -562,12 +557,6 @@ def test_mistakes_of_other_layers_are_named(name):
     assert re.search(words, " ".join(error.causes)), error
 
 
-def test_biases_beside_orthogonal_weights_are_refused():
-    chain = bnmc.Chain(20, 4, norm="rms", weights="haar", bias_variance=0.1)
-    with pytest.raises(ArgumentError, match="^bias_variance: .*orthogonal weights"):
-        assert_same_law(layer_of(chain), chain)
-
-
 def states_of(chain, seed=0):
     return dict(tried_states(chain, CheckedStep(identity, chain), np.random.default_rng(seed)))
 
@@ -581,8 +570,8 @@ def rows_apart(chain, seed):
     ("chain", "columns"),
     [
         (bnmc.Chain(20, 5, "relu"), 3),
-        again(bnmc.Chain(30, 9, "tanh"), 4),
-        again(bnmc.Chain(20, 3, "linear"), 1),
+        slow(bnmc.Chain(30, 9, "tanh"), 4),
+        slow(bnmc.Chain(20, 3, "linear"), 1),
         (bnmc.Chain(20, 2, "relu"), 1),
         (bnmc.Chain(20, 3, "relu", norm="batch-uncentred"), 2),
     ],
