@@ -13,6 +13,7 @@ below the batch, and of 4000 with orthogonal weights; hence the numbers of `FAST
 The networks of a GPU are few, because Numba's simulator takes about a second for each.
 """
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -247,6 +248,22 @@ UNEQUAL = {
         Chain(6, 3, "leaky_relu", norm="none", gain=0.002, skip=0.001),
         Chain(4, 3, "leaky_relu", norm="none", gain=600.0),
     ],
+    # One call of the kernel makes all these layers, with a spec for each.
+    "one stage": [
+        Chain(8, 3, norm="none"),
+        Chain(7, 3, "tanh", gain=1.4),
+        Chain(12, 3, "tanh", norm="none", gain=0.6),
+        Chain(5, 3, "tanh", norm="batch-uncentred", gain=0.8, eps=0.2),
+        Chain(5, 3, "tanh", skip=0.7, gain=0.5),
+        Chain(9, 3, "tanh", norm="none", gain=1.2),
+    ],
+}
+#: Task, path, direction, precision, and networks.
+KINDS = {
+    "normal": (parts.Task, "conditional", "normal", "float64", 4_000),
+    "given": (parts.Task, "conditional", "given", "float32", 4_000),
+    "readout": (parts.Task, "conditional", "readout", "float64", 4_000),
+    "weights": (NetworkTask, "weights", "normal", "float64", 1_000),
 }
 
 
@@ -269,18 +286,11 @@ def start_of(chains):
     return np.random.default_rng(3).standard_normal((chains[0].width, chains[0].batch))
 
 
-@pytest.mark.parametrize("name", UNEQUAL)
 @pytest.mark.parametrize(
-    ("kind", "path", "direction", "dtype", "count"),
-    [
-        (parts.Task, "conditional", "normal", "float64", 4_000),
-        (parts.Task, "conditional", "given", "float32", 4_000),
-        (parts.Task, "conditional", "readout", "float64", 4_000),
-        (NetworkTask, "weights", "normal", "float64", 1_000),
-    ],
-    ids=["normal", "given", "readout", "weights"],
+    ("name", "what"), [("one stage", "normal"), *product(("norms", "scales"), KINDS)]
 )
-def test_layers_that_differ(name, kind, path, direction, dtype, count):
+def test_layers_that_differ(name, what):
+    kind, path, direction, dtype, count = KINDS[what]
     chains, rng = UNEQUAL[name], np.random.default_rng(31)
     networks = Networks(chains, len(chains) - 1, count, rng, start_of(chains))
     delta = rng.standard_normal(networks.h[-1].shape)
