@@ -447,7 +447,10 @@ def _probabilities(outputs: FloatArray) -> tuple[FloatArray, FloatArray]:
     if outputs.ndim == 1:
         return expit(outputs), expit(-outputs)
     p = softmax(outputs, axis=1)
-    return p, p @ (1.0 - np.eye(p.shape[1]))
+    rest, others, top = 1.0 - p, p.copy(), p.argmax(axis=1, keepdims=True)
+    np.put_along_axis(others, top, 0.0, axis=1)
+    np.put_along_axis(rest, top, others.sum(axis=1, keepdims=True), axis=1)  # no cancellation
+    return p, rest
 
 
 def _cross_entropy(outputs: FloatArray, labels: FloatArray) -> FloatArray:
