@@ -167,12 +167,7 @@ class PairwiseLayer:
             return Level(side, scale, mean, self.weighed(self.stream(q), outputs))
 
     def step(
-        self,
-        left: Level,
-        right: Level,
-        kernel: FloatArray,
-        tangent: FloatArray | None,
-        same: bool,
+        self, left: Level, right: Level, kernel: FloatArray, tangent: FloatArray | None, same: bool
     ) -> tuple[FloatArray, FloatArray | None, float]:
         """Return K and Θ after the layer, and the largest error of the dual activation.
 
@@ -195,8 +190,10 @@ class PairwiseLayer:
                 seen = kernel / scale
                 if same:
                     np.fill_diagonal(seen, left.side.variance)
-        sides = _columns(left.side), right.side
-        value, slope, error = self.sigma.pair(*sides, seen, tangent is not None)
+        rows = left.side
+        if not rows.series:  # closed forms broadcast
+            rows = rows._replace(variance=rows.variance[:, None])
+        value, slope, error = self.sigma.pair(rows, right.side, seen, tangent is not None)
         if not self.norm_is_first:
             value = (value - left.mean[:, None] * right.mean) / scale
         fresh = self.weight_variance * value + self.bias_variance
@@ -220,8 +217,3 @@ class PairwiseLayer:
 def kind_of(norm: Norm) -> str:
     """Return "none", "layer" or "rms" for a norm over the features, or none."""
     return "none" if norm.is_identity else "layer" if norm.centred else "rms"
-
-
-def _columns(side: Side) -> Side:
-    """Return a side whose variances broadcast along rows."""
-    return side if side.series else side._replace(variance=side.variance[:, None])

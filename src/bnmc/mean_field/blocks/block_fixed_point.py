@@ -156,11 +156,7 @@ _ROUNDING = 64.0 * EPSILON
 
 
 def block_symmetric(
-    activation: ActivationLike,
-    batch: int,
-    *,
-    minority: int = 1,
-    rtol: float = 1e-4,
+    activation: ActivationLike, batch: int, *, minority: int = 1, rtol: float = 1e-4
 ) -> tuple[BlockFixedPoint, ...]:
     """Fixed points with two blocks of distinct samples, under norm "batch".
 
@@ -232,11 +228,7 @@ def block_symmetric(
 
 
 def partial_collapse(
-    activation: ActivationLike,
-    batch: int,
-    *,
-    distinct: int,
-    rtol: float = 1e-4,
+    activation: ActivationLike, batch: int, *, distinct: int, rtol: float = 1e-4
 ) -> tuple[BlockFixedPoint, ...]:
     """Fixed points with distinct samples in one block and coinciding samples in the other.
 

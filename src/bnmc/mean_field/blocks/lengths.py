@@ -236,8 +236,10 @@ class Blocks:
         powers : int
             1 for the moments of order 0 only, 3 for all; see `_moments`.
         """
-        lengths, weight = self._lengths(levels)
-        dimensions, n = (*self._ranks(levels), 1), self.batch
+        # On the vectors of a block that sum to 0, the rank is 0 if the block has collapsed.
+        ranks = [(s - 1) * bool(level) for s, level in zip(self.sizes, levels[:2], strict=True)]
+        lengths, weight = self._lengths(levels, ranks)
+        dimensions, n = (*ranks, 1), self.batch
         rank = sum(dimensions)
         radius = np.sqrt(levels @ lengths**2)
         offset, blocks = [], []
@@ -250,15 +252,6 @@ class Blocks:
             for length, dimension, level in zip(lengths, dimensions, levels, strict=True)
         ]
         return GivenLengths(levels, lengths, weight, radius, rank, offset, blocks, scores)
-
-    def _ranks(self, levels: FloatArray) -> list[int]:
-        """Return the rank of the Gram matrix on the vectors of either block that sum to 0.
-
-        It is s_X − 1 for a block X of distinct samples, 0 for a collapsed one.
-        """
-        return [
-            (size - 1) * bool(level) for size, level in zip(self.sizes, levels[:2], strict=True)
-        ]
 
     def _moments(
         self, offset: FloatArray, scale: FloatArray, weight: FloatArray, dimension: int, powers: int
@@ -318,9 +311,8 @@ class Blocks:
         angle, weight = coordinate_rule(angles, dimension, self.order)
         return radius * np.sin(angle), weight
 
-    def _lengths(self, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _lengths(self, levels: FloatArray, ranks: list[int]) -> tuple[FloatArray, FloatArray]:
         """Return nodes (z_0, z_1, z_e), shape (3, nodes), and their weights, which sum to 1."""
-        ranks = self._ranks(levels)
         rank = 1 + sum(ranks)
         if rank == 1:
             return np.array([[0.0, 0.0], [0.0, 0.0], [-1.0, 1.0]]), np.array([0.5, 0.5])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation import fixed_points
-from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import LevelMap, level_map, pair_layer
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
 
@@ -24,6 +25,9 @@ _FULLY_CONNECTED = FULLY_CONNECTED._replace(
     hint="its map acts on the Gram matrix of samples and positions: bnmc.MeanField(chain).step; "
     "fixed points are those of the chain without convolution"
 )
+
+
+_correlations = partial(real_numbers, "correlation", low=-1, high=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +140,8 @@ class CorrelationMap:
         eps: float = 0.0,
     ) -> None:
         variances = {"weight_variance": weight_variance, "bias_variance": bias_variance}
-        self._layer = pair_layer(activation, norm, order, skip=skip, eps=eps, **variances)
+        #: The checked arguments.
+        self.layer = pair_layer(activation, norm, order, skip=skip, eps=eps, **variances)
 
     @classmethod
     def of(cls, chain: Chain) -> Self:
@@ -168,11 +173,6 @@ class CorrelationMap:
             **{name: getattr(chain, name) for name in ("bias_variance", "order", "skip", "eps")},
         )
 
-    @property
-    def layer(self) -> PairLayer:
-        """The checked arguments."""
-        return self._layer
-
     def __call__(
         self, correlation: ArrayLike, *, variance: float | None = None, rtol: float = 1e-6
     ) -> FloatArray:
@@ -200,7 +200,7 @@ class CorrelationMap:
             ``partial`` is the result.
         """
         rtol = real("rtol", rtol, above=0.0)
-        c, at = self._correlations(correlation), self._at(variance)
+        c, at = _correlations(correlation), self._at(variance)
         return self._accurate(*_value(at, c, rtol), rtol)
 
     def slope(
@@ -218,7 +218,7 @@ class CorrelationMap:
         array([0. , 0.5, 1. ])
         """
         rtol = real("rtol", rtol, above=0.0)
-        c, at = self._correlations(correlation), self._at(variance)
+        c, at = _correlations(correlation), self._at(variance)
         slope, error = at.slope(c)
         if error > rtol and at.has_slopes:
             slope, error = at.integrated.slope(c)
@@ -246,7 +246,7 @@ class CorrelationMap:
         >>> [(round(point.variance, 6), point.stable) for point in points]
         [(0.0, False), (0.286894, True)]
         """
-        return fixed_points.variance_points(self._layer)
+        return fixed_points.variance_points(self.layer)
 
     def fixed_points(
         self, *, variance: float | None = None, tolerance: float = 1e-9, rtol: float = 1e-6
@@ -291,7 +291,7 @@ class CorrelationMap:
         tolerance = real("tolerance", tolerance, low=0.0)
         at = self._at(variance)
         if at.is_identity:
-            name, allowed = self._layer.sigma.name, "an activation or a bias"
+            name, allowed = self.layer.sigma.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
         points = fixed_points.correlation_points(at, tolerance)
@@ -355,8 +355,8 @@ class CorrelationMap:
         """
         start = real("start", start, above=0.0)
         tolerance = real("tolerance", tolerance, low=0.0)
-        variance = fixed_points.attractor(self._layer, start)
-        phase, worst = phase_of(self._layer, variance, tolerance)
+        variance = fixed_points.attractor(self.layer, start)
+        phase, worst = phase_of(self.layer, variance, tolerance)
         return within(phase, worst, real("rtol", rtol, above=0.0), "phase")
 
     def trajectory(
@@ -398,12 +398,12 @@ class CorrelationMap:
                [0.4937, 0.9177],
                [0.6048, 0.9249]])
         """
-        depth, c = integer("depth", depth, low=0), self._correlations(correlation)
+        depth, c = integer("depth", depth, low=0), _correlations(correlation)
         q = real("variance", variance, above=0.0)
         rtol = real("rtol", rtol, above=0.0)
         variances, correlations, gradients, worst = [q], [c], [], 0.0
         for layer in range(1, depth + 1):
-            at = level_map(self._layer, q)
+            at = level_map(self.layer, q)
             q = at.level.following
             if not 0.0 < q < math.inf:
                 raise NonFiniteError(None, layer, "variance")
@@ -425,18 +425,15 @@ class CorrelationMap:
         if variance is not None:
             q = real("variance", variance, above=0.0)
         else:
-            q = fixed_points.attractor(self._layer, 1.0)
+            q = fixed_points.attractor(self.layer, 1.0)
             if not 0.0 < q < math.inf:
                 allowed = "a number > 0, as the variance of this network tends to 0 or diverges"
                 raise ArgumentError("variance", variance, allowed)
-        return level_map(self._layer, q)
-
-    def _correlations(self, correlation: ArrayLike) -> FloatArray:
-        return real_numbers("correlation", correlation, low=-1, high=1)
+        return level_map(self.layer, q)
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
         note = ": near correlation 1 or -1, declare the kinks of the activation"
-        what = f"the series of {self._layer.sigma.name} is"
+        what = f"the series of {self.layer.sigma.name} is"
         return within(value, error, rtol, what, note)
 
 

@@ -178,12 +178,7 @@ def normal_panels(sigma: Profile, root: float, width: float, end: float) -> Floa
 
 
 def _gradient(
-    sigma: Dual,
-    value: FloatArray,
-    root: float,
-    z: FloatArray,
-    half: FloatArray,
-    weight: FloatArray,
+    sigma: Dual, value: FloatArray, root: float, z: FloatArray, half: FloatArray, weight: FloatArray
 ) -> tuple[float, float]:
     """Return E σ′(u)², and its error next to singular points.
 

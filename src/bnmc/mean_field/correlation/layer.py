@@ -25,6 +25,7 @@ negative: the squares of the Hermite coefficients of σ.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -110,21 +111,17 @@ class PairLayer(PairwiseLayer):
         left, right = self.sigma.slopes
         return self.skip * self.skip + self.weight_variance * 0.5 * (left * left + right * right)
 
-    def level(self, variance: float) -> VarianceLevel:
-        """Return the level at a variance q > 0.
+    def level(
+        self, variance: float, of: Callable[[Dual, float], Moments] = moments
+    ) -> VarianceLevel:
+        """Return the level at a variance q > 0, from some moments.
 
         Raises
         ------
         ArgumentError
             If σ has no finite mean square, or is constant and is to be normalized.
         """
-        return self._level(variance, moments(self.sigma, self.argument(variance)))
-
-    def rough_level(self, variance: float) -> VarianceLevel:
-        """Return the level at q > 0 without errors, ``inf`` where the mean square is not finite."""
-        return self._level(variance, rough_moments(self.sigma, self.argument(variance)))
-
-    def _level(self, variance: float, inner: Moments) -> VarianceLevel:
+        inner = of(self.sigma, self.argument(variance))
         w, skip, stream = self.weight_variance, self.skip * self.skip, self.stream(variance)
         if self.norm_is_first:
             mean, factor, part, error = 0.0, 1.0, inner.square, inner.error
@@ -156,6 +153,10 @@ class PairLayer(PairwiseLayer):
             error=error,
             gradient_error=inner.gradient_error + (0.0 if self.norm_is_first else error),
         )
+
+    def rough_level(self, variance: float) -> VarianceLevel:
+        """Return the level at q > 0 without errors, ``inf`` where the mean square is not finite."""
+        return self.level(variance, rough_moments)
 
     def growth(self, variance: float) -> float:
         """Return the variance after the layer minus that before, without errors."""
@@ -283,7 +284,8 @@ class PowerSeries(NamedTuple):
         missing = np.where(correlation == 1.0, self.inner.gradient_error * whole, missing)
         scale = max(self.inner.square, float(np.max(np.abs(total), initial=0.0)))
         worst = float(np.max(missing, initial=0.0)) / scale if np.isfinite(scale) else 0.0
-        return np.asarray(total), worst + self.noise * min(terms, 1.0 / (1.0 - _largest(size)))
+        largest = float(np.max(size, initial=0.0, where=size < 1.0))
+        return np.asarray(total), worst + self.noise * min(terms, 1.0 / (1.0 - largest))
 
 
 #: V(ρ) = E σ(u)σ(v) and its derivative with respect to ρ, on [−1, 1]: values, and the largest error
@@ -305,11 +307,6 @@ def pair_function(sigma: Dual, inner: Moments) -> _PairFunction:
     squares = series.coefficients[0] ** 2
     rest = max(inner.square - float(squares.sum()), float(series.rest[0]) * inner.square)
     return PowerSeries(squares, rest, float(2.0 * series.noise[0]) + inner.error, inner)
-
-
-def _largest(size: FloatArray) -> float:
-    """Return the largest entry below 1."""
-    return float(np.max(np.where(size < 1.0, size, 0.0), initial=0.0))
 
 
 # --- the correlation map

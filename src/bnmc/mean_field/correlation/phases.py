@@ -146,8 +146,9 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
         points = fixed_points.correlation_points(at, tolerance)
         inner = next(point for point in points if point.stable)
         correlation, rate, worst = inner.correlation, inner.slope, max(inner.error, error)
+    name = "ordered" if gradient < 1.0 else "chaotic"
     phase = Phase(
-        name=_name(gradient, tolerance),
+        name="critical" if abs(gradient - 1.0) <= tolerance else name,
         variance=variance,
         variance_rate=variance_rate,
         correlation=correlation,
@@ -163,12 +164,6 @@ def _map_at(layer: PairLayer, variance: float) -> LevelMap:
     if layer.is_scale_free:
         layer, variance = replace(layer, bias_variance=layer.bias_variance / variance), 1.0
     return level_map(layer, variance)
-
-
-def _name(gradient: float, tolerance: float) -> str:
-    if abs(gradient - 1.0) <= tolerance:
-        return "critical"
-    return "ordered" if gradient < 1.0 else "chaotic"
 
 
 def _rates(layer: PairLayer, variance: float) -> tuple[float, float, float]:

@@ -48,7 +48,7 @@ from bnmc.mean_field.fixed_point.expectations import Turned, resolved
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.fixed_point.symmetric import is_isotropic
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.mean_field.quadrature.sphere import sphere_rule
+from bnmc.mean_field.quadrature.sphere import coordinate_pairs, sphere_rule
 
 # Nodes per panel.
 _SPHERE_ORDER = 24
@@ -182,22 +182,19 @@ def _with_power_sums(function: Turned, n: int, order: int) -> FloatArray:
     The columns are those of the products alone, times Σx³, and times Σx⁴ − E Σx⁴.
     """
 
-    def times_square(x: FloatArray) -> FloatArray:
-        return function(x) * x * x
+    def powers(y: FloatArray, share: FloatArray, speed: FloatArray | None) -> FloatArray:
+        values, y = share * function(y).reshape(share.shape), y.reshape(share.shape)
+        return np.stack([(values * y**power).sum(axis=1) for power in range(5)])
 
-    panels, m = function.panels, n - 1
-    rule, more = (
-        sphere_rule(values, m, -1.0 / m, panels, order) for values in (function, times_square)
-    )
-    x, y = rule.x, _FIVE[:, None]
-    given = np.concatenate([rule.given, more.given[1:]])
-    columns = [[rule.mean(rule.value**2), rule.mean(rule.value * rule.given[0])]]
+    x, weight, of = coordinate_pairs(n - 1, -1.0 / (n - 1), function.panels, order)
+    value, given, y = function(x), of(powers), _FIVE[:, None]
+    columns = [[value**2 @ weight, value * given[0] @ weight]]
     for power, mean in ((3, 0.0), (4, _mean_fourth(n))):
         alone = x**power + _others(x, x * x, n - 1, n, power) - mean
         both = x**power + y**power + _others(x + y, x * x + y * y, n - 2, n, power) - mean
         coefficients = np.linalg.solve(np.vander(_FIVE, increasing=True), both)
-        pair = rule.value * np.sum(coefficients * given, axis=0)
-        columns.append([rule.mean(rule.value**2 * alone), rule.mean(pair)])
+        pair = value * np.sum(coefficients * given, axis=0)
+        columns.append([value**2 * alone @ weight, pair @ weight])
     return np.array(columns).T
 
 

@@ -104,10 +104,8 @@ def _of_batch(chain: Chain, rtol: float) -> _Linearized:
     worst = worst_of(used)
     within(point, used[worst], rtol, "fixed point", f" (worst is {worst})")
     if not point.stable:
-        message = (
-            f"the fixed point is unstable: small deviations grow by {point.rate:.6g} per layer, "
-        )
-        message += "so the chain does not fluctuate around it"
+        message = "the fixed point is unstable: small deviations grow by "
+        message += f"{point.rate:.6g} per layer, so the chain does not fluctuate around it"
         raise NotMixing(message, point, math.log(point.rate), 0.0)
     sigma, norm = chain.activation, chain.normalization
     try:
@@ -177,13 +175,9 @@ def _attractor(chain: Chain, field: CorrelationMap, phase: Phase) -> Correlation
     if phase.correlation == 1.0:
         factor = phase.gradient_factor
         exponent = 0.5 * math.log(factor) if factor > 0.0 else -math.inf
-        message = (
-            f"the correlation of all samples tends to 1 ({phase.name} phase), so Gram matrices "
-        )
-        message += (
-            f"become singular and do not fluctuate around a fixed point. {_INSTEAD}; gain and "
-        )
-        message += "bias_variance may change the phase"
+        message = f"the correlation of all samples tends to 1 ({phase.name} phase), so Gram "
+        message += "matrices become singular and do not fluctuate around a fixed point. "
+        message += f"{_INSTEAD}; gain and bias_variance may change the phase"
         raise NotMixing(message, phase, exponent, 0.0)
     points = field.fixed_points(variance=phase.variance, rtol=_ANY)
     return next(point for point in points if point.stable)
@@ -278,14 +272,13 @@ def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMo
     """
     level = level_map(layer, q).level
     r = level.inner.variance
-    given = _given_shared(layer, level, c, widest)
-    weight, moments = given.weight, given.products
+    weight, moments, scores = _given_shared(layer, level, c, widest)
     first = moments[:, 0]  # E (1, x, y, u, x²) given z_0
     mean = (weight @ moments.reshape(len(weight), -1)).reshape(5, 5)
     square, growth, tilt = mean[_SQUARE, [_ONE, _Y, _U]].tolist()  # E x², E x² y and E x² u
     pair = float(weight @ first[:, _X] ** 2)
-    slopes = given.scores[:, 0] / math.sqrt(r * (1.0 - c))
-    stretches = given.scores[:, 1] / math.sqrt(r * (1.0 - c)) - first[:, _X]
+    slopes, stretches = scores.T / math.sqrt(r * (1.0 - c))
+    stretches = stretches - first[:, _X]
     p, s = float(weight @ (stretches * first[:, _X])), float(weight @ (slopes * first[:, _X]))
     of_covariance = float(weight @ slopes**2)
     of_variance = 0.5 * (p / r - c * of_covariance)
@@ -315,25 +308,19 @@ def pair_moments(layer: PairLayer, q: float, c: float, widest: float) -> _PairMo
     return _PairMoments(square, pair, noise, *(w * derivative for derivative in jacobian))
 
 
-class _Given(NamedTuple):
-    """Expectations over z given z_0.
+def _given_shared(
+    layer: PairLayer, level: VarianceLevel, c: float, widest: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the weights of z_0, and expectations over z given z_0.
 
-    Attributes
-    ----------
+    Returns
+    -------
     weight : ndarray of shape (nodes,)
-        The rule for z_0.
     products : ndarray of shape (nodes, 5, 5)
         E φφᵀ, φ = (1, x, y, u, x²).
     scores : ndarray of shape (nodes, 2)
         E z x and E z u x.
     """
-
-    weight: FloatArray
-    products: FloatArray
-    scores: FloatArray
-
-
-def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: float) -> _Given:
     function, r = layer.sigma.function, level.inner.variance
     root, apart, shared = math.sqrt(r), math.sqrt(1.0 - c), math.sqrt(c)
     z0, weight = np.zeros(1), np.ones(1)
@@ -362,7 +349,7 @@ def _given_shared(layer: PairLayer, level: VarianceLevel, c: float, widest: floa
         allowed = "a function that is finite and has a finite fourth moment"
         hint = f"of a normal variable of variance {r:.6g}"
         raise ArgumentError("activation", layer.sigma.name, allowed, hint)
-    return _Given(weight, products, scores)
+    return weight, products, scores
 
 
 def _shared_rule(

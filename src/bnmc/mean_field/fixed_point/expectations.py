@@ -448,12 +448,10 @@ def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[f
     else:
         rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), edges, order)
     e, m = 1.0 / batch, moments(rule, batch)
-    along, along2 = (
+    along = (
         (m.mean * by_mean + e * alone) / (1.0 - e) + cross
         for by_mean, alone, cross in zip((m.first, m.second), m.squares, m.cross, strict=True)
     )
-    diagonal, diagonal2 = m.diagonal
-
     # tau is cos ψ σ′, the slope of `function`; y = 1 − φ sin ψ are the entries of K1.
     sine, cosine = math.sin(function.angle), math.cos(function.angle)
     phi, tau, tau_given = sine + cosine * rule.x, rule.slope, rule.slope_given
@@ -464,21 +462,9 @@ def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[f
     trace = rule.mean(tau**2 * (1.0 - e * phi * phi))
     pair = rule.mean(tau * y * y_tau_given)
     trace_pair = trace - (1.0 - e) * rule.mean(tau * phi * phi_tau_given)
-    return AngleColumns(
-        mean=m.mean,
-        first=m.first,
-        square=m.variance + m.mean**2,
-        spread=m.spread,
-        along=along,
-        along2=along2,
-        diagonal=diagonal,
-        diagonal2=diagonal2,
-        mixed=m.mixed,
-        ones=ones,
-        trace=trace / (1.0 - e),
-        one_pair=e * ones + (1.0 - e) * pair,
-        trace_pair=trace_pair * e / (1.0 - e),
-    )
+    of_values = m.mean, m.first, m.variance + m.mean**2, m.spread, *along, *m.diagonal, m.mixed
+    of_slopes = ones, trace / (1.0 - e), e * ones + (1.0 - e) * pair, trace_pair * e / (1.0 - e)
+    return AngleColumns(*of_values, *of_slopes)
 
 
 def singular_angles(kinks: FloatArray, batch: float) -> FloatArray:

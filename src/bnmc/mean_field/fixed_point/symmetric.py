@@ -231,30 +231,21 @@ def odd(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> Symmetr
     e, x, value = 1.0 / batch, rule.x, rule.value
     b = rule.mean(value**2)
     _require_spread(sigma, batch, b, b)
-    eigenvalues = (
-        rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e)),
-        rule.mean(value * x * rule.given[1]) / b,
-    )
+    diagonal = rule.mean(value**2 * (x * x - 1.0)) / (2.0 * b * (1.0 - e))
+    off = rule.mean(value * x * rule.given[1]) / b
+    jacobians = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
     slopes = sigma.energy(rule, 1.0 - e * x * x)
     return SymmetricFixedPoint(
         b=b,
         c=0.0,
-        eigenvalues=eigenvalues,
-        rate=max(map(abs, eigenvalues)),
+        eigenvalues=(diagonal, off),
+        rate=max(abs(diagonal), abs(off)),
         backward_rate=math.inf if sigma.explodes else slopes / (b * (1.0 - 2.0 * e)),
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=expectations.rounding_error(b, b),
-        jacobians=_odd_jacobians(batch, *eigenvalues),
+        jacobians=() if batch == math.inf else of_batch(int(batch), *jacobians),
     )
-
-
-def _odd_jacobians(n: float, diagonal: float, off: float) -> tuple[FloatArray, ...]:
-    """Return the Jacobian in each sector if σ is odd and the norm does not centre, for finite n."""
-    if n == math.inf:
-        return ()
-    jacobians = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
-    return of_batch(int(n), *jacobians)
 
 
 def _require_spread(sigma: expectations.Resolved, batch: float, mu: float, b: float) -> None:

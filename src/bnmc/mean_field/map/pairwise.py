@@ -113,9 +113,13 @@ def _lattice_of(rows: Sequence[Rows], angles: int, shifts: FloatArray) -> _Latti
     ]
     sizes = [line.z.size for line in nodes]
     rank = max(r.rank for r in rows)
-    _require_memory(sum(sizes), angles, len(rows[0].vectors), rank)
+    n, of_pair = len(rows[0].vectors), sum(sizes) * angles
+    # The lattice, and blocks of pairs of samples at its nodes.
+    blocks = _BLOCK_ARRAYS * max(of_pair, min(_BLOCK, of_pair * n * (n + 1) // 2))
+    size = 8 * (2 * sum(sizes) * n * rank + blocks)
+    require_memory("G", size, "take a smaller batch, or fewer nodes with max_nodes=")
     shrinkage = np.ones((sum(sizes), rank))
-    units = np.zeros((sum(sizes), len(rows[0].vectors), rank))
+    units = np.zeros((sum(sizes), n, rank))
     lengths = np.empty(units.shape[:2])
     traces, turns = [], []
     first = np.concatenate([[0], np.cumsum(sizes)])
@@ -287,11 +291,6 @@ def _between(R: _Symmetric, X: _Symmetric) -> _Symmetric:
 _REACH = 9.5
 
 
-def _has_one_parameter(rows: Rows) -> bool:
-    """Return whether the normalized row is a function of at most one parameter."""
-    return rows.rank < 2 or (rows.rank == 2 and rows.damping == 0.0)
-
-
 def _one_parameter_nodes(rows: Rows, count: int, shift: float) -> tuple[FloatArray, FloatArray]:
     """Return nodes φ, shape (batch, nodes), and their weights, shape (nodes,).
 
@@ -380,7 +379,8 @@ def pairwise_maps(
     """
     n = len(rows[0].vectors)
     result = np.empty((len(rows), n, n))
-    planar = [k for k, law in enumerate(rows) if not _has_one_parameter(law)]
+    # With less variance, the normalized row is a function of at most one parameter.
+    planar = [k for k, law in enumerate(rows) if law.rank > (2 if law.damping == 0.0 else 1)]
     most = 0
     if planar:
         lattice = _lattice_of([rows[k] for k in planar], angles, shifts[planar])
@@ -392,14 +392,6 @@ def pairwise_maps(
         result[k] = (values * weight) @ values.T
         most = max(most, weight.size)
     return result, most
-
-
-def _require_memory(nodes: int, angles: int, n: int, rank: int) -> None:
-    """Raise unless a lattice, and blocks of pairs of samples at its nodes, fit in memory."""
-    of_pair = nodes * angles
-    blocks = _BLOCK_ARRAYS * max(of_pair, min(_BLOCK, of_pair * n * (n + 1) // 2))
-    size = 8 * (2 * nodes * n * rank + blocks)
-    require_memory("G", size, "take a smaller batch, or fewer nodes with max_nodes=")
 
 
 def _lattice_means(lattice: _Lattice, activation: Activation) -> FloatArray:

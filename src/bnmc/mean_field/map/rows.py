@@ -155,53 +155,32 @@ def rows_of(
     largest = float(np.abs(matrix).max())
     if largest == 0.0:
         return zero
-    covariance = _Covariance(matrix / largest, (largest, gain, gain))
+    # Of entries at most 1.  The factors are applied one by one, as their product may be outside the
+    # range of float64.
+    matrix = matrix / largest
     if on_samples:
-        variances = np.diagonal(covariance.matrix) + covariance.divided(eps)
+        variances = np.diagonal(matrix) + eps / largest / gain / gain
         if not (variances > 0.0).all():
             return replace(zero, damping=0.0)
         if np.isinf(variances).any():  # the rows are negligible beside eps
             return zero
         spread = np.sqrt(variances)
-        covariance = _Covariance(covariance.matrix / (spread[:, None] * spread), ())
+        matrix = matrix / (spread[:, None] * spread)
     basis = _seen_basis(norm, n)
-    values, vectors = np.linalg.eigh(basis.T @ covariance.matrix @ basis)
-    seen = values > n * rounding * np.abs(covariance.matrix).sum(axis=0).max()
+    values, vectors = np.linalg.eigh(basis.T @ matrix @ basis)
+    seen = values > n * rounding * np.abs(matrix).sum(axis=0).max()
     if not seen.any():
         return zero
     values, vectors = values[seen], basis @ vectors[:, seen]
     if not on_rows:
-        values = covariance.multiplied(values)
+        values = values if on_samples else values * largest * gain * gain
         return Rows(vectors, values, np.zeros_like(values), 1.0, scale)
     trace = float(values.sum())
-    damping = covariance.divided(n * eps) / trace
+    damping = n * eps / largest / gain / gain / trace
     if not np.isfinite(damping):  # the rows are negligible beside eps
         return zero
     values = values / trace
     return Rows(vectors, values, values, damping if damping > _UNDAMPED else 0.0, scale)
-
-
-@dataclass(frozen=True)
-class _Covariance:
-    """A covariance: `matrix`, of largest entry 1, times the product of `factors`.
-
-    The factors are applied one by one, as their product may be outside the range of float64.
-    """
-
-    matrix: FloatArray
-    factors: tuple[float, ...]
-
-    def multiplied(self, values: FloatArray) -> FloatArray:
-        """Return values times the product of the factors."""
-        for factor in self.factors:
-            values = values * factor
-        return values
-
-    def divided(self, value: float) -> float:
-        """Return a value divided by the product of the factors."""
-        for factor in self.factors:
-            value = value / factor
-        return value
 
 
 def _seen_basis(norm: Norm, batch: int) -> FloatArray:

@@ -123,7 +123,9 @@ def range_of(function: Function, dimension: float) -> Range:
         if heavy[-1] >= count and not integrand[count - 1] < integrand[count - 2]:
             tail = math.inf
         else:
-            tail += _mass(x[cut:], integrand[cut:])
+            # A bound of the integral over the points.
+            with np.errstate(over="ignore"):
+                tail += 4.0 * float(np.sum(np.exp(integrand[cut:-1]) * np.diff(x[cut:])))
     if limit > most and not least > most:
         limit, tail = most, math.inf
     return Range(limit, tail)
@@ -191,12 +193,6 @@ def _continued(
             raise InfiniteMomentError(_INFINITE)
         return np.full(rest.size, np.inf)  # finite, but where σ overflows
     return np.asarray(here + curvature * rest**2 + tilt * rest)
-
-
-def _mass(x: FloatArray, integrand: FloatArray) -> float:
-    """Return a bound of the integral over the points, from the logarithm of the integrand."""
-    with np.errstate(over="ignore"):
-        return 4.0 * float(np.sum(np.exp(integrand[:-1]) * np.diff(x)))
 
 
 # --- deviation from polynomials

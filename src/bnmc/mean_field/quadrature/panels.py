@@ -221,11 +221,7 @@ class Table:
 
 
 def tabulate(
-    function: Columns,
-    edges: FloatArray,
-    singular: FloatArray,
-    order: int,
-    tolerance: FloatArray,
+    function: Columns, edges: FloatArray, singular: FloatArray, order: int, tolerance: FloatArray
 ) -> Table:
     """Tabulate a function, halving panels until every column is resolved on each.
 

@@ -151,10 +151,9 @@ class Profile:
             low, high = float(self.breaks[index - 1]), float(self.breaks[index + 1])
             energy, change = self.energy(point, low, high)
             error = 0.0
-            for trend in trends:
-                if trend is not None:
-                    shrink = 2.0 ** -max(trend.exponent, _DIVERGENT)
-                    error += 4.0 * trend.last * shrink / (1.0 - shrink)
+            for last, exponent in trends:
+                shrink = 2.0 ** -max(exponent, _DIVERGENT)
+                error += 4.0 * last * shrink / (1.0 - shrink)
             spots.append(Singularity(point, low, high, energy, error, change))
         # Ends of panels very near a singular point look singular as well.
         distinct: list[Singularity] = []
@@ -347,23 +346,16 @@ def _jumps(function: resolution.Function, points: FloatArray) -> NDArray[np.bool
     )
 
 
-@dataclass(frozen=True)
-class _Trend:
-    """d(h)²/h at the smallest distance at which it is known, and its exponent in h."""
-
-    last: float
-    exponent: float
-
-
-_Trends = tuple[_Trend | None, _Trend | None]
+# d(h)²/h at the smallest distance at which it is known, and its exponent in h.
+_Trends = list[tuple[float, float]]
 
 
 def _trends(function: resolution.Function, point: float) -> _Trends:
-    """Return the trends left and right of a point; None if σ does not change there."""
+    """Return the trends left and right of a point, where σ changes."""
     least = _LEAST if point == 0.0 else _LEAST_ULPS * float(np.spacing(abs(point)))
     count = int(math.log2(_LARGEST / least))
     distance = _LARGEST * 2.0 ** -np.arange(count + 1.0)
-    trends: list[_Trend | None] = []
+    trends: _Trends = []
     for sign in (-1.0, 1.0):
         values = function(point + sign * distance)
         change, size = np.abs(np.diff(values)), np.abs(values[1:])
@@ -372,17 +364,15 @@ def _trends(function: resolution.Function, point: float) -> _Trends:
             # Squares must not underflow.
             valid = (change > _SIGNIFICANT * EPSILON * size) & (change > 1e-150)
         last = int(np.flatnonzero(valid)[-1]) if valid.any() else -1
-        if last < _WINDOW or not valid[last - _WINDOW : last + 1].all():
-            trends.append(None)
-            continue
-        exponent = -math.log2(energy[last] / energy[last - _WINDOW]) / _WINDOW
-        trends.append(_Trend(float(energy[last]), exponent))
-    return trends[0], trends[1]
+        if last >= _WINDOW and valid[last - _WINDOW : last + 1].all():
+            exponent = -math.log2(energy[last] / energy[last - _WINDOW]) / _WINDOW
+            trends.append((float(energy[last]), exponent))
+    return trends
 
 
 def _least(trends: _Trends) -> float:
     """Return the least exponent."""
-    return min((trend.exponent for trend in trends if trend is not None), default=math.inf)
+    return min((exponent for _, exponent in trends), default=math.inf)
 
 
 def _graded(point: float, end: float) -> FloatArray:

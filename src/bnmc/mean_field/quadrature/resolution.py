@@ -200,10 +200,7 @@ def merged(points: FloatArray) -> FloatArray:
 
 
 def _missed(
-    function: Function,
-    breaks: FloatArray,
-    points: list[float],
-    places: list[tuple[float, float]],
+    function: Function, breaks: FloatArray, points: list[float], places: list[tuple[float, float]]
 ) -> list[float]:
     """Return points that cut panels whose polynomials miss a feature of the function.
 
