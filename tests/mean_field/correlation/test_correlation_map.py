@@ -13,11 +13,7 @@ import bnmc
 from bnmc import Activation, gram
 from bnmc._kernels.scalar.codes import NORM_NONE
 from bnmc.chain.norms import Norm
-from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    PartialEstimateError,
-)
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.infinite_width import nngp
 from bnmc.mean_field import CorrelationMap
 

@@ -25,18 +25,14 @@ def crossing(*points):
     return lambda q: math.prod(math.log10(q) - point for point in points)
 
 
-@pytest.mark.parametrize("smallest", [1e-12, 1e-3])
-def test_roots_in_neighbouring_intervals_are_two(smallest):
-    """The search has eight points per factor of ten; an interval reaches to the next one alone."""
-    result = variance_roots(crossing(1 / 16, 3 / 16), smallest)
-    assert result == pytest.approx([10 ** (1 / 16), 10 ** (3 / 16)], rel=1e-12)
-
-
-def test_the_first_and_the_last_interval_are_searched():
-    points = (-12 + 1 / 16, 12 - 1 / 16)
-    assert variance_roots(crossing(*points)) == pytest.approx(
-        [10**point for point in points], rel=1e-12
-    )
+@pytest.mark.parametrize(
+    ("points", "smallest"),
+    [((1 / 16, 3 / 16), 1e-12), ((1 / 16, 3 / 16), 1e-3), ((-12 + 1 / 16, 12 - 1 / 16), 1e-12)],
+)
+def test_all_intervals_are_searched(points, smallest):
+    """Eight per factor of ten: two that are neighbours, and the first and the last one."""
+    result = variance_roots(crossing(*points), smallest)
+    assert result == pytest.approx([10**point for point in points], rel=1e-12)
 
 
 def test_a_variance_beyond_which_the_moment_is_infinite_is_no_fixed_point():

@@ -10,10 +10,7 @@ from scipy import integrate, special
 
 from bnmc import Activation
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.correlation.gaussian_moments import (
-    moments,
-    rough_moments,
-)
+from bnmc.mean_field.correlation.gaussian_moments import moments, rough_moments
 from bnmc.mean_field.duals.duals import dual
 from bnmc.mean_field.quadrature.profile import Profile
 

@@ -180,11 +180,8 @@ def test_other_activations(name, text):
 
 def test_identity_with_a_norm():
     growth = residual_growth("linear", norm="layer")
-    assert (growth.limit, growth.correlation.kind, str(growth.gradient)) == (
-        None,
-        "constant",
-        "l^1",
-    )
+    laws = growth.correlation.kind, str(growth.gradient)
+    assert (growth.limit, laws) == (None, ("constant", "l^1"))
 
 
 @pytest.mark.parametrize("left", [-1.0, -0.3, 0.4])

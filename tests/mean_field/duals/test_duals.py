@@ -11,9 +11,7 @@ from slow_cases import pairs
 
 import bnmc
 from bnmc import Activation
-from bnmc.errors import (
-    PartialEstimateError,
-)
+from bnmc.errors import PartialEstimateError
 from bnmc.infinite_width import Dual, dual
 from bnmc.mean_field.duals.duals import CLOSED_FORMS
 

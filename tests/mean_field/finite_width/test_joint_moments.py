@@ -13,10 +13,8 @@ from slow_cases import pairs
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.mean_field.finite_width import joint_moments as module
 from bnmc.mean_field.finite_width.joint_moments import (
     Cuts,
-    TooCostlyError,
     joint_moments,
     nested_moments,
     odd_moments,
@@ -141,14 +139,6 @@ def test_the_difference_of_both_rules_bounds_the_error_at_narrow_features(n, ord
     fine, coarse = (np.array(FOURTH(joint)) for joint in joint_moments(Activation(NARROW[name]), n))
     assert np.all(np.abs(fine - expected) <= np.abs(fine - coarse) + (2e-9 if n == 3 else 2e-7))
     assert fine == pytest.approx(coarse, abs=2e-6)
-
-
-def test_too_many_narrow_features():
-    with (
-        mock.patch.object(module, "_MOST_NEEDED", 1e6),
-        pytest.raises(TooCostlyError),
-    ):
-        joint_moments(Activation(NARROW["bump"]), 6)
 
 
 def test_undeclared_jumps_and_fast_growth():

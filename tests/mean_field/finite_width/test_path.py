@@ -12,11 +12,7 @@ from scipy import stats
 
 import bnmc
 from bnmc.chain import Chain, Convolution
-from bnmc.errors import (
-    ArgumentError,
-    LinearTheoryWarning,
-    PartialEstimateError,
-)
+from bnmc.errors import ArgumentError, LinearTheoryWarning, PartialEstimateError
 from bnmc.mean_field import MeanField, PathFluctuations
 from bnmc.mean_field.finite_width.gaussian import packed
 from bnmc.mean_field.finite_width.path import _estimates, _relative_square, _whitening, norm_terms
@@ -250,23 +246,19 @@ def test_relative_square_leaves_out_the_size_if_only_the_direction_counts():
 # --- Fluctuations of layers with norms over the features, biases and convolutions
 
 
+AFTER = {"order": "activation-norm"}
+TAPS = {"convolution": Convolution((1, 3), (1, 2))}
 CASES = {
     "layer": ("relu", {"norm": "layer"}),
     "rms, eps": ("tanh", {"norm": "rms", "eps": 0.5, "gain": 1.5}),
     "groups, bias": ("tanh", {"norm": "group(4)", "bias_variance": 0.3}),
-    "layer after": ("relu", {"norm": "layer", "order": "activation-norm", "gain": 1.4}),
-    "rms after, eps, bias": (
-        "tanh",
-        {"norm": "rms", "order": "activation-norm", "eps": 0.1, "bias_variance": 0.1},
-    ),
+    "layer after": ("relu", AFTER | {"norm": "layer", "gain": 1.4}),
+    "rms after, eps, bias": ("tanh", AFTER | {"norm": "rms", "eps": 0.1, "bias_variance": 0.1}),
     "none, bias": ("relu", {"norm": "none", "bias_variance": 0.4, "gain": 1.2}),
     "uncentred, bias": ("tanh", {"norm": "batch-uncentred", "bias_variance": 0.4}),
-    "convolution": ("relu", {"convolution": Convolution((1, 3), (1, 2))}),
-    "convolution, layer": ("relu", {"norm": "layer", "convolution": Convolution((1, 3), (1, 2))}),
-    "convolution, none, bias": (
-        "tanh",
-        {"norm": "none", "bias_variance": 0.2, "convolution": Convolution((1, 3), (1, 2))},
-    ),
+    "convolution": ("relu", TAPS),
+    "convolution, layer": ("relu", TAPS | {"norm": "layer"}),
+    "convolution, none, bias": ("tanh", TAPS | {"norm": "none", "bias_variance": 0.2}),
 }
 
 

@@ -72,15 +72,13 @@ def test_width_for():
     assert law.width_for(1e9) == 1
 
 
+AFTER = {"order": "activation-norm"}
 PAIRS = {
     "none": (Activation(np.sin, name="sin"), {"norm": "none", "gain": 2.0, "bias_variance": 0.2}),
     "layer": ("tanh", {"norm": "layer"}),
     "rms, eps": ("tanh", {"norm": "rms", "eps": 0.5, "gain": 2.0, "bias_variance": 0.1}),
-    "layer after": ("relu", {"norm": "layer", "order": "activation-norm"}),
-    "group after, eps": (
-        "relu",
-        {"norm": "group(4)", "order": "activation-norm", "eps": 0.1, "bias_variance": 0.1},
-    ),
+    "layer after": ("relu", AFTER | {"norm": "layer"}),
+    "group after, eps": ("relu", AFTER | {"norm": "group(4)", "eps": 0.1, "bias_variance": 0.1}),
 }
 
 
@@ -172,12 +170,9 @@ def test_errors_of_sectors_do_not_cancel():
     first, second, third = law.sectors
     # The change of both sectors together leaves the trace as it is.
     change = 1e-3 * np.eye(2)
-    coarse = (
-        replace(first, variance=first.variance + 3.0 * change),
-        replace(second, variance=second.variance - change),
-        third,
-    )
-    wrong = replace(law, coarse=coarse).mean_square(1)
+    larger = replace(first, variance=first.variance + 3.0 * change)
+    smaller = replace(second, variance=second.variance - change)
+    wrong = replace(law, coarse=(larger, smaller, third)).mean_square(1)
     assert wrong.stderr == pytest.approx(12e-3, rel=1e-3)
 
 
@@ -476,11 +471,7 @@ def test_jacobian_is_that_of_the_map(name):
 
     length, pair = slope(0, 0), slope(0, 1)
     expected = [length[0, 0], length[0, 1], pair[0, 1]]
-    np.testing.assert_allclose(
-        [at.of_length, at.of_first, at.of_pair],
-        expected,
-        atol=1e-7,
-    )
+    np.testing.assert_allclose([at.of_length, at.of_first, at.of_pair], expected, atol=1e-7)
     assert abs(length[1, 1]) < 1e-7
     assert abs(pair[0, 0]) < 1e-7
 
@@ -535,8 +526,6 @@ def test_uncorrelated_and_nearly_equal_samples_of_relu(c):
 
 
 def test_fourth_moments_that_are_infinite():
-    layer = CorrelationMap.of(
-        Chain(8, 2, Activation(lambda x: np.exp(x * x / 7)), norm="none")
-    ).layer
+    layer = CorrelationMap(lambda x: np.exp(x * x / 7)).layer
     with pytest.raises(ArgumentError, match=r"^activation: .*finite fourth moment"):
         pair_moments(layer, 1.0, 0.5, FINE)

@@ -29,7 +29,8 @@ def test_the_rule_for_the_angle_has_the_moments_of_a_coordinate_on_a_sphere(n, g
     What the rule cuts off has a density of at most 1e-20 times that at 0, or 1e-40 if σ grows.
     """
     point, edge = SimpleNamespace(c=0.3), growth * reach(n - 1)
-    rule = joint_moments.angle_rule(n, point, np.empty(0), edge, 20)
+    sigma = SimpleNamespace(edge=edge, profile=profile(as_activation("linear"), edge))
+    rule = joint_moments.angle_rule(n, point, sigma, 20)
     assert rule.weight.sum() == pytest.approx(1.0, rel=1e-14)
     assert rule.weight @ rule.zeta**2 == pytest.approx(1.0, rel=1e-12)
     assert rule.weight @ rule.zeta**4 == pytest.approx(3.0 * n / (n + 2.0), rel=1e-11)

@@ -135,13 +135,9 @@ def test_table():
     assert (stable[0], len(stable)) == ("20", 4)
     assert (unstable[0], unstable[4:]) == ("30", ["unstable"])
     assert crossing == "unstable from batch 26 on (λ_L)"
-    back = dataclasses.replace(
-        stability("silu", [20]), crossings=(Crossing(7, True, 1, 0.9), Crossing(9, False, 0, 1.1))
-    )
-    assert str(back).splitlines()[-2:] == [
-        "stable from batch 7 on (λ_M)",
-        "unstable from batch 9 on (λ_L)",
-    ]
+    crossings = Crossing(7, True, 1, 0.9), Crossing(9, False, 0, 1.1)
+    back = str(dataclasses.replace(stability("silu", [20]), crossings=crossings))
+    assert back.endswith("\nstable from batch 7 on (λ_M)\nunstable from batch 9 on (λ_L)")
 
 
 def test_results_are_values():

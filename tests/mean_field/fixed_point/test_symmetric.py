@@ -263,12 +263,6 @@ def test_an_offset_changes_neither_rate_nor_accuracy():
     assert offset.cross_batch == pytest.approx(1e6)
 
 
-def test_an_unstable_fixed_point_is_reported_as_such():
-    fixed = fixed_point(Activation(lambda x: math.exp(x)), 10)
-    assert fixed.rate > 1.2
-    assert not fixed.stable
-
-
 def test_negative_eigenvalues_count_by_their_modulus():
     fixed = fixed_point("abs", 3)
     assert fixed.eigenvalues[0] < -0.19

@@ -13,11 +13,7 @@ from bnmc import gram as gm
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
 from bnmc.chain.start import Representation
-from bnmc.errors import (
-    ArgumentError,
-    NonFiniteError,
-    ZeroVarianceError,
-)
+from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.mean_field import MeanField
 from bnmc.mean_field.map.iteration import iterates
 from bnmc.simulation.observables import OBSERVABLES

@@ -4,12 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from mean_field_oracles import (
-    HOMOGENEOUS,
-    mean_field,
-    on_circle,
-    random_gram,
-)
+from mean_field_oracles import HOMOGENEOUS, mean_field, on_circle, random_gram
 from scipy import special
 
 from bnmc import Chain

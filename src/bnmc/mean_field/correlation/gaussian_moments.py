@@ -89,16 +89,15 @@ def moments(sigma: Dual, variance: float) -> Moments:
         allowed = "a function that is finite and has a finite mean square"
         hint = f"within 38 standard deviations of a normal variable of variance {variance:.6g}"
         raise ArgumentError("activation", sigma.name, allowed, hint)
-    error = 0.0
-    for other, _ in rules[1:]:
-        changes = [abs(a - b) for a, b in zip(fine[1:7], other[1:7], strict=True)]
-        parts = [a / scale for a, scale in zip(changes, scales, strict=True) if scale > 0.0]
-        error = max(error, *parts, 0.0)
-    gradients = [rule.gradient for rule, _ in rules]
-    if math.isinf(fine.gradient) or fine.gradient == 0.0:
-        gradient_error = 0.0
-    else:
-        gradient_error = max(abs(gradient / fine.gradient - 1.0) for gradient in gradients)
+    shares = [
+        abs(a - b) / scale
+        for other, _ in rules[1:]
+        for a, b, scale in zip(fine[1:7], other[1:7], scales, strict=True)
+        if scale > 0.0
+    ]
+    error, gradient_error = max(shares, default=0.0), 0.0
+    if fine.gradient not in (0.0, math.inf):
+        gradient_error = max(abs(rule.gradient / fine.gradient - 1.0) for rule, _ in rules)
     return fine._replace(
         error=_SAFETY * error + _ROUNDING,
         gradient_error=_SAFETY * gradient_error + fine.gradient_error + _ROUNDING,

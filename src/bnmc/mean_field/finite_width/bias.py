@@ -42,7 +42,7 @@ import numpy as np
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.norms import Norm
-from bnmc.mean_field.finite_width.joint_moments import angle_ends, angle_rule, squared
+from bnmc.mean_field.finite_width.joint_moments import angle_rule, squared
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.expectations import Turned, resolved
 from bnmc.mean_field.fixed_point.results import FixedPoint
@@ -117,7 +117,7 @@ def _uncentred_bias(
     """
     n = point.batch
     sigma = resolved(activation, n, wider=True)
-    nodes = angle_rule(n, point, angle_ends(sigma.profile, _ANGLE_ORDER), sigma.edge, _ANGLE_ORDER)
+    nodes = angle_rule(n, point, sigma, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
     given = [

@@ -267,6 +267,8 @@ def _rules(
         If σ has so many narrow features that two rules are not affordable.
     """
     plain = Cuts(sigma.kinks)
+    if batch >= transforms.LEAST_BATCH:
+        return plain, transforms.ORDERS
     orders = per_panel if sigma.kinks.size else smooth
     if sigma.complete:
         return plain, orders
@@ -290,24 +292,19 @@ def _agreeing(
     """
     if batch < 3:
         return np.zeros(3), np.zeros(3)
-    large, breaks = batch >= transforms.LEAST_BATCH, sigma.breaks
-    cuts = Cuts(sigma.kinks)
-    orders: tuple[int, ...] = transforms.ORDERS
-    if not large:
-        cuts, orders = _rules(sigma, batch, _SMOOTH_ORDERS, _PANEL_ORDERS, _MOST_NEEDED)
-    agreed = _AGREED * min(1.0, _LARGE / batch) ** 2
+    cuts, orders = _rules(sigma, batch, _SMOOTH_ORDERS, _PANEL_ORDERS, _MOST_NEEDED)
+    agreed, large = _AGREED * min(1.0, _LARGE / batch) ** 2, batch >= transforms.LEAST_BATCH
     allowed = agreed * variance ** np.array([1.5, 2.0, 2.0])
-
-    def by_rule(order: int) -> FloatArray:
-        if large:
-            return transforms.transformed_moments(function, batch, breaks, order)
-        return nested_moments(function, batch, cuts, float(breaks[-1]), order)
 
     results: list[FloatArray] = []
     for order in orders:
         if len(results) > 1 and not large and cuts.size(batch, order) > _MOST_EVALUATIONS:
             break
-        results.append(by_rule(order))
+        if large:
+            result = transforms.transformed_moments(function, batch, sigma.breaks, order)
+        else:
+            result = nested_moments(function, batch, cuts, float(sigma.breaks[-1]), order)
+        results.append(result)
         if len(results) > 1 and np.all(np.abs(results[-1] - results[-2]) <= allowed):
             break
     return results[-1], results[-2]
@@ -450,12 +447,8 @@ def uncentred_moments(
         As those of `joint_moments`.
     """
     sigma = expectations.resolved(activation, batch, wider=True)
-    large = batch >= transforms.LEAST_BATCH
-    cuts = Cuts(sigma.profile.kinks)
-    orders: tuple[int, ...] = transforms.ORDERS
-    if not large:
-        most = _MORE * _MOST_EVALUATIONS
-        cuts, orders = _rules(sigma.profile, batch, _SMOOTH_GIVEN, _PANELS_GIVEN, most)
+    most, large = _MORE * _MOST_EVALUATIONS, batch >= transforms.LEAST_BATCH
+    cuts, orders = _rules(sigma.profile, batch, _SMOOTH_GIVEN, _PANELS_GIVEN, most)
     # S is larger than the noise by up to 1/(1 − rate²), and so are its errors.  If an angle ψ costs
     # milliseconds, the rules are as accurate as that requires.
     cheap = large or batch <= _FEW
@@ -463,11 +456,8 @@ def uncentred_moments(
     results: list[_JointMoments] = []
     for more, order in enumerate(orders):
         per_panel = order if cheap else _ANGLE_ORDER + more
-        nodes = angle_rule(
-            batch, point, angle_ends(sigma.profile, per_panel), sigma.edge, per_panel
-        )
-        size = 0.0 if large else nodes.weight.size * cuts.size(batch, order)
-        if size > _MORE * _MOST_EVALUATIONS:
+        nodes = angle_rule(batch, point, sigma, per_panel)
+        if not large and nodes.weight.size * cuts.size(batch, order) > most:
             if len(results) < 2:
                 raise TooCostlyError
             break
@@ -479,17 +469,14 @@ def uncentred_moments(
     return results[-1], results[-2]
 
 
-def angle_ends(sigma: Profile, order: int) -> FloatArray:
-    """Return the points of σ where it is not smooth for a rule of `order` nodes for ψ."""
-    return np.union1d(sigma.kinks, sigma.wider(order, _NARROW))
-
-
 def angle_rule(
-    batch: int, point: SymmetricFixedPoint, points: FloatArray, edge: float, order: int
+    batch: int, point: SymmetricFixedPoint, sigma: expectations.Resolved, order: int
 ) -> expectations.AngleNodes:
-    """Return the rule for ψ; `points` are those of `angle_ends`."""
+    """Return the rule for ψ, of `order` nodes per panel."""
+    # The points where σ is not smooth for the rule.
+    points = np.union1d(sigma.profile.kinks, sigma.profile.wider(order, _NARROW))
     stretch = math.sqrt((1.0 / (1.0 - point.c) - 1.0) + 1.0 / batch)
-    if edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
+    if sigma.edge > reach(batch - 1) * (1.0 + 1e-9) or batch <= 3:
         limit = reach(batch)
     else:
         limit = math.sqrt(-batch * math.expm1(-2.0 * _CUT / (batch - 2)))
