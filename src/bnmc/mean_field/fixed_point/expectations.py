@@ -462,9 +462,9 @@ def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[f
     trace = rule.mean(tau**2 * (1.0 - e * phi * phi))
     pair = rule.mean(tau * y * y_tau_given)
     trace_pair = trace - (1.0 - e) * rule.mean(tau * phi * phi_tau_given)
-    of_values = m.mean, m.first, m.variance + m.mean**2, m.spread, *along, *m.diagonal, m.mixed
-    of_slopes = ones, trace / (1.0 - e), e * ones + (1.0 - e) * pair, trace_pair * e / (1.0 - e)
-    return AngleColumns(*of_values, *of_slopes)
+    columns = [m.mean, m.first, m.variance + m.mean**2, m.spread, *along, *m.diagonal, m.mixed]
+    columns += [ones, trace / (1.0 - e), e * ones + (1.0 - e) * pair, trace_pair * e / (1.0 - e)]
+    return AngleColumns(*columns)
 
 
 def singular_angles(kinks: FloatArray, batch: float) -> FloatArray:
