@@ -88,13 +88,16 @@ def test_rows_are_the_formula_of_their_normals(name):
     assert_formula(*TABLE[name], 1e-9, sampler="conditional")
 
 
-@pytest.mark.parametrize("name", TABLE | DRAWN)
+# An orthogonal matrix of 1300 rows takes seconds, and one of 520 rows has two panels too.
+@pytest.mark.parametrize("name", some(TABLE | DRAWN, *((TABLE | DRAWN).keys() - {"two panels"})))
 def test_weights_have_the_layers_of_the_formula(name):
     assert_formula(*(TABLE | DRAWN)[name], 1e-10, sampler="weights")
 
 
 @pytest.mark.parametrize("sampler", ["conditional", "weights"])
-@pytest.mark.parametrize("name", some(WIDE, *(name for name in WIDE if "taps" not in name)))
+@pytest.mark.parametrize(
+    "name", some(WIDE, *(name for name in WIDE if name[-4:] != "taps" and name != "two panels"))
+)
 def test_float32_rows_have_the_formula(name, sampler):
     """Numbers are rounded, and sums of them."""
     assert_formula(*WIDE[name], 1e-4, sampler=sampler, dtype="float32")
