@@ -1,5 +1,7 @@
 """Columns over named axes, their variables, cells and tables."""
 
+import sys
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 from scipy import stats
 
 import bnmc
-from bnmc import Estimate
+from bnmc import Estimate, experiments
+from bnmc.errors import MissingExtraError
 from bnmc.experiments import kit
 from bnmc.experiments.runs import Run
 from bnmc.experiments.statistics import banded
@@ -179,3 +182,10 @@ def test_the_docstring_describes_sizes():
     assert text.endswith("Networks of each kind.\n\nReturns\n-------\nExperiment")
     assert "\ndata : path" not in text
     assert "\ndata : path" in public(trains=True).__doc__
+
+
+def test_without_xarray_nothing_is_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xarray", None)
+    for figure in (public(), partial(experiments.run, "bridging-1a")):
+        with pytest.raises(MissingExtraError, match="bnmc.xarray."):
+            figure()

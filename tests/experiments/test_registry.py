@@ -9,13 +9,12 @@ import pytest
 
 import bnmc
 from bnmc import experiments
-from bnmc.errors import ArgumentError, MissingExtraError, UnknownNameError
+from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.experiments.experiment import Experiment, Table
 from bnmc.experiments.registry import function_of
 
 
 def test_every_name_has_a_documented_function():
-    assert len(set(experiments.names())) == len(experiments.names()) == 46
     for name in experiments.names():
         function = function_of(name)
         parameters = list(inspect.signature(function).parameters)
@@ -75,9 +74,3 @@ def test_classes_are_found_when_asked_for():
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         experiments.Nothing  # noqa: B018
     assert bnmc.experiments is experiments
-
-
-def test_without_xarray_nothing_is_run(monkeypatch):
-    monkeypatch.setitem(sys.modules, "xarray", None)
-    with pytest.raises(MissingExtraError, match="bnmc.xarray."):
-        experiments.run("bridging-1a")
