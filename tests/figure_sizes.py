@@ -159,6 +159,9 @@ FIGURES = {
         "depth": 24, "networks": 4, "every": 10,
     }, 5),
     "wider-than-memory": Small({"widths": (64, 256, 1024), "networks": 24, "tokens": 4}),
+    "gpt-sizes": Small({
+        "shapes": ("GPT-2", "GPT-3 2.7B"), "tokens": 48, "blocks": 1, "length": 6, "networks": 3,
+    }),
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ Intervals are at level 0.95.
 
 from __future__ import annotations
 
+from bnmc.experiments.beyond.attention_over_width import gpt_sizes
 from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.convolutions import conv
 from bnmc.experiments.beyond.digits_over_depth import digits
@@ -21,6 +22,7 @@ __all__ = [
     "digits",
     "edge_of_chaos_diagram",
     "gap",
+    "gpt_sizes",
     "isometry",
     "norms",
     "rates",

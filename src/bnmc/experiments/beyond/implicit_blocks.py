@@ -16,7 +16,7 @@ from bnmc.experiments.kit import Float64Array
 from bnmc.implicit import GaussianMatrix
 
 #: ε of layer normalization, as in PyTorch.
-_EPS = 1e-5
+EPS = 1e-5
 
 
 class Standardized:
@@ -42,11 +42,11 @@ class Standardized:
 
 def layer_norm(x: Float64Array) -> Standardized:
     """Return columns with layer normalization."""
-    return Standardized(x, 0, _EPS)
+    return Standardized(x, 0, EPS)
 
 
-def attention(q: Float64Array, k: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Return logits and causal attention, (heads, queries, keys).
+def attention(q: Float64Array, k: Float64Array) -> Float64Array:
+    """Return causal attention, (heads, queries, keys).
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def attention(q: Float64Array, k: Float64Array) -> tuple[Float64Array, Float64Ar
     logits = q.mT @ k / math.sqrt(q.shape[1])
     seen = np.where(np.tri(q.shape[2], dtype=bool), logits, -np.inf)
     weights = np.exp(seen - seen.max(-1, keepdims=True))
-    return logits, weights / weights.sum(-1, keepdims=True)
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 class Block:
@@ -102,7 +102,7 @@ class Block:
         self._first = layer_norm(x)
         self._qkv = (qkv @ self._first.values).reshape(3, self.heads, -1, x.shape[1])
         q, k, v = self._qkv
-        _, self.attention = attention(q, k)
+        self.attention = attention(q, k)
         x = x + out @ (v @ self.attention.mT).reshape(x.shape)
         self._second = layer_norm(x)
         self._h = up @ self._second.values
