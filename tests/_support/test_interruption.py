@@ -172,7 +172,7 @@ def test_ctrl_c_while_the_thread_starts():
         raise KeyboardInterrupt
 
     with mock.patch.object(interruption._Call, "start", started):
-        assert not uninterrupted(work, stop)
+        assert isinstance(uninterrupted(work, stop), KeyboardInterrupt)
     done = len(steps)
     time.sleep(0.02)
     assert len(steps) == done
@@ -224,6 +224,49 @@ def test_a_step_that_takes_long_is_left_alone():
     assert caught.value.partial.state is None
 
 
+class TooLateError(Exception):
+    """What the handler of an alarm raises."""
+
+
+LONG = {
+    "one chain": lambda: bnmc.simulate(CHAIN, 10**7, chains=1, rng=1),
+    "chains": lambda: bnmc.simulate(CHAIN, 10**6, chains=40, rng=1, every=1000),
+    "gradients": lambda: bnmc.backpropagate(CHAIN, 2000, chains=10**4, rng=1),
+    "kernels": lambda: bnmc.gradients.tangent_kernel(CHAIN, 20, chains=10**6, rng=1),
+    "mixing": lambda: bnmc.mixing.tv_bound(CHAIN, 100, replicates=10**7, rng=1),
+}
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarm")
+@pytest.mark.parametrize("name", LONG)
+def test_an_exception_of_a_signal_handler_ends_the_work(name):
+    """As with pytest-timeout and supervisors: no thread goes on, and what is finished remains."""
+
+    def handler(*_):
+        raise TooLateError("too late")
+
+    def waits(call, seconds, has_ended=interruption._Call.has_ended):
+        if seconds == 0.5 and not call.error:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+        return has_ended(call, seconds)
+
+    former = signal.signal(signal.SIGALRM, handler)
+    try:
+        with (
+            mock.patch.object(interruption._Call, "has_ended", waits),
+            pytest.raises(TooLateError) as caught,
+        ):
+            LONG[name]()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, former)
+    assert hasattr(caught.value, "partial")
+    limit = time.monotonic() + 20
+    while any(thread.name.startswith("bnmc") for thread in threading.enumerate()):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+
+
 def test_work_in_another_thread_is_done_there():
     outcome = []
 
@@ -233,7 +276,7 @@ def test_work_in_another_thread_is_done_there():
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
-    assert outcome == [thread, True]
+    assert outcome == [thread, None]
 
 
 def test_the_error_state_of_numpy_is_that_of_the_caller():
@@ -366,8 +409,10 @@ def test_brief_work_is_done_in_the_same_thread():
         raise KeyboardInterrupt
 
     threads = []
-    assert uninterrupted(lambda: threads.append(threading.current_thread()), None, brief=True)
+    assert (
+        uninterrupted(lambda: threads.append(threading.current_thread()), None, brief=True) is None
+    )
     assert threads == [threading.main_thread()]
-    assert not uninterrupted(interrupt, None, brief=True)
+    assert isinstance(uninterrupted(interrupt, None, brief=True), KeyboardInterrupt)
     with pytest.raises(ZeroDivisionError):
         uninterrupted(lambda: 1 / 0, None, brief=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C and time limits, which end long work between two steps and never within a step.
+"""Ctrl-C, other signals and time limits end long work between two steps, never within a step.
 
 Python cannot stop a thread.  If a step does not end, as with a function of the user that never
 returns, the call ends without it: after the first Ctrl-C within `GRACE` seconds, and at a second
@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
+
+from bnmc.errors import Interrupted
 
 T = TypeVar("T")
 
@@ -23,7 +26,11 @@ GRACE = 0.8
 
 
 class StillAtWork(Exception):
-    """Ctrl-C came in a long step, which goes on in its thread."""
+    """An exception, `cause`, came in a long step, which goes on in its thread."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.cause = cause
+        super().__init__(cause)
 
 
 class Stop:
@@ -53,56 +60,75 @@ class Stop:
         return self._is_set
 
 
-def uninterrupted(work: Callable[[], None], stop: Stop, *, brief: bool = False) -> bool:
+def uninterrupted(
+    work: Callable[[], None], stop: Stop, *, brief: bool = False
+) -> BaseException | None:
     """Call a function in a thread, and stop it between two steps after Ctrl-C.
 
-    Python raises KeyboardInterrupt in the main thread only. So the main thread waits, and another
-    thread works.  Starting it takes longer than brief work, which the main thread does itself.
+    Python runs handlers of signals in the main thread only: that of Ctrl-C, which raises
+    KeyboardInterrupt, and those of the user, which may raise anything.  So the main thread waits,
+    and another thread works.  Starting it takes longer than brief work, which the main thread does
+    itself.
 
     Parameters
     ----------
     work : callable
         Takes no arguments, and returns at the end of a step once `stop` is set.
     stop : Stop
-        Receives Ctrl-C.
+        Is set when an exception ends the wait.
     brief : bool
         Whether the work takes milliseconds.  Ctrl-C then ends it at any point of its Python code.
 
     Returns
     -------
-    bool
-        True if the work ended by itself, False if Ctrl-C ended it.
+    BaseException or None
+        None if the work ended by itself, else the exception that ended it.
 
     Raises
     ------
     StillAtWork
-        If Ctrl-C came and the current step did not end within `GRACE` seconds.
+        If an exception ended the wait, and the current step did not end within `GRACE` seconds.
     Exception
         Any error that `work` raises.
     """
     if threading.current_thread() is not threading.main_thread():
         work()
-        return True
+        return None
     if brief:
         try:
             work()
-        except KeyboardInterrupt:
-            return False
-        return True
+        except KeyboardInterrupt as error:
+            return error
+        return None
     call = _Call(work)
     try:
         call.start()  # may be at work before this line ends
         while not call.has_ended(0.5):
             pass
-    except KeyboardInterrupt:
+    except BaseException as error:
         stop.set()
+        if isinstance(error, RuntimeError) and not call.has_begun:  # no thread is left
+            raise
         if not call.has_ended(GRACE):
-            raise StillAtWork from None
-        return False
+            raise StillAtWork(error) from None
+        return error
     if isinstance(call.error, KeyboardInterrupt):  # of a worker or a function of the user
-        return False
+        return call.error
     call.result()
-    return True
+    return None
+
+
+def with_partial(error: BaseException, partial: object) -> BaseException:
+    """Return the exception to raise when `error` ended a run: it has the finished part.
+
+    Ctrl-C becomes `Interrupted`.  The exception of another handler stays what it is, with the
+    attribute `partial`.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(partial)
+    with suppress(AttributeError):  # of a class with slots
+        error.partial = partial  # type: ignore[attr-defined]
+    return error
 
 
 def interruptible(function: Callable[[], T]) -> T:
@@ -160,6 +186,7 @@ class _Call(Generic[T]):
         self._function = function
         self._values: list[T] = []
         self.error: BaseException | None = None
+        self.has_begun = False
         self._ended, self._end = False, threading.Lock()
         self._end.acquire()
 
@@ -177,7 +204,7 @@ class _Call(Generic[T]):
         try:
             thread.start()
         except RuntimeError as error:  # of a condition that Ctrl-C overtook
-            if isinstance(error.__context__, KeyboardInterrupt):
+            if error.__context__ is not None:
                 raise error.__context__ from None
             raise
 
@@ -194,6 +221,7 @@ class _Call(Generic[T]):
         return self._values[0]
 
     def _run(self) -> None:
+        self.has_begun = True
         try:
             self._values.append(self._function())
         except BaseException as error:  # raised in the waiting thread

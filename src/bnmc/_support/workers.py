@@ -13,10 +13,10 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from bnmc._support.arguments import integer
 from bnmc._support.arithmetic import StandardArithmetic
-from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted
+from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted, with_partial
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress
-from bnmc.errors import ArgumentTypeError, Interrupted, WorkersLostError
+from bnmc.errors import ArgumentTypeError, WorkersLostError
 
 #: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
@@ -97,6 +97,8 @@ class Workers:
         #: Losses of each task since the last task finished.
         self._losses: dict[int, int] = {}
         self._arithmetic = StandardArithmetic()
+        #: Whether an exception ended the wait for the tasks, so that nobody waits for a long one.
+        self.is_left = False
 
     @property
     def are_threads(self) -> bool:
@@ -140,7 +142,7 @@ class Workers:
             future.cancel()
         if self._is_own and self._executor is not None:
             # After Ctrl-C a long task goes on in its thread.
-            interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+            interrupted = self.is_left or (kind is not None and issubclass(kind, KeyboardInterrupt))
             if interrupted and isinstance(self._executor, futures.ThreadPoolExecutor):
                 abandon(self._executor)
             else:
@@ -506,10 +508,11 @@ def results_of(
     workers = Workers(executor, min(threads, calls.parts))
     with calls.store or nullcontext(), reporter as report, workers:
         try:
-            is_whole = uninterrupted(lambda: run_work(calls, workers, stop, report), stop)
-        except StillAtWork:
-            is_whole = False
+            cause = uninterrupted(lambda: run_work(calls, workers, stop, report), stop)
+        except StillAtWork as still:
+            cause = still.cause
         results = calls.results
-        if not is_whole:
-            raise Interrupted(whole(results) if results else None)
+        if cause is not None:
+            workers.is_left = True
+            raise with_partial(cause, whole(results) if results else None)
     return results

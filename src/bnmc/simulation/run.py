@@ -18,13 +18,13 @@ from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import choice, integer, real
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
-from bnmc._support.interruption import StillAtWork, Stop, uninterrupted
+from bnmc._support.interruption import StillAtWork, Stop, uninterrupted, with_partial
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Workers, as_executor, run_work, thread_count
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, as_columns
-from bnmc.errors import ArgumentError, ArgumentTypeError, Interrupted, PrecisionWarning
+from bnmc.errors import ArgumentError, ArgumentTypeError, PrecisionWarning
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.export import extras_of
@@ -164,7 +164,9 @@ def simulate(
         If the backend cannot run on this machine, or cannot run this chain; the message says why.
     Interrupted
         On Ctrl-C: a KeyboardInterrupt whose `partial` is the finished part of the run.  A step that
-        does not end within a second continues in the background until the process ends.
+        does not end within a second continues in the background until the process ends.  If the
+        handler of another signal raises, its exception ends the run in the same way and gets the
+        attribute `partial`.
     StoreMismatchError
         If the store holds another run; the message names the difference.
     StoreInUseError
@@ -254,20 +256,21 @@ def simulate(
         stop = Stop(limit)
         tiles = Tiles(run, start, grid, workers, stop, sink, stored, _results(run, out))
         try:
-            ended = uninterrupted(
+            cause = uninterrupted(
                 lambda: run_work(tiles, workers, stop, report), stop,
                 # The current GPU is that of this thread.
                 brief=is_brief or run.backend == "cuda",
             )  # fmt: skip
             state = tiles.state
-        except StillAtWork:
-            ended, state = False, None
+        except StillAtWork as still:
+            cause, state = still.cause, None
         try:
             result = trajectory_of(run, axes, tiles, state)
-        except KeyboardInterrupt:  # what was finished comes along from here, too
-            ended, result = False, trajectory_of(run, axes, tiles, state)
-        if not ended:
-            raise Interrupted(result if len(result.layers) else None)
+        except KeyboardInterrupt as error:  # what was finished comes along from here, too
+            cause, result = error, trajectory_of(run, axes, tiles, state)
+        if cause is not None:
+            workers.is_left = True
+            raise with_partial(cause, result if len(result.layers) else None)
     if result.complete:
         _compiled.add(kind)
     if result.unresolved:
