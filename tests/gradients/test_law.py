@@ -13,6 +13,7 @@ below the batch, and of 4000 with orthogonal weights; hence the numbers of `FAST
 The networks of a GPU are few, because Numba's simulator takes about a second for each.
 """
 
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -31,6 +32,7 @@ from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows, NormalRows, Readout
 from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
+from bnmc.implicit import GaussianMatrix, HaarMatrix
 from bnmc.simulation.runs import Recorded, Run
 
 MANY = 20_000
@@ -314,3 +316,41 @@ def test_the_noise_has_a_row_for_a_bias():
     expected = of_networks(networks, rng.standard_normal((count, 1, 1)))[0]
     result = of_task(parts.Task, "conditional", chains, count, NormalRows()).log_gradient_norm
     assert stats.ks_2samp(result[:, 0], expected[:, 0]).pvalue > FALSE_ALARM
+
+
+class OfNetwork:
+    """An implicit matrix as the weights of an ensemble of one network."""
+
+    def __init__(self, matrix, scale=1.0):
+        self.matrix, self.scale = matrix, scale
+
+    def __rmul__(self, scale):
+        return OfNetwork(self.matrix, scale * self.scale)
+
+    def __matmul__(self, a):
+        return self.scale * (self.matrix @ a[0])[None]
+
+    def swapaxes(self, *_):
+        return OfNetwork(self.matrix.T, self.scale)
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("weights", "matrix"),
+    [("gaussian", lambda rng: GaussianMatrix(9, 9, rng=rng)), ("haar", partial(HaarMatrix, 9))],
+    ids=["gaussian", "haar"],
+)
+def test_implicit_matrices_answer_as_the_kernels(weights, matrix, count):
+    """Kernels draw the first answers of matrices that are decided where they are asked."""
+    chain, depth, rng = Chain(9, 4, "tanh", weights=weights, skip=0.5), 3, np.random.default_rng(5)
+    run = bnmc.backpropagate(chain, depth, chains=10 * count, observables=ALL, rng=6)
+    parts = []
+    for number in range(count):
+        matrices = [OfNetwork(matrix(rng=(number, layer))) for layer in range(depth)]
+        networks = Networks(chain, depth, 1, rng, weights=matrices)
+        parts.append(of_networks(networks, rng.standard_normal(networks.h[-1].shape)))
+    theirs = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    middle, ours = theirs[0].mean(), of_run(run)
+    assert_same_law(
+        features(ours[0] - middle, *ours[1:]), features(theirs[0] - middle, *theirs[1:])
+    )
