@@ -97,8 +97,8 @@ PUBLIC = {
     "bnmc.testing": "LawMismatch Roofline activations assert_same_law batches chains "
         "examples from_features_last from_images from_linear_first gram_matrices roofline",
     "bnmc.testing.examples": "jax_step torch_conv_step torch_step",
-    "bnmc.torch": "Measurement ModelChain Prediction break_ chain_of gain_for_ haar_ "
-        "maximize_rank_ measure orthogonalize_",
+    "bnmc.torch": "ImplicitLinear ImplicitSGD Measurement ModelChain Prediction break_ chain_of "
+        "gain_for_ haar_ implicit_ implicit_layers maximize_rank_ measure orthogonalize_",
     "bnmc.cli": "main",
 }  # fmt: skip
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Number
 from typing import Any, Self
@@ -181,7 +181,7 @@ class ImplicitMatrix(LinearOperator):
 
     # --- what layers call that keep coefficients of their own
 
-    def locate(self, x: Any, side: int) -> Any:
+    def locate(self, x: Any, side: int, room: int | None = None) -> Any:
         """Return the coordinates of rows x in the basis of a side; draw the images of what is new.
 
         Parameters
@@ -190,6 +190,8 @@ class ImplicitMatrix(LinearOperator):
             Vectors of float32 or float64.
         side : {0, 1}
             1 for the transpose.
+        room : int, optional
+            The most directions that the side may have afterwards.
 
         Returns
         -------
@@ -200,15 +202,20 @@ class ImplicitMatrix(LinearOperator):
         with self._unchanged_by_errors():
             if not self._basis:
                 self._begin(x)
+            former = len(self._basis[side])
             y, exponents = products.scaled(self._at_home(x))
             rounding = max(
                 _ROUNDING[self.dtype.name], _ROUNDING.get(products.precision_of(x), 1e-6)
             )
             coordinates = self._coordinates(y, side, rounding)
+            asked = len(self._basis[side])
+            if room is not None and asked > room:
+                hint = f"{former} directions were asked, {room - former} are left"
+                raise ArgumentError("columns", room, f"at least {asked}", hint)
         with np.errstate(over="ignore"):
             factors = np.ldexp(1.0, exponents)
         coordinates *= products.like(factors[:, None], coordinates)
-        longest = float(abs(coordinates).max()) if coordinates.shape[1] else 0.0
+        longest = float(abs(coordinates).max()) if all(coordinates.shape) else 0.0
         if not longest < _LONGEST:
             raise ArgumentError("x", longest, f"vectors shorter than {_LONGEST}")
         return coordinates
@@ -223,10 +230,10 @@ class ImplicitMatrix(LinearOperator):
         if weight != 0.0:
             terms.append((weight * coordinates, self._image[side].rows[:count]))
         if coefficients is not None:
-            matrix = products.cast(coefficients, "float64")
-            matrix = matrix if side == 0 else matrix.T
+            matrix = coefficients if side == 0 else coefficients.T
             count, length = min(count, matrix.shape[1]), min(len(others), matrix.shape[0])
-            moved = coordinates[:, :count] @ matrix[:length, :count].T
+            matrix = products.cast(matrix[:length, :count], "float64")
+            moved = coordinates[:, :count] @ matrix.T
             terms.append((moved, None if self.is_decided else others.rows[:length]))
         if not terms:
             return products.zeros((len(coordinates), self.shape[side]), coordinates, dtype)
@@ -265,6 +272,29 @@ class ImplicitMatrix(LinearOperator):
         (rows, columns), (right, left) = self.shape, self.asked
         numbers = sum(len(vectors) * vectors.size for vectors in self._vectors)
         return numbers > rows * columns or right == columns or left == rows
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Return a function that forgets all that is asked from now on."""
+        state, vectors = dict(self.__dict__), self._vectors
+        counts = [len(kept_vectors) for kept_vectors in vectors]
+
+        def restore() -> None:
+            self.__dict__.update(state)
+            for kept_vectors, count in zip(vectors, counts, strict=True):
+                kept_vectors.count = count
+
+        return restore
+
+    def restart(self, rng: Any = None) -> None:
+        """Forget all that is decided, and take a new key."""
+        self.key, self._calls, self._weight = key_of(rng), 0, self.scale
+        self._coefficients, self._basis, self._image = None, [], []
+
+    def move(self, device: Any) -> None:
+        """Keep all vectors as tensors on a device of PyTorch."""
+        if not self.is_decided:
+            for vectors in self._vectors:
+                vectors.move(device)
 
     def state(self) -> dict[str, Any]:
         """Return all that the matrix is as arrays: those of vectors in their own library."""
@@ -406,14 +436,11 @@ class ImplicitMatrix(LinearOperator):
     def _unchanged_by_errors(self) -> Iterator[None]:
         """Restore the state if an error or Ctrl-C ends the block.  Other threads wait."""
         with self._lock:
-            state, vectors = dict(self.__dict__), self._vectors
-            counts = [len(kept_vectors) for kept_vectors in vectors]
+            restore = self.checkpoint()
             try:
                 yield
             except BaseException:
-                self.__dict__.update(state)
-                for kept_vectors, count in zip(vectors, counts, strict=True):
-                    kept_vectors.count = count
+                restore()
                 raise
 
     # --- what LinearOperator asks for

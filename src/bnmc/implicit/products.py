@@ -197,6 +197,10 @@ class Basis:
         self._buffer[self.count : count] = cast(rows, self.dtype)
         self.count = count
 
+    def move(self, device: Any) -> None:
+        """Keep the vectors on a device of PyTorch."""
+        self._buffer = sys.modules["torch"].as_tensor(self._buffer, device=device)
+
 
 class Canonical:
     """The basis of the identity, which nobody stores: coordinates are entries."""

@@ -13,6 +13,9 @@ The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
 from bnmc.torch.measuring import measure
@@ -22,7 +25,20 @@ from bnmc.torch.ranks import maximize_rank_
 from bnmc.torch.reading import ModelChain, chain_of
 from bnmc.torch.result import Measurement
 
+if TYPE_CHECKING:
+    from bnmc.torch.implicit_models import implicit_, implicit_layers
+    from bnmc.torch.implicit_modules import ImplicitLinear
+    from bnmc.torch.implicit_steps import ImplicitSGD
+
+#: Modules that derive classes from those of PyTorch are imported when a name is first used.
+_HOMES = {
+    "ImplicitLinear": "implicit_modules", "ImplicitSGD": "implicit_steps",
+    "implicit_": "implicit_models", "implicit_layers": "implicit_models",
+}  # fmt: skip
+
 __all__ = [
+    "ImplicitLinear",
+    "ImplicitSGD",
     "Measurement",
     "ModelChain",
     "Prediction",
@@ -30,7 +46,17 @@ __all__ = [
     "chain_of",
     "gain_for_",
     "haar_",
+    "implicit_",
+    "implicit_layers",
     "maximize_rank_",
     "measure",
     "orthogonalize_",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"bnmc.torch.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

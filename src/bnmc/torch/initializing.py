@@ -160,7 +160,7 @@ def as_networks(
 
 def _require_reset(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if any(True for _ in module.parameters(recurse=False)) and _resetter(module) is None:
+        if any(True for _ in module.parameters(recurse=False)) and resetter(module) is None:
             allowed = "a model whose modules have reset_parameters, a factory, or reset="
             value = f"{type(module).__name__} {name!r}" if name else type(module).__name__
             raise ArgumentError("model", value, allowed, "for networks > 1")
@@ -168,12 +168,13 @@ def _require_reset(model: torch.nn.Module) -> None:
 
 def _reset_parameters(model: torch.nn.Module) -> None:
     for module in model.modules():
-        resetter = _resetter(module)
-        if resetter is not None:
-            resetter()
+        reset = resetter(module)
+        if reset is not None:
+            reset()
 
 
-def _resetter(module: Any) -> Callable[[], Any] | None:
+def resetter(module: Any) -> Callable[[], Any] | None:
+    """Return the method that draws new parameters of a module, or None."""
     names = ("reset_parameters", "_reset_parameters")  # attention has the second one
-    resetters = (getattr(module, name, None) for name in names)
-    return next((resetter for resetter in resetters if callable(resetter)), None)
+    methods = (getattr(module, name, None) for name in names)
+    return next((method for method in methods if callable(method)), None)
