@@ -1,6 +1,8 @@
 """Scales that leave float64, samples that float32 does not tell apart: split off, or reported."""
 
 import warnings
+from contextlib import suppress
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -184,6 +186,54 @@ def test_float32_rows_that_are_part_of_the_state_are_right_or_too_small(options)
     error = pytest.raises(NonFiniteError, match=f"layer {last + 1}$")
     with mock.patch.object(segment, "FRAME_BYTES", 1), error:
         bnmc.simulate(chain, 60, **options)
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gain_that_the_norm_does_not_see_changes_no_bit(norm, dtype):
+    """Powers of two far beyond the range of squares, for both samplers."""
+    for sampler in ("conditional", "weights"):
+        grams = [
+            bnmc.simulate(
+                bnmc.Chain(12, 4, "tanh", norm=norm, gain=2.0**exponent),
+                4, rng=0, sampler=sampler, dtype=dtype,
+            ).gram
+            for exponent in (0, -1000, -520, -70, -66, 62, 64, 130, 1000)
+        ]  # fmt: skip
+        np.testing.assert_array_equal(grams[1:], np.array(grams[:1] * 8))
+
+
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm": "batch", "eps": 1e-5},
+        {"norm": "layer", "eps": 1e-5},
+        {"norm": "batch-uncentred", "skip": 1.0},
+        {"norm": "batch", "order": "activation-norm", "skip": 1.0},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_rows_of_float32_whose_squares_leave_its_range_are_right_or_errors(options, sampler):
+    """Relu keeps zeros, so no other check sees that squares of small numbers vanished."""
+    for exponent in (-120, -100, -70, -58, 62, 63, 64, 100, 120):
+        chain = bnmc.Chain(12, 4, "relu", gain=2.0**exponent, **options)
+        run = partial(bnmc.simulate, chain, 3, rng=0, sampler=sampler)
+        exact = run(dtype="float64").gram
+        size = np.sqrt(np.diagonal(exact, axis1=2, axis2=3))
+        with suppress(NonFiniteError):
+            relative = (run(dtype="float32").gram - exact) / (size[..., None] * size[..., None, :])
+            assert abs(relative).max() < 1e-4
+
+
+@pytest.mark.parametrize("exponent", [-100, -70, 64])
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_recorded_states_whose_squares_leave_float32_are_right_or_errors(norm, exponent):
+    chain = bnmc.Chain(12, 4, "relu", norm=norm, gain=2.0**exponent)
+    run = partial(bnmc.simulate, chain, 2, rng=0, sampler="weights", observables="state_gram")
+    with pytest.raises(NonFiniteError):
+        run(dtype="float32")
+    assert run(dtype="float64").state_gram[0, -1].any()
 
 
 def small_tanh(x):

@@ -191,7 +191,8 @@ def raise_stopped(status: int, chain: int | None, layer: int | None, row: int) -
         Number of the chain, for the message.
     layer : int or None
     row : int
-        The row, the column of a sample, or the bytes of a number that is too small.
+        The row as `measure_rows` returns it, the column of a sample, or the bytes of a number that
+        is too small.
 
     Raises
     ------
@@ -201,5 +202,9 @@ def raise_stopped(status: int, chain: int | None, layer: int | None, row: int) -
         raise ZeroVarianceError(chain, layer, row)
     if status == codes.FLAT_SAMPLE:
         raise ZeroVarianceError(chain, layer, None, row)
-    too_small = f", too small for float{8 * row}, is" if status == codes.TOO_SMALL else ""
-    raise NonFiniteError(chain, layer, f"Gram matrix{too_small}")
+    quantity = "Gram matrix"
+    if status == codes.TOO_SMALL:
+        quantity = f"Gram matrix, too small for float{8 * row}, is"
+    elif row >= codes.ROW_OUT_OF_RANGE:
+        quantity = "variance of a row, beyond the range of its dtype, is"
+    raise NonFiniteError(chain, layer, quantity)

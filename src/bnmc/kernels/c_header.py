@@ -159,7 +159,7 @@ extern "C" {{
 typedef enum {{
   BNMC_OK = 0,
   BNMC_ZERO_VARIANCE = 1,   /* a row cannot be normalised: failed_row */
-  BNMC_NOT_FINITE = 2,      /* a chain without normalization has left the range of double */
+  BNMC_NOT_FINITE = 2,      /* numbers, or squares of a row, leave the range of the type */
   BNMC_UNRESOLVED = 3,      /* float rows would lose pivots: this layer and all later ones are for
                                the table of double; out is gram */
   BNMC_BAD_ARGUMENT = 4,    /* NULL, a law or a number out of range, memory not aligned to 8 */

@@ -13,6 +13,7 @@ from bnmc._kernels.cpu import memory, workspace
 from bnmc._kernels.cpu.blocks import add_gram, clear_rows, unpack_gram
 from bnmc._kernels.cpu.layers import Sums, finish_rows, one_layer
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE
+from bnmc._kernels.cpu.rows import event_of, row_of
 from bnmc._kernels.cpu.sources import Drawn, Layer, Multiplied
 from bnmc._kernels.processor import LINE_BYTES
 from bnmc._kernels.scalar import codes
@@ -82,10 +83,11 @@ def conditional_layer(
 
         - `OK`.
         - `ZERO_VARIANCE`: the row `failed_row` has no variance.
-        - `NOT_FINITE`: the Gram matrix is not finite.
-        - `UNRESOLVED`: float32 rows do not resolve the pivots of `gram`. The kernel leaves `out`
-          equal to `gram`; use a float64 workspace for this layer and all later ones, as
-          `bnmc.simulate` does.
+        - `NOT_FINITE`: the Gram matrix is not finite, or squares of a row leave the range of its
+          dtype.
+        - `UNRESOLVED`: float32 rows do not resolve the pivots of `gram`, or their squares leave the
+          range of float32. The kernel leaves `out` equal to `gram`; use a float64 workspace for
+          this layer and all later ones, as `bnmc.simulate` does.
         - `BAD_ARGUMENT` or `SMALL_WORKSPACE`: nothing was done.
 
     Examples
@@ -230,9 +232,10 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
     Returns
     -------
     int
-        `OK`, `BAD_ARGUMENT`, `SMALL_WORKSPACE`, or `ZERO_VARIANCE` for the row `failed_row`. The
-        kernel works in blocks of 512 rows; after `ZERO_VARIANCE`, all blocks before that of the
-        failed row are written. Without a normalization, non-finite numbers pass through.
+        `OK`, `BAD_ARGUMENT`, `SMALL_WORKSPACE`, or `ZERO_VARIANCE` for the row `failed_row`, or
+        `NOT_FINITE` if squares of a row leave the range of the dtype of `work`. The kernel works in
+        blocks of 512 rows; after the last two, all blocks before that of the row are written.
+        Without a normalization, non-finite numbers pass through.
 
     Examples
     --------
@@ -267,8 +270,8 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
         _load(h, start, count, law.columns, block)
         degenerate = finish_rows(spec, sigma, matrices, start, count, s.work, None)
         if degenerate >= 0:
-            s.status[0], s.status[2] = codes.ZERO_VARIANCE, degenerate
-            return codes.ZERO_VARIANCE
+            s.status[0], s.status[2] = event_of(degenerate), row_of(degenerate)
+            return event_of(degenerate)
         for i in range(law.columns):
             for row in range(count):
                 out[start + row, i] = block[i * STRIDE + row]
@@ -420,5 +423,5 @@ def _make_layer(source, sigma, spec, layer, number, chain, key, s):
     sums = Sums(s.total.reshape((1, s.total.size)), s.work.block[:0].reshape((0, 1)), None, None)
     event, place = one_layer(None, source, sigma, spec, layer, draw, s.work, sums)
     if event != OK:
-        s.status[0], s.status[1], s.status[2] = event, number, place
+        s.status[0], s.status[1], s.status[2] = event, number, row_of(place)
     return int(event)

@@ -335,8 +335,10 @@ def _derived(
                 "sampler", NAMES[path], "'weights' where orthogonal weights are not square"
             )
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
-    if path == "weights" and backend == "cpu":
-        specs = tuple(map(_spec_of_weights, itertools.count(), specs))
+    if path == "weights":
+        specs = tuple(map(_in_unit_scale, specs))
+        if backend == "cpu":
+            specs = tuple(map(_spec_of_weights, itertools.count(), specs))
     lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
     splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
@@ -349,6 +351,17 @@ def _derived(
         "layout": _layout_of(path, dtype, columns, stride, keeps_x, splits_scale),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
+
+
+def _in_unit_scale(spec: LayerSpec) -> LayerSpec:
+    """Return the spec of a layer whose norm does not see its scale, divided by a power of 2.
+
+    Squares of the rows then stay in the range of their dtype, and no other bit changes.
+    """
+    if not spec.hides_scale:
+        return spec
+    by = -math.frexp(max(abs(spec.gain), spec.bias))[1]
+    return spec._replace(gain=math.ldexp(spec.gain, by), bias=math.ldexp(spec.bias, by))
 
 
 def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:

@@ -72,6 +72,7 @@ from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
 from bnmc._kernels.cpu.layers import spec_at
 from bnmc._kernels.cpu.numbers import Work
 from bnmc._kernels.cpu.orthogonal import orthogonal_factor
+from bnmc._kernels.cpu.rows import event_of
 from bnmc._kernels.scalar.codes import (
     GAUSSIAN,
     NORM_CENTRED,
@@ -79,7 +80,6 @@ from bnmc._kernels.scalar.codes import (
     ORTHOGONAL_PIVOT,
     RESOLVED_PIVOT,
     UNRESOLVED,
-    ZERO_VARIANCE,
     Draw,
     LayerSpec,
 )
@@ -231,7 +231,7 @@ def backward_layers(haar, sigma, slope, layers, above, draw, gradient, record, b
         x = layers.xs[smaller(step, layers.xs.shape[0] - 1)]
         degenerate = first_pass(sigma, spec, x, address, work, matrices, rows, sums)
         if degenerate >= 0:
-            _stop(record, ZERO_VARIANCE, address, degenerate)
+            _stop(record, event_of(degenerate), address, degenerate)
             return
         if above.shared_variance != 0.0:
             add_bias(spec, above.shared_variance, address, matrices, rows, sums)

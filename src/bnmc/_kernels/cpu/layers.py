@@ -40,25 +40,27 @@ from bnmc._kernels.cpu.moments import (
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, STRIDE, Work
 from bnmc._kernels.cpu.rows import (
     activate_block,
+    event_of,
     load_columns,
     measure_rows,
     scale_rows,
 )
 from bnmc._kernels.cpu.scaling import Units, record_units, renew_units
 from bnmc._kernels.cpu.sharing import keep_sums, merge, shared
-from bnmc._kernels.cpu.sources import Layer, make_rows, prepare
+from bnmc._kernels.cpu.sources import Layer, make_rows, may_be_left, prepare
 from bnmc._kernels.scalar.codes import (
     ACTIVATION_FIRST,
     NORM_CENTRED,
     NORM_FIRST,
     NOT_FINITE,
+    ROW_OUT_OF_RANGE,
     RUNNING,
     TOO_SMALL,
-    ZERO_VARIANCE,
+    UNRESOLVED,
     Draw,
     LayerSpec,
 )
-from bnmc._kernels.scalar.elementary import smaller
+from bnmc._kernels.scalar.elementary import larger, smaller
 
 #: Most bytes of the rows of a layer that are kept from the first pass to the second.  Rows that do
 #: not fit in a cache of the processor are made again.
@@ -255,10 +257,12 @@ def _keep_states(states, number, work):
 
 
 @inlined
-def _record_states(states, threads, spec, chain, slot, units):
+def _record_states(states, threads, spec, chain, slot, units, least, zeros):
     record_units(units, chain, slot, states.units)
     gram, tiles = states.record[chain, slot], (spec.columns + 3) // 4
-    return merge(threads, states.panels, spec.width, gram, 0, tiles)
+    finite = merge(threads, states.panels, spec.width, gram, 0, tiles)
+    small = is_too_small(gram, zeros, least, False, False)
+    return NOT_FINITE if not finite else TOO_SMALL if small else RUNNING
 
 
 @inlined
@@ -272,15 +276,15 @@ def _keep_nothing(states, number, work):
 
 
 @inlined
-def _record_nothing(states, threads, spec, chain, slot, units):
-    return True
+def _record_nothing(states, threads, spec, chain, slot, units, least, zeros):
+    return RUNNING
 
 
 #: Adds the rows h of a block to their Gram matrix.
 _add_states = by_type(States=_add_to_states, NoneType=_add_nothing)
 #: Keeps that of a panel.
 _keep = by_type(States=_keep_states, NoneType=_keep_nothing)
-#: Writes that of a layer to a slot; returns whether it is finite.
+#: Writes that of a layer, with at most so many zero samples, to a slot; returns an event.
 _record = by_type(States=_record_states, NoneType=_record_nothing)
 
 
@@ -371,6 +375,16 @@ def _count_zeros(gram):
 
 
 @kernel
+def _are_tiny(gram, spec, least):
+    """Return whether squares of W a, given the Gram matrix of a, are below `least`."""
+    largest = 0.0
+    for i in range(gram.shape[0]):
+        largest = larger(largest, gram[i, i])
+    size = abs(spec.gain) * np.sqrt(largest + spec.shared_variance)
+    return not spec.hides_scale and size < np.sqrt(least)
+
+
+@kernel
 def is_too_small(gram, before, least, zeros, whole):
     """Return whether sums over rows rounded a Gram matrix; see `Course`.
 
@@ -381,7 +395,7 @@ def is_too_small(gram, before, least, zeros, whole):
     for i in range(gram.shape[0]):
         small += 0.0 < gram[i, i] < least
     if whole:
-        return small > 0 and small + now == gram.shape[0]
+        return small + now == gram.shape[0] and (small > 0 or (now > before and not zeros))
     return small > 0 or (now > before and not zeros)
 
 
@@ -396,10 +410,12 @@ def one_layer(threads, source, sigma, spec, layer, draw, work, sums):
     if event == RUNNING:
         panels = panels_of(spec)
         place = _share_rows(threads, 0, panels, work, source, sigma, spec, layer, draw, sums)
+        if place >= ROW_OUT_OF_RANGE and may_be_left(layer, work):
+            return UNRESOLVED, place
         tiles = (spec.columns + 3) // 4
         finite = merge(threads, sums.panels, spec.width, layer.gram, 0, tiles)
         if not finite or place >= 0:
-            event = ZERO_VARIANCE if finite else NOT_FINITE
+            event = event_of(place) if finite else NOT_FINITE
     return event, place
 
 
@@ -431,14 +447,17 @@ def advance(threads, source, sigma, specs, state, course, work, sums):
             spec = spec_at(specs, step)
             layer = Layer(gram, x, both[(number + 1) % 2], both[number % 2])
             draw = Draw(number, stream, course.key0, course.key1)
-            before = _count_zeros(gram)
+            before, least = _count_zeros(gram), course.least
+            tiny = _are_tiny(gram, spec, least) and spec.skip == 0.0
             event, place = one_layer(threads, source, sigma, spec, layer, draw, work, sums)
-            small = is_too_small(gram, before, course.least, course.zeros, course.whole)
-            if event == RUNNING and small:
-                event, place = TOO_SMALL, work.block.itemsize
-            if slot >= 0 and event == RUNNING:
-                finite = _record(sums.states, threads, spec, chain, slot, units)
-                event = RUNNING if finite else NOT_FINITE
+            if event == RUNNING:
+                zeros = course.zeros and not (course.whole and tiny)
+                if is_too_small(gram, before, least, zeros, course.whole):
+                    event = TOO_SMALL
+                elif slot >= 0:
+                    allowed = before if tiny else spec.columns
+                    event = _record(sums.states, threads, spec, chain, slot, units, least, allowed)
+                place = work.block.itemsize
             if event == RUNNING:
                 finite = renew_units(units, chain, gram, x, layer.following, spec.width)
                 event = RUNNING if finite else NOT_FINITE

@@ -24,6 +24,7 @@ from bnmc._kernels.cpu.blocks import (
 from bnmc._kernels.cpu.layers import finish_rows, measure_samples
 from bnmc._kernels.cpu.moments import Moments, merge_moments
 from bnmc._kernels.cpu.numbers import BLOCK, GROUP, Work, fill_normals
+from bnmc._kernels.cpu.rows import event_of
 from bnmc._kernels.cpu.sources import Layer, factorise_covariance
 from bnmc._kernels.scalar.codes import (
     DEGENERATE,
@@ -33,7 +34,6 @@ from bnmc._kernels.scalar.codes import (
     SECOND_WORD,
     STREAM_COIN,
     STREAM_RESIDUAL,
-    ZERO_VARIANCE,
     Draw,
 )
 from bnmc._kernels.scalar.elementary import smaller
@@ -241,7 +241,7 @@ def _draw_sides(sigma, spec, element, draw, which, sides, normals, squares):
             multiply_triangular(work.factor, spec.columns, normals, work.block, rows)
             degenerate = finish_rows(spec, sigma, layer, start, count, work, sides[side].moments)
             if degenerate >= 0:
-                return ZERO_VARIANCE, degenerate
+                return event_of(degenerate), degenerate
             add_gram(work.block, spec.columns, rows, work.partial, work.sums)
         if squares.size > 0:
             clear_rows(normals, 0, spec.columns, count, rows)

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from bnmc._kernels.compiling import Sigma, activate, calls_apart, compiled_apart, kernel, part
+from bnmc._kernels.compiling import (
+    Sigma,
+    activate,
+    calls_apart,
+    compiled_apart,
+    inlined,
+    kernel,
+    part,
+)
 from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import (
     add_product,
@@ -28,7 +36,15 @@ from bnmc._kernels.cpu.vectors import (
     zero_strip,
 )
 from bnmc._kernels.scalar.cholesky import centre, find_twins, scale_of
-from bnmc._kernels.scalar.codes import NORM_NONE, RESOLVED_DEVIATION
+from bnmc._kernels.scalar.codes import (
+    LEAST_VARIANCE,
+    MOST_VARIANCE,
+    NORM_NONE,
+    NOT_FINITE,
+    RESOLVED_DEVIATION,
+    ROW_OUT_OF_RANGE,
+    ZERO_VARIANCE,
+)
 from bnmc._kernels.scalar.elementary import larger, smaller
 
 
@@ -39,8 +55,8 @@ def measure_rows(block, rows, spec, centred, scales):
     scales : (inputs * STRIDE,), in the block's dtype
         One for each row of each input batch.
 
-    Returns a row without variance, or -1.  Rows from its strip on have their means then, to
-    rounding.
+    Returns a row without variance, or -1; `ROW_OUT_OF_RANGE` or more if the squares of a row leave
+    the range of its dtype.  Rows from its strip on have their means then, to rounding.
     """
     batch = spec.batch
     number = block.dtype.type
@@ -52,6 +68,9 @@ def measure_rows(block, rows, spec, centred, scales):
     ratio = fill_like(zero, number(1.0 / batch))
     resolved = batch * unit
     rounding = fill_like(zero, number(resolved * resolved))
+    is_double = int(block.itemsize == 8)
+    least = fill_like(zero, number(LEAST_VARIANCE[is_double]))
+    most = fill_like(zero, number(MOST_VARIANCE[is_double]))
     eps = fill_like(zero, number(spec.eps))
     if spec.norm == NORM_NONE:
         for group in range(spec.columns // batch):
@@ -74,7 +93,10 @@ def measure_rows(block, rows, spec, centred, scales):
                 deviation = load_strip(block, i * STRIDE + row)
                 variance = multiply_add(deviation, deviation, variance)
             variance = variance * ratio
-            if spec.eps == 0.0 and not all_greater(variance, rounding * (mean * mean)):
+            is_resolved = spec.eps > 0.0 or all_greater(
+                variance, multiply_add(rounding, mean * mean, least)
+            )
+            if not (is_resolved and all_greater(most, variance)):
                 for i in range(first, first + batch):
                     at = i * STRIDE + row
                     store(block, at, load_strip(block, at) + mean)
@@ -85,25 +107,28 @@ def measure_rows(block, rows, spec, centred, scales):
 
 @kernel
 def row_without_variance(block, first, start, rows, spec, centred):
-    """Return the row from `start` on with the least variance, as a part of its squared mean.
+    """Return the row from `start` on with the least deviation, as a part of its mean.
 
     `first` is the first column of the batch.  Called where a strip of rows has one whose variance
-    is zero to rounding, or not a number.
+    is zero to rounding, or out of range.  If no deviation is zero to rounding, `ROW_OUT_OF_RANGE`
+    is added to the row.
     """
-    flattest, least = start, np.inf
+    resolved = spec.batch * (2.0**-23 if block.itemsize == 4 else 2.0**-52)
+    flattest, least, is_flat = start, np.inf, False
     for row in range(start, rows):
         mean = 0.0
         if centred:
             for i in range(first, first + spec.batch):
                 mean += block[i * STRIDE + row] / spec.batch
-        variance = 0.0
+        # Unlike squares, absolute values stay in range.
+        deviation = 0.0
         for i in range(first, first + spec.batch):
-            deviation = block[i * STRIDE + row] - mean
-            variance += deviation * deviation / spec.batch
-        relative = variance / (mean * mean) if mean != 0.0 else variance
+            deviation += abs(block[i * STRIDE + row] - mean) / spec.batch
+        relative = deviation / abs(mean) if mean != 0.0 else deviation
         if least == least and not relative >= least:
             flattest, least = row, relative
-    return flattest
+            is_flat = relative <= (resolved if mean != 0.0 else 0.0)
+    return flattest if is_flat else ROW_OUT_OF_RANGE + flattest
 
 
 @kernel
@@ -191,15 +216,29 @@ def prepare_factor(gram, spec, centred, work):
 def least_pivot(spec, gram, scale, work):
     """Return the least of all relative pivots that need not be zero; see `factorise`."""
     centred = spec.hides_common
-    least = 1.0
+    least, deviation = 1.0, 0.0
     for k in range(spec.columns):
         if work.twin[k] == k and not (centred and (k + 1) % spec.batch == 0):
             least = smaller(least, work.diagonal[k])
-        # Centring adds the mean of the other samples, which is not small.
-        deviation = scale * sqrt(gram[k, k] + spec.shared_variance)
-        if 0.0 < deviation < RESOLVED_DEVIATION and not centred:
+        # Centring adds the mean of the other samples of a batch.
+        others = deviation if centred and k % spec.batch > 0 else 0.0
+        deviation = larger(others, abs(scale) * sqrt(gram[k, k] + spec.shared_variance))
+        is_whole = not centred or (k + 1) % spec.batch == 0
+        if is_whole and 0.0 < deviation < RESOLVED_DEVIATION:
             least = 0.0
     return least
+
+
+@inlined
+def event_of(row):
+    """Return the code of the event that a row of `measure_rows` is."""
+    return ZERO_VARIANCE if row < ROW_OUT_OF_RANGE else NOT_FINITE
+
+
+@inlined
+def row_of(row):
+    """Return the number of a row of `measure_rows`."""
+    return row if row < ROW_OUT_OF_RANGE else row - ROW_OUT_OF_RANGE
 
 
 @kernel

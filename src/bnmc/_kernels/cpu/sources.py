@@ -133,11 +133,16 @@ def unfold(a, neighbours, width, out):
 
 
 @inlined
+def may_be_left(layer, work):
+    """Return whether float64 rows can make a layer in place of float32 rows."""
+    return work.block.itemsize == 4 and layer.x.shape[0] == 0 and layer.a.shape[0] == 0
+
+
+@inlined
 def _prepare_drawn(source, threads, spec, layer, draw, work):
     least_pivot = factorise_covariance(source.taps, threads, layer.gram, spec, work)
-    # Float64 rows should make the layer then, which float32 rows can leave.
-    may_be_left = work.block.itemsize == 4 and layer.x.shape[0] == 0 and layer.a.shape[0] == 0
-    return UNRESOLVED if may_be_left and least_pivot < RESOLVED_PIVOT else RUNNING
+    unresolved = least_pivot < RESOLVED_PIVOT and may_be_left(layer, work)
+    return UNRESOLVED if unresolved else RUNNING
 
 
 @inlined

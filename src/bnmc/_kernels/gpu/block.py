@@ -19,11 +19,12 @@ STEP_BITS = 36
 REASON_MASK = (1 << STEP_BITS) - 1
 #: The note of a chain that has not stopped; larger than any other note.
 NOT_STOPPED = 2**62
-#: Reasons, larger than the number of any row: an entry of the Gram matrix is infinite or NaN; or
-#: the Gram matrix has pivots that float32 rows do not resolve.
-STOPPED_NOT_FINITE, STOPPED_UNRESOLVED = 2**35, 2**35 + 1
+#: Reasons, larger than the number of any row: an entry of the Gram matrix or the variance of a row
+#: leaves the range of numbers; the Gram matrix has pivots that float32 rows do not resolve; or sums
+#: over rows rounded its diagonal.
+STOPPED_NOT_FINITE, STOPPED_UNRESOLVED, STOPPED_TOO_SMALL = 2**35, 2**35 + 1, 2**35 + 2
 #: This reason plus k: the sample in column k has no variance over its features.
-STOPPED_FLAT = 2**35 + 2
+STOPPED_FLAT = 2**35 + 3
 
 
 def begin():

@@ -85,7 +85,7 @@ def _factorise_in_team(row, at, t, gain, hides_scale):
         # Neither a copy nor the last sample of a centred batch has a pivot.
         if twin != t or (centred and (t + 1) % batch == 0):
             relative = 1.0
-        if single and not centred and 0.0 < scale * (scale * allowed) < RESOLVED_DEVIATION**2:
+        if single and 0.0 < scale * (scale * allowed) < RESOLVED_DEVIATION**2:
             relative = 0.0
         doubles[u32(at_column + t)] = relative
         if twin != t:

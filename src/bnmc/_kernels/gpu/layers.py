@@ -11,7 +11,7 @@ from numba import int64
 
 from bnmc._kernels.gpu.arguments import NOTHING, RowInputs
 from bnmc._kernels.gpu.block import (
-    NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_UNRESOLVED, begin, is_last,
+    NOT_STOPPED, STEP_BITS, STOPPED_UNRESOLVED, begin, is_last,
 )  # fmt: skip
 from bnmc._kernels.gpu.constants import (
     at_factor, at_flags, in_passes, is_convolved, is_orthogonal, keeps_rows, over_features, scaled,
@@ -28,7 +28,7 @@ from bnmc._kernels.gpu.orthogonal import (
 )  # fmt: skip
 from bnmc._kernels.gpu.shape import DRAWN, GIVEN, KEPT, MULTIPLIED, u32
 from bnmc._kernels.gpu.sums import (
-    clear_sums, finish_sums, leave, merge_ranges, store_sums, sum_rows,
+    clear_sums, finish_sums, leave, merge_ranges, note_small, store_sums, sum_rows,
 )  # fmt: skip
 from bnmc._kernels.scalar.codes import (
     ORTHOGONAL_PIVOT, RESOLVED_PIVOT, STREAM_ROWS, STREAM_WEIGHTS, Draw,
@@ -71,6 +71,7 @@ def layers(state, law, target, slots, status, address, layer, step):
             add_made(first_row, 0, rows)
             first_row += tile_rows
         finish_sums(law.width)
+        note_small()
         if whole[u32(at_flags)] != NOT_STOPPED:
             if cuda.threadIdx.x == 0:
                 status[chain] = (done << STEP_BITS) + whole[u32(at_flags)]
@@ -208,8 +209,9 @@ def _finish_layer(state, target, work, width, slot, step):
     chain = cuda.blockIdx.y
     merge_ranges(work.sums[chain])
     finish_sums(width)
+    note_small()
     store_gram(state.grams[chain])
     if cuda.threadIdx.x == 0 and whole[u32(at_flags)] != NOT_STOPPED:
-        cuda.atomic.min(work.status, chain, (step << STEP_BITS) + STOPPED_NOT_FINITE)
+        cuda.atomic.min(work.status, chain, (step << STEP_BITS) + whole[u32(at_flags)])
     if slot >= 0:
         record_layer(target, chain, slot)

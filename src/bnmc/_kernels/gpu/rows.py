@@ -5,15 +5,15 @@ from __future__ import annotations
 from numba import int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
-from bnmc._kernels.gpu.block import thread
+from bnmc._kernels.gpu.block import STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_tile, bare, batch, columns, in_passes, inputs, inverse_root,
-    keeps_rows, kind, norm, norm_first, number, over_features, quads, sigma, skipped, stride,
-    subtracts_mean, threads, tile_rows, unit,
+    keeps_rows, kind, norm, norm_first, number, over_features, quads, sigma, single, skipped,
+    stride, subtracts_mean, threads, tile_rows, unit,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.shape import u32
-from bnmc._kernels.scalar.codes import NORM_NONE
+from bnmc._kernels.scalar.codes import LEAST_VARIANCE, MOST_VARIANCE, NORM_NONE
 
 
 def row_of(first_row, place):
@@ -128,6 +128,7 @@ def _begin_row(values, at, step, h, row, rows):
 def measure_row(values, at, step, row, width, eps):
     """Return what the norm subtracts from a row, and its scale; note a row without variance."""
     rounding = number((batch * unit) ** 2)
+    least, most = number(LEAST_VARIANCE[not single]), number(MOST_VARIANCE[not single])
     whole = cuda.shared.array(0, int64)
     mean, scale = number(0.0), number(1.0)
     if subtracts_mean:
@@ -141,8 +142,11 @@ def measure_row(values, at, step, row, width, eps):
             variance += deviation * deviation
         variance *= number(1.0 / batch)
         # What is seldom true comes first, because the rest is then seldom evaluated.
-        if not variance > rounding * (mean * mean) and eps == 0.0 and row < width:
-            cuda.atomic.min(whole, at_flags, row)
+        is_flat = not variance > rounding * (mean * mean)
+        if (is_flat or variance < least) and eps == 0.0 and row < width:
+            cuda.atomic.min(whole, at_flags, row if is_flat else STOPPED_NOT_FINITE)
+        if not variance < most and row < width:
+            cuda.atomic.min(whole, at_flags, STOPPED_NOT_FINITE)
         scale = inverse_root(number(variance + number(eps)))
     return mean, scale
 

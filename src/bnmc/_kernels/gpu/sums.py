@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
-from bnmc._kernels.gpu.block import NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, thread
+from bnmc._kernels.gpu.block import (
+    NOT_STOPPED, STEP_BITS, STOPPED_NOT_FINITE, STOPPED_TOO_SMALL, thread,
+)  # fmt: skip
 from bnmc._kernels.gpu.constants import (
     add_first_pass, at_flags, at_partial, at_shares, at_tile, at_tile64, at_totals, classes,
-    columns, edge, entries, kind, line, number, parts, per_entry, per_square, scratch, splits,
-    squares, stride, threads, tile_rows, vector, vector_stride, vectors,
+    columns, edge, entries, kind, line, norm, number, over_features, parts, per_entry, per_square,
+    scaled, scratch, single, splits, squares, stride, threads, tile_rows, vector, vector_stride,
+    vectors,
 )  # fmt: skip
 from bnmc._kernels.gpu.device import cuda, inlined
 from bnmc._kernels.gpu.gram import entry_of
 from bnmc._kernels.gpu.shape import Shape, u32
+from bnmc._kernels.scalar.codes import LEAST_SQUARES, NORM_NONE
 
 
 # --- the loop over the rows of a layer
@@ -264,6 +268,17 @@ def finish_sums(width):
             if i >= j or i % classes == j % classes:
                 _finish_sum(doubles, whole, at_totals + entry_of(i, j), width)
     cuda.syncthreads()
+
+
+def note_small():
+    """Note if sums over rows rounded a sample, and no norm or unit restores its size."""
+    doubles = cuda.shared.array(0, float64)
+    whole = cuda.shared.array(0, int64)
+    if norm == NORM_NONE and not over_features and not scaled:
+        for i in range(thread(), columns, threads):
+            if 0.0 < doubles[u32(at_totals + entry_of(i, i))] < LEAST_SQUARES[not single]:
+                cuda.atomic.min(whole, at_flags, STOPPED_TOO_SMALL)
+        cuda.syncthreads()
 
 
 def _finish_sum(doubles, whole, at, width):

@@ -45,6 +45,16 @@ RESOLVED_PIVOT = 2.0**-13
 #: precision: the unit of rounding of 2**-100 is in the normal range.
 RESOLVED_DEVIATION = 2.0**-50
 
+#: The smallest mean squares of float32 and of float64 numbers that sums of products do not round.
+#: The unit of float32 numbers is 2**-149 or more, and half of it is 2**-25 of such a square.
+#: Products of float64 numbers have units of rounding in the normal range.
+LEAST_SQUARES = 2.0**-125, 2.0**-961
+
+#: Between these, sums of squares of float32 and of float64 numbers neither overflow nor lose
+#: digits.
+LEAST_VARIANCE = RESOLVED_DEVIATION**2, 2.0**-960
+MOST_VARIANCE = 2.0**120, 2.0**1000
+
 #: Least relative pivot of zᵀz with which one pass makes the normals z orthogonal: rounding is 1e-5
 #: of a column with float32 rows, 1e-14 with float64 rows.
 ORTHOGONAL_PIVOT = 2.0**-6
@@ -75,6 +85,10 @@ SECOND_WORD = np.uint32(0x10000000)
 # Limits of the counters.  A layer has a word of 32 bits.  A chain shares a word with the stream,
 # which leaves 28 bits.  Four rows share a word.
 MOST_LAYERS, MOST_CHAINS, MOST_ROWS = 1 << 32, 1 << 28, 1 << 33
+
+#: The place of a row whose variance leaves the range of its dtype, in place of that of a row
+#: without variance.
+ROW_OUT_OF_RANGE = MOST_ROWS
 
 #: Largest number of elements of a counter, a word.  After so many, rejection sampling of coupled
 #: pairs on a GPU repeats its elements; on the CPU it goes on with another key.

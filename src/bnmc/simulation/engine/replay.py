@@ -12,8 +12,8 @@ import numpy as np
 from bnmc._kernels.cpu import layers, memory, numbers, rows, sources
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import Activation, sigma_of
+from bnmc.chain.compiled import raise_stopped
 from bnmc.chain.needs import ROWS_ALONE, require
-from bnmc.errors import ZeroVarianceError
 from bnmc.simulation.engine.rows import RowSampler, given_panels
 from bnmc.simulation.engine.state import FloatArray, State
 from bnmc.simulation.runs import Run
@@ -70,7 +70,7 @@ def representation(sampler: RowSampler, index: int) -> FloatArray:
         sampler.widen(index)
         return representation(sampler, index)
     if degenerate >= 0:
-        raise ZeroVarianceError(index, number, degenerate)
+        raise_stopped(event, index, number, degenerate)
     x: FloatArray = layer.following[:, :width]
     if sampler.exponents is not None:
         by = np.clip(sampler.exponents[index] + sampler.lift, -5000, 5000).astype(np.int32)

@@ -21,7 +21,7 @@ from bnmc.chain.activations import sigma_of
 from bnmc.chain.compiled import Stage, raise_stopped
 from bnmc.chain.start import Covariance, Representation, Start
 from bnmc.errors import NonFiniteError
-from bnmc.simulation.engine.sampler import LEAST_SQUARES, Sampler
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
 from bnmc.simulation.runs import Run
@@ -239,7 +239,7 @@ class RowSampler(Sampler):
         """Return from where on Gram matrices are too small for rows of a dtype; see `Course`."""
         zeros = not self.run.lacks_norm or self.run.splits_scale or self.has_zeros
         # Norms see how the samples of a row differ, not their size.
-        return LEAST_SQUARES[dtype.itemsize], zeros, not self.run.lacks_norm
+        return codes.LEAST_SQUARES[dtype.itemsize == 8], zeros, not self.run.lacks_norm
 
     def activation(self, stage: Stage, dtype: np.dtype[Any]) -> Any:
         """Return the activation of a stage as kernels take it."""

@@ -26,11 +26,6 @@ from bnmc.simulation.runs import Run
 
 _Buffer = TypeVar("_Buffer")
 
-#: The smallest mean squares, by the bytes of a number, that sums of products do not round.  The
-#: unit of float32 numbers is 2**-149 or more, and half of it is 2**-25 of such a square.  Products
-#: of float64 numbers have units of rounding in the normal range.
-LEAST_SQUARES = {4: 2.0**-125, 8: 2.0**-961}
-
 
 class Sampler:
     """Base class: the state, a buffer for each thread, and errors of kernels.
@@ -69,6 +64,8 @@ class Sampler:
         self.unresolved = np.zeros(run.chains, np.bool_)
         self._arrays: dict[str, NDArray[Any]] = {}
         self.layer = 0
+        #: Which samples of each chain were zero when `require_scale` was called last.
+        self._zeros_before: NDArray[np.bool_] | None = None
         #: By the number of a thread.
         self._buffers: dict[int, dict[tuple[Any, ...], Any]] = {}
         self._allocate()
@@ -175,14 +172,19 @@ class Sampler:
     def require_scale(self, grams: NDArray[np.float64], dtype: np.dtype[Any]) -> None:
         """Raise if a sample of a Gram matrix is so small that sums over rows of a dtype round it.
 
-        Also if the matrix is zero, and no activation makes it so.
+        Also if the matrix is zero, or a sample has become zero since the last call, and no
+        activation makes it so.
         """
         diagonals = np.diagonal(grams, axis1=1, axis2=2)
         sizes = np.where(self.wide, 8, dtype.itemsize)
-        least = np.where(sizes == 4, *LEAST_SQUARES.values())[:, None]
+        least = np.where(sizes == 4, *codes.LEAST_SQUARES)[:, None]
         small = ((diagonals > 0.0) & (diagonals < least)).any(axis=1)
+        zeros, before = diagonals == 0.0, self._zeros_before
+        self._zeros_before = zeros
         if not self.has_zeros:
-            small |= ~grams.any(axis=(1, 2))
+            small |= zeros.all(axis=1)
+            if before is not None:
+                small |= (zeros & ~before).any(axis=1)
         if small.any():
             chain = int(small.argmax())
             raise_stopped(codes.TOO_SMALL, self.offset + chain, None, int(sizes[chain]))

@@ -22,6 +22,7 @@ from bnmc._kernels.gpu.block import (
     STEP_BITS,
     STOPPED_FLAT,
     STOPPED_NOT_FINITE,
+    STOPPED_TOO_SMALL,
 )
 from bnmc._kernels.gpu.build import Kernels, kernels_of
 from bnmc._kernels.gpu.device import cuda as numba_cuda
@@ -183,8 +184,10 @@ class Launches:
         return np.where(notes == NOT_STOPPED, notes, of_layers)
 
 
-def raise_noted(reason: int, chain: int, layer: int) -> None:
+def raise_noted(reason: int, chain: int, layer: int, bytes_of_number: int = 8) -> None:
     """Raise the error of a note of a kernel, but for STOPPED_UNRESOLVED."""
+    if reason == STOPPED_TOO_SMALL:
+        raise_stopped(codes.TOO_SMALL, chain, layer, bytes_of_number)
     if reason >= STOPPED_FLAT:
         raise_stopped(codes.FLAT_SAMPLE, chain, layer, reason - STOPPED_FLAT)
     is_finite = reason != STOPPED_NOT_FINITE

@@ -480,8 +480,10 @@ class GpuSampler(Sampler):
         """Raise the error of the first chain that a kernel stopped."""
         stopped = np.flatnonzero(status != NOT_STOPPED)
         if stopped.size:
-            noted, chain = int(status[stopped[0]]), self.offset + first + int(stopped[0])
-            raise_noted(noted & REASON_MASK, chain, layer + (noted >> STEP_BITS))
+            noted, index = int(status[stopped[0]]), first + int(stopped[0])
+            size = 8 if self.wide[index] else self.dtype.itemsize
+            number = layer + (noted >> STEP_BITS)
+            raise_noted(noted & REASON_MASK, self.offset + index, number, size)
 
     def advance(
         self,
