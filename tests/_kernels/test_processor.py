@@ -64,6 +64,24 @@ def test_a_kernel_of_the_wheel_is_loaded(wheel, tmp_path):
     assert processor.host_cpu().endswith(f"+{LEVEL}")
 
 
+def test_processors_of_a_level_have_one_identity(wheel, monkeypatch):
+    """Unless code that the wheel lacks would have wider vectors."""
+
+    def on(name, features):
+        monkeypatch.setattr(processor, "cpu_name", lambda: name)
+        monkeypatch.setattr(processor, "cpu_features", lambda: dict.fromkeys(features, True))
+        processor.processor.cache_clear()
+        return processor.host_cpu()
+
+    assert on("zen2", V3) == on("haswell", V3 | {"sse4a"})
+    assert on("zen2", V3) != on("knl", V3 | {"avx512f"})
+    monkeypatch.setattr(kernel_cache, "source_digest", lambda: "other")
+    assert "other" in on("zen2", V3)
+    monkeypatch.setenv("BNMC_KERNELS", "none")
+    forget()
+    assert on("zen2", V3) != on("haswell", V3)
+
+
 def test_the_builder_finds_its_signatures(wheel):
     ((_, description, _, signature, *_),) = kernel_cache.entries_of(wheel)
     assert description.modname == "bnmc._kernels.cpu.scaling"

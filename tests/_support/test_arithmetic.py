@@ -8,6 +8,7 @@ import pytest
 
 import bnmc
 from bnmc._support.arithmetic import StandardArithmetic
+from bnmc.experiments.runs import Run
 
 torch = pytest.importorskip("torch")
 
@@ -38,6 +39,12 @@ def test_the_mode_of_the_thread_is_restored():
         assert flushes()
         with pytest.raises(ZeroDivisionError), StandardArithmetic():
             raise ZeroDivisionError
+        assert flushes()
+
+
+def test_parts_of_figures_keep_small_numbers():
+    with flushing():
+        assert Run("x", {}).parts(lambda progress: flushes(), [()]) == {(): False}
         assert flushes()
 
 

@@ -3,6 +3,7 @@
 import math
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
@@ -17,6 +18,7 @@ from bnmc import Activation, Chain
 from bnmc.errors import (
     ArgumentError,
     Interrupted,
+    NonFiniteError,
     PartialEstimateError,
     ZeroVarianceError,
 )
@@ -462,6 +464,28 @@ def test_small_chains_of_float32_have_the_gradients_of_float64():
         for dtype in ("float32", "float64")
     )
     np.testing.assert_allclose(single, double, atol=1e-3)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("sampler", ["auto", "weights"])
+def test_gradients_of_gains_whose_squares_leave_float64(norm, sampler):
+    """Only the factor of ∂L/∂W sees the gain, or without a norm that of each layer."""
+    if norm == "none" and sampler == "weights":
+        pytest.skip("the rows of such a chain leave float64, too")
+    run = partial(bnmc.backpropagate, depth=3, chains=2, rng=0, sampler=sampler)
+    logs = [
+        run(Chain(6, 4, "relu", norm=norm, gain=2.0**exponent)).log_gradient_norm
+        for exponent in (0, -1000, -520, 520, 1000)
+    ]
+    factors = (3 if norm == "none" else 1) * np.log(2.0) * np.array([-1000, -520, 520, 1000])
+    np.testing.assert_allclose(logs[1:] - factors[:, None, None], logs[:1] * 4, rtol=0, atol=1e-11)
+
+
+def test_a_recorded_matrix_that_leaves_float64_is_an_error():
+    chain = Chain(6, 4, "relu", norm="none", gain=1e150)
+    with pytest.raises(NonFiniteError, match="gram, too large for float64") as caught:
+        bnmc.backpropagate(chain, 3, chains=2, rng=0, observables="gram")
+    assert (caught.value.chain, caught.value.layer) == (0, 2)
 
 
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")

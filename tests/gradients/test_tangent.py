@@ -338,6 +338,21 @@ def test_layers_out_of_range_are_named():
         tangent_kernel(Chain(9, 3, "relu", norm="none", gain=1e10), 20, chains=2, rng=0)
 
 
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+@pytest.mark.parametrize("sampler", ["conditional", "weights"])
+def test_a_gain_that_the_norm_does_not_see_changes_no_kernel(norm, sampler):
+    """Also if its square leaves float64; one whose product with a row overflows raises."""
+    kernels = [
+        tangent_kernel(
+            Chain(6, 4, "tanh", norm=norm, gain=2.0**exponent), 3, chains=2, rng=0, sampler=sampler
+        ).kernels
+        for exponent in (0, -1000, -520, 520, 1000)
+    ]
+    np.testing.assert_allclose(kernels[1:], kernels[:1] * 4, rtol=1e-9, atol=1e-12)
+    with pytest.raises(NonFiniteError, match="representation"):
+        tangent_kernel(Chain(50, 4, "tanh", norm=norm, gain=1.7e308), 3, rng=0, sampler=sampler)
+
+
 def test_the_variance_of_probing_scales_with_the_square():
     kernel = np.random.default_rng(0).standard_normal((4, 4))
     kernel = kernel @ kernel.T

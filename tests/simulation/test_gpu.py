@@ -771,6 +771,18 @@ def test_small_float32_chains_go_on_in_float64():
         simulate(chain, 1, initial=2.0**-63 * np.eye(20, 2), backend="cuda", **SINGLE, **ROWS)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")  # of NumPy, in which the simulator computes
+@pytest.mark.parametrize(("norm", "gain"), [("none", 2.0**-4), ("batch", 2.0**64)])
+def test_the_layer_whose_squares_leave_float32_is_named(norm, gain):
+    """A later layer of the same block would hide it."""
+    chain, layers = Chain(20, 2, "tanh", norm=norm, gain=gain, eps=float(norm != "none")), []
+    for backend in ("cpu", "cuda"):
+        with pytest.raises(NonFiniteError) as caught:
+            simulate(chain, 40, sampler="weights", backend=backend, rng=0, **SINGLE)
+        layers.append(caught.value.layer)
+    assert layers[0] == layers[1] is not None
+
+
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
 @pytest.mark.parametrize("bias_variance", [0.0, 0.2])
 def test_float32_chains_in_passes_go_on_in_float64(bias_variance):

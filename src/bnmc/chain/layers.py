@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
+from bnmc._support.linalg import binary_scale
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
 from bnmc.chain.norms import Norm
@@ -183,9 +184,12 @@ class RowMap(NamedTuple):
         if self.norm.is_identity:
             return Normalised(y, None, None)
         parts = self.parts(y)
+        unit = binary_scale(parts)
+        parts = parts / unit  # squares of large and small numbers leave the range
         mean = parts.mean(axis=-1, keepdims=True) if self.norm.centred else None
         squares = np.mean((parts if mean is None else parts - mean) ** 2, axis=-1, keepdims=True)
-        spread = np.hypot(np.sqrt(squares), np.sqrt(self.eps))
+        spread = np.hypot(np.sqrt(squares) * unit, np.sqrt(self.eps))
+        mean = None if mean is None else mean * unit
         return Normalised(self.norm(y, self.eps, self.batch), spread, mean)
 
     def rows(self, h: Float64Array, normed: Normalised | None = None) -> Rows:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.archives import Foreign
 from bnmc._support.arguments import draw_key, integer
+from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.environment import environment
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import Progress, as_progress, reporting
@@ -151,7 +152,8 @@ class Run:
         generator = self.generator.bit_generator
         content = None if folder is None else folder.content(number, _read)
         if content is None:
-            made = make(*point, progress)
+            with StandardArithmetic():
+                made = make(*point, progress)
             content = _packed(made, generator.state)
             if folder is not None:
                 folder.write(number, with_facts(content, folder.facts_of(number)))

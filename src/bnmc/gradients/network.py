@@ -37,6 +37,9 @@ from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.engine.rows import RowSampler
 from bnmc.simulation.runs import Run
 
+#: Exponents of gradients whose squares are far from the ends of float64.
+_MOST_EXPONENT = 400
+
 
 def start_rows(run: Run, start: Start) -> Float64Array:
     """Return x of layer 0, which a skip connection keeps, (chains, width, columns)."""
@@ -86,9 +89,13 @@ class Network:
         self.layers = {begin: start}
         for layer in range(begin + 1, last + 1):
             before, (linear, made) = self.layers[layer - 1], run.layer(layer)
-            h = linear.gain * weights.times(layer, before.outputs())
-            if made.skip != 0.0:
-                h += made.skip * before.x
+            with np.errstate(over="ignore", invalid="ignore"):  # raises below
+                h = linear.gain * weights.times(layer, before.outputs())
+                if made.skip != 0.0:
+                    h += made.skip * before.x
+            if not np.isfinite(h).all():
+                wrong = int(np.isfinite(h).all(axis=(1, 2)).argmin())
+                raise NonFiniteError(run.first + wrong, layer, "representation")
             self.layers[layer] = made.rows(h, self._normalised(h, layer))
             self._require_range(layer)
 
@@ -112,8 +119,9 @@ class Network:
     def down(self, layer: int, delta: Float64Array) -> Float64Array:
         """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
         before, (linear, made) = self.layers[layer - 1], self.run.layer(layer)
-        at_a = self.weights.transposed_times(layer, before.outputs(), delta)
-        at_a *= linear.gain
+        inner, by = in_range(delta)
+        at_a = self.weights.transposed_times(layer, before.outputs(), inner)
+        at_a *= times_power(linear.gain, by)
         at_x = made.skip * self._by_function(delta) if made.skip != 0.0 else 0.0
         return before.down(self._by_function(at_a), at_x).reshape(at_a.shape)
 
@@ -138,6 +146,21 @@ class Network:
         wrong = np.flatnonzero(~(largest < 1e150) | ((largest > 0.0) & (largest < 1e-140)))
         if wrong.size:
             raise NonFiniteError(self.run.first + int(wrong[0]), layer, "Gram matrix")
+
+
+def in_range(delta: Float64Array) -> tuple[Float64Array, int]:
+    """Return gradients in units of 2**exponent, which is 1 unless their squares leave float64.
+
+    The gain of a layer divides them under a norm, and may be 1e200.
+    """
+    values, exponent = scaled(delta)
+    return (values, exponent) if abs(exponent) > _MOST_EXPONENT else (delta, 0)
+
+
+def times_power(value: float, exponent: int) -> float:
+    """Return value · 2**exponent, infinite on overflow."""
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(value, exponent))
 
 
 # --- the backward pass, one network at a time

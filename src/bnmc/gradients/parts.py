@@ -16,7 +16,9 @@ from bnmc._kernels.cpu import memory
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.workers import ranges
+from bnmc.chain.layers import Linear
 from bnmc.chain.start import Start
+from bnmc.errors import NonFiniteError
 from bnmc.gradients.descent import Descent, Stretch, buffers_of
 from bnmc.gradients.directions import Direction
 from bnmc.gradients.observables import GradientObservable, Gradients, in_units
@@ -143,9 +145,7 @@ class Pass(ABC):
                 at = (numbers == number)[:, None, None]
                 seen = np.where(at, patches.covariance(seen), seen)
         squares = np.einsum("clij,clij->cl", products[:, :, 0], seen)
-        factors = [
-            2.0 * math.log(abs(each.gain) * math.sqrt(each.width * each.fan_in)) for each in linears
-        ]
+        factors = [2.0 * _log_of_product(each) for each in linears]
         with np.errstate(divide="ignore"):
             logs = 0.5 * (np.log(np.maximum(squares, 0.0)) + np.array(factors)[numbers])
         logs += math.log(2.0) * (scales + largest[..., 0])
@@ -163,8 +163,22 @@ class Pass(ABC):
         }
         if self.task.wants_hidden:
             matrices["hidden_delta"] = widths * products[:, due, 2]
+        for name in {each.name for each in self.task.observables} & {*matrices}:
+            finite = np.isfinite(matrices[name]).all(axis=(2, 3))
+            if not finite.all():
+                chain, at = np.argwhere(~finite)[0].tolist()
+                number = self.run.first + chain, first + 1 + int(due[at])
+                raise NonFiniteError(*number, f"{name}, too large for float64, is")
         for each in self.task.observables:
             part[each.name][:, to] = each.evaluate(matrices)
+
+
+def _log_of_product(linear: Linear) -> float:
+    """Return ln(|gain| √(width · fan_in))."""
+    root = math.sqrt(linear.width * linear.fan_in)
+    product = abs(linear.gain) * root
+    is_finite = math.isfinite(product)
+    return math.log(product) if is_finite else math.log(abs(linear.gain)) + math.log(root)
 
 
 class RowPass(Pass):

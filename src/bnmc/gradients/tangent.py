@@ -17,15 +17,17 @@ from bnmc._support.workers import Calls, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, Start, prepare
-from bnmc.errors import ArgumentError, PartialEstimateError
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import (
     DrawnWeights,
     Network,
     UnseenWeights,
     generator_of,
+    in_range,
     linear_of,
     start_rows,
+    times_power,
 )
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.starting import run_of
@@ -436,7 +438,12 @@ class _Job:
             # The Gram matrix of what weights and bias multiply.
             linear = linear_of(run, layer)
             gram = linear.covariance()(network.gram(layer - 1))
-            kernels += linear.gain * linear.gain * self._contribution(delta, gram)
+            inner, by = in_range(delta)
+            gain = times_power(linear.gain, by)
+            kernels += gain * gain * self._contribution(inner, gram)
+            if not np.isfinite(kernels).all():
+                wrong = int(np.isfinite(kernels).all(axis=(1, 2)).argmin())
+                raise NonFiniteError(run.first + wrong, layer, "tangent kernel")
             if layer > 1:
                 delta = network.down(layer, delta)
         return kernels if self.probes is None else _unprobed(directions, kernels)
