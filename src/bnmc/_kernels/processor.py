@@ -98,15 +98,12 @@ def host_cpu() -> str:
     """Return what compiled code depends on as one line.
 
     That is name and features of the processor, and unusual settings of Numba, with which no kernels
-    come from a wheel.  If some do, it is the level and a digest of their sources: all processors of
-    a level have the same bits.
+    come from a wheel.  If some do, it is the level: all processors of a level have the same bits.
     """
     folder, unusual = wheel_folder(), settings()
     if folder is None or unusual:
         return "; ".join([processor(), *unusual])
     # Kernels that the wheel lacks have the vectors of the processor.
     is_wider = cpu_features().get("avx512f", False) and "avx512f" not in LEVELS[folder.name]
-    from bnmc._kernels.kernel_cache import source_digest
-
-    name = processor() if is_wider else f"kernels-{source_digest()[:8]}"
+    name = processor() if is_wider else "wheel"
     return f"{name}+{folder.name}"
