@@ -128,7 +128,8 @@ def _begin_row(values, at, step, h, row, rows):
 def measure_row(values, at, step, row, width, eps):
     """Return what the norm subtracts from a row, and its scale; note a row without variance."""
     rounding = number((batch * unit) ** 2)
-    least, most = number(LEAST_VARIANCE[not single]), number(MOST_VARIANCE[not single])
+    least = number(LEAST_VARIANCE[0] if single else LEAST_VARIANCE[1])
+    most = number(MOST_VARIANCE[0] if single else MOST_VARIANCE[1])
     whole = cuda.shared.array(0, int64)
     mean, scale = number(0.0), number(1.0)
     if subtracts_mean:

@@ -275,8 +275,9 @@ def note_small():
     doubles = cuda.shared.array(0, float64)
     whole = cuda.shared.array(0, int64)
     if norm == NORM_NONE and not over_features and not scaled:
+        least = LEAST_SQUARES[0] if single else LEAST_SQUARES[1]
         for i in range(thread(), columns, threads):
-            if 0.0 < doubles[u32(at_totals + entry_of(i, i))] < LEAST_SQUARES[not single]:
+            if 0.0 < doubles[u32(at_totals + entry_of(i, i))] < least:
                 cuda.atomic.min(whole, at_flags, STOPPED_TOO_SMALL)
         cuda.syncthreads()
 
