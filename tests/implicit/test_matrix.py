@@ -380,4 +380,5 @@ def test_linear_operators_of_scipy():
     np.testing.assert_allclose(W.T @ x, W.T.matmat(x))
     np.testing.assert_array_equal(W.rmatmat(x), W.T @ x)
     np.testing.assert_array_equal(W.T.matvec(x[:, 0]), W.rmatvec(x[:, 0]))
+    np.testing.assert_array_equal(W @ x.tolist(), W @ x)
     assert "3000x3000 GaussianMatrix" in repr(W)

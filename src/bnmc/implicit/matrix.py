@@ -386,7 +386,7 @@ class ImplicitMatrix(LinearOperator):
             coordinates, dtype = self.locate(rows, side), products.precision_of(rows)
             answer = self.image_of(coordinates, side, self._weight, self._coefficients, dtype)
             self._settle()
-        answer = answer[0] if x.ndim == 1 else answer.T
+        answer = answer[0] if np.ndim(x) == 1 else answer.T
         return answer if products.is_tensor(x) else products.to_host(answer)
 
     def _settle(self, entirely: bool = False) -> None:
