@@ -1,7 +1,7 @@
 """Small sizes of all figures, with the seeds of the approved pictures.
 
-At these sizes a figure takes at most a few seconds.  The tests of a figure, its approved picture
-and `same.py` use one run of them.
+At these sizes a figure takes at most a few seconds.  The tests of a figure and its approved picture
+use one run of them.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Results before and after a change: which differ, by how much, and which take longer?
+"""Results before and after a change: which differ, and by how much?
 
     python tests/same.py record before.npz [KIND ...]    # at the commit before
     python tests/same.py compare before.npz [KIND ...]   # at the commit after
@@ -7,20 +7,19 @@ A KIND is
 
 - `theory`: the functions of `fuzzing.py`, and those of `mean_field`, `infinite_width`,
   `random_matrix`, `bounds` and `testing`, with many right and wrong values of each argument;
-- `bits`: runs of `simulate` and `backpropagate`, and estimates from coupled pairs;
-- `commands`: the exit status, the output, the JSON document and the files of command lines;
-- `figures`: the data, table, findings and picture of all figures, at the sizes of
-  `figure_sizes.py`.
+- `bits`: runs of `simulate` and `backpropagate`, and estimates from coupled pairs.
 
-Without a KIND, all are recorded.  `-k WORD` selects cases by name (several words: all of them),
+Tests compare figures with their approved descriptions, commands with the functions that they call,
+and benchmarks compare times.
+
+Without a KIND, both are recorded.  `-k WORD` selects cases by name (several words: all of them),
 `list` prints the names, `show` the results, and `--above R` hides relative differences up to R.
 A result is recorded with its public attributes, properties and methods, an error with its message.
 `compare` prints
 
 - the arrays whose bits differ, with the largest absolute and relative difference, and with the
   ratio of that difference to the stated error, if the result states one;
-- the texts that differ: messages, representations, warnings, output;
-- the cases that take at least 5 % and 1 ms longer, by the clock and by the time of the processor.
+- the texts that differ: messages, representations, warnings.
 
 The cases use the public interface only, so that the `tests` of one commit serve both: if they
 differ, run them with `PYTHONPATH` set to the `src` of the other commit.
@@ -34,7 +33,6 @@ import difflib
 import functools
 import importlib
 import inspect
-import io
 import itertools
 import json
 import math
@@ -43,27 +41,21 @@ import os
 import pathlib
 import re
 import signal
-import sys
 import tempfile
-import time
 import warnings
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_ENABLE_CUDASIM", "1")
-os.environ.setdefault("MPLBACKEND", "agg")
-os.environ["COLUMNS"] = "100"
 
-import figure_sizes
 import fuzzing
 import hypothesis
 import numpy as np
-from approved_pictures import describe
 from mean_field_awkward import activation
 from numpy_steps import Network
 
 import bnmc
-from bnmc import cli, infinite_width, mean_field, random_matrix, testing
+from bnmc import infinite_width, mean_field, random_matrix, testing
 from bnmc.bounds import bridging, gaussian, limits, orthogonalizes, rank_collapse
 
 
@@ -513,168 +505,7 @@ def _bits():
     yield "contraction", lambda: bnmc.mixing.contraction(_of("relu"), rng=0)
 
 
-# --- commands
-
-SIZES = "--width 40 --batch 4"
-#: Options of each command with which it does little work.
-LINES = {
-    "simulate": f"{SIZES} --depth 6 --chains 8 --seed 0",
-    "backprop": f"{SIZES} --depth 6 --chains 8 --loss squared --seed 0",
-    "certify": "--width 60 --batch 4 --depth 5 --replicates 50 --seed 0",
-    "rates": "--width 60 --batch 4 --seed 0",
-    "fixed-point": "--batch 5 --width 1000",
-    "width": "--distance 0.1 --batch 8",
-    "stability": "--batches 3,8,16",
-    "phase": "--weight-variance 1.5 --bias-variance 0.05",
-    "compare-norms": f"{SIZES} --depth 6 --chains 3 --seed 0",
-    "regularity": "--width 16 --batch 4 --rtol 0.1 --seed 0",
-    "check": "--width 30 --batch 3 --size 200 --seed 0",
-    "inspect": "model:made --input rows.npy --labels labels.npy --seed 0",
-    "figure": "bridging-1a --seed 1",
-    "demo": "--depth 10 --chains 4",
-    "info": "",
-    "bench": "--seconds 0",
-}
-#: Options of chains that are tried with each command.
-TRIED_OPTIONS = (
-    *("--activation tanh", "--activation silu", "--norm layer", "--norm none --activation linear"),
-    *("--norm batch-uncentred", "--gain 1.3", "--skip 0.5 --norm layer --order pre-activation"),
-    *("--eps 1e-3 --weights uniform", "--bias-variance 0.1", "--weights pytorch", "--gamma 0.2"),
-    *("--threads 1 --no-progress", "--dtype float32 --sampler weights", "--plot a.png"),
-)
-#: Further lines, each in a folder of its own; ``;`` separates those of one folder.
-FURTHER_LINES = (
-    *("", "--version", "--help", "simulat"),
-    *(f"{{simulate}} {options}" for options in (
-        "--chains 1 --every 2", "--norm none --depth 1500 --every 100 --gain 0.5", "--progress",
-        "--output run.nc --json", "--store s.zarr; {simulate} --store s.zarr --json",
-        "--output a.npz; {simulate} --output a.npz; {simulate} --output a.npz --force",
-        "--plot a.svg; {simulate} --plot a.svg; {simulate} --plot a.svg --force",
-        "--plot missing/a.png", "--plot a.xyz", "--output a.xyz", "--store s.zarr --output s.zarr",
-    )),
-    *(f"simulate --depth 3 --chains 4 --seed 0 --input {options}" for options in (
-        "x.npy --width 8 --json", "x.npy --width 12 --first-layer", "x.npy --batch 9", "x.txt",
-        "x.csv --samples-first --width 4 --batch 3", "damaged.npy", "none.npy", "x.npy --array a",
-    )),
-    *(f"{{certify}} {options}" for options in (
-        "--lag 8 --horizon 20 --tail-probability 0 --json", "--width 100000 --batch 100",
-        "--activation silu --batch 40 --width 200",
-    )),
-    "{backprop} --store parts; {backprop} --store parts --json",
-    "check --width 3 --batch 3 --samples wrong.npy --seed 0",
-    "{inspect} --layers 0,2 --loss squared --networks 2 --eval --view sample --json",
-    *(f"inspect model{name} --input rows.npy" for name in ("", ":none", ":number")),
-    *("compare-norms --norm btch", "bench --width 30 --batch 3 --seconds 0.01 --json"),
-    *("figure", "figure --list", "figure --list rates", "figure bridging-1"),
-    "{figure} --json data.json --plot a.png; {figure} --json data.json",
-)  # fmt: skip
-
-MODEL = """
-import torch
-number = 3
-def made():
-    return torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(),
-                               torch.nn.Linear(8, 3))
-"""
-#: Numbers that differ between equal calls: durations, and speeds of the machine.
-VOLATILE = (
-    (r'("?(?:compile[_ ])?seconds"?:? )[\d.e+-]+', r"\1*"),
-    (r'("(?:layers|normals)_per_second": |"speed": )[\d.e+-]+', r"\1*"),
-    (r"\b\d+\.\d s\b", "* s"),
-    (r"about \d+ s left", "about * s left"),
-    (r"(openblas [^,]+, )\d+", r"\1*"),
-    (r'(kernel cache(?:": "|  +))[^"\s]+', r"\1*"),
-    (r'(megabytes in the cache|kernels in the cache)("?:?\s+)[\d.]+', r"\1\2*"),
-    (r".*\bcompiling\b.*\n", ""),  # announced if a kernel is not in the cache
-)
-
-
-def _files_of_commands(folder):
-    rng = np.random.default_rng(0)
-    np.save(folder / "x.npy", rng.standard_normal((12, 4)))
-    np.savetxt(folder / "x.csv", rng.standard_normal((5, 4)), delimiter=",")
-    np.save(folder / "rows.npy", rng.standard_normal((6, 5)).astype(np.float32))
-    np.save(folder / "labels.npy", np.array([0, 1, 2, 0, 1, 2]))
-    np.save(folder / "wrong.npy", rng.standard_normal((300, 3, 3)) + 1.0)
-    (folder / "damaged.npy").write_bytes(b"\x93NUMPY nothing")
-    (folder / "model.py").write_text(MODEL)
-    return {path.name for path in folder.iterdir()} | {"__pycache__"}
-
-
-def _sorted(text):
-    """Return an output with the names of its JSON document in alphabetical order."""
-    begin, end = text.find("{\n"), text.rfind("\n}\n") + 2
-    if begin < 0 or end < 2:
-        return text
-    document = json.loads(text[begin:end].replace(": *", ': "*"'))
-    return text[:begin] + json.dumps(document, indent=2, sort_keys=True) + text[end:]
-
-
-def _command(line):
-    """Return statuses, outputs and written files of command lines in an empty folder."""
-    results = []
-    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
-        folder = pathlib.Path(name)
-        before = _files_of_commands(folder)
-        sys.modules.pop("model", None)
-        for part in line.split(";"):
-            out, err = io.StringIO(), io.StringIO()
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                status = cli.main(part.split())
-            for stream in (out, err):
-                text = stream.getvalue().replace(name, "FOLDER")
-                for pattern, replacement in VOLATILE:
-                    text = re.sub(pattern, replacement, text)
-                results += [f"$ bnmc {part.strip()}", f"status {status}", _sorted(text)]
-        results += ["files:", *sorted({path.name for path in folder.iterdir()} - before)]
-    return "\n".join(results)
-
-
-def _commands():
-    full = {name: f"{name} {line}".strip() for name, line in LINES.items()}
-    lines = {*FURTHER_LINES, *(f"{name} --help" for name in full)}
-    for line in full.values():
-        lines |= {
-            line,
-            f"{line} --json",
-            *(f"{line} {options} --json" for options in TRIED_OPTIONS),
-        }
-        words = line.split()
-        for place, word in enumerate(words):
-            if word.startswith("--"):
-                head, tail = words[: place + 1], words[place + 2 :]
-                lines |= {" ".join((*head, wrong, *tail)) for wrong in ("-1", "0", "x")}
-    for line in sorted(lines):
-        yield f"bnmc {line}", functools.partial(_command, line.format(**full))
-
-
-# --- figures
-
-#: Paths that hold times, which differ in each run of the figure of large sizes.
-TIMED = ("speed", "pace", "table", "findings", "text", "picture")
-
-
-def _figure(name):
-    """Return the data of a figure (bits, dimensions, attributes), its table, texts and picture."""
-    figure = figure_sizes.run(name, threads=2)
-    data = {
-        variable: {"values": v.values, "dims": v.dims, "attributes": dict(v.attrs)}
-        for variable, v in figure.data.variables.items()
-    }
-    rows = [[repr(cell) for cell in row] for row in figure.table.rows]
-    result = {
-        **data, "attributes": dict(figure.data.attrs), "columns": list(figure.table.columns),
-        "table": rows, "findings": list(figure.findings), "text": str(figure), "name": figure.name,
-        "picture": json.dumps(describe(figure, figure.plot()), ensure_ascii=False),
-    }  # fmt: skip
-    return {k: v for k, v in result.items() if name != "scale" or k not in TIMED}
-
-
-def _figures():
-    yield from _each("figure", _figure, figure_sizes.FIGURES)
-
-
-KINDS = {"theory": _theory, "bits": _bits, "commands": _commands, "figures": _figures}
+KINDS = {"theory": _theory, "bits": _bits}
 
 # --- results as arrays and texts
 
@@ -781,24 +612,13 @@ def _selected(kinds, words):
                 yield label, function
 
 
-def _timed(function):
-    """Return the arrays and texts of a case, and seconds by the clock and of the processor."""
+def _run(function):
+    """Return the arrays and texts of a case, warnings included."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        seconds, processor = time.perf_counter(), time.process_time()
         values = dict(_leaves(_outcome(function)))
-        used = time.perf_counter() - seconds, time.process_time() - processor
     messages = [f"{warning.category.__name__}: {warning.message}" for warning in caught]
-    return values | {"warnings": _text("\n".join(messages))}, np.array(used)
-
-
-def _run(function):
-    """Return the arrays and texts of a case, and its times: medians if it is short."""
-    values, used = _timed(function)
-    if used[0] < 0.2:
-        calls = 4 if used[0] < 0.01 else 2
-        used = np.median([used, *(_timed(function)[1] for _ in range(calls))], axis=0)
-    return values, used
+    return values | {"warnings": _text("\n".join(messages))}
 
 
 # --- comparison
@@ -869,71 +689,36 @@ def _differences(before, after, above):
                 yield "texts", f"{path} differs in numbers only"
 
 
-def _is_slower(before, after):
-    """Whether both times are at least 5 % and 1 ms longer."""
-    return bool(np.all(after > np.maximum(1.05 * before, before + 1e-3)))
-
-
 def _compare(cases, file, above):
     with np.load(file) as stored:
         index = json.loads(str(stored["index"]))
         arrays = {key: stored[key] for key in stored.files}
-    lines, count, total = {"arrays": [], "texts": [], "slower": []}, 0, np.zeros((2, 2))
+    lines, count = {"arrays": [], "texts": []}, 0
     for name, function in cases:
-        after, used = _run(function)
         count += 1
         if name not in index:
             lines["texts"].append(f"{name}: only after")
             continue
-        paths, times = index[name]
-        before = {path: arrays[f"v{number}"] for path, number in paths.items()}
-        for kind, text in _differences(before, after, above):
+        before = {path: arrays[f"v{number}"] for path, number in index[name].items()}
+        for kind, text in _differences(before, _run(function), above):
             lines[kind].append(f"{name} | {text}")
-        for _ in range(4):
-            if _is_slower(np.array(times), used):
-                again = np.median([_timed(function)[1] for _ in range(3)], axis=0)
-                used = np.minimum(used, again)
-        if _is_slower(np.array(times), used):
-            seconds = "{:.4f} s (processor {:.4f} s)"
-            lines["slower"].append(f"{name}: {seconds.format(*times)}, now {seconds.format(*used)}")
-        total += [times, used]
-    for kind, title in (
-        ("arrays", "Arrays that differ"), ("texts", "Texts that differ"), ("slower", "Slower"),
-    ):  # fmt: skip
-        if lines[kind]:
-            print(f"{title}:", *lines[kind], "", sep="\n")
-    print(
-        f"{count} cases: {len(lines['arrays'])} arrays differ, {len(lines['texts'])} texts differ, "
-        f"{len(lines['slower'])} cases are slower; "
-        f"{total[0, 1]:.1f} s of the processor, now {total[1, 1]:.1f} s"
-    )
+    for kind, differences in lines.items():
+        if differences:
+            print(f"{kind.capitalize()} that differ:", *differences, "", sep="\n")
+    counts = [f"{len(differences)} {kind}" for kind, differences in lines.items()]
+    print(f"{count} cases: {', '.join(counts)} differ")
 
 
 def _record(cases, file):
     index, values = {}, {}
     for name, function in cases:
-        leaves, used = _run(function)
+        leaves = _run(function)
         if name in index:
             raise ValueError(f"two cases have the name {name}")
-        index[name] = (
-            {path: len(values) + place for place, path in enumerate(leaves)},
-            used.tolist(),
-        )
-        values |= {f"v{number}": leaves[path] for path, number in index[name][0].items()}
+        index[name] = {path: len(values) + place for place, path in enumerate(leaves)}
+        values |= {f"v{number}": leaves[path] for path, number in index[name].items()}
     np.savez_compressed(file, index=json.dumps(index), **values)
     print(f"{len(index)} cases, {len(values)} arrays and texts")
-
-
-def _warm():
-    """Do the work that only the first calls of a process do."""
-    for call in (
-        lambda: _of_chain("fixed_point", **CHAIN),
-        lambda: infinite_width.ntk(X, 1, activation="tanh"),
-        lambda: _same_law({}, {}),
-        lambda: importlib.import_module("torch"),
-        lambda: importlib.import_module("jax"),
-    ):
-        _outcome(call)
 
 
 def _main():
@@ -952,16 +737,14 @@ def _main():
     if arguments.do == "list":
         print(*(name for name, _ in cases), sep="\n")
         return
-    _warm()
     if arguments.do == "record":
         _record(cases, file)
     elif arguments.do == "compare":
         _compare(cases, file, arguments.above)
     else:
         for name, function in cases:
-            values, used = _run(function)
-            print(f"{name}: {used[0]:.4f} s, processor {used[1]:.4f} s")
-            print(*(f"    {path}: {str(value)[:300]}" for path, value in values.items()), sep="\n")
+            lines = [f"    {path}: {str(value)[:300]}" for path, value in _run(function).items()]
+            print(name, *lines, sep="\n")
 
 
 if __name__ == "__main__":

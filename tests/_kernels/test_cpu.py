@@ -26,32 +26,12 @@ from bnmc._kernels.cpu import (
     scaling,
     sharing,
     sources,
+    vectors,
     wishart,
 )  # fmt: skip
 from bnmc._kernels.cpu import layers as cpu_layers
 from bnmc._kernels.cpu import rows as cpu_rows
 from bnmc._kernels.cpu.sources import Layer
-from bnmc._kernels.cpu.vectors import (
-    PART_BYTES,
-    STRIP_BYTES,
-    add_all,
-    add_scaled,
-    all_greater,
-    fill_like,
-    keep_order,
-    load_across,
-    load_part,
-    load_strip,
-    load_wide,
-    multiply_add,
-    square_root,
-    store,
-    store_sums,
-    sum_lanes,
-    zero_part,
-    zero_strip,
-    zero_wide,
-)
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.normal import chi
 from bnmc.chain.activations import Activation, sigma_of
@@ -97,42 +77,49 @@ def blocked(rows, columns, dtype, seed, integers=False):
 def wide_program(array, out, scalar):
     """Every operation on wide vectors, whose results go to `out` one after the other."""
     lanes = 256 // array.itemsize
-    x, y = load_wide(array, 1), load_wide(array, lanes + 3)
-    store(out, 0, multiply_add(x, y, x))
-    unchanged, scaled = add_scaled((scalar,), x, (x, y))
-    store(out, lanes, scaled + (unchanged - x))
-    store(out, 2 * lanes, fill_like(zero_wide(array), scalar) + x)
-    keep_order()
-    store(out, 3 * lanes, square_root(x * x) - y)
-    store(out, 4 * lanes, x / y)
+    x, y = vectors.load_wide(array, 1), vectors.load_wide(array, lanes + 3)
+    vectors.store(out, 0, vectors.multiply_add(x, y, x))
+    unchanged, scaled = vectors.add_scaled((scalar,), x, (x, y))
+    vectors.store(out, lanes, scaled + (unchanged - x))
+    vectors.store(out, 2 * lanes, vectors.fill_like(vectors.zero_wide(array), scalar) + x)
+    vectors.keep_order()
+    vectors.store(out, 3 * lanes, vectors.square_root(x * x) - y)
+    vectors.store(out, 4 * lanes, x / y)
     # Where an entry is equal or not a number, not all are greater.
-    nan = fill_like(x, scalar) / zero_wide(array) * zero_wide(array)
-    ones = fill_like(x, scalar) / fill_like(x, scalar)
-    return all_greater(x + ones, x), all_greater(x, x), all_greater(nan, x), all_greater(x, nan)
+    nan = vectors.fill_like(x, scalar) / vectors.zero_wide(array) * vectors.zero_wide(array)
+    ones = vectors.fill_like(x, scalar) / vectors.fill_like(x, scalar)
+    return (
+        vectors.all_greater(x + ones, x),
+        vectors.all_greater(x, x),
+        vectors.all_greater(nan, x),
+        vectors.all_greater(x, nan),
+    )
 
 
 def narrow_program(array, out):
     """Sums over the lanes of 16 vectors."""
-    lanes = PART_BYTES // array.itemsize
-    v = load_part(array, 2)
-    z = zero_part(array)
-    w = multiply_add(v, v, z)
-    u = load_part(array, lanes + 5)
+    lanes = vectors.PART_BYTES // array.itemsize
+    v = vectors.load_part(array, 2)
+    z = vectors.zero_part(array)
+    w = vectors.multiply_add(v, v, z)
+    u = vectors.load_part(array, lanes + 5)
     sums = (v, w, z, u, u, v, w, z, v * u, v + u, v - u, w, w, u, z, v)
-    store_sums(out, 4, add_all(sums, (u, u, u, u, v, v, v, v, u, u, u, u, v, v, v, v)))
+    vectors.store_sums(
+        out, 4, vectors.add_all(sums, (u, u, u, u, v, v, v, v, u, u, u, u, v, v, v, v))
+    )
 
 
 def across_program(array, out):
     """Four numbers that are apart, in float64, and the sum of all lanes of a wide vector."""
-    store(out, 1, load_across(array, 5, 60))
-    out[5] = sum_lanes(load_wide(array, 3))
+    vectors.store(out, 1, vectors.load_across(array, 5, 60))
+    out[5] = vectors.sum_lanes(vectors.load_wide(array, 3))
 
 
 def strip_program(array, out):
     """A strip of rows and zeros, one after the other."""
-    lanes = STRIP_BYTES // array.itemsize
-    store(out, 1, load_strip(array, 3) + zero_strip(array))
-    store(out, lanes + 1, zero_strip(array))
+    lanes = vectors.STRIP_BYTES // array.itemsize
+    vectors.store(out, 1, vectors.load_strip(array, 3) + vectors.zero_strip(array))
+    vectors.store(out, lanes + 1, vectors.zero_strip(array))
 
 
 @DTYPES
@@ -153,12 +140,12 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
     narrow_program(array, sums[0])
     njit(narrow_program)(array, sums[1])
     np.testing.assert_array_equal(sums[0], sums[1])
-    n = PART_BYTES // array.itemsize
+    n = vectors.PART_BYTES // array.itemsize
     v, u = array[2 : 2 + n].sum(), array[n + 5 : 2 * n + 5].sum()
     assert sums[0, [4, 7, 13]].tolist() == [v + u, 2 * u, v + 2 * u]
     assert np.all(sums[:, :4] == 7)
     assert np.all(sums[:, 20:] == 7)
-    n = STRIP_BYTES // array.itemsize
+    n = vectors.STRIP_BYTES // array.itemsize
     strips = np.full((2, 2 * n + 2), 7, dtype)
     strip_program(array, strips[0])
     njit(strip_program)(array, strips[1])
@@ -177,7 +164,7 @@ def test_vectors_in_machine_code_do_what_their_python_bodies_say(dtype):
 
 def sum_tile(first, second, rows, partial):
     """`sum_tile`, which only compiled code calls, as a function."""
-    store_sums(partial, 0, cpu_blocks.sum_tile(first, 0, second, 0, rows))
+    vectors.store_sums(partial, 0, cpu_blocks.sum_tile(first, 0, second, 0, rows))
 
 
 @DTYPES

@@ -14,14 +14,7 @@ from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
-from bnmc import Activation, Chain
-from bnmc.errors import (
-    ArgumentError,
-    Interrupted,
-    NonFiniteError,
-    PartialEstimateError,
-    ZeroVarianceError,
-)
+from bnmc import Activation, Chain, errors
 from bnmc.gradients import network, parts
 
 TANH = Chain(30, 4, "tanh")
@@ -139,7 +132,7 @@ def test_gradients_of_images():
         for loss in (images, images.reshape(2, 6, 6))
     ]
     assert_same_bits(*runs)
-    with pytest.raises(ArgumentError, match="labels"):
+    with pytest.raises(errors.ArgumentError, match="labels"):
         bnmc.backpropagate(chain, 2, loss="squared", labels=[0, 1] * 3)
     shapes = []
     bnmc.backpropagate(chain, 2, loss=lambda f: shapes.append(f.shape) or f, classes=4, rng=1)
@@ -269,7 +262,7 @@ def test_the_backward_pass_names_the_layer_of_a_row_without_variance(weights, mo
         return stretch
 
     monkeypatch.setattr(parts.RowPass, "_stretch", changed)
-    with pytest.raises(ZeroVarianceError) as raised:
+    with pytest.raises(errors.ZeroVarianceError) as raised:
         bnmc.backpropagate(Chain(30, 4, "tanh", weights=weights), 5, chains=2, rng=0, threads=1)
     assert (raised.value.chain, raised.value.layer, raised.value.row) == (0, 3, 0)
 
@@ -343,23 +336,23 @@ def test_own_activations_with_their_derivative():
     custom = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)) ** 2)
     run = bnmc.backpropagate(Chain(20, 3, custom), 3, chains=2, rng=0)
     assert np.isfinite(run.log_gradient_norm).all()
-    with pytest.raises(ArgumentError, match="derivative"):
+    with pytest.raises(errors.ArgumentError, match="derivative"):
         bnmc.backpropagate(Chain(20, 3, Activation(lambda x: x / (1 + abs(x)))), 3)
     wrong = Activation(lambda x: x / (1 + abs(x)), derivative=lambda x: 1 / (1 + abs(x)))
-    with pytest.raises(ArgumentError, match="differences of the function"):
+    with pytest.raises(errors.ArgumentError, match="differences of the function"):
         bnmc.backpropagate(Chain(20, 3, wrong), 3)
 
 
 def test_rate_needs_chains_and_layers():
     run = bnmc.backpropagate(TANH, 8, rng=0)
-    with pytest.raises(PartialEstimateError, match="2 chains") as caught:
+    with pytest.raises(errors.PartialEstimateError, match="2 chains") as caught:
         run.rate()
     expected = run.log_gradient_norm[0, 2] - run.log_gradient_norm[0, 6]
     assert caught.value.partial == pytest.approx(math.exp(2 * expected / 4))
-    with pytest.raises(ArgumentError, match="last"):
+    with pytest.raises(errors.ArgumentError, match="last"):
         run.rate(first=5, last=3)
     dead = bnmc.backpropagate(Chain(9, 2, "tanh"), 8, chains=3, rng=0)
-    with pytest.raises(PartialEstimateError, match="zero"):
+    with pytest.raises(errors.PartialEstimateError, match="zero"):
         dead.rate()
 
 
@@ -385,9 +378,9 @@ def test_cosines_of_the_parts_of_samples():
     patches = covariance(run.gram[0, 0], (1, 3), (1, 2))
     expected = correlations(run.delta_gram[0, 1]) * correlations(patches)
     np.testing.assert_allclose(run.cosines()[0, 0], expected, rtol=1e-12)
-    with pytest.raises(ArgumentError, match="gram"):
+    with pytest.raises(errors.ArgumentError, match="gram"):
         bnmc.backpropagate(TANH, 5, rng=0).cosines()
-    with pytest.raises(ArgumentError, match="every"):
+    with pytest.raises(errors.ArgumentError, match="every"):
         bnmc.backpropagate(TANH, 5, rng=0, observables=ALL, every=2).cosines()
 
 
@@ -396,7 +389,7 @@ def test_names_of_observables_are_attributes_and_variables():
     assert run.delta_gram is run["delta_gram"]
     with pytest.raises(AttributeError, match="nothing"):
         _ = run.nothing
-    with pytest.raises(ArgumentError, match="gram"):
+    with pytest.raises(errors.ArgumentError, match="gram"):
         _ = run["gram"]
     data = run.to_xarray()
     assert data.delta_gram.dims == ("chain", "layer", "sample_i", "sample_j")
@@ -412,7 +405,7 @@ def test_ctrl_c_hands_over_finished_chains(monkeypatch):
         if done >= 3:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(errors.Interrupted) as caught:
         bnmc.backpropagate(TANH, 5, chains=8, rng=0, threads=1, progress=interrupt)
     partial = caught.value.partial
     assert partial.chains >= 1
@@ -446,13 +439,13 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
     )
     assert whole.complete
     assert_same_bits(whole, partial)
-    with pytest.raises(PartialEstimateError, match="timeout"):
+    with pytest.raises(errors.PartialEstimateError, match="timeout"):
         run(1e-9)
 
 
 def test_a_continued_run_has_no_gradients():
     state = bnmc.simulate(TANH, 2, rng=0).final_state
-    with pytest.raises(ArgumentError, match="initial"):
+    with pytest.raises(errors.ArgumentError, match="initial"):
         bnmc.backpropagate(TANH, 2, initial=state)
 
 
@@ -483,7 +476,7 @@ def test_gradients_of_gains_whose_squares_leave_float64(norm, sampler):
 
 def test_a_recorded_matrix_that_leaves_float64_is_an_error():
     chain = Chain(6, 4, "relu", norm="none", gain=1e150)
-    with pytest.raises(NonFiniteError, match="gram, too large for float64") as caught:
+    with pytest.raises(errors.NonFiniteError, match="gram, too large for float64") as caught:
         bnmc.backpropagate(chain, 3, chains=2, rng=0, observables="gram")
     assert (caught.value.chain, caught.value.layer) == (0, 2)
 

@@ -11,13 +11,7 @@ from gradient_runs import ALL, assert_same_law, networks_as_drawn, readouts_of
 from scipy import special
 
 import bnmc
-from bnmc import Chain, Convolution
-from bnmc.errors import (
-    ArgumentError,
-    NonFiniteError,
-    ResultTooLargeError,
-    ZeroVarianceError,
-)
+from bnmc import Chain, Convolution, errors
 from bnmc.gradients import network
 
 DEPTH, CHAINS = 4, 2
@@ -214,11 +208,11 @@ def test_bytes_of_a_layer_are_counted(monkeypatch):
 
 
 def test_what_does_not_work_raises():
-    with pytest.raises(ResultTooLargeError, match="depth"):
+    with pytest.raises(errors.ResultTooLargeError, match="depth"):
         bnmc.backpropagate(Chain(10**6, 4), 3, sampler="weights")
-    with pytest.raises(NonFiniteError, match="layer"):
+    with pytest.raises(errors.NonFiniteError, match="layer"):
         bnmc.backpropagate(Chain(8, 3, "relu", norm="none", gain=1e9), 40, rng=0, sampler="weights")
-    with pytest.raises(ArgumentError, match="weights"):
+    with pytest.raises(errors.ArgumentError, match="weights"):
         bnmc.backpropagate(Chain(9, 4, weights=lambda rng, shape: rng.standard_normal(3)), 2)
 
 
@@ -279,7 +273,7 @@ def test_samplers_have_one_law(name):
 def test_orthogonal_weights_are_drawn():
     chain = Chain(6, 3, "tanh", norm="layer", weights="haar")
     assert bnmc.backpropagate(chain, 2, rng=9).sampler == "weights"
-    with pytest.raises(ArgumentError, match="sampler"):
+    with pytest.raises(errors.ArgumentError, match="sampler"):
         bnmc.backpropagate(chain, 2, rng=9, sampler="conditional")
 
 
@@ -292,7 +286,7 @@ def test_a_norm_of_two_features_has_no_gradient():
 def test_samples_without_variance_are_named(sampler):
     """All features of a sample are 0 after relu, with probability 1/8 per sample."""
     chain = Chain(3, 4, "relu", norm="rms", order="activation-norm")
-    with pytest.raises(ZeroVarianceError) as raised:
+    with pytest.raises(errors.ZeroVarianceError) as raised:
         bnmc.backpropagate(chain, 100, rng=11, sampler=sampler)
     assert raised.value.row is None
     assert 0 <= raised.value.sample < 4

@@ -16,20 +16,13 @@ from numpy_network import normalised
 from oracle import gram, normals, projector, semidefinite_cholesky
 
 import bnmc
-from bnmc import Chain, Convolution, GroupNorm
+from bnmc import Chain, Convolution, GroupNorm, errors
 from bnmc._kernels.gpu import device
 from bnmc._kernels.gpu.block import STEP_BITS, STOPPED_FLAT, STOPPED_NOT_FINITE
 from bnmc._kernels.gpu.passes import segments_of
 from bnmc._kernels.gpu.shape import MOST_RANGES
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.activations import BUILTIN
-from bnmc.errors import (
-    ArgumentError,
-    BackendError,
-    NonFiniteError,
-    StoreMismatchError,
-    ZeroVarianceError,
-)
 from bnmc.gradients import network, on_gpu, parts
 from bnmc.gradients.directions import NormalRows
 from bnmc.simulation.engine.gpu import launches
@@ -344,7 +337,7 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(
     monkeypatch.delattr(parts, "RowSampler")
     whole = on_device(chain, depth, store=tmp_path, **options)
     assert_same_bits(whole, on_device(chain, depth, store=tmp_path, **options))
-    with pytest.raises(StoreMismatchError, match="conditional on cuda"):
+    with pytest.raises(errors.StoreMismatchError, match="conditional on cuda"):
         bnmc.backpropagate(chain, depth, rng=3, observables=ALL, store=tmp_path, **options)
     for module, name in (
         (parts, "STRETCH_BYTES"), (on_gpu, "PART_BYTES"), (launches, "MOST_RANGES"),
@@ -439,29 +432,29 @@ def test_float32_with_orthogonal_weights():
     ids=str,
 )
 def test_what_a_gpu_does_not_do(chain, options, text):
-    with pytest.raises(BackendError, match=text):
+    with pytest.raises(errors.BackendError, match=text):
         on_device(chain, 2, **options)
 
 
 def test_no_executor_and_no_device(monkeypatch):
-    with ThreadPoolExecutor(1) as pool, pytest.raises(ArgumentError, match="executor"):
+    with ThreadPoolExecutor(1) as pool, pytest.raises(errors.ArgumentError, match="executor"):
         on_device(Chain(30, 4), 2, executor=pool)
     monkeypatch.setattr(device, "why_not", lambda: "no CUDA device")
-    with pytest.raises(BackendError, match="no CUDA device"):
+    with pytest.raises(errors.BackendError, match="no CUDA device"):
         on_device(Chain(30, 4), 2)
 
 
 def test_what_kernels_note_is_raised():
-    with pytest.raises(ZeroVarianceError, match="chain 2, layer 5.*sample 1"):
+    with pytest.raises(errors.ZeroVarianceError, match="chain 2, layer 5.*sample 1"):
         launches.raise_noted(STOPPED_FLAT + 1, 2, 5)
-    with pytest.raises(ZeroVarianceError, match="chain 2, layer 5, row 7"):
+    with pytest.raises(errors.ZeroVarianceError, match="chain 2, layer 5, row 7"):
         launches.raise_noted(7, 2, 5)
-    with pytest.raises(NonFiniteError, match="chain 2, layer 5"):
+    with pytest.raises(errors.NonFiniteError, match="chain 2, layer 5"):
         launches.raise_noted(STOPPED_NOT_FINITE, 2, 5)
     assert STEP_BITS == 36
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_gradients_that_leave_the_range(backend):
-    with pytest.raises(NonFiniteError, match="chain 0, layer 2"):
+    with pytest.raises(errors.NonFiniteError, match="chain 0, layer 2"):
         bnmc.backpropagate(Chain(70, 4, "relu"), 2, loss=1e200 * ROWS[:70], rng=3, backend=backend)

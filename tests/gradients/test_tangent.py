@@ -8,14 +8,7 @@ from gradient_runs import assert_same_law, generator_of, networks_as_drawn, read
 from numpy_network import Networks
 from scipy import stats
 
-from bnmc import Chain, Convolution
-from bnmc.errors import (
-    ArgumentError,
-    Interrupted,
-    NonFiniteError,
-    PartialEstimateError,
-    ZeroVarianceError,
-)
+from bnmc import Chain, Convolution, errors
 from bnmc.gradients import probing_variance, tangent, tangent_kernel
 
 # Networks of the slow comparisons of laws, and of the others.
@@ -250,11 +243,11 @@ def test_bits_do_not_depend_on_the_threads_of_blas():
 
 def test_moments_that_are_infinite_are_not_estimated():
     three = tangent_kernel(Chain(10, 3, "relu"), 2, chains=9, rng=0)
-    with pytest.raises(PartialEstimateError, match="expectation") as caught:
+    with pytest.raises(errors.PartialEstimateError, match="expectation") as caught:
         three.mean()
     np.testing.assert_array_equal(caught.value.partial, np.median(three.kernels, axis=0))
     five = tangent_kernel(Chain(10, 5, "relu"), 2, chains=9, rng=0)
-    with pytest.raises(PartialEstimateError, match="variance") as caught:
+    with pytest.raises(errors.PartialEstimateError, match="variance") as caught:
         five.stderr()
     np.testing.assert_array_equal(caught.value.partial, five.kernels.mean(axis=0))
     for chain in (
@@ -268,7 +261,7 @@ def test_moments_that_are_infinite_are_not_estimated():
         estimate = result.estimate(0, 1)
         assert estimate.value == result.mean()[0, 1]
         assert estimate.stderr == pytest.approx(result.stderr()[0, 1], rel=1e-9, abs=1e-300)
-    with pytest.raises(PartialEstimateError, match="2 chains"):
+    with pytest.raises(errors.PartialEstimateError, match="2 chains"):
         tangent_kernel(Chain(10, 6, "relu"), 1, chains=1, rng=0).stderr()
 
 
@@ -312,7 +305,7 @@ def test_ctrl_c_hands_over_finished_networks(monkeypatch):
             raise KeyboardInterrupt
 
     chain, options = Chain(9, 4, "tanh"), {"chains": 5, "rng": 0, "threads": 1}
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(errors.Interrupted) as caught:
         tangent_kernel(chain, 2, progress=interrupt, **options)
     result, whole = caught.value.partial, tangent_kernel(chain, 2, **options)
     assert result.chains >= 2
@@ -332,9 +325,9 @@ def test_progress_counts_networks(monkeypatch):
 
 def test_layers_out_of_range_are_named():
     chain = Chain(2, 3, "linear", norm="batch", weights="rademacher")
-    with pytest.raises(ZeroVarianceError, match="layer"):
+    with pytest.raises(errors.ZeroVarianceError, match="layer"):
         tangent_kernel(chain, 40, chains=20, rng=0)
-    with pytest.raises(NonFiniteError, match="layer"):
+    with pytest.raises(errors.NonFiniteError, match="layer"):
         tangent_kernel(Chain(9, 3, "relu", norm="none", gain=1e10), 20, chains=2, rng=0)
 
 
@@ -349,7 +342,7 @@ def test_a_gain_that_the_norm_does_not_see_changes_no_kernel(norm, sampler):
         for exponent in (0, -1000, -520, 520, 1000)
     ]
     np.testing.assert_allclose(kernels[1:], kernels[:1] * 4, rtol=1e-9, atol=1e-12)
-    with pytest.raises(NonFiniteError, match="representation"):
+    with pytest.raises(errors.NonFiniteError, match="representation"):
         tangent_kernel(Chain(50, 4, "tanh", norm=norm, gain=1.7e308), 3, rng=0, sampler=sampler)
 
 
@@ -359,5 +352,5 @@ def test_the_variance_of_probing_scales_with_the_square():
     expected = probing_variance(kernel, 5)
     np.testing.assert_array_equal(probing_variance(kernel * 2.0**500, 5), expected * 2.0**1000)
     for large in (1e154, 1e155, 1e308):
-        with pytest.raises(ArgumentError, match="^kernel: .* does not overflow float64"):
+        with pytest.raises(errors.ArgumentError, match="^kernel: .* does not overflow float64"):
             probing_variance(large * np.ones((3, 3)), 3)

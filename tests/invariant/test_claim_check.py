@@ -17,14 +17,9 @@ from scipy import special, stats
 from slow_cases import some
 
 import bnmc
+from bnmc import errors
 from bnmc._claims.claims import _is_symmetric, assessed, uniqueness
 from bnmc._claims.layer import Layer, next_states
-from bnmc.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    NonFiniteError,
-    ZeroVarianceError,
-)
 from bnmc.invariant.claim_check import check
 
 RELU = bnmc.Chain(10, 3, "relu")
@@ -466,7 +461,7 @@ def test_arguments_that_are_not_allowed(samples, of_chain, options, message):
         samples, options = options["samples"](samples), {}
     with (
         np.errstate(divide="ignore", invalid="ignore"),
-        pytest.raises(ArgumentError, match=message),
+        pytest.raises(errors.ArgumentError, match=message),
     ):
         check(chain, samples=samples, **options)
 
@@ -474,12 +469,12 @@ def test_arguments_that_are_not_allowed(samples, of_chain, options, message):
 def test_errors_of_samples_and_steps(samples):
     flat = samples.copy()
     flat[150, 4] = 1.0
-    with pytest.raises(ZeroVarianceError) as caught:
+    with pytest.raises(errors.ZeroVarianceError) as caught:
         check(RELU, samples=flat)
     assert (caught.value.chain, caught.value.row) == (150, 4)
-    with pytest.raises(ArgumentTypeError, match="^samples: "):
+    with pytest.raises(errors.ArgumentTypeError, match="^samples: "):
         check(RELU, samples=samples + 1j)
-    with pytest.raises(ArgumentTypeError, match=r"^step\(h\): got None"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"^step\(h\): got None"):
         check(RELU, samples=samples, step=lambda h: None)
     with pytest.raises(KeyError):  # the user's own error comes through
         check(RELU, samples=samples, step=lambda h: {}["weights"])
@@ -488,18 +483,18 @@ def test_errors_of_samples_and_steps(samples):
 def test_the_largest_number_of_layers(samples):
     assert check(RELU, samples=samples, max_layers=2**30, rng=0).rows
     for value in (2**30 + 1, 2**31):
-        with pytest.raises(ArgumentError, match=f"^max_layers: got {value}, "):
+        with pytest.raises(errors.ArgumentError, match=f"^max_layers: got {value}, "):
             check(RELU, samples=samples, max_layers=value)
 
 
 def test_bad_activations(samples):
     zero = bnmc.Chain(10, 3, bnmc.Activation(lambda x: 0.0 * x))
     for step in (None, step_of("relu", np.random.default_rng(31))):
-        with pytest.raises(ZeroVarianceError) as caught:
+        with pytest.raises(errors.ZeroVarianceError) as caught:
             check(zero, samples=samples, step=step)
         assert caught.value.chain == 0
     huge = bnmc.Activation(lambda x: 1e40 * x)
-    with pytest.raises(NonFiniteError, match="activation"):
+    with pytest.raises(errors.NonFiniteError, match="activation"):
         check(bnmc.Chain(10, 3, huge), samples=samples)
 
 

@@ -244,20 +244,6 @@ def test_a_run_continues_at_any_layer(run, first, more, task_seconds):
     assert_same_state(rest.final_state, whole.final_state)
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("path", ROWS)
-def test_a_float32_run_continues_from_nearly_equal_samples(path, norm):
-    """Which float32 does not resolve at first, but does in the deeper layers of most chains."""
-    options, sampler, _ = PATHS[path]
-    chain = Chain(100, 4, norm=norm, **options)
-    arguments = {"chains": 3, "dtype": "float32", "sampler": sampler, "initial": "collinear"}
-    whole = simulate(chain, 8, rng=2, **arguments)
-    for first in (0, 1, 4):
-        start = simulate(chain, first, rng=2, **arguments)
-        rest = simulate(chain, 8 - first, initial=start.final_state)
-        assert np.array_equal(rest.gram, whole.gram[:, first:])
-
-
 @EXAMPLES
 @given(runs(), st.integers(1, 3), st.booleans())
 def test_a_chain_does_not_depend_on_how_many_there_are(run, depth, shared):

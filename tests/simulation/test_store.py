@@ -22,13 +22,7 @@ from damaged_stores import ATTRIBUTES, BEFORE_READING, DAMAGE, LATER, chunks, fl
 from slow_cases import some
 
 import bnmc
-from bnmc.errors import (
-    ArgumentError,
-    ResultTooLargeError,
-    StoreError,
-    StoreInUseError,
-    StoreMismatchError,
-)
+from bnmc import errors
 from bnmc.simulation import memory
 from bnmc.simulation import run as simulating
 from bnmc.simulation import tiles as simulation_tiles
@@ -214,7 +208,7 @@ CHANGES = {
 def test_a_store_of_another_run_is_refused(name, path):
     options, change = {"chain": RELU, "depth": DEPTH, "rng": 3}, CHANGES[name]
     run(**options, store=path)
-    with pytest.raises(StoreMismatchError, match="expected a run with") as caught:
+    with pytest.raises(errors.StoreMismatchError, match="expected a run with") as caught:
         run(**{**options, **change}, store=path)
     assert caught.value.name == name
     assert caught.value.stored != caught.value.wanted
@@ -233,7 +227,7 @@ def test_a_store_of_another_chain_is_refused(name, change, path):
         getattr(chain, argument),
         str(getattr(chain, argument)),
     )
-    with pytest.raises(StoreMismatchError, match="chain"):
+    with pytest.raises(errors.StoreMismatchError, match="chain"):
         run(replace(chain, **change), 3, store=path)
 
 
@@ -243,7 +237,7 @@ def test_what_a_call_does_not_show_is_compared_as_well(name, path):
     metadata = json.loads((path / "zarr.json").read_text())
     metadata["attributes"][name] = "another"
     (path / "zarr.json").write_text(json.dumps(metadata))
-    with pytest.raises(StoreMismatchError, match=f"{name} = another") as caught:
+    with pytest.raises(errors.StoreMismatchError, match=f"{name} = another") as caught:
         run(store=path)
     assert (caught.value.name, caught.value.stored) == (name, "another")
 
@@ -254,7 +248,7 @@ def test_arrays_of_the_start_are_told_apart(path):
     with dying(3), pytest.raises(Died):
         run(initial=x, store=path)
     assert_same(run(initial=x, store=path), expected)
-    with pytest.raises(StoreMismatchError, match="start"):
+    with pytest.raises(errors.StoreMismatchError, match="start"):
         run(initial=x + 1e-3 * x**2, store=path)
 
 
@@ -303,10 +297,10 @@ def test_damage_is_made_good_or_an_error(what, path):
     if what in ATTRIBUTES:
         readers.append(lambda: small_stores.run(path, rng=None))
     for reader in readers if of_reader else []:
-        with pytest.raises((StoreError, StoreMismatchError), match=of_reader):
+        with pytest.raises((errors.StoreError, errors.StoreMismatchError), match=of_reader):
             reader()
     if of_run:
-        with pytest.raises((StoreError, ArgumentError), match=of_run):
+        with pytest.raises((errors.StoreError, errors.ArgumentError), match=of_run):
             small_stores.run(path)
         assert lengths(path) == before
         return
@@ -347,7 +341,7 @@ def test_a_full_disk_loses_nothing(path):
 
     with (
         mock.patch.object(zarr.Array, "__setitem__", full),
-        pytest.raises(StoreError, match="No space left on device") as caught,
+        pytest.raises(errors.StoreError, match="No space left on device") as caught,
     ):
         run(store=path)
     assert isinstance(caught.value, OSError)
@@ -368,7 +362,7 @@ def test_a_store_that_was_not_completed_is_made_by_the_same_call(name, path):
         "layer": mock.patch.object(zarr_arrays, "_document", full),
         "zarr.json": mock.patch.object(store.RunStore, "replace", full),
     }[name]
-    with failing, pytest.raises(StoreError, match="No space left on device"):
+    with failing, pytest.raises(errors.StoreError, match="No space left on device"):
         run(store=path)
     assert store.RunStore.replace is replace
     assert not (path / "zarr.json").exists()
@@ -387,7 +381,7 @@ def test_a_want_of_files_or_memory_is_no_damage(path):
     expected = run(store=path).gram
     original = zarr.Array.__getitem__
     for error, kind in (
-        (OSError(24, "Too many open files"), StoreError),
+        (OSError(24, "Too many open files"), errors.StoreError),
         (MemoryError(), MemoryError),
     ):
         with (
@@ -428,7 +422,7 @@ def test_a_killed_process_leaves_its_lock_and_its_layers(path):
             assert process.stdout is not None
             while not int(process.stdout.readline()):
                 pass
-            with pytest.raises(StoreInUseError, match="another run"):
+            with pytest.raises(errors.StoreInUseError, match="another run"):
                 run(depth=100_000, every=1000, store=path)
         finally:
             process.send_signal(signal.SIGKILL)
@@ -447,7 +441,7 @@ def test_a_second_writer_of_one_process_is_refused(path):
     run(store=path)
 
     def refused(done, total):
-        with pytest.raises(StoreInUseError):
+        with pytest.raises(errors.StoreInUseError):
             run(depth=20, store=second)
         raise Died
 
@@ -464,11 +458,11 @@ def test_what_is_no_store(tmp_path):
     other = tmp_path / "other.zarr"
     other.mkdir()
     (other / "mine.txt").touch()
-    with pytest.raises(ArgumentError, match="a store that a run made"):
+    with pytest.raises(errors.ArgumentError, match="a store that a run made"):
         run(store=other)
-    with pytest.raises(ArgumentError, match="reduce"):
+    with pytest.raises(errors.ArgumentError, match="reduce"):
         run(store=tmp_path / "new.zarr", reduce="chain")
-    with pytest.raises(ArgumentError, match="out"):
+    with pytest.raises(errors.ArgumentError, match="out"):
         run(store=tmp_path / "new.zarr", out={"gram": np.zeros((CHAINS, DEPTH + 1, 4, 4))})
     with (
         mock.patch.dict(sys.modules, {"zarr": None}),
@@ -483,14 +477,14 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
     # What a result would take does not count, as it never is in memory.
     size = stored.gram.nbytes
     monkeypatch.setattr(zarr_arrays, "available_memory", lambda: size - 1)
-    with pytest.raises(ResultTooLargeError, match="to_xarray"):
+    with pytest.raises(errors.ResultTooLargeError, match="to_xarray"):
         stored["gram"]
     assert stored.to_xarray()["gram"][0, -1].shape == (4, 4)
     with pytest.raises(KeyError):
         stored.observables["other"]
     assert (len(stored.observables), list(stored.observables)) == (1, ["gram"])
     monkeypatch.setattr(memory, "available_memory", lambda: 50_000)
-    with pytest.raises(ResultTooLargeError, match="store="):
+    with pytest.raises(errors.ResultTooLargeError, match="store="):
         run(depth=1000)
 
 
@@ -498,7 +492,7 @@ def test_values_that_memory_does_not_hold_stay_in_the_store(path, monkeypatch):
 def test_a_worker_of_another_kind_is_refused(name, named, path):
     with (
         mock.patch.object(simulation_tiles, name, return_value="another"),
-        pytest.raises(StoreMismatchError, match=named),
+        pytest.raises(errors.StoreMismatchError, match=named),
     ):
         run(store=path)
 
