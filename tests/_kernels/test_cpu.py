@@ -361,13 +361,17 @@ def test_the_row_that_is_named_has_the_least_variance_beside_its_mean():
     view = block.reshape(-1, numbers.STRIDE)
     view[:4, 20] = [1.0, 1.0, 1.0, 1.0 + 1e-12]
     view[:4, 40] = [1e6, 1e6, 1e6, 1e6 + 1e-9]
-    named = cpu_rows.row_without_variance
     spec = layer_spec(64, 4)
-    assert named(block, 0, 0, 64, spec, True) == 40
-    assert named(block, 0, 0, 32, spec, True) == 20
+
+    def named(*arguments):
+        """Return the row, and whether its deviation is not zero to rounding."""
+        row = cpu_rows.row_without_variance(block, 0, 0, *arguments)
+        return row % cpu_rows.ROW_OUT_OF_RANGE, row >= cpu_rows.ROW_OUT_OF_RANGE
+
+    assert named(64, spec, True) == (40, False)
+    assert named(32, spec, True) == (20, True)
     view[2, 50] = np.nan
-    assert named(block, 0, 0, 64, spec, True) == 50
-    assert named(block, 0, 0, 64, spec, False) == 50
+    assert named(64, spec, True) == named(64, spec, False) == (50, True)
 
 
 def test_unpack_gram():

@@ -6,7 +6,7 @@ import pytest
 from implicit_twins import Mlp, Tied, compare, dense, weights_of
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
-from torch_models import nn, torch
+from torch_models import nn, one_thread, torch  # noqa: F401
 
 from bnmc.torch import ImplicitSGD
 
