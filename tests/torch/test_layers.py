@@ -4,7 +4,15 @@ import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError
-from bnmc.torch import gain_for_, haar_, layers, maximize_rank_, orthogonalize_
+from bnmc.torch import (
+    gain_for_,
+    haar_,
+    implicit_,
+    layers,
+    maximize_rank_,
+    measure,
+    orthogonalize_,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -114,3 +122,14 @@ def test_computed_weights_cannot_be_set(cure, kind):
     with pytest.raises(ArgumentError, match="'4' is computed from other parameters"):
         cure(model)
     assert digest_of(model) == before
+
+
+@pytest.mark.parametrize("last", [[nn.Linear(20, 20)], [nn.Linear(20, 20), nn.ReLU()]])
+def test_implicit_layers_are_weight_layers(last):
+    """Each begins a block; the last one is a readout if its output is that of the model."""
+    model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), *last)
+    batch = torch.randn(4, 6)
+    expected = measure(model, batch)
+    measured = measure(implicit_(model, layers=["0", "2", "4"]), batch)
+    assert measured.layers == expected.layers == ("0", "2", "4")[: 1 + len(last)]
+    assert measured.layouts == expected.layouts

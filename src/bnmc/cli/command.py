@@ -7,6 +7,7 @@ makes the chain, chooses the seed, and prints and writes the report.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 import sys
@@ -57,10 +58,17 @@ class Report(NamedTuple):
 
 
 class Command(TyperCommand):
-    """A command whose option ``--json`` takes a file or no value; without a file it prints."""
+    """A command whose option ``--json`` takes a file or no value; without a file it prints.
+
+    Several numbers after ``--widths`` are one value, with commas.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Replace ``--json`` by ``--json -`` if the next argument is not the name of a file."""
+        if "--widths" in args:
+            first = args.index("--widths") + 1
+            numbers = list(itertools.takewhile(str.isdecimal, args[first:]))
+            args[first : first + len(numbers)] = [",".join(numbers)] * bool(numbers)
         for index in reversed([k for k, argument in enumerate(args) if argument == "--json"]):
             following = args[index + 1] if index + 1 < len(args) else ""
             is_file = following == _STANDARD_OUTPUT or Path(following).suffix[1:].isalnum()

@@ -89,3 +89,13 @@ OPTIONS: dict[str, _Option] = {
         "--progress/--no-progress", show_default=False,
     ),
 }  # fmt: skip
+
+
+def integers(name: str, text: str) -> list[int]:
+    """Return the integers of an option, separated by commas."""
+    from bnmc.errors import ArgumentError
+
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise ArgumentError(name, text, "integers, separated by commas") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 from bnmc._support.arguments import items
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, UnknownNameError
-from bnmc.torch.models import is_weight_layer, own_weight, torch
+from bnmc.torch.models import is_implicit, is_weight_layer, own_weight, torch
 
 #: Called with the name of a module, the module, and its first input or its output.
 _Visit = Callable[[str, Any, Any], None]
@@ -102,7 +102,7 @@ def forward(
     output = called(model, batch, layers.modules, before=before, after=after)
     if last is not None:
         name, module, tensor = last
-        is_readout = output is tensor or module.weight.shape[0] != module.weight.shape[1]
+        is_readout = output is tensor or not _is_square(module)
         if not (visited and is_readout):
             show(name, module, output)
     if not visited:
@@ -169,8 +169,18 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
     return None
 
 
+def _is_square(module: Any) -> bool:
+    matrix = getattr(module, "matrix", None) if is_implicit(module) else None
+    rows, columns = (module.weight if matrix is None else matrix).shape[:2]
+    return bool(rows == columns)
+
+
 def _blocks(named: dict[str, Any]) -> Layers:
-    weights = {name: module for name, module in named.items() if is_weight_layer(module)}
+    weights = {
+        name: module
+        for name, module in named.items()
+        if is_weight_layer(module) or is_implicit(module)
+    }
     if not weights:
         hint = "the model has no linear layer and no convolution"
         raise ArgumentError("layers", None, "names of modules of the model", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -96,6 +97,12 @@ def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
     """Whether a module is linear or a convolution."""
     kinds = (*_KINDS, *_TRANSPOSED) if transposed else _KINDS
     return isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
+
+
+def is_implicit(module: Any) -> bool:
+    """Whether a module is a layer of `implicit_`, whose weight holds coefficients."""
+    home = sys.modules.get("bnmc.torch.implicit_modules")  # importing it imports PyTorch
+    return home is not None and isinstance(module, home.ImplicitLayer)
 
 
 def own_weight(module: Any) -> torch.nn.Parameter | None:

@@ -23,6 +23,10 @@ def factory():
 model = factory()
 number = 3
 
+def wide(width):
+    hidden = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(2)]
+    return nn.Sequential(nn.Linear(6, width), *hidden, nn.Linear(width, 3))
+
 class Talking(nn.Linear):
     def forward(self, x):
         print("forward")
@@ -95,6 +99,31 @@ def test_document(document_of):
     assert any("evaluation mode" in reason for reason in other["prediction"]["reasons"])
 
 
+def test_widths_beyond_memory(document_of, printed):
+    """A layer of the largest width has 40 GB of weights."""
+    widths = "inspect own_models:wide --input x.npy --labels y.npy --seed 5 --widths"
+    document = document_of(f"{widths} 8 100000")
+    narrow, wide = document["widths"]
+    assert (document["input"], narrow["width"], wide["width"]) == ([12, 6], 8, 100_000)
+    assert [row["layout"] for row in wide["table"]] == ["12 samples × 100000 features"] * 3
+
+    def factory():
+        with torch.device("meta"):
+            model = sys.modules["own_models"].wide(8)
+        return bnmc.torch.implicit_(model)
+
+    torch.manual_seed(5)
+    expected = bnmc.torch.measure(factory, X, labels=Y).to_dict()
+    assert narrow == {"width": 8, **json.loads(dumps(expected))}
+    assert document_of(f"{widths} 8,100000") == document
+    lines = printed(f"{widths} 8 --layers 1").splitlines()
+    last = expected["table"][1]
+    shown = [last[name] for name in ("soft_rank", "orthogonality_gap", "mean_correlation")]
+    assert lines[1].split() == ["width", "soft", "rank", "gap", "correlation", "scale", "‖∂L/∂W‖"]
+    assert lines[2].split()[:4] == ["8", *(f"{number:.5g}" for number in shown)]
+    assert lines[4] == "width 8:"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -111,6 +140,10 @@ def test_document(document_of):
         (f"{FACTORY} --labels x.csv", "labels (by its suffix)"),
         (f"{FACTORY} --loss squared", "labels: got None"),
         (f"{FACTORY} --layers 99,1", "layers: got '99'"),
+        (f"{MODEL} --widths 8 16", "a function of the width"),
+        (f"{FACTORY} --widths 8", "TypeError"),
+        ("inspect own_models:wide --input x.npy --widths 8,a", "integers, separated by commas"),
+        ("inspect own_models:wide --input x.npy --widths 8 0", "widths: got 0"),
     ],
 )
 def test_what_is_not_allowed(refusal, line, said):

@@ -6,13 +6,21 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
+from bnmc.cli.options import integers
+
+#: Numbers of the last layer in the table of widths, with their heads.
+_OF_LAST = {
+    "soft_rank": "soft rank", "orthogonality_gap": "gap", "mean_correlation": "correlation",
+    "scale": "scale", "layer_gradient_norm": "‖∂L/∂W‖",
+}  # fmt: skip
 
 
 @command(plot=True, needs=lambda _: {"torch": "torch"})
@@ -31,6 +39,7 @@ def inspect(
     networks: int = 1,
     view: str = "sample",
     eval_: bool = False,
+    widths: str | None = None,
     *,
     seed: int,
 ) -> Report:
@@ -41,6 +50,12 @@ def inspect(
     error. Without --eval, the model stays in the mode in which the factory returns it.
 
     Example: bnmc inspect models:resnet --input batch.npy --labels labels.npy --plot layers.png
+
+    With --widths, the factory is a function of the width. Large layers have no weights
+    (bnmc.torch.implicit_), so models may be wider than memory. The first table has one line per
+    width, with the numbers of the last layer; table, verdict and picture of the last width follow.
+
+    Example: bnmc inspect models:mlp --input batch.npy --widths 512 4096 65536
 
     Parameters
     ----------
@@ -59,6 +74,8 @@ def inspect(
         Rows of the representation: sample or position.
     eval_
         Evaluation mode: normalization by running statistics.
+    widths : N N …
+        Widths that the factory takes, separated by spaces or commas.
     """
     from bnmc._support.extras import import_extra
     from bnmc.cli.inputs import read_states
@@ -69,16 +86,54 @@ def inspect(
     states = read_states(input_, "input")
     targets = None if labels is None else read_states(labels, "labels")
     torch.manual_seed(seed)  # the import may draw a model
+    sizes = [] if widths is None else integers("widths", widths)
     with _code_of_the_user(model):
-        factory = _factory(model, eval_)
-        torch.manual_seed(seed)
-        result = measure(
-            factory, states, labels=targets, loss=loss, networks=networks, view=view,
-            layers=None if layers is None else layers.split(","),
-        )  # fmt: skip
+        factory, results = _factory(model, eval_), []
+        for made in [_implicit(factory, model, size) for size in sizes] or [factory]:
+            torch.manual_seed(seed)
+            results.append(
+                measure(
+                    made, states, labels=targets, loss=loss, networks=networks, view=view,
+                    layers=None if layers is None else layers.split(","),
+                )
+            )  # fmt: skip
     head = f"input: {layout(states.shape, states.ndim > 3)}"
-    document = {"input": list(states.shape), **result.to_dict()}
-    return Report(document, [head, result], result.plot)
+    document: dict[str, Any] = {"input": list(states.shape)}
+    if not sizes:
+        return Report(document | results[0].to_dict(), [head, results[0]], results[0].plot)
+    rows = [
+        {"width": size, **result.to_dict()} for size, result in zip(sizes, results, strict=True)
+    ]
+    text = [head, _by_width(rows), f"\nwidth {sizes[-1]}:", results[-1]]
+    return Report(document | {"widths": rows}, text, results[-1].plot)
+
+
+def _implicit(factory: Any, text: str, width: int) -> Callable[[], Any]:
+    """Return a factory of models of a width, whose large layers have no weights."""
+    from bnmc._support.arguments import integer
+    from bnmc.errors import ArgumentError
+    from bnmc.torch import implicit_
+    from bnmc.torch.models import torch
+
+    integer("widths", width, low=1)
+    if isinstance(factory, torch.nn.Module):
+        raise ArgumentError("model", text, "a function of the width, as there are widths")
+
+    def made() -> Any:
+        with torch.device("meta"):
+            model = factory(width)
+        return implicit_(model)
+
+    return made
+
+
+def _by_width(rows: list[dict[str, Any]]) -> Table:
+    """Return a table of the numbers of the last layer, a line for each width."""
+    names = [name for name in _OF_LAST if rows[0]["table"][-1].get(name) is not None]
+    cells = [
+        [str(row["width"]), *(f"{row['table'][-1][name]:.5g}" for name in names)] for row in rows
+    ]
+    return Table(["width", *(_OF_LAST[name] for name in names)], cells, ">")
 
 
 def _factory(text: str, evaluate: bool) -> Any:
@@ -101,9 +156,9 @@ def _factory(text: str, evaluate: bool) -> Any:
 
     torch: Any = import_extra("torch", "torch")
 
-    def made() -> Any:
+    def made(*width: int) -> Any:
         try:
-            model = value if isinstance(value, torch.nn.Module) else value()
+            model = value if isinstance(value, torch.nn.Module) else value(*width)
         except Exception as error:  # the function of a user raises anything
             hint = f"{type(error).__name__}: {error}"
             raise ArgumentError("model", text, allowed, hint) from error

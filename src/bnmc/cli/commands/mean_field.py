@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from bnmc.cli.command import Report, command, table_of
+from bnmc.cli.options import integers
 
 
 @command()
@@ -115,13 +116,9 @@ def stability(
     batches : N,N,…
         Batch sizes, separated by commas.
     """
-    from bnmc.errors import ArgumentError
     from bnmc.mean_field import atlas, plot_stability
 
-    try:
-        sizes = [int(size) for size in batches.split(",")]
-    except ValueError:
-        raise ArgumentError("batches", batches, "integers, separated by commas") from None
+    sizes = integers("batches", batches)
     entries = atlas(activation or ["relu", "tanh", "silu"], sizes, norm=norm)
     document = {"norm": norm, "activations": [entry.to_dict() for entry in entries]}
     return Report(document, ["\n\n".join(map(str, entries))], lambda: plot_stability(entries))
