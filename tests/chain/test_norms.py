@@ -80,3 +80,10 @@ def test_chains_tell_what_their_samplers_ask():
     chain = bnmc.Chain(12, 4, norm="none", gain=2.0, bias_variance=1.0)
     assert not chain.is_vanilla_linear
     np.testing.assert_array_equal(chain.covariance(np.eye(4)), np.eye(4) + 0.25)
+
+
+def test_subnormal_parts_beside_eps_are_zero():
+    x = np.array([[1e-315, -2e-315, 3e-315], [1.0, 2.0, 4.0]])
+    normed = as_norm("batch")(x, 1e-12)
+    assert abs(normed[0]).max() < 1e-305
+    np.testing.assert_allclose(normed[1], normalised(x, eps=1e-12)[1])

@@ -156,7 +156,9 @@ class Norm:
         if self.centred:
             parts = parts - parts.mean(axis=-1, keepdims=True)
         mean_square = np.mean(parts * parts, axis=-1, keepdims=True)
-        return self.joined(parts / np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit), x.shape)
+        with np.errstate(over="ignore"):  # beside eps, a part of subnormal numbers is zero
+            deviations = np.hypot(np.sqrt(mean_square), np.sqrt(eps) / unit)
+        return self.joined(parts / deviations, x.shape)
 
 
 class GroupNorm(Norm):
