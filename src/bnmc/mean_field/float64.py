@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.linalg import binary_scale
 from bnmc.errors import PartialEstimateError
 
 FloatArray = NDArray[np.float64]
@@ -57,6 +58,13 @@ def within(
 def difference(fine: complex, coarse: complex) -> float:
     """Return |fine − coarse|, relative to `fine` if that exceeds 1."""
     return 0.0 if fine == coarse else abs(fine - coarse) / max(1.0, abs(fine))
+
+
+def standard_error(replicates: FloatArray) -> FloatArray:
+    """Return the standard error of the mean over the first axis."""
+    unit = binary_scale(replicates, axis=0)
+    spread = np.std(replicates / unit, axis=0, ddof=1) / math.sqrt(len(replicates))
+    return np.asarray(unit * spread)
 
 
 def roots(

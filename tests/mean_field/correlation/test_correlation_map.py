@@ -165,6 +165,35 @@ def test_gradients_that_vanish_in_one_layer_have_no_depth():
     assert linear.gradient_depth == math.inf
 
 
+@pytest.mark.parametrize("q", [1e-300, 1e-150, 1e150, 1e300])
+def test_relu_at_the_ends_of_float64(q):
+    """Correlations do not depend on the scale, even if a norm divides by E σ²."""
+    for norm in ("none", "layer"):
+        field = CorrelationMap("relu", weight_variance=1.5, norm=norm, order="activation-norm")
+        at, same = ([float(f(0.3, variance=v)) for f in (field, field.slope)] for v in (q, 1.0))
+        assert at == pytest.approx(same, rel=1e-12)
+        points = [field.fixed_points(variance=v)[-1].slope for v in (q, 1.0)]
+        assert points[0] == pytest.approx(points[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e-160, 1e-170])
+@pytest.mark.parametrize(("norm", "order"), [
+    ("none", "norm-activation"), ("rms", "norm-activation"), ("layer", "activation-norm"),
+])  # fmt: skip
+def test_activations_whose_squares_underflow(norm, order, size):
+    """E σ² is 4e-321, of three digits, and its inverse infinite; or it is 0."""
+    tiny = Activation(lambda x: size * math.tanh(x))
+    field = CorrelationMap(tiny, norm=norm, order=order)
+    calls = [field, field.slope, lambda c, **at: field.fixed_points(**at)]
+    for call in calls:
+        with pytest.raises(ArgumentError, match="normal float64 number|not constant"):
+            call(0.5, variance=1.0)
+    if norm == "none":  # the bias hides σ, of which no digit is certain
+        beside = CorrelationMap(tiny, bias_variance=1.0)
+        with pytest.raises(PartialEstimateError):
+            beside(0.5)
+
+
 # --- other implementations
 
 

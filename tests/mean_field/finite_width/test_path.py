@@ -43,11 +43,15 @@ def test_linear_chain_without_normalization():
     assert total.stderr[depth] < 0.05 * expected
 
 
-def test_one_sample_relu_without_normalization():
-    """G is multiplied by the mean of d squares σ(z)², of relative variance 5/d, in each layer."""
-    law = along(Chain(10, 1, "relu", norm="none", gain=np.sqrt(2.0)), [[3.0]], 7)
+@pytest.mark.parametrize("q", [3.0, 1e-100])
+def test_one_sample_relu_without_normalization(q):
+    """G is multiplied by the mean of d squares σ(z)², of relative variance 5/d, in each layer.
+
+    The spread of replicates is seen, even if its square is out of the range of float64.
+    """
+    law = along(Chain(10, 1, "relu", norm="none", gain=np.sqrt(2.0)), [[q]], 7)
     prediction = law.mean_square(1000)
-    expected = 9.0 * 5.0 * np.arange(8) / 1000
+    expected = q**2 * 5.0 * np.arange(8) / 1000
     assert np.all(np.abs(prediction.value - expected) <= 8 * prediction.stderr)
     assert np.all(prediction.stderr[1:] < 0.05 * expected[1:])
 

@@ -72,7 +72,14 @@ def test_homogeneous_on_a_circle(activation, ratio):
     np.testing.assert_allclose(model.step(G), expected, rtol=0, atol=atol)
 
 
-def test_large_eps_divides_by_its_root():
+@pytest.mark.parametrize("activation", ["linear", "tanh"])
+@pytest.mark.parametrize(
+    ("gain", "eps"), [(1e-5, 9.0), (1e-100, 1.0), (1e-150, 1.0), (1e-154, 0.1)]
+)
+def test_large_eps_divides_by_its_root(activation, gain, eps):
+    """Also if eps over the variance of a row, or the squares of entries, leave float64."""
     G = random_gram(4, seed=5)
-    model = mean_field("linear", 4, norm="batch-uncentred", eps=1e12, gain=3.0)
-    np.testing.assert_allclose(model.step(G).gram, 9.0 * G / 1e12, rtol=1e-10)
+    model = mean_field(activation, 4, norm="batch-uncentred", eps=eps, gain=gain)
+    np.testing.assert_allclose(
+        model.step(G, rtol=1e-9, rng=0).gram / gain, G * gain / eps, rtol=0, atol=1e-7 * gain
+    )

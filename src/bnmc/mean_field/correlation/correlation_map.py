@@ -17,7 +17,7 @@ from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation import fixed_points
-from bnmc.mean_field.correlation.layer import LevelMap, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import LEAST_VARIANCE, LevelMap, level_map, pair_layer
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
 
@@ -183,7 +183,7 @@ class CorrelationMap:
         correlation : array_like of real numbers
             c in [−1, 1].
         variance : float, optional
-            q > 0 before the layer. Default: the fixed point of `phase`.
+            q >= 1e-300 before the layer. Default: the fixed point of `phase`.
         rtol : float, default 1e-6
             Largest acceptable error of Φ.
 
@@ -256,7 +256,7 @@ class CorrelationMap:
         Parameters
         ----------
         variance : float, optional
-            q > 0. Default: the fixed point of `phase`.
+            q >= 1e-300. Default: the fixed point of `phase`.
         tolerance : float, default 1e-9
             Φ′(1) up to 1 + tolerance counts as at most 1.
         rtol : float, default 1e-6
@@ -371,7 +371,7 @@ class CorrelationMap:
         correlation : array_like of real numbers
             Correlations of layer 0, in [−1, 1].
         variance : float, default 1
-            Variance of layer 0, > 0.
+            Variance of layer 0, >= 1e-300.
         rtol : float, default 1e-6
             Largest acceptable error of one application of the map.
 
@@ -399,13 +399,13 @@ class CorrelationMap:
                [0.6048, 0.9249]])
         """
         depth, c = integer("depth", depth, low=0), _correlations(correlation)
-        q = real("variance", variance, above=0.0)
+        q = real("variance", variance, low=LEAST_VARIANCE)
         rtol = real("rtol", rtol, above=0.0)
         variances, correlations, gradients, worst = [q], [c], [], 0.0
         for layer in range(1, depth + 1):
             at = level_map(self.layer, q)
             q = at.level.following
-            if not 0.0 < q < math.inf:
+            if not LEAST_VARIANCE <= q < math.inf:
                 raise NonFiniteError(None, layer, "variance")
             c, error = _value(at, c, rtol)
             variances.append(q)
@@ -423,7 +423,7 @@ class CorrelationMap:
     def _at(self, variance: float | None) -> LevelMap:
         """Return Φ at the argument `variance`, or at the fixed point of the variance."""
         if variance is not None:
-            q = real("variance", variance, above=0.0)
+            q = real("variance", variance, low=LEAST_VARIANCE)
         else:
             q = fixed_points.attractor(self.layer, 1.0)
             if not 0.0 < q < math.inf:

@@ -42,6 +42,8 @@ _TAIL = 1e-14
 _NARROW = 0.15
 
 _SAFETY, _ROUNDING = 4.0, 64.0 * EPSILON
+# What the sums lose below the range of float64: 2000 terms, each to half of 4.9e-324.
+_UNDERFLOW = 5e-321
 
 
 class Moments(NamedTuple):
@@ -98,8 +100,9 @@ def moments(sigma: Dual, variance: float) -> Moments:
     error, gradient_error = max(shares, default=0.0), 0.0
     if fine.gradient not in (0.0, math.inf):
         gradient_error = max(abs(rule.gradient / fine.gradient - 1.0) for rule, _ in rules)
+    underflow = _UNDERFLOW / max(fine.square, _UNDERFLOW) if any(fine[1:7]) else 0.0
     return fine._replace(
-        error=_SAFETY * error + _ROUNDING,
+        error=_SAFETY * error + _ROUNDING + underflow,
         gradient_error=_SAFETY * gradient_error + fine.gradient_error + _ROUNDING,
     )
 

@@ -41,7 +41,7 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.gaussian_moments import Moments, moments, rough_moments
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.duals.series import expansion
-from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.pairwise_layer import NO_VARIANCE, PairwiseLayer, kind_of
 
 #: Normalizations over the features, and none; a string that begins with "group" is one, too.
@@ -52,6 +52,10 @@ _MOST = 1e100
 
 # The least value of the numbers that may not be all from 0 to _MOST.
 _LEAST = {"weight_variance": 1.0 / _MOST, "skip": -_MOST}
+#: Least variance of inputs: smaller ones have fewer digits, or an inverse that overflows.
+LEAST_VARIANCE = 1e-300
+# Variances after σ may be so small.
+_NORMAL = "a normal float64 number, from 2.3e-308 on"
 
 
 class VarianceLevel(NamedTuple):
@@ -137,6 +141,9 @@ class PairLayer(PairwiseLayer):
             if not lengths > NO_VARIANCE * inner.square:
                 allowed = f'a function that is not constant, since norm="{self.norm}" follows it'
                 raise ArgumentError("activation", self.sigma.name, allowed)
+            if lengths + self.eps < TINY:
+                allowed = f'a function whose variance, by which norm="{self.norm}" divides, is '
+                raise ArgumentError("activation", self.sigma.name, allowed + _NORMAL)
             factor = 1.0 / (lengths + self.eps)
             part, error = lengths * factor, 3.0 * inner.error * inner.square / lengths
             change = inner.square_slope - (2.0 * mean * inner.mean_slope if mean else 0.0)
@@ -221,7 +228,7 @@ class _OfDual(NamedTuple):
             return slope, error + _ROUNDING
         slope = self.inner.variance * slope
         # The error of a series is relative to V′(1), that of this function to V′(ρ) or to V(1).
-        scale = max(self.inner.square, float(np.abs(slope).max(initial=0.0)))
+        scale = max(self.inner.square, float(np.abs(slope).max(initial=0.0)), TINY)
         return slope, error * self.inner.variance * self.inner.gradient / scale + _ROUNDING
 
     def _pair(
@@ -263,7 +270,7 @@ class PowerSeries(NamedTuple):
         total = np.where(correlation == 1.0, self.inner.square, total)
         total = np.where(correlation == -1.0, self.inner.mirror, total)
         missing = np.where(size == 1.0, 0.0, missing)
-        worst = float(np.max(missing, initial=0.0)) / self.inner.square
+        worst = float(np.max(missing, initial=0.0)) / max(self.inner.square, TINY)
         return np.asarray(total), worst + self.noise
 
     def slope(self, correlation: FloatArray) -> tuple[FloatArray, float]:
@@ -282,7 +289,7 @@ class PowerSeries(NamedTuple):
             missing = np.minimum(missing, rest * size ** (terms - 1))
         total = np.where(correlation == 1.0, whole, total)
         missing = np.where(correlation == 1.0, self.inner.gradient_error * whole, missing)
-        scale = max(self.inner.square, float(np.max(np.abs(total), initial=0.0)))
+        scale = max(self.inner.square, float(np.max(np.abs(total), initial=0.0)), TINY)
         worst = float(np.max(missing, initial=0.0)) / scale if np.isfinite(scale) else 0.0
         largest = float(np.max(size, initial=0.0, where=size < 1.0))
         return np.asarray(total), worst + self.noise * min(terms, 1.0 / (1.0 - largest))
@@ -332,7 +339,7 @@ class LevelMap(NamedTuple):
         value, error = self.pairs.value(correlation)
         outputs = level.factor * (value - level.mean**2)
         product = layer.weighed(level.stream * correlation, outputs)
-        following = np.clip(product / level.following, -1.0, 1.0)
+        following = np.clip(product / self._following, -1.0, 1.0)
         # At c = 1 both are computed from the same moments, but rounded apart.
         following = np.where(correlation == 1.0, 1.0, following)
         return np.asarray(following), self._error(error)
@@ -341,7 +348,7 @@ class LevelMap(NamedTuple):
         """Return Φ′, and the largest error."""
         layer, level = self.layer, self.level
         slope, error = self.pairs.slope(correlation)
-        total = (layer.skip * layer.skip * level.stream + self._weight * slope) / level.following
+        total = (layer.skip * layer.skip * level.stream + self._weight * slope) / self._following
         return np.asarray(total), self._error(error)
 
     @property
@@ -377,14 +384,21 @@ class LevelMap(NamedTuple):
         return float(self.value(np.array([-1.0]))[0][0]) <= _ROUNDING - 1.0
 
     @property
+    def _following(self) -> float:
+        """The variance after the layer, by which covariances are divided."""
+        if self.level.following < TINY:
+            allowed = f"a function after which the variance is {_NORMAL}"
+            raise ArgumentError("activation", self.layer.sigma.name, allowed)
+        return self.level.following
+
+    @property
     def _weight(self) -> float:
         return self.layer.weight_variance * self.level.factor
 
     def _error(self, of_pairs: float) -> float:
         """Return the error of Φ or Φ′, given that of V or V′ relative to V(1)."""
-        level = self.level
-        scale = self._weight * level.inner.square / level.following
-        return scale * of_pairs + level.error
+        scale = self._weight * self.level.inner.square / self._following
+        return scale * of_pairs + self.level.error
 
     def shares(self) -> tuple[FloatArray, float] | None:
         """Return β_k for all terms of the series, and their error; None for a closed form."""
@@ -395,7 +409,7 @@ class LevelMap(NamedTuple):
         shares[0] += layer.bias_variance - self._weight * level.mean**2
         if len(shares) > 1:
             shares[1] += layer.skip * layer.skip * level.stream
-        return np.maximum(shares / level.following, 0.0), self.pairs.noise + level.error
+        return np.maximum(shares / self._following, 0.0), self.pairs.noise + level.error
 
 
 # The levels of several maps are remembered.

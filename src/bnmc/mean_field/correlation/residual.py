@@ -53,7 +53,7 @@ from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
 from bnmc.mean_field.correlation.gaussian_moments import Moments, moments
-from bnmc.mean_field.correlation.layer import PairLayer, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import LEAST_VARIANCE, PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import FloatArray, roots, within
 
 
@@ -99,7 +99,7 @@ def isometry_rate(
     activation : str, Activation or callable
         As in `CorrelationMap`.
     variance : float, default 1
-        Variance of the pre-activations, σ_w² > 0.
+        Variance of the pre-activations, σ_w² >= 1e-300.
     rtol : float, default 1e-8
         Largest acceptable error of β.
 
@@ -133,7 +133,7 @@ def isometry_rate(
     (1.266529, 0.733471, 1.466942)
     """
     layer = pair_layer(activation, "layer", "activation-norm")
-    q = real("variance", variance, above=0.0)
+    q = real("variance", variance, low=LEAST_VARIANCE)
     rtol = real("rtol", rtol, above=0.0)
     level = layer.level(q)
     slope = min(level.inner.first**2 * level.factor, 1.0)

@@ -65,7 +65,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.layers import over_square
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products, unpacked
-from bnmc.mean_field.float64 import FloatArray
+from bnmc.mean_field.float64 import FloatArray, standard_error
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
@@ -111,7 +111,7 @@ def path_fluctuations(
             layers=np.arange(len(grams)),
             gram=grams,
             covariances=np.mean(replicates, axis=0),
-            stderr=traces.std(axis=0, ddof=1) / math.sqrt(_REPLICATES),
+            stderr=standard_error(traces),
             nonlinearity=_nonlinearity(*(np.mean(x, axis=0) for x in (squares, carried, traces))),
             points=2 * _REPLICATES << exponent,
         )

@@ -26,7 +26,7 @@ from bnmc.chain.needs import GRAM_IS_STATE, require
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
-from bnmc.mean_field.float64 import EPSILON, FloatArray, within
+from bnmc.mean_field.float64 import EPSILON, FloatArray, standard_error, within
 from bnmc.mean_field.map.pairwise import pairwise_maps
 from bnmc.mean_field.map.rows import Rows, gaussian_rows, homogeneous_map, row_covariance
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
@@ -355,9 +355,8 @@ def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
     """Return the standard error of each entry of the mean of the states, plus rounding."""
     if len(states) == 1:
         return np.zeros_like(mean)
-    spread = np.std(states, axis=0, ddof=1) / math.sqrt(len(states))
     size = np.sqrt(np.abs(np.diagonal(mean)))
-    return np.asarray(spread + _ROUNDING * size[:, None] * size)
+    return np.asarray(standard_error(states) + _ROUNDING * size[:, None] * size)
 
 
 def _relative(error: FloatArray, value: FloatArray) -> float:

@@ -43,6 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
+from bnmc._support.linalg import binary_scale
 from bnmc._support.machine import require_memory
 from bnmc.chain.layers import CovarianceMap, Layer, RowMap
 from bnmc.chain.norms import Norm
@@ -51,6 +52,8 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # A damping at most this large changes no expectation by more than rounding, whatever the rank.
 _UNDAMPED = 1e-32
+# Beside a larger damping the length of a row of rank 2 or more is no part of its normalization.
+_MOST_DAMPING = 1e250
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,8 @@ def rows_of(
     if not np.isfinite(damping):  # the rows are negligible beside eps
         return zero
     values = values / trace
+    if damping > _MOST_DAMPING and values.size > 1:
+        return Rows(vectors, values / damping, np.zeros_like(values), 1.0, scale)
     return Rows(vectors, values, values, damping if damping > _UNDAMPED else 0.0, scale)
 
 
@@ -308,8 +313,9 @@ def homogeneous_map(rows: Rows, left: float, right: float) -> tuple[FloatArray, 
                 total += unsigned * np.tensordot(w[block], _absolute(factors), axes=1)
         halves.append(total)
     result = halves[0] + halves[1]
-    norm = float(np.linalg.norm(result))
-    difference = float(np.linalg.norm(halves[0] - halves[1]))
+    unit = binary_scale(result)
+    norm = float(np.linalg.norm(result / unit))
+    difference = float(np.linalg.norm((halves[0] - halves[1]) / unit))
     return result, n * EPSILON + (difference / norm if norm > 0.0 else 0.0)
 
 
