@@ -5,6 +5,7 @@ import copy
 from torch_models import nn, torch
 
 from bnmc.torch import implicit_
+from bnmc.torch.implicit_rows import GaussianRows
 
 LAYERS = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 
@@ -22,6 +23,17 @@ class Mlp(nn.Module):
         for _ in range(self.calls):
             x = torch.tanh(self.b(x))
         return self.c(x)
+
+
+class Words(nn.Module):
+    """An embedding of its own, of which some indices repeat, and a head."""
+
+    def __init__(self, padding=None):
+        super().__init__()
+        self.e, self.h = nn.Embedding(15, 9, padding_idx=padding), nn.Linear(9, 15)
+
+    def forward(self, tokens):
+        return self.h(torch.tanh(self.e(tokens)))
 
 
 class Tied(nn.Module):
@@ -64,9 +76,7 @@ def compare(make, script, **options):
     numbers = script(model)
     twin = make()
     for name, layer in weights_of(twin).items():
-        layer.weight.data = torch.as_tensor(copy.deepcopy(matrices[name]).dense()).reshape(
-            layer.weight.shape
-        )
+        layer.weight.data = entries_of(matrices[name]).reshape(layer.weight.shape)
         if getattr(layer, "bias", None) is not None:
             layer.bias.data = start[f"{name}.bias"]
     others = script(twin)
@@ -80,3 +90,12 @@ def compare(make, script, **options):
 def dense(layer, tensor):
     """Return a tensor like the weight of a layer, such as its gradient, as entries."""
     return layer.dense(tensor) if hasattr(layer, "dense") else tensor
+
+
+def entries_of(matrix):
+    """Return all entries of the random part of a weight, as its answers decided them."""
+    if isinstance(matrix, GaussianRows):
+        start = torch.zeros(max(len(matrix.indices), 1), matrix.shape[1] + 1)
+        start[0, -1] = 1.0
+        return matrix.entries()(start)
+    return torch.as_tensor(copy.deepcopy(matrix).dense())

@@ -3,12 +3,12 @@
 from functools import partial
 
 import pytest
-from implicit_twins import Mlp, Tied, compare, dense, weights_of
+from implicit_twins import Mlp, Tied, Words, compare, dense, implicit, weights_of
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 from torch_models import nn, one_thread, torch  # noqa: F401
 
-from bnmc.torch import ImplicitSGD
+from bnmc.torch import ImplicitLinear, ImplicitSGD
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -29,7 +29,7 @@ def _float64():
 
 
 def loss(model, x=X, y=Y):
-    if isinstance(model, Tied):
+    if isinstance(model, (Tied, Words)):
         return nn.functional.cross_entropy(model(TOKENS).flatten(0, 1), torch.arange(6))
     return nn.functional.cross_entropy(model(x), y)
 
@@ -106,8 +106,39 @@ def awkward(model):
 
 
 def direction(model):
-    """Return a direction of b.weight in the span of what was asked, and whether it is dense."""
-    ...
+    """Return the same direction of b.weight for both models: another gradient."""
+    return torch.autograd.grad(loss(model, X[:2].cos(), Y[:2]), model.b.weight)[0]
+
+
+def with_weight(model, weight, x=X, y=Y):
+    """Return the loss as a function of b.weight."""
+    return nn.functional.cross_entropy(functional_call(model, {"b.weight": weight}, (x,)), y)
+
+
+def hessian_of_weights(model):
+    along = direction(model)
+    (gradient,) = torch.autograd.grad(loss(model), model.b.weight, create_graph=True)
+    (product,) = torch.autograd.grad((gradient * along).sum(), model.b.weight)
+    return [dense(model.b, product), (product * along).sum(), product.norm()]
+
+
+def derivatives_of_weights(model):
+    """Along a gradient, and along the weight itself; the second derivative forward over reverse."""
+    weight, along = model.b.weight.detach(), direction(model)
+    of_weight = partial(with_weight, model)
+    value, first = jvp(of_weight, (weight,), (along,))
+    _, radial = jvp(of_weight, (weight,), (weight,))
+    _, second = jvp(grad(of_weight), (weight,), (along,))
+    return [value, first, radial, dense(model.b, second)]
+
+
+def gradients_of_samples(model):
+    def of_sample(weight, x, y):
+        return with_weight(model, weight, x[None], y[None])
+
+    weight = model.b.weight.detach()
+    gradient = vmap(grad(of_sample), (None, 0, 0))(weight, X, Y)
+    return [gradient.flatten(1).norm(dim=1), *(dense(model.b, each) for each in gradient)]
 
 
 def descent(
@@ -157,6 +188,10 @@ AUTOGRAD = {
     "recurrent, gradient penalty": (RECURRENT, partial(backward, make=penalty)),
     "recurrent, steps": (RECURRENT, partial(descent, **SGD)),
     "tied": (Tied, partial(descent, **SGD)),
+    "embedding": (Words, partial(descent, **SGD)),
+    "embedding, padding": (partial(Words, 3), partial(descent, **SGD)),
+    "embedding, ImplicitSGD": (partial(Words, 3), partial(descent, make=ImplicitSGD, **SGD)),
+    "embedding, gradients": (Words, lambda model: [*accumulated(model), model(TOKENS[0, 0])]),
     "steps": (Mlp, partial(descent, **SGD)),
     "Nesterov": (Mlp, partial(descent, nesterov=True, **SGD)),
     "clipping by norm": (Mlp, partial(descent, clip=0.05, lr=0.5)),
@@ -167,6 +202,9 @@ AUTOGRAD = {
     "functional_call": (Mlp, lambda model: [functional_call(model, halved(model), (X,))]),
     "jvp of inputs": (Mlp, lambda model: [*jvp(model, (X,), (X.cos(),))]),
     "gradient by torch.func": (Mlp, lambda model: [grad(partial(loss, model))(X)]),
+    "Hessian of weights": (Mlp, hessian_of_weights),
+    "derivatives of weights": (Mlp, derivatives_of_weights),
+    "gradients of samples": (Mlp, gradients_of_samples),
     "vmap": (Mlp, lambda model: [vmap(model)(torch.stack([X, X.cos()]))]),
     "jacrev": (Mlp, lambda model: [jacrev(model)(X)]),
     "jacfwd": (Mlp, lambda model: [jacfwd(model)(X)]),
@@ -186,3 +224,31 @@ def halved(model):
 def test_a_dense_twin_gives_the_same_numbers(name):
     make, script = AUTOGRAD[name]
     assert compare(make, script, columns=8 if "wide" in name else 64) < 1e-9
+
+
+def test_finite_differences():
+    """The tolerance of repeated calls is that of rounding: a first answer is computed otherwise."""
+    model = implicit(Mlp())
+    model(torch.eye(6))
+    x = X.clone().requires_grad_()
+    assert torch.autograd.gradcheck(model, x, check_forward_ad=True, nondet_tol=1e-12)
+    assert torch.autograd.gradgradcheck(model, x, nondet_tol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(20, 20), (30, 10), (10, 30)], ids=str)
+@pytest.mark.parametrize("adjusted", ["original", "match_rms_adamw"])
+def test_muon(shape, adjusted, monkeypatch):
+    """PyTorch's iteration of Newton and Schulz has 16 bits; here it has 64, so steps are equal."""
+    monkeypatch.setattr(torch.Tensor, "bfloat16", lambda tensor: tensor)
+    layer = ImplicitLinear(*shape, bias=False, rng=0, columns=6)
+    x = torch.arange(3.0 * shape[0]).cos().reshape(3, -1)
+    twin = nn.Linear(*shape, bias=False)
+    layer(x).exp().sum().backward()
+    twin.weight.data = layer.dense()
+    start = layer.dense()
+    twin(x).exp().sum().backward()
+    for each in (layer, twin):
+        options = {"lr": 0.1, "weight_decay": 0.1, "adjust_lr_fn": adjusted}
+        torch.optim.Muon([each.weight], **options).step()
+    moved = layer.dense() - start
+    torch.testing.assert_close(moved, twin.weight.detach() - start, rtol=1e-9, atol=1e-9)

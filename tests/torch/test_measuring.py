@@ -1,10 +1,12 @@
 """`measure`: numbers of hand-written hooks, choice of layers, networks, and arguments."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
-from torch_models import mlp, nn, one_thread, outputs_of, resnet, torch  # noqa: F401
+from implicit_twins import implicit
+from torch_models import digest_of, mlp, nn, one_thread, outputs_of, resnet, torch  # noqa: F401
 
 from bnmc._support import machine
 from bnmc.errors import (
@@ -14,7 +16,7 @@ from bnmc.errors import (
     ResultTooLargeError,
     UnknownNameError,
 )  # fmt: skip
-from bnmc.torch import measure
+from bnmc.torch import break_, haar_, measure
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -388,3 +390,33 @@ def test_networks_that_differ():
     widths = iter((3, 4))
     with pytest.raises(ArgumentError, match="same names and shapes"):
         measure(lambda: mlp(1, next(widths), inputs=3), X, networks=2)
+
+
+def test_implicit_layers_are_measured_as_their_dense_twins():
+    """Outputs, gradients and the chain are those of the entries that the answers decide."""
+    torch.manual_seed(0)
+    layers = [part for _ in range(4) for part in (nn.Linear(12, 12), nn.BatchNorm1d(12), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(12, 3)).double()
+    model = implicit(model)
+    batch, labels = torch.randn(5, 12, dtype=torch.float64), torch.arange(5) % 3
+    before = digest_of(model)
+    ours = measure(model, batch, labels=labels, cosines=True)
+    assert digest_of(model) == before
+    assert all(layer.matrix.asked == (0, 0) for layer in model[::3])
+    assert ours.reading.chain.weights == "gaussian"
+    assert not ours.reading.unfit
+
+    for layer in model[::3]:
+        layer(torch.eye(12).double())  # decides all entries
+    twin = copy.deepcopy(model)
+    for place in range(0, 13, 3):
+        dense = nn.Linear(*reversed(model[place].dense().shape)).double()
+        dense.weight.data, dense.bias = model[place].dense(), model[place].bias
+        twin[place] = dense
+    ours, theirs = (measure(each, batch, labels=labels) for each in (model, twin))
+    np.testing.assert_allclose(ours.gradient_norm, theirs.gradient_norm, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(ours.gram, theirs.gram, rtol=1e-9, atol=1e-12)
+    assert ours.layers == theirs.layers
+    for cure in (haar_, break_):
+        with pytest.raises(ArgumentError, match="is decided where it is asked"):
+            cure(model)

@@ -155,13 +155,20 @@ class _Plan:
         self.model = model
         self.replaced: dict[int, Any] = {}
         self.dense: dict[int, tuple[Any, str]] = {}
+        #: Weights that other modules than embeddings have, which multiply by them.
+        self.multiplied = {
+            id(weight)
+            for module in model.modules()
+            if not isinstance(module, torch.nn.Embedding)
+            for weight in module.parameters(recurse=False)
+        }
         chosen = [] if layers is None else list(chosen_layers(model, layers).modules.values())
         for part in chosen or [model]:
             for layer in _layers(part):
-                reason = _trouble(layer)
+                reason = _trouble(layer) or self._trouble_of_tie(layer)
                 if reason and any(layer is module for module in chosen):
                     raise ArgumentError("layers", type(layer).__name__, "other layers", reason)
-                if not reason and not chosen and _is_thin(layer, columns):
+                if not reason and not chosen and self._is_thin(layer, columns):
                     reason = _THIN
                 if reason:
                     self.dense[id(layer)] = layer, reason
@@ -175,6 +182,22 @@ class _Plan:
             if _on_meta(module) and resetter(module) is None:
                 value = f"{type(module).__name__} {name!r} on the device 'meta'"
                 raise ArgumentError("model", value, "modules that have reset_parameters")
+
+    def _trouble_of_tie(self, layer: Any) -> str:
+        """Return why an embedding that is tied to another layer cannot be replaced, or ""."""
+        padded = getattr(layer, "padding_idx", None) is not None
+        return "it has padding_idx and a tied weight" if padded and self._is_tied(layer) else ""
+
+    def _is_tied(self, layer: Any) -> bool:
+        return id(layer.weight) in self.multiplied
+
+    def _is_thin(self, layer: Any, columns: int) -> bool:
+        """Whether all entries of a layer take less memory than `columns` directions."""
+        if isinstance(layer, torch.nn.Embedding) and not self._is_tied(layer):
+            return len(layer.weight) <= 2 * columns
+        shapes = [part.weight.flatten(1).shape for part in _parts(layer)]
+        room = sum(sum(shape) * sum(min(size, columns) for size in shape) for shape in shapes)
+        return sum(math.prod(shape) for shape in shapes) <= room
 
     def remaining(self) -> Iterator[tuple[str, Any]]:
         """Yield the modules that stay, by name."""
@@ -210,6 +233,7 @@ class _Replacement:
     def __init__(self, plan: _Plan, seed: int, columns: int) -> None:
         self.seed, self.columns, self.count = seed, columns, 0
         self.tied: dict[int, ImplicitLayer] = {}
+        self.multiplied = plan.multiplied
         device = torch.get_default_device()
         self.device = "cpu" if device.type == "meta" else device
         made = {key: self._made(layer) for key, layer in plan.replaced.items()}
@@ -229,16 +253,19 @@ class _Replacement:
 
     def _made(self, layer: Any) -> Any:
         """Return the implicit layer in the place of a layer."""
-        parts = [self._implicit(part) for part in _parts(layer)]
+        options = {}
+        if isinstance(layer, torch.nn.Embedding):
+            options["is_tied"] = id(layer.weight) in self.multiplied
+        parts = [self._implicit(part, **options) for part in _parts(layer)]
         if isinstance(layer, torch.nn.MultiheadAttention):
             return ImplicitAttention(layer, parts[:-1], parts[-1])
         return parts[0]
 
-    def _implicit(self, part: _Part) -> ImplicitLayer:
+    def _implicit(self, part: _Part, **options: Any) -> ImplicitLayer:
         """Return an implicit layer with the law of a matrix, or tied as the matrix is."""
         weight, bias = part.weight, part.bias
         device = self.device if weight.is_meta else weight.device
-        options = {"columns": self.columns, "device": device, "dtype": weight.dtype}
+        options |= {"columns": self.columns, "device": device, "dtype": weight.dtype}
         new = part.build(std=part.present_std, rng=self._seed(), **options)
         if isinstance(weight, torch.nn.Parameter):
             first = self.tied.setdefault(id(weight), new)
@@ -385,13 +412,6 @@ def _trouble(layer: Any) -> str:
     values = {name: getattr(layer, name, None) for name in options}
     given = [name for name, value in values.items() if value is not None and value is not False]
     return f"it has {given[0]}" if given else ""
-
-
-def _is_thin(layer: Any, columns: int) -> bool:
-    """Whether all entries of a layer take less memory than `columns` directions of each side."""
-    shapes = [part.weight.flatten(1).shape for part in _parts(layer)]
-    room = sum(sum(shape) * sum(min(size, columns) for size in shape) for shape in shapes)
-    return sum(math.prod(shape) for shape in shapes) <= room
 
 
 def _is_transposed(layer: Any) -> bool:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import copy
-import weakref
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from bnmc._support import arguments
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError
 from bnmc.implicit.matrix import GaussianMatrix
+from bnmc.torch.implicit_optimizers import remember
 from bnmc.torch.implicit_products import Product
+from bnmc.torch.implicit_rows import GaussianRows
 from bnmc.torch.models import torch
 
 #: Directions for which a layer has room by default.
 COLUMNS = 512
-
-#: All implicit layers of this process.
-_LAYERS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
@@ -30,18 +27,19 @@ class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
     `matrix` is None, and `weight` holds the entries.
     """
 
-    matrix: GaussianMatrix | None
+    matrix: GaussianMatrix | GaussianRows | None
     weight: torch.nn.Parameter
 
     def begin(
         self,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         std: float,
         *,
         rng: Any = None,
         columns: int = COLUMNS,
         device: Any = None,
         dtype: Any = None,
+        by_rows: bool = False,
     ) -> None:
         """Make the weight of a new layer; std 0 makes a weight of zeros, which updates change."""
         columns = arguments.integer("columns", columns, low=1)
@@ -49,19 +47,22 @@ class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
         kind = torch.get_default_dtype() if dtype is None else dtype
         name = "float64" if kind == torch.float64 else "float32"
         rng = drawn_seed() if rng is None else rng
-        self.matrix = GaussianMatrix(*shape, scale=self.std or 1.0, rng=rng, dtype=name)
-        left, right = (min(size, columns) for size in shape)
+        scale, (left, right) = self.std or 1.0, (min(size, columns) for size in shape)
+        if by_rows:
+            self.matrix, right = GaussianRows((shape[0], shape[1]), scale, rng, name), shape[1]
+        else:
+            self.matrix = GaussianMatrix(*shape, scale=scale, rng=rng, dtype=name)
         factor = torch.zeros(left, right + 1, device=device, dtype=getattr(torch, name))
         factor[0, -1] = float(self.std > 0.0)
         self.weight = torch.nn.Parameter(factor)
-        _remember(self)
+        remember(self)
 
     def share(self, other: ImplicitLayer) -> None:
         """Tie the weight to that of another layer."""
         if self.matrix is None or other.matrix is None or self.matrix.shape != other.matrix.shape:
             raise ArgumentError("model", "tied weights of two shapes", "tied weights of one shape")
         self.std, self.matrix, self.weight = other.std, other.matrix, other.weight
-        _remember(self)
+        remember(self)
 
     def multiplied(self, x: Any, side: int = 0) -> Any:
         """Return W x, or Wᵀ x for side 1, for the vectors on the last axis of x."""
@@ -70,10 +71,6 @@ class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
         if x.shape[-1:] != self.matrix.shape[1 - side :][:1]:
             allowed = f"{self.matrix.shape[1 - side]} numbers on the last axis"
             raise ArgumentError("input", tuple(x.shape), allowed)
-        if torch.nn.parallel.DistributedDataParallel._active_ddp_module is not None:
-            hint = "each process has directions of its own, so averages of gradients are wrong"
-            allowed = "a model without implicit layers"
-            raise ArgumentError("model", "DistributedDataParallel", allowed, hint)
         return _eager_product(x, self.weight, self.matrix, side)
 
     def dense(self, coefficients: Any = None) -> Any:
@@ -148,7 +145,7 @@ class ImplicitLayer(torch.nn.Module):  # type: ignore[misc]
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
-        _remember(self)
+        remember(self)
 
 
 class ImplicitLinear(ImplicitLayer):
@@ -197,7 +194,7 @@ class ImplicitLinear(ImplicitLayer):
     The weight is κ W₀ + Cᵀ M A: W₀ is the random part, and A and C are the orthonormal directions
     that W₀ and its transpose were asked for. `weight` holds M and κ. As A and C are orthonormal,
     norms and inner products of gradients are those of dense gradients. So PyTorch's SGD, momentum,
-    weight decay, Muon for square weights, clipping by norm, Hessian products, ``torch.func`` and
+    weight decay, Muon, clipping by norm, Hessian products, ``torch.func`` and
     checkpoints work as with a dense layer. Optimizers that act on single entries, such as Adam,
     raise `ArgumentTypeError`. Nobody can notice entrywise changes by other means, such as
     ``clip_grad_value_``: they are wrong.
@@ -257,24 +254,34 @@ class ImplicitLinear(ImplicitLayer):
 
 
 class ImplicitEmbedding(ImplicitLayer):
-    """Rows of a weight by their index, in the place of ``torch.nn.Embedding``."""
+    """Rows of a weight by their index, in the place of ``torch.nn.Embedding``.
 
-    def __init__(self, embedding: Any, *, std: float, **options: Any) -> None:
+    If the weight is tied to a layer that multiplies by it, rows are products with unit vectors.
+    """
+
+    def __init__(self, embedding: Any, *, is_tied: bool, std: float, **options: Any) -> None:
         super().__init__()
-        self.num_embeddings, self.embedding_dim = embedding.weight.shape
+        rows, columns = shape = embedding.weight.shape
+        self.num_embeddings, self.embedding_dim = rows, columns
         self.padding_idx = embedding.padding_idx
-        self.begin((self.num_embeddings, self.embedding_dim), std, **options)
+        self.begin(shape, std, by_rows=not is_tied, **options)
+        if isinstance(self.matrix, GaussianRows):
+            self.matrix.padding = self.padding_idx
 
     def forward(self, input: Any) -> Any:
         """Return the rows of some indices."""
         if self.matrix is None:
             return torch.nn.functional.embedding(input, self.weight, self.padding_idx)
         indices, places = input.unique(return_inverse=True)
-        rows = torch.nn.functional.one_hot(indices, self.num_embeddings).to(self.weight.dtype)
-        answers = self.multiplied(rows, 1)
+        vectors, length = indices, self.num_embeddings
+        if isinstance(self.matrix, GaussianRows):
+            length = len(self.weight)
+            vectors = self.matrix.positions(indices, length)
+        units = torch.nn.functional.one_hot(vectors, length).to(self.weight.dtype)
+        rows = _eager_product(units, self.weight, self.matrix, 1)
         if self.padding_idx is not None:
-            answers = answers * (indices != self.padding_idx)[:, None]
-        return torch.nn.functional.embedding(places, answers)
+            rows = torch.where((indices == self.padding_idx)[:, None], rows.detach(), rows)
+        return torch.nn.functional.embedding(places, rows)
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows."""
@@ -330,8 +337,10 @@ def _state_of(layer: ImplicitLayer) -> str:
     )
 
 
-def entries(matrix: GaussianMatrix) -> Any:
+def entries(matrix: GaussianMatrix | GaussianRows) -> Any:
     """Decide all of a matrix; return the function that makes entries of coefficients."""
+    if isinstance(matrix, GaussianRows):
+        return matrix.entries()
     right, left = (torch.as_tensor(rows) for rows in matrix.decide())
     base = torch.as_tensor(matrix.dense())
 
@@ -352,6 +361,10 @@ def drawn_seed() -> int:
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _eager_product(x: Any, w: Any, matrix: Any, side: int) -> Any:
     """Return a product: a question changes the state, so a graph must not repeat it."""
+    if torch.nn.parallel.DistributedDataParallel._active_ddp_module is not None:
+        hint = "each process has directions of its own, so averages of gradients are wrong"
+        allowed = "a model without implicit layers"
+        raise ArgumentError("model", "DistributedDataParallel", allowed, hint)
     rows = x.reshape(-1, x.shape[-1])
     if rows.dtype not in (torch.float32, torch.float64):
         rows = rows.float()
@@ -364,26 +377,3 @@ def _trimmed(rows: Any) -> Any:
     """Return vectors without the rest of their buffer, which ``torch.save`` would write."""
     whole = rows.untyped_storage().nbytes() == rows.numel() * rows.element_size()
     return rows if whole else rows.clone()
-
-
-def _remember(layer: ImplicitLayer) -> None:
-    """Refuse from now on optimizers that act on single entries of implicit layers."""
-    _watch_optimizers()
-    _LAYERS.add(layer)
-
-
-@cache
-def _watch_optimizers() -> None:
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    register_optimizer_step_pre_hook(_refuse)
-
-
-def _refuse(optimizer: Any, *_: Any) -> None:
-    allowed = (torch.optim.SGD, torch.optim.Muon)
-    if isinstance(optimizer, allowed):
-        return
-    weights = {id(layer.weight) for layer in _LAYERS if layer.matrix is not None}
-    if any(id(weight) in weights for group in optimizer.param_groups for weight in group["params"]):
-        hint = "it acts on single entries, and an implicit weight has none"
-        raise ArgumentTypeError("optimizer", type(optimizer).__name__, "SGD or Muon", hint)

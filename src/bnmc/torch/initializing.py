@@ -10,7 +10,7 @@ from bnmc._support.arguments import choice, generator, real
 from bnmc.chain.weights import weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.torch.layers import require_own_weight, weight_matrices
-from bnmc.torch.models import Model, as_model, torch
+from bnmc.torch.models import Model, as_model, is_implicit, torch
 from bnmc.torch.preservation import as_it_was
 
 #: The ways to break a model.
@@ -110,6 +110,9 @@ def break_(model: Model, *, how: str = "absolute", rng: Any = None) -> Model:
     inner = as_model(model)
     how = choice("how", how, _BREAKS)
     random = generator(rng)
+    for name, module in inner.named_modules():
+        if is_implicit(module):
+            require_own_weight(name, module)
     with as_it_was(inner, cure=True), torch.no_grad():
         for weight in inner.parameters():
             if how == "absolute":

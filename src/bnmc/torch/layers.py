@@ -10,7 +10,7 @@ from typing import Any
 
 from bnmc._support.arguments import items
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, UnknownNameError
-from bnmc.torch.models import is_implicit, is_weight_layer, own_weight, torch
+from bnmc.torch.models import is_implicit, is_weight_layer, own_weight, shape_of, torch
 
 #: Called with the name of a module, the module, and its first input or its output.
 _Visit = Callable[[str, Any, Any], None]
@@ -102,7 +102,8 @@ def forward(
     output = called(model, batch, layers.modules, before=before, after=after)
     if last is not None:
         name, module, tensor = last
-        is_readout = output is tensor or not _is_square(module)
+        out, inputs = shape_of(module)[:2]
+        is_readout = output is tensor or out != inputs
         if not (visited and is_readout):
             show(name, module, output)
     if not visited:
@@ -169,18 +170,8 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
     return None
 
 
-def _is_square(module: Any) -> bool:
-    matrix = getattr(module, "matrix", None) if is_implicit(module) else None
-    rows, columns = (module.weight if matrix is None else matrix).shape[:2]
-    return bool(rows == columns)
-
-
 def _blocks(named: dict[str, Any]) -> Layers:
-    weights = {
-        name: module
-        for name, module in named.items()
-        if is_weight_layer(module) or is_implicit(module)
-    }
+    weights = {name: module for name, module in named.items() if is_weight_layer(module)}
     if not weights:
         hint = "the model has no linear layer and no convolution"
         raise ArgumentError("layers", None, "names of modules of the model", hint)
@@ -230,7 +221,10 @@ def weight_matrices(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def require_own_weight(name: str, module: Any) -> None:
-    """Raise if a weight is computed from other parameters, as by weight or spectral norm."""
+    """Raise if a weight is computed from other parameters, as by weight norm, or is implicit."""
+    if is_implicit(module):
+        value = f"the weight of {name!r} is decided where it is asked"
+        raise ArgumentError("model", value, "layers whose weights have entries")
     if own_weight(module) is None:
         value = f"the weight of {name!r} is computed from other parameters"
         hint = "torch.nn.utils.parametrize.remove_parametrizations makes it a parameter"

@@ -96,13 +96,24 @@ def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torc
 def is_weight_layer(module: Any, *, transposed: bool = True) -> bool:
     """Whether a module is linear or a convolution."""
     kinds = (*_KINDS, *_TRANSPOSED) if transposed else _KINDS
-    return isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
+    named = isinstance(module, tuple(getattr(torch.nn, name) for name in kinds))
+    return named or (_may_be_implicit(module) and hasattr(module, "bias"))
 
 
 def is_implicit(module: Any) -> bool:
-    """Whether a module is a layer of `implicit_`, whose weight holds coefficients."""
-    home = sys.modules.get("bnmc.torch.implicit_modules")  # importing it imports PyTorch
-    return home is not None and isinstance(module, home.ImplicitLayer)
+    """Whether the weight of a layer is decided where it is asked, so it has no entries."""
+    return _may_be_implicit(module) and module.matrix is not None
+
+
+def _may_be_implicit(module: Any) -> bool:
+    """Whether a module is an `ImplicitLayer`, whose file need not be loaded for the question."""
+    loaded = sys.modules.get("bnmc.torch.implicit_modules")
+    return loaded is not None and isinstance(module, loaded.ImplicitLayer)
+
+
+def shape_of(module: Any) -> tuple[int, ...]:
+    """Return the shape of the entries of a weight."""
+    return tuple(module.matrix.shape if is_implicit(module) else module.weight.shape)
 
 
 def own_weight(module: Any) -> torch.nn.Parameter | None:

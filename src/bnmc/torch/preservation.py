@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bnmc.implicit.matrix import ImplicitMatrix
+from bnmc.torch.implicit_rows import GaussianRows
 from bnmc.torch.models import is_plain, torch
 
 
@@ -21,11 +23,11 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
 
     Restored bit for bit are parameters, buffers and their gradients, with their sizes and storages;
     the mode, the hooks and the attributes of each module; tensors, arrays, generators of random
-    numbers, lists, dictionaries and sets in attributes; ``requires_grad``; and the random states of
-    PyTorch (CPU and CUDA), NumPy and Python. Other objects in attributes are not restored if the
-    model changes them in place. Unless it is a cure, the counters of versions are restored too, so
-    a graph that the caller made before can still go backward. Gradients are enabled inside the
-    block, and compiled code runs eagerly.
+    numbers, lists, dictionaries and sets in attributes; what implicit weights were asked;
+    ``requires_grad``; and the random states of PyTorch (CPU and CUDA), NumPy and Python. Other
+    objects in attributes are not restored if the model changes them in place. Unless it is a cure,
+    the counters of versions are restored too, so a graph that the caller made before can still go
+    backward. Gradients are enabled inside the block, and compiled code runs eagerly.
 
     A cure changes the values of parameters: these remain if the block ends without an error.
     """
@@ -49,7 +51,8 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
         errors = []
         for part in (*saved, *parameters):
             try:
-                part.restore(keeps_values=cure and not failed and part in parameters)
+                cured = part in parameters or isinstance(part, _Asked)
+                part.restore(keeps_values=cure and not failed and cured)
             except Exception as error:  # the others are restored all the same
                 errors.append(error)
         if errors:
@@ -114,6 +117,15 @@ class _Content:
         self._restore()
 
 
+class _Asked(_Content):
+    """What an implicit weight was asked, to which the values of a cure belong."""
+
+    def restore(self, *, keeps_values: bool) -> None:
+        """Forget what was asked since."""
+        if not keeps_values:
+            self._restore()
+
+
 def _saved(model: Any, parameters: list[_Tensor]) -> list[_Tensor | _Content]:
     """Return all that modules contain, but the parameters, with what restores it."""
     saved: list[_Tensor | _Content] = []
@@ -145,6 +157,8 @@ def _saved(model: Any, parameters: list[_Tensor]) -> list[_Tensor | _Content]:
             saved.append(_Content(partial(setattr, bits, "state", bits.state)))
         elif isinstance(value, np.random.RandomState):
             saved.append(_Content(partial(value.set_state, value.get_state())))
+        elif isinstance(value, (ImplicitMatrix, GaussianRows)):
+            saved.append(_Asked(value.checkpoint()))
         elif isinstance(value, random.Random):
             saved.append(_Content(partial(value.setstate, value.getstate())))
     return saved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from bnmc._support.arguments import integer
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
-from bnmc.torch.models import as_model, own_weight, torch
+from bnmc.torch.models import as_model, own_weight, shape_of, torch
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.steps import INSTEAD, Step, steps_of
 from bnmc.torch.weights import Weights, weights_of
@@ -64,7 +65,7 @@ class _Block:
     def kind(self) -> tuple[Any, ...]:
         """The properties that all blocks of a chain share."""
         names = tuple((step.kind, step.name) for step in self.others)
-        return (*self.weight.module.weight.shape, names, self.skipped)
+        return (*shape_of(self.weight.module), names, self.skipped)
 
     def of(self, kind: str) -> list[Step]:
         """Return the steps of a kind."""
@@ -227,16 +228,16 @@ def _chain(
         "weights": weights.law, "eps": 0.0 if norm is None else _eps(norm, weights),
         "order": order, "skip": skip,
     }  # fmt: skip
-    factor = sums[0].gain if sums else 1.0
+    factor, entries = sums[0].gain if sums else 1.0, shape_of(first.weight.module)
     if not (weights.law == "pytorch" and factor == 1.0):
         options["gain"] = weights.gain * factor
     if weights.bias_variance is not None:
         options["bias_variance"] = weights.bias_variance * factor**2
     elif factor != 1.0:
-        options["bias_variance"] = factor**2 / (3.0 * first.weight.module.weight[0].numel())
-    width, columns = int(first.weight.module.weight.shape[1]), batch
+        options["bias_variance"] = factor**2 / (3.0 * math.prod(entries[1:]))
+    width, columns = int(entries[1]), batch
     try:
-        if first.weight.module.weight.ndim > 2:
+        if len(entries) > 2:
             convolution = _convolution(first, shape, norm, troubles)
             if convolution is None:
                 return ModelChain(None, _unique(troubles), names)

@@ -70,8 +70,11 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
     """
     if is_weight_layer(model) or not any(True for _ in model.children()):
         return [_of_module(type(model).__name__, model)], []
+    tracer = torch.fx.Tracer()
+    is_leaf = tracer.is_leaf_module
+    tracer.is_leaf_module = lambda module, name: is_weight_layer(module) or is_leaf(module, name)
     try:
-        graph = torch.fx.Tracer().trace(model)
+        graph = tracer.trace(model)
     except Exception as error:  # forward passes with control flow raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         instead = "specify the network by bnmc.Chain yourself"

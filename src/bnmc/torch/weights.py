@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bnmc.torch.models import torch
+from bnmc.torch.models import is_implicit, shape_of, torch
 
 # Rows of a matrix that are tested for orthogonality.
 _ROWS = 64
@@ -46,6 +46,8 @@ class Weights:
 
 def weights_of(layers: Sequence[Any]) -> Weights:
     """Return the law of the weights and biases of linear layers or convolutions of one shape."""
+    if any(map(is_implicit, layers)):
+        return _of_implicit(layers)
     matrices = [layer.weight.detach().double().flatten(1) for layer in layers]
     fan_in, count = matrices[0].shape[1], matrices[0].numel()
     roots = [math.sqrt(float(matrix.square().mean())) for matrix in matrices]
@@ -70,6 +72,24 @@ def weights_of(layers: Sequence[Any]) -> Weights:
     else:
         default = False
     return Weights(law, gain, None if default else variance, precision, troubles, bias_troubles)
+
+
+def _of_implicit(layers: Sequence[Any]) -> Weights:
+    """Return the law of weights that are decided where they are asked."""
+    troubles: tuple[str, ...] = ()
+    if not all(map(is_implicit, layers)):
+        troubles = ("some weights are decided where they are asked, and some have entries",)
+    first, (rows, fan_in) = layers[0], shape_of(layers[0])[:2]
+    weights = [(layer.std, layer.weight.detach()) for layer in layers if is_implicit(layer)]
+    stds = [std * abs(float(weight[0, -1])) for std, weight in weights]
+    gain = math.sqrt(math.fsum(std * std for std in stds) / len(stds) * fan_in)
+    # Variances may be those of drawn entries.
+    near = 1.0 + _FAR / math.sqrt(rows * fan_in)
+    if max(stds) > near * min(stds) or any(bool(weight[:, :-1].any()) for _, weight in weights):
+        troubles = ("the variances of the weights differ from layer to layer, or were trained",)
+    precision = float(torch.finfo(first.weight.dtype).eps)
+    variance, _, bias_troubles = _biases(layers, fan_in, 0.0)
+    return Weights("gaussian", gain, variance, precision, troubles, bias_troubles)
 
 
 def _biases(
