@@ -10,6 +10,7 @@ import ast
 import re
 from collections import Counter
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,29 +183,15 @@ def face_imports(root):
 
 
 def circles(root):
-    """List the circles of imports: the strongly connected components of two files or more."""
-    arrows = {}
+    """List a circle of imports, if there is one."""
+    files_of = {}
     for edge in imports(root):
-        arrows.setdefault(edge.file, set()).add(edge.target)
-    reached = {path: _reached(arrows, path) for path in arrows}
-    components = {
-        frozenset(other for other in ends if path in reached.get(other, ()))
-        for path, ends in reached.items()
-        if path in ends
-    }
-    return [
-        "circle of imports: " + ", ".join(map(str, sorted(component))) for component in components
-    ]
-
-
-def _reached(arrows, start):
-    """Return the files at the ends of all paths of at least one arrow from a file."""
-    reached, todo = set(), [start]
-    while todo:
-        new = arrows.get(todo.pop(), set()) - reached
-        reached |= new
-        todo += new
-    return reached
+        files_of.setdefault(edge.file, set()).add(edge.target)
+    try:
+        TopologicalSorter(files_of).prepare()
+    except CycleError as error:
+        return ["circle of imports: " + ", ".join(sorted(map(str, set(error.args[1]))))]
+    return []
 
 
 # --- names and texts

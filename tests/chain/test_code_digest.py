@@ -148,21 +148,6 @@ def test_all_values_have_different_digests():
     assert sorted(shared) == [2, 2, 2, 3]
 
 
-def test_leaky_relus_by_vectorize_have_their_own_gram_matrices():
-    import bnmc
-
-    def made(slope):
-        leaky = numba.vectorize(lambda x: x if x > 0.0 else slope * x)
-        return lambda x: leaky(x)
-
-    grams = [
-        bnmc.simulate(bnmc.Chain(30, 3, made(slope)), 2, rng=0).gram for slope in (0.1, 0.5, 1.0)
-    ]
-    linear = bnmc.simulate(bnmc.Chain(30, 3, lambda x: 1.0 * x), 2, rng=0).gram
-    assert not np.array_equal(grams[0], grams[1])
-    np.testing.assert_array_equal(grams[2], linear)
-
-
 def test_pointers_to_c_functions_are_refused():
     pointer = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)(lambda x: x)
     for value in (pointer, ctypes.CDLL(None).sin):

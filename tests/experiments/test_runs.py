@@ -49,16 +49,6 @@ def test_an_interrupted_run_goes_on(tmp_path, stop):
     assert calls == list(range(1, 5))[stop:]
 
 
-def test_a_damaged_part_is_made_again(tmp_path):
-    expected = made(tmp_path / "parts")
-    for number, content in ((0, b""), (1, b"nonsense"), (3, None)):
-        file = tmp_path / "parts" / f"part-{number:04d}.npz"
-        file.write_bytes(file.read_bytes()[:-1] if content is None else content)
-    calls = []
-    equal(made(tmp_path / "parts", calls=calls), expected)
-    assert calls == [1, 2, 4]
-
-
 @pytest.mark.parametrize(
     ("other", "named"),
     [({"seed": 8}, "seed = 8"), ({"width": "5"}, "width = 5"), ({"images": "x"}, "images = x")],
@@ -67,22 +57,6 @@ def test_another_run_is_refused(tmp_path, other, named):
     made(tmp_path / "parts")
     with pytest.raises(StoreMismatchError, match=named):
         made(tmp_path / "parts", **other)
-
-
-def test_parts_of_another_run_or_number_are_refused(tmp_path):
-    made(tmp_path / "parts")
-    made(tmp_path / "other", seed=8)
-    parts, other = (
-        [tmp_path / folder / f"part-{number:04d}.npz" for number in range(4)]
-        for folder in ("parts", "other")
-    )
-    content = parts[1].read_bytes()
-    for file, named in ((other[1], "seed = 8"), (parts[2], "part = 2")):
-        parts[1].write_bytes(file.read_bytes())
-        with pytest.raises(StoreMismatchError, match=named):
-            made(tmp_path / "parts")
-    parts[1].write_bytes(content)
-    equal(made(tmp_path / "parts"), made(None))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import os
 import signal
 import time
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -235,16 +234,6 @@ def test_damaged_and_missing_parts_are_made_again(path):
     assert made == [0, 1, 2, 3]
 
 
-def test_parts_of_another_run_or_number_raise(path, tmp_path):
-    run(path)
-    run(tmp_path / "other", rng=4)
-    file = path / "part-0001.npz"
-    for source, said in (("other/part-0001.npz", "key = "), ("gradients/part-0002.npz", "part = ")):
-        file.write_bytes((tmp_path / source).read_bytes())
-        with pytest.raises(errors.StoreMismatchError, match=said):
-            run(path)
-
-
 def test_a_damaged_size_of_parts_raises(path):
     run(path)
     header = path / "gradients.json"
@@ -264,20 +253,3 @@ def test_what_is_no_store(tmp_path):
     with pytest.raises(errors.ArgumentTypeError, match="store"):
         run(3)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["file"]
-
-
-def test_a_full_disk_is_an_error_and_loses_no_part(path, monkeypatch):
-    write = Path.write_bytes
-
-    def full(self, content):
-        if "part-0002" in self.name:
-            raise OSError(28, "No space left on device")
-        return write(self, content)
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(errors.StoreError, match="No space left on device"):
-        run(path)
-    assert {"part-0000.npz", "part-0001.npz"} <= {file.name for file in path.iterdir()}
-    assert not list(path.glob(".*"))
-    monkeypatch.undo()
-    assert_same_bits(run(path), run())

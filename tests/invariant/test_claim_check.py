@@ -431,8 +431,6 @@ def with_entry(samples, value):
 @pytest.mark.parametrize(
     ("of_chain", "options", "message"),
     [
-        ({"norm": "none"}, {}, "^norm: "),
-        ({"batch": 1, "norm": "batch-uncentred"}, {}, "^batch: got 1"),
         ({"batch": 4}, {}, r"^samples: got \(200, 10, 3\), allowed: .*\(N, 10, 4\)"),
         ({"weights": "haar", "bias_variance": 0.1}, {},
          "^bias_variance: got 0.1, allowed: 0 for orthogonal"),

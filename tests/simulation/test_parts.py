@@ -55,6 +55,22 @@ def test_a_folder_keeps_its_own_settings(tmp_path):
         assert store.stored["size"] == 2
 
 
+def test_a_damaged_part_is_missing_and_one_of_another_run_or_number_raises(tmp_path):
+    written(tmp_path / "parts")
+    with opened(tmp_path / "other", {**FACTS, "seed": "2"}) as store:
+        store.write(1, packed(store, 1, np.arange(1)))
+    file, second = (tmp_path / "parts" / f"part-{number:04d}.npz" for number in (1, 2))
+    sound, foreign = file.read_bytes(), (tmp_path / "other" / file.name).read_bytes()
+    with opened(tmp_path / "parts") as store:
+        for content in (b"", b"nonsense", sound[:-1]):
+            file.write_bytes(content)
+            assert store.content(1, unpacked) is None
+        for content, named in ((foreign, "seed = 2"), (second.read_bytes(), "part = 2")):
+            file.write_bytes(content)
+            with pytest.raises(StoreMismatchError, match=named):
+                store.content(1, unpacked)
+
+
 @pytest.mark.parametrize("facts", [{**FACTS, "seed": "2"}, {**FACTS, "further": "x"}])
 def test_other_facts_are_refused(facts, tmp_path):
     written(tmp_path / "parts")

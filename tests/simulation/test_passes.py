@@ -55,18 +55,6 @@ def test_unit_samples_have_unit_size(width):
     np.testing.assert_allclose(np.diagonal(g, axis1=-2, axis2=-1), 1.0, rtol=1e-13)
 
 
-def test_float32_chains_whose_samples_are_dependent_continue_in_float64():
-    chain = bnmc.Chain(64, 3, "relu", norm="layer")
-    x = np.random.default_rng(24).standard_normal((64, 3))
-    x[:, 1] = x[:, 0] + 1e-3 * x[:, 1]
-    runs = {
-        dtype: bnmc.simulate(chain, 4, initial=x, dtype=dtype, rng=25)
-        for dtype in ("float32", "float64")
-    }
-    assert runs["float32"].widened == (0,)
-    np.testing.assert_allclose(runs["float32"].gram, runs["float64"].gram, rtol=1e-4)
-
-
 # --- what cannot be normalized
 
 

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from unittest import mock
 
@@ -32,32 +33,41 @@ def in_logarithms(run):
     return np.log(trace) + log_scale, grams / trace[..., None, None]
 
 
-@pytest.mark.parametrize(
-    ("chain", "options"),
-    [
-        (RELU, {}),
-        (bnmc.Chain.vanilla(20, 3, "leaky_relu"), {"inputs": 2}),
-        (bnmc.Chain(20, 3, "relu", norm="none", skip=0.5), {"dtype": "float32"}),
-        (bnmc.Chain(20, 3, "relu", norm="none", weights="uniform"), {}),
-        (bnmc.Chain(20, 3, "relu", norm="none", weights="uniform", skip=1.0), {"inputs": 2}),
-    ],
-    ids=["conditional", "inputs", "skip", "weights", "weights, skip"],
-)
+UNIFORM = replace(RELU, weights="uniform")
+#: Chains, options, and the exponent of a factor of each layer: also one whose square leaves the
+#: range of the rows.
+UNITS = {
+    "conditional": (RELU, {}, 12),
+    "inputs": (bnmc.Chain.vanilla(20, 3, "leaky_relu"), {"inputs": 2}, 12),
+    "skip": (replace(RELU, skip=0.5), {"dtype": "float32"}, 12),
+    "weights": (UNIFORM, {}, 12),
+    "weights, skip": (replace(UNIFORM, skip=1.0), {"inputs": 2}, 12),
+    **{
+        f"{sampler}, {skip}, {dtype}": (
+            bnmc.Chain(20, 1, "relu", norm="none", skip=skip),
+            {"sampler": sampler, "dtype": dtype}, exponent,
+        )
+        for sampler in ("conditional", "weights")
+        for skip in (0.0, 0.5)
+        for dtype, exponent in (("float64", 600), ("float32", 90))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNITS)
 @pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
-def test_another_unit_changes_nothing_but_the_scale(chain, options):
+def test_another_unit_changes_nothing_but_the_scale(name):
     """With a gain of 2**k the chain is the same one times powers of 2, to the bit.
 
     So a run that stays in the range of float64 says what one is that leaves it far behind, as long
     as all is scaled with it: the skip connection too.
     """
-    depth, unit = 150, 2.0**12
+    chain, options, exponent = UNITS[name]
+    depth, unit = 1800 // exponent, 2.0**exponent
     wanted = ["scaled_gram", "log_scale", "orthogonality_gap", "rank_bound"]
     near = bnmc.simulate(chain, depth, chains=2, rng=0, observables=wanted, **options)
     for factor in (unit, 1 / unit):
-        scaled = bnmc.Chain(
-            20, 3, chain.activation, norm="none", weights=chain.weights, gain=factor,
-            skip=chain.skip * factor,
-        )  # fmt: skip
+        scaled = replace(chain, gain=factor, skip=chain.skip * factor)
         far = bnmc.simulate(scaled, depth, chains=2, rng=0, observables=wanted, **options)
         log_near, shape_near = in_logarithms(near)
         log_far, shape_far = in_logarithms(far)
@@ -68,29 +78,6 @@ def test_another_unit_changes_nothing_but_the_scale(chain, options):
         )
         np.testing.assert_allclose(log_far, expected, rtol=1e-13, atol=1e-12)
         assert abs(log_far[0, -1]).max() > 2000  # far out of the range of float64
-
-
-@pytest.mark.parametrize(
-    ("dtype", "exponent"), [("float64", 600), ("float64", -600), ("float32", 90), ("float32", -90)]
-)
-@pytest.mark.parametrize("sampler", ["conditional", "weights"])
-@pytest.mark.parametrize("skip", [0.0, 0.5])
-def test_a_layer_may_have_a_factor_whose_square_leaves_the_range_of_its_rows(
-    dtype, exponent, sampler, skip
-):
-    """Its power of two is split off before the layer, so the rows are those without it."""
-    options = {"rng": 0, "sampler": sampler, "dtype": dtype, "observables": IN_LOGARITHMS}
-    unit, depth = 2.0**exponent, 5
-    shapes, logs = [], []
-    for factor in (1.0, unit):
-        chain = bnmc.Chain(20, 1, "relu", norm="none", gain=factor, skip=skip * factor)
-        run = bnmc.simulate(chain, depth, **options)
-        log, shape = in_logarithms(run)
-        logs.append(log[0])
-        shapes.append(shape)
-    np.testing.assert_array_equal(*shapes)
-    expected = logs[0] + 2 * exponent * np.log(2.0) * np.arange(depth + 1)
-    np.testing.assert_allclose(logs[1], expected, rtol=1e-13, atol=1e-12)
 
 
 def test_exponents_are_those_of_the_largest_sample():
