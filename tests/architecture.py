@@ -391,7 +391,7 @@ def undocumented(root):
         comments = re.findall("^# ?(.*)", (root / path).read_text(encoding="utf-8"), re.MULTILINE)
         text += "\n\n" + "\n".join(comments)
         siblings = {file.stem for file in (root / path).parent.iterdir()} - {"__init__"}
-        named = set(re.findall(r"`+([\w./]+?)(?:\.py)?`+|\b([\w/]+)\.py\b", text))
+        named = set(re.findall(r"`+([\w./-]+?)(?:\.py)?`+|\b([\w/-]+)\.py\b", text))
         stems = {re.split("[./]", file)[0] for pair in named for file in pair if file}
         first = re.search(r"\b(first|start|begin)", text, re.IGNORECASE)
         if not (first and stems & siblings):

@@ -386,6 +386,7 @@ FUNCTIONS = {
     "testing.chains": (1, tools.chains, {
         "widths": value(None), "norms": value(None), "weights": value(None)}),
     "testing.gram_matrices": (1, tools.gram_matrices, {"batch": BATCH, "regular": value(True)}),
+    "testing.generators": (1, tools.generators, {}),
     "testing.from_features_last": (1, tools.from_features_last, {"step": value(abs)}),
     "testing.from_images": (1, tools.from_images, {"step": value(abs), "shape": value((1, 2))}),
     "testing.from_linear_first": (1, tools.from_linear_first, {}),

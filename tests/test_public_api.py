@@ -87,7 +87,7 @@ PUBLIC = {
         "tangent_kernel",
     "bnmc.plot": "COLOURS LABELS band estimates figure gradient_norms measurement overview "
         "plain_ticks predicted_band spectrum style trajectory",
-    "bnmc.pytest_plugin": "bnmc_rng bnmc_roofline pytest_addoption pytest_configure "
+    "bnmc.pytest_plugin": "bnmc_rng bnmc_roofline bnmc_warm pytest_addoption pytest_configure "
         "pytest_configure_node pytest_terminal_summary",
     "bnmc.random_matrix": "MarchenkoPastur SingularValueLaw WishartMoments kl "
         "linear_covariance lyapunov_ginibre lyapunov_residual lyapunov_residual_estimate "
@@ -95,7 +95,8 @@ PUBLIC = {
     "bnmc.regularity": "Averages Figures averages constant figures one_step_change "
         "one_step_second_moment",
     "bnmc.testing": "LawMismatch Roofline activations assert_same_law batches chains "
-        "examples from_features_last from_images from_linear_first gram_matrices roofline",
+        "examples from_features_last from_images from_linear_first generators gram_matrices "
+        "roofline",
     "bnmc.testing.examples": "jax_step torch_conv_step torch_step",
     "bnmc.torch": "ImplicitLinear ImplicitSGD Measurement ModelChain Prediction break_ chain_of "
         "gain_for_ haar_ implicit_ implicit_layers maximize_rank_ measure orthogonalize_",

@@ -104,6 +104,24 @@ def test_the_ratio_to_the_roofline_is_shown(pytester, options):
         assert '"roofline": ' in file.read_text()
 
 
+WARMS = """
+import bnmc
+from bnmc._kernels.compile_time import compile_seconds
+
+def test_time(bnmc_warm):
+    chain = bnmc.Chain(8, 3, lambda x: x / (1.0 + x * x))
+    bnmc_warm(bnmc.Chain(8, 3, "relu"), chain, observables="orthogonality_gap", threads=1)
+    warmed = compile_seconds()
+    bnmc.simulate(chain, 9, rng=5, observables="orthogonality_gap", threads=1)
+    assert compile_seconds() == warmed > 0.0
+"""
+
+
+def test_warm_chains_compile_nothing_more(pytester):
+    pytester.makepyfile(WARMS)
+    pytester.runpytest_inprocess(*PLUGIN).assert_outcomes(passed=1)
+
+
 def test_pytest_starts_without_numba():
     code = (
         "import sys, bnmc.pytest_plugin\n"

@@ -561,7 +561,10 @@ def _symmetric(name: str, value: ArrayLike) -> tuple[Float64Array, float]:
     rounding = rounding_unit(array)
     matrices = array.astype(np.float64, copy=False)
     largest = np.abs(matrices).max(axis=(-2, -1))
-    half_asymmetry = np.abs(matrices / 2 - np.swapaxes(matrices, -2, -1) / 2).max(axis=(-2, -1))
+    # In place: NumPy reuses temporary arrays by itself on some versions of Python only.
+    differences = matrices / 2
+    differences -= np.swapaxes(matrices, -2, -1) / 2
+    half_asymmetry = np.abs(differences, out=differences).max(axis=(-2, -1))
     if (half_asymmetry > SLACK * rounding * (largest / 2)).any():
         difference = 2 * float(half_asymmetry.max())
         raise ArgumentError(name, difference, "symmetric matrices, |G_ij − G_ji| = 0 to rounding")

@@ -7,6 +7,9 @@
 ``bnmc_roofline``
     A function with the arguments of `bnmc.testing.roofline`.  The ratio is shown at the end of the
     run and, with pytest-benchmark, stored in the extra info of the benchmark.
+``bnmc_warm``
+    A function of chains, and of options of `bnmc.simulate`.  It takes each chain through two layers
+    and so compiles its kernels, before a test measures a time.  It has the scope of the session.
 
 This module imports only pytest; the fixtures import everything else.
 """
@@ -23,6 +26,7 @@ import pytest
 if TYPE_CHECKING:
     import numpy as np
 
+    from bnmc.chain.chain import Chain
     from bnmc.testing.machine_limits import Roofline
 
 #: Key of the seed in the stash of the configuration.
@@ -83,6 +87,18 @@ def bnmc_roofline(request: pytest.FixtureRequest) -> Callable[..., Roofline]:
         return measured
 
     return measure
+
+
+@pytest.fixture(scope="session")
+def bnmc_warm() -> Callable[..., None]:
+    """Compile the kernels of chains; see `bnmc.pytest_plugin`."""
+    from bnmc.simulation.run import simulate
+
+    def warm(*chains: Chain, **options: Any) -> None:
+        for chain in chains:
+            simulate(chain, 2, **{"rng": 0, **options})
+
+    return warm
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

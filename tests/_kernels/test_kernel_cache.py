@@ -4,6 +4,7 @@ Each test has a cache directory of its own.  Most run programs in fresh processe
 will do: the one that applies an activation compiles in a moment.  The others compile `double`.
 """
 
+import compileall
 import errno
 import json
 import os
@@ -18,7 +19,7 @@ from numba.core import config
 from programs import PACKAGE, finished
 
 import bnmc
-from bnmc._kernels import compiling, kernel_cache
+from bnmc._kernels import compiling, kernel_cache, processor
 from bnmc.errors import KernelCacheWarning
 
 REPORT = """
@@ -157,6 +158,78 @@ def test_a_read_only_installation_works_without_a_cache(copied, tmp_path):
     assert home in done.stderr
     assert "nothing can be written there" in done.stderr
     assert not list(copied.rglob("*.nbc"))
+
+
+# --- zip files and frozen applications, where no module is a file
+
+RECORD = """
+import sys
+from pathlib import Path
+from bnmc import Activation
+from bnmc._kernels import kernel_cache, processor
+if len(sys.argv) > 1:
+    level = processor.level_of(processor.cpu_features())
+    with kernel_cache.recording(Path(sys.argv[1]) / level):
+        Activation.named("linear")(2.0)
+report(kernel_cache.source_digest(), float(Activation.named("linear")(2.0)))
+"""
+
+
+def zipped(package):
+    """Return the package in a zip file; what looks like a file of it is none."""
+    name = shutil.make_archive(str(package.parents[1] / "app"), "zip", package.parent, "bnmc")
+    return Path(name, "bnmc")
+
+
+def test_a_zip_file_keeps_its_kernels_elsewhere(copied, tmp_path):
+    """They are found by the next process, and nothing is told: warnings are errors here."""
+    packed = zipped(copied)
+    options = {"package": packed, "NUMBA_CACHE_DIR": "", "XDG_CACHE_HOME": str(tmp_path / "user")}
+    first, second = run(RECORD, **options), run(RECORD, **options)
+    assert (first["misses"], second["misses"]) == ({"apply": 1}, {})
+    assert entries(tmp_path / "user")
+    assert first["results"] == run(RECORD, package=copied)["results"]
+
+
+@pytest.mark.skipif(
+    processor.level_of(processor.cpu_features()) is None, reason="wheels carry no kernels for this"
+)
+def test_the_kernels_of_a_wheel_are_found_in_a_zip_file(copied, tmp_path):
+    program, compiled = REPORT + RECORD, copied / "_kernels" / "compiled"
+    recorded = finished(
+        "-c", program, compiled, package=copied, NUMBA_CACHE_DIR=str(tmp_path / "a")
+    )
+    assert json.loads(recorded.stdout)["misses"] == {"apply": 1}
+    program = RECORD + "assert kernel_cache.carried().entries == 1\n"
+    loaded = run(program, package=zipped(copied), NUMBA_CACHE_DIR=str(tmp_path / "b"))
+    assert (loaded["hits"], loaded["misses"]) == ({"apply": 1}, {})
+
+
+def test_a_frozen_application_needs_no_sources(copied, tmp_path):
+    """The bytecode tells one version from another."""
+    done = []
+    for edit, starts in (("", 2), ("\nDEFAULT = frozenset('abcdef')\n", 1)):
+        path = copied / "_kernels" / "scalar" / "activations.py"
+        path.write_text(path.read_text() + edit)
+        bare = shutil.copytree(copied, tmp_path / f"bare{len(edit)}" / "bare" / "bnmc")
+        assert compileall.compile_dir(bare, quiet=1, legacy=True)
+        for source in bare.rglob("*.py"):
+            source.unlink()
+        options = {"package": zipped(bare), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        done += [run(RECORD, **options) for _ in range(starts)]
+    assert [report["misses"] for report in done] == [{"apply": 1}, {}, {"apply": 1}]
+    first, second, edited = (report["results"][0] for report in done)
+    assert first == second != edited
+
+
+def test_a_frozen_application_writes_nothing_into_its_own_folder(tmp_path):
+    """That folder may be temporary, so nobody would read the files."""
+    program = (
+        "import sys\nsys.frozen = True\nfrom bnmc._kernels import kernel_cache\n"
+        "print(*kernel_cache.folders(), sep='\\n')\n"
+    )
+    printed = finished("-c", program, XDG_CACHE_HOME=str(tmp_path), HOME=str(tmp_path)).stdout
+    assert [Path(line).is_relative_to(tmp_path) for line in printed.splitlines()] == [True]
 
 
 # --- files that are damaged, or cannot be read or written

@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import (
     BrokenExecutor,
     CancelledError,
@@ -21,6 +23,7 @@ import pytest
 from worker_processes import assert_same_run, fresh
 
 import bnmc
+from bnmc._support import workers
 from bnmc._support.machine import available_processors
 from bnmc._support.progress import as_progress, reporting
 from bnmc._support.workers import (
@@ -34,6 +37,7 @@ from bnmc._support.workers import (
     results_of,
 )
 from bnmc.errors import ArgumentTypeError, BnmcError, WorkersLostError, ZeroVarianceError
+from bnmc.gradients.parts import Task
 from bnmc.invariant import expectation
 from bnmc.invariant.certified_sample import sample
 from bnmc.mixing import coupling
@@ -290,6 +294,68 @@ def test_an_executor_that_is_broken_and_cannot_be_replaced():
 
     with pytest.raises(WorkersLostError, match="for good"):
         run(CHAIN, executor=Broken())
+
+
+class Measured(Duck):
+    """An executor that measures what it is sent; one task runs in a fresh process."""
+
+    _max_workers = 4
+
+    def __init__(self, fresh):
+        super().__init__()
+        self.bytes, self.fresh = [], fresh
+
+    def submit(self, function, /, *args):
+        self.bytes.append(len(pickle.dumps(args)))
+        if len(self.bytes) == self.fresh:
+            workers._received.clear()
+        return super().submit(function, *args)
+
+
+class Heavy:
+    """An observable with a large array."""
+
+    def __init__(self):
+        self.array = np.ones(1 << 17)
+
+    def __call__(self, G):
+        return np.trace(G) * self.array[0]
+
+
+INITIAL = np.random.default_rng(0).standard_normal((40_000, 3))
+SHARING = {
+    "simulate": lambda executor: bnmc.simulate(
+        bnmc.Chain(40_000, 3), 2, chains=12, rng=2, initial=INITIAL, executor=executor,
+        observables=bnmc.Observable(Heavy(), name="heavy"),
+    )["heavy"],
+    "expectation": lambda executor: expectation(
+        CHAIN, Heavy(), burn_in=1, length=5, lag=2, replicates=40, rng=5, executor=executor
+    ).value,
+    "backpropagate": lambda executor: bnmc.backpropagate(
+        bnmc.Chain(4000, 3), 2, chains=12, rng=2, initial=INITIAL[:4000], executor=executor
+    )["delta_gram"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_a_process_receives_once_what_tasks_share(name, monkeypatch):
+    """Four workers receive it; a process that begins later asks for it."""
+    monkeypatch.setattr(Task, "chains_of_part", lambda self, workers: 1)
+    expected = SHARING[name](None)
+    for begins in (None, 6):
+        measured = Measured(begins)
+        np.testing.assert_array_equal(SHARING[name](measured), expected)
+        heavy = sum(size > INITIAL[:4000].nbytes for size in measured.bytes)
+        assert (heavy == 4) is (begins is None)
+        assert heavy < measured.submitted >= 6
+
+
+def test_interpreters_are_no_threads(monkeypatch):
+    """Python 3.14's executor of interpreters derives from that of threads."""
+    interpreters = type("InterpreterPoolExecutor", (ThreadPoolExecutor,), {})
+    monkeypatch.setattr(futures, "InterpreterPoolExecutor", interpreters, raising=False)
+    with interpreters(1) as pool, pytest.raises(ArgumentTypeError, match="more than one interp"):
+        run(CHAIN, executor=pool)
 
 
 def die():

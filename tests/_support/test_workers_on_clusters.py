@@ -47,6 +47,8 @@ class Deadly:
         self.marks = [Path(folder, f"death-{number}") for number in range(deaths)]
         self.parent = os.getpid()
         self.calls = 0
+        #: Too large to go with each task.
+        self.ballast = np.ones(1 << 15)
 
     def __call__(self, G):
         self.calls += 1
@@ -128,6 +130,21 @@ def test_workers_of_a_pool_are_killed(tmp_path):
     with fresh(2) as pool:
         assert_same_run(run(pool, **options), run(**options))
     assert deadly.deaths == 1
+
+
+@KILL
+def test_workers_of_loky_are_killed(tmp_path):
+    """joblib's pool, which each process has one of; a new one replaces it, and stays open."""
+    loky = pytest.importorskip("joblib.externals.loky")
+    deadly = Deadly(tmp_path, 1)
+    options = {"observables": ["gram", deadly.observable]}
+    pool = loky.get_reusable_executor(2, timeout=300)
+    try:
+        assert_same_run(run(pool, **options), run(**options))
+        assert deadly.deaths == 1
+        assert loky.get_reusable_executor(2, timeout=300).submit(int).result() == 0
+    finally:
+        loky.get_reusable_executor(2, timeout=300).shutdown(kill_workers=True)
 
 
 @KILL

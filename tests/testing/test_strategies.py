@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import bnmc
 from bnmc import gram
 from bnmc.chain.start import normalise
-from bnmc.testing import activations, batches, chains, gram_matrices, strategies
+from bnmc.testing import activations, batches, chains, generators, gram_matrices, strategies
 from bnmc.testing.strategies import BATCH_KINDS
 
 FEW = settings(max_examples=30)
@@ -108,6 +108,16 @@ def test_gram_matrices_are_gram_matrices(generic, regular):
     values = np.linalg.eigvalsh(regular)
     assert values[0] > 0.0
     assert values[-1] / values[0] < 2.0**26
+
+
+@given(generators(), generators())
+def test_generators_depend_on_their_seeds_alone(first, second):
+    """Each example has new ones: what an earlier one drew does not matter."""
+    seeds = [rng.bit_generator.seed_seq.entropy for rng in (first, second)]
+    drawn_by = [rng.integers(1 << 60, size=3).tolist() for rng in (first, second)]
+    assert drawn_by == [
+        np.random.default_rng(seed).integers(1 << 60, size=3).tolist() for seed in seeds
+    ]
 
 
 def test_all_named_activations_norms_and_laws_of_weights_occur():

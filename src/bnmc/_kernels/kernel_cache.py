@@ -10,6 +10,9 @@ NUMBA_CACHE_DIR names, beside the sources, and in the folder of the user's cache
 the first of the latter three that can be written to.  `wheels/kernels.py` makes the files of a
 wheel by `recording`.
 
+The package may be in a zip file or in a frozen application.  There its modules are no files, which
+only their loaders can read, and nothing is written beside them.
+
 This cache never ends a run: if an entry cannot be used or written, the process compiles, and
 `KernelCacheWarning` names the folder and the reason.  An entry is executed, and its unpickling
 alone can run any code.  So a checksum is compared before an entry is unpickled, and a folder or a
@@ -22,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import pkgutil
 import re
 import shutil
 import stat
@@ -31,7 +35,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.resources.abc import Traversable
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
 
 import numba
@@ -43,11 +49,25 @@ from bnmc.errors import KernelCacheWarning
 #: The first bytes of every file, then the checksum.
 MAGIC = b"bnmc kernel cache 2\n"
 
-#: The folder of compiled modules beside the sources.
-BESIDE = Path(__file__).with_name("__pycache__")
+#: The folder of compiled modules beside the sources.  A frozen application has none that lasts: its
+#: folder may be temporary.
+BESIDE = (
+    Path(__file__).with_name("__pycache__")
+    if Path(__file__).is_file() and not getattr(sys, "frozen", False)
+    else None
+)
 
 #: Of the folders of other versions in one place, these many that were written to last are kept.
 _MOST_VERSIONS = 8
+
+#: The packages and modules that determine compiled code.
+_DETERMINING = (
+    "bnmc._kernels", "bnmc.kernels",
+    "bnmc.chain.code_digest", "bnmc.chain.freezing", "bnmc.chain.object_parts",
+)  # fmt: skip
+
+#: Whether mode and owner of a file say who may write to it, unlike on Windows.
+_has_owners = hasattr(os, "geteuid")
 
 #: The folders of wheels that are being built; see `recording`.
 _recorded: list[Path] = []
@@ -81,14 +101,37 @@ def source_digest() -> str:
 
     The latter determine what the digest of an activation stands for.
     """
-    folder = Path(__file__).parent
     digest = hashlib.sha256()
-    for part in (folder, folder.parent / "kernels"):
-        for path in sorted(part.rglob("*.py")):
-            digest.update(path.read_bytes())
-    for name in ("code_digest", "freezing", "object_parts"):
-        digest.update((folder.parent / "chain" / f"{name}.py").read_bytes())
+    for source in _sources(Path(__file__).parents[1], "bnmc"):
+        digest.update(source.encode())
     return digest.hexdigest()
+
+
+def _sources(folder: Path, package: str) -> Iterator[str]:
+    """Yield the sources of the modules of `_DETERMINING` in a folder, sorted by name.
+
+    If a module has no source, its bytecode counts.
+    """
+    modules = pkgutil.iter_modules([str(folder)], f"{package}.")
+    for finder, name, is_package in sorted(modules, key=lambda module: module.name):
+        counts = any(f"{name}.".startswith(f"{part}.") for part in _DETERMINING)
+        if counts:
+            loader: Any = finder.find_spec(name, None).loader  # type: ignore[union-attr]
+            source = loader.get_source(name)
+            yield _code_text(loader.get_code(name)) if source is None else source
+        if is_package and (counts or any(part.startswith(f"{name}.") for part in _DETERMINING)):
+            yield from _sources(folder / name.rpartition(".")[2], name)
+
+
+def _code_text(code: CodeType) -> str:
+    """Return all of a code object but the name of its file, which each start may change."""
+    constants = [
+        _code_text(value) if isinstance(value, CodeType)
+        else repr(sorted(value, key=repr) if isinstance(value, frozenset) else value)
+        for value in code.co_consts
+    ]  # fmt: skip
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    return repr((code.co_qualname, code.co_firstlineno, code.co_code, constants, names))
 
 
 def version() -> str:
@@ -110,19 +153,20 @@ def _digest(*parts: object) -> str:
 def load(entry: Entry, rebuild: Callable[[Any], Any]) -> Any:
     """Return what `rebuild` makes of an entry, or None if there is none that can be used."""
     wheel = None if entry.inner or entry.cells else wheel_folder()
-    carried = [] if wheel is None else [wheel / entry._replace(processor=wheel.name).file_name]
-    name = entry.file_name
-    for path in (*carried, *(folder / name for folder in folders())):
-        if not _is_trusted(path.parent):
+    places: list[tuple[Traversable, str]] = [(folder, entry.file_name) for folder in folders()]
+    if wheel is not None:
+        places.insert(0, (wheel, entry._replace(processor=wheel.name).file_name))
+    for folder, name in places:
+        if isinstance(folder, Path) and not _is_trusted(folder):
             continue
         try:
-            content = _read(path)
+            content = _read(folder, name)
             if content is not None:
                 return rebuild(pickle.loads(content))
         # Reading, unpickling and linking raise many errors; a module of the user that one process
         # could import may be missing in this one.
         except Exception as error:
-            _tell(path.parent, "read", f"an entry of {entry.function.__name__} {_said(error)}")
+            _tell(folder, "read", f"an entry of {entry.function.__name__} {_said(error)}")
     return None
 
 
@@ -151,8 +195,19 @@ def save(entry: Entry, dump: Callable[[], bytes]) -> None:
         _tell(names, "write", f"nothing can be written there ({failures[0][1]})")
 
 
-def _read(path: Path) -> bytes | None:
+def _read(folder: Traversable, name: str) -> bytes | None:
     """Return the content of a file that nobody else may have written, or None if it is missing."""
+    path = folder / name
+    written = _trusted_bytes(path) if isinstance(path, Path) else _packed_bytes(path)
+    if written is None:
+        return None
+    content = written[len(_head(name, b"")) :]
+    if written != _head(name, content) + content:
+        raise _Unusable("is damaged: its checksum differs")
+    return content
+
+
+def _trusted_bytes(path: Path) -> bytes | None:
     try:
         # A pipe that nobody writes to would neither open nor end.
         with open(path, "rb", opener=_opened_at_once) as file:
@@ -162,13 +217,18 @@ def _read(path: Path) -> bytes | None:
             reason = _distrust_status(status)
             if reason is not None:
                 raise _Unusable(f"is not trusted: {reason}")
-            written = file.read()
+            return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    content = written[len(_head(path, b"")) :]
-    if written != _head(path, content) + content:
-        raise _Unusable("is damaged: its checksum differs")
-    return content
+
+
+def _packed_bytes(path: Traversable) -> bytes | None:
+    """Return the content of a file of the archive that this module is from, whose code runs."""
+    try:
+        # The loader opens the archive each time; an open one is no use after a fork.
+        return bytes(__spec__.loader.get_data(str(path)))  # type: ignore[union-attr]
+    except OSError:
+        return None
 
 
 def _opened_at_once(name: str, flags: int) -> int:
@@ -181,7 +241,7 @@ def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{uuid.uuid4().hex[:16]}")
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
-            file.write(_head(path, content) + content)
+            file.write(_head(path.name, content) + content)
         os.replace(temporary, path)
     except OSError:
         if os.name != "nt" or not path.exists():  # Windows replaces no file that is being read
@@ -191,9 +251,9 @@ def _write(path: Path, content: bytes) -> None:
             temporary.unlink()
 
 
-def _head(path: Path, content: bytes) -> bytes:
+def _head(name: str, content: bytes) -> bytes:
     """Return what a file begins with; a file of another name has another checksum."""
-    return MAGIC + hashlib.sha256(path.name.encode() + b"\n" + content).digest()
+    return MAGIC + hashlib.sha256(name.encode() + b"\n" + content).digest()
 
 
 # --- folders
@@ -202,7 +262,7 @@ def _head(path: Path, content: bytes) -> bytes:
 class _Kept(NamedTuple):
     """What a folder has of compiled code."""
 
-    folder: Path
+    folder: Traversable
     entries: int
     bytes: int
 
@@ -210,20 +270,21 @@ class _Kept(NamedTuple):
 def kept() -> _Kept | None:
     """Return what is on the disk for this version, or None if no folder can be used."""
     folder = usable_folder()
-    return None if folder is None else _counted(folder)
+    if folder is None:
+        return None
+    sizes = []
+    for path in folder.rglob("*.nbc"):
+        with suppress(OSError):  # another process may remove it
+            sizes.append(path.stat().st_size)
+    return _Kept(folder, len(sizes), sum(sizes))
 
 
 def carried() -> _Kept | None:
     """Return what the wheel has for this processor, or None."""
     folder = wheel_folder()
-    return None if folder is None else _counted(folder)
-
-
-def _counted(folder: Path) -> _Kept:
-    sizes = []
-    for path in folder.rglob("*.nbc"):
-        with suppress(OSError):  # another process may remove it
-            sizes.append(path.stat().st_size)
+    if folder is None:
+        return None
+    sizes = [len(path.read_bytes()) for path in folder.iterdir()]
     return _Kept(folder, len(sizes), sum(sizes))
 
 
@@ -242,14 +303,14 @@ def recording(folder: Path) -> Iterator[None]:
 
 def entries_of(folder: Path) -> list[Any]:
     """Return the contents of all files of a folder."""
-    contents = (_read(path) for path in sorted(folder.glob("*.nbc")))
+    contents = (_read(folder, path.name) for path in sorted(folder.glob("*.nbc")))
     return [pickle.loads(content) for content in contents if content is not None]
 
 
 def folders() -> list[Path]:
     """Return the folders of this version, in the order in which they are tried."""
     name = f"bnmc-kernels-{version()}"
-    return [parent / name for parent in (*_wanted(), BESIDE, _user_caches())]
+    return [parent / name for parent in (*_wanted(), BESIDE, _user_caches()) if parent is not None]
 
 
 def _wanted() -> list[Path]:
@@ -259,14 +320,26 @@ def _wanted() -> list[Path]:
 
 
 def usable_folder() -> Path | None:
-    """Return the first folder that can be written to, or None."""
-    for folder in folders():
-        with suppress(OSError):
-            if _distrust(folder) is None:
-                _make(folder)
-                if os.access(folder, os.W_OK):
-                    return folder
-    return None
+    """Return the first folder that is trusted and can be written to, or None."""
+    return next((folder for folder in folders() if _why_unusable(folder) is None), None)
+
+
+def unusable_folders() -> list[str]:
+    """Return the folders that are not used, each with the reason."""
+    reasons = ((folder, _why_unusable(folder)) for folder in folders())
+    return [f"{folder}: {reason}" for folder, reason in reasons if reason is not None]
+
+
+def _why_unusable(folder: Path) -> str | None:
+    """Return why nothing can be kept in a folder, which is made if possible, or None."""
+    reason = _distrust(folder)
+    if reason is not None:
+        return f"not trusted: {reason}"
+    try:
+        _make(folder)
+    except OSError as error:
+        return f"cannot be written to ({_said(error)})"
+    return None if os.access(folder, os.W_OK) else "cannot be written to"
 
 
 @cache
@@ -318,31 +391,37 @@ def _is_trusted(folder: Path) -> bool:
 
 
 def _distrust(folder: Path) -> str | None:
-    """Return why code from a folder must not be executed, or None."""
+    """Return why code from a folder, which may be missing, must not be executed, or None."""
     try:
-        return _distrust_status(os.stat(folder), os.stat(folder.parent))
+        parent = os.stat(folder.parent)
+        if _has_owners and parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
+            return "every user can replace it, so anybody's code would be executed"
+        return _distrust_status(os.stat(folder))
     except (FileNotFoundError, NotADirectoryError):  # it will be made, or cannot be made
         return None
     except OSError as error:
         return f"it cannot be examined ({_said(error)})"
 
 
-def _distrust_status(status: os.stat_result, parent: os.stat_result | None = None) -> str | None:
+def _distrust_status(status: os.stat_result) -> str | None:
     """Return why the code of a file or a folder must not be executed, or None."""
-    if not hasattr(os, "geteuid"):  # on Windows, mode and owner say nothing
+    if not _has_owners:
         return None
     if status.st_uid not in _trusted_owners():
         return f"it belongs to another user (uid {status.st_uid}), whose code would be executed"
     if status.st_mode & stat.S_IWOTH:
         return "every user can write to it, so anybody's code would be executed"
-    if parent is not None and parent.st_mode & stat.S_IWOTH and not parent.st_mode & stat.S_ISVTX:
-        return "every user can replace it, so anybody's code would be executed"
     return None
 
 
 def _trusted_owners() -> set[int]:
-    """Return this user, root, and the owner of this file, whose code already runs."""
-    return {os.geteuid(), 0, os.stat(__file__).st_uid}
+    """Return this user, root, and the owner of this file, whose code already runs.
+
+    In a zip file or a frozen application this file is missing; the archive or folder that it is in
+    has the owner.
+    """
+    places = Path(__file__), *Path(__file__).parents
+    return {os.geteuid(), 0, next(place for place in places if place.exists()).stat().st_uid}
 
 
 # --- warnings
@@ -369,7 +448,7 @@ def tell_unwritten(function: Any, error: Exception) -> None:
     _tell(folders()[0], "write", f"an entry of {name} cannot be written ({kind}: {error})")
 
 
-def _tell(folder: Path | str, kind: str, reason: str) -> None:
+def _tell(folder: Traversable | str, kind: str, reason: str) -> None:
     """Warn of a folder, once for each kind of failure."""
     if (str(folder), kind) in _told:
         return

@@ -15,7 +15,8 @@ import hashlib
 import os
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from importlib import resources
+from importlib.resources.abc import Traversable
 
 import llvmlite.binding as llvm
 from numba.core import config
@@ -40,7 +41,8 @@ _SETTINGS = {
 }  # fmt: skip
 
 #: Where a wheel has its compiled kernels, one folder a level.  An editable installation has none.
-FOLDER = Path(__file__).with_name("compiled")
+#: In a zip file it is no folder of the disk.
+FOLDER: Traversable = resources.files("bnmc._kernels") / "compiled"
 
 
 def cpu_name() -> str:
@@ -77,7 +79,7 @@ def settings() -> tuple[str, ...]:
 
 
 @cache
-def wheel_folder() -> Path | None:
+def wheel_folder() -> Traversable | None:
     """Return the folder of the wheel's kernels for this processor, or None if there is none."""
     level = level_of(cpu_features())
     ignored = os.environ.get("BNMC_KERNELS") == "none", os.environ.get("BNMC_PLAIN_NUMBA") == "1"

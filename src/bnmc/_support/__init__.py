@@ -15,6 +15,7 @@ interruption   Ctrl-C and time limits between two steps of long work
 keywords       keywords that other libraries use for an argument
 linalg         linear algebra beyond NumPy
 machine        processors and memory of this machine
+pyinstaller    the hook by which PyInstaller collects the package
 progress       a progress bar, or a function of the user
 text           tables as aligned text, and results as JSON
 version        the version of the package

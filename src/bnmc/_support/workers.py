@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -20,6 +22,12 @@ from bnmc.errors import ArgumentTypeError, WorkersLostError
 
 #: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
+
+#: A `Shared` of fewer bytes goes with each task.
+_SMALL = 1 << 16
+
+#: What a task returns if its process lacks the content of a `Shared`.
+_LACKING = b""
 
 #: Errors of other packages for a lost worker, by module. Importing the packages for their
 #: classes would take longer than many runs.
@@ -37,8 +45,11 @@ def as_executor(executor: object) -> futures.Executor | None:
     Raises
     ------
     ArgumentTypeError
-        If it is no executor, and no client of Dask.
+        If it is no executor, and no client of Dask, or if its workers are interpreters.
     """
+    if isinstance(executor, getattr(futures, "InterpreterPoolExecutor", ())):
+        reason = "NumPy and Numba cannot be imported in more than one interpreter of a process"
+        raise ArgumentTypeError("executor", executor, "threads or processes", reason)
     if executor is None or isinstance(executor, futures.Executor):
         return executor
     # A client of Dask makes an executor.
@@ -67,6 +78,32 @@ def thread_count(threads: int | None) -> int:
     )
 
 
+class Shared:
+    """A function or an argument of many tasks, that each process receives once.
+
+    Parameters
+    ----------
+    name, value : str and object
+        Argument that an error names if the object cannot be pickled.
+    what : object
+        The object.
+    """
+
+    def __init__(self, name: str, value: object, what: Any) -> None:
+        self.what = what
+        self.key = uuid.uuid4().hex
+        self._named = name, value
+
+    @cached_property
+    def content(self) -> bytes:
+        """The object, pickled, or `ArgumentTypeError`."""
+        return sendable(*self._named, self.what)
+
+
+class _Place:
+    """Where a task has a `Shared`."""
+
+
 class Workers:
     """A context that runs numbered tasks on an executor, and yields results as they finish.
 
@@ -83,6 +120,10 @@ class Workers:
     of processes, so a new pool with the same settings replaces it. On exit, tasks that have not
     begun are cancelled; threads of this process are waited for.
 
+    Of function and arguments of a task, at most one is a `Shared`.  The first tasks, as many as
+    there are workers, carry it.  A later task whose process lacks it is submitted again with it.
+    Dask's workers get it from each other.
+
     All tasks, and the thread of the context, have standard arithmetic, which own threads inherit.
     """
 
@@ -92,10 +133,13 @@ class Workers:
         self._threads = max(1, threads)
         #: Whether this object shuts the executor down.
         self._is_own = executor is None
-        self._tasks: dict[int, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
+        self._tasks: dict[int, tuple[Callable[..., Any] | Shared, tuple[Any, ...]]] = {}
         self._futures: dict[futures.Future[Any], int] = {}
         #: Losses of each task since the last task finished.
         self._losses: dict[int, int] = {}
+        #: For each `Shared`: how many tasks carried it, and what Dask has instead of it.
+        self._carried: dict[str, int] = {}
+        self._scattered: dict[str, Any] = {}
         self._arithmetic = StandardArithmetic()
         #: Whether an exception ended the wait for the tasks, so that nobody waits for a long one.
         self.is_left = False
@@ -148,7 +192,7 @@ class Workers:
             else:
                 self._executor.shutdown(wait=not interrupted, cancel_futures=True)
 
-    def submit(self, number: int, function: Callable[..., Any], *arguments: Any) -> None:
+    def submit(self, number: int, function: Callable[..., Any] | Shared, *arguments: Any) -> None:
         """Submit a task under a number."""
         self._tasks[number] = (function, arguments)
         self._send(number)
@@ -175,32 +219,61 @@ class Workers:
                     raise
                 self._replace(number, error)
                 continue
+            if not self.shares_memory:
+                if result == _LACKING:
+                    self._send(number, whole=True)
+                    continue
+                result = received(result)
             self._losses.clear()
             del self._tasks[number]
-            yield number, result if self.shares_memory else received(result)
+            yield number, result
 
     def _replace(self, number: int, error: BaseException) -> None:
         """Submit a lost task again, or raise `WorkersLostError`."""
         self._losses[number] = self._losses.get(number, 0) + 1
         if self._losses[number] > MOST_LOSSES:
             raise WorkersLostError(self._losses[number], str(error)) from error
+        self._scattered.clear()  # it may be lost, too
         self._send(number)
 
-    def _send(self, number: int) -> None:
+    def _send(self, number: int, *, whole: bool = False) -> None:
         function, arguments = self._tasks[number]
-        # Dask deduplicates equal calls, also those that failed; a unique id forces a new run.
         call: tuple[Any, ...] = (function, *arguments)
         if self.shares_memory:
-            call = (_standard, *call)
+            call = (_standard, *map(_whole, call))
         else:
-            call = (_called, uuid.uuid4().hex, sendable("executor", self._given, call))
+            shared = next((part for part in call if isinstance(part, Shared)), None)
+            parts = tuple(_Place if part is shared else part for part in call)
+            content = None if shared is None else self._content(shared, whole)
+            key = "" if shared is None else shared.key
+            # Dask deduplicates equal calls, also those that failed; a unique id forces a new run.
+            pickled = sendable("executor", self._given, parts)
+            call = (_called, uuid.uuid4().hex, key, content, pickled)
         try:
             future = self.executor.submit(*call)
         except futures.BrokenExecutor as error:
-            self._executor = _another(self.executor, error)
-            self._is_own = True
+            self._executor, self._is_own = _another(self.executor, error)
             future = self._executor.submit(*call)
         self._futures[future] = number
+
+    def _content(self, shared: Shared, whole: bool) -> Any:
+        """Return what a task carries of a `Shared`: all, nothing, or Dask's name for it."""
+        if len(shared.content) < _SMALL:
+            return shared.content
+        client = getattr(self.executor, "_client", None)
+        if client is not None:
+            if shared.key not in self._scattered:
+                self._scattered[shared.key] = client.scatter(shared.content, hash=False)
+            return self._scattered[shared.key]
+        carried = self._carried.get(shared.key, 0)
+        if not whole and carried >= self.count:
+            return None
+        self._carried[shared.key] = carried + 1
+        return shared.content
+
+
+def _whole(part: Any) -> Any:
+    return part.what if isinstance(part, Shared) else part
 
 
 def sendable(name: str, value: object, what: object) -> bytes:
@@ -241,9 +314,28 @@ def _standard(function: Callable[..., _T], *arguments: Any) -> _T:
         return function(*arguments)
 
 
-def _called(once: str, call: bytes) -> bytes:
-    """Make a pickled call in another process; `once` is unique to the call."""
-    function, *arguments = received(call)
+#: The last objects of `Shared` that this process received.
+_received: dict[str, Any] = {}
+_MOST_RECEIVED = 8
+
+
+def _called(once: str, key: str, content: bytes | None, call: bytes) -> bytes:
+    """Make a pickled call in another process; `once` is unique to the call.
+
+    The object of the `Shared` with this key takes its place in the call.
+    """
+    shared: Any = None
+    if key:
+        try:
+            shared = _received[key]
+        except KeyError:
+            if content is None:
+                return _LACKING
+            shared = received(content)
+            for old in list(_received)[: 1 - _MOST_RECEIVED]:
+                _received.pop(old, None)  # another thread may remove it, too
+            _received[key] = shared
+    function, *arguments = (shared if part is _Place else part for part in received(call))
     return sendable("executor", "the result of a task", _standard(function, *arguments))
 
 
@@ -262,14 +354,23 @@ def _is_loss(error: BaseException) -> bool:
     )
 
 
-def _another(broken: futures.Executor, error: futures.BrokenExecutor) -> futures.Executor:
-    """Return a pool of processes with the settings of a broken pool."""
-    if not isinstance(broken, futures.ProcessPoolExecutor):
-        raise WorkersLostError(1, str(error)) from error
+def _another(
+    broken: futures.Executor, error: futures.BrokenExecutor
+) -> tuple[futures.Executor, bool]:
+    """Return a pool of processes with the settings of a broken pool, and whether it is ours."""
     settings: Any = broken
-    options = ("mp_context", "initializer", "initargs", "max_tasks_per_child")
+    options: tuple[str, ...]
+    if isinstance(broken, futures.ProcessPoolExecutor):
+        options = ("mp_context", "initializer", "initargs", "max_tasks_per_child")
+        same = {name: getattr(settings, f"_{name}") for name in options}
+        return futures.ProcessPoolExecutor(settings._max_workers, **same), True
+    # That of loky, which joblib contains: one pool of a process, which everybody shares.
+    renewed = getattr(sys.modules[type(broken).__module__], "get_reusable_executor", None)
+    if renewed is None:
+        raise WorkersLostError(1, str(error)) from error
+    options = ("context", "timeout", "initializer", "initargs", "env")
     same = {name: getattr(settings, f"_{name}") for name in options}
-    return futures.ProcessPoolExecutor(settings._max_workers, **same)
+    return renewed(settings._max_workers, **same), False
 
 
 # --- consecutive ranges that make up a count, to share work among workers
@@ -382,7 +483,7 @@ def run_work(
         for part in free[: max(0, workers.count + 1 - len(busy))]:
             function, *arguments = work.call(part, following[part])
             if work.here:
-                results = [(part, function(*arguments))]
+                results = [(part, _whole(function)(*map(_whole, arguments)))]
             else:
                 busy.add(part)
                 workers.submit(part, function, *arguments)
@@ -398,7 +499,7 @@ class Calls(Generic[_T]):
 
     Parameters
     ----------
-    function : callable
+    function : callable or Shared
     arguments : sequence of tuple
         Arguments of each call.
     sizes : sequence of int, optional
@@ -416,7 +517,7 @@ class Calls(Generic[_T]):
 
     def __init__(
         self,
-        function: Callable[..., _T | None],
+        function: Callable[..., _T | None] | Shared,
         arguments: Sequence[tuple[Any, ...]],
         sizes: Sequence[int] | None = None,
         store: Any = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
-from bnmc._support.workers import Calls, as_executor, ranges, results_of, thread_count
+from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.start import FirstLayer, prepare
+from bnmc.chain.start import FirstLayer, Start, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.network import NetworkTask
@@ -258,9 +259,13 @@ def backpropagate(
     stop = Stop(limit)
     # Workers of an executor are not told to stop.
     told = stop if pool is None else None
-    calls = Calls(
-        task,
-        [(start.part(first, last), first, last, told) for first, last in pieces],
+    is_of_all = start.part(0, 1) is start
+    calls: Calls[Part] = Calls(
+        Shared("executor", pool, partial(_begun, task, start if is_of_all else None)),
+        [
+            (None if is_of_all else start.part(first, last), first, last, told)
+            for first, last in pieces
+        ],
         [last - first for first, last in pieces],
         stored,
     )
@@ -271,6 +276,15 @@ def backpropagate(
     if not parts:
         raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
     return _joined(task, parts)
+
+
+def _begun(
+    task: Task, start_of_all: Start | None, start: Start | None, first: int, last: int, stop: Any
+) -> Part | None:
+    """Run a task from the start of all chains, which its workers share, or of these chains."""
+    begun = start or start_of_all
+    assert begun is not None
+    return task(begun, first, last, stop)
 
 
 def _kind_of_task(chain: Chain, columns: int, sampler: str) -> tuple[type[Task], str]:

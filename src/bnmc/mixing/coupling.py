@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from bnmc._support.arguments import Float64Array, choice, draw_key, integer
 from bnmc._support.device_arrays import require_gpu
 from bnmc._support.machine import available_processors, require_memory
 from bnmc._support.progress import as_progress, reporting
-from bnmc._support.workers import Calls, as_executor, ranges, results_of
+from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, Start, prepare
@@ -334,12 +335,13 @@ class CoupledPairs:
             If the pairs do not fit in memory.
         """
         size = self.size_of_task(last - first, most, layers, numbers)
-        tasks = [
-            (self.chain, self.start, self.key, first + a, first + b, *arguments)
-            for a, b in ranges(last - first, size)
-        ]
+        call = partial(_of_range, function, (self.chain, self.start, self.key), arguments)
+        shared = Shared("executor", self.executor, call)
+        calls: Calls[T] = Calls(
+            shared, [(first + a, first + b) for a, b in ranges(last - first, size)]
+        )
         report = reporting(self.progress, label, "tasks")
-        return results_of(Calls(function, tasks), self.executor, available_processors(), report)
+        return results_of(calls, self.executor, available_processors(), report)
 
     def size_of_task(self, pairs: int, most: float, layers: int = 0, numbers: int = 0) -> int:
         """Return the number of pairs of a task, or raise if the pairs do not fit in memory.
@@ -374,6 +376,13 @@ class CoupledPairs:
         busy = min(workers, tasks) * (buffers + size * of_pair)
         require_memory("replicates", 3 * matrix + busy + results)
         return size
+
+
+def _of_range(
+    function: Callable[..., T], pairs: tuple[Any, ...], options: tuple[Any, ...],
+    first: int, last: int,
+) -> T:  # fmt: skip
+    return function(*pairs, first, last, *options)
 
 
 def not_mixing(

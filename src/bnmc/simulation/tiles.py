@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import InitVar, dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ from bnmc._kernels.processor import host_cpu
 from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
 from bnmc._support.version import versions
-from bnmc._support.workers import Workers, received, sendable
+from bnmc._support.workers import Shared, Workers, sendable
 from bnmc.chain.start import Start
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Recorded, Run
@@ -161,7 +160,11 @@ class Tiles:
         #: Number of blocks that all parts have finished, and of recorded layers in them.
         self._whole = self.slots = 0
         self._cpus: set[str] = set()
-        self._common = self.run if workers.shares_memory else _pickled(self.run)
+        is_of_all = start.part(0, 1) is start
+        #: The run, and the start if it is that of every chain; what other processes get once.
+        self._common = Shared("chain", self.run.chain, (self.run, start if is_of_all else None))
+        if not workers.shares_memory:
+            _require_sendable(self.run)
 
     def skip(self, part: int, block: int) -> int:
         """Return the block after the last state of the store before the first missing tile."""
@@ -185,8 +188,12 @@ class Tiles:
         if self.together:
             return self._advance, part, block, room
         origin = self._starts[part, block]
-        # The run holds the rest of the state; its chain may hold functions.
-        sent = (origin.layer, origin.arrays) if isinstance(origin, State) else origin
+        sent: Start | tuple[int, dict[str, NDArray[Any]]] | None = None
+        if isinstance(origin, State):
+            # The run holds the rest of the state; its chain may hold functions.
+            sent = origin.layer, origin.arrays
+        elif origin is not self._common.what[1]:
+            sent = origin
         stop = self.stop if self.workers.shares_memory else None
         workers = self.workers if self.workers.are_threads else None
         return (
@@ -297,11 +304,11 @@ class Tiles:
 
 
 def make_tile(
-    common: Run | bytes,
+    common: tuple[Run, Start | None],
     grid: Grid,
     part: int,
     block: int,
-    origin: Start | tuple[int, dict[str, NDArray[Any]]],
+    origin: Start | tuple[int, dict[str, NDArray[Any]]] | None,
     threads: int,
     workers: Workers | None,
     stop: Stop | None,
@@ -309,16 +316,18 @@ def make_tile(
 ) -> Tile | None:
     """Make a tile from the end of the tile before; return None if told to stop.
 
-    The origin of the first block is the start of the run.  The origin of later blocks, and of a
-    continued run, is the layer and the arrays of a state.  The values go to `room` if it is given.
+    The origin of the first block is the start of the run, or None for that of all chains, which is
+    shared with the run.  The origin of later blocks, and of a continued run, is the layer and the
+    arrays of a state.  The values go to `room` if it is given.
     """
-    run: Run = common if isinstance(common, Run) else _unpickled(common)
+    run, start_of_all = common
     chains, slots = grid.of_part(part), grid.of_block(block)
     values = room
     if values is None:
         count = chains.stop - chains.start, slots.stop - slots.start
         values = {name: np.zeros((*count, *shape)) for name, shape in run.shapes.items()}
-    start = run.state(*origin) if isinstance(origin, tuple) else origin
+    start = run.state(*origin) if isinstance(origin, tuple) else origin or start_of_all
+    assert start is not None
     with _device_of(run, part, grid.parts):
         segment = Segment(run.part(chains.start, chains.stop), threads, workers)
         if block == 0:
@@ -341,13 +350,9 @@ def _device_of(run: Run, part: int, parts: int) -> AbstractContextManager[Any]:
     return cuda.gpus[numbers[part % len(numbers)]]
 
 
-def _pickled(run: Run) -> bytes:
-    """Return a run in the form for workers, with your own functions by value, or raise."""
+def _require_sendable(run: Run) -> None:
+    """Raise an error that names what cannot be pickled; your own functions go by value."""
     sendable("weights", run.chain.weights, run.chain.weights)
     for each in run.observables:
         sendable("observables", each, each)
-    return sendable("chain", run.chain, run)
-
-
-#: A worker process makes many tiles of one run.
-_unpickled = lru_cache(maxsize=8)(received)
+    sendable("chain", run.chain, run.chain)

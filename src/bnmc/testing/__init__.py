@@ -1,9 +1,9 @@
 """Tools for the tests of other programs.
 
 `assert_same_law` tests whether your layer has the law of a chain, and names likely causes if it has
-not.  `chains`, `batches`, `gram_matrices` and `activations` are Hypothesis strategies (extra
-``testing``), `examples` builds layers in PyTorch and JAX, and `roofline` compares a time with the
-peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
+not.  `chains`, `batches`, `gram_matrices`, `activations` and `generators` are Hypothesis strategies
+(extra ``testing``).  `examples` builds layers in PyTorch and JAX, and `roofline` compares a time
+with the peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
 
 The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
 Read `same_law.py` first, which calls the step on some states.  `calls_on_state.py` sums what it
@@ -15,7 +15,7 @@ from bnmc.testing import examples
 from bnmc.testing.examples import from_features_last, from_images, from_linear_first
 from bnmc.testing.machine_limits import Roofline, roofline
 from bnmc.testing.same_law import LawMismatch, assert_same_law
-from bnmc.testing.strategies import activations, batches, chains, gram_matrices
+from bnmc.testing.strategies import activations, batches, chains, generators, gram_matrices
 
 __all__ = [
     "LawMismatch",
@@ -28,6 +28,7 @@ __all__ = [
     "from_features_last",
     "from_images",
     "from_linear_first",
+    "generators",
     "gram_matrices",
     "roofline",
 ]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for chains, batches, Gram matrices and activations (extra ``testing``)."""
+"""Hypothesis strategies (extra ``testing``) of chains, states, Gram matrices and generators."""
 
 from __future__ import annotations
 
@@ -241,6 +241,34 @@ def gram_matrices(
         return scale * (a.T @ a + regular * np.eye(n))
 
     return st.composite(matrices)()
+
+
+def generators() -> SearchStrategy[np.random.Generator]:
+    """Return a strategy of NumPy's random generators; it shrinks to that of seed 0.
+
+    A fixture such as ``bnmc_rng`` is made once for all examples of a test, so it has no place in a
+    test with ``given``.
+
+    Returns
+    -------
+    SearchStrategy of numpy.random.Generator
+        ``np.random.default_rng(seed)`` for 0 <= seed < 2³².  Each example has a new one.
+
+    Raises
+    ------
+    MissingExtraError
+        If Hypothesis is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc.testing import generators
+    >>> from hypothesis import find
+    >>> rng = find(generators(), lambda rng: True)
+    >>> bool(rng.integers(1000) == np.random.default_rng(0).integers(1000))
+    True
+    """
+    return _strategies().integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
 def _named_activations() -> Any:

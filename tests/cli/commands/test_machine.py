@@ -24,3 +24,19 @@ def test_info_counts_the_kernels_in_the_cache(document_of, tmp_path, monkeypatch
     document = document_of("info")
     assert Path(document["kernel cache"]) == folder
     assert (document["kernels in the cache"], document["megabytes in the cache"]) == (2, 0.6)
+
+
+def test_info_says_why_no_folder_is_used(document_of, tmp_path, monkeypatch):
+    """A folder that everybody can write to is not trusted, which is no matter of permissions."""
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o777)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "all"))
+    monkeypatch.setattr(kernel_cache, "BESIDE", None)
+    monkeypatch.setattr(kernel_cache, "_user_caches", lambda: tmp_path / "file")
+    cache = document_of("info")["kernel cache"]
+    inner = f"bnmc-kernels-{kernel_cache.version()}"
+    assert cache.startswith(
+        f"none: {tmp_path / 'all' / inner}: not trusted: every user can replace"
+    )
+    assert f"{tmp_path / 'file' / inner}: cannot be written to (" in cache

@@ -52,7 +52,7 @@ def info() -> Report:
     from numba import config
 
     from bnmc._kernels.gpu.device import why_not
-    from bnmc._kernels.kernel_cache import carried, kept
+    from bnmc._kernels.kernel_cache import carried, kept, unusable_folders
     from bnmc._kernels.processor import host_cpu
     from bnmc._support.machine import available_processors
     from bnmc._support.version import __version__
@@ -73,7 +73,9 @@ def info() -> Report:
         "kernels of the wheel": (
             "none" if in_wheel is None else f"{in_wheel.entries} for {in_wheel.folder.name}"
         ),
-        "kernel cache": "none: no folder is writable" if on_disk is None else str(on_disk.folder),
+        "kernel cache": (
+            f"none: {'; '.join(unusable_folders())}" if on_disk is None else str(on_disk.folder)
+        ),
         "kernels in the cache": 0 if on_disk is None else on_disk.entries,
         "megabytes in the cache": 0.0 if on_disk is None else round(on_disk.bytes / 1e6, 1),
     }

@@ -7,6 +7,8 @@ import hashlib
 import math
 import os
 import zlib
+from importlib import resources
+from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -138,7 +140,8 @@ def digits(count: int) -> NDArray[np.float64]:
     >>> digits(10).shape
     (64, 10)
     """
-    with np.load(Path(__file__).with_name("digits.npz")) as stored:
+    content = resources.files("bnmc.experiments.training").joinpath("digits.npz").read_bytes()
+    with np.load(BytesIO(content)) as stored:
         images = stored["images"]
     count = integer("batch", count, low=1, high=len(images))
     return np.ascontiguousarray(images[:count].T / 16.0)
