@@ -152,6 +152,7 @@ def test_every_block_of_code_is_run():
     """A block that is neither a doctest nor a command is in this list, and has its own test."""
     others = {
         ("start", "console"), ("questions", "console"), ("commands", "console"),
+        ("cluster", "python"), ("cluster", "bash"),
         ("gradients", "console"),
         ("testing", "python"),  # test_a_test_with_the_plugin
         ("practitioners", "python"),  # test_pages.py

@@ -95,9 +95,9 @@ def matrix_of(law, rows, columns, **options):
 @pytest.mark.parametrize(
     ("name", "directions", "count"),
     [
-        ("square", "kept", 400),
-        ("haar", "kept", 400),
-        ("tall", "entries", 400),
+        ("square", "kept", 250),
+        ("haar", "kept", 250),
+        ("tall", "entries", 250),
         *(
             pytest.param(name, directions, 5000, marks=pytest.mark.slow)
             for name in LAWS
