@@ -298,6 +298,7 @@ def test_damaged_and_foreign_files(tmp_path):
         (lambda W: HaarMatrix(3, gain=np.inf), ArgumentError),
         (lambda W: W @ np.full(30, np.nan), ArgumentError),
         (lambda W: W @ np.full(30, 1e308), ArgumentError),
+        (lambda W: W.locate(np.full((1, 30), 1e308), 0), ArgumentError),
         (lambda W: W @ np.ones(40), ArgumentError),
         (lambda W: W @ np.ones((2, 30)), ArgumentError),
         (lambda W: W @ 3.0, ArgumentTypeError),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Number
@@ -42,7 +43,7 @@ _LONGEST = 1e300
 _NOTICED = 1 << 24
 
 
-class ImplicitMatrix(LinearOperator):
+class ImplicitMatrix(LinearOperator, ABC):
     """A random matrix that is decided where it is asked: `GaussianMatrix` or `HaarMatrix`."""
 
     def __init__(self, rows: int, columns: int, scale: float, rng: Any, dtype: object) -> None:
@@ -212,12 +213,12 @@ class ImplicitMatrix(LinearOperator):
             if room is not None and asked > room:
                 hint = f"{former} directions were asked, {room - former} are left"
                 raise ArgumentError("columns", room, f"at least {asked}", hint)
-        with np.errstate(over="ignore"):
-            factors = np.ldexp(1.0, exponents)
-        coordinates *= products.like(factors[:, None], coordinates)
-        longest = float(abs(coordinates).max()) if all(coordinates.shape) else 0.0
-        if not longest < _LONGEST:
-            raise ArgumentError("x", longest, f"vectors shorter than {_LONGEST}")
+            with np.errstate(over="ignore"):
+                factors = np.ldexp(1.0, exponents)
+            coordinates *= products.like(factors[:, None], coordinates)
+            longest = float(abs(coordinates).max()) if all(coordinates.shape) else 0.0
+            if not longest < _LONGEST:
+                raise ArgumentError("x", longest, f"vectors shorter than {_LONGEST}")
         return coordinates
 
     def image_of(
@@ -332,12 +333,12 @@ class ImplicitMatrix(LinearOperator):
 
     # --- inside
 
+    @abstractmethod
     def _draw(self, side: int, directions: Any, call: int, columns: NDArray[np.intp]) -> None:
         """Append new orthonormal directions to the basis of a side, and draw their images.
 
         Direction i takes the normals of a column of a call, columns[i].
         """
-        raise NotImplementedError
 
     def _begin(self, x: Any) -> None:
         """Start with no vectors, in the library and on the device of x."""
