@@ -69,9 +69,9 @@ PUBLIC = {
     "bnmc.invariant": "CheckReport Claim InvariantSample check expectation sample",
     "bnmc.kernels": "BAD_ARGUMENT GAUSSIAN Law NOT_FINITE OK RADEMACHER ROWS SMALL_WORKSPACE "
         "Sigma UNIFORM UNRESOLVED WEIGHTS ZERO_VARIANCE activate activation activations "
-        "conditional_layer failed_row gram law normalise_activate normalise_activate_row normals "
-        "philox raise_status representation uniforms weight_law weights_layer workspace",
-    "bnmc.kernels.c": "ABI_VERSION Table function header table write_header",
+        "conditional_layer digest failed_row gram law normalise_activate normalise_activate_row "
+        "normals philox raise_status representation uniforms weight_law weights_layer workspace",
+    "bnmc.kernels.c": "ABI_VERSION Table declarations function header table write_header",
     "bnmc.kernels.cuda": "activation normalise_activate_row normals philox uniforms",
     "bnmc.mean_field": "BlockFixedPoint CorrelationMap CorrelationPoint Crossing EdgeOfChaos "
         "EntryCovariance FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit "

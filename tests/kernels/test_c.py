@@ -197,18 +197,10 @@ def test_names_that_are_unknown():
 # ---------------------------------------------------------------- other languages
 
 
-def declarations():
-    """What cffi can parse of the header: no preprocessor, no inline function."""
-    lines = c.header().replace("UINT32_C", "").splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("#"))
-    text = text.replace('extern "C" {', "").partition("static inline")[0]
-    return text
-
-
 def test_cffi(run, work):
     cffi = pytest.importorskip("cffi")
     ffi = cffi.FFI()
-    ffi.cdef(declarations())
+    ffi.cdef(c.declarations())
     table = ffi.cast("bnmc_f64 *", c.table("relu").address)
     assert (table.major, table.minor) == c.ABI_VERSION
     assert table.bytes == ffi.sizeof("bnmc_f64")
@@ -223,6 +215,10 @@ def test_cffi(run, work):
         assert status == 0
     np.testing.assert_array_equal(gram, run.gram[0, -1])
     assert table.activate(-1.0) == 0.0
+    constants = ffi.dlopen(None)
+    assert (constants.BNMC_ABI_MAJOR, constants.BNMC_ABI_MINOR) == c.ABI_VERSION
+    assert constants.BNMC_WEIGHTS == kernels.WEIGHTS
+    assert constants.BNMC_NOT_FINITE == kernels.NOT_FINITE
 
 
 @pytest.fixture(scope="module")
@@ -271,8 +267,8 @@ def test_constants_of_the_header_are_those_of_the_kernels():
     assert f"BNMC_SMALL_WORKSPACE = {kernels.SMALL_WORKSPACE}" in header
     for name in ("GAUSSIAN", "UNIFORM", "RADEMACHER"):
         assert f"BNMC_{name} = {getattr(kernels, name)}" in header
-    assert f"BNMC_WEIGHTS UINT32_C(0x{kernels.WEIGHTS:08X})" in header
-    assert f"BNMC_ROWS UINT32_C(0x{kernels.ROWS:08X})" in header
+    assert f"BNMC_WEIGHTS 0x{kernels.WEIGHTS:08X}U" in header
+    assert f"BNMC_ROWS 0x{kernels.ROWS:08X}U" in header
 
 
 @needs_compiler

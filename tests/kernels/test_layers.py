@@ -173,6 +173,10 @@ def test_a_float32_chain_that_loses_its_pivots():
         np.testing.assert_array_equal(out, run.gram[0, layer])
         gram = out.copy()
     assert seen.count(kernels.UNRESOLVED) == 1
+    arguments = RELU, law, np.full((3, 3), np.inf), 1, 0, KEY, out
+    assert kernels.conditional_layer(*arguments, kernels.workspace(chain, "float32")) == (
+        kernels.NOT_FINITE
+    )
 
 
 # ---------------------------------------------------------------- rows
@@ -299,6 +303,36 @@ def test_a_workspace_that_is_too_small():
         )
         assert kernels.failed_row(part) == -1
     assert kernels.failed_row(np.zeros(1000)) == -1
+
+
+@pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "none"])
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_end_no_kernel_and_have_their_status(norm, number):
+    chain = bnmc.Chain(70, 5, "relu", norm=norm)
+    law, work = kernels.law(chain), kernels.workspace(chain)
+    out, bad = np.zeros((5, 5)), kernels.NOT_FINITE
+    for place in ((0, 0), (3, 1), slice(None)):
+        gram = np.eye(5)
+        gram[place] = gram.T[place] = number
+        for layer in (0, 1):
+            status = kernels.conditional_layer(RELU, law, gram, layer, 0, KEY, out, work)
+            assert (status, kernels.failed_row(work)) == (bad, -1)
+    a, h = kernels.activations(chain), np.random.default_rng(0).standard_normal((70, 5))
+    x = kernels.representation(chain)
+    a[0, :5, :70] = h.T
+    a[0, 2, 9] = h[9, 2] = number
+    assert kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, KEY, out, work, x) == bad
+    assert kernels.gram(law, h, out, work) == bad
+    # Without a normalization, they pass through.
+    expected = kernels.OK if norm == "none" else bad
+    assert kernels.normalise_activate(RELU, law, h, h.copy(), work) == expected
+
+
+def test_centring_that_overflows_ends():
+    signs = np.array([1.0, -1.0, -1.0, -1.0, -1.0])  # the first is 1.6 from their mean
+    gram, work = 1.7e308 * np.outer(signs, signs), kernels.workspace(CHAIN)
+    status = kernels.conditional_layer(RELU, kernels.law(CHAIN), gram, 1, 0, KEY, gram, work)
+    assert status == kernels.NOT_FINITE
 
 
 def test_rows_without_variance_are_named():

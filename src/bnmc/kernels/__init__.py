@@ -26,8 +26,8 @@ such arrays. The representation of shape (width, batch) is ``rows.T[:width]``.
 `bnmc.kernels.c` has the same functions for C, `bnmc.kernels.cuda` some of them for CUDA kernels.
 The names of this package and the C interface follow semantic versioning.
 
-If Numba keeps your functions on disk (``cache=True``), they contain these kernels: clear that cache
-when you change the version of bnmc.
+If Numba keeps your functions on disk (``cache=True``), they contain these kernels: put `digest`
+into the name of the folder of that cache, or clear it when you change the version of bnmc.
 
 The package may import `chain` and lower levels. Read `layers.py` first.
 
@@ -76,6 +76,7 @@ from bnmc.kernels.random_numbers import normals, philox, uniforms
 from bnmc.kernels.values import (
     activation,
     activations,
+    digest,
     law,
     raise_status,
     representation,
@@ -101,6 +102,7 @@ __all__ = [
     "activation",
     "activations",
     "conditional_layer",
+    "digest",
     "failed_row",
     "gram",
     "law",

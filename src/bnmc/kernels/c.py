@@ -1,8 +1,9 @@
 """The kernels for C: a table of function pointers, and the header that declares the table.
 
 `table` compiles the functions of `bnmc.kernels` for one activation and one precision, and returns
-their addresses. `header` returns the declarations for a C compiler. Every language that calls C can
-use the table; Python calls its functions through ``ctypes``, in `Table.functions`.
+their addresses. `header` returns the declarations for a C compiler, `declarations` those that cffi
+parses. Every language that calls C can use the table; Python calls its functions through
+``ctypes``, in `Table.functions`.
 
 - Ownership: the caller owns all memory. The functions allocate and keep nothing. Tables and code
   live as long as the interpreter that made them.
@@ -43,9 +44,24 @@ from bnmc._support.files import as_path
 from bnmc.chain.activations import Activation
 from bnmc.kernels import values
 from bnmc.kernels.c_functions import bodies
-from bnmc.kernels.c_header import DECLARED, Declared, header_text, in_ctypes, in_numba
+from bnmc.kernels.c_header import (
+    DECLARED,
+    Declared,
+    declarations_text,
+    header_text,
+    in_ctypes,
+    in_numba,
+)
 
-__all__ = ["ABI_VERSION", "Table", "function", "header", "table", "write_header"]
+__all__ = [
+    "ABI_VERSION",
+    "Table",
+    "declarations",
+    "function",
+    "header",
+    "table",
+    "write_header",
+]
 
 #: Version of the table, (major, minor).
 ABI_VERSION = (1, 0)
@@ -168,6 +184,26 @@ def header() -> str:
     True
     """
     return header_text(*ABI_VERSION)
+
+
+def declarations() -> str:
+    """Return the declarations of the header, for parsers without a preprocessor.
+
+    ``cffi.FFI().cdef(declarations())`` declares the constants and the types of the header. The
+    function ``bnmc_is_compatible`` is missing.
+
+    Returns
+    -------
+    str
+        Text in C. Its only directives are definitions of integers.
+
+    Examples
+    --------
+    >>> from bnmc.kernels import c
+    >>> c.declarations() in c.header()
+    True
+    """
+    return declarations_text(*ABI_VERSION)
 
 
 def write_header(path: str | PathLike[str]) -> Path:

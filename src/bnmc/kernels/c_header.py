@@ -118,7 +118,13 @@ def _in_c(kind: str, dtype: str) -> str:
 
 def header_text(major: int, minor: int) -> str:
     """Return the header of a version of the table."""
-    return _HEADER.format(major=major, minor=minor, f64=_struct("float64"), f32=_struct("float32"))
+    return _HEADER.format(major=major, minor=minor, declarations=declarations_text(major, minor))
+
+
+def declarations_text(major: int, minor: int) -> str:
+    """Return constants and types of the header, without other directives of the preprocessor."""
+    f64, f32 = _struct("float64"), _struct("float32")
+    return _DECLARATIONS.format(major=major, minor=minor, f64=f64, f32=f32)
 
 
 def _struct(dtype: str) -> str:
@@ -149,12 +155,25 @@ _HEADER = """\
 
 #include <stdint.h>
 
-#define BNMC_ABI_MAJOR {major}
-#define BNMC_ABI_MINOR {minor}
-
 #ifdef __cplusplus
 extern "C" {{
 #endif
+
+{declarations}
+static inline int bnmc_is_compatible(uint32_t major, uint32_t minor) {{
+  return major == BNMC_ABI_MAJOR && (minor == BNMC_ABI_MINOR || minor > BNMC_ABI_MINOR);
+}}
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif
+"""
+
+_DECLARATIONS = """\
+#define BNMC_ABI_MAJOR {major}
+#define BNMC_ABI_MINOR {minor}
 
 typedef enum {{
   BNMC_OK = 0,
@@ -170,8 +189,8 @@ typedef enum {{ BNMC_NONE = 0, BNMC_UNCENTRED = 1, BNMC_CENTRED = 2 }} bnmc_norm
 typedef enum {{ BNMC_GAUSSIAN = 0, BNMC_UNIFORM = 1, BNMC_RADEMACHER = 2 }} bnmc_weights;
 
 /* Streams of random numbers. */
-#define BNMC_ROWS UINT32_C(0x00000000)
-#define BNMC_WEIGHTS UINT32_C(0x20000000)
+#define BNMC_ROWS 0x00000000U
+#define BNMC_WEIGHTS 0x20000000U
 
 typedef struct {{
   int64_t width;
@@ -196,14 +215,4 @@ typedef struct {{
   uint64_t bytes;
 {f32}
 }} bnmc_f32;
-
-static inline int bnmc_is_compatible(uint32_t major, uint32_t minor) {{
-  return major == BNMC_ABI_MAJOR && (minor == BNMC_ABI_MINOR || minor > BNMC_ABI_MINOR);
-}}
-
-#ifdef __cplusplus
-}}
-#endif
-
-#endif
 """

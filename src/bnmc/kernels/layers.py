@@ -83,8 +83,8 @@ def conditional_layer(
 
         - `OK`.
         - `ZERO_VARIANCE`: the row `failed_row` has no variance.
-        - `NOT_FINITE`: the Gram matrix is not finite, or squares of a row leave the range of its
-          dtype.
+        - `NOT_FINITE`: `gram` or the new Gram matrix is not finite, or squares of a row leave the
+          range of its dtype.
         - `UNRESOLVED`: float32 rows do not resolve the pivots of `gram`, or their squares leave the
           range of float32. The kernel leaves `out` equal to `gram`; use a float64 workspace for
           this layer and all later ones, as `bnmc.simulate` does.
@@ -130,6 +130,8 @@ def conditional_layer(
     for i in range(n):
         for j in range(n):
             out[i, j] = gram[i, j]
+            if not abs(gram[i, j]) < np.inf:
+                return codes.NOT_FINITE
     gain = 1.0 if layer == 0 else law.gain
     panel = memory.panel_rows(law.width, n)
     spec = _layer_spec(law, codes.GAUSSIAN, panel, gain, law.skip, law.norm == codes.NORM_CENTRED)

@@ -1,4 +1,4 @@
-"""Arguments of kernels, made in Python: activations, laws, workspaces and other arrays."""
+"""Arguments of kernels, made in Python, errors of their statuses, and the digest of their code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from bnmc._kernels import kernel_cache
 from bnmc._kernels.compiling import Sigma
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu import workspace as cpu_workspace
@@ -272,6 +273,29 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
         SMALL_WORKSPACE: "a workspace of this batch, these inputs and this dtype",
     }
     raise ArgumentError("status", status, allowed.get(status, "a status of bnmc.kernels"))
+
+
+def digest() -> str:
+    """Return a digest of what the code of the kernels depends on, apart from the processor.
+
+    Put it into the key of a cache that holds compiled code or results of the kernels, for example
+    into the name of the folder of Numba's cache: Numba does not notice that a function has changed
+    which a cached function calls.
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits. They change with the sources of the kernels and activations, with
+        the versions of Python and Numba, and with settings of Numba that change the code. The
+        digest of your own activation is not part of them: ``activation(function).digest``.
+
+    Examples
+    --------
+    >>> from bnmc.kernels import digest
+    >>> len(digest())
+    16
+    """
+    return kernel_cache.version()
 
 
 def _columns(chain: Chain, inputs: int) -> int:

@@ -70,12 +70,15 @@ def find_twins(gram, twin):
 
 
 def scale_of(diagonal):
-    """Return the power of two that brings the largest of `diagonal` to about 1 as a square."""
+    """Return the power of two that brings the largest of `diagonal` to about 1 as a square.
+
+    None does if it is infinite: the scale is then 1, and the factor is not finite.
+    """
     largest = 0.0
     for value in diagonal:
         largest = larger(largest, value)
     scale = 1.0
-    while largest > 2.0:
+    while 2.0 < largest < np.inf:
         largest *= 0.25
         scale *= 0.5
     while 0.0 < largest < 0.5:
