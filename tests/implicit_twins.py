@@ -25,6 +25,18 @@ class Mlp(nn.Module):
         return self.c(x)
 
 
+class Gated(nn.Module):
+    """Two layers with one input, as in gated networks, and a third."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(6, 20), nn.Linear(6, 20)
+        self.down_proj = nn.Linear(20, 3)
+
+    def forward(self, x):
+        return self.down_proj(torch.tanh(self.gate_proj(x)) * self.up_proj(x))
+
+
 class Words(nn.Module):
     """An embedding of its own, of which some indices repeat, and a head."""
 

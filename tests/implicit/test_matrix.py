@@ -77,6 +77,39 @@ def measured(answers):
     return numbers
 
 
+class Transposed:
+    """The transpose of a pair."""
+
+    def __init__(self, pair):
+        self.pair = pair
+
+    def __matmul__(self, v):
+        pair = self.pair
+        return pair.lower.T @ v[pair.first :] + pair.upper.T @ v[: pair.first]
+
+
+class Pair:
+    """Two matrices with one basis of columns, as one matrix."""
+
+    def __init__(self, rows, columns, **options):
+        (key, word), self.first = options["rng"], rows // 2
+        scale = columns**-0.5
+        self.upper = GaussianMatrix(self.first, columns, scale=scale, rng=(key, word, 0))
+        self.lower = GaussianMatrix(rows - self.first, columns, scale=scale, rng=(key, word, 1))
+        self.lower.join(self.upper)
+
+    def __matmul__(self, x):
+        return np.concatenate([self.upper @ x, self.lower @ x])
+
+    @property
+    def T(self):
+        return Transposed(self)
+
+    def update(self, u, v, decay=1.0):
+        self.lower.update(u[self.first :], v, decay)
+        self.upper.update(u[: self.first], v, decay)
+
+
 LAWS = {
     "tall": (GaussianMatrix, drawn_gaussian, 6, 4),
     "wide": (GaussianMatrix, drawn_gaussian, 3, 7),
@@ -87,6 +120,8 @@ LAWS = {
 
 
 def matrix_of(law, rows, columns, **options):
+    if law is Pair:
+        return Pair(rows, columns, **options)
     if law is HaarMatrix:
         return HaarMatrix(rows, gain=1.5, **options)
     return GaussianMatrix(rows, columns, **options)
@@ -98,9 +133,10 @@ def matrix_of(law, rows, columns, **options):
         ("square", "kept", 250),
         ("haar", "kept", 250),
         ("tall", "entries", 250),
+        ("pair", "kept", 250),
         *(
             pytest.param(name, directions, 5000, marks=pytest.mark.slow)
-            for name in LAWS
+            for name in (*LAWS, "pair")
             for directions in ("kept", "entries")
         ),
     ],
@@ -112,7 +148,7 @@ def test_answers_have_the_law_of_a_drawn_matrix(name, directions, count, monkeyp
     """
     if directions == "kept":
         monkeypatch.setattr(matrix.ImplicitMatrix, "is_crowded", False)
-    law, draw, rows, columns = LAWS[name]
+    law, draw, rows, columns = {**LAWS, "pair": (Pair, drawn_gaussian, 8, 5)}[name]
     rng = np.random.default_rng(11)
     implicit, expected = (
         np.array([measured(program(make(seed), rows, columns)) for seed in range(count)])
@@ -190,6 +226,35 @@ def test_directions_that_are_counted():
     W @ np.random.default_rng(0).normal(size=(30, 20))
     assert W.asked == (30, 40)
     assert W.nbytes == 8 * 1200
+
+
+def test_matrices_share_a_basis():
+    """Questions to one are known to all; what each answers agrees with its own entries."""
+    W, V, U = family = [GaussianMatrix(size, 40, rng=size) for size in (30, 50, 60)]
+    for other in (V, U):
+        other.join(W)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2, 40, 3))
+    answers = [each @ x for each in family]
+    V.T @ answers[1][:, :1]
+    assert [each.asked for each in family] == [(3, 0), (3, 1), (3, 0)]
+    assert W._basis[0] is V._basis[0] is U._basis[0]
+    assert sum(each.nbytes for each in family) == 8 * (3 * (40 + 30 + 50 + 60) + 40 + 50)
+    for call in (lambda: V @ np.full(40, np.nan), lambda: U @ np.full(40, 1e308)):
+        with pytest.raises(ArgumentError):
+            call()
+    same = pickle.loads(pickle.dumps(family))
+    for again, each in zip(same, family, strict=True):
+        np.testing.assert_array_equal(again @ y, each @ y)
+    assert [each.asked for each in family] == [(6, 0), (6, 1), (6, 0)]
+    assert same[0]._basis[0] is same[1]._basis[0]
+    # One that is decided, or begins again, leaves the others to themselves.
+    entries = V.dense()
+    U.restart(7)
+    assert [each.asked for each in family] == [(6, 0), (40, 50), (0, 0)]
+    for given, answer in zip((W.dense(), entries), answers[:2], strict=True):
+        np.testing.assert_allclose(given @ x, answer, atol=1e-13)
+    assert abs(U @ x - answers[2]).max() > 0.1
 
 
 def test_memory_of_thin_matrices_does_not_grow():

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from implicit_twins import Mlp, Tied, implicit
+from implicit_twins import Gated, Mlp, Tied, implicit
 from torch_models import nn, one_thread, torch  # noqa: F401
 
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -87,6 +87,38 @@ def test_query_key_and_value_are_asked_once():
     (packed,) = ours.projections
     assert packed.matrix.shape == (36, 12)
     assert packed.matrix.asked == (5, 0)
+
+
+def test_layers_with_one_input_share_its_directions():
+    model = implicit(Gated().double())
+    model(NORMAL[0, :, :6])
+    gate, up = model.gate_proj.matrix, model.up_proj.matrix
+    assert gate._basis[0] is up._basis[0]
+    assert gate.asked == up.asked == (5, 0)
+    assert gate.key != up.key
+
+
+class Conv1D(nn.Module):
+    """A layer as transformers has it, whose weight is transposed."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, outputs, inputs):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / 3.0)
+        self.bias = nn.Parameter(torch.randn(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.reshape(-1, x.shape[-1]), self.weight)
+
+
+def test_the_layer_of_transformers():
+    dense = Conv1D(20, 12).double()
+    ours = twin_of(dense)
+    output = ours(NORMAL[0])
+    dense.weight.data = ours.dense().mT
+    torch.testing.assert_close(output, dense(NORMAL[0]), rtol=0, atol=1e-12)
+    assert ours.std == pytest.approx(1.0 / 3.0, rel=0.2)
 
 
 def test_projections_of_other_variances_are_matrices_of_their_own():

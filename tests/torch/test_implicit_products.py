@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from implicit_twins import Mlp, Tied, Words, compare, dense, implicit, weights_of
+from implicit_twins import Gated, Mlp, Tied, Words, compare, dense, implicit, weights_of
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint
 from torch_models import nn, one_thread, torch  # noqa: F401
@@ -195,6 +195,8 @@ AUTOGRAD = {
     "steps": (Mlp, partial(descent, **SGD)),
     "Nesterov": (Mlp, partial(descent, nesterov=True, **SGD)),
     "clipping by norm": (Mlp, partial(descent, clip=0.05, lr=0.5)),
+    "one input of two layers": (Gated, partial(descent, **SGD)),
+    "one input of two layers, gradients": (Gated, backward),
     "frozen": (Mlp, partial(descent, frozen=True, lr=0.3)),
     "evaluation between steps": (Mlp, partial(descent, evaluate=True, **SGD)),
     "ImplicitSGD": (Mlp, partial(descent, make=ImplicitSGD, **SGD)),

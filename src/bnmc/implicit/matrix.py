@@ -53,7 +53,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         self._coefficients: Any = None
         self._basis: list[Any] = []
         self._image: list[Any] = []
-        self._lock = threading.RLock()
+        self._family = _Family([self])
 
     # --- what users call
 
@@ -151,6 +151,7 @@ class ImplicitMatrix(LinearOperator, ABC):
             Given what W answered, its answers to new questions are independent of those of W.
         """
         key, other = key_of(rng), copy.deepcopy(self)
+        other._leave()
         other.key = key
         return other
 
@@ -174,11 +175,13 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is decided."""
+        """Bytes of all that is decided; a shared basis counts in equal parts."""
         if self.is_decided:
             return self._image[1].nbytes
         size = 0 if self._coefficients is None else 8 * len(self._basis[0]) * len(self._basis[1])
-        return sum(vectors.nbytes for vectors in self._vectors) + size
+        parts = [len(self._family.members), 1, 1, 1]
+        vectors = zip(self._vectors, parts, strict=False)
+        return sum(kept_vectors.nbytes // part for kept_vectors, part in vectors) + size
 
     # --- what layers call that keep coefficients of their own
 
@@ -202,7 +205,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         self._require_room(x, side)
         with self._unchanged_by_errors():
             if not self._basis:
-                self._begin(x)
+                self._family.begin(x)
             former = len(self._basis[side])
             y, exponents = products.scaled(self._at_home(x))
             rounding = max(
@@ -254,6 +257,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         length = self.shape[1 - side]
         require_memory("W", 8 * length * (2 * length + 2 * sum(self.shape)))
         with self._unchanged_by_errors():
+            self._leave()
             example = self._basis[0].rows if self._basis else np.zeros(0)
             identity = products.like(np.eye(length, dtype=self.dtype), example)
             coordinates = self.locate(identity, side)
@@ -276,18 +280,21 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     def checkpoint(self) -> Callable[[], None]:
         """Return a function that forgets all that is asked from now on."""
-        state, vectors = dict(self.__dict__), self._vectors
-        counts = [len(kept_vectors) for kept_vectors in vectors]
+        members = list(self._family.members)
+        states = [(matrix.__dict__, dict(matrix.__dict__)) for matrix in members]
+        counts = [(vectors, len(vectors)) for matrix in members for vectors in matrix._vectors]
 
         def restore() -> None:
-            self.__dict__.update(state)
-            for kept_vectors, count in zip(vectors, counts, strict=True):
-                kept_vectors.count = count
+            for attributes, before in states:
+                attributes.update(before)
+            for vectors, count in counts:
+                vectors.count = count
 
         return restore
 
     def restart(self, rng: Any = None) -> None:
         """Forget all that is decided, and take a new key."""
+        self._leave()
         self.key, self._calls, self._weight = key_of(rng), 0, self.scale
         self._coefficients, self._basis, self._image = None, [], []
 
@@ -320,6 +327,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         if given != mine:
             raise ArgumentError("state", given, f"the state of a matrix {mine}")
         with self._unchanged_by_errors():
+            self._leave()
             self.scale, self._weight = (float(number) for number in state["numbers"])
             self.key, self._calls = key, calls
             self._coefficients = state.get("coefficients")
@@ -335,7 +343,7 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     @abstractmethod
     def _draw(self, side: int, directions: Any, call: int, columns: NDArray[np.intp]) -> None:
-        """Append new orthonormal directions to the basis of a side, and draw their images.
+        """Draw and append the images of new orthonormal directions of a side.
 
         Direction i takes the normals of a column of a call, columns[i].
         """
@@ -345,6 +353,16 @@ class ImplicitMatrix(LinearOperator, ABC):
         (rows, columns), dtype = self.shape, self.dtype.name
         self._basis = [Basis(x, columns, dtype), Basis(x, rows, dtype)]
         self._image = [Basis(x, rows, dtype), Basis(x, columns, dtype)]
+
+    def _leave(self) -> None:
+        """Keep a basis of columns for this matrix alone."""
+        others = [matrix for matrix in self._family.members if matrix is not self]
+        if others:
+            self._family, family = _Family([self]), _Family(others)
+            for matrix in others:
+                matrix._family = family
+            if self._basis:
+                self._basis = [Basis.of(self._basis[0].rows + 0.0), self._basis[1]]
 
     def _become(self, entries: Any) -> None:
         """Keep entries: the bases are those of the identity."""
@@ -358,7 +376,8 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     def _coordinates(self, y: Any, side: int, rounding: float) -> Any:
         """Return the coordinates of rows y, which are overwritten; see `locate`."""
-        basis, call = self._basis[side], self._calls
+        basis, matrices = self._basis[side], self._family.members if side == 0 else [self]
+        calls = [matrix._calls for matrix in matrices]
         if self.is_decided:
             return y
         left, before = np.arange(len(y)), len(basis)
@@ -375,8 +394,10 @@ class ImplicitMatrix(LinearOperator, ABC):
                 new = slice(len(basis), len(basis) + len(chosen))
                 for row, part in zip(left[chosen], products.like(factor, y), strict=True):
                     coordinates[row, new] = part
-                self._draw(side, directions, call, left[chosen])
-                self._calls = call + 1  # a question whose answer is known changes nothing
+                for matrix, call in zip(matrices, calls, strict=True):
+                    matrix._draw(side, directions, call, left[chosen])
+                    matrix._calls = call + 1  # a question whose answer is known changes nothing
+                basis.append(directions)
             left, y = left[again], y[again]
         return coordinates[:, : len(basis)]
 
@@ -429,14 +450,16 @@ class ImplicitMatrix(LinearOperator, ABC):
 
     def _require_room(self, x: Any, side: int) -> None:
         """Raise an error if new vectors, and the copies of a call, do not fit in memory."""
-        size = (2 * self.dtype.itemsize + 24) * len(x) * sum(self.shape)
+        matrices = self._family.members if side == 0 else [self]
+        length = self.shape[1] + sum(matrix.shape[0] for matrix in matrices)
+        size = (2 * self.dtype.itemsize + 24) * len(x) * length
         if size > _NOTICED and not self.is_decided:
             require_memory("x", size, f"{self.asked} directions were asked, in {self.nbytes} bytes")
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:
         """Restore the state if an error or Ctrl-C ends the block.  Other threads wait."""
-        with self._lock:
+        with self._family.lock:
             restore = self.checkpoint()
             try:
                 yield
@@ -462,12 +485,6 @@ class ImplicitMatrix(LinearOperator, ABC):
         return _Transposed(self)
 
     _adjoint = _transpose
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.RLock())
 
     def __repr__(self) -> str:
         rows, columns = self.shape
@@ -533,6 +550,17 @@ class GaussianMatrix(ImplicitMatrix):
         scale = columns**-0.5 if scale is None else arguments.real("scale", scale, above=0.0)
         super().__init__(rows, columns, scale, rng, dtype)
 
+    def join(self, other: GaussianMatrix) -> None:
+        """Share the basis of columns with another matrix, which is asked for the same vectors.
+
+        A question to one matrix draws the images of all, and each direction is kept once.  Neither
+        may have been asked, and both have the same number of columns.
+        """
+        if other is not self:
+            self._leave()
+            self._family = other._family
+            self._family.members.append(self)
+
     def _draw(self, side: int, directions: Any, call: int, columns: NDArray[np.intp]) -> None:
         left, images, size = (
             self._basis[1 - side].rows,
@@ -543,7 +571,6 @@ class GaussianMatrix(ImplicitMatrix):
         if len(left):
             missing = products.inner(directions, images) - products.inner(z, left)
             z = z + products.gather([(missing, left)], size, "float64")
-        self._basis[side].append(directions)
         self._image[side].append(z)
 
 
@@ -598,8 +625,26 @@ class HaarMatrix(ImplicitMatrix):
         products.project(z, images.rows)
         z, _ = products.orthonormal(z, np.linalg.cholesky(products.to_host(products.inner(z, z))))
         products.project(z, images.rows)
-        self._basis[side].append(directions)
         images.append(z)
+
+
+class _Family:
+    """Matrices with one basis of columns, and the lock of all of them."""
+
+    def __init__(self, members: list[ImplicitMatrix]) -> None:
+        self.members, self.lock = members, threading.RLock()
+
+    def begin(self, x: Any) -> None:
+        """Start with no vectors, like x."""
+        for matrix in self.members:
+            matrix._begin(x)
+            matrix._basis[0] = self.members[0]._basis[0]
+
+    def __getstate__(self) -> list[ImplicitMatrix]:
+        return self.members
+
+    def __setstate__(self, members: list[ImplicitMatrix]) -> None:
+        self.members, self.lock = members, threading.RLock()
 
 
 class _Transposed(LinearOperator):

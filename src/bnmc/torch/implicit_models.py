@@ -31,6 +31,11 @@ _REASON = "implicit_reason"
 #: The reason of a layer that is drawn, with the law that it would have.
 _THIN = "its entries take less memory"
 
+#: Names of linear layers of one module, usually with one input: they share directions.
+_SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q_lin", "k_lin", "v_lin"),
+             ("to_q", "to_k", "to_v"), ("wq", "wk", "wv"), ("gate_proj", "up_proj"),
+             ("w1", "w3"))  # fmt: skip
+
 #: Layers that may be large; those of the first line are replaced.
 _REPLACED = ("Linear", "Conv1d", "Conv2d", "Embedding", "MultiheadAttention")
 _OTHERS = ("Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Bilinear",
@@ -237,10 +242,14 @@ class _Replacement:
         device = torch.get_default_device()
         self.device = "cpu" if device.type == "meta" else device
         made = {key: self._made(layer) for key, layer in plan.replaced.items()}
+        new = {id(layer) for layer in made.values()}
         for module in list(plan.model.modules()):
             for name, child in module._modules.items():
                 if id(child) in made:
                     module._modules[name] = made[id(child)].train(child.training)
+            for names in _SIBLINGS:
+                children = [module._modules.get(name) for name in names]
+                self._join([layer for layer in children if id(layer) in new])
         _leave_fast_paths(plan.model)
         self._give_values([module for _, module in plan.remaining()])
         done: set[int] = set()
@@ -281,6 +290,12 @@ class _Replacement:
             same = isinstance(bias, torch.nn.Parameter) and not bias.is_meta
             new.bias = bias if same else torch.nn.Parameter(values, bias.requires_grad)
         return new
+
+    def _join(self, layers: list[Any]) -> None:
+        """Let layers with one input share the directions that they are asked for."""
+        for layer in layers[1:]:
+            if layer.matrix.shape[1] == layers[0].matrix.shape[1]:
+                layer.matrix.join(layers[0].matrix)
 
     def _draw(self, part: _Part) -> None:
         """Draw the entries of a matrix that stays dense, with the same law."""
