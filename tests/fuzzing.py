@@ -4,6 +4,7 @@ A group and a seed determine a call, so ``fuzz("functions", 17, folder)`` repeat
 return a result without NaN, or raise a `BnmcError`.  Anything else is a `Finding`.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import datetime
@@ -16,6 +17,7 @@ import math
 import pickle
 import random
 import shutil
+import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
@@ -234,6 +236,13 @@ def trajectory(chains=6, depth=20):
 
 
 @cache
+def path_of_store():
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return bnmc.simulate(chain(), 2, rng=0, store=f"{folder}/run.zarr").observables.path
+
+
+@cache
 def weighed():
     return bnmc.simulate(chain(), 3, rng=0, sampler="weights")
 
@@ -357,6 +366,7 @@ FUNCTIONS = {
         "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
     "drawn_weights": (2, bnmc.drawn_weights, {
         "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
+    "open": (1, bnmc.open, {"paths": lambda rng: path_of_store()}),
     **_by_name("gram", 3, tau=POSITIVE),
     "mixing.autocorrelation": (2, mixing.autocorrelation, {
         "run": lambda rng: trajectory(), "observable": value("orthogonality_gap"),

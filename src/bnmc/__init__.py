@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc.simulation.run import drawn_biases as drawn_biases
     from bnmc.simulation.run import drawn_weights as drawn_weights
     from bnmc.simulation.run import simulate as simulate
+    from bnmc.simulation.store.reading import open as open
     from bnmc.simulation.trajectory import Trajectory as Trajectory
 
 #: The module of each name, imported when the name is first used.
@@ -60,7 +61,8 @@ _HOMES = {
     "Observable": "simulation.observables", "SoftRank": "simulation.observables",
     "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",
     "drawn_biases": "simulation.run", "drawn_weights": "simulation.run",
-    "simulate": "simulation.run", "warmup": "gradients.warming",
+    "open": "simulation.store.reading", "simulate": "simulation.run",
+    "warmup": "gradients.warming",
 }  # fmt: skip
 _MODULES = (
     "bounds", "errors", "experiments", "gradients", "gram", "implicit", "infinite_width",

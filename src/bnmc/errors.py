@@ -527,6 +527,8 @@ class StoreMismatchError(ArgumentError):
         Name of the setting that differs: "width", "key", "version", …
     stored, wanted : str
         Value of the setting in the store, and in the requested run.
+    hint : str, optional
+        What to do.
 
     Attributes
     ----------
@@ -540,13 +542,14 @@ class StoreMismatchError(ArgumentError):
     store: expected a run with width = 200, got 'run.zarr', which has width = 100
     """
 
-    def __init__(self, path: str, name: str, stored: str, wanted: str) -> None:
+    def __init__(self, path: str, name: str, stored: str, wanted: str, hint: str = "") -> None:
         self.path = path
         self.name = name
         self.stored = stored
         self.wanted = wanted
         super().__init__("store", path, f"a run with {name} = {wanted}")
-        self.args = (f"store: expected {self.allowed}, got {path!r}, which has {name} = {stored}",)
+        text = f"store: expected {self.allowed}, got {path!r}, which has {name} = {stored}"
+        self.args = (_one_line(text, hint=hint),)
 
 
 class Interrupted(KeyboardInterrupt):

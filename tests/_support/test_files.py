@@ -293,7 +293,17 @@ def test_an_array_larger_than_the_memory_is_not_read(monkeypatch):
     lambda path: experiments.run("gap", store=path),
 ])  # fmt: skip
 def test_paths_that_no_file_can_have_raise(use):
+    for address in ("s3://bucket/run.zarr", "file://host/run.zarr"):
+        with pytest.raises(ArgumentError, match=rf"{address}.*a local path.*copy what is finished"):
+            use(address)
     with pytest.raises(ArgumentTypeError, match="allowed: a path"):
         use("a\0b")
     with pytest.raises(ArgumentError, match="File name too long"):
         use("a" * 300)
+
+
+def test_the_address_of_a_local_file_is_its_path(tmp_path):
+    path = tmp_path / "ä run%20.zarr"
+    assert files.as_path("store", path.as_uri()) == path
+    assert files.as_path("store", f"FILE://localhost{path.as_uri()[7:]}") == path
+    assert files.as_path("store", "a:b//c") == Path("a:b//c")

@@ -176,7 +176,7 @@ SQUARED = {"loss": "squared", "labels": [0, 1, 0, 1]}
 #: Arguments of two runs, and what the error names.
 DIFFERENT = {
     "depth": ({}, {"depth": 7}, "depth = 7"),
-    "chains": ({}, {"chains": 6}, "chains = 6"),
+    "chains": ({"chains": 6}, {}, "chains = 5.*grow and do not shrink"),
     "every": ({}, {"every": 2}, "every = 2"),
     "rng": ({}, {"rng": 4}, "key = "),
     "dtype": ({}, {"dtype": "float32"}, "dtype = float32"),
@@ -212,6 +212,19 @@ def test_a_store_of_another_run_raises(what, path, monkeypatch):
     run(path, timeout=60, **first)
     with pytest.raises(errors.StoreMismatchError, match=named):
         run(path, **other)
+
+
+def test_more_chains_extend_a_folder(path, monkeypatch):
+    """The last part of three chains has one chain, and is made again with two."""
+    monkeypatch.setattr(Task, "chains_of_part", lambda *_: 2)
+    run(path, chains=3)
+    with counted() as made:
+        assert_same_bits(run(path), run())
+    assert made == [2, 4, 0, 2, 4]
+    x = np.stack([X] * 5)
+    run(path.with_name("starts"), initial=x[:3] + np.arange(3)[:, None, None], chains=None)
+    with pytest.raises(errors.StoreMismatchError, match="start = .* of 5 chains.* of 3 chains"):
+        run(path.with_name("starts"), initial=x + np.arange(5)[:, None, None], chains=None)
 
 
 def test_a_part_has_its_first_and_last_chain(path):

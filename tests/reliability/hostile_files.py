@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import fuzzing
@@ -23,7 +24,6 @@ from bnmc.cli.inputs import read_input, read_states
 from bnmc.errors import BnmcError
 from bnmc.simulation import run as simulating
 from bnmc.simulation.store.parts import with_facts, without_facts
-from bnmc.simulation.store.zarr_arrays import StoredArrays
 from bnmc.simulation.tiles import Grid
 
 #: Bytes that a process may have in its address space.
@@ -96,7 +96,7 @@ class Files:
         return f"{end}, then resumed with the same bits"
 
     def _require_true_values(self, path):
-        reader = StoredArrays(path, NAMES, len(self.expected.layers), self.run.observables.identity)
+        reader = replace(self.run.observables, path=path)
         for name in NAMES:
             _require_same(reader[name], self.expected[name])
 

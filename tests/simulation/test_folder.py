@@ -17,7 +17,7 @@ import bnmc
 from bnmc.errors import StoreError, StoreInUseError, StoreLockError, StoreReplacedError
 from bnmc.simulation import tiles as simulation_tiles
 from bnmc.simulation.store import folder as folder_module
-from bnmc.simulation.store import store
+from bnmc.simulation.store import parts, store
 from bnmc.simulation.store.folder import Folder, read_file
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
@@ -249,7 +249,10 @@ def test_an_error_of_the_disk_ends_the_run(path):
     np.testing.assert_array_equal(run(path).gram, run().gram)
 
 
-def test_a_store_gets_its_header_when_it_is_on_the_disk(path):
+@pytest.mark.parametrize("depth", [None, 12], ids=["new", "grown"])
+def test_the_header_of_a_store_is_on_the_disk_before_what_follows_from_it(depth, path):
+    if depth:
+        run(path, depth=depth)
     order = []
     synced, replace = folder_module.synced, store.RunStore.replace
 
@@ -263,13 +266,15 @@ def test_a_store_gets_its_header_when_it_is_on_the_disk(path):
 
     with (
         mock.patch.object(folder_module, "synced", note),
+        mock.patch.object(parts, "synced", note),
         mock.patch.object(store.RunStore, "replace", replaced),
     ):
         run(path)
-    at = order.index("written zarr.json")
-    before = {"gram/zarr.json", "layer/zarr.json", "layer/c/0", "progress/lock", "gram", "layer/c"}
-    assert before <= set(order[:at])
-    assert "zarr.json" in order[at:]
+    header, later = order.index("written zarr.json"), order.index("written layer/zarr.json")
+    assert order[header : header + 4] == ["written zarr.json", "zarr.partial", "zarr.json", "."]
+    assert header + 4 <= later
+    after = {"gram/zarr.json", "layer/zarr.json", "layer/c/0", "gram", "layer/c"}
+    assert after <= set(order[later:])
 
 
 def test_what_is_no_regular_file_is_not_read(tmp_path):

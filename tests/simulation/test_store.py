@@ -1,14 +1,16 @@
 """Runs in a store: interrupted in any way, they resume, with the bits of one that was not."""
 
+import itertools
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -18,8 +20,17 @@ import pytest
 import small_stores
 import xarray as xr
 import zarr
-from damaged_stores import ATTRIBUTES, BEFORE_READING, DAMAGE, LATER, chunks, flip
-from slow_cases import some
+from damaged_stores import (
+    ATTRIBUTES,
+    BEFORE_READING,
+    DAMAGE,
+    LATER,
+    OF_METADATA,
+    attributes,
+    chunks,
+    flip,
+)
+from slow_cases import slow, some
 
 import bnmc
 from bnmc import errors
@@ -122,7 +133,7 @@ def test_a_store_is_a_plain_zarr_dataset(path):
     expected = run(observables=["gram", "rank_bound"], every=3)
     stored = run(observables=["gram", "rank_bound"], every=3, store=path)
     dataset = xr.open_zarr(path)  # a warning would be an error here
-    assert set(dataset.variables) == {"gram", "rank_bound", "layer"}
+    assert set(dataset.variables) == {"gram", "rank_bound", "layer", "chain"}
     assert dataset["gram"].dims == ("chain", "layer", "sample_i", "sample_j")
     np.testing.assert_array_equal(dataset["layer"], expected.layers)
     np.testing.assert_array_equal(dataset["gram"], expected.gram)
@@ -130,11 +141,24 @@ def test_a_store_is_a_plain_zarr_dataset(path):
     assert dataset.attrs["key"] == str(expected.key)
     wanted = {"width": 30, "batch": 4, "sampler": "conditional", "backend": "cpu", "chains": CHAINS}
     assert wanted.items() <= dataset.attrs.items()
+    xr.testing.assert_identical(stored.to_xarray().load(), expected.to_xarray())
     lazily = stored.to_xarray()
     assert not isinstance(lazily["gram"].variable._data, np.ndarray)
     np.testing.assert_array_equal(lazily["gram"], expected.gram)
     np.testing.assert_array_equal(stored.mean("rank_bound"), expected.mean("rank_bound"))
     assert len(xr.open_datatree(path, engine="zarr")["/"].data_vars) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+def test_datasets_of_stores_and_of_memory_go_together(path):
+    stored, other = run(store=path).to_xarray(), run(rng=4).to_xarray()
+    joined = xr.concat([stored, other], "chain")
+    for number, (first, second) in enumerate(itertools.permutations([stored, other])):
+        place = path.with_name(f"{number}.zarr")
+        first.to_zarr(place)
+        second.to_zarr(place, append_dim="chain")
+        chains = slice(None) if number == 0 else [*range(CHAINS, 2 * CHAINS), *range(CHAINS)]
+        xr.testing.assert_equal(xr.open_zarr(place).load(), joined.isel(chain=chains))
 
 
 def test_a_stored_run_can_be_pickled_and_continued(path):
@@ -191,8 +215,8 @@ class StopAfter:
 
 CHANGES = {
     "chain": {"chain": bnmc.Chain(31, 4, "relu")},
-    "depth": {"depth": 41},
-    "chains": {"chains": 6},
+    "depth": {"depth": 39},
+    "chains": {"chains": 4},
     "key": {"rng": 4},
     "dtype": {"dtype": "float32"},
     "sampler": {"sampler": "weights"},
@@ -252,6 +276,114 @@ def test_arrays_of_the_start_are_told_apart(path):
         run(initial=x + 1e-3 * x**2, store=path)
 
 
+# --- growth
+
+
+GROWN = {
+    # (chains, depth) of two runs, options, and tiles that are made again or first, of 2 chains and
+    # 7 layers: those that the first run has cut short, and those beyond it.
+    "deeper": ((5, 20), (5, 41), {}, 9),
+    "deeper, from the middle of a tile": ((5, 21), (5, 41), {}, 9),
+    "deeper, from a layer between": ((5, 72), (5, 75), {"every": 10, "burn_in": 5}, 3),
+    "more chains": ((4, 20), (7, 20), {}, 6),
+    "more chains, from the middle of a tile": ((3, 20), (4, 20), {}, 3),
+    "both": ((3, 17), (5, 29), {}, 13),
+}
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_more_chains_and_layers_extend_a_store(name, path):
+    (chains, depth), (more, deeper), options, expected = GROWN[name]
+    former = run(depth=depth, chains=chains, store=path, **options)
+    with counted() as made:
+        grown = run(depth=deeper, chains=more, store=path, threads=1, **options)
+    assert len(made) == expected
+    fresh = path.with_name("fresh.zarr")
+    assert_same(grown, run(depth=deeper, chains=more, store=fresh, **options))
+    assert attributes(path) == attributes(fresh)
+    xr.testing.assert_identical(xr.open_zarr(path), xr.open_zarr(fresh))
+    changed = "chains" if more > chains else "depth"
+    for reader in (lambda: former["gram"], former.to_xarray):
+        with pytest.raises(errors.StoreMismatchError, match=f"{changed} = "):
+            reader()
+    with pytest.raises(errors.StoreMismatchError, match="grow and do not shrink; bnmc.open"):
+        run(depth=depth, chains=chains, store=path, **options)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_was_interrupted_grows(name, path):
+    """The state of each sampler, with the states of large tiles that are not kept."""
+    chain, options = RUNS[name]
+    with dying(5), pytest.raises(Died):
+        run(chain, **options, store=path, threads=1)
+    grown = run(chain, DEPTH + 9, **options, chains=6, store=path)
+    assert_same(grown, run(chain, DEPTH + 9, **options, chains=6))
+
+
+def test_a_store_whose_chains_start_apart_grows_in_depth_alone(path):
+    x = np.random.default_rng(0).normal(size=(7, 30, 4))
+    run(initial=x[:5], store=path)
+    assert_same(run(depth=45, initial=x[:5], store=path), run(depth=45, initial=x[:5]))
+    with pytest.raises(errors.StoreMismatchError, match="start = .* of 7 chains.* of 5 chains"):
+        run(depth=45, initial=x, chains=7, store=path)
+
+
+def changes_files(event, arguments):
+    """Return whether an event of Python's audit hooks may change a file or a folder."""
+    if event == "open":
+        return bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
+    return event in ("os.rename", "os.remove", "os.mkdir", "os.truncate")
+
+
+def dies_at(event, path):
+    """Return whether a process that extends a store to 3 chains and 12 layers died at an event.
+
+    The events are those that change files before it makes tiles.
+    """
+    child = os.fork()
+    if child == 0:
+        left = iter(range(event))
+
+        def hook(name, arguments):
+            if changes_files(name, arguments) and next(left, None) is None:
+                os._exit(9)
+
+        sys.addaudithook(hook)
+        with mock.patch.object(store.RunStore, "first_missing", side_effect=lambda *_: os._exit(0)):
+            run(depth=12, chains=3, store=path, threads=1)
+        os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 9
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes of POSIX")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("step", [6, slow(1)])
+def test_a_process_that_dies_while_a_store_grows_loses_nothing(step, path):
+    expected = run(depth=12, chains=3)
+    run(depth=9, chains=2, store=path)
+    copy, event = path.with_name("copy.zarr"), 0
+    states = set()
+    while True:
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy)
+        died = dies_at(event, copy)
+        states.add((attributes(copy)["depth"], (copy / "chain" / "zarr.json").read_text()))
+        with suppress(errors.StoreError):
+            dataset = bnmc.open(copy)
+            first = expected.gram[: dataset.sizes["chain"], : dataset.sizes["layer"]]
+            np.testing.assert_array_equal(dataset["gram"], first)
+        with counted() as made:
+            assert_same(run(depth=12, chains=3, store=copy), expected)
+        assert len(made) == 3  # one tile of two chains was finished
+        event += step
+        if not died:
+            break
+    assert event > 15
+    assert step > 1 or len(states) == 3  # before, between the header and the rest, after
+
+
 # --- damage
 
 
@@ -306,7 +438,7 @@ def test_damage_is_made_good_or_an_error(what, path):
         return
     with counted() as made:
         assert_same(small_stores.run(path), expected)
-    assert made or "layers" in what
+    assert made or what in OF_METADATA
 
 
 def test_a_lost_chunk_of_a_finished_run_is_all_that_is_made_again(path):
@@ -359,7 +491,7 @@ def test_a_store_that_was_not_completed_is_made_by_the_same_call(name, path):
         raise OSError(28, "No space left on device")
 
     failing = {
-        "layer": mock.patch.object(zarr_arrays, "_document", full),
+        "layer": mock.patch.object(zarr_arrays, "metadata_of", full),
         "zarr.json": mock.patch.object(store.RunStore, "replace", full),
     }[name]
     with failing, pytest.raises(errors.StoreError, match="No space left on device"):

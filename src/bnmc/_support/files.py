@@ -6,14 +6,19 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import shutil
 import sys
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from urllib.request import url2pathname
 
 from bnmc._support.arguments import choice
 from bnmc.errors import ArgumentError, ArgumentTypeError
+
+#: An address: scheme, host and path.
+_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://([^/]*)(.*)", re.DOTALL | re.IGNORECASE)
 
 #: Kinds of renaming for `_renamed`.
 _EXCHANGE, _NO_REPLACE = 0, 1
@@ -31,8 +36,20 @@ def as_path(name: str, path: object) -> Path:
     ArgumentTypeError
         If `path` is no path, or contains a null character.
     ArgumentError
-        If `path` is too long for the file system.
+        If `path` is too long for the file system, or an address that is not that of a local file.
+
+    Examples
+    --------
+    >>> from bnmc._support.files import as_path
+    >>> as_path("store", "file:///scratch/run%201.zarr").as_posix()
+    '/scratch/run 1.zarr'
     """
+    if isinstance(path, str) and (address := _ADDRESS.fullmatch(path)):
+        scheme, host, rest = address.groups()
+        if scheme.lower() != "file" or host not in ("", "localhost"):
+            hint = "write to a disk of this machine, and copy what is finished"
+            raise ArgumentError(name, path, "a local path", hint)
+        path = url2pathname(rest)
     try:
         converted = Path(path)  # type: ignore[arg-type]
         if "\0" in os.fspath(converted):

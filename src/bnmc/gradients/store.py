@@ -58,7 +58,7 @@ class ChainStore(parts.PartStore):
     ArgumentTypeError
         If a function of the run cannot be compared with that of another process.
     StoreMismatchError
-        If it holds another run; the error names a difference.
+        If it holds another run, or one of more chains; the error names a difference.
     StoreInUseError, StoreLockError
         If another process writes it, or the file system has no locks.
     StoreError
@@ -69,7 +69,8 @@ class ChainStore(parts.PartStore):
 
     def __init__(self, folder: Path, task: Task, start: Start, size: int) -> None:
         self._task = task
-        super().__init__(folder, _facts(task, start), {"part": size})
+        chains = {"chains": task.run.chains}
+        super().__init__(folder, _facts(task, start), {"part": size}, chains)
         self.size = int(self.stored["part"])
 
     def get(self, number: int) -> Part | None:
@@ -88,10 +89,10 @@ class ChainStore(parts.PartStore):
             return None
         return part
 
-    def facts_of(self, part: int | str) -> dict[str, str]:
-        """Return the facts that the file of a part contains, with its first and last chain."""
+    def extents_of(self, part: int | str) -> dict[str, str]:
+        """Return the first and the last chain of a part."""
         first, last = self._chains_of(int(part))
-        return {**super().facts_of(part), "of_chains": f"{first} to {last - 1}"}
+        return {"of_chains": f"{first} to {last - 1}"}
 
     def _chains_of(self, number: int) -> tuple[int, int]:
         """Return the first chain of a part, and the chain after its last one."""
@@ -114,11 +115,11 @@ def _forms(part: Part) -> dict[str, object]:
 
 
 def _facts(task: Task, start: Start) -> dict[str, str]:
-    """Return everything that determines the values of a run."""
+    """Return everything that determines the values of a run but the number of its chains."""
     run, direction, derivative = task.run, task.direction, task.run.chain.activation.derivative
     facts = {
         "chain": repr(run.chain), "key": str(run.key), "sampler": run.path, "dtype": run.dtype,
-        "chains": str(run.chains), "inputs": str(run.inputs), "depth": str(run.depth),
+        "inputs": str(run.inputs), "depth": str(run.depth),
         "every": str(run.recorded.every),
     }  # fmt: skip
     if run.backend != "cpu":
@@ -127,7 +128,7 @@ def _facts(task: Task, start: Start) -> dict[str, str]:
     digest = parts.argument_digest
     return facts | parts.chain_facts(run.chain) | {
         "derivative_digest": "built in" if derivative is None else derivative.digest,
-        "start": parts.start_digest(start),
+        "start": parts.start_digest(start, run.chains),
         "loss": f"{direction.name} ({digest('loss', direction.name, direction)[:32]})",
         "observables": ", ".join(
             f"{each.name} ({digest('observables', each.name, each)[:32]})"

@@ -129,11 +129,12 @@ def simulate(
     store : path, optional
         Path of a Zarr store, ``….zarr``, for finished parts of the run (extra ``xarray``).  If a
         run is interrupted in any way, the same call continues it and returns the same bits.  If
-        the store is complete, the call returns the run.  Values are read on access, in parts by
-        `Trajectory.to_xarray`, so they may be larger than memory.  If `rng` is omitted, the key is
-        that of an existing store.  If the process is killed, the unfinished tiles are lost.  If the
-        power fails, up to two finished tiles are lost too.  The store compares your own functions
-        by code and state, so another process can resume the run.
+        the store is complete, the call returns the run.  With more chains or a larger depth, the
+        same call extends the store, and uses the finished parts.  `bnmc.open` reads stores.  Values
+        are read on access, in parts by `Trajectory.to_xarray`, so they may be larger than memory.
+        If `rng` is omitted, the key is that of an existing store.  If the process is killed, the
+        unfinished tiles are lost.  If the power fails, up to two finished tiles are lost too.  The
+        store compares your own functions by code and state, so another process can resume the run.
     timeout : float, optional
         Seconds, > 0, after which the run returns its finished part: ``run.complete`` is False, and
         its layers are those that all chains have reached.
@@ -168,7 +169,7 @@ def simulate(
         handler of another signal raises, its exception ends the run in the same way and gets the
         attribute `partial`.
     StoreMismatchError
-        If the store holds another run; the message names the difference.
+        If the store holds another run, or more chains or layers; the message names the difference.
     StoreInUseError
         If another run is writing the store.
     StoreReplacedError

@@ -79,6 +79,15 @@ class Grid(NamedTuple):
         """Return the last layer of a block."""
         return self.ends.layer(block)
 
+    def extents(self, part: int, block: int) -> dict[str, str]:
+        """Return the chains, the slots and the last layer of a tile, for its file."""
+        chains, slots = self.of_part(part), self.of_block(block)
+        return {
+            "of_chains": f"{chains.start} to {chains.stop - 1}",
+            "of_slots": f"{slots.start} to {slots.stop - 1}",
+            "to_layer": str(self.end(block)),
+        }
+
 
 def grid_of(run: Run, parts: int, of_tile: float) -> Grid:
     """Return a grid of at most so many parts, whose tiles take about `of_tile` seconds at most."""

@@ -249,7 +249,9 @@ class Trajectory(Recordings):
         xr = import_extra("xarray", "xarray")
         stored: Any = self.observables
         if hasattr(stored, "to_xarray"):
-            return stored.to_xarray().assign_attrs(self.attributes())
+            dataset: xarray.Dataset = stored.to_xarray()
+            dataset.attrs = self.attributes()
+            return dataset
         variables: dict[str, Any] = {
             name: (self.dims[name], values) for name, values in self.observables.items()
         }

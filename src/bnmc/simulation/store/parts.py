@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -35,6 +35,11 @@ _LOCK = "lock"
 #: The format of folders; bnmc 0.2.0 wrote others, which have no such number.
 _FORMAT = 1
 
+#: What to do about sizes that are smaller than those of a folder.
+_GROWS = (
+    "finished parts grow and do not shrink; bnmc.open(path) reads some chains or layers of a run"
+)
+
 #: The entry of the archive of a part with its facts.
 _FACTS = "facts"
 
@@ -51,6 +56,9 @@ class PartStore:
     from another folder, or under another number, raises.  If two processes begin a folder, the
     first header stays.
 
+    A folder grows if its sizes are smaller than those of the computation: the header is written
+    again, in one step.  A part of other extents is that of the smaller computation, and missing.
+
     Parameters
     ----------
     path : Path
@@ -59,6 +67,8 @@ class PartStore:
         Everything that the parts depend on.
     settings : mapping, optional
         What a new folder notes besides; an existing folder keeps its own.
+    sizes : mapping of str to int, optional
+        What may grow, by the names of arguments: the parts do not depend on it.
 
     Attributes
     ----------
@@ -69,14 +79,14 @@ class PartStore:
     inside : str
         Folder of the lock and of the parts in this one, with a slash, or "".
     stored : dict
-        The attributes of the header: facts, settings and their digest, the identity.
+        The attributes of the header: facts, settings and their digest, the identity; and sizes.
 
     Raises
     ------
     ArgumentError
         If the folder holds other files.
     StoreMismatchError
-        If it holds another computation; the error names a difference.
+        If it holds another computation, or a larger one; the error names a difference.
     StoreInUseError
         If another process writes the folder.
     StoreLockError
@@ -90,16 +100,22 @@ class PartStore:
     inside: ClassVar[str] = ""
 
     def __init__(
-        self, path: Path, facts: Mapping[str, str], settings: Mapping[str, Any] | None = None
+        self,
+        path: Path,
+        facts: Mapping[str, str],
+        settings: Mapping[str, Any] | None = None,
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
         self.path = path
         self._facts, self._settings = dict(facts), dict(settings or {})
+        self._sizes = dict(sizes or {})
+        self.stored: dict[str, Any] = {}
         #: What the disk is writing.
         self._on_the_way: Future[None] | None = None
         lock = path / self.inside / _LOCK
         with reported(path), contextlib.ExitStack() as stack:
             if (path / self.header).exists():
-                header_of(path, self.header, facts)
+                self._stored(path)
             else:
                 self._require_free()
                 lock.parent.mkdir(parents=True, exist_ok=True)
@@ -142,29 +158,46 @@ class PartStore:
             allowed = f"a new or empty folder, or what {self.what} left"
             raise ArgumentError("store", str(path), allowed)
 
-    def _document(self) -> dict[str, Any]:
-        """Make what a new folder contains besides, and return the document of its header."""
-        return {"attributes": {**self._facts, **self._settings}}
+    def _document(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Return the document of a header with what depends on sizes."""
+        return document
 
-    def _write_header(self) -> None:
-        """Make a folder; the header comes last, when the disk has all else."""
+    def _write_header(self, former: Mapping[str, Any] | None = None) -> None:
+        """Write the header of a new folder, or that of one that grows in place of its former one.
+
+        It alone says what the folder holds: whatever follows from it is made later.
+        """
+        if former is None:
+            attributes = {**self._facts, **self._settings, "format": _FORMAT}
+            same = {name: each for name, each in attributes.items() if name not in self._sizes}
+            former = {"attributes": {**attributes, "identity": digest_of_document(same)}}
+        document = self._document({**former, "attributes": {**former["attributes"], **self._sizes}})
+        attributes = document["attributes"]
+        attributes.setdefault("checked", " ".join(sorted([*attributes, "checked"])))
+        attributes["checksum"] = _checksum(attributes)
+        content = json.dumps(document, indent=2) + "\n"
         with self.writing():
-            document = self._document()
-            attributes = {**document["attributes"], "format": _FORMAT}
-            attributes["checked"] = " ".join(sorted([*attributes, "checked"]))
-            attributes["identity"] = _identity(attributes)
-            content = json.dumps({**document, "attributes": attributes}, indent=2) + "\n"
-            self.sync(self.folder.files())
-            self._wait_for_disk()
             # Where locks have no effect, the header of another process stays; `_check` reads it.
             with contextlib.suppress(FileExistsError):
                 self.replace(self.header, content.encode())
             self.sync([self.folder.place / self.header])
+            self._wait_for_disk()
             synced(self.path.parent)
 
     def _check(self) -> None:
-        """Check the folder that was opened: that its header is that of this computation."""
-        self.stored = header_of(self.path, self.header, self._facts, self.folder.place)
+        """Check the header of the folder that was opened; write it again if the folder grows."""
+        self.stored = self._stored(self.folder.place)
+        if any(self.stored[name] < size for name, size in self._sizes.items()):
+            self._write_header(loads(read_file(self.folder.place / self.header)))
+            self.stored = self._stored(self.folder.place)
+
+    def _stored(self, place: Path) -> dict[str, Any]:
+        """Return the attributes of the header, or raise if the folder does not go with this run."""
+        stored = header_of(self.path, self.header, self._facts, place)
+        for name, size in self._sizes.items():
+            if stored[name] > size:
+                raise StoreMismatchError(str(self.path), name, str(stored[name]), str(size), _GROWS)
+        return stored
 
     # --- files
 
@@ -186,15 +219,16 @@ class PartStore:
         Raises
         ------
         FileExistsError
-            If it is the header, and there is one.
+            If it is the header of a new folder, and there is one.
         """
         file = self.folder.place / name
         partial = file.with_suffix(PARTIAL)
         partial.write_bytes(content)
-        if name != self.header:
+        if name == self.header:
+            synced(partial)  # a header is never on the disk without its content
+        if name != self.header or self.stored:
             partial.replace(file)
             return file
-        synced(partial)  # a header is never on the disk without its content
         try:
             move_new(partial, file)
         finally:
@@ -234,7 +268,8 @@ class PartStore:
             As `part_of`.
         """
         name = self.inside + file_of(part)
-        return part_of(self.path, self.folder.place, name, self.facts_of(part), unpacked)
+        facts, extents = self.facts_of(part), self.extents_of(part)
+        return part_of(self.path, self.folder.place, name, facts, unpacked, extents)
 
     def write(self, part: int | str, content: bytes, files: Iterable[Path] = ()) -> None:
         """Write the file of a part, which appears complete or not at all, after other files.
@@ -249,7 +284,12 @@ class PartStore:
 
     def facts_of(self, part: int | str) -> dict[str, str]:
         """Return the facts that the file of a part contains."""
-        return {**self._facts, "identity": self.stored["identity"], "part": str(part)}
+        identity = self.stored["identity"]
+        return {**self._facts, "identity": identity, "part": str(part), **self.extents_of(part)}
+
+    def extents_of(self, part: int | str) -> dict[str, str]:
+        """Return what sizes determine of a part, such as its last chain, each by its name."""
+        return {}
 
 
 def file_of(part: int | str) -> str:
@@ -258,7 +298,12 @@ def file_of(part: int | str) -> str:
 
 
 def part_of(
-    path: Path, place: Path, name: str, facts: Mapping[str, str], unpacked: _Unpacked[_T]
+    path: Path,
+    place: Path,
+    name: str,
+    facts: Mapping[str, str],
+    unpacked: _Unpacked[_T],
+    extents: Collection[str] = (),
 ) -> _T | None:
     """Return the content of the file of a part, or None if it is missing or damaged.
 
@@ -274,6 +319,8 @@ def part_of(
     unpacked : callable
         Takes the bytes of the file and returns their content and the facts in them.  It may raise
         `Damaged`, `Foreign` or `TooLarge`.
+    extents : collection of str
+        The last facts, in which the file of a part of a smaller computation differs: it is missing.
 
     Raises
     ------
@@ -289,7 +336,12 @@ def part_of(
             return None
         except (Foreign, TooLarge) as error:
             raise StoreError(str(path), f"{name}: {error}") from error
-    _require_facts(path, stored, facts)
+    try:
+        require_facts(path, stored, facts)
+    except StoreMismatchError as error:
+        if error.name in extents:
+            return None
+        raise
     return content
 
 
@@ -353,13 +405,13 @@ def header_of(
     if attributes.get("format") != _FORMAT:
         reason = f"bnmc {version} made it, in a format that this version does not read"
         raise StoreError(str(path), f"{reason}: use a new path")
-    _require_facts(path, attributes, facts or {})
-    if attributes.get("identity") != _identity(attributes):
+    require_facts(path, attributes, facts or {})
+    if attributes.get("checksum") != _checksum(attributes):
         raise StoreError(str(path), "its attributes are damaged: they lack their checksum")
     return attributes
 
 
-def _identity(attributes: Mapping[str, Any]) -> str:
+def _checksum(attributes: Mapping[str, Any]) -> str:
     """Return the digest of the attributes of a header; a user may add others."""
     names = str(attributes.get("checked")).split()
     return digest_of_document({name: attributes.get(name) for name in names})
@@ -370,7 +422,7 @@ def digest_of_document(document: object) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, str]) -> None:
+def require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, str]) -> None:
     """Raise `StoreMismatchError` about the first fact that is not stored."""
     for name, want in facts.items():
         have = str(stored.get(name, "nothing"))
@@ -413,7 +465,8 @@ def argument_digest(name: str, argument: object, value: object) -> str:
         raise ArgumentTypeError(name, argument, allowed, hint) from error
 
 
-def start_digest(start: Origin) -> str:
-    """Return the digest of a start."""
+def start_digest(start: Origin, chains: int) -> str:
+    """Return the digest of a start, with the number of chains if each has a start of its own."""
     named = start.arrays if isinstance(start, State) else vars(start)
-    return digest_of((type(start).__name__, sorted(named.items())))
+    digest = digest_of((type(start).__name__, sorted(named.items())))
+    return digest if start.part(0, 1) is start else f"{digest} of {chains} chains"

@@ -22,12 +22,14 @@ from bnmc._kernels.processor import host_cpu
 from bnmc._support.environment import environment
 from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
+from bnmc._support.text import loads
 from bnmc._support.version import versions
 from bnmc.errors import ArgumentError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.runs import Run
 from bnmc.simulation.state_check import problem_of
 from bnmc.simulation.store import parts, zarr_arrays
+from bnmc.simulation.store.folder import read_file
 from bnmc.simulation.store.zarr_arrays import HEADER, INSIDE, SUMS
 from bnmc.simulation.tiles import Grid, Origin, Tile
 
@@ -39,9 +41,7 @@ _STATE = "state_"
 
 
 #: Facts about a run that its `Trajectory.attributes` contain.
-_FROM_ATTRIBUTES = (
-    "chain", "sampler", "dtype", "backend", "chains", "inputs", "key",
-)  # fmt: skip
+_FROM_ATTRIBUTES = ("chain", "sampler", "dtype", "backend", "inputs", "key")
 
 
 def as_store_path(store: object) -> Path:
@@ -91,7 +91,7 @@ class RunStore(parts.PartStore):
     run : Run
     start : Covariance, Representation or State
     grid : Grid
-        The division of the run.  An existing store keeps its own.
+        The division of the run.  An existing store keeps the sizes of its tiles.
     attributes : mapping
         How to repeat the run, `Trajectory.attributes`.
 
@@ -103,7 +103,7 @@ class RunStore(parts.PartStore):
     Raises
     ------
     StoreMismatchError
-        If the store holds another run, or has a tile of another run.
+        If the store holds another run, or one of more chains or layers, or has a tile of another.
     StoreInUseError
         If another run is writing the store.
     StoreLockError
@@ -121,6 +121,10 @@ class RunStore(parts.PartStore):
     writes a tile (``fsync``) while the next one is made, and has all tiles before the run returns.
     So a power failure costs the tiles in work and two more.  The file of a tile may be on the disk
     without its values: the checksums then show the loss, and the tile is made again.
+
+    A store of fewer chains or layers grows.  The header says so in one step; the metadata and the
+    coordinates of the arrays follow from it, and are made again wherever they differ.  Tiles that
+    the former end cut short are made again.
     """
 
     header, inside, what = HEADER, INSIDE, "an earlier run"
@@ -128,54 +132,63 @@ class RunStore(parts.PartStore):
     def __init__(
         self, path: Path, run: Run, start: Origin, grid: Grid, attributes: Mapping[str, Any]
     ) -> None:
-        self.run, self.grid, self._attributes = run, grid, attributes
+        self.run, self.grid = run, grid
         self._zarr = import_extra("zarr", "xarray")
         self._observed = tuple(run.shapes)
         #: The checksums of the values of each finished tile, and the tiles of this process.
         self._sums: dict[tuple[int, int], dict[str, int]] = {}
         self._written: set[tuple[int, int]] = set()
-        super().__init__(path, _run_facts(run, start, attributes))
+        settings = {**attributes, "part": grid.part, "block": grid.block}
+        super().__init__(
+            path,
+            _run_facts(run, start, attributes),
+            settings,
+            {"chains": run.chains, "depth": run.depth},
+        )
 
-    def _names(self) -> set[str]:
-        return {*super()._names(), *self._observed, "layer"}
+    def _document(self, document: dict[str, Any]) -> dict[str, Any]:
+        return zarr_arrays.with_arrays(document, self.run, self._grid_of(document["attributes"]))
 
-    def _document(self) -> dict[str, Any]:
-        attributes = {**self._facts, **self._attributes}
-        return zarr_arrays.make_arrays(self.folder.place, self.run, self.grid, attributes)
-
-    def _check(self) -> None:
-        """Check the metadata and the tiles of the store, and make what is damaged free."""
-        self._check_header()
-        part, block, grid = self.stored["part"], self.stored["block"], self.grid
+    def _grid_of(self, attributes: Mapping[str, Any]) -> Grid:
+        """Return the division of this run into tiles of the size of those of the store."""
+        part, block, grid = attributes["part"], attributes["block"], self.grid
         if not (1 <= part <= grid.chains and 1 <= block <= grid.recorded.count):
             raise StoreError(str(self.path), "its attributes part and block are damaged")
-        self.grid = Grid.of_slots(grid.chains, grid.recorded, part, block)
-        self._group = self._zarr.open_group(self.folder.place, mode="r+", zarr_format=3)
-        self._require_shapes()
+        return Grid.of_slots(grid.chains, grid.recorded, part, block)
+
+    def _check(self) -> None:
+        """Check the header and the tiles of the store, and make what is damaged free."""
+        super()._check()
+        self.grid = self._grid_of(self.stored)
+        self._check_arrays()
         self._keep_all = self._states_are_small()
         files = {entry.name for entry in (self.folder.place / INSIDE).iterdir()}
         for part in range(self.grid.parts):
             for block in range(self.grid.blocks):
                 if f"part-{part}-{block}.npz" in files:
                     self._look_at(part, block)
-        self._mend_layers()
 
-    def _check_header(self) -> None:
-        """Raise unless the store has the attributes and the metadata of this run."""
-        super()._check()
-        zarr_arrays.require_layout(
-            self.path, self.folder.place, (*self._observed, "layer"), self.stored
-        )
+    def _check_arrays(self) -> None:
+        """Require the arrays of this run in the header; make their metadata where they differ."""
+        place, metadata = self.folder.place, zarr_arrays.metadata_of(self.run, self.grid)
+        document = loads(read_file(place / HEADER))
+        if document.get("consolidated_metadata", {}).get("metadata") != metadata:
+            raise StoreError(str(self.path), f"the metadata in {HEADER} are not those of this run")
+        changed = []
+        with self.writing():
+            for name, content in zarr_arrays.files_of(metadata).items():
+                if not zarr_arrays.has_content(place / name, content):
+                    (place / name).parent.mkdir(exist_ok=True)
+                    changed.append(self.replace(name, content))
+            self._group = self._zarr.open_group(place, mode="r+", zarr_format=3)
+            for name, values in zarr_arrays.coordinates_of(self.grid).items():
+                chunk = place / name / "c" / "0"
+                changed += zarr_arrays.mended(self._group[name], chunk, values)
+            self.sync(changed)
 
-    def facts_of(self, part: int | str) -> dict[str, str]:
-        """Return the facts that the file of a part contains, with its chains and slots."""
-        chains, slots = map(int, str(part).split("-"))
-        of_part, of_block = self.grid.of_part(chains), self.grid.of_block(slots)
-        return {
-            **super().facts_of(part),
-            "of_chains": f"{of_part.start} to {of_part.stop - 1}",
-            "of_slots": f"{of_block.start} to {of_block.stop - 1}",
-        }
+    def extents_of(self, part: int | str) -> dict[str, str]:
+        """Return the first and the last chain and layer of a tile."""
+        return self.grid.extents(*map(int, str(part).split("-")))
 
     def first_missing(self, part: int, block: int) -> int | None:
         """Return the first missing block of a part, from `block` on, or None."""
@@ -247,7 +260,8 @@ class RunStore(parts.PartStore):
         """
         self.finish()
         with self.writing():
-            self._check_header()
+            super()._check()
+            self._check_arrays()
             for part, block in sorted(self._written) if complete else ():
                 if not self._is_sound(part, block):
                     reason = (
@@ -258,15 +272,7 @@ class RunStore(parts.PartStore):
 
     def arrays(self, slots: int) -> zarr_arrays.StoredArrays:
         """Return the values of so many recorded layers, which are read on access."""
-        return zarr_arrays.StoredArrays(self.path, self._observed, slots, self.stored["identity"])
-
-    def _require_shapes(self) -> None:
-        """Raise `StoreError` unless the arrays have the shapes of the run."""
-        for name, shape in self.run.shapes.items():
-            array, whole = self._group[name], (self.grid.chains, self.grid.recorded.count, *shape)
-            if array.shape != whole or array.dtype != np.float64:
-                stored = f"{name} has {array.dtype} of shape {array.shape}"
-                raise StoreError(str(self.path), f"{stored}, not float64 of {whole}")
+        return zarr_arrays.StoredArrays(self.path, self._observed, slots, self.stored)
 
     def _states_are_small(self) -> bool:
         numbers = sum(math.prod(shape) for shape in self.run.shapes.values())
@@ -294,18 +300,9 @@ class RunStore(parts.PartStore):
             for name in self._observed
         )
 
-    def _mend_layers(self) -> None:
-        """Write the coordinate ``layer`` again if it is damaged."""
-        layers = self.grid.recorded.layers(0, self.grid.recorded.count)
-        array = self._group["layer"]
-        too_long = zarr_arrays.is_too_long(self.folder.place / "layer" / "c" / "0", len(layers))
-        stored = None if too_long else zarr_arrays.read_values(array, (slice(None),))
-        if stored is None or not np.array_equal(stored, layers):
-            array[:] = layers
-
 
 def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[str, str]:
-    """Return everything that determines the values of a run, each fact by its name.
+    """Return everything that determines the values of a run but its sizes, each by its name.
 
     Functions and arrays enter by digests.
 
@@ -323,9 +320,8 @@ def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[s
     """
     facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
     return facts | parts.chain_facts(run.chain) | {
-        "start": parts.start_digest(start),
+        "start": parts.start_digest(start, run.chains),
         "first_layer": str(run.start_layer),
-        "depth": str(run.depth),
         "burn_in": str(run.recorded.first - run.start_layer),
         "every": str(run.recorded.every),
         "observables": ", ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bnmc._support.extras import import_extra
 from bnmc._support.machine import available_memory
 from bnmc._support.text import loads
-from bnmc.errors import ResultTooLargeError, StoreError, StoreMismatchError
+from bnmc.errors import ResultTooLargeError, StoreError
 from bnmc.simulation.runs import Run
 from bnmc.simulation.store.folder import read_file, reported
 from bnmc.simulation.store.parts import (
@@ -24,6 +24,7 @@ from bnmc.simulation.store.parts import (
     file_of,
     header_of,
     part_of,
+    require_facts,
     without_facts,
 )
 from bnmc.simulation.tiles import Grid
@@ -36,6 +37,12 @@ HEADER, INSIDE = "zarr.json", "progress/"
 
 #: The array of a tile with the checksums of its values, in the order of the observables.
 SUMS = "sums"
+
+#: The arrays with the numbers of chains and layers, of one chunk each.
+COORDINATES = ("layer", "chain")
+
+#: What a reader says of damage that a writer mends.
+_AGAIN = "; the same call of simulate makes it again"
 
 #: The attribute with the digest of the metadata of the arrays.
 _ARRAYS = "arrays"
@@ -50,57 +57,105 @@ _CHUNK_CHECKSUM = 4
 _GROUP: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
-def make_arrays(place: Path, run: Run, grid: Grid, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the empty arrays of a store; return the document of its group, ``zarr.json``.
+def with_arrays(document: Mapping[str, Any], run: Run, grid: Grid) -> dict[str, Any]:
+    """Return the document of a store, ``zarr.json``, with the metadata of its arrays.
 
-    The document has the metadata of the arrays, so that a reader opens one file.
-    `zarr.consolidate_metadata` does the same with a warning that the format may change.
+    A reader then opens one file.  `zarr.consolidate_metadata` does the same with a warning that the
+    format may change.
     """
-    zarr = import_extra("zarr", "xarray")
-    for name, shape in run.shapes.items():
-        zarr.create_array(
-            place / name,
-            overwrite=True,  # of a writer that died here
-            shape=(grid.chains, grid.recorded.count, *shape),
-            chunks=(grid.part, grid.block, *(max(1, length) for length in shape)),
-            dtype="float64",
-            fill_value=np.nan,
-            # Every reader then notices a damaged chunk.
-            compressors=zarr.codecs.Crc32cCodec(),
-            dimension_names=("chain", "layer", *run.axes[name]),
-        )
-    layers = grid.recorded.layers(0, grid.recorded.count)
-    coordinate = zarr.create_array(
-        place / "layer", overwrite=True, shape=layers.shape, chunks=layers.shape, dtype="int64",
-        fill_value=0, compressors=None, dimension_names=("layer",),
-    )  # fmt: skip
-    coordinate[:] = layers
-    (place / "progress" / "zarr.json").write_text(json.dumps(_GROUP), encoding="utf-8")
-    metadata = {name: _document(place / name / "zarr.json") for name in (*run.shapes, "layer")}
+    metadata = metadata_of(run, grid)
+    attributes = {**document["attributes"], _ARRAYS: digest_of_document(metadata)}
     copies = {"kind": "inline", "must_understand": False, "metadata": metadata}
-    attributes = {
-        **attributes, "part": grid.part, "block": grid.block, _ARRAYS: digest_of_document(metadata)
-    }  # fmt: skip
     return {**_GROUP, "attributes": attributes, "consolidated_metadata": copies}
 
 
-def require_layout(
-    path: Path, place: Path, names: tuple[str, ...], attributes: Mapping[str, Any]
-) -> None:
+def metadata_of(run: Run, grid: Grid) -> dict[str, dict[str, Any]]:
+    """Return the metadata of the arrays of a store by name, as Zarr's specification has them."""
+    slots = grid.recorded.count
+    values = {
+        name: _metadata(
+            (grid.chains, slots, *shape), (grid.part, grid.block, *shape),
+            ("chain", "layer", *run.axes[name]), "float64", "NaN",
+        )
+        for name, shape in run.shapes.items()
+    }  # fmt: skip
+    numbers = {
+        name: _metadata(array.shape, array.shape, (name,), "int64", 0)
+        for name, array in coordinates_of(grid).items()
+    }
+    return values | numbers
+
+
+def _metadata(
+    shape: Sequence[int], chunk: Sequence[int], axes: Sequence[str], dtype: str, missing: str | int
+) -> dict[str, Any]:
+    return {
+        "shape": list(shape),
+        "data_type": dtype,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [max(1, length) for length in chunk]},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": missing,
+        # Nothing is compressed, and every reader notices a damaged chunk.
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "attributes": {},
+        "dimension_names": list(axes),
+        "zarr_format": 3,
+        "node_type": "array",
+        "storage_transformers": [],
+    }
+
+
+def coordinates_of(grid: Grid) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers of the chains and of the recorded layers."""
+    layers = grid.recorded.layers(0, grid.recorded.count)
+    return {"layer": layers, "chain": np.arange(grid.chains)}
+
+
+def files_of(metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """Return the files that a store has besides its header, by name, but those of values."""
+    documents = {**metadata, "progress": _GROUP}
+    return {
+        f"{name}/zarr.json": json.dumps(document, indent=2).encode()
+        for name, document in documents.items()
+    }
+
+
+def has_content(path: Path, content: bytes) -> bool:
+    """Return whether a file has a content."""
+    try:
+        return path.stat().st_size == len(content) and read_file(path) == content
+    except FileNotFoundError:
+        return False
+
+
+def mended(array: Any, chunk: Path, values: NDArray[np.int64]) -> list[Path]:
+    """Write a coordinate, of one chunk, unless it has its values; return the files written."""
+    too_long = is_too_long(chunk, len(values))
+    stored = None if too_long else _read_values(array, (slice(None),))
+    if stored is not None and np.array_equal(stored, values):
+        return []
+    array[:] = values
+    return [chunk]
+
+
+def require_layout(path: Path, names: tuple[str, ...], attributes: Mapping[str, Any]) -> None:
     """Raise `StoreError` unless the metadata of all arrays are those that were written.
 
     Zarr has them twice: in a file of each array, and in that of the store.
     """
-    of_arrays = {name: _document(place / name / "zarr.json") for name in names}
+    of_arrays = {name: _document(path / name / "zarr.json") for name in names}
     try:
-        copies = _document(place / "zarr.json")["consolidated_metadata"]["metadata"]
+        copies = _document(path / HEADER)["consolidated_metadata"]["metadata"]
         copies = {name: copies[name] for name in names}
     except (KeyError, TypeError):
         raise StoreError(str(path), "it lacks the metadata of its arrays") from None
     for name in names:
         for key in sorted({*of_arrays[name], *copies[name]}):
             if of_arrays[name].get(key) != copies[name].get(key):
-                reason = f"the {key} of {name} in zarr.json and {name}/zarr.json differ"
+                reason = f"the {key} of {name} in {HEADER} and {name}/{HEADER} differ{_AGAIN}"
                 raise StoreError(str(path), reason)
     if digest_of_document(of_arrays) != attributes[_ARRAYS]:
         raise StoreError(str(path), f"the metadata of {', '.join(names)} are damaged")
@@ -116,7 +171,9 @@ def _require_chunks(
     Zarr makes a whole chunk in memory, of any size that the metadata claim.
     """
     shape, chunk = metadata["shape"], metadata["chunk_grid"]["configuration"]["chunk_shape"]
-    of_tile = shape if name == "layer" else [attributes["part"], attributes["block"], *shape[2:]]
+    of_tile = (
+        shape if name in COORDINATES else [attributes["part"], attributes["block"], *shape[2:]]
+    )
     codecs = {codec["name"] for codec in metadata["codecs"]}
     numbers = [*shape, *chunk]
     if not all(type(number) is int and number >= 0 for number in numbers) or codecs - _CODECS:
@@ -157,7 +214,7 @@ def sound_values(
     """Return the values of a tile of an array, or None unless they have their checksum."""
     if is_too_long(chunk_of(place, array, part, block), math.prod(array.chunks)):
         return None
-    values = read_values(array, tile_of(array, part, block))
+    values = _read_values(array, tile_of(array, part, block))
     return values if values is not None and checksum_of(values) == checksum else None
 
 
@@ -170,7 +227,7 @@ def is_too_long(chunk: Path, numbers: int) -> bool:
     return size > 8 * numbers + _CHUNK_CHECKSUM
 
 
-def read_values(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
+def _read_values(array: Any, where: tuple[slice, ...]) -> NDArray[Any] | None:
     """Return a region of a Zarr array, or None if its bytes are damaged.
 
     Errors for lack of memory or of open files are raised, as the tile is sound then.
@@ -199,14 +256,14 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
     names : tuple of str
     layers : int
         Number of layers that all chains have recorded.
-    identity : str
-        The identity of the store, which its header has.
+    header : mapping
+        The attributes of the header of the store.
     """
 
     path: Path
     names: tuple[str, ...]
     layers: int
-    identity: str
+    header: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         """Return all values of an observable.
@@ -241,7 +298,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
     def _tile(self, name: str, array: Any, part: int, block: int) -> NDArray[np.float64]:
         """Return the values of a tile, or raise if they are missing or damaged."""
         number = f"{part}-{block}"
-        facts = {"identity": self.identity, "part": number}
+        facts = {"identity": self.header["identity"], "part": number}
         arrays = part_of(self.path, self.path, INSIDE + file_of(number), facts, without_facts)
         sums = None if arrays is None else sums_of(arrays, self.names)
         values = None
@@ -252,7 +309,7 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
             raise StoreError(
                 str(self.path),
                 f"{name} of chains {chains.start} to {chains.stop - 1} is damaged from recorded "
-                f"layer {slots.start} on; the same call of simulate makes it again",
+                f"layer {slots.start} on{_AGAIN}",
             )
         return values
 
@@ -262,24 +319,24 @@ class StoredArrays(Mapping[str, NDArray[np.float64]]):
     def __len__(self) -> int:
         return len(self.names)
 
-    def to_xarray(self) -> xarray.Dataset:
-        """Return the store as a dataset that reads values on access.
+    def to_xarray(self, chunks: Any = None) -> xarray.Dataset:
+        """Return the store as a dataset that reads values on access, as Dask arrays with `chunks`.
 
         Zarr then checks each chunk that it reads, but not whether the store still holds the run.
         """
         xr = import_extra("xarray", "xarray")
         with reported(self.path):
             self._require_run()
-            dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=None, consolidated=True)
+            dataset: xarray.Dataset = xr.open_zarr(self.path, chunks=chunks, consolidated=True)
         return dataset.isel(layer=slice(self.layers))
 
     def _require_run(self) -> None:
         """Raise unless the store holds the run."""
         attributes = header_of(self.path, HEADER)
-        if attributes["identity"] != self.identity:
-            have = str(attributes["identity"])
-            raise StoreMismatchError(str(self.path), "identity", have, self.identity)
-        require_layout(self.path, self.path, (*self.names, "layer"), attributes)
+        # The store may have grown since.
+        same = {name: str(self.header[name]) for name in ("identity", "chains", "depth", _ARRAYS)}
+        require_facts(self.path, attributes, same)
+        require_layout(self.path, (*self.names, *COORDINATES), attributes)
 
 
 def sums_of(arrays: Mapping[str, NDArray[Any]], names: tuple[str, ...]) -> dict[str, int] | None:
