@@ -201,7 +201,7 @@ def our_layers(shape, layers):
     """Layers that the library's sampler makes, in calls of so many."""
     chain = bnmc.Chain(shape.width, shape.batch, "relu")
     sampler = GpuSampler(
-        Run(chain, shape.sampler, shape.chains, None, shape.dtype, 1, backend="cuda")
+        Run(chain.repeat(1), shape.sampler, shape.chains, None, shape.dtype, 1, backend="cuda")
     )
     none = np.zeros((shape.chains, 1, 1, 1))
     frames = Frames(np.zeros((shape.chains, 1, shape.batch, shape.batch)), none, none)

@@ -342,6 +342,10 @@ FUNCTIONS = {
     "Chain.bn_residual": (2, bnmc.Chain.bn_residual, {
         "width": WIDTH, "batch": BATCH, "gamma": POSITIVE}),
     "Chain.vanilla": (1, bnmc.Chain.vanilla, {"width": WIDTH, "batch": BATCH}),
+    "Chain.repeat": (1, chain().repeat, {"depth": DEPTH}),
+    "Network.of": (2, bnmc.Network.of, {
+        "width": WIDTH, "batch": BATCH, "depth": number(1, 3), "activation": value("relu"),
+        "gain": POSITIVE}),
     "Convolution": (1, bnmc.Convolution, {"shape": value((2, 2)), "kernel": value((1, 2))}),
     "Distance": (2, bnmc.Distance, {"star": G}),
     "Estimate": (3, bnmc.Estimate, {

@@ -7,10 +7,11 @@ unequal layers has a list of chains.
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 from oracle import FORMULAS
+
+from bnmc import Network
 
 FUNCTIONS = {**FORMULAS, "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x)}
 SLOPES = {
@@ -140,12 +141,16 @@ def _moves(kernel):
 def haar(rng, shape):
     """Draw matrices from the uniform distribution on the orthogonal group, times √width.
 
+    Others have orthogonal rows, or columns, and entries of variance 1.
+
     F. Mezzadri, *How to generate random matrices from the classical compact groups* (Notices of the
     AMS 54, 2007): the QR factorization of a Gaussian matrix with a positive diagonal of R.
     """
-    q, r = np.linalg.qr(rng.standard_normal(shape))
+    *count, rows, order = shape
+    q, r = np.linalg.qr(rng.standard_normal((*count, max(rows, order), min(rows, order))))
     signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
-    return math.sqrt(shape[-1]) * q * signs
+    q = math.sqrt(max(rows, order)) * q * signs
+    return q if rows >= order else q.swapaxes(-1, -2)
 
 
 #: Laws of weights of variance 1, (..., width, fan_in).
@@ -154,6 +159,7 @@ LAWS = {
     "uniform": lambda rng, shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
     "rademacher": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
     "haar": haar,
+    "pytorch": lambda rng, shape: rng.uniform(-math.sqrt(3), math.sqrt(3), shape),
 }
 
 
@@ -213,20 +219,18 @@ def _drawn(chains, rng, count):
 
 
 def _drawn_biases(chains, rng, count):
-    for chain in chains[1:]:
+    for below, chain in itertools.pairwise(chains):
         scale = math.sqrt(chain.bias_variance)
+        if chain.weights == "pytorch":  # uniform, and the default is that of the width before
+            scale *= math.sqrt(3 * chain.width / below.width)
+            yield scale * rng.uniform(-1, 1, (count, chain.width, 1))
+            continue
         yield scale * rng.standard_normal((count, chain.width, 1)) if scale else np.zeros(1)
 
 
-def layers_of(chains):
-    """Return the layers of a `Run`, each with the width of the one before as fan-in."""
-    widths = [chains[0].width, *(chain.width for chain in chains)]
-    taps = [chain.fan_in // chain.width for chain in chains]
-    layers = [chain.layers[1] for chain in chains]
-    return tuple(
-        layer._replace(linear=replace(layer.linear, fan_in=width * count))
-        for layer, width, count in zip(layers, widths, taps, strict=False)
-    )
+def network_of(chains):
+    """Return the network with these chains as layers 0, 1, …"""
+    return Network((chains[0], 0), *((chain, 1) for chain in chains[1:]))
 
 
 def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):

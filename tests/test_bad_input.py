@@ -104,7 +104,7 @@ def test_states():
     chain = Chain(6, 3, "relu")
     state = simulate(chain, 1, chains=2, rng=0, sampler="conditional").final_state
     single = simulate(chain, 1, rng=0, dtype="float32").final_state
-    other = Chain(6, 3, "relu", gain=2.0)
+    other = Chain(6, 4, "relu")
     for start, changes, pattern in (
         (state, {"chains": 3}, "chains: got 3, .*2"),
         (state, {"inputs": 1}, "inputs: got 1, .*None"),

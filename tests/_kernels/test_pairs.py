@@ -34,7 +34,7 @@ OTHERS = [
 
 
 def pairs_of(chain, count, *, lag=1, key=KEY, first=0, initial="gaussian", **options):
-    start = prepare(chain, initial, 1, None)
+    start = prepare(chain.repeat(0), initial, 1, None)
     return Pairs(chain, start, lag, first, first + count, key, **options)
 
 

@@ -400,7 +400,7 @@ def test_shapes_of_spectra_are_known_without_one():
     with mock.patch("bnmc.gram.eigenvalues", side_effect=AssertionError):
         for inputs in (None, 2):
             observables = (OBSERVABLES["eigenvalues"],)
-            run = Run(CHAIN, "conditional", 1, inputs, "float64", observables=observables)
+            run = Run(CHAIN.repeat(1), "conditional", 1, inputs, "float64", observables=observables)
             assert run.shapes == {"eigenvalues": (4,) if inputs is None else (2, 4)}
 
 

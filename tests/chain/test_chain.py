@@ -6,7 +6,10 @@ import pickle
 import numpy as np
 import pytest
 
-from bnmc import Activation, Chain
+from bnmc import Activation, Chain, MeanField, Network
+from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
+from bnmc.chain.chain import as_chain, as_network, layers_of
+from bnmc.errors import ArgumentError, ArgumentTypeError
 
 
 def weights(generator, shape):
@@ -116,3 +119,125 @@ def test_the_chains_of_the_papers():
 def test_one_sample_has_no_centred_norm_but_has_the_others():
     assert Chain(5, 1, norm="none").batch == 1
     assert Chain(5, 1, norm="batch-uncentred").batch == 1
+
+
+# --- networks
+
+INPUT, WIDE, NARROW = Chain(9, 4, norm="none"), Chain(8, 4, "relu"), Chain(5, 4, "tanh")
+
+
+def test_networks_are_values():
+    network = Network((INPUT, 0), (WIDE, 2), (NARROW, 1))
+    assert (network.depth, network.batch, network.widths) == (3, 4, [9, 8, 8, 5])
+    assert network == Network((INPUT, 0), (WIDE, 1), (Chain(8, 4, "relu"), 1), (NARROW, 1))
+    assert network == INPUT.repeat(0) + WIDE.repeat(2) + NARROW.repeat(1)
+    assert hash(network) == hash(Network(*network.stages))
+    assert network != Network((INPUT, 0), (WIDE, 1), (NARROW, 2))
+    assert pickle.loads(pickle.dumps(network)) == network
+    assert eval(repr(network), {"Network": Network, "Chain": Chain}) == network
+    # Layer 0 of the second one is the last layer of the first one.
+    assert WIDE.repeat(1) + Network((INPUT, 0), (NARROW, 2)) == Network((WIDE, 1), (NARROW, 2))
+
+
+def test_layers_know_the_width_before():
+    network = Network((INPUT, 0), (Chain(8, 4, "relu", weights="pytorch"), 3), (NARROW, 10**9))
+    linears = [network.layer(number).linear for number in (0, 1, 2, 3, 4, 5, 10**8)]
+    assert [each.width for each in linears] == [9, 8, 8, 8, 5, 5, 5]
+    assert [each.fan_in for each in linears[1:]] == [9, 8, 8, 8, 5, 5]
+    assert linears[1].bias_variance == pytest.approx(1 / 27)
+    assert linears[2].bias_variance == pytest.approx(1 / 24)
+    given = Network((INPUT, 0), (Chain(8, 4, weights="pytorch", bias_variance=0.5), 1))
+    assert given.layer(1).linear.bias_variance == 0.5
+    image = Chain.conv(3, 1, shape=(2, 2), kernel=(2, 1))
+    assert (INPUT.repeat(0) + image.repeat(1)).layer(1).linear.fan_in == 18
+
+
+def test_layers_of_a_network_of_one_chain_are_those_of_the_chain():
+    for chain in (WIDE, Chain.resnet(8, 4), Chain(8, 4, weights="haar", gain=2.0)):
+        assert layers_of(chain.repeat(5).pattern).layers == chain.layers
+
+
+def test_a_layer_keeps_what_the_skip_connection_after_it_sees():
+    stem = Chain(8, 4, "relu", order="pre-activation")
+    network = Network((stem, 3), (Chain.resnet(8, 4), 2))
+    orders = [network.layer(number).rows.order for number in range(6)]
+    assert orders == [NORM_FIRST] * 3 + [NORM_IN_BRANCH] * 3
+    assert Network((stem, 0), (Chain.resnet(8, 4), 2)).layer(0).rows.order == NORM_IN_BRANCH
+    assert Network((stem, 3), (NARROW, 2)).layer(3).rows.order == NORM_FIRST
+
+
+@pytest.mark.parametrize(
+    ("layer", "stages"),
+    [
+        (0, [(INPUT, 0)]), (1, [(INPUT, 0), (WIDE, 1)]), (2, [(INPUT, 0), (WIDE, 2)]),
+        (3, [(INPUT, 0), (WIDE, 2), (NARROW, 1)]), (7, [(INPUT, 0), (WIDE, 2), (NARROW, 5)]),
+    ],
+)  # fmt: skip
+def test_a_network_until_a_layer(layer, stages):
+    assert Network((INPUT, 0), (WIDE, 2), (NARROW, 1)).until(layer) == Network(*stages)
+    assert WIDE.repeat(3).until(layer) == WIDE.repeat(layer)
+
+
+def test_networks_by_layers():
+    network = Network.of(
+        width=[9, 8, 8, 5], batch=4, activation=["relu", "relu", "tanh"], norm="layer",
+        gain=lambda layer: 1 / layer, weights=["gaussian", "uniform", "uniform"],
+    )  # fmt: skip
+    assert network == Network(
+        (INPUT, 0),
+        (Chain(8, 4, "relu", norm="layer"), 1),
+        (Chain(8, 4, "relu", norm="layer", gain=1 / 2, weights="uniform"), 1),
+        (Chain(5, 4, "tanh", norm="layer", gain=1 / 3, weights="uniform"), 1),
+    )
+    same = Network.of(width=8, batch=4, depth=10, activation="relu", norm="none")
+    assert same == Network((Chain(8, 4, norm="none"), 0), (Chain(8, 4, "relu", norm="none"), 10))
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((), "stages: .*at least one pair"),
+        ((WIDE,), "stages: .*pairs"),
+        (((WIDE, 1, 2),), "stages: .*pairs"),
+        (((3, 1),), "chain: got 3"),
+        (((WIDE, -1),), "depth: got -1"),
+        (((WIDE, 1), (NARROW, 0)), "depth: got 0"),
+        (((WIDE, 2**31), (NARROW, 2**31)), "depth: "),
+        (((WIDE, 1), (Chain(8, 5), 1)), "batch: got 5, allowed: 4"),
+        (((WIDE, 1), (Chain(5, 4, skip=1.0), 1)), "skip: got 1.0, allowed: 0 from width 8 to .* 5"),
+        (
+            [(Chain.conv(3, 1, shape=shape, kernel=(1, 1)), 1) for shape in ((2, 2), (1, 4))],
+            "convolution: ",
+        ),
+    ],
+)  # fmt: skip
+def test_stages_that_do_not_fit_are_refused(stages, message):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        Network(*stages)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"width": [8]}, "width: .*2 to"),
+        ({"width": [8, 5], "depth": 1}, "depth: got 1"),
+        ({"width": 8}, "depth: got None"),
+        ({"width": [8, 5], "gain": [1.0, 2.0]}, "gain: .*list of 1 values"),
+        ({"width": [8, 5], "gain": lambda layer: 0.0}, "gain: got 0.0"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(options, message):
+    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+        Network.of(batch=4, **options)
+
+
+def test_what_needs_one_chain_says_so():
+    network = Network((WIDE, 1), (NARROW, 1))
+    for of_chain in (as_chain, MeanField, lambda given: given.chain):
+        with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
+            of_chain(network)
+    assert WIDE.repeat(3).chain == WIDE
+    with pytest.raises(ArgumentError, match="depth: got 3, allowed: None with a network"):
+        as_network(network, 3)
+    with pytest.raises(TypeError):
+        network + WIDE

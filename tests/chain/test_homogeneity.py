@@ -8,7 +8,7 @@ import pytest
 import bnmc
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain.activations import Activation
-from bnmc.chain.homogeneity import homogeneous_slopes, splits_scale
+from bnmc.chain.homogeneity import homogeneous_slopes, keeps_scale
 
 SLOPE = 0.2
 
@@ -90,7 +90,7 @@ def test_named_activations():
 
 def test_chains_whose_scale_is_split_off():
     for name in ("linear", "relu", "leaky_relu", "abs"):
-        assert splits_scale(bnmc.Chain.vanilla(5, 2, name))
-        assert not splits_scale(bnmc.Chain(5, 2, name))
-    assert splits_scale(bnmc.Chain.vanilla(5, 2, HOMOGENEOUS[3]))
-    assert not splits_scale(bnmc.Chain.vanilla(5, 2, "tanh"))
+        assert keeps_scale(bnmc.Chain.vanilla(5, 2, name).layers[1])
+        assert not keeps_scale(bnmc.Chain(5, 2, name).layers[1])
+    assert keeps_scale(bnmc.Chain.vanilla(5, 2, HOMOGENEOUS[3]).layers[1])
+    assert not keeps_scale(bnmc.Chain.vanilla(5, 2, "tanh").layers[1])

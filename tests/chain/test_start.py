@@ -16,28 +16,28 @@ def test_one_input_of_equal_samples_is_enough_for_rows_without_variance(norm, va
     """Each input batch is normalized on its own: the others do not help the one."""
     chain = bnmc.Chain(20, 4, "relu", norm=norm)
     x = np.random.default_rng(0).normal(size=(3, 6, 4))
-    prepare(chain, bnmc.FirstLayer(x), 1, 3)
+    prepare(chain.repeat(0), bnmc.FirstLayer(x), 1, 3)
     x[constant] = value * np.arange(6.0)[:, None]
     with pytest.raises(ZeroVarianceError):
-        prepare(chain, bnmc.FirstLayer(x), 1, 3)
+        prepare(chain.repeat(0), bnmc.FirstLayer(x), 1, 3)
     x[constant, 5, 1] += 1e-3  # one entry differs
-    prepare(chain, bnmc.FirstLayer(x), 1, 3)
+    prepare(chain.repeat(0), bnmc.FirstLayer(x), 1, 3)
     # Rows keep their variance where the norm adds to it, or does not divide by it.
     x[constant] = value
-    prepare(bnmc.Chain(20, 4, "relu", norm=norm, eps=0.1), bnmc.FirstLayer(x), 1, 3)
-    prepare(bnmc.Chain(20, 4, "relu", norm="none"), bnmc.FirstLayer(x), 1, 3)
+    prepare(bnmc.Chain(20, 4, "relu", norm=norm, eps=0.1).repeat(0), bnmc.FirstLayer(x), 1, 3)
+    prepare(bnmc.Chain(20, 4, "relu", norm="none").repeat(0), bnmc.FirstLayer(x), 1, 3)
 
 
 def test_a_sample_has_no_variance_over_the_features_only_if_all_of_it_is_zero():
     chain = bnmc.Chain(20, 3, "relu", norm="layer")
     x = np.arange(1.0, 13.0).reshape(4, 3)
     x[0] = 0.0
-    result = prepare(chain, bnmc.FirstLayer(x), 1, None)
+    result = prepare(chain.repeat(0), bnmc.FirstLayer(x), 1, None)
     correlation = result.matrix / result.matrix[0, 0]
     np.testing.assert_allclose(correlation, x.T @ x / (x.T @ x)[0, 0], rtol=1e-15)
     x[:, 1] = 0.0
     with pytest.raises(ZeroVarianceError) as caught:
-        prepare(chain, bnmc.FirstLayer(x), 1, None)
+        prepare(chain.repeat(0), bnmc.FirstLayer(x), 1, None)
     assert caught.value.sample == 1
 
 
@@ -55,7 +55,7 @@ def test_a_first_layer_is_advised_where_it_takes_the_array(inputs, shape, helps)
     """It takes any number of features, which are the axis before the samples."""
     chain = bnmc.Chain(20, 4, "relu")
     with pytest.raises(ArgumentError) as caught:
-        prepare(chain, np.ones(shape), 1, inputs)
+        prepare(chain.repeat(0), np.ones(shape), 1, inputs)
     assert ("wrap it in bnmc.FirstLayer" in str(caught.value)) == helps
 
 
@@ -64,11 +64,11 @@ def test_the_layout_of_an_array_changes_no_bit(batch):
     """NumPy sums eight entries at a time along the last axis in memory, and in order elsewhere."""
     chain = bnmc.Chain(20, batch, "relu")
     x = np.random.default_rng(1).normal(size=(20, batch))
-    expected = prepare(chain, x, 1, None)
+    expected = prepare(chain.repeat(0), x, 1, None)
     strided = np.zeros((20, 2 * batch))[:, ::2]
     strided[:] = x
     for other in (np.asfortranarray(x), strided):
-        result = prepare(chain, other, 1, None)
+        result = prepare(chain.repeat(0), other, 1, None)
         np.testing.assert_array_equal(result.x, expected.x)
         np.testing.assert_array_equal(result.a, expected.a)
 
@@ -100,5 +100,5 @@ def test_features_beyond_the_memory():
 )
 def test_starts_beyond_the_memory(batch, initial, argument):
     with pytest.raises(ResultTooLargeError) as caught:
-        prepare(Chain(2**30, batch), initial, 1, None)
+        prepare(Chain(2**30, batch).repeat(0), initial, 1, None)
     assert caught.value.argument == argument

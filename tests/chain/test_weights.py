@@ -108,11 +108,13 @@ def test_the_mean_field_has_the_variances_at_this_width():
 
 def test_weights_and_biases_are_uniform_within_the_bounds_of_linear():
     chain = chain_of(200, 2)
-    weights = chain.gain * weights_of_layer(Run(chain, "weights", 1, None, "float64", 1), 0, 1)
+    weights = chain.gain * weights_of_layer(
+        Run(chain.repeat(1), "weights", 1, None, "float64", 1), 0, 1
+    )
     wide = chain_of(40_000, 1, norm="none")
     for width, values in (
         (200, weights.ravel()),
-        (40_000, biases_of_layer(Run(wide, "weights", 1, None, "float64", 1), 0, 1)),
+        (40_000, biases_of_layer(Run(wide.repeat(1), "weights", 1, None, "float64", 1), 0, 1)),
     ):
         unit = values * math.sqrt(width)
         assert np.abs(unit).max() <= 1.0 + 1e-14

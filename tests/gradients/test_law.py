@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from gradient_runs import ALL, assert_same_law
 from laws import convolved, haar
-from numpy_network import Networks, layers_of
+from numpy_network import Networks, network_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
 
@@ -272,8 +272,8 @@ KINDS = {
 def of_task(kind, path, chains, count, direction, dtype="float64"):
     """A run through layers of these chains from one start, with the attributes of `of_run`."""
     run = Run(
-        chains[0], path, count, None, dtype, 5, recorded=Recorded(1, 1, len(chains) - 1),
-        network=layers_of(chains),
+        network_of(chains), path, count, None, dtype, 5,
+        recorded=Recorded(1, 1, len(chains) - 1),
     )  # fmt: skip
     names = ("gram", "delta_gram", "hidden_delta")
     rows = start_of(chains)

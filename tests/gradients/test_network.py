@@ -23,8 +23,8 @@ from bnmc.simulation.runs import Run
 def test_normal_starts_are_those_of_simulate():
     for chain in (Chain(5, 3, "tanh"), Chain(5, 3, "relu", norm="none")):
         run = bnmc.simulate(chain, 1, chains=3, rng=3)
-        start = prepare(chain, "gaussian", 3, None)
-        x = start_rows(Run(chain, "weights", 2, None, "float64", run.key, first=1), start)
+        start = prepare(chain.repeat(0), "gaussian", 3, None)
+        x = start_rows(Run(chain.repeat(1), "weights", 2, None, "float64", run.key, first=1), start)
         a = chain.activation(x)
         np.testing.assert_allclose(a.swapaxes(1, 2) @ a / 5, run.gram[1:, 0], rtol=1e-13)
 
@@ -34,7 +34,7 @@ def test_products_with_unseen_weights_have_their_law():
     count, rng = 20_000, np.random.default_rng(7)
     a = rng.standard_normal((4, 2)) @ rng.standard_normal((2, 3))
     each = np.broadcast_to(a, (count, 4, 3))
-    run = Run(Chain(4, 3, norm="none"), "conditional", count, None, "float64")
+    run = Run(Chain(4, 3, norm="none").repeat(1), "conditional", count, None, "float64")
     unseen = UnseenWeights(run, [np.random.default_rng((0, k)) for k in range(count)])
     h = unseen.times(1, each)
     back = unseen.transposed_times(1, each, h**2)
@@ -73,7 +73,7 @@ def test_products_given_the_rows_have_their_law(name):
     if chain.shows_bias:  # of full rank, or y would tell the bias and W a apart
         a = rng.standard_normal((4, columns))
     each = np.broadcast_to(a, (count, 4, columns))
-    replayed = ReplayedRows(Run(chain, "conditional", count, inputs, "float64", 14))
+    replayed = ReplayedRows(Run(chain.repeat(1), "conditional", count, inputs, "float64", 14))
     real = rng.standard_normal((count, 4, 4)) / 2
     rows = (
         real @ a
@@ -109,14 +109,16 @@ def test_products_given_the_rows_have_their_law(name):
 def test_a_bias_is_the_weight_of_one_more_row():
     """The rows of W a + b 1ᵀ / gain have the covariance G + bias_variance / gain²."""
     chain, a = PRODUCTS["bias"][0], np.random.default_rng(15).standard_normal((4, 3))
-    seen = ReplayedRows(Run(chain, "conditional", 1, None, "float64", 16))._operand(1, a[None])[0]
+    seen = ReplayedRows(Run(chain.repeat(1), "conditional", 1, None, "float64", 16))._operand(
+        1, a[None]
+    )[0]
     expected = a.T @ a / 4 + chain.bias_variance / chain.gain**2
     np.testing.assert_allclose(seen.T @ seen / 4, expected, rtol=1e-13)
 
 
 def test_hidden_rows_have_no_mean_if_the_norm_centres():
     chain = Chain(5, 4, "tanh", eps=0.3)
-    run = Run(chain, "weights", 1, None, "float64")
+    run = Run(chain.repeat(1), "weights", 1, None, "float64")
     weights = UnseenWeights(run, [np.random.default_rng(0)])
     x = np.random.default_rng(1).standard_normal((1, 5, 4))
     network = Network(run, x, weights, 1)
@@ -129,7 +131,7 @@ def test_hidden_rows_have_no_mean_if_the_norm_centres():
 
 def test_layers_out_of_range_raise():
     chain = Chain(5, 4, "relu", norm="none", gain=1e-80)
-    run = Run(chain, "weights", 1, None, "float64")
+    run = Run(chain.repeat(1), "weights", 1, None, "float64")
     weights = UnseenWeights(run, [np.random.default_rng(0)])
     with pytest.raises(NonFiniteError, match="layer 2"):
         Network(run, np.ones((1, 5, 4)), weights, 3)

@@ -349,7 +349,13 @@ def test_bits_do_not_depend_on_parts_blocks_and_checkpoints(
 
 def task_of(chain, chains=1, dtype="float64", depth=1):
     run = Run(
-        chain, "conditional", chains, None, dtype, recorded=Recorded(1, 1, depth), backend="cuda"
+        chain.repeat(depth),
+        "conditional",
+        chains,
+        None,
+        dtype,
+        recorded=Recorded(1, 1, depth),
+        backend="cuda",
     )
     return on_gpu.GpuTask(run, NormalRows(), ())
 

@@ -11,7 +11,9 @@ from bnmc.simulation.runs import Recorded, Run
 
 
 def task_of(chain, depth, chains=1):
-    run = Run(chain, "conditional", chains, None, "float64", recorded=Recorded(1, 1, depth))
+    run = Run(
+        chain.repeat(1), "conditional", chains, None, "float64", recorded=Recorded(1, 1, depth)
+    )
     return Task(run, None, ())
 
 

@@ -218,7 +218,7 @@ def test_no_two_runs_use_the_same_pairs(altered_runs):
     altered_runs(lambda meetings, lag, numbers, behind: runs.append(numbers))
     tv_bound(RELU, 5, replicates=40, rng=0)
     assert [len(numbers) for numbers in runs[:2]] == [coupling.PILOT_REPLICATES, 40]
-    assert len(runs) == 2 + len(other_starts(RELU, prepare(RELU, "gaussian", 1, None)))
+    assert len(runs) == 2 + len(other_starts(RELU, prepare(RELU.repeat(0), "gaussian", 1, None)))
     numbers = [number for part in runs for number in part]
     assert len(set(numbers)) == len(numbers)
     # The largest number of replicates leaves room for the others.
@@ -228,7 +228,7 @@ def test_no_two_runs_use_the_same_pairs(altered_runs):
 def test_other_starts_meet_and_their_times_are_kept():
     cert = tv_bound(RELU, 10, lag=4, replicates=100, rng=0)
     names = [crossed.name for crossed in cert.crossed_starts]
-    assert names == list(other_starts(RELU, prepare(RELU, "gaussian", 1, None)))
+    assert names == list(other_starts(RELU, prepare(RELU.repeat(0), "gaussian", 1, None)))
     for crossed in cert.crossed_starts:
         assert crossed.waiting_times.shape == (32,)
         assert crossed.waiting_times.min() >= 1
@@ -283,7 +283,7 @@ ORDERS = {"the batch in reverse order", "the batch shifted by one sample"}
 
 
 def test_a_law_that_all_orders_share_is_not_reordered():
-    start = prepare(CHAIN, "gaussian", 1, None)
+    start = prepare(CHAIN.repeat(0), "gaussian", 1, None)
     starts = other_starts(CHAIN, start)
     assert set(starts) == {SAME_START, *LAWS}
     assert starts[SAME_START] is start
@@ -291,7 +291,7 @@ def test_a_law_that_all_orders_share_is_not_reordered():
 
 def test_a_batch_comes_in_other_orders():
     x = np.random.default_rng(0).standard_normal((40, 5))
-    start = prepare(CHAIN, x, 1, None)
+    start = prepare(CHAIN.repeat(0), x, 1, None)
     starts = other_starts(CHAIN, start)
     assert set(starts) == {SAME_START, "independent samples", *LAWS, *ORDERS}
     for name, order in zip(sorted(ORDERS), ([4, 3, 2, 1, 0], [4, 0, 1, 2, 3]), strict=True):
@@ -302,16 +302,16 @@ def test_a_batch_comes_in_other_orders():
 
 def test_a_first_layer_comes_in_other_orders():
     x = np.random.default_rng(1).standard_normal((7, 5))
-    start = prepare(CHAIN, bnmc.FirstLayer(x), 1, None)
+    start = prepare(CHAIN.repeat(0), bnmc.FirstLayer(x), 1, None)
     starts = other_starts(CHAIN, start)
     reverse = starts["the batch in reverse order"]
-    expected = prepare(CHAIN, bnmc.FirstLayer(x[:, ::-1]), 1, None)
+    expected = prepare(CHAIN.repeat(0), bnmc.FirstLayer(x[:, ::-1]), 1, None)
     np.testing.assert_allclose(reverse.matrix, expected.matrix, rtol=1e-12)
 
 
 def test_two_samples_have_one_other_order_and_no_blocks():
     chain = bnmc.Chain(40, 2, "relu")
-    start = prepare(chain, np.random.default_rng(2).standard_normal((40, 2)), 1, None)
+    start = prepare(chain.repeat(0), np.random.default_rng(2).standard_normal((40, 2)), 1, None)
     expected = {SAME_START, "independent samples", "samples near a line", min(sorted(ORDERS))}
     assert set(other_starts(chain, start)) == expected
 
@@ -333,7 +333,7 @@ def test_covariances_are_positive_definite_and_apart(batch):
 @pytest.mark.parametrize("batch", [2, 3, 10])
 def test_samples_near_a_line_stand_at_even_places(batch):
     """They are p_i v and independent parts of variance 0.01, with p from 1 to 2 in equal steps."""
-    start = prepare(bnmc.Chain(40, batch, "relu"), "gaussian", 1, None)
+    start = prepare(bnmc.Chain(40, batch, "relu").repeat(0), "gaussian", 1, None)
     starts = other_starts(bnmc.Chain(40, batch, "relu"), start)["samples near a line"].matrix
     on_line = starts - 0.01 * np.eye(batch)
     assert np.linalg.matrix_rank(on_line, tol=1e-12) == 1

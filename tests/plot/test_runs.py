@@ -237,7 +237,7 @@ def test_band_and_median():
 def made(**changes):
     grams = np.random.default_rng(0).random((6, 3, 4, 4))
     attributes = {
-        "chain": CHAIN, "chains": 6, "layers": np.arange(3), "moments": {},
+        "network": CHAIN.repeat(2), "chains": 6, "layers": np.arange(3), "moments": {},
         "observables": {"gram": grams @ grams.swapaxes(-1, -2)},
         "dims": {"gram": ("chain", "layer", "sample_i", "sample_j")},
     }  # fmt: skip
@@ -252,12 +252,18 @@ def test_an_object_with_the_attributes_is_drawn():
     assert plot.spectrum(run).get_xlabel() == "eigenvalue of $G_{2}$"
 
 
+def test_a_title_says_that_layers_differ():
+    network = CHAIN.repeat(2) + bnmc.Chain(9, 4, "tanh").repeat(1)
+    run = bnmc.simulate(network, chains=2, rng=0)
+    assert plot.spectrum(run).get_title() == "network of 3 layers, batch 4: 2 networks"
+
+
 class Refusing:
     def __getattr__(self, name):
         raise RuntimeError(name)
 
 
-@pytest.mark.parametrize("name", ["chain", "chains", "layers", "moments", "observables", "dims"])
+@pytest.mark.parametrize("name", ["network", "chains", "layers", "moments", "observables", "dims"])
 def test_an_object_that_lacks_an_attribute_is_no_run(name):
     run = made()
     plot.spectrum(run)

@@ -228,7 +228,7 @@ def drawn_division(rng):
 
 def met(case, first, last, traced=1):
     """Let some pairs of a chain meet."""
-    start = prepare(case.chain, "gaussian", 1, None)
+    start = prepare(case.chain.repeat(0), "gaussian", 1, None)
     lag = case.options["lag"]
     return pairs.meet(case.chain, start, 2026, first, last, lag, case.depth, traced)
 

@@ -70,7 +70,7 @@ def test_one_tap_has_the_bits_of_the_fully_connected_chain(sampler):
 def test_coupled_chains_have_the_law_of_the_chain():
     """The chain ahead at layer 3, and that behind, which is at layer 2."""
     chain, rows = CASES["more channels than columns"]
-    start = bnmc.chain.start.prepare(chain, rows, 1, None)
+    start = bnmc.chain.start.prepare(chain.repeat(0), rows, 1, None)
     single = law_of(chain, "conditional", 24, 20_000, [3], rows)
     for side, layers in enumerate((3, 4)):
         pairs = Pairs(chain, start, 1, 0, 20_000, 23 + 2 * side)

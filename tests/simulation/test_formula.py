@@ -181,7 +181,7 @@ def test_biases_are_normal_and_of_their_variance():
     assert not bnmc.drawn_biases(
         bnmc.simulate(Chain(2, 1, norm="none"), 1, sampler="weights"), 1
     ).any()
-    b = biases_of_layer(Run(chain, "weights", 1, None, "float64", 5), 0, 1)
+    b = biases_of_layer(Run(chain.repeat(1), "weights", 1, None, "float64", 5), 0, 1)
     for power, moment in ((1, 0.0), (2, 0.25), (4, 3 * 0.25**2)):
         spread = math.sqrt(math.prod(range(1, 4 * power, 2)) * 0.25 ** (2 * power) / len(b))
         assert abs((b**power).mean() - moment) < 6 * spread

@@ -194,14 +194,14 @@ def test_trajectories_are_those_of_the_cpu(what):
 def test_times_of_as_many_numbers_are_equal(width):
     """A layer of as many columns as the width has takes as many normals as a weight matrix; those
     of float64 take twice as long."""
-    chain = Chain(width, 3, "relu")
+    layer = Chain(width, 3, "relu").layers[1]
     single, double = (
-        [seconds_of(path, chain, width, dtype, "cuda") for path in ("conditional", "weights")]
+        [seconds_of(path, layer, width, dtype, "cuda") for path in ("conditional", "weights")]
         for dtype in ("float32", "float64")
     )
     assert single[0] == pytest.approx(single[1], rel=1e-12, abs=0.0)
     assert double[0] == pytest.approx(double[1], rel=1e-12, abs=0.0)
-    launched = seconds_of("conditional", chain, 0, "float32", "cuda")
+    launched = seconds_of("conditional", layer, 0, "float32", "cuda")
     growth = 2.0 * (single[0] - launched)
     assert double[0] - launched == pytest.approx(growth, rel=1e-6, abs=0.0)
 
@@ -435,7 +435,9 @@ def test_blocks_make_further_sums_of_orthogonal_rows():
 
 def test_a_chunk_has_as_many_chains_as_its_memory_allows():
     with divided(STAGING_BYTES=1, LEAST_OF_PROCESSOR=1):
-        sampler = GpuSampler(Run(SMALL, "conditional", 3, None, "float64", backend="cuda"))
+        sampler = GpuSampler(
+            Run(SMALL.repeat(1), "conditional", 3, None, "float64", backend="cuda")
+        )
         assert sampler._most_of_chunk(32) == device.processors()
         assert sampler._most_of_chunk(0) > 3
 
@@ -1409,7 +1411,7 @@ def test_the_bytes_of_a_chain_are_those_of_its_arrays(chain, source):
 def test_auto_takes_the_cpu_if_no_block_has_room(side, backend):
     chain = Chain.conv(100, 1, "relu", shape=(side, side))
     options = {"chains": 10**6, "inputs": None, "rng": None}
-    run = run_of(chain, "gaussian", sampler="auto", dtype="float32", **options)
+    run = run_of(chain.repeat(0), "gaussian", sampler="auto", dtype="float32", **options)
     run = replace(run, recorded=Recorded(0, 1, 1000))
     with (
         mock.patch.object(device, "SIMULATED", False),

@@ -1,9 +1,12 @@
 """Runs whose layers differ in width, activation and norm, against plain NumPy.
 
 Weights, and normals of rows given the Gram matrix, are made again from their counters, so layers
-agree to rounding.
+agree to rounding.  Laws are compared with those of drawn weights (`oracle.two_sample_threshold`);
+each case of `TRAPS` comes with a fault of the package that this comparison sees.
 """
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest import mock
 
@@ -11,20 +14,25 @@ import numpy as np
 import pytest
 import torch
 from laws import DrawnProducts
-from numpy_network import Networks, layers_of
-from oracle import gram
+from numpy_network import Networks, network_of
+from oracle import gram, ks_distance, two_sample_threshold
 
 import bnmc
+from bnmc.chain import compiled
+from bnmc.chain.chain import Chain, Network, layers_of
+from bnmc.chain.layers import Layer
 from bnmc.chain.start import Representation, prepare
-from bnmc.errors import ArgumentError, BackendError
+from bnmc.errors import ArgumentError, BackendError, BnmcError, StoreMismatchError
 from bnmc.gradients import parts
 from bnmc.gradients.directions import GivenRows, NormalRows, Readout
 from bnmc.gradients.network import NetworkTask, generator_of
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.on_gpu import GpuTask
 from bnmc.gradients.tangent import _Job
+from bnmc.simulation import runs, starting
 from bnmc.simulation.engine.gpu import samplers
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
+from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.observables import OBSERVABLES
 from bnmc.simulation.runs import Recorded, Run
 from bnmc.simulation.segment import Segment
@@ -50,8 +58,8 @@ def segment_of(
     recorded = Recorded(1, 1, len(chains) - 1)
     return Segment(
         Run(
-            chains[0], path, networks, None, dtype, key, observables=observables,
-            recorded=recorded, network=layers_of(chains), backend=backend,
+            network_of(chains), path, networks, None, dtype, key, observables=observables,
+            recorded=recorded, backend=backend,
         ),
         1,
     )  # fmt: skip
@@ -130,13 +138,12 @@ def test_gradients_of_equal_layers_have_the_bits_of_a_chain(chain, direction, dt
     """Also if each layer is a stage."""
     run = segment_of(2, "conditional", chains=[chain] * 5).run
     run = replace(run, observables=(), dtype=dtype)
-    of_chain, cut = (replace(run, network=network) for network in ((), chain.layers))
+    cut = replace(run)
     cut_into_layers(cut)
     start = np.random.default_rng(2).standard_normal((30, 5))
-    expected = gradients(of_chain, start, direction)
-    for other in (run, cut):
-        for name, values in gradients(other, start, direction).items():
-            np.testing.assert_array_equal(values, expected[name])
+    expected = gradients(run, start, direction)
+    for name, values in gradients(cut, start, direction).items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def gradients(run, start, direction):
@@ -166,7 +173,7 @@ def test_equal_layers_have_the_bits_of_a_chain(backend):
     run = bnmc.simulate(chain, 3, initial=x, chains=2, rng=0, backend=backend)
     segment = segment_of(2, "conditional", chains=[chain] * 4, backend=backend, key=run.key)
     values = {"gram": np.zeros((2, 3, 5, 5))}
-    segment.begin(prepare(chain, x, 2, None), values)
+    segment.begin(prepare(chain.repeat(0), x, 2, None), values)
     with mock.patch.object(samplers, "forward", wraps=samplers.forward) as forward:
         segment.advance(3, values, 0)
     np.testing.assert_array_equal(values["gram"], run.gram[:, 1:])
@@ -307,7 +314,275 @@ def test_kernels_that_repeat_a_layer_refuse_others():
 
 def test_orthogonal_weights_that_are_not_square_are_drawn():
     """Their frames are not those that the conditional sampler draws."""
-    chains = [CHAINS[0], bnmc.Chain(24, 5, "tanh", weights="haar")]
-    with pytest.raises(ArgumentError, match="'weights' where orthogonal weights are not square"):
-        segment_of(2, "conditional", chains=chains)
-    assert segment_of(2, "weights", chains=chains).run.layers[1].linear.fan_in == 20
+    network = network_of([CHAINS[0], bnmc.Chain(24, 5, "tanh", weights="haar")])
+    with pytest.raises(ArgumentError, match="'weights' or 'auto' unless.*Haar: square"):
+        bnmc.simulate(network, sampler="conditional")
+    assert bnmc.simulate(network, rng=0).sampler == "weights"
+
+
+# --- laws
+
+#: Layers, samplers, and an attribute of the package with its fault: a rule that holds for the
+#: layers of a chain alone.
+PLAIN, AFTER = {"norm": "none"}, {"order": "activation-norm"}
+TRAPS = {
+    # Rows of W a have no means only if the layer before has a norm over the batch after σ.
+    "uncentred before a norm after σ": (
+        [Chain(6, 3, **PLAIN), Chain(8, 3, "relu", **PLAIN), Chain(9, 3, "tanh", **AFTER)],
+        ["conditional"],
+        (Layer, "is_centred", lambda layer, previous: True),
+    ),
+    # The means that the norm of a layer does not see, the norm of the next one does.
+    "hidden, then seen": (
+        [
+            Chain(8, 3, **PLAIN), Chain.resnet(8, 3, "tanh", bias_variance=0.5),
+            Chain.resnet(8, 3, "tanh", norm="layer"), Chain(5, 3, "tanh", norm="rms"),
+        ],
+        ["conditional"],
+        (Layer, "hides_common_part", lambda layer, later, skip: layer.rows.hides_common_part()),
+    ),
+    # A layer without a skip connection keeps h for the next one, as its order tells.
+    "a skip after no skip": (
+        [
+            Chain(6, 3, **PLAIN), Chain(8, 3, "tanh", gain=2.0, order="pre-activation"),
+            Chain.resnet(8, 3, "relu"), Chain(7, 3, "tanh", norm="none"),
+        ],
+        ["conditional", "weights"],
+        (Chain, "order_code_beside_skips", property(lambda chain: chain.order_code)),
+    ),
+    "widths of linear layers": (
+        [Chain(40, 3, **PLAIN), Chain(40, 3, **PLAIN), Chain(10, 3, **PLAIN)],
+        ["auto"],
+        (starting, "choose_sampler", lambda *arguments, **options: "factor"),
+    ),
+    "fan-in": (
+        [
+            Chain(24, 3, **PLAIN), Chain(12, 3, "tanh", **PLAIN, weights="uniform"),
+            Chain(24, 3, "relu", **PLAIN), Chain(6, 3, "tanh", **PLAIN, weights="pytorch"),
+            Chain(12, 3, "tanh", norm="layer", skip=0.0, weights="pytorch"),
+        ],
+        ["weights", "auto"],
+        (Chain, "layer_after", lambda chain, width: chain.layers[1]),
+    ),
+    "scales split off for some layers alone": (
+        [
+            Chain(6, 3, **PLAIN), Chain(9, 3, "relu", **PLAIN, gain=2.0**40),
+            Chain(8, 3, "tanh", **PLAIN, gain=2.0**-40), Chain(8, 3, "relu", **PLAIN, skip=0.5),
+        ],
+        ["conditional", "weights"],
+        (runs, "all", any),
+    ),
+    "a dead stage": (
+        [
+            Chain(6, 3, **PLAIN), Chain(2, 3, "relu", **PLAIN), Chain(5, 3, "tanh", **PLAIN),
+            Chain(6, 3, "tanh", **PLAIN, bias_variance=0.2),
+        ],
+        ["conditional", "weights"],
+        (Sampler, "has_zeros", False),
+    ),
+    "rows, then weights, then rows": (
+        [
+            Chain(4, 3, **PLAIN), Chain(3, 3, "tanh", **PLAIN),
+            Chain(5, 3, "tanh", **PLAIN, weights="rademacher"),
+            Chain(5, 3, "tanh", norm="rms", skip=0.6), Chain(3, 3, "relu", **PLAIN),
+            Chain(4, 3, "linear", **PLAIN, weights="haar"),
+        ],
+        ["auto"],
+        (runs, "is_drawn", lambda layer, shows_state=False: layer.linear.law.name != "haar"),
+    ),
+}  # fmt: skip
+
+
+def features(grams):
+    """Numbers of networks, from Gram matrices (networks, layers, n, n)."""
+    before, after = grams[:, :-1], grams[:, 1:]
+    along = (before * after).sum(axis=(-2, -1))
+    numbers = np.concatenate([after[..., 0, 0], after[..., 0, 1], along], axis=1)
+    # Products of samples without a common active row are zero to rounding, which depends on dtype.
+    return np.round(numbers, 5)
+
+
+def distances(chains, count, sampler, dtype):
+    start = np.random.default_rng(3).standard_normal((chains[0].width, chains[0].batch))
+    run = bnmc.simulate(
+        network_of(chains), chains=count, initial=start, sampler=sampler, dtype=dtype, rng=41,
+    )  # fmt: skip
+    networks = Networks(chains, len(chains) - 1, count, np.random.default_rng(43), start)
+    pairs = zip(features(run.gram).T, features(networks.grams).T, strict=True)
+    return [ks_distance(*pair) for pair in pairs]
+
+
+def forget():
+    for function in (layers_of, runs._derived, runs._chosen):
+        function.cache_clear()
+
+
+@pytest.mark.filterwarnings("ignore::bnmc.errors.PrecisionWarning")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("trap", TRAPS)
+def test_networks_have_the_law_of_drawn_weights(trap, dtype):
+    chains, samplers, _ = TRAPS[trap]
+    for sampler in samplers:
+        far = distances(chains, 4000, sampler, dtype)
+        assert max(far) < two_sample_threshold(4000, len(far))
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_rule_of_one_chain_is_seen(trap):
+    chains, samplers, (owner, name, fault) = TRAPS[trap]
+    forget()
+    try:
+        with mock.patch.object(owner, name, fault, create=True):
+            far = distances(chains, 4000, samplers[0], "float64")
+    except BnmcError:
+        return
+    finally:
+        forget()
+    assert max(far) > two_sample_threshold(4000, len(far))
+
+
+# --- states
+
+TANH, RELU = Chain(20, 3, "tanh"), Chain(12, 3, "relu", **PLAIN)
+BLOCK = Chain.resnet(20, 3, "relu", bias_variance=0.1)
+DRAWN = {"weights": "uniform"}
+#: Networks and their continuations, which have the bits of both in one.
+CONTINUED = {
+    "another width": (TANH.repeat(2), RELU.repeat(2)),
+    "scales, then none": (RELU.repeat(3), Chain(30, 3, "tanh", norm="layer").repeat(2)),
+    "a skip connection ends": (BLOCK.repeat(2), TANH.repeat(1) + RELU.repeat(2)),
+    "a skip connection begins after a layer": (RELU.repeat(2), TANH.repeat(1) + BLOCK.repeat(2)),
+    "skip connections": (BLOCK.repeat(2), Chain.resnet(20, 3, "tanh", gain=0.5).repeat(2)),
+    "weights": (Chain(20, 3, "tanh", **DRAWN).repeat(2), Chain(34, 3, **PLAIN, **DRAWN).repeat(2)),
+    "several": (TANH.repeat(1) + RELU.repeat(2), RELU.repeat(1) + TANH.repeat(3)),
+    "weights after rows": (
+        Chain(20, 3, "relu", **DRAWN).repeat(1) + TANH.repeat(1),
+        Chain(9, 3, "tanh", **DRAWN).repeat(1) + RELU.repeat(1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_state_continues_with_other_layers(name, dtype):
+    before, after = CONTINUED[name]
+    options = {"chains": 3, "dtype": dtype, "rng": 7}
+    if "weights" not in name:
+        options["sampler"] = "conditional"
+    whole = bnmc.simulate(before + after, **options)
+    part = bnmc.simulate(before, **options)
+    rest = bnmc.simulate(after, initial=part.final_state)
+    assert rest.network == before + after
+    np.testing.assert_array_equal(rest.layers, whole.layers[before.depth :])
+    np.testing.assert_array_equal(rest.gram, whole.gram[:, before.depth :])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (TANH, Chain(20, 3, **DRAWN), "activations, of a run by weights"),
+        (TANH, BLOCK, "what its skip connection adds"),
+        (BLOCK, Chain.resnet(20, 3, norm="layer"), "what its skip connection adds"),
+        (TANH, Chain(20, 4), "a state of Chain"),
+        (Chain.vanilla(20, 3), TANH, "not a factor of it"),
+    ],
+)  # fmt: skip
+def test_a_state_that_lacks_what_a_layer_needs_is_refused(before, after, message):
+    run = bnmc.simulate(before, 2, sampler="conditional", rng=0)
+    with pytest.raises(ArgumentError, match=f"initial: .*{message}"):
+        bnmc.simulate(after, 2, initial=run.final_state)
+
+
+# --- whole runs
+
+#: Rows, weights of two laws, scales that are split off, and two kinds of widths.
+NETWORK = Network.of(
+    width=[6, 30, 20, 20, 11], batch=3, activation=["tanh", "relu", "relu", "tanh"],
+    norm=["batch", "none", "layer", "none"], weights=["gaussian", "uniform", "gaussian", "haar"],
+    skip=[0.0, 0.0, 0.5, 0.0], bias_variance=[0.0, 0.1, 0.0, 0.2],
+) + Chain(11, 3, "relu", **PLAIN).repeat(6)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_tiles_stores_and_threads_have_the_same_bits(dtype, tmp_path, monkeypatch):
+    """Each layer is a tile, so states pass every boundary."""
+    options = {"chains": 5, "rng": 3, "dtype": dtype, "observables": ["gram", "soft_rank"]}
+    expected = bnmc.simulate(NETWORK, threads=1, **options)
+    assert expected.sampler == "mixed"
+    for name in ("TILE_SECONDS", "STORED_TILE_SECONDS"):
+        monkeypatch.setattr(f"bnmc.simulation.run.{name}", 1e-9)
+    path = tmp_path / "run.zarr"
+    with ThreadPoolExecutor(2) as executor:
+        others = [
+            bnmc.simulate(NETWORK, **options, **other)
+            for other in ({"threads": 2}, {"executor": executor}, {"store": path}, {"store": path})
+        ]
+    for run in others:
+        for name in options["observables"]:
+            np.testing.assert_array_equal(run[name], expected[name])
+    assert len(list((path / "progress").glob("*-*"))) >= NETWORK.depth
+    with pytest.raises(StoreMismatchError, match="chain"):
+        bnmc.simulate(NETWORK.until(9), store=path, **options)
+
+
+def test_a_store_continues_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr("bnmc.simulation.run.STORED_TILE_SECONDS", 1e-9)
+    path, layers = tmp_path / "run.zarr", []
+    step = Segment._go
+
+    def stops(segment, layer, *arguments):
+        layers.append(layer)
+        if len(layers) == 5:
+            raise KeyboardInterrupt
+        return step(segment, layer, *arguments)
+
+    with mock.patch.object(Segment, "_go", stops), pytest.raises(KeyboardInterrupt):
+        bnmc.simulate(NETWORK, rng=3, store=path)
+    run = bnmc.simulate(NETWORK, store=path)
+    np.testing.assert_array_equal(run.gram, bnmc.simulate(NETWORK, rng=3).gram)
+
+
+def test_runs_of_networks_are_sent_to_other_processes():
+    run = Run(NETWORK, "mixed", 2, None, "float64")
+    sent = pickle.loads(pickle.dumps(run))
+    assert sent == run
+    assert sent.specs == run.specs
+
+
+def test_the_soft_rank_has_the_width_of_its_layer():
+    run = bnmc.simulate(NETWORK, rng=0, observables=["gram", "soft_rank"])
+    expected = [
+        bnmc.gram.soft_rank(run.gram[:, layer], 0.5, width=width)
+        for layer, width in enumerate(NETWORK.widths)
+    ]
+    np.testing.assert_array_equal(run.soft_rank, np.transpose(expected))
+
+
+def test_many_equal_layers_are_one_entry():
+    """A stage ends after many layers, without a copy of their numbers for each of them."""
+    network = Chain(8, 3, "tanh").repeat(10**6) + Chain(8, 3, "tanh", gain=2.0).repeat(3)
+    run = Run(network, "conditional", 1, None, "float64")
+    assert sum(len(stage.specs) for stage in run.stages) < 100
+    assert [run.spec(layer).fan_in for layer in (10**6, 10**6 + 1)] == [8, 8]
+    assert [run.layer(layer).linear.gain for layer in (10**6, 10**6 + 1)] == [1.0, 2.0]
+    few = Chain(8, 3, "tanh", norm="rms", eps=0.1).repeat(40)
+    few = few + Chain(8, 3, "tanh", norm="rms", gain=2.0, eps=0.2).repeat(40)
+    expected = bnmc.simulate(few, rng=1).gram
+    with mock.patch.object(compiled, "_MOST_RECORDS", 100):
+        runs._derived.cache_clear()
+        np.testing.assert_array_equal(bnmc.simulate(few, rng=1).gram, expected)
+    runs._derived.cache_clear()
+
+
+def test_weights_of_layers_have_their_shapes():
+    network = Network.of(width=[6, 9, 4], batch=3, weights="pytorch", norm="none")
+    run = bnmc.simulate(network, rng=0)
+    assert run.sampler == "weights"
+    shapes = [bnmc.drawn_weights(run, layer).shape for layer in (1, 2)]
+    assert shapes == [(9, 6), (4, 9)]
+    assert np.abs(bnmc.drawn_biases(run, 1)).max() < 1 / np.sqrt(6)
+
+
+def test_a_gpu_takes_no_mixed_network():
+    with pytest.raises(BackendError, match="CPU"):
+        bnmc.simulate(NETWORK, backend="cuda")

@@ -58,7 +58,7 @@ SHAPES = {
 def run_through(chain, depth, observables="gram", **options):
     """Return a run as a value."""
     options = {"chains": 2, "inputs": None, "sampler": "auto", "dtype": "float64", **options}
-    run = run_of(chain, "gaussian", rng=None, **options)
+    run = run_of(chain.repeat(0), "gaussian", rng=None, **options)
     functions = as_observables(observables, options["inputs"] is not None)
     return replace(run, observables=functions, recorded=Recorded(0, 1, depth))
 

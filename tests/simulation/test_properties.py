@@ -122,7 +122,7 @@ def assert_same_state(first, other):
 def test_the_paths_are_what_their_names_say():
     for options, sampler, path in PATHS.values():
         chain = Chain(20, 3, **options)
-        assert choose_sampler(chain, None, sampler, "float64") == path
+        assert choose_sampler(chain.repeat(1), None, sampler, "float64") == path
 
 
 # --- the same bits --------------------------------------------------------------------------

@@ -27,9 +27,9 @@ def test_rows_of_float32_are_reported_where_rounding_is_a_two_thousandth_of_a_di
     """Rounding by 2⁻²⁴ of a sample is 2⁻¹¹ of its distance 2⁻¹³ from the span of the others."""
     limit = (2.0**-24 / 2.0**-11) ** 2
     chain = bnmc.Chain(50, 2, "linear", norm="batch-uncentred", skip=skip, weights=weights)
-    path = choose_sampler(chain, None, "auto", "float32")
+    path = choose_sampler(chain.repeat(1), None, "auto", "float32")
     for dtype in ("float32", "float64"):
-        sampler = RowSampler(Run(chain, path, 3, None, dtype))
+        sampler = RowSampler(Run(chain.repeat(1), path, 3, None, dtype))
         # Of the two recorded layers of a chain, either one may show it.
         pivots = [[1.001, 1.001], [0.999, 0.5e9 * limit], [1.001, 0.999]]
         grams = np.array([[correlated(limit * pivot) for pivot in of_chain] for of_chain in pivots])
@@ -42,7 +42,7 @@ def test_rows_of_float32_are_reported_where_rounding_is_a_two_thousandth_of_a_di
 def assert_wide(chain, gram, is_wide):
     """Whether a chain continues in float64 after a Gram matrix."""
     for threads in (1, 3):  # the kernel decides for whole chains, the sampler for shared layers
-        sampler = RowSampler(Run(chain, "conditional", 1, None, "float32"))
+        sampler = RowSampler(Run(chain.repeat(1), "conditional", 1, None, "float32"))
         sampler.grams[0] = gram
         frames = Frames(np.zeros((1, 1, 2, 2)), np.zeros((1, 1)), np.zeros((1, 1, 0)))
         if threads == 1:
@@ -103,7 +103,7 @@ def test_matrices_that_sums_over_rows_have_rounded(diagonal, before, zeros, whol
 def test_gram_matrices_below_the_range_with_full_precision_are_errors():
     """Entries of 2⁻⁹⁶² and more have products with units of rounding in the normal range."""
     chain = bnmc.Chain(6, 2, "tanh", norm="none")
-    sampler = RowSampler(Run(chain, "conditional", 3, None, "float64", first=40))
+    sampler = RowSampler(Run(chain.repeat(1), "conditional", 3, None, "float64", first=40))
     # The exponent of 2⁻⁹⁶¹ is -960, that of the next smaller number -961.
     least = 2.0**-961
     fits = np.array([least * np.eye(2), np.eye(2), np.diag([1.0, 0.0])])

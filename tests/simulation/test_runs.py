@@ -38,6 +38,6 @@ def test_the_numbers_of_a_layer_are_those_that_are_recorded(inputs):
     names = ["gram", "rank_bound", "eigenvalues", *(["cross_gram"] if inputs else [])]
     options = {"chains": 5, "inputs": inputs, "rng": 0}
     recorded = bnmc.simulate(CHAIN, 7, observables=names, **options).observables
-    run = run_of(CHAIN, "gaussian", sampler="auto", dtype="float64", **options)
+    run = run_of(CHAIN.repeat(0), "gaussian", sampler="auto", dtype="float64", **options)
     run = replace(run, observables=as_observables(names, inputs is not None))
     assert run.numbers * 5 * 8 == sum(values.size for values in recorded.values())

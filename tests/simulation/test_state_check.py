@@ -131,7 +131,8 @@ def test_a_state_has_at_most_as_many_chains_as_there_are_numbers_for(states, mon
 def test_chains_that_do_not_fit_are_refused(states):
     state = states["skip in float32"]
     for chain in (None, "relu", bnmc.Chain(2**40, 4, "relu", skip=0.5)):
-        wrong = replace(state, chain=chain)
+        network = chain.repeat(3) if isinstance(chain, bnmc.Chain) else chain
+        wrong = replace(state, network=network)
         with pytest.raises(ArgumentError, match="initial"):
             bnmc.simulate(chain if isinstance(chain, bnmc.Chain) else RELU, 2, initial=wrong)
 

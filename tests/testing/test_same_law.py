@@ -459,7 +459,7 @@ def test_a_step_whose_states_cannot_be_normalised(constant):
 def test_the_norm_of_candidates_is_that_of_the_library():
     """`standardised` is what the faults are written from; this ties it to the chain's own."""
     h = np.random.default_rng(0).standard_normal((20, 5))
-    expected = normalise(RELU, h[None], True)[0]
+    expected = normalise(RELU.layers[0].rows, h[None], True)[0]
     # Means and squares of 5 terms, in units in the last place.
     np.testing.assert_allclose(standardised(h), expected, rtol=0, atol=64 * 2**-52)
 

@@ -38,7 +38,7 @@ def test_batches_of_a_chain_can_be_normalised(data, chain):
     assert h.shape == (chain.width, chain.batch)
     assert h.dtype == np.float64
     assert np.isfinite(h).all()
-    x = normalise(chain, h[None], True)
+    x = normalise(chain.layers[0].rows, h[None], True)
     # Mean squares are 1 up to rounding: n terms, each with a few units.
     np.testing.assert_allclose((x**2).mean(axis=-1), 1.0, rtol=16 * chain.batch * 2**-52)
 

@@ -218,7 +218,7 @@ class Layer:
         """
         states = h.astype(np.float64)
         try:
-            x, a = apply(chain, states, True)
+            x, a = apply(chain.layers[1].rows, states, True)
         except ZeroVarianceError as error:
             number = first + (error.chain or 0)
             raise ZeroVarianceError(number, None, error.row, error.sample) from None

@@ -7,7 +7,7 @@ Everything here is known before any random number is drawn.  The package may imp
 from __future__ import annotations
 
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.norms import NORMS, Norm
 from bnmc.chain.start import FirstLayer
@@ -20,6 +20,7 @@ __all__ = [
     "Chain",
     "Convolution",
     "FirstLayer",
+    "Network",
     "Norm",
     "WeightLaw",
     "WeightSampler",

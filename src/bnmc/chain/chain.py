@@ -1,14 +1,22 @@
-"""`Chain`: the specification of a network, as a value."""
+"""`Chain` and `Network`: specifications of a layer that repeats, and of layers that differ."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Self
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
+from bnmc._kernels.scalar.codes import (
+    ACTIVATION_FIRST,
+    MOST_LAYERS,
+    NORM_FIRST,
+    NORM_IN_BRANCH,
+)
 from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.workers import received, sendable
@@ -17,7 +25,7 @@ from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
 from bnmc.chain.layers import CovarianceMap, Layer, Linear, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, ArgumentTypeError
 
 #: The orders of norm and activation in a layer, and what kernels call them.
 ORDERS = {
@@ -228,6 +236,26 @@ class Chain:
         layer = Layer(linear, rows)
         return start_of(layer), layer
 
+    def layer_after(self, width: int) -> Layer:
+        """Return the layer that repeats, after a layer of a width; a default bias is for it."""
+        layer, law = self.layers[1], self.weight_law
+        fan_in = width * (self.fan_in // self.width)
+        is_default = self.bias_variance == law.bias_over_width / self.fan_in
+        variance = law.bias_over_width / fan_in if is_default else self.bias_variance
+        return layer._replace(linear=replace(layer.linear, fan_in=fan_in, bias_variance=variance))
+
+    def repeat(self, depth: int) -> Network:
+        """Return the network of this chain alone, with layers 0, …, depth.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> network = Chain(64, 4, "relu").repeat(3) + Chain(32, 4, "tanh").repeat(2)
+        >>> network.depth, network.widths
+        (5, [64, 64, 64, 64, 32, 32])
+        """
+        return Network((self, depth))
+
     @cached_property
     def covariance(self) -> CovarianceMap:
         """The map from the Gram matrix of a layer to the covariance of the rows of W a.
@@ -244,10 +272,13 @@ class Chain:
     @cached_property
     def order_code(self) -> int:
         """Code of the order in kernels; the first of the orders that have the same law."""
-        code = ORDERS[self.order]
-        if self.normalization.is_identity or (code == NORM_IN_BRANCH and self.skip == 0.0):
-            return NORM_FIRST
-        return code
+        code = self.order_code_beside_skips
+        return NORM_FIRST if code == NORM_IN_BRANCH and self.skip == 0.0 else code
+
+    @property
+    def order_code_beside_skips(self) -> int:
+        """Code of the order, if a layer after this one has a skip connection."""
+        return NORM_FIRST if self.normalization.is_identity else ORDERS[self.order]
 
     @cached_property
     def shows_bias(self) -> bool:
@@ -407,15 +438,307 @@ class Chain:
         return cls(width, batch, activation, norm="none")
 
 
+class Layers(NamedTuple):
+    """The layers of a network, each with the number of the first of several equal ones.
+
+    The last one has no end.
+    """
+
+    firsts: tuple[int, ...]
+    layers: tuple[Layer, ...]
+
+    def at(self, number: int) -> int:
+        """Return the place of the layer of a number."""
+        return bisect_right(self.firsts, number) - 1
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Network:
+    r"""Layers that differ: several chains, one after the other, as a value.
+
+    `bnmc.simulate` takes it in place of a chain and a depth.
+
+    Parameters
+    ----------
+    *stages : (Chain, int)
+        A chain and a number of layers.  Layer 0, which is the initial state, and the next layers
+        are of the first chain, the layers after these of the second chain, and so on.  The first
+        number is at least 0, the others are at least 1.
+
+    Attributes
+    ----------
+    stages : tuple of (Chain, int)
+        The same, with equal neighbours as one stage.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If there is no stage, a stage is no such pair, chains differ in the batch, images differ in
+        size, or a skip connection leads to another width.
+
+    Notes
+    -----
+    The chain of a layer has the linear map that leads to the layer: width, gain, bias, law of W,
+    and the factor of the skip connection; and the norm and the activation after it.  W has as many
+    columns as the layer before has rows, and entries of variance 1/columns.  If the law of W is
+    "pytorch", the default variance of the bias is 1/(3 columns).  A skip connection adds what the
+    layer before keeps, as its own order tells; see `Chain`.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> network = bnmc.Network((bnmc.Chain(64, 4, "relu"), 2), (bnmc.Chain(32, 4, "tanh"), 1))
+    >>> bnmc.simulate(network, rng=0).gram.shape
+    (1, 4, 4, 4)
+    """
+
+    stages: tuple[tuple[Chain, int], ...]
+
+    def __init__(self, *stages: tuple[Chain, int]) -> None:
+        if not stages:
+            raise ArgumentError("stages", stages, "at least one pair (chain, depth)")
+        joined: list[tuple[Chain, int]] = []
+        for stage in stages:
+            if not isinstance(stage, tuple) or len(stage) != 2:
+                raise ArgumentTypeError("stages", stage, "pairs (chain, depth)")
+            (chain, depth), least = stage, min(len(joined), 1)
+            if type(depth) is not int or depth < least:  # each run makes a network
+                depth = integer("depth", depth, low=least)
+            chain = as_chain(chain)
+            if joined and joined[-1][0] == chain:
+                depth += joined.pop()[1]
+            joined.append((chain, depth))
+        object.__setattr__(self, "stages", tuple(joined))
+        if self.depth >= MOST_LAYERS:
+            raise ArgumentError("depth", self.depth, f"at most {MOST_LAYERS - 1} layers")
+        for (before, _), (chain, _) in pairwise(joined):
+            _require_successor(before, chain)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        width: int | Sequence[int],
+        batch: int,
+        depth: int | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return the network of a perceptron, layer by layer, after the input itself.
+
+        Layer 0 is the input, without norm and activation.
+
+        Parameters
+        ----------
+        width : int or sequence of int
+            The number of features of the input, and the widths of layers 1, …, L; or the same
+            number for all of them.
+        batch : int
+        depth : int, optional
+            L, if `width` is a number.
+        **options
+            Arguments of `Chain`.  Each is a value for all layers, a list of L values, or a function
+            of the number l of the layer, from 1 to L.  `activation` and `weights` are no such
+            functions, because a function is a value of theirs.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If a value is not allowed.
+
+        Examples
+        --------
+        >>> from bnmc import Network
+        >>> Network.of(width=[784, 64, 10], batch=4, activation=["relu", "linear"], norm="none")
+        Network((Chain(width=784, batch=4, activation='linear', norm='none'), 0),
+                (Chain(width=64, batch=4, activation='relu', norm='none'), 1),
+                (Chain(width=10, batch=4, activation='linear', norm='none'), 1))
+        >>> Network.of(width=50, depth=3, batch=4, gain=lambda l: 1 / l).stages[-1][0].gain
+        0.3333333333333333
+        """
+        if isinstance(width, _LISTS):
+            if depth is not None:
+                raise ArgumentError("depth", depth, "None with a list of widths")
+            widths = list(width)
+        else:
+            widths = [width] * (1 + integer("depth", depth, low=1, high=_MOST_LISTED))
+        if not 2 <= len(widths) <= _MOST_LISTED + 1:
+            raise ArgumentError("width", width, f"2 to {_MOST_LISTED + 1} widths")
+        layers = len(widths) - 1
+        lists = {
+            name: _of_layers(name, value, layers)
+            for name, value in {"width": widths[1:], **options}.items()
+        }
+        chains = [
+            Chain(batch=batch, **{name: values[place] for name, values in lists.items()})
+            for place in range(layers)
+        ]
+        return cls((Chain(widths[0], batch, norm="none"), 0), *((chain, 1) for chain in chains))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Network, self.stages
+
+    def __repr__(self) -> str:
+        return f"Network({', '.join(f'({chain!r}, {depth})' for chain, depth in self.stages)})"
+
+    def __add__(self, other: object) -> Network:
+        if not isinstance(other, Network):
+            return NotImplemented
+        # Layer 0 of the other one is the last layer of this one.
+        return Network(*self.stages, *other.stages[other.stages[0][1] == 0 :])
+
+    @property
+    def depth(self) -> int:
+        """The number of layers after layer 0."""
+        return sum(depth for _, depth in self.stages)
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return self.stages[0][0].batch
+
+    @property
+    def first(self) -> Chain:
+        """The chain of layer 0."""
+        return self.stages[0][0]
+
+    @property
+    def last(self) -> Chain:
+        """The chain of the last layer."""
+        return self.stages[-1][0]
+
+    @property
+    def chain(self) -> Chain:
+        """The chain that repeats.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If layers differ.
+        """
+        if len(self.stages) > 1:
+            raise _of_layers_that_differ(self)
+        return self.first
+
+    @property
+    def widths(self) -> list[int]:
+        """The widths of layers 0, …, depth."""
+        return [self.layer(number).linear.width for number in range(self.depth + 1)]
+
+    @property
+    def pattern(self) -> Pattern:
+        """The stages with at most two layers of the last one, the second of which repeats."""
+        depth = 2 if len(self.stages) == 1 else min(self.stages[-1][1], 2)
+        return (*self.stages[:-1], (self.last, depth))
+
+    def layer(self, number: int) -> Layer:
+        """Return a layer; the last one repeats."""
+        layers = layers_of(self.pattern)
+        return layers.layers[layers.at(number)]
+
+    def until(self, layer: int) -> Network:
+        """Return the network of layers 0, …, layer; the last one repeats."""
+        stages, left = [], layer
+        for chain, depth in self.stages[:-1]:
+            if left > depth:
+                stages.append((chain, depth))
+                left -= depth
+            else:
+                break
+        else:
+            chain = self.last
+        return Network(*stages, (chain, left))
+
+
+#: The stages of a network, apart from the number of layers at its end.
+Pattern = tuple[tuple[Chain, int], ...]
+
+#: Types of values by layer.
+_LISTS = list, tuple, range, np.ndarray
+
+#: The most layers whose arguments `Network.of` takes layer by layer.
+_MOST_LISTED = 10_000
+
+
+@lru_cache(maxsize=64)
+def layers_of(pattern: Pattern) -> Layers:
+    """Return the layers of a network."""
+    firsts: list[int] = []
+    layers: list[Layer] = []
+    number = width = 0
+    for place, (chain, depth) in enumerate(pattern):
+        count = depth + (place == 0)
+        # The first layer differs from the others in what is before it, the last in what follows.
+        parts = [chain.layers[0] if place == 0 else chain.layer_after(width)]
+        parts += [chain.layers[1]] * min(count - 1, 2)
+        if place == len(pattern) - 1:
+            parts = parts[:2]
+        elif pattern[place + 1][0].skip != 0.0:
+            # A skip connection sees what the order of this layer keeps.
+            rows = parts[-1].rows._replace(order=chain.order_code_beside_skips)
+            parts[-1] = parts[-1]._replace(rows=rows)
+        firsts += [number, number + 1, number + count - 1][: len(parts)]
+        layers += parts
+        number += count
+        width = chain.width
+    return Layers(tuple(firsts), tuple(layers))
+
+
+def _require_successor(before: Chain, chain: Chain) -> None:
+    """Raise unless a chain can follow another one."""
+    if chain.batch != before.batch:
+        raise ArgumentError("batch", chain.batch, f"{before.batch}, that of the first chain")
+    if chain.skip != 0.0 and chain.width != before.width:
+        allowed = f"0 from width {before.width} to width {chain.width}"
+        raise ArgumentError("skip", chain.skip, allowed, "a skip connection keeps the width")
+    images = [each.convolution.shape for each in (before, chain) if each.convolution is not None]
+    if images[:1] != images[-1:]:
+        raise ArgumentError("convolution", images[1], f"images of {images[0]} pixels")
+
+
+def _of_layers(name: str, value: Any, layers: int) -> list[Any]:
+    """Return the values of an argument for layers 1, …, layers."""
+    if isinstance(value, _LISTS):
+        if len(value) != layers:
+            raise ArgumentError(name, value, f"a value, or a list of {layers} values")
+        return list(value)
+    if callable(value) and name not in ("activation", "weights"):
+        function: Callable[[int], Any] = value
+        return [function(layer) for layer in range(1, layers + 1)]
+    return [value] * layers
+
+
 def as_chain(chain: object) -> Chain:
-    """Return the argument `chain` of a function, or raise.
+    """Return the argument `chain` of a function of one layer that repeats, or raise.
 
     Raises
     ------
     ArgumentTypeError
         If it is not a chain.
     """
+    if isinstance(chain, Network):
+        raise _of_layers_that_differ(chain)
     return instance("chain", chain, Chain, "a bnmc.Chain")
+
+
+def as_network(chain: object, depth: object = None) -> Network:
+    """Return the network that the arguments `chain` and `depth` of a function mean, or raise.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If it is neither a chain with a depth nor a network without.
+    """
+    if isinstance(chain, Network):
+        if depth is not None:
+            raise ArgumentError("depth", depth, "None with a network, which has a depth")
+        return chain
+    number = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
+    return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
+
+
+def _of_layers_that_differ(network: Network) -> ArgumentTypeError:
+    hint = "it has a meaning for one repeated layer only; network.stages has the chains"
+    return ArgumentTypeError("chain", network, "a bnmc.Chain", hint)
 
 
 def _rebuilt(

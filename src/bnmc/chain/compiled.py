@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from bnmc._kernels.cpu import layers as layer_kernels
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.scaling import shift_of
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Layers
 from bnmc.chain.layers import Layer
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
@@ -24,6 +24,8 @@ def specs_of(
     layers: Sequence[Layer], inputs: int = 1, *, shows_state: bool = False
 ) -> tuple[codes.LayerSpec, ...]:
     """Return what kernels know of layers 0, 1, …, of which the last one repeats.
+
+    The middle one of three or more equal ones stands for any number of them.
 
     Kernels need not draw a part of the rows h that neither this layer nor a later one sees.
 
@@ -85,6 +87,10 @@ def spec_of(chain: Chain, inputs: int = 1, layer: int = 1) -> codes.LayerSpec:
     return specs_of(chain.layers, inputs)[min(layer, 1)]
 
 
+#: Equal layers whose spec an array repeats; more of them end a stage.
+_MOST_RECORDS = 32
+
+
 class Stage(NamedTuple):
     """Consecutive layers of one kind: one call of a kernel makes any number of them.
 
@@ -102,6 +108,8 @@ class Stage(NamedTuple):
         On which the form of the sums depends: panels, and whether the norm is over the features.
     largest : LayerSpec
         Width and groups for which the sums suffice for all layers with such buffers.
+    by_weights : bool
+        Whether rows are products with weights.
     """
 
     first: int
@@ -111,6 +119,7 @@ class Stage(NamedTuple):
     lift: int
     buffers: tuple[int, bool]
     largest: codes.LayerSpec
+    by_weights: bool
 
     def specs_from(self, layer: int) -> NDArray[Any]:
         """Return the specs from a layer on."""
@@ -127,19 +136,26 @@ def lifted(spec: codes.LayerSpec) -> tuple[codes.LayerSpec, int]:
 
 
 def stages_of(
-    layers_of_run: tuple[Layer, ...], specs: tuple[codes.LayerSpec, ...], splits_scale: bool
+    layers: Layers,
+    specs: tuple[codes.LayerSpec, ...],
+    by_weights: Sequence[bool],
+    splits_scale: bool,
 ) -> list[Stage]:
     """Return the stages of all layers, from layer 0 on; the last one has no end."""
     # The scale of layer 0 is that of its covariance.
     pairs = [
         lifted(spec) if number and splits_scale else (spec, 0) for number, spec in enumerate(specs)
     ]
+    counts = [end - first for first, end in pairwise(layers.firsts)] + [1]
+    # The last spec of a stage repeats, so many equal layers end a stage.
+    ended = [0, *accumulate(count > _MOST_RECORDS for count in counts)]
 
     def kind(number: int) -> tuple[object, ...]:
-        linear, rows = layers_of_run[number]
+        linear, rows = layers.layers[number]
         spec, lift = pairs[number]
         return (
             number > 0, rows.activation, linear.law, linear.convolution, lift, _buffers_of(spec),
+            by_weights[number], ended[number],
         )  # fmt: skip
 
     # Of all layers with the same buffers.
@@ -149,12 +165,18 @@ def stages_of(
     for _, group in groupby(range(len(specs)), kind):
         first, *others = group
         last = others[-1] if others else first
-        end = last + 1 if last < len(specs) - 1 else codes.MOST_LAYERS
-        records = layer_kernels.records(*(spec for spec, _ in pairs[first : last + 1]))
-        (spec, lift), layer = pairs[first], layers_of_run[first]
+        end = layers.firsts[last + 1] if last < len(specs) - 1 else codes.MOST_LAYERS
+        numbers = [number for number in range(first, last) for _ in range(counts[number])]
+        records = layer_kernels.records(*(pairs[number][0] for number in (*numbers, last)))
+        (spec, lift), layer = pairs[first], layers.layers[first]
         buffers = _buffers_of(spec)
         largest = widest[buffers]._replace(groups=grouped[buffers].groups)
-        stages.append(Stage(first, end, layer, records, lift, buffers, largest))
+        stages.append(
+            Stage(
+                layers.firsts[first], end, layer, records, lift, buffers, largest,
+                by_weights[first],
+            )
+        )  # fmt: skip
     return stages
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from bnmc.chain.activations import Activation
-from bnmc.chain.chain import Chain
 from bnmc.chain.layers import Layer
 
 #: Slopes left and right of 0 of the named activations that are homogeneous.
@@ -25,14 +24,6 @@ _NAMED = {"abs": (-1.0, 1.0), "leaky_relu": (0.01, 1.0), "linear": (1.0, 1.0), "
 
 #: Relative difference of two factors below which rounding may decide a comparison.
 _TIE = 1e-9
-
-
-def splits_scale(chain: Chain) -> bool:
-    """Return whether the scale of each sample of a chain can be split off.
-
-    That is, if a sample is multiplied by c > 0, then so is its representation in every layer.
-    """
-    return keeps_scale(chain.layers[1])
 
 
 def keeps_scale(layer: Layer) -> bool:

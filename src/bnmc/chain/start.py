@@ -20,8 +20,10 @@ from bnmc._support.arguments import choice, finite_array, host_array
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.interruption import interruptible
 from bnmc._support.machine import require_memory
-from bnmc.chain.chain import Chain
-from bnmc.chain.homogeneity import splits_scale
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain, Network, layers_of
+from bnmc.chain.homogeneity import keeps_scale
+from bnmc.chain.layers import RowMap
 from bnmc.errors import ArgumentError, ArgumentTypeError, ZeroVarianceError
 
 #: Variance of the own part of each sample in the law "collinear"; the common part has variance 1.
@@ -138,26 +140,26 @@ Start = Covariance | Representation
 
 
 def prepare(
-    chain: Chain, initial: object, chains: int, inputs: int | None, *, keeps_h: bool = False
+    network: Network, initial: object, chains: int, inputs: int | None, *, keeps_h: bool = False
 ) -> Start:
     """Return the start that an argument `initial` means, or raise a typed error.
 
     `keeps_h` tells whether the rows before the norm are needed.
     """
-    columns = chain.batch * (inputs or 1)
-    initial = as_columns(chain, initial)
+    columns = network.batch * (inputs or 1)
+    initial = as_columns(network.first, initial)
     if isinstance(initial, str):
         choice("initial", initial, _INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
         matrix = np.eye(columns)
         return Covariance(matrix if initial == "gaussian" else 1.0 + _COLLINEAR_VARIANCE * matrix)
     if isinstance(initial, FirstLayer):
-        return _through_first_layer(chain, initial, inputs)
+        return _through_first_layer(network, initial, inputs)
     if initial is None or callable(initial):
         raise ArgumentTypeError(
             "initial", initial, f"an array, a FirstLayer, or one of {', '.join(_INITIAL_LAWS)}"
         )
-    return _from_array(chain, initial, chains, inputs, keeps_h)
+    return _from_array(network, initial, chains, inputs, keeps_h)
 
 
 def as_columns(chain: Chain, initial: Any) -> Any:
@@ -176,7 +178,12 @@ def as_columns(chain: Chain, initial: Any) -> Any:
     return host_array("initial", initial).reshape(*shape[:-3], chain.batch)
 
 
-def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[np.float64]:
+def _splits_scale(network: Network) -> bool:
+    """Return whether all layers multiply a sample by c > 0 if the input does so."""
+    return all(map(keeps_scale, layers_of(network.pattern).layers))
+
+
+def normalise(rows: RowMap, x: NDArray[np.float64], per_chain: bool) -> NDArray[np.float64]:
     """Return N(x) for x of shape (chains, width, columns); `per_chain`: one x per chain.
 
     Raises
@@ -184,11 +191,10 @@ def normalise(chain: Chain, x: NDArray[np.float64], per_chain: bool) -> NDArray[
     ZeroVarianceError
         If a row, or a sample under a norm over the features, has no variance and eps is 0.
     """
-    rows = chain.layers[0].rows
     if flat := rows.without_variance(x):
         index, *place = flat
         raise ZeroVarianceError(*((index, 0) if per_chain else (None, None)), *place)
-    return rows.norm(x, chain.eps, chain.batch)
+    return rows.norm(x, rows.eps, rows.batch)
 
 
 def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
@@ -198,8 +204,8 @@ def _require_memory(name: str, shape: tuple[int, ...], copies: float) -> None:
         require_memory(name, size)
 
 
-def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) -> Covariance:
-    x = start.x
+def _through_first_layer(network: Network, start: FirstLayer, inputs: int | None) -> Covariance:
+    x, chain = start.x, network.first
     expected = (chain.batch,) if inputs is None else (inputs, chain.batch)
     actual = x.shape[-1:] if x.ndim == 2 else (x.shape[0], x.shape[2])
     if actual != expected or (x.ndim == 3) != (inputs is not None):
@@ -210,11 +216,11 @@ def _through_first_layer(chain: Chain, start: FirstLayer, inputs: int | None) ->
     columns = chain.batch * (inputs or 1)
     _require_memory("batch", (columns, columns), 2.0)
     stacked = _side_by_side(x[None, None] if inputs is None else x[None])[0]
-    rows, units = chain.layers[0].rows, _no_exponents()
+    rows, units = network.layer(0).rows, _no_exponents()
     has_no_scale = rows.keeps_normed and rows.hides_scale()
     if has_no_scale:
         _require_variance(chain, stacked)
-    if has_no_scale or splits_scale(chain):
+    if has_no_scale or _splits_scale(network):
         units = _exponents(stacked, axis=None if has_no_scale else 0)
     if units.any():
         stacked = np.ldexp(stacked, -units)
@@ -258,8 +264,9 @@ def _require_variance(chain: Chain, stacked: NDArray[np.float64]) -> None:
 
 
 def _from_array(
-    chain: Chain, initial: Any, chains: int, inputs: int | None, keeps_h: bool
+    network: Network, initial: Any, chains: int, inputs: int | None, keeps_h: bool
 ) -> Representation:
+    chain = network.first
     _require_memory("initial", shape_of(initial), 2.4 + keeps_h)
     axes = ("width", "batch") if inputs is None else ("inputs", "width", "batch")
     lengths = (chain.width, chain.batch) if inputs is None else (inputs, chain.width, chain.batch)
@@ -277,35 +284,34 @@ def _from_array(
     # NumPy adds in an order that depends on the layout in memory.
     full = x.astype(np.float64, order="C", copy=False)
     full = _side_by_side(full.reshape(-1, inputs or 1, chain.width, chain.batch))
-    if splits_scale(chain):
+    if _splits_scale(network):
         return _of_any_scale(chain, full)
     # `_side_by_side` may return a view, of an array of the caller.
     state = full.copy() if keeps_h else None
-    rows, activated = apply(chain, full, per_chain)
+    rows, activated = apply(network.layer(0).rows, full, per_chain)
     if np.may_share_memory(rows, x):
         rows = rows.copy()  # the caller may write into x later
     return Representation(rows, activated, state=state)
 
 
 def apply(
-    chain: Chain, h: NDArray[np.float64], per_chain: bool
+    rows: RowMap, h: NDArray[np.float64], per_chain: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what the skip connection keeps of states h, and their activations.
 
     Arguments and errors are those of `normalise`.
     """
-    rows = chain.layers[1].rows
     if rows.activates_first:
-        return h, normalise(chain, _activated(chain, h), per_chain)
-    x = normalise(chain, h, per_chain)
-    return x if rows.keeps_normed else h, _activated(chain, x)
+        return h, normalise(rows, _activated(rows.activation, h), per_chain)
+    x = normalise(rows, h, per_chain)
+    return x if rows.keeps_normed else h, _activated(rows.activation, x)
 
 
-def _activated(chain: Chain, x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _activated(activation: Activation, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return σ(x)."""
     with np.errstate(all="ignore"):
         # The function of a user may never end.
-        result = interruptible(partial(chain.activation, x))
+        result = interruptible(partial(activation, x))
         return np.asarray(result, dtype=np.float64)
 
 

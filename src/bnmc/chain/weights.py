@@ -99,11 +99,13 @@ def _rademacher(generator: np.random.Generator, shape: tuple[int, int]) -> NDArr
 
 
 def _haar(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Draw the first rows of an orthogonal matrix times the root of its order, (rows, order)."""
+    """Draw orthogonal rows, or columns if these are fewer, with entries of variance 1."""
     rows, order = shape
-    vectors, root = np.linalg.qr(generator.standard_normal((order, rows)))
+    most, least = max(shape), min(shape)
+    vectors, root = np.linalg.qr(generator.standard_normal((most, least)))
     # Without this the law of the factor depends on the signs that the algorithm chooses.
-    return np.ascontiguousarray((vectors * np.copysign(np.sqrt(order), np.diagonal(root))).T)
+    vectors *= np.copysign(np.sqrt(most), np.diagonal(root))
+    return np.ascontiguousarray(vectors.T if rows <= order else vectors)
 
 
 _OF_UNIFORM = WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform)

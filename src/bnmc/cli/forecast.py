@@ -94,7 +94,7 @@ def forecast(chain: Chain) -> Forecast:
     if rate < 1.0:
         # Chains meet once their distance is below the fluctuations of width times batch numbers.
         wait = 1.0 + _timescale(rate) * 0.5 * math.log(chain.width * chain.batch)
-    return Forecast(rate, wait, seconds_of("conditional", chain, chain.batch, "float64"))
+    return Forecast(rate, wait, seconds_of("conditional", chain.layers[1], chain.batch, "float64"))
 
 
 def _timescale(rate: float) -> float:

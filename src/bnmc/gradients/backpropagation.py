@@ -216,7 +216,7 @@ def backpropagate(
     >>> bool(run.log_gradient_norm[:, 0].mean() > run.log_gradient_norm[:, -1].mean() + 3)
     True
     """
-    as_chain(chain)
+    network = as_chain(chain).repeat(0)
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
     if chain.width > MOST_ROWS:
         raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
@@ -228,7 +228,7 @@ def backpropagate(
     limit = None if timeout is None else real("timeout", timeout, above=0.0)
     recorded_functions = as_gradient_observables(observables)
     run = run_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
+        network, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype
     )
     if isinstance(initial, State):
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
@@ -251,7 +251,7 @@ def backpropagate(
     chain.activation.check()
     require_derivative(chain.activation)
     task.require_device()
-    start = prepare(chain, initial, run.chains, run.inputs)
+    start = prepare(network, initial, run.chains, run.inputs)
     key = stored_key(folder) if folder is not None and rng is None else None
     task = replace(task, run=replace(run, key=draw_key(rng) if key is None else key))
     stored = None if folder is None else ChainStore(folder, task, start, size)

@@ -281,7 +281,7 @@ def buffers_of(
 ) -> _Buffers:
     """Return the buffers of a thread, for rows of one dtype forward and one dtype backward."""
     buffers = backward.buffers(
-        _widest(run), run.chain.batch, run.inputs or 1, forward, backward_dtype,
+        _widest(run), run.batch, run.inputs or 1, forward, backward_dtype,
         skips=run.keeps_x, hidden=hidden, zeros=zeros,
     )  # fmt: skip
     is_orthogonal = any(layer.linear.law.is_orthogonal for layer in run.layers[1:])

@@ -409,7 +409,7 @@ class ReplayedRows:
         if not self._run.spec(layer).hides_common:
             return _operand(linear, a)
         patches = linear.patches.unfold(a)
-        by_batch = patches.reshape(*patches.shape[:2], -1, self._run.chain.batch)
+        by_batch = patches.reshape(*patches.shape[:2], -1, self._run.batch)
         return (by_batch - by_batch.mean(axis=-1, keepdims=True)).reshape(patches.shape)
 
     def _noise(self, index: int, layer: int, rows: int, root: Float64Array) -> Float64Array:

@@ -136,7 +136,7 @@ class Pass(ABC):
         part, recorded = self.part, self.run.recorded
         grams, units, first, count = stretch.grams, stretch.units, stretch.first, stretch.layers
         linears = [layer.linear for layer in self.run.layers]
-        numbers = np.minimum(np.arange(first + 1, first + 1 + count), len(linears) - 1)
+        numbers = np.array([self.run.place(first + 1 + layer) for layer in range(count)])
         largest = units[:, :count].max(axis=-1, keepdims=True)
         seen = in_units(grams[:, :count], units[:, :count] - largest)
         for number in set(numbers.tolist()):
@@ -259,9 +259,9 @@ class RowPass(Pass):
 
     def _record(self, stretch: Stretch, gradients: Gradients) -> None:
         # Rows of h have the units of the layer before.
-        lifts = np.array([self.run.stage(number).lift for number in range(len(self.run.layers))])
-        numbers = np.minimum(np.arange(stretch.layers) + stretch.first + 1, len(lifts) - 1)
-        by = (stretch.units[:, :-1] + lifts[numbers, None])[:, :, None, :, None]
+        layers = range(stretch.first + 1, stretch.first + 1 + stretch.layers)
+        lifts = np.array([self.run.stage(number).lift for number in layers])
+        by = (stretch.units[:, :-1] + lifts[:, None])[:, :, None, :, None]
         hidden = gradients.products[:, :, 2:]
         hidden[:] = np.ldexp(hidden, by.astype(np.int32))
         super()._record(stretch, gradients)

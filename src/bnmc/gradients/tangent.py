@@ -267,7 +267,7 @@ def tangent_kernel(
     >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
     True
     """
-    as_chain(chain)
+    network = as_chain(chain).repeat(0)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     workers = thread_count(threads)
@@ -279,7 +279,7 @@ def tangent_kernel(
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     report_to = as_progress(progress)
     run = run_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
+        network, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
     )
     job = _Job(replace(run, path=path, recorded=Recorded(depth, 1, depth)), probes)
     size = job.bytes_of_network()
@@ -289,7 +289,7 @@ def tangent_kernel(
     require_memory("depth, batch", needed, hint)
     chain.activation.check()
     require_derivative(chain.activation)
-    start = prepare(chain, initial, chains, run.inputs)
+    start = prepare(network, initial, chains, run.inputs)
     job = replace(job, run=replace(job.run, key=draw_key(rng)))
     pieces = ranges(chains, together)
     calls = Calls(

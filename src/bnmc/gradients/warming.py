@@ -174,7 +174,7 @@ def _warm_rows(name: str, activation: Activation, dtype: str, weights: str = "ga
                     backend="cpu", reduce="layer",
                 )  # fmt: skip
     wide = Chain(_SEVERAL_PANELS[name], _BATCH, activation, norm="none", weights=weights)
-    run = Run(wide, name, 1, None, dtype)
+    run = Run(wide.repeat(1), name, 1, None, dtype)
     sampler = RowSampler(run)
     sampler.grams[0] = np.eye(_BATCH)
     with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):

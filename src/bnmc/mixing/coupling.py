@@ -204,7 +204,7 @@ class CoupledPairs:
         self.executor = as_executor(executor)
         self.progress = as_progress(progress)
         chain.activation.check()
-        self.start: Start = prepare(chain, initial, 1, None)
+        self.start: Start = prepare(chain.repeat(0), initial, 1, None)
         self.key = draw_key(rng)
 
     def pilot_waits(self, first: int) -> Float64Array:

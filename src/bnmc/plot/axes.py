@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer
 from bnmc._support.extras import import_extra
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -271,6 +271,13 @@ def about_chain(chain: Chain) -> str:
     norms = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
     norm = norms.get(chain.norm, chain.norm)
     return f"{chain.activation.name}, {norm}, width {chain.width}, batch {chain.batch}"
+
+
+def about_network(network: Network) -> str:
+    """Return its chain, or if layers differ their number and the batch, for a title."""
+    if len(network.stages) == 1:
+        return about_chain(network.chain)
+    return f"network of {network.depth} layers, batch {network.batch}"
 
 
 def about_band(networks: Iterable[int], level: float) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The attributes of a run: `bnmc.Trajectory`, or any object that has them.
-_RUN = ("chain", "chains", "layers", "observables", "moments", "dims")
+_RUN = ("network", "chains", "layers", "observables", "moments", "dims")
 
 #: Labels of the vertical axis by observable.
 LABELS = {
@@ -176,10 +176,10 @@ def overview(run: Any, star: Any = None, *, level: float = 0.9) -> Figure:
 def _title(runs: list[Any], level: float) -> str:
     """Return a title: the chain, if all runs have the same, and the meaning of line and band."""
     band = axes.about_band((run.chains for run in runs), level)
-    chain = runs[0].chain
-    if any(run.chain != chain for run in runs):
+    network = runs[0].network
+    if any(run.network.pattern != network.pattern for run in runs):
         return band[0].upper() + band[1:]
-    return f"{axes.about_chain(chain)}: {band}"
+    return f"{axes.about_network(network)}: {band}"
 
 
 def _named(runs: Any) -> dict[Any, Any]:
@@ -195,7 +195,7 @@ def _named(runs: Any) -> dict[Any, Any]:
 
 def _fixed_gram(star: Any, run: Any) -> NDArray[np.float64]:
     """Return the Gram matrix of a fixed point, or `star` itself if it is a matrix of the batch."""
-    n = run.chain.batch
+    n = run.network.batch
     return finite_array("star", getattr(star, "gram", star), shape=(n, n)).astype(np.float64)
 
 
@@ -365,7 +365,7 @@ def spectrum(run: Any, *, layer: int = -1, star: Any = None, ax: Axes | None = N
     ('eigenvalue of $G_{20}$', 'density')
     """
     axes.require_attributes("run", run, "a Trajectory", *_RUN)
-    n, index = run.chain.batch, _index_of_layer(run, layer)
+    n, index = run.network.batch, _index_of_layer(run, layer)
     directions = helmert(n)
 
     def bulk(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -375,11 +375,12 @@ def spectrum(run: Any, *, layer: int = -1, star: Any = None, ax: Axes | None = N
     fixed = None if star is None else bulk(_fixed_gram(star, run))
     if not values.mean() > 0:
         raise ArgumentError("run", "a layer of equal samples", "one with a spectrum to draw")
-    law = MarchenkoPastur(n / run.chain.width, variance=float(values.mean()))
+    width = run.network.layer(int(run.layers[index])).linear.width
+    law = MarchenkoPastur(n / width, variance=float(values.mean()))
     if ax is None:
         ax = axes.figure()[1][0]
         networks = "1 network" if run.chains == 1 else f"{run.chains} networks"
-        ax.set_title(f"{axes.about_chain(run.chain)}: {networks}", fontsize="medium")
+        ax.set_title(f"{axes.about_network(run.network)}: {networks}", fontsize="medium")
     ends = min(values.min(), law.edges[0]), max(values.max(), law.edges[1])
     ax.hist(
         values, bins=40, range=ends, density=True, color=axes.COLOURS[0], alpha=0.5,
@@ -402,7 +403,7 @@ def _index_of_layer(run: Any, layer: int) -> int:
     """Return the index of a recorded layer of a run with Gram matrices."""
     if "gram" not in run.observables or "layer" not in run.dims["gram"]:
         raise ArgumentError("run", "one without 'gram' by layer", "a run that recorded it")
-    if run.chain.batch < 2:
+    if run.network.batch < 2:
         raise ArgumentError("run", "one of a batch of 1", "a run of a batch of 2 or more")
     index, layers = integer("layer", layer), run.layers.tolist()
     if index >= 0 and index in layers:

@@ -76,7 +76,7 @@ def write_run(
     if attributes is not None and not isinstance(attributes, Mapping):
         raise ArgumentTypeError("attributes", attributes, "a mapping of names")
     if star is not None:
-        star = finite_array("star", star, shape=(run.chain.batch,) * 2).astype(np.float64)
+        star = finite_array("star", star, shape=(run.network.batch,) * 2).astype(np.float64)
     path = as_path("output", path)
     require_writable("output", path, OUTPUT_FORMATS)
     require_free("output", path, force=force)

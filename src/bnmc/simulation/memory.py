@@ -96,19 +96,22 @@ class Request:
         shape = shape_of(self.initial)
         axes = 2 if run.inputs is None else 3
         arrays = run.chains if len(shape) > axes else 1
-        rows = 8 * arrays * run.chain.width * run.columns
-        norm = run.chain.normalization
+        of_layer = run.layers[0]
+        rows = 8 * arrays * of_layer.linear.width * run.columns
         copies = 2.4 if run.inputs is None else 3.1
-        if not norm.acts_on_rows or getattr(self.initial, "dtype", None) != np.float64:
+        if (
+            not of_layer.rows.norm.acts_on_rows
+            or getattr(self.initial, "dtype", None) != np.float64
+        ):
             copies = 3.4
-        if not run.chain.is_row_by_row:
+        if not of_layer.is_row_by_row:
             copies = 4.4
         return int(copies * rows), 2 * rows
 
     def _copying(self) -> int:
         """Return the bytes of the state while threads copy given rows into it."""
         run = self.run
-        rows = 8 * run.columns * memory.stride(run.chain.width)
+        rows = 8 * run.columns * memory.stride(run.layers[0].linear.width)
         busy = min(self.threads, run.chains)
         # A triangular factor needs a copy of the rows, and another one to work in.
         return self._state() + busy * rows * (2 if run.path == "factor" else 1)
@@ -126,7 +129,7 @@ class Request:
         if run.stays:  # kernels write the Gram matrices to their place
             layers = 0
         frames = chains * layers * (1 + run.shows_state) * bytes_of(*run.frame.values())
-        grams = 8 * chains * layers * (run.inputs or 1) * run.chain.batch**2
+        grams = 8 * chains * layers * (run.inputs or 1) * run.batch**2
         evaluated = grams * self._temporaries()
         room = 0
         if reduced:
@@ -147,8 +150,9 @@ class Request:
         if run.splits_scale:  # see `in_range` of `engine/state.py`
             least = max(least, SCALE_TEMPORARIES)
             # Beyond an exponent of 900 matrices are recorded in other units.
-            factor = abs(run.chain.skip) + abs(run.chain.gain)
-            growth = 1.0 + 2.0 * abs(math.log2(factor))
+            growth = 1.0 + 2.0 * max(
+                abs(math.log2(abs(rows.skip) + abs(linear.gain))) for linear, rows in run.layers[1:]
+            )
             in_units = in_units or run.recorded.last * growth > 800.0
         copied = (run.inputs or 1) > 1
         return max([least, *(copied + each.temporaries[in_units] for each in run.observables)])
@@ -156,7 +160,7 @@ class Request:
     def _buffers(self, chains: int, threads: int) -> int:
         """Return the bytes of the buffers of all threads."""
         run = self.run
-        panels = panels_of(run.specs[-1])
+        panels = max(map(panels_of, run.specs[1:]))
         # Threads share the panels of a layer if there are fewer chains than threads.
         shared = chains < threads and panels > 1
         used = threads if shared else min(threads, chains)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc import gram as grams
 from bnmc._kernels.scalar import measures
 from bnmc._support.arguments import choice, finite_array, host_array, integer, items, real
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError
 from bnmc.simulation.engine.state import Frames, Measure
 from bnmc.simulation.trajectory import Trajectory
@@ -22,17 +22,17 @@ class View(NamedTuple):
 
     Attributes
     ----------
-    chain : Chain
+    network : Network
     frames : Frames
     inputs : int
         Number of input batches, side by side in the columns of the frames.
     first_chain : int
         Number of the first chain, for messages.
     layer_of : callable
-        Returns the layer of an index from 0 on, for messages.
+        Returns the layer of an index from 0 on.
     """
 
-    chain: Chain
+    network: Network
     frames: Frames
     inputs: int = 1
     first_chain: int = 0
@@ -41,7 +41,7 @@ class View(NamedTuple):
     @property
     def cross(self) -> NDArray[np.float64]:
         """Gram matrices times exp(-log_scale) of pairs of inputs, (…, inputs, inputs, n, n)."""
-        gram, n = self.frames.gram, self.chain.batch
+        gram, n = self.frames.gram, self.network.batch
         return gram.reshape(*gram.shape[:2], self.inputs, n, self.inputs, n).swapaxes(3, 4)
 
     @property
@@ -167,7 +167,7 @@ class Observable:
         """Return the values at Gram matrices (chains, layers, n, n) of one input."""
         layers = gram.shape[:2]
         frames = Frames(gram, np.zeros(layers), np.zeros((*layers, 0)))
-        values = self.evaluate(View(chain, frames))
+        values = self.evaluate(View(chain.repeat(0), frames))
         return values[:, :, 0] if "input" in self.axes else values
 
     def _checked(self, value: ArrayLike) -> ArrayLike:
@@ -245,10 +245,20 @@ class SoftRank(_Builtin):
         self.tau = tau = real("tau", tau, above=0.0)
         super().__init__(
             _name(name),
-            lambda view: grams.soft_rank(view.gram, tau, width=view.chain.width).astype(float),
+            lambda view: _soft_rank(view, tau),
             temporaries=(2, 3),
         )
         self.uses_blas = True
+
+
+def _soft_rank(view: View, tau: float) -> NDArray[np.float64]:
+    gram, layers = view.gram, range(len(view.frames.log_scale[0]))
+    widths = [view.network.layer(view.layer_of(layer)).linear.width for layer in layers]
+    of_layers = [(gram, widths[0])] if len({*widths}) == 1 else [
+        (gram[:, layer : layer + 1], width) for layer, width in enumerate(widths)
+    ]  # fmt: skip
+    ranks = [grams.soft_rank(matrices, tau, width=width) for matrices, width in of_layers]
+    return np.concatenate(ranks, axis=1).astype(float)
 
 
 class Distance(_Builtin):

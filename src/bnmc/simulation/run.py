@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._kernels.scalar.codes import MOST_LAYERS
 from bnmc._support.arguments import choice, integer, real
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
@@ -22,7 +21,7 @@ from bnmc._support.interruption import StillAtWork, Stop, uninterrupted, with_pa
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Workers, as_executor, run_work, thread_count
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.chain.start import FirstLayer, as_columns
 from bnmc.errors import ArgumentError, ArgumentTypeError, PrecisionWarning
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
@@ -49,8 +48,8 @@ _compiled: set[tuple[object, ...]] = set()
 
 @explains_keywords
 def simulate(
-    chain: Chain,
-    depth: int,
+    chain: Chain | Network,
+    depth: int | None = None,
     *,
     chains: int | None = None,
     initial: str | ArrayLike | FirstLayer | State = "gaussian",
@@ -74,11 +73,12 @@ def simulate(
 
     Parameters
     ----------
-    chain : Chain
-        The network: width, batch, activation, normalization, weights.
-    depth : int
-        Number of layers, >= 0.  The number of the last layer, counted from the start of the chain,
-        is below 2**32.
+    chain : Chain or Network
+        The network: width, batch, activation, normalization, weights; or a `Network` of layers that
+        differ, which has a depth.
+    depth : int, optional
+        Number of layers of a chain, >= 0.  The number of the last layer, counted from the start of
+        the chain, is below 2**32.
     chains : int, optional
         Number of independent networks.  The default is the number of batches in `initial`, or 1.
     initial : str, array_like, FirstLayer or State, default "gaussian"
@@ -101,7 +101,9 @@ def simulate(
     sampler : {"auto", "conditional", "weights"}
         "conditional" draws each layer given the Gram matrix of the layer before; it needs Gaussian
         or orthogonal weights and makes no weight matrix.  "weights" draws the weights and
-        multiplies.  Both have the same law.  "auto" takes the cheaper valid one.
+        multiplies.  Both have the same law.  "auto" takes the cheaper valid one; or, if
+        layers of a network differ in the law of their weights, "conditional" for all layers that it
+        can make and "weights" for the others.
     backend : {"auto", "cpu", "cuda"}
         Where kernels run.  "cuda" divides the chains among all GPUs that CUDA sees (extras
         ``cuda12``, ``cuda13``); "auto" uses GPUs if there are any and the run is long enough.  The
@@ -219,9 +221,8 @@ def simulate(
     >>> int(deeper.layers[0]), int(deeper.layers[-1])
     (30, 40)
     """
-    as_chain(chain)
-    initial = as_columns(chain, initial)
-    depth = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
+    network = as_network(chain, depth)
+    initial = as_columns(network.first, initial)
     choice("backend", backend, ("auto", "cpu", "cuda"))
     threads = thread_count(threads)
     executor = as_executor(executor)
@@ -229,8 +230,8 @@ def simulate(
     limit = None if timeout is None else real("timeout", timeout, above=0.0)
     progress = as_progress(progress)
     run = run_of(
-        chain, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype,
-        observables=observables, depth=depth, every=every, burn_in=burn_in,
+        network, initial, chains=chains, inputs=inputs, rng=rng, sampler=sampler, dtype=dtype,
+        observables=observables, every=every, burn_in=burn_in,
         stays=isinstance(out, Mapping) and any(map(is_device_array, out.values())),
     )  # fmt: skip
     axes = reduced_axes(reduce)
@@ -333,20 +334,24 @@ def takes_milliseconds(run: Run) -> bool:
     return (
         run.chains * (run.depth + 1) * run.seconds < BRIEF_SECONDS
         and run.chains * run.recorded.count * run.columns**2 < _BRIEF_NUMBERS
-        and run.chain.activation.builtin
-        and not callable(run.chain.weights)
+        and all(
+            chain.activation.builtin and not callable(chain.weights)
+            for chain, _ in run.network.stages
+        )
         and all(OBSERVABLES.get(each.name) is each for each in run.observables)
     )
 
 
 def _kind_of(run: Run, start: Any) -> tuple[object, ...]:
     """Return what determines the kernels of a run in this process."""
-    chain = run.chain
-    return (
-        run.path, run.dtype, chain.activation.name, chain.norm, str(chain.weights),
-        chain.skip != 0.0, chain.order, chain.shows_bias, chain.convolution is None,
-        run.inputs is None, type(start),
-    )  # fmt: skip
+    of_chains = {
+        (
+            chain.activation.name, chain.norm, str(chain.weights), chain.skip != 0.0, chain.order,
+            chain.shows_bias, chain.convolution is None,
+        )
+        for chain, _ in run.network.stages
+    }  # fmt: skip
+    return run.path, run.dtype, frozenset(of_chains), run.inputs is None, type(start)
 
 
 def trajectory_of(
@@ -366,7 +371,7 @@ def trajectory_of(
         observables = sink if is_whole else {name: a[:, :slots] for name, a in sink.items()}
     leading = [axis for axis in ("chain", "layer") if axis not in reduced]
     return Trajectory(
-        chain=run.chain,
+        network=run.network,
         layers=recorded.layers(0, slots),
         observables=observables,
         moments=moments,
@@ -406,10 +411,10 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
 
     Returns
     -------
-    (width, width) ndarray of the run's dtype
-        W, with entries of variance 1/width: the layer is N(skip x + gain W σ(x)), or as the order
+    (width, width of the layer before) ndarray of the run's dtype
+        W, with entries of variance 1/columns: the layer is N(skip x + gain W σ(x)), or as the order
         of the chain says; see `bnmc.Chain`.  The weights of a convolution are (channels, channels,
-        height, width) like those of ``torch.nn.Conv2d``, with variance 1/(channels · taps).
+        height, width) like those of ``torch.nn.Conv2d``, with variance 1/(input channels · taps).
 
     Raises
     ------
@@ -441,7 +446,7 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
     Returns
     -------
     (width,) ndarray of the run's dtype
-        b, with entries of variance ``run.chain.bias_variance``.
+        b, with entries of the variance of the layer, ``bias_variance``.
 
     Raises
     ------
@@ -470,4 +475,4 @@ def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[Run, int, int]:
         integer("layer", layer, low=1, high=last),
         integer("chain", chain, low=0, high=most),
     )
-    return Run(run.chain, "weights", 1, run.inputs, run.dtype, run.key), chain, layer
+    return Run(run.network, "weights", 1, run.inputs, run.dtype, run.key), chain, layer

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import LayerSpec
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network, Pattern, layers_of
 from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import keeps_scale
 from bnmc.chain.layers import Layer
@@ -26,7 +27,10 @@ from bnmc.simulation.observables import Observable, View
 
 #: The samplers, by the names that `simulate` takes.  "factor" is the form of the conditional
 #: sampler for linear chains without normalization.
-NAMES = {"conditional": "conditional", "weights": "weights", "factor": "conditional"}
+#: "mixed" draws the weights of those layers alone that the conditional sampler cannot make.
+NAMES = {
+    "conditional": "conditional", "weights": "weights", "mixed": "mixed", "factor": "conditional"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Run:
 
     Attributes
     ----------
-    chain : Chain
+    network : Network
     path : str
         Key of the sampler in `NAMES`.
     chains : int
@@ -95,13 +99,11 @@ class Run:
         Number of the first chain.
     stays : bool
         Whether recorded Gram matrices stay on the GPU.
-    network : tuple of Layer
-        The layers 0, 1, … if they differ; the last one repeats.  If empty, those of the chain.
 
     Derived attributes, which do not depend on `key`, `chains`, `first` and `recorded`:
 
     layers : tuple of Layer
-        The layers 0, 1, …, of which the last one repeats.
+        The layers of the network, each from the layer of a number in `firsts` on.
     specs : tuple of LayerSpec
         What kernels know of `layers`.
     stages : list of Stage
@@ -110,6 +112,8 @@ class Run:
         Number of samples in all input batches.
     shows_state : bool
         Whether the Gram matrices of h are recorded.
+    draws_weights : bool
+        Whether rows of any layer are products with weights, so that activations are in the state.
     lacks_norm : bool
         Whether a layer after layer 0 has no norm.
     keeps_x : bool
@@ -124,7 +128,7 @@ class Run:
         The arrays that record a layer of a chain, by their names in `Frames`.
     """
 
-    chain: Chain
+    network: Network
     path: str
     chains: int
     inputs: int | None
@@ -136,13 +140,14 @@ class Run:
     recorded: Recorded = Recorded(0, 1, 0)
     first: int = 0
     stays: bool = False
-    network: tuple[Layer, ...] = ()
 
+    firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     layers: tuple[Layer, ...] = field(init=False, repr=False, compare=False)
     specs: tuple[LayerSpec, ...] = field(init=False, repr=False, compare=False)
     stages: list[Stage] = field(init=False, repr=False, compare=False)
     columns: int = field(init=False, repr=False, compare=False)
     shows_state: bool = field(init=False, repr=False, compare=False)
+    draws_weights: bool = field(init=False, repr=False, compare=False)
     lacks_norm: bool = field(init=False, repr=False, compare=False)
     keeps_x: bool = field(init=False, repr=False, compare=False)
     splits_scale: bool = field(init=False, repr=False, compare=False)
@@ -153,7 +158,7 @@ class Run:
     def __post_init__(self) -> None:
         shows_state = any(each.uses_state for each in self.observables)
         derived = _derived(
-            self.chain, self.network, self.path, self.inputs, self.dtype, self.backend, shows_state
+            self.network.pattern, self.path, self.inputs, self.dtype, self.backend, shows_state
         )
         vars(self).update(derived)
         if self.measures or self.stays:
@@ -164,12 +169,27 @@ class Run:
     def of_state(state: State) -> Run:
         """Return the run that continues a state."""
         return Run(
-            state.chain, state.path, state.chains, state.inputs, state.dtype, state.key, state.layer
-        )
+            state.network, state.path, state.chains, state.inputs, state.dtype, state.key,
+            state.layer,
+        )  # fmt: skip
+
+    @property
+    def chain(self) -> Chain:
+        """The chain that repeats, or an error if layers differ."""
+        return self.network.chain
+
+    @property
+    def batch(self) -> int:
+        """Number of samples in an input batch."""
+        return self.network.batch
+
+    def place(self, number: int) -> int:
+        """Return the place of a layer in `layers` and `specs`."""
+        return bisect_right(self.firsts, number) - 1
 
     def layer(self, number: int) -> Layer:
         """Return a layer."""
-        return self.layers[min(number, len(self.layers) - 1)]
+        return self.layers[self.place(number)]
 
     @property
     def repeated(self) -> Layer:
@@ -186,7 +206,7 @@ class Run:
 
     def spec(self, number: int) -> LayerSpec:
         """Return what kernels know of a layer."""
-        return self.specs[min(number, len(self.specs) - 1)]
+        return self.specs[self.place(number)]
 
     def stage(self, number: int) -> Stage:
         """Return the stage of a layer."""
@@ -195,7 +215,7 @@ class Run:
     @property
     def tile(self) -> int:
         """Columns of a tile of weights."""
-        return TILE if self.path == "weights" else 0
+        return TILE if self.draws_weights else 0
 
     @property
     def depth(self) -> int:
@@ -227,7 +247,7 @@ class Run:
 
     @cached_property
     def _lengths(self) -> dict[str, dict[str, int]]:
-        return {each.name: each.lengths(self.chain.batch, self.inputs) for each in self.observables}
+        return {each.name: each.lengths(self.batch, self.inputs) for each in self.observables}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -277,7 +297,7 @@ class Run:
 
     def state(self, layer: int, arrays: dict[str, NDArray[Any]]) -> State:
         """Return the state of the chains at a layer."""
-        return State(self.chain, self.path, self.key, layer, self.inputs, self.dtype, arrays)
+        return State(self.network, self.path, self.key, layer, self.inputs, self.dtype, arrays)
 
     def frames(self, layers: int) -> Frames:
         """Return the arrays in which a sampler records layers of the chains."""
@@ -307,7 +327,7 @@ class Run:
             The slot of the first layer of the frames.
         """
         return View(
-            self.chain, frames, self.inputs or 1, self.first + first,
+            self.network, frames, self.inputs or 1, self.first + first,
             lambda index: self.recorded.layer(slot + index),
         )  # fmt: skip
 
@@ -319,8 +339,7 @@ class Run:
 
 @lru_cache(maxsize=64)
 def _derived(
-    chain: Chain,
-    network: tuple[Layer, ...],
+    pattern: Pattern,
     path: str,
     inputs: int | None,
     dtype: str,
@@ -328,27 +347,30 @@ def _derived(
     shows_state: bool,
 ) -> dict[str, Any]:
     """Return the derived attributes of a `Run`; making them takes longer than a short run."""
-    layers, columns = network or chain.layers, chain.batch * (inputs or 1)
-    for linear in (layer.linear for layer in network[1:]):
-        if linear.law.is_orthogonal and path != "weights" and linear.width != linear.fan_in:
-            raise ArgumentError(
-                "sampler", NAMES[path], "'weights' where orthogonal weights are not square"
-            )
+    spans, columns = layers_of(pattern), pattern[0][0].batch * (inputs or 1)
+    layers = spans.layers
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
-    if path == "weights":
-        specs = tuple(map(_in_unit_scale, specs))
-        if backend == "cpu":
-            specs = tuple(map(_spec_of_weights, itertools.count(), specs))
+    by_weights = tuple(
+        path == "weights" or (path == "mixed" and place > 0 and not is_drawn(layer, shows_state))
+        for place, layer in enumerate(layers)
+    )
+    specs = tuple(
+        _spec_of_weights(spec, backend, place == 0) if by_weights[place] else spec
+        for place, spec in enumerate(specs)
+    )
     lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
     splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
     stride = max(memory.stride(spec.width) for spec in specs)
     return {
-        "layers": layers, "specs": specs, "stages": stages_of(layers, specs, splits_scale),
-        "columns": columns, "shows_state": shows_state, "lacks_norm": lacks_norm,
-        "keeps_x": keeps_x, "splits_scale": splits_scale,
-        "seconds": seconds_of(path, chain, columns, dtype, backend),
-        "layout": _layout_of(path, dtype, columns, stride, keeps_x, splits_scale),
+        **spans._asdict(), "specs": specs,
+        "stages": stages_of(spans, specs, by_weights, splits_scale),
+        "columns": columns, "shows_state": shows_state, "draws_weights": any(by_weights),
+        "lacks_norm": lacks_norm, "keeps_x": keeps_x, "splits_scale": splits_scale,
+        "seconds": _mean_seconds(pattern, by_weights, path, columns, dtype, backend),
+        "layout": _layout_of(
+            path, any(by_weights), dtype, columns, stride, keeps_x, splits_scale
+        ),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
 
@@ -364,10 +386,13 @@ def _in_unit_scale(spec: LayerSpec) -> LayerSpec:
     return spec._replace(gain=math.ldexp(spec.gain, by), bias=math.ldexp(spec.bias, by))
 
 
-def _spec_of_weights(number: int, spec: LayerSpec) -> LayerSpec:
+def _spec_of_weights(spec: LayerSpec, backend: str, is_start: bool) -> LayerSpec:
     """Return the spec of a layer whose rows are products with weights: they have all parts."""
+    spec = _in_unit_scale(spec)
+    if backend != "cpu":
+        return spec
     panel = memory.panel_rows(spec.width, max(spec.columns, spec.width))
-    return spec._replace(panel=panel, hides_common=spec.hides_common and number == 0)
+    return spec._replace(panel=panel, hides_common=spec.hides_common and is_start)
 
 
 def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
@@ -380,15 +405,21 @@ def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
 
 
 def _layout_of(
-    path: str, dtype: str, columns: int, stride: int, keeps_x: bool, splits_scale: bool
+    path: str,
+    draws_weights: bool,
+    dtype: str,
+    columns: int,
+    stride: int,
+    keeps_x: bool,
+    splits_scale: bool,
 ) -> dict[str, Field]:
-    is_watched = dtype == "float32" and (path == "weights" or keeps_x)
+    is_watched = dtype == "float32" and (draws_weights or keeps_x)
     return _fields(
         ("factor", path == "factor", (columns, columns), np.float64),
         ("exponent", path == "factor", (columns,), np.float64),
         ("log_start", path == "factor", (), np.float64),
         ("gram", path != "factor", (columns, columns), np.float64),
-        ("activations", path == "weights", (2, memory.padded(columns), stride), dtype),
+        ("activations", draws_weights, (2, memory.padded(columns), stride), dtype),
         ("wide", path == "conditional", (), np.bool_),
         ("exponent", splits_scale, (columns,), np.int64),
         ("unresolved", is_watched, (), np.bool_),
@@ -401,52 +432,93 @@ def _fields(*fields: tuple[str, bool, tuple[int, ...], Any]) -> dict[str, Field]
     return {name: (shape, np.dtype(dtype)) for name, is_there, shape, dtype in fields if is_there}
 
 
-@lru_cache(maxsize=64)
 def choose_sampler(
-    chain: Chain, inputs: int | None, wanted: str, dtype: str, *, shows_state: bool = False
+    network: Network, inputs: int | None, wanted: str, dtype: str, *, shows_state: bool = False
 ) -> str:
     """Return the cheapest valid sampler, or the wanted one; raise if that is not valid.
 
     `shows_state` tells whether the Gram matrices of h are recorded, which then have their biases.
     """
+    return _chosen(network.pattern, inputs, wanted, dtype, shows_state)
+
+
+@lru_cache(maxsize=64)
+def _chosen(
+    pattern: Pattern, inputs: int | None, wanted: str, dtype: str, shows_state: bool
+) -> str:
     if wanted == "weights":
         return "weights"
-    shows_bias = chain.shows_bias or (shows_state and chain.bias_variance > 0.0)
-    if chain.is_orthogonal and chain.is_row_by_row and not shows_bias:
+    chain, layers = pattern[0][0], layers_of(pattern).layers[1:]
+    others = [layer for layer in layers if not is_drawn(layer, shows_state)]
+    if wanted == "conditional" and others:
+        allowed = "'weights' or 'auto' unless the weights are Gaussian or Haar"
+        of_haar = "Haar: square, for norms over the batch before the activation, without bias"
+        hint = of_haar if others[0].linear.law.is_orthogonal else ""
+        raise ArgumentError("sampler", wanted, allowed, hint)
+    if others:
+        return "weights" if len(others) == len(layers) else "mixed"
+    if any(layer.linear.law.is_orthogonal for layer in layers):
         return "conditional"
-    if not chain.is_gaussian:
-        if wanted == "conditional":
-            allowed = "'weights' or 'auto' unless the weights are Gaussian or Haar"
-            of_haar = "Haar: for norms over the batch before the activation, without bias"
-            hint = of_haar if chain.is_orthogonal else ""
-            raise ArgumentError("sampler", wanted, allowed, hint)
-        return "weights"
-    if chain.is_vanilla_linear:
+    if chain.is_vanilla_linear and len(pattern) == 1:
         return "factor"
     if wanted == "conditional":
         return "conditional"
     columns = chain.batch * (inputs or 1)
-    return min("conditional", "weights", key=lambda path: seconds_of(path, chain, columns, dtype))
+
+    def seconds(path: str) -> float:
+        by_weights = [path == "weights"] * (len(layers) + 1)
+        return _mean_seconds(pattern, by_weights, path, columns, dtype, "cpu")
+
+    return min("conditional", "weights", key=seconds)
 
 
-def seconds_of(path: str, chain: Chain, columns: int, dtype: str, backend: str = "cpu") -> float:
+def is_drawn(layer: Layer, shows_state: bool = False) -> bool:
+    """Return whether a layer can be drawn given the Gram matrix of the layer before."""
+    linear, rows = layer
+    if not linear.law.is_orthogonal:
+        return linear.law.rows_given_gram
+    has_bias = linear.bias_variance > 0.0 and (shows_state or not rows.hides_common_part())
+    return layer.is_row_by_row and not has_bias and linear.width == linear.fan_in
+
+
+def _mean_seconds(
+    pattern: Pattern,
+    by_weights: Sequence[bool],
+    path: str,
+    columns: int,
+    dtype: str,
+    backend: str,
+) -> float:
+    """Return the estimated time of one layer of one chain, in the mean over layers."""
+    firsts, layers = layers_of(pattern)
+    counts = np.array([end - first for first, end in pairwise(firsts[1:])] + [1])
+    paths = ["weights" if each else path.replace("mixed", "conditional") for each in by_weights]
+    times = [
+        seconds_of(of_layer, layer, columns, dtype, backend)
+        for of_layer, layer in zip(paths[1:], layers[1:], strict=True)
+    ]
+    return times[0] if len(times) == 1 else float(np.average(times, weights=counts))
+
+
+def seconds_of(path: str, layer: Layer, columns: int, dtype: str, backend: str = "cpu") -> float:
     """Return the estimated time of one layer of one chain, in seconds.
 
     That is the time of one thread, or of one GPU.
     """
+    linear = layer.linear
     scale = np.dtype(dtype).itemsize / 4
-    entries = chain.width * (chain.fan_in if path == "weights" else columns)
+    entries = linear.width * (linear.fan_in if path == "weights" else columns)
     if backend == "cuda":
         return 1e-9 + entries * (2 + 0.05 * columns) * 1e-12 * scale
     if path == "factor":
         return 1e-6 + 1e-7 * columns**2 + 1e-9 * columns**3
     if path == "weights":
         # An orthogonal matrix takes a factorization.
-        of_entry = 5e-10 * chain.width if chain.is_orthogonal else 0.5e-9
+        of_entry = 5e-10 * linear.width if linear.law.is_orthogonal else 0.5e-9
         return 1e-6 + entries * (of_entry + 6e-11 * columns) * scale
     # Orthogonal weights, and norms over the features, take a second pass over the rows.
-    passes = 1.7 if chain.is_orthogonal or not chain.normalization.acts_on_rows else 1.0
+    passes = 1.7 if linear.law.is_orthogonal or not layer.rows.norm.acts_on_rows else 1.0
     of_matrix = 4e-10 + 2e-11 * columns
-    if chain.convolution is not None:  # the averages over taps
-        of_matrix += 0.6e-9 * sum(chain.convolution.kernel)
+    if linear.convolution is not None:  # the averages over taps
+        of_matrix += 0.6e-9 * sum(linear.convolution.kernel)
     return 1e-6 + entries * (0.6e-9 + 4e-11 * columns) * passes * scale + columns**2 * of_matrix

@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import choice, draw_key, integer, precision
 from bnmc._support.device_arrays import is_device_array
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Network, layers_of
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.observables import as_observables
-from bnmc.simulation.runs import NAMES, Recorded, Run, choose_sampler
+from bnmc.simulation.runs import NAMES, Recorded, Run, choose_sampler, is_drawn
 from bnmc.simulation.state_check import require_sound
 from bnmc.simulation.store.store import stored_key
 
@@ -26,7 +29,7 @@ WORTH_A_GPU = 20.0
 
 
 def run_of(
-    chain: Chain,
+    network: Network,
     initial: Any,
     *,
     chains: int | None,
@@ -35,7 +38,6 @@ def run_of(
     sampler: str,
     dtype: Any,
     observables: Any = (),
-    depth: int = 0,
     every: Any = 1,
     burn_in: Any = 0,
     stays: bool = False,
@@ -48,9 +50,8 @@ def run_of(
     dtype = precision(dtype)
     if isinstance(initial, State):
         require_sound(initial)
-        run = Run.of_state(initial)
-        if run.chain != chain:
-            raise ArgumentError("initial", run.chain, f"a state of {chain}")
+        recorded = _recorded_of(initial.layer, network.depth, every, burn_in)
+        run = _continued(initial, network)
         for name, given, of_state in (
             ("chains", chains, run.chains),
             ("inputs", inputs, run.inputs),
@@ -62,9 +63,8 @@ def run_of(
             raise ArgumentError("rng", rng, "None: a state continues its own random numbers")
         if sampler not in ("auto", NAMES[run.path]):
             raise ArgumentError("sampler", sampler, NAMES[run.path])
-        recorded = _recorded_of(run.start_layer, depth, every, burn_in)
         chosen = as_observables(observables, run.inputs is not None)
-        return replace(run, chain=chain, observables=chosen, recorded=recorded, stays=stays)
+        return replace(run, observables=chosen, recorded=recorded, stays=stays)
     if inputs is not None:
         inputs = integer("inputs", inputs, low=1, high=codes.MOST_CHAINS)
     if chains is None:
@@ -74,15 +74,85 @@ def run_of(
     chains = integer("chains", chains, low=1, high=codes.MOST_CHAINS)
     chosen = as_observables(observables, inputs is not None)
     shows_state = any(each.uses_state for each in chosen)
-    path = choose_sampler(chain, inputs, sampler, dtype, shows_state=shows_state)
-    most = {"factor": chain.width, "weights": codes.MOST_ELEMENTS}.get(path, codes.MOST_ROWS)
-    length = chain.fan_in if path == "weights" else chain.width
-    if length > most:
-        raise ArgumentError("width", chain.width, f"at most {most} for this chain")
-    recorded = _recorded_of(0, depth, every, burn_in)
-    return Run(
-        chain, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
+    path = choose_sampler(network, inputs, sampler, dtype, shows_state=shows_state)
+    recorded = _recorded_of(0, network.depth, every, burn_in)
+    run = Run(
+        network, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
     )
+    for linear in (layer.linear for layer in run.layers if path != "factor"):
+        most = codes.MOST_ELEMENTS if run.draws_weights else codes.MOST_ROWS
+        if max(linear.width, linear.fan_in * run.draws_weights) > most:
+            raise ArgumentError("width", linear.width, f"at most {most} for this chain")
+    return run
+
+
+def _continued(state: State, network: Network) -> Run:
+    """Return the run that takes a state through the layers after layer 0 of a network.
+
+    Raises
+    ------
+    ArgumentError
+        If the state lacks what these layers need.
+    """
+    run, before = Run.of_state(state), state.network.until(state.layer)
+    refusal = ArgumentError("initial", before.last, f"a state of {network.first}")
+    if network.depth == 0:
+        if network.first != before.last:
+            raise refusal
+        return run
+    try:
+        whole = before + network
+    except ArgumentError as error:
+        raise refusal from error
+    if whole.pattern == run.network.pattern:
+        return replace(run, network=whole)
+    others = not all(map(is_drawn, layers_of(whole.pattern).layers[1:]))
+    path = "mixed" if others and run.path == "conditional" else run.path
+    after = replace(run, network=whole, path=path)
+    lacking = _lacking(state, run, after)
+    if lacking:
+        raise ArgumentError("initial", before.last, f"a state with {lacking}")
+    return after
+
+
+def _lacking(state: State, run: Run, after: Run) -> str:
+    """Return what a state lacks that the next layer of another run needs, or ""."""
+    number = state.layer
+    if run.path == "factor":
+        return "a Gram matrix, not a factor of it"
+    if after.stage(number + 1).by_weights and not run.draws_weights:
+        return "activations, of a run by weights"
+    if after.layer(number + 1).rows.skip == 0.0:
+        return ""
+    there, here = after.spec(number), run.spec(number)
+    same = there.order == here.order and here.hides_common <= there.hides_common
+    return "" if run.keeps_x and same else "what its skip connection adds"
+
+
+def _moved(state: State, after: Run) -> State:
+    """Return a state with the arrays of a run that continues it."""
+    run, arrays = Run.of_state(state), dict(state.arrays)
+    if after.layout == run.layout:
+        return state
+    width, chains = run.layer(state.layer).linear.width, state.chains
+    exponents = arrays.get("exponent")
+    if exponents is not None and not after.splits_scale:
+        by = exponents.astype(np.int32)
+        arrays["gram"] = np.ldexp(arrays["gram"], by[:, :, None] + by[:, None, :])
+        if "x" in arrays:
+            arrays["x"] = np.ldexp(arrays["x"], by[:, :, None])
+        if "activations" in arrays:
+            arrays["activations"] = arrays["activations"].copy()
+            a = arrays["activations"][:, state.layer % 2, : run.columns]
+            a[...] = np.ldexp(a, by[:, :, None])
+    moved: dict[str, NDArray[Any]] = {}
+    for name, (shape, dtype) in after.layout.items():
+        moved[name] = np.zeros((chains, *shape), dtype)
+        if (name in arrays and len(shape) < 2) or name == "gram":
+            moved[name][...] = arrays[name]
+        elif name in arrays:
+            moved[name][..., :width] = arrays[name][..., :width]
+    return replace(state, network=after.network, path=after.path, arrays=moved)
 
 
 def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
@@ -98,8 +168,10 @@ def _recorded_of(start: int, depth: int, every: Any, burn_in: Any) -> Recorded:
 
 def _require_states(run: Run, initial: object) -> None:
     """Raise if the Gram matrix of h is due in the first layer, and a state has no h."""
-    rows = run.layers[-1].rows
+    rows = run.layer(run.start_layer).rows
     keeps_h = run.keeps_x and (rows.order != codes.NORM_FIRST or rows.norm.is_identity)
+    if isinstance(initial, State):
+        keeps_h = keeps_h and "x" in initial.arrays
     is_due = run.shows_state and run.recorded.first == run.start_layer
     if isinstance(initial, State) and is_due and not keeps_h and run.path != "factor":
         hint = "the state keeps no rows h of its own layer, whose Gram matrix was recorded before"
@@ -142,15 +214,18 @@ def started(
         backend = _on_device(backend, run, threads, "an out array of a device")
     _require_states(run, initial)
     key = run.key
-    if not isinstance(initial, State):
-        run.chain.activation.check()
+    if isinstance(initial, State):
+        initial = _moved(initial, run)
+    else:
+        for chain, _ in run.network.stages:
+            chain.activation.check()
         if is_device_array(initial):
             backend = _on_device(backend, run, threads, "an initial array of a device")
             from bnmc.simulation.engine.gpu.arrays import DeviceRows
 
-            initial = DeviceRows.of(initial, run.chain, run.chains, run.inputs)
+            initial = DeviceRows.of(initial, run.network.first, run.chains, run.inputs)
         else:
-            initial = prepare(run.chain, initial, run.chains, run.inputs, keeps_h=run.shows_state)
+            initial = prepare(run.network, initial, run.chains, run.inputs, keeps_h=run.shows_state)
         stored = stored_key(store) if store is not None and rng is None else None
         key = draw_key(rng) if stored is None else stored
     backend, run = choose_backend(backend, run, threads), run.changed(key=key)
@@ -217,6 +292,8 @@ def _refusal(run: Run) -> str | None:
             "sampler='conditional' for a norm over the batch before the activation, or none, "
             "without bias"
         )
+    if run.path == "mixed":
+        return "weights and rows without weights in one network are drawn on the CPU: backend='cpu'"
     if run.path == "factor":
         return (
             "linear chains without normalization multiply Wishart factors, which costs the same at "

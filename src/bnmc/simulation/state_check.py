@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Network
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation.engine.state import Field, State
 from bnmc.simulation.runs import Run, choose_sampler
@@ -28,7 +28,7 @@ def require_sound(state: State) -> None:
 
 def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
     """Return why the arrays of a state are not those of its sampler, or None if they are."""
-    arrays = state.arrays
+    arrays, width = state.arrays, state.network.layer(state.layer).linear.width
     missing, foreign = layout.keys() - arrays.keys() - _OPTIONAL, arrays.keys() - layout.keys()
     if missing or foreign - _OPTIONAL:
         return f"its arrays are {', '.join(map(str, arrays))}, not {', '.join(layout)}"
@@ -39,7 +39,7 @@ def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
         if array.shape[1:] != shape or array.dtype != dtype:
             return f"its array {name} has {array.dtype} of shape {array.shape}, not {dtype} {shape}"
         # Without the padding after rows.
-        rows = array[..., : state.chain.width] if array.ndim >= 3 else array
+        rows = array[..., :width] if array.ndim >= 3 else array
         if array.dtype.kind == "f" and not np.isfinite(rows).all():
             return f"its array {name} is not finite"
         if array.dtype.kind == "i" and array.size and np.abs(array).max() > _MOST_EXPONENT:
@@ -49,7 +49,7 @@ def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
 
 def _problem_of_fields(state: State) -> str | None:
     """Return the defect of the fields of a state, apart from the contents of its arrays."""
-    chain, arrays, inputs = state.chain, state.arrays, state.inputs
+    network, arrays, inputs = state.network, state.arrays, state.inputs
     if type(state.key) is not int or not 0 <= state.key < 2**64:
         return "its key is no integer of 64 bits"
     if type(state.layer) is not int or not 0 <= state.layer < MOST_LAYERS:
@@ -58,10 +58,10 @@ def _problem_of_fields(state: State) -> str | None:
         return "its number of inputs is neither None nor a positive integer"
     if state.dtype not in ("float64", "float32"):
         return "its dtype is neither 'float64' nor 'float32'"
-    if not isinstance(chain, Chain):
-        return "its chain is no bnmc.Chain"
-    if not isinstance(state.path, str) or state.path not in _paths(chain, inputs, state.dtype):
-        return f"its sampler, {state.path!r}, does not take its chain"
+    if not isinstance(network, Network):
+        return "its network is no bnmc.Network"
+    if not isinstance(state.path, str) or state.path not in _paths(network, inputs, state.dtype):
+        return f"its sampler, {state.path!r}, does not take its network"
     if not isinstance(arrays, Mapping) or not arrays:
         return "its arrays are no mapping"
     if not all(type(array) is np.ndarray and array.ndim for array in arrays.values()):
@@ -72,12 +72,12 @@ def _problem_of_fields(state: State) -> str | None:
     return None
 
 
-def _paths(chain: Chain, inputs: int | None, dtype: str) -> set[str]:
-    """Return the samplers that take a chain."""
+def _paths(network: Network, inputs: int | None, dtype: str) -> set[str]:
+    """Return the samplers that take a network."""
     paths = set()
     for wanted in ("auto", "conditional", "weights"):
         try:
-            paths.add(choose_sampler(chain, inputs, wanted, dtype))
+            paths.add(choose_sampler(network, inputs, wanted, dtype))
         except BnmcError:
             continue
     return paths

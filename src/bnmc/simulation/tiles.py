@@ -171,7 +171,7 @@ class Tiles:
         self._cpus: set[str] = set()
         is_of_all = start.part(0, 1) is start
         #: The run, and the start if it is that of every chain; what other processes get once.
-        self._common = Shared("chain", self.run.chain, (self.run, start if is_of_all else None))
+        self._common = Shared("chain", self.run.network, (self.run, start if is_of_all else None))
         if not workers.shares_memory:
             _require_sendable(self.run)
 
@@ -361,7 +361,8 @@ def _device_of(run: Run, part: int, parts: int) -> AbstractContextManager[Any]:
 
 def _require_sendable(run: Run) -> None:
     """Raise an error that names what cannot be pickled; your own functions go by value."""
-    sendable("weights", run.chain.weights, run.chain.weights)
+    for chain, _ in run.network.stages:
+        sendable("weights", chain.weights, chain.weights)
     for each in run.observables:
         sendable("observables", each, each)
-    sendable("chain", run.chain, run.chain)
+    sendable("chain", run.network, run.network)

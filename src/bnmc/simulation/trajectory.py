@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
 from bnmc._support.text import Table
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.estimate.estimate import with_error
 
@@ -78,7 +78,8 @@ class Trajectory(Recordings):
 
     Attributes
     ----------
-    chain : Chain
+    network : Network
+        Its layers up to the last one; that of a chain has one stage.
     layers : (layers,) ndarray of int
         The recorded layers.
     observables : dict of ndarray
@@ -90,7 +91,7 @@ class Trajectory(Recordings):
     key : int
         The 64-bit key of all random numbers: ``rng=numpy.random.default_rng(seed)`` draws it.
     sampler : str
-        "conditional" or "weights".
+        "conditional", "weights", or "mixed" if layers of a network need different ones.
     dtype : str
         Precision of the rows, "float64" or "float32"; results are float64.
     backend : str
@@ -125,7 +126,7 @@ class Trajectory(Recordings):
     array([3, 4, 5, 6, 7, 8])
     """
 
-    chain: Chain
+    network: Network
     layers: NDArray[np.int64]
     observables: Mapping[str, NDArray[np.float64]]
     moments: Mapping[str, Moments]
@@ -152,7 +153,7 @@ class Trajectory(Recordings):
         recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
         return (
             f"<Trajectory of {self.chains} chains, {len(self.layers)} layers{span}"
-            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.chain}>"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.shown}>"
         )
 
     def __str__(self) -> str:
@@ -161,10 +162,26 @@ class Trajectory(Recordings):
         if len(table.heads) < 2:
             return repr(self)
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
-        lines = [f"{self.chain}: {networks}, {len(self.layers)} recorded layers", str(table)]
+        lines = [f"{self.shown}: {networks}, {len(self.layers)} recorded layers", str(table)]
         if not self.complete and len(self.layers):
             lines.append(f"incomplete: the run ended after layer {self.layers[-1]}")
         return "\n".join(lines)
+
+    @property
+    def chain(self) -> Chain:
+        """The chain, whose layer repeats.
+
+        Raises
+        ------
+        ArgumentTypeError
+            If layers differ.
+        """
+        return self.network.chain
+
+    @property
+    def shown(self) -> Chain | Network:
+        """The chain, or the network if layers differ."""
+        return self.network if len(self.network.stages) > 1 else self.chain
 
     @property
     def final_state(self) -> State:
@@ -272,18 +289,23 @@ class Trajectory(Recordings):
         """Return what says how to repeat the run, as plain values."""
         from bnmc._support.version import __version__
 
-        chain = self.chain
         return {
             "bnmc_version": __version__,
-            "chain": repr(chain),
-            "activation": chain.activation.name,
-            "weights": chain.weights if isinstance(chain.weights, str) else "user",
-            "convolution": repr(chain.convolution),
-            **{name: getattr(chain, name) for name in _OF_CHAIN},
+            "chain": repr(self.shown),
+            **(_options_of(self.chain) if len(self.network.stages) == 1 else {}),
             "key": str(self.key),
             "inputs": 0 if self.inputs is None else self.inputs,
             **{name: getattr(self, name) for name in _OF_RUN},
         }
+
+
+def _options_of(chain: Chain) -> dict[str, Any]:
+    return {
+        "activation": chain.activation.name,
+        "weights": chain.weights if isinstance(chain.weights, str) else "user",
+        "convolution": repr(chain.convolution),
+        **{name: getattr(chain, name) for name in _OF_CHAIN},
+    }
 
 
 def _shown(layers: NDArray[np.int64]) -> list[int]:

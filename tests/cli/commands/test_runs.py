@@ -148,6 +148,22 @@ def test_width_many_features_are_layer_0(document_of):
     assert wrapped["table"][0]["distance"]["stderr"] > 0
 
 
+def test_widths_are_those_of_the_layers(document_of, printed, refusal, tmp_path):
+    options = "--chains 2 --batch 4 --seed 0 --norm layer --gain 1.2"
+    document = document_of(f"simulate --width 64,20,9 {options}")
+    network = bnmc.Network.of(width=[64, 20, 9], batch=4, activation="relu", norm="layer", gain=1.2)
+    run = bnmc.simulate(network, initial=digits(4), chains=2, rng=0)
+    gap = bnmc.gram.orthogonality_gap(run.gram).mean(axis=0)
+    assert [row["orthogonality_gap"]["mean"] for row in document["table"]] == pytest.approx(gap)
+    assert document["settings"]["width"] == [64, 20, 9]
+    assert document["input"]["first_layer"] is False
+    assert "G*: none, because layers differ" in printed(
+        f"simulate --width 64,20,9 {options} --plot {tmp_path / 'plot.png'}"
+    )
+    assert "depth" in refusal(f"simulate --width 64,20 --depth 3 {options}")
+    assert "width" in refusal(f"simulate --width 64,a {options}")
+
+
 def test_features_that_are_not_the_width_are_pointed_out(run):
     np.save("x.npy", np.random.default_rng(0).standard_normal((12, 4)))
     line = "simulate --depth 1 --chains 2 --input x.npy --width"

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from mean_field_oracles import HOMOGENEOUS, mean_field, random_gram, reach
-from numpy_network import covariance, layers_of
+from numpy_network import covariance, network_of
 
 import bnmc
 from bnmc import gram as gm
@@ -247,9 +247,8 @@ def test_wide_networks_have_these_gram_matrices():
     start = np.tile(START, (width // len(START), 1))  # aᵀa/width is G0
     first = bnmc.Chain(width, 4, "linear", norm="none")
     run = Run(
-        first, "conditional", networks, None, "float64", 3 + (5 << 32),
-        observables=(OBSERVABLES["gram"],), recorded=Recorded(1, 1, len(OPTIONS)),
-        network=layers_of([first, *chains(width)]), backend="cpu",
+        network_of([first, *chains(width)]), "conditional", networks, None, "float64",
+        3 + (5 << 32), observables=(OBSERVABLES["gram"],), recorded=Recorded(1, 1, len(OPTIONS)),
     )  # fmt: skip
     grams = np.zeros((networks, len(OPTIONS), 4, 4))
     segment, values = Segment(run, 1), {"gram": grams}

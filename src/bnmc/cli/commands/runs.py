@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bnmc.cli.command import Report, command, finished
+from bnmc.cli.options import integers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from bnmc.chain.chain import Chain
+    from bnmc.chain.chain import Chain, Network
     from bnmc.simulation.trajectory import Trajectory
 
 
@@ -25,15 +26,16 @@ if TYPE_CHECKING:
 _MOST_BYTES = 1 << 28
 
 
-@command("width", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
+@command("activation", "norm", "skip", "gain", "weights", "eps", plot=True)
 def simulate(
     input_: Path | None = None,
     array: str | None = None,
     samples_first: bool = False,
     batch: int | None = None,
     first_layer: bool = False,
+    width: str = "1000",
     chains: int = 64,
-    depth: int = 50,
+    depth: int | None = None,
     every: int = 1,
     output: Path | None = None,
     store: Path | None = None,
@@ -61,6 +63,8 @@ def simulate(
 
     Example: bnmc simulate --input batch.npy --width 500 --chains 256 --seed 0 --output run.npz
 
+    Example: bnmc simulate --width 64,128,128,10 --norm none
+
     Example: bnmc simulate --input batch.csv --samples-first --norm none --activation linear --json
 
     Parameters
@@ -78,10 +82,12 @@ def simulate(
         Multiply the input by a Gaussian matrix (width × features, variance 1/features) even
         if its number of features equals the width. Digits, and inputs with another number
         of features, are always multiplied by it.
+    width : N[,N…]
+        Number of neurons per layer; or the number of features, and the widths of layers 1, 2, ….
     chains
         Number of independent networks.
     depth
-        Number of layers.
+        Number of layers of one width. Default: 50.
     every
         Number of layers between recorded layers.
     output : FILE, -o
@@ -101,12 +107,13 @@ def simulate(
         raise ArgumentError("output", str(output), "a path other than that of the store")
     x, source = _read_batch(input_, array, samples_first, batch)
     features, samples = x.shape
-    chain = chain(batch=samples)
-    is_wrapped = input_ is None or first_layer or features != chain.width
-    star = _reference(chain, x)
+    network = _network(width, depth, samples, chain)
+    is_given = len(network.stages) > 1 and not first_layer
+    is_wrapped = not is_given and (input_ is None or first_layer or features != network.first.width)
+    star, depth = _reference(network, x), network.depth
     run, status, seconds = _timed(
         lambda: run_chains(
-            chain, depth, chains=chains, initial=FirstLayer(x) if is_wrapped else x, rng=seed,
+            network, chains=chains, initial=FirstLayer(x) if is_wrapped else x, rng=seed,
             sampler=sampler, dtype=dtype, every=every, threads=threads, store=store,
             timeout=timeout, progress=progress,
             **_recorded(star, samples, chains * (depth // max(every, 1) + 2), output, store),
@@ -118,8 +125,8 @@ def simulate(
     }  # fmt: skip
     if is_wrapped and input_ is not None and not first_layer:
         print(
-            f"bnmc: {source} has {features} features and the width is {chain.width}, so a random "
-            f"first layer multiplies the input (--width {features} avoids this layer)",
+            f"bnmc: {source} has {features} features and the width is {network.first.width}, so a "
+            f"random first layer multiplies the input (--width {features} avoids this layer)",
             file=sys.stderr,
         )
     notes = _notes(run, depth, output)
@@ -127,13 +134,13 @@ def simulate(
     through = "through a random first layer" if is_wrapped else "as layer 0"
     size = f"{samples} samples × {features} features"
     text = [
-        f"{chain}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
+        f"{run.shown}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
         run.table(), "", star.note, *notes,
     ]  # fmt: skip
     result = run.to_dict()
     document = {
         "bnmc": __version__,
-        "settings": {"chains": chains, "every": every, "depth": depth, **_of_chain(chain)},
+        "settings": {"chains": chains, "every": every, "depth": depth, **_of_network(network)},
         "input": {
             "source": source, "features": features, "samples": samples, "first_layer": is_wrapped
         },
@@ -192,6 +199,23 @@ def _recorded(
     return {"observables": observables, "reduce": "chain" if is_big else ()}
 
 
+def _network(width: str, depth: int | None, batch: int, chain: partial[Chain]) -> Network:
+    """Return the network of widths, separated by commas, or of one chain."""
+    from bnmc.chain.chain import Network
+
+    widths = integers("width", width)
+    if len(widths) > 1:
+        return Network.of(width=widths, depth=depth, batch=batch, **chain.keywords)
+    return chain(width=widths[0], batch=batch).repeat(50 if depth is None else depth)
+
+
+def _of_network(network: Network) -> dict[str, Any]:
+    """Return the settings of a chain, or the widths and the chains of layers that differ."""
+    if len(network.stages) == 1:
+        return _of_chain(network.chain)
+    return {"width": network.widths, "network": repr(network)}
+
+
 def _of_chain(chain: Chain) -> dict[str, Any]:
     names = ("width", "norm", "skip", "gain", "weights", "eps")
     return {"activation": chain.activation.name} | {name: getattr(chain, name) for name in names}
@@ -220,8 +244,8 @@ class _Reference:
     facts: dict[str, Any]
 
 
-def _reference(chain: Chain, x: NDArray[np.float64]) -> _Reference:
-    """Return G* of a chain with the input x of shape (features, batch).
+def _reference(network: Network, x: NDArray[np.float64]) -> _Reference:
+    """Return G* of a network with the input x of shape (features, batch).
 
     Usually G* is the fixed point of the mean field. Linear layers without normalization and with
     skip² + gain² = 1 keep every Gram matrix at infinite width. For these, G* is the Gram matrix of
@@ -230,6 +254,9 @@ def _reference(chain: Chain, x: NDArray[np.float64]) -> _Reference:
     from bnmc.errors import BnmcError
     from bnmc.mean_field.field import MeanField
 
+    if len(network.stages) > 1:
+        return _Reference(None, "G*: none, because layers differ", {"kind": None})
+    chain = network.chain
     keeps_scale = abs(math.hypot(chain.skip, chain.gain) - 1.0) <= 1e-12
     without = chain.normalization.is_identity and not chain.shows_bias
     if without and chain.activation.is_linear and keeps_scale:

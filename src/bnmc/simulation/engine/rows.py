@@ -61,7 +61,7 @@ class RowSampler(Sampler):
     # --- the state
 
     def watch_precision(self, frames: Frames) -> None:
-        run, n = self.run, self.chain.batch
+        run, n = self.run, self.run.batch
         if "unresolved" in self._arrays:
             centred = all(layer.rows.norm.hides_common_part for layer in run.layers[1:])
             width = min(layer.linear.width for layer in run.layers)
@@ -94,7 +94,7 @@ class RowSampler(Sampler):
         self._record(frames, 0, self.chains)
         if frames.states is not None and self.run.keeps_x:
             # `starting` has checked that x is h if this layer is due.
-            width = self.run.layers[-1].linear.width
+            width = self.run.layer(self.layer).linear.width
             states = self.xs[:, :, :width].swapaxes(1, 2)
             self._sum(states, 0, self.chains, frames.states.gram[:, 0])
 
@@ -136,7 +136,7 @@ class RowSampler(Sampler):
     def _sum(self, values: FloatArray, first: int, last: int, out: NDArray[np.float64]) -> None:
         """Write Gram matrices of values (chains or 1, width, columns) of chains first:last."""
         shared, width = len(values) == 1, values.shape[1]
-        work = memory.work(self.chain.batch, self.run.inputs or 1, np.dtype(np.float64))
+        work = memory.work(self.run.batch, self.run.inputs or 1, np.dtype(np.float64))
         rows = memory.aligned_zeros((self.columns, memory.stride(width)), np.float64)
         for index in range(first, first + 1 if shared else last):
             rows[:, :width] = values[0 if shared else index].T
@@ -164,7 +164,7 @@ class RowSampler(Sampler):
         while slots.size:
             stage = self.run.stage(layer)
             some, slots = slots[: stage.end - layer], slots[stage.end - layer :]
-            if self._is_given(stage):
+            if _is_given(stage):
                 # No kernel draws the weights, which are those of one layer of one chain.
                 for index in range(first, last):
                     for step in range(len(some)):
@@ -250,13 +250,13 @@ class RowSampler(Sampler):
         """Return the source of the rows of a stage, with buffers of the calling thread."""
         linear, columns = stage.layer.linear, self.columns
         convolution = linear.convolution
-        if stage.first == 0 or (self.run.path != "weights" and not linear.law.is_orthogonal):
+        if stage.first == 0 or not (stage.by_weights or linear.law.is_orthogonal):
             if convolution is None or convolution.taps == 1:
                 return _DRAWN
             average = self.buffer(("average",), lambda: self.zeros((columns, columns), np.float64))
             taps = sources.Taps(*convolution.axes(columns), average)
             return sources.Drawn(codes.STREAM_ROWS, taps)
-        if self.run.path != "weights":
+        if not stage.by_weights:
             frame = self.buffer(
                 ("frame", dtype.char, stage.buffers),
                 lambda: orthogonal.frame(columns, dtype, stage.buffers[0], self.zeros),
@@ -275,23 +275,24 @@ class RowSampler(Sampler):
 
         def make() -> layers.Sums:
             return layers.sums_of(
-                stage.largest, dtype, keeps_rows=self.run.path != "weights", shared=shared,
+                stage.largest, dtype, keeps_rows=not self.run.draws_weights, shared=shared,
                 with_states=self.run.shows_state, zeros=self.zeros,
             )  # fmt: skip
 
         return self.buffer(("sums", dtype.char, shared, *stage.buffers), make)
 
-    def _is_given(self, stage: Stage) -> bool:
-        """Whether no kernel draws the weights of a stage."""
-        return self.run.path == "weights" and stage.layer.linear.law.code == codes.GIVEN
-
     def threads_of(self, index: int, layer: int, threads: Threads | None = None) -> Threads | None:
         """Return threads that give kernels the weights of a layer that no kernel draws, if any."""
         stage = self.run.stage(layer)
-        if not self._is_given(stage):
+        if not _is_given(stage):
             return threads
         panel_of = given_panels(self.run, index, layer)
         return replace(threads or Threads(None, 1, self.work), panel_of=panel_of)
+
+
+def _is_given(stage: Stage) -> bool:
+    """Whether no kernel draws the weights of a stage."""
+    return stage.by_weights and stage.layer.linear.law.code == codes.GIVEN
 
 
 def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray]:
@@ -356,7 +357,7 @@ def least_pivots(grams: NDArray[np.float64], centred: bool, rank: int) -> NDArra
 
 def bytes_of_thread(run: Run) -> int:
     """Return the bytes of the buffers with which a thread makes layers."""
-    size = memory.work_bytes(run.chain.batch, run.inputs or 1, run.dtype, run.tile)
+    size = memory.work_bytes(run.batch, run.inputs or 1, run.dtype, run.tile)
     if run.path == "factor":
         return size
     sampler = RowSampler(run.part(0, 0), memory.unplaced)
@@ -370,11 +371,14 @@ def bytes_of_thread(run: Run) -> int:
 
 def bytes_of_given_weights(run: Run) -> int:
     """Return the bytes that a thread takes for the weights of a layer that no kernel draws."""
-    linear, spec = run.layers[-1].linear, run.specs[-1]
-    if run.path != "weights" or linear.law.code != codes.GIVEN:
-        return 0
-    if linear.law.is_orthogonal:
-        # Normals, the factorization with its work space, and the matrix.
-        return 8 * 5 * linear.width * (linear.width + spec.panel)
-    # The user's array, and the panel in the precision of the rows.
-    return (8 + np.dtype(run.dtype).itemsize) * spec.panel * linear.fan_in
+
+    def size(number: int) -> int:
+        linear, spec = run.layer(number).linear, run.spec(number)
+        if linear.law.is_orthogonal:
+            # Normals, the factorization with its work space, and the matrix.
+            return 8 * 5 * linear.width * (linear.fan_in + spec.panel)
+        # The user's array, and the panel in the precision of the rows.
+        return (8 + np.dtype(run.dtype).itemsize) * spec.panel * linear.fan_in
+
+    given = [first for first in run.firsts[1:] if _is_given(run.stage(first))]
+    return max(map(size, given), default=0)

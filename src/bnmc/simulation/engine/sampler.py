@@ -55,7 +55,7 @@ class Sampler:
 
     def __init__(self, run: Run, zeros: memory.Zeros = memory.aligned_zeros) -> None:
         self.zeros = zeros
-        self.run, self.chain, self.chains, self.offset = run, run.chain, run.chains, run.first
+        self.run, self.chains, self.offset = run, run.chains, run.first
         self.columns, self.dtype = run.columns, np.dtype(run.dtype)
         #: The halves of the key, as kernels take it.
         self.key_words = np.uint32(run.key & 0xFFFFFFFF), np.uint32(run.key >> 32)
@@ -127,7 +127,7 @@ class Sampler:
         return self.buffer(("work", dtype.char), lambda: self._new_work(dtype))
 
     def _new_work(self, dtype: np.dtype[Any]) -> numbers.Work:
-        work = memory.work(self.chain.batch, self.run.inputs or 1, dtype, self.run.tile)
+        work = memory.work(self.run.batch, self.run.inputs or 1, dtype, self.run.tile)
         if not self.run.shows_state:
             return work
         # The Gram matrices of h have sums of their own, after those of a.

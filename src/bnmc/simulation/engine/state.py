@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -82,9 +82,10 @@ class State:
 
     Attributes
     ----------
-    chain : Chain
+    network : Network
+        Its layers up to `layer` led to the state.
     path : str
-        The sampler of the arrays: "conditional", "weights" or "factor".
+        The sampler of the arrays: "conditional", "weights", "mixed" or "factor".
     key : int
         The 64-bit key of all random numbers.
     layer : int
@@ -95,13 +96,18 @@ class State:
         By name; the first axis is the chain.
     """
 
-    chain: Chain
+    network: Network
     path: str
     key: int
     layer: int
     inputs: int | None
     dtype: str
     arrays: dict[str, NDArray[Any]]
+
+    @property
+    def chain(self) -> Chain:
+        """The chain that repeats, or an error if layers differ."""
+        return self.network.chain
 
     @property
     def chains(self) -> int:

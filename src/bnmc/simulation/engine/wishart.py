@@ -34,13 +34,13 @@ class FactorSampler(Sampler):
             for index in range(first, last):
                 at = 0 if len(start.a) == 1 else index
                 a = start.a[at] * shares[0 if len(shares) == 1 else index]
-                self.factors[index] = _triangular_factor(a / np.sqrt(self.chain.width))
+                self.factors[index] = _triangular_factor(a / np.sqrt(self.spec.width))
             slots = np.zeros(0, np.int64)
         else:
             self.factors[first:last] = _root_of(start.matrix) * shares[0]
             # Layer 0 is drawn: its Gram matrix is W^T W / width with W a Wishart factor, and
             # gain 1.
-            self.log_starts[first:last] -= np.log(self.chain.width)
+            self.log_starts[first:last] -= np.log(self.spec.width)
             slots = np.full(1, -1)
         self.advance(first, last, 0, slots, frames)
         self._record(first, last, 0, frames)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
 from bnmc._support.files import as_path, move_new, synced
 from bnmc._support.text import loads
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.chain.code_digest import digest_of
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreError, StoreMismatchError
 from bnmc.simulation.engine.state import State
@@ -448,6 +448,12 @@ def chain_facts(chain: Chain) -> dict[str, str]:
             "chain", chain, (type(chain), chain.normalization, chain.covariance)
         ),
     }
+
+
+def network_facts(network: Network) -> dict[str, str]:
+    """Return the facts about the chains of a network that its `repr` does not have."""
+    facts = [chain_facts(chain) for chain, _ in network.stages]
+    return {name: ", ".join(each[name] for each in facts) for name in facts[0]}
 
 
 def argument_digest(name: str, argument: object, value: object) -> str:

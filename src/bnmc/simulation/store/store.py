@@ -319,7 +319,7 @@ def _run_facts(run: Run, start: Origin, attributes: Mapping[str, Any]) -> dict[s
         If a function of the user refers to something that other processes cannot compare.
     """
     facts = {name: str(attributes[name]) for name in _FROM_ATTRIBUTES}
-    return facts | parts.chain_facts(run.chain) | {
+    return facts | parts.network_facts(run.network) | {
         "start": parts.start_digest(start, run.chains),
         "first_layer": str(run.start_layer),
         "burn_in": str(run.recorded.first - run.start_layer),

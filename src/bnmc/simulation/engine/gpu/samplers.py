@@ -121,7 +121,7 @@ class GpuSampler(Sampler):
 
     def _record_only(self, measures: tuple[Measure, ...]) -> None:
         """Record numbers in place of Gram matrices, unless there are none."""
-        n = self.chain.batch
+        n = self.run.batch
         kinds = np.array([measure.kind for measure in measures] or [numbers_of.NOTHING])
         stars = np.zeros((len(kinds), n, n))
         for star, measure in zip(stars, measures, strict=False):
@@ -194,7 +194,7 @@ class GpuSampler(Sampler):
         if isinstance(start, DeviceRows) and (run.shows_state or not is_plain_start):
             # The host splits off their scale, and makes layers 0 that are not plain.
             rows = start.array.copy_to_host()
-            start = prepare(self.chain, rows, self.chains, None, keeps_h=run.shows_state)
+            start = prepare(run.network, rows, self.chains, None, keeps_h=run.shows_state)
         if isinstance(start, Covariance):
             self._send_grams(start.matrix, start.exponents)
             slots = np.full(1, 0 if run.shows_state else -1)
@@ -509,17 +509,16 @@ def _source_of(run: Run) -> int:
 def _parts_of(run: Run) -> list[_Part]:
     """Return the parts of equal layers of a run: layer 0 alone, and others."""
     # Layer 0 of a chain goes through the kernels of its later layers.
-    layers = run.network or run.layers[-1:] * 2
+    layers = run.layers[-1:] * 2 if len(run.layers) == 2 else run.layers
     laws = [
         lifted(spec) if number and run.splits_scale else (spec, 0)
         for number, spec in enumerate(run.specs)
     ]
-    parts = []
+    parts, ends = [], (*run.firsts[1:], codes.MOST_LAYERS)
     for (_, layer, law), group in groupby(
         range(len(laws)), lambda number: (number > 0, layers[number], laws[number])
     ):
-        parts.append(_Part(1 + max(group), layer, *law))
-    parts[-1] = parts[-1]._replace(end=codes.MOST_LAYERS)
+        parts.append(_Part(ends[max(group)], layer, *law))
     return parts
 
 
