@@ -14,6 +14,7 @@ from bnmc import Chain
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.infinite_width.batch_integrals import (
     Homogeneous,
+    Pair,
     batch_law,
     joint_factor,
     require_finite_tangents,
@@ -45,7 +46,7 @@ def test_random_rows(name):
     layer = Homogeneous(*slopes)
     left, right = law_of(gram[:7, :7]), law_of(gram[7:, 7:])
     single = layer.own(left, theta[:7, :7])
-    across = layer.across(left, right, gram[:7, 7:], theta[:7, 7:])
+    across = layer.across(Pair(left, right, gram[:7, 7:], theta[:7, 7:]))
     assert layer.error < 1e-7
     sums = np.zeros((2, 4), dtype=object)
     for _ in range(20):
@@ -70,7 +71,7 @@ def test_a_batch_with_itself_by_two_variables(name):
     x, root = rng.standard_normal((9, 6)), rng.standard_normal((6, 6))
     gram, theta = x.T @ x, root @ root.T
     layer, law = Homogeneous(*SLOPES[name]), law_of(gram)
-    single, double = layer.own(law, theta), layer.across(law, law, gram, theta)
+    single, double = layer.own(law, theta), layer.across(Pair(law, law, gram, theta))
     np.testing.assert_allclose(double[0], single[0], atol=1e-9)
     np.testing.assert_allclose(double[1], single[1], atol=1e-8 * np.abs(single[1]).max())
 
@@ -88,7 +89,7 @@ def test_a_batch_that_determines_another_by_two_variables(name, spread):
     order = [3, 0, 4, 1, 2]
     gram, theta = x.T @ x, root @ root.T
     layer, law, other = Homogeneous(*SLOPES[name]), law_of(gram), law_of(gram[order][:, order])
-    means = layer.own(law, theta), layer.across(law, other, gram[:, order], theta[:, order])
+    means = layer.own(law, theta), layer.across(Pair(law, other, gram[:, order], theta[:, order]))
     assert layer.error < 1e-7
     for single, double in zip(*means, strict=True):
         error = np.abs(double - single[:, order]).max()
@@ -104,7 +105,7 @@ def test_a_nearly_flat_batch_takes_no_variance_from_one_that_is_independent():
     laws = law_of(flat.T @ flat), law_of(x.T @ x)
     none, theta = np.zeros((5, 5)), root.T @ root
     layer = Homogeneous(0.0, 1.0)
-    means = layer.across(*laws, none, theta), layer.across(*laws[::-1], none, theta.T)
+    means = layer.across(Pair(*laws, none, theta)), layer.across(Pair(*laws[::-1], none, theta.T))
     assert layer.error < 1e-7
     for first, second in zip(*means, strict=True):
         np.testing.assert_allclose(first, second.T, rtol=0, atol=1e-9 * np.abs(second).max())
@@ -135,7 +136,7 @@ def test_independent_batches_have_the_product_of_means():
     t = np.random.default_rng(5).standard_normal((200_000, n))
     t -= t.mean(axis=1, keepdims=True)
     mean = np.maximum(t / t.std(axis=1, keepdims=True), 0.0).mean()
-    value, slope = Homogeneous(0.0, 1.0).across(law_of(P), law_of(P), 0.0 * P, 0.0 * P)
+    value, slope = Homogeneous(0.0, 1.0).across(Pair(law_of(P), law_of(P), 0.0 * P, 0.0 * P))
     assert np.ptp(value) < 1e-12
     assert value[0, 0] == pytest.approx(mean**2, rel=5e-3)  # 1.2 million coordinates
     assert not slope.any()
@@ -146,7 +147,7 @@ def test_one_dimension_has_no_derivative():
     value, slope = Homogeneous(0.0, 1.0).own(law_of(gram), gram)
     np.testing.assert_allclose(value, 0.5 * np.eye(2), atol=1e-12)
     assert not slope.any()
-    _, slope = Homogeneous(0.0, 1.0).across(law_of(gram), law_of(gram), gram, gram)
+    _, slope = Homogeneous(0.0, 1.0).across(Pair(law_of(gram), law_of(gram), gram, gram))
     assert not slope.any()
 
 
@@ -169,7 +170,7 @@ def test_the_factor_has_the_covariances_of_centred_rows():
     left, right = law_of(x.T @ x), law_of(y.T @ y)
     assert left.trace == pytest.approx(np.trace(centred(x).T @ centred(x)))
     assert (left.size, left.rank, right.rank) == (4, 3, 5)
-    factor = joint_factor(left, right, x.T @ y)
+    factor = joint_factor(Pair(left, right, x.T @ y, None))
     assert factor.shape == (8, 8)
     a, b = left.vectors @ factor[:3], right.vectors @ factor[3:]
     expected = centred(x).T @ centred(y) / np.sqrt(left.trace * right.trace)
@@ -180,7 +181,7 @@ def test_the_factor_has_the_covariances_of_centred_rows():
 def test_the_same_batch_twice_has_the_rank_of_one():
     x = np.random.default_rng(1).standard_normal((9, 5))
     law = law_of(x.T @ x)
-    assert joint_factor(law, law, x.T @ x).shape == (8, 4)
+    assert joint_factor(Pair(law, law, x.T @ x, None)).shape == (8, 4)
 
 
 def test_batches_without_variance_raise():

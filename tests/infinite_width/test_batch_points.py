@@ -9,7 +9,7 @@ from infinite_width_checks import assert_unbiased, law_of
 from bnmc import Activation
 from bnmc.chain.activations import slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.batch_integrals import Homogeneous
+from bnmc.infinite_width.batch_integrals import Homogeneous, Pair
 from bnmc.infinite_width.batch_points import (
     _LINEAR,
     ActivatedPoints,
@@ -34,7 +34,7 @@ def assert_closed_means(layer_of, dimensions, exact, laws, theta, between, theta
     """Assert that means over points are those of a layer that integrates."""
 
     def means(layer):
-        return [*layer.own(laws[0], theta), *layer.across(*laws, between, theta_between)]
+        return [*layer.own(laws[0], theta), *layer.across(Pair(*laws, between, theta_between))]
 
     replicates = [
         means(layer_of(normal_points(dimensions, 2048, np.random.default_rng(seed))))
@@ -172,9 +172,9 @@ def test_deviations_up_to_a_part_of_the_mean_or_of_one_are_linear(mean):
 
 def test_rows_have_the_covariances_of_the_law():
     laws, between, *_ = two_batches()
-    with mock.patch.object(ActivatedPoints, "_means", lambda self, laws, rows, tangent: rows):
+    with mock.patch.object(ActivatedPoints, "_means", lambda self, pair, rows: rows):
         rows = ActivatedPoints(Activation.named("tanh"), np.empty((0, 14))).across(
-            *laws, between, None
+            Pair(*laws, between, None)
         )
     full = [
         np.block([[d, np.zeros((n, rows.rest.shape[1]))], [mean, rest]])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from infinite_width_checks import extrapolated
+from infinite_width_checks import assert_unbiased, extrapolated
 from numpy_network import normalised
 from slow_cases import slow
 
@@ -15,7 +15,7 @@ from bnmc.chain.layers import RowMap
 from bnmc.chain.norms import as_norm
 from bnmc.errors import PartialEstimateError
 from bnmc.infinite_width import batches, convergence, kernels, nngp, ntk
-from bnmc.infinite_width.batches import NormalizedBatches
+from bnmc.infinite_width.batches import NormalizedBatches, RowPaths
 from bnmc.infinite_width.networks import HiddenLayer, Weights
 
 CHAINS, WIDTH, BATCH = 100, 48, 10
@@ -339,3 +339,22 @@ def test_a_smaller_batch_does_not_change_the_points_of_the_others():
         batched.replicate(64, np.random.default_rng(1), lambda: None) for batched in (two, three)
     )
     np.testing.assert_array_equal(beside[:9, :9], alone)
+
+
+# --- paths of rows
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+def test_one_layer_of_paths_has_the_kernel_of_integrals(tangent):
+    weights, relu = Weights(1.5, 0.3), Activation.named("relu")
+    layer = HiddenLayer(RowMap(relu, as_norm("batch"), NORM_FIRST, 1), weights, 0.7)
+    # Batches of different scales.
+    for sets in ([X[:, :7]], [X[:, :7], 1e-5 * X[:, 7:]]):
+        network = sets, [(7,)] * len(sets), weights, (layer,), tangent
+        exact, error = NormalizedBatches(*network).integrals()(lambda: None)
+        assert error < 1e-8
+        paths = RowPaths(*network)
+        assert_unbiased(
+            [paths.replicate(1 << 11, np.random.default_rng(i), lambda: None) for i in range(16)],
+            exact,
+        )

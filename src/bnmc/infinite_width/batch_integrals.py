@@ -43,6 +43,7 @@ al. (arXiv 1902.08129) have the case in which all samples are equivalent.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,6 +78,24 @@ class BatchLaw(Rows):
     def size(self) -> int:
         """Number of samples n."""
         return len(self.vectors)
+
+
+class Pair(NamedTuple):
+    """The rows of two batches.
+
+    Attributes
+    ----------
+    left, right : BatchLaw
+    across : ndarray of shape (left.size, right.size)
+        The covariances between the two batches; in split coordinates as those of `BatchLaw`.
+    tangent : ndarray of the same shape, or None
+        The tangent kernel between them, if it is needed.
+    """
+
+    left: BatchLaw
+    right: BatchLaw
+    across: FloatArray
+    tangent: FloatArray | None
 
 
 def batch_law(row_map: RowMap, covariance: FloatArray, layer: int, name: str) -> BatchLaw:
@@ -114,14 +133,8 @@ def require_finite_tangents(law: BatchLaw, name: str) -> None:
         )  # fmt: skip
 
 
-def joint_factor(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatArray:
+def joint_factor(pair: Pair) -> FloatArray:
     """Return L with L Lᵀ the covariance of the rows of two batches, in their eigenvectors.
-
-    Parameters
-    ----------
-    left, right : BatchLaw
-    across : ndarray of shape (left.size, right.size)
-        The covariances between the two batches.
 
     Returns
     -------
@@ -129,29 +142,30 @@ def joint_factor(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatAr
         The columns are orthogonal, those of the largest eigenvalue first.  Negative eigenvalues,
         which are errors of the covariances, count as 0.
     """
-    block = _seen(left, right, across)
-    joint = np.block([[np.diag(left.values), block], [block.T, np.diag(right.values)]])
+    block = _seen(pair)
+    joint = np.block([[np.diag(pair.left.values), block], [block.T, np.diag(pair.right.values)]])
     values, vectors = np.linalg.eigh(joint)
     positive = values > len(joint) * EPSILON * values[-1]
     factor = vectors[:, positive] * np.sqrt(values[positive])
     return np.ascontiguousarray(factor[:, ::-1])
 
 
-def seen_tangents(left: BatchLaw, right: BatchLaw, tangent: FloatArray | None) -> FloatArray | None:
+def seen_tangents(pair: Pair) -> FloatArray | None:
     """Return M, the tangents as the normalizations see them.
 
     None if no tangents are given, or if a row has less than three dimensions: with one its
     derivative is 0, and two are excluded by `require_finite_tangents`.
     """
+    left, right, _, tangent = pair
     if tangent is None or min(left.rank, right.rank) < 3:
         return None
     return left.vectors @ left.vectors.T @ tangent @ (right.vectors @ right.vectors.T)
 
 
-def _seen(left: BatchLaw, right: BatchLaw, across: FloatArray) -> FloatArray:
+def _seen(pair: Pair) -> FloatArray:
     """Return the covariances between two batches in their eigenvectors and units."""
-    block = left.vectors.T @ across @ right.vectors
-    return block / np.sqrt(left.trace * right.trace)
+    block = pair.left.vectors.T @ pair.across @ pair.right.vectors
+    return block / np.sqrt(pair.left.trace * pair.right.trace)
 
 
 # Distance of nodes, for one variable and for two.  The integrand is analytic where
@@ -222,15 +236,12 @@ class Homogeneous:
                 halves[half] += np.einsum("z,zij->ij", weights[at], expected)
         return value, law.size / law.trace * self._sum(halves)
 
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return E σσᵀ between two batches, and the tangents of earlier layers."""
-        M = seen_tangents(left, right, tangent)
-        columns = _columns(left, right, across, M is not None)
+        M, left, right = seen_tangents(pair), pair.left, pair.right
         values, tangents = np.zeros((2, 2, left.size, right.size))
         size = max(1, _BLOCK // max(left.size, right.size) ** 2)
-        for column in columns:
+        for column in _columns(pair, M is not None):
             for half in (0, 1):
                 y, weights = column.y[column.colour == half], column.weight[column.colour == half]
                 for first in range(0, y.size, size):
@@ -241,8 +252,7 @@ class Homogeneous:
                     values[half] += np.tensordot(weight, value, axes=1)
                     if M is not None:
                         terms = _between(M, column.z, two[:, None, None], A, A2, B)
-                        expected = self._tangent(terms, signs)
-                        tangents[half] += np.tensordot(weight, expected, axes=1)
+                        tangents[half] += np.tensordot(weight, self._tangent(terms, signs), axes=1)
         scale = np.sqrt(left.size * right.size) / np.pi
         traces = np.sqrt(left.trace * right.trace)
         return scale * self._sum(values), scale / traces * self._sum(tangents)
@@ -371,9 +381,9 @@ class _Column(NamedTuple):
         return A, A2, scaled @ self.Q.T
 
 
-def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool) -> list[_Column]:
-    """Return the trapezoidal rule in the variables x and x′ of `log_nodes`, and the laws."""
-    block = _seen(left, right, across)
+def _columns(pair: Pair, tangent: bool) -> Iterator[_Column]:
+    """Yield the trapezoidal rule in the variables x and x′ of `log_nodes`, and the laws."""
+    left, right, block = pair.left, pair.right, _seen(pair)
     (log_z, slope_z), (log_y, slope_y) = (_line(law, tangent) for law in (left, right))
     step_z, step_y = slope_z * _PLANE_STEP, slope_y * _PLANE_STEP
     z, y = np.exp(log_z), np.exp(log_y)
@@ -394,22 +404,18 @@ def _columns(left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: bool)
     decay = 0.0 if tangent else 0.5 * (np.log1p(2.0 * z)[:, None] + np.log1p(2.0 * y))
     largest = log_weight - decay
     used = largest > largest.max() + np.log(CUT)
-    columns = []
     for k in np.nonzero(used.any(axis=1))[0]:
         at = np.nonzero(used[k])[0]
-        columns.append(
-            _Column(
-                float(z[k]),
-                y[at],
-                np.exp(log_weight[k, at]) * step_z[k] * step_y[at],
-                (at + k) % 2,
-                (left.vectors * (left.values * shrunk[k])) @ left.vectors.T,
-                left.vectors @ (shrunk[k, :, None] * block @ vectors[k]),
-                right.vectors @ vectors[k],
-                mu[k],
-            )
+        yield _Column(
+            float(z[k]),
+            y[at],
+            np.exp(log_weight[k, at]) * step_z[k] * step_y[at],
+            (at + k) % 2,
+            (left.vectors * (left.values * shrunk[k])) @ left.vectors.T,
+            left.vectors @ (shrunk[k, :, None] * block @ vectors[k]),
+            right.vectors @ vectors[k],
+            mu[k],
         )
-    return columns
 
 
 def _line(law: BatchLaw, tangent: bool) -> tuple[FloatArray, FloatArray]:

@@ -55,7 +55,13 @@ from scipy.stats import qmc
 
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.infinite_width.batch_integrals import BatchLaw, Homogeneous, joint_factor, seen_tangents
+from bnmc.infinite_width.batch_integrals import (
+    BatchLaw,
+    Homogeneous,
+    Pair,
+    joint_factor,
+    seen_tangents,
+)
 from bnmc.mean_field.float64 import EPSILON, FloatArray
 
 # Points whose rows are computed at once: arrays stay in the cache, and BLAS starts no threads.
@@ -113,32 +119,26 @@ class Sampled:
         """Return E σσᵀ of one batch, and the tangents of earlier layers (zeros for None)."""
         base = law.vectors * np.sqrt(law.values)
         base = np.ascontiguousarray(base[:, ::-1])
-        value, slopes = self._means((law, law), (base, base), tangent, self.control)
+        pair = Pair(law, law, law.covariance, tangent)
+        value, slopes = self._means(pair, (base, base), self.control)
         if self.control is None:
             return value, slopes
         exact = self.control.own(law, tangent)
         return value + exact[0], slopes + exact[1]
 
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return E σσᵀ between two batches, and the tangents of earlier layers."""
-        factor = joint_factor(left, right, across)
-        parts = factor[: left.rank], factor[left.rank :]
-        bases = left.vectors @ parts[0], right.vectors @ parts[1]
-        return self._means((left, right), bases, tangent, None)
+        factor, rank = joint_factor(pair), pair.left.rank
+        bases = pair.left.vectors @ factor[:rank], pair.right.vectors @ factor[rank:]
+        return self._means(pair, bases, None)
 
     def _means(
-        self,
-        laws: tuple[BatchLaw, BatchLaw],
-        bases: tuple[FloatArray, FloatArray],
-        tangent: FloatArray | None,
-        control: Homogeneous | None,
+        self, pair: Pair, bases: tuple[FloatArray, FloatArray], control: Homogeneous | None
     ) -> tuple[FloatArray, FloatArray]:
         """Return the means over the points; with a control, of the difference from its layer."""
+        laws, M = (pair.left, pair.right), seen_tangents(pair)
         shape, rank = (laws[0].size, laws[1].size), bases[0].shape[1]
-        value, slopes = np.zeros(shape), np.zeros(shape)
-        M = seen_tangents(*laws, tangent)
+        value, slopes = np.zeros((2, *shape))
         points = len(self.normals)
         for first in range(0, points, _BLOCK):
             z = self.normals[first : first + _BLOCK, :rank]
@@ -203,12 +203,10 @@ class Linear(Homogeneous):
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
         return _split(*super().own(law, None if tangent is None else tangent[:-1, :-1]))
 
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        inner = None if tangent is None else tangent[:-1, :-1]
-        return _split(*super().across(left, right, across[:-1, :-1], inner))
+        tangent = None if pair.tangent is None else pair.tangent[:-1, :-1]
+        return _split(*super().across(pair._replace(across=pair.across[:-1, :-1], tangent=tangent)))
 
 
 class Stream:
@@ -218,13 +216,11 @@ class Stream:
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the covariances and the tangents of the layer before."""
-        return self.across(law, law, law.covariance, tangent)
+        return self.across(Pair(law, law, law.covariance, tangent))
 
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return the covariances and the tangents of the layer before."""
-        return across, np.zeros_like(across) if tangent is None else tangent
+        return pair.across, np.zeros_like(pair.across) if pair.tangent is None else pair.tangent
 
 
 class ActivatedPoints:
@@ -244,37 +240,23 @@ class ActivatedPoints:
 
     def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        split = law.covariance
-        rows = _Rows.of(
-            [law], np.diag(np.sqrt(law.values)), _in_units(law, split[-1:, :-1]), split[-1:, -1:]
-        )
-        return self._means((law, law), rows, tangent)
+        rows = _Rows.of([law], [[law.covariance]], np.diag(np.sqrt(law.values)))
+        return self._means(Pair(law, law, law.covariance, tangent), rows)
 
-    def across(
-        self, left: BatchLaw, right: BatchLaw, across: FloatArray, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
         """Return the covariances of normalized outputs, and the tangents of earlier layers."""
-        first, second = left.covariance, right.covariance
-        with_first = [_in_units(left, first[-1, :-1]), _in_units(right, across[-1, :-1])]
-        with_second = [_in_units(left, across[:-1, -1]), _in_units(right, second[-1, :-1])]
-        rows = _Rows.of(
-            [left, right],
-            joint_factor(left, right, across[:-1, :-1]),
-            np.array([np.concatenate(with_first), np.concatenate(with_second)]),
-            np.array([[first[-1, -1], across[-1, -1]], [across[-1, -1], second[-1, -1]]]),
-        )
-        return self._means((left, right), rows, tangent)
+        left, right, across, _ = pair
+        blocks = [[left.covariance, across], [across.T, right.covariance]]
+        factor = joint_factor(pair._replace(across=across[:-1, :-1]))
+        return self._means(pair, _Rows.of([left, right], blocks, factor))
 
-    def _means(
-        self, laws: tuple[BatchLaw, BatchLaw], rows: _Rows, tangent: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray]:
+    def _means(self, pair: Pair, rows: _Rows) -> tuple[FloatArray, FloatArray]:
         """Return the means over the points."""
-        sizes = [law.size for law in laws]
-        value, slopes = np.zeros(sizes), np.zeros(sizes)
+        sizes, tangent = (pair.left.size, pair.right.size), pair.tangent
+        value, slopes = np.zeros((2, *sizes))
         for first in range(0, len(self.normals), _BLOCK):
-            deviations, means, weight = rows.at(
-                self.normals[first : first + _BLOCK], tangent is not None
-            )
+            normals = self.normals[first : first + _BLOCK]
+            deviations, means, weight = rows.at(normals, tangent is not None)
             ends = [
                 _Outputs.of(self.activation, d, mean, tangent is not None)
                 for d, mean in zip(deviations, means, strict=True)
@@ -303,28 +285,29 @@ class _Rows(NamedTuple):
     rest: FloatArray
 
     @classmethod
-    def of(
-        cls, laws: list[BatchLaw], factor: FloatArray, columns: FloatArray, means: FloatArray
-    ) -> _Rows:
+    def of(cls, laws: list[BatchLaw], blocks: list[list[FloatArray]], factor: FloatArray) -> _Rows:
         """Return the maps.
 
         Parameters
         ----------
         laws : list of BatchLaw
+        blocks : list of list of ndarray
+            The covariances of each batch with each batch, in split coordinates.
         factor : ndarray of shape (ranks, k)
             L with orthogonal columns, and L Lᵀ the covariance of the deviations in their units.
-        columns : ndarray of shape (batches, ranks)
-            Covariances of the means with the deviations in their units.
-        means : ndarray of shape (batches, batches)
-            Covariances of the means.
         """
-        regression = columns @ factor / np.sum(factor**2, axis=0)
+        # Covariances of the means with the deviations in their units, and of the means.
+        columns = [
+            np.concatenate([_in_units(*pair) for pair in zip(laws, row, strict=True)])
+            for row in blocks
+        ]
+        means = np.array([[block[-1, -1] for block in row] for row in blocks])
+        regression = np.array(columns) @ factor / np.sum(factor**2, axis=0)
         values, vectors = np.linalg.eigh(means - regression @ regression.T)
         positive = values > len(values) * EPSILON * np.trace(means)
         parts = np.split(factor, np.cumsum([law.rank for law in laws])[:-1])
-        deviations = [
-            np.sqrt(law.trace) * (law.vectors @ part) for law, part in zip(laws, parts, strict=True)
-        ]
+        pairs = zip(laws, parts, strict=True)
+        deviations = [np.sqrt(law.trace) * (law.vectors @ part) for law, part in pairs]
         return cls(deviations, regression, vectors[:, positive] * np.sqrt(values[positive]))
 
     def at(
@@ -424,9 +407,9 @@ def _constant_rows(activation: Activation) -> ArgumentError:
     )  # fmt: skip
 
 
-def _in_units(law: BatchLaw, column: FloatArray) -> FloatArray:
-    """Return covariances with the deviations in units of their eigenvectors and trace."""
-    return column @ law.vectors / np.sqrt(law.trace)
+def _in_units(law: BatchLaw, block: FloatArray) -> FloatArray:
+    """Return covariances of a mean with deviations in units of their eigenvectors and trace."""
+    return block[-1, :-1] @ law.vectors / np.sqrt(law.trace)
 
 
 def _split(value: FloatArray, slopes: FloatArray) -> tuple[FloatArray, FloatArray]:

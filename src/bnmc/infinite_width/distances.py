@@ -139,7 +139,7 @@ def convergence(
     limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
     if not limit.any():
         raise ArgumentError("x", 0.0, "inputs whose kernel is not 0")
-    means, errors, scale = [], [], binary_scale(limit)
+    samples, scale = [], binary_scale(limit)
     for number, width in enumerate(sizes):
         finite = ntk(
             x, depth, method="monte-carlo", width=width, networks=networks,
@@ -148,12 +148,11 @@ def convergence(
         assert isinstance(finite, SimulatedKernel)
         far = finite.kernels / scale - limit / scale
         far = np.sqrt(np.square(far).sum(axis=(1, 2)) / np.square(limit / scale).sum())
-        means.append(float(far.mean()))
-        errors.append(float(far.std(ddof=1)) / np.sqrt(networks))
-    distances, stderr = np.array(means), np.array(errors)
-    line, covariance = np.polyfit(
-        np.log(sizes), np.log(distances), 1, w=distances / stderr, cov="unscaled"
-    )
+        samples.append(far)
+    distances = np.mean(samples, axis=1)
+    stderr = np.std(samples, axis=1, ddof=1) / np.sqrt(networks)
+    logs = np.log(sizes), np.log(distances)
+    line, covariance = np.polyfit(*logs, 1, w=distances / stderr, cov="unscaled")
     slope, slope_stderr = float(line[0]), float(np.sqrt(covariance[0, 0]))
     return Convergence(np.array(sizes), distances, stderr, slope, slope_stderr, limit)
 

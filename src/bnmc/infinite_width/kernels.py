@@ -24,6 +24,7 @@ from bnmc.infinite_width.batches import (
     ActivatedBatches,
     BatchNetwork,
     NormalizedBatches,
+    RowPaths,
     batch_kernel,
 )
 from bnmc.infinite_width.networks import (
@@ -34,7 +35,6 @@ from bnmc.infinite_width.networks import (
     Weights,
     simulated_kernel,
 )
-from bnmc.infinite_width.row_paths import RowPaths
 from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray

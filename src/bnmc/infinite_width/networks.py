@@ -331,8 +331,5 @@ def _dimensions(network: FiniteNetwork) -> int | None:
     """Return the least number of dimensions of the differences of a batch, if it matters."""
     if not network.is_batched or not network.tangent:
         return None
-    ranks = [
-        int(np.linalg.matrix_rank(part - part.mean(axis=1, keepdims=True)))
-        for part in network.parts()
-    ]
-    return min(*ranks, network.width)
+    parts = (part - part.mean(axis=1, keepdims=True) for part in network.parts())
+    return min(*(int(np.linalg.matrix_rank(part)) for part in parts), network.width)

@@ -194,11 +194,9 @@ class Scaling:
         """
         ratio = _ratio(width, reference_width)
         output, inputs = self.q_tilde
-        return (
-            ratio ** float(self.q_sigma + _HALF),
-            ratio ** float(output + 2 * self.q_sigma),
-            ratio ** float(inputs),
-        )
+        powers = self.q_sigma + _HALF, output + 2 * self.q_sigma, inputs
+        weights, output_rate, input_rate = (ratio ** float(power) for power in powers)
+        return weights, output_rate, input_rate
 
     def hidden_rate(self, width: int, reference_width: int) -> float:
         """Return the factor of the learning rate of weights between hidden layers.
@@ -227,14 +225,12 @@ class Scaling:
         >>> SCALINGS["ntk"].hidden_rate(512, 128)
         0.25
         """
-        power = float(self.q_hidden + 2 * self.q_sigma)
-        return _ratio(width, reference_width) ** power
+        return _ratio(width, reference_width) ** float(self.q_hidden + 2 * self.q_sigma)
 
 
 def _ratio(width: object, reference_width: object) -> float:
     """Return the ratio of two widths, or raise."""
-    d = integer("width", width, low=1)
-    return d / integer("reference_width", reference_width, low=1)
+    return integer("width", width, low=1) / integer("reference_width", reference_width, low=1)
 
 
 def _power(name: str, value: Any) -> Fraction:

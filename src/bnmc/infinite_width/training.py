@@ -559,13 +559,10 @@ def posterior(
     rate = real("learning_rate", learning_rate, above=0.0)
     square = finite_array("prior", prior, shape=(n, n)).astype(np.float64)
     _eigensystem("prior", square)
-    given = {
-        "test_tangent": test_tangent,
-        "test_prior": test_prior,
-        "test_covariance": test_covariance,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if 0 < len(missing) < len(given):
+    names = ("test_tangent", "test_prior", "test_covariance")
+    tests = test_tangent, test_prior, test_covariance
+    missing = [name for name, value in zip(names, tests, strict=True) if value is None]
+    if 0 < len(missing) < len(tests):
         allowed = "all of test_tangent, test_prior and test_covariance, or none"
         raise ArgumentError(missing[0], None, allowed)
     motion, pulls = _learned(values, scale, rate / n, when)
