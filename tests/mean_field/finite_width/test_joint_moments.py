@@ -176,9 +176,9 @@ def test_the_size_of_a_nested_rule_is_the_number_of_its_points(n, kinks, narrow)
         sizes.append(x.size)
         return np.tanh(x)
 
-    cuts = Cuts(np.array(kinks), np.array(narrow))
-    nested_moments(function, n, cuts, 8.0, 2)
-    assert cuts.size(n, 2) == max(sizes)
+    cuts = Cuts(n, np.array(kinks), np.array(narrow))
+    nested_moments(function, cuts, 8.0, 2)
+    assert cuts.size(2) == max(sizes)
 
 
 # --- The rules for moments under a norm that does not centre, one finer than the other

@@ -58,7 +58,7 @@ def test_nested_rules(n, name, nested_error):
     assert mean == at.mean
     assert expected[:2] == pytest.approx([at.variance, at.covariance], rel=1e-12)
     kinks = np.array([kink]) if name == "relu" else np.empty(0)
-    nested = nested_moments(centred, n, Cuts(kinks), edge, 18)
+    nested = nested_moments(centred, Cuts(n, kinks), edge, 18)
     for order, tolerance in ((16, 1e-11), (20, 1e-12)):
         result, products, rest = transformed_pairs(function, n, panels, order)
         assert result == pytest.approx(mean, rel=0, abs=tolerance)
@@ -104,7 +104,7 @@ def test_given_angle(monkeypatch):
 
     def found(order):
         function = Turned(profile(activation, math.hypot(1.0, edge)), angle, edge)
-        return np.array(joint_moments._moments_given(function, n, Cuts(np.zeros(1)), order))
+        return np.array(joint_moments._moments_given(function, Cuts(n, np.zeros(1)), order))
 
     transformed = found(20)
     monkeypatch.setattr(joint_moments.transforms, "LEAST_BATCH", 10**9)

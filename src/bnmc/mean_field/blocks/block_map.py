@@ -119,10 +119,8 @@ class BlockMap:
         shared = [block.centre**2 + 2.0 * block.centre * block.first[0] for block in given.blocks]
         squares = [a + block.second[0] for a, block in zip(shared, given.blocks, strict=True)]
         pairs = [a + block.pair[0, 0] for a, block in zip(shared, given.blocks, strict=True)]
-        mean_squares = sum(
-            (square + (size - 1) * pair) / size
-            for square, pair, size in zip(squares, pairs, self.sizes, strict=True)
-        )
+        sums = zip(squares, pairs, self.sizes, strict=True)
+        mean_squares = sum((square + (size - 1) * pair) / size for square, pair, size in sums)
         outputs = [block.second[0] - block.pair[0, 0] for block in given.blocks]
         outputs.append(first * second / n * (mean_squares - 2.0 * means[0] * means[1]))
         lifts = [2.0 * shift * float(weight @ mean) + shift**2 for mean in means]

@@ -289,9 +289,8 @@ class Blocks:
                 second[power, rows] = (term * value).sum(axis=1)
                 squares[power] = (term * value * x**power).sum(axis=1)
             sums = {both: total[rows] for both, total in pair.items()}
-            moments.missing[rows] = add_pair_series(
-                sums, squares, weighted, x, weight[rows], dimension
-            )
+            missing = add_pair_series(sums, squares, weighted, x, weight[rows], dimension)
+            moments.missing[rows] = missing
         return moments
 
     def _coordinate(

@@ -41,7 +41,7 @@ import math
 import numpy as np
 
 from bnmc.chain.activations import Activation
-from bnmc.chain.norms import Norm
+from bnmc.chain.chain import Chain
 from bnmc.mean_field.finite_width.joint_moments import angle_rule, squared
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.expectations import Turned, resolved
@@ -58,27 +58,22 @@ _FIVE = np.arange(-2.0, 3.0)
 
 
 def mean_bias(
-    activation: Activation,
-    point: FixedPoint,
-    sectors: tuple[Sector, ...],
-    covariance: EntryCovariance,
-    norm: Norm,
+    chain: Chain, point: FixedPoint, sectors: tuple[Sector, ...], covariance: EntryCovariance
 ) -> tuple[float, float]:
     """Return the diagonal and the other entries of E G − G*, times the width.
 
     Parameters
     ----------
-    activation : Activation
+    chain : Chain
+        With a norm over the batch.
     point : FixedPoint
     sectors : tuple of Sector
         The stationary covariance S.
     covariance : EntryCovariance
         S, by entries.
-    norm : Norm
-        A norm over the batch.
     """
-    n, centred = point.batch, norm.hides_common_part
-    if not is_isotropic(activation, n, norm):
+    activation, n, centred = chain.activation, point.batch, chain.normalization.hides_common_part
+    if not is_isotropic(activation, n, chain.normalization):
         return _uncentred_bias(activation, point, sectors[0], covariance)
     if n <= (3 if centred else 1):  # Σu_i⁴ is constant
         return 0.0, 0.0
@@ -88,8 +83,7 @@ def mean_bias(
         k, seen = 1.0 / (1.0 - 2.0 / n), np.array([1.0, -math.sqrt(2.0 / (n - 2.0))])
         first = float(seen @ sectors[1].variance @ seen) / k
         second = float(sectors[2].variance[0, 0])
-        given = _with_power_sums(Turned(sigma, 0.0, sigma.limit), n, _SPHERE_ORDER)
-        covariances = given[:, 2]
+        covariances = _with_power_sums(Turned(sigma, 0.0, sigma.limit), n, _SPHERE_ORDER)[:, 2]
     else:
         k = 1.0
         first, second = float(sectors[1].variance[0, 0]), float(sectors[0].variance[1, 1])
@@ -120,10 +114,8 @@ def _uncentred_bias(
     nodes = angle_rule(n, point, sigma, _ANGLE_ORDER)
     f = nodes.zeta / math.sqrt(n * point.b * (1.0 + (n - 1.0) * point.c))
     h = nodes.cosine / math.sqrt(point.b * (1.0 - point.c))
-    given = [
-        _with_power_sums(Turned(sigma.profile, angle, sigma.edge), n, _ORDER)
-        for angle in nodes.angle.tolist()
-    ]
+    turned = map(sigma.turned, nodes.angle.tolist())
+    given = [_with_power_sums(function, n, _ORDER) for function in turned]
     # Q is `scores` times 1, Σx³ and Σx⁴ − E Σx⁴.
     at = [_score(f, h, n, trivial, covariance, point, *sums) for sums in ((0, 0), (1, 0), (0, 1))]
     third, fourth = at[1] - at[0], at[2] - at[0]
@@ -183,7 +175,7 @@ def _with_power_sums(function: Turned, n: int, order: int) -> FloatArray:
     """
 
     def powers(y: FloatArray, share: FloatArray, speed: FloatArray | None) -> FloatArray:
-        values, y = share * function(y).reshape(share.shape), y.reshape(share.shape)
+        values = share * function(y)
         return np.stack([(values * y**power).sum(axis=1) for power in range(5)])
 
     x, weight, of = coordinate_pairs(n - 1, -1.0 / (n - 1), function.panels, order)

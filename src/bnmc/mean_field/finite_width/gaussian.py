@@ -22,8 +22,7 @@ from bnmc.mean_field.float64 import FloatArray
 
 def packed(matrices: FloatArray) -> FloatArray:
     """Return coordinates of symmetric matrices, shape (..., p)."""
-    n = matrices.shape[-1]
-    i, j = np.triu_indices(n)
+    i, j = np.triu_indices(matrices.shape[-1])
     return np.asarray(matrices[..., i, j] * np.where(i == j, 1.0, math.sqrt(2.0)))
 
 

@@ -147,7 +147,7 @@ def _pairs(
         return evaluate(function, x) - mean
 
     def powers(y: FloatArray, share: FloatArray, speed: FloatArray | None) -> FloatArray:
-        value = centred(y).reshape(len(y), -1)
+        value = centred(y)
         product = share * value
         return np.stack([product.sum(axis=1), (product * value).sum(axis=1)])
 
@@ -215,31 +215,35 @@ class Cuts(NamedTuple):
 
     Attributes
     ----------
+    batch : int
+        n.
     kinks : ndarray of float64
         The kinks of σ.
     narrow : ndarray of float64
         Further ends of panels, for narrow features of σ.
     """
 
+    batch: int
     kinks: FloatArray
     narrow: FloatArray = np.empty(0)
 
-    def panels(self, left: int, batch: int) -> int:
+    def panels(self, left: int) -> int:
         """Return the number of panels of the next of N = `left` coordinates."""
-        ends, met = self.of_next(left, batch)
+        ends, met = self.of_next(left)
         return 1 + ends.size + 4 * met.size
 
-    def of_next(self, left: int, batch: int) -> tuple[FloatArray, FloatArray]:
+    def of_next(self, left: int) -> tuple[FloatArray, FloatArray]:
         """Return the ends for that coordinate, and those that matter for the one after it."""
-        if not batch - 3 < left <= _FEW_LEFT:  # weak, or no coordinate follows
-            return np.concatenate(self), np.empty(0)
-        return np.concatenate(self), np.concatenate(self[: 2 if batch <= _FEW_IN_ALL else 1])
+        ends = np.concatenate([self.kinks, self.narrow])
+        if not self.batch - 3 < left <= _FEW_LEFT:  # weak, or no coordinate follows
+            return ends, np.empty(0)
+        return ends, ends if self.batch <= _FEW_IN_ALL else self.kinks
 
-    def size(self, batch: int, order: int) -> float:
+    def size(self, order: int) -> float:
         """Return the number of evaluations of the activation by a nested rule."""
         count = 1.0
-        for left in range(batch, max(batch - 4, 0), -1):
-            count *= order * self.panels(left, batch) if left > 2 else left
+        for left in range(self.batch, max(self.batch - 4, 0), -1):
+            count *= order * self.panels(left) if left > 2 else left
         return count
 
 
@@ -266,16 +270,16 @@ def _rules(
     TooCostlyError
         If σ has so many narrow features that two rules are not affordable.
     """
-    plain = Cuts(sigma.kinks)
+    plain = Cuts(batch, sigma.kinks)
     if batch >= transforms.LEAST_BATCH:
         return plain, transforms.ORDERS
     orders = per_panel if sigma.kinks.size else smooth
     if sigma.complete:
         return plain, orders
     fine_enough = tuple(order for order in orders if not sigma.wider(order).size)
-    plans = [(plain, fine_enough), (Cuts(sigma.kinks, sigma.wider(per_panel[0])), per_panel)]
+    plans = [(plain, fine_enough), (plain._replace(narrow=sigma.wider(per_panel[0])), per_panel)]
     for cuts, rules in plans:
-        if len(rules) > 1 and cuts.size(batch, rules[1]) <= most:
+        if len(rules) > 1 and cuts.size(rules[1]) <= most:
             return cuts, rules
     raise TooCostlyError
 
@@ -298,26 +302,24 @@ def _agreeing(
 
     results: list[FloatArray] = []
     for order in orders:
-        if len(results) > 1 and not large and cuts.size(batch, order) > _MOST_EVALUATIONS:
+        if len(results) > 1 and not large and cuts.size(order) > _MOST_EVALUATIONS:
             break
         if large:
             result = transforms.transformed_moments(function, batch, sigma.breaks, order)
         else:
-            result = nested_moments(function, batch, cuts, float(sigma.breaks[-1]), order)
+            result = nested_moments(function, cuts, float(sigma.breaks[-1]), order)
         results.append(result)
         if len(results) > 1 and np.all(np.abs(results[-1] - results[-2]) <= allowed):
             break
     return results[-1], results[-2]
 
 
-def nested_moments(
-    function: Function, batch: int, cuts: Cuts, edge: float, order: int
-) -> FloatArray:
+def nested_moments(function: Function, cuts: Cuts, edge: float, order: int) -> FloatArray:
     """Return E σ̃₁σ̃₂σ̃₃, E σ̃₁²σ̃₂σ̃₃ and E σ̃₁σ̃₂σ̃₃σ̃₄ by a nested rule."""
-    n = batch
-    x1, w1 = _next(n, np.zeros(1), np.zeros(1), n, cuts, edge, order)
+    n = cuts.batch
+    x1, w1 = _next(n, np.zeros(1), np.zeros(1), cuts, edge, order)
     first, weight = x1[0], w1[0]
-    some = max(1, int(_CHUNK / (cuts.size(n, order) / first.size)))
+    some = max(1, int(_CHUNK / (cuts.size(order) / first.size)))
     total = np.zeros(3)
     for start in range(0, first.size, some):
         x, w = first[start : start + some], weight[start : start + some]
@@ -325,27 +327,21 @@ def nested_moments(
         sums, squares = x, x * x
         products = [w * t, w * t * t]
         for left in (n - 1, n - 2):
-            y, share = _next(left, sums, squares, n, cuts, edge, order)
+            y, share = _next(left, sums, squares, cuts, edge, order)
             u = share * evaluate(function, y)
             sums = (sums[:, None] + y).ravel()
             squares = (squares[:, None] + y * y).ravel()
             products = [(product[:, None] * u).ravel() for product in products]
         total[:2] += [float(product.sum()) for product in products]
         if n > 3:
-            y, share = _next(n - 3, sums, squares, n, cuts, edge, order)
+            y, share = _next(n - 3, sums, squares, cuts, edge, order)
             last = (share * evaluate(function, y)).sum(axis=1)
             total[2] += float(products[0] @ last)
     return total
 
 
 def _next(
-    left: int,
-    sums: FloatArray,
-    squares: FloatArray,
-    batch: int,
-    cuts: Cuts,
-    edge: float,
-    order: int,
+    left: int, sums: FloatArray, squares: FloatArray, cuts: Cuts, edge: float, order: int
 ) -> tuple[FloatArray, FloatArray]:
     """Return nodes and weights of the next coordinate given others, shape (others, nodes).
 
@@ -355,17 +351,17 @@ def _next(
         N ≥ 1, the number of coordinates that are not given.
     sums, squares : ndarray of shape (others,)
         Sum and sum of squares of the given coordinates.
-    batch, cuts, edge, order
-        n, the ends of panels, the end of the range of a coordinate, and the nodes per panel.
+    cuts, edge, order
+        The ends of panels, the end of the range of a coordinate, and the nodes per panel.
     """
     centre = (-sums / left)[:, None]
     if left == 1:
         return centre, np.ones_like(centre)
-    radius2 = np.maximum(batch - squares - sums**2 / left, 0.0)
+    radius2 = np.maximum(cuts.batch - squares - sums**2 / left, 0.0)
     spread = np.sqrt(radius2 * (left - 1) / left)[:, None]
     if left == 2:
         return centre + spread * np.array([-1.0, 1.0]), np.full((sums.size, 2), 0.5)
-    points, met = cuts.of_next(left, batch)
+    points, met = cuts.of_next(left)
     if not points.size:
         sines, weights = _gegenbauer(order, left)
         return centre + spread * sines, np.broadcast_to(weights, (sums.size, order))
@@ -457,12 +453,12 @@ def uncentred_moments(
     for more, order in enumerate(orders):
         per_panel = order if cheap else _ANGLE_ORDER + more
         nodes = angle_rule(batch, point, sigma, per_panel)
-        if not large and nodes.weight.size * cuts.size(batch, order) > most:
+        if not large and nodes.weight.size * cuts.size(order) > most:
             if len(results) < 2:
                 raise TooCostlyError
             break
-        turned = [expectations.Turned(sigma.profile, at, sigma.edge) for at in nodes.angle.tolist()]
-        given = [_moments_given(function, batch, cuts, order) for function in turned]
+        turned = map(sigma.turned, nodes.angle.tolist())
+        given = [_moments_given(function, cuts, order) for function in turned]
         results.append(_JointMoments(*(nodes.weight @ given).tolist()))
         if len(results) > 1 and _noise_difference(results[-1], results[-2], batch) <= agreed:
             break
@@ -484,18 +480,16 @@ def angle_rule(
     return expectations.angle_nodes(ends, batch, stretch, limit, order=order, widest=_WIDEST_ANGLE)
 
 
-def _moments_given(
-    function: expectations.Turned, batch: int, cuts: Cuts, order: int
-) -> _JointMoments:
+def _moments_given(function: expectations.Turned, cuts: Cuts, order: int) -> _JointMoments:
     """Return the joint moments given ψ."""
-    panels = function.panels
+    batch, panels = cuts.batch, function.panels
     if batch >= transforms.LEAST_BATCH:
         return _raw_moments(*transforms.transformed_pairs(function, batch, panels, order), batch)
     mean, products, centred = _pairs(function, batch, panels, _GIVEN_ORDER)
     nested = np.zeros(3)
     if batch > 2:
-        inside = Cuts(*map(function.inside, cuts))
-        nested = nested_moments(centred, batch, inside, function.edge, order)
+        inside = Cuts(batch, *map(function.inside, (cuts.kinks, cuts.narrow)))
+        nested = nested_moments(centred, inside, function.edge, order)
     return _raw_moments(mean, products, nested, batch)
 
 

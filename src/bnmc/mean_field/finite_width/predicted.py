@@ -50,12 +50,7 @@ from bnmc.mean_field.correlation.fixed_points import CorrelationPoint
 from bnmc.mean_field.correlation.gaussian_moments import normal_panels
 from bnmc.mean_field.correlation.layer import PairLayer, VarianceLevel, level_map
 from bnmc.mean_field.correlation.phases import Phase
-from bnmc.mean_field.finite_width.joint_moments import (
-    TooCostlyError,
-    joint_moments,
-    odd_moments,
-    uncentred_moments,
-)
+from bnmc.mean_field.finite_width import joint_moments
 from bnmc.mean_field.finite_width.results import Fluctuations
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, stationary
 from bnmc.mean_field.fixed_point.expectations import quadrature_errors_as_arguments
@@ -86,7 +81,7 @@ def fluctuations(chain: Chain, rtol: float) -> Fluctuations:
     require(chain, [FULLY_CONNECTED], instead)
     linearized = _of_batch if chain.normalization.has_symmetric_fixed_point else _of_pairs
     point, error, rules = linearized(chain, rtol)
-    fine, coarse = (stationary(noise, jacobians, chain.batch) for noise, jacobians in rules)
+    fine, coarse = (tuple(stationary(noise, jacobians, chain.batch)) for noise, jacobians in rules)
     law = Fluctuations(
         fixed_point=point, sectors=fine, coarse=coarse, point_error=error, chain=chain
     )
@@ -111,12 +106,12 @@ def _of_batch(chain: Chain, rtol: float) -> _Linearized:
     try:
         with quadrature_errors_as_arguments(sigma):
             if norm.hides_common_part:
-                results = joint_moments(sigma, chain.batch)
+                results = joint_moments.joint_moments(sigma, chain.batch)
             elif is_isotropic(sigma, chain.batch, norm):
-                results = odd_moments(sigma, chain.batch)
+                results = joint_moments.odd_moments(sigma, chain.batch)
             else:
-                results = uncentred_moments(sigma, chain.batch, point, _AGREED * rtol)
-    except TooCostlyError:
+                results = joint_moments.uncentred_moments(sigma, chain.batch, point, _AGREED * rtol)
+    except joint_moments.TooCostlyError:
         note = f": {sigma.name} has too many narrow features for quadrature over 3 or 4 samples"
         within(point, math.inf, rtol, "the mean square is", note)
     return point, used[worst], [(joint.covariance, point.jacobians) for joint in results]
@@ -156,11 +151,8 @@ def _variance(chain: Chain, phase: Phase) -> float:
     """Return q*; raise unless it is positive, finite and stable."""
     if 0.0 < phase.variance < math.inf and abs(phase.variance_rate) < 1.0 - _NEUTRAL:
         return phase.variance
-    happens = "is not changed by a layer at infinite width, and does a random walk at finite width"
-    if phase.variance == 0.0:
-        happens = "tends to 0"
-    elif phase.variance == math.inf:
-        happens = "diverges"
+    walks = "is not changed by a layer at infinite width, and does a random walk at finite width"
+    happens = {0.0: "tends to 0", math.inf: "diverges"}.get(phase.variance, walks)
     allowed = "a norm, or a gain and biases whose variance has a stable fixed point"
     hint = f"the variance of the pre-activations {happens}. {_INSTEAD}"
     raise ArgumentError("norm", chain.norm, allowed, hint)

@@ -113,8 +113,7 @@ class Fluctuations:
         """The diagonal and the other entries of E G − G*, for width 1; see `bias`."""
         instead = "at finite width the norm adds a bias of its own; bnmc.simulate measures E G"
         require(self.chain, [NORM_OVER_BATCH], instead)
-        norm = self.chain.normalization
-        return mean_bias(self.activation, self.fixed_point, self.sectors, self.covariance(1), norm)
+        return mean_bias(self.chain, self.fixed_point, self.sectors, self.covariance(1))
 
     @property
     def negative_variance(self) -> tuple[str, float]:
@@ -144,8 +143,7 @@ class Fluctuations:
         across = 1.0 / math.sqrt(variance - pair)
         along = 0.0 if self.centred else 1.0 / math.sqrt(variance + (n - 1.0) * pair)
         if norm.axis == "batch":
-            square = _traceless_square(self.sectors, n, across, along)
-            return square / norm.dimensions(n) ** 2
+            return _traceless_square(self.sectors, n, across, along) / norm.dimensions(n) ** 2
 
         def relative(matrix: FloatArray) -> FloatArray:
             if not (norm.is_identity or self.chain.order == "activation-norm"):
@@ -357,12 +355,9 @@ class Fluctuations:
         if steps.ndim != 1:
             raise ArgumentTypeError("lags", lags, "one-dimensional array of integers >= 0")
         parts = self._parts(gradient_at(observable, self.fixed_point.gram))
-        products = np.array(
-            [
-                [_inner(sectors, parts, parts, k) for k in (0, *steps.tolist())]
-                for sectors in (self.sectors, self.coarse)
-            ]
-        )
+        lags = (0, *steps.tolist())
+        rules = self.sectors, self.coarse
+        products = np.array([[_inner(s, parts, parts, k) for k in lags] for s in rules])
         scale = sum(float(np.sum(part * part)) for part in parts) * _total(self.sectors)
         if not products[0, 0] > 1e-14 * scale:
             allowed = "a function that changes to first order at G*"

@@ -21,6 +21,7 @@ In each sector, J, C and S are matrices of 2 × 2 (in the last one, 1 × 1) numb
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -160,15 +161,12 @@ def noises(entries: EntryCovariance, batch: int) -> tuple[FloatArray, ...]:
 
 def stationary(
     noise: EntryCovariance, jacobians: tuple[FloatArray, ...], batch: int
-) -> tuple[Sector, ...]:
-    """Return the sectors, with the solution of S = J S Jᵀ + C; `noise` is C."""
+) -> Iterator[Sector]:
+    """Yield the sectors, with the solution of S = J S Jᵀ + C; `noise` is C."""
     names = ("trivial", "standard", "pairs")
     sizes = (1, batch - 1, batch * (batch - 3) // 2)
-    sectors = []
     for name, size, c, j in zip(names, sizes, noises(noise, batch), jacobians, strict=False):
         equations = np.eye(c.size) - np.kron(j, j)
         s = np.linalg.solve(equations, c.ravel()).reshape(c.shape)
-        sectors.append(
-            Sector(name=name, multiplicity=size, noise=c, jacobian=j, variance=0.5 * (s + s.T))
-        )
-    return tuple(sectors)
+        s = 0.5 * (s + s.T)
+        yield Sector(name=name, multiplicity=size, noise=c, jacobian=j, variance=s)

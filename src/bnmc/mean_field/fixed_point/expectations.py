@@ -35,7 +35,7 @@ from bnmc.mean_field.quadrature import deviation as deviations
 from bnmc.mean_field.quadrature import panels
 from bnmc.mean_field.quadrature.profile import Profile, Singularity, profile
 from bnmc.mean_field.quadrature.resolution import UnresolvedError
-from bnmc.mean_field.quadrature.sphere import SphereRule, moments, normal_rule, reach, sphere_rule
+from bnmc.mean_field.quadrature.sphere import SphereRule, moments, reach, sphere_rule
 
 # Relative rounding error of the sums and of the densities of the quadratures.
 _ROUNDING = 16.0 * EPSILON
@@ -66,6 +66,10 @@ class Resolved:
     def explodes(self) -> bool:
         """Whether E|∇σ|² is infinite."""
         return self.dimension <= 2 or self.profile.steep.size > 0
+
+    def turned(self, angle: float) -> Turned:
+        """Return σ(sin ψ + cos ψ x) as a function of x, for an angle ψ."""
+        return Turned(self.profile, angle, self.edge)
 
     @cached_property
     def deviation(self) -> deviations.Deviation | None:
@@ -430,9 +434,7 @@ def angle_tables(
     singular = singular_angles(sigma.profile.kinks, batch)
 
     def columns(order: int) -> Callable[[float], FloatArray]:
-        return lambda angle: np.array(
-            _columns_given(Turned(sigma.profile, angle, sigma.edge), batch, order)
-        )
+        return lambda angle: np.array(_columns_given(sigma.turned(angle), batch, order))
 
     tolerance = _NO_GRADIENT if sigma.explodes else _TOLERANCE
     fine = panels.tabulate(columns(_ORDER), edges, singular, _ORDER, tolerance)
@@ -442,11 +444,7 @@ def angle_tables(
 
 def _columns_given(function: Turned, batch: float, order: int) -> AngleColumns[float]:
     """Return the columns of the table at one angle."""
-    edges = function.panels
-    if batch == math.inf:
-        rule = normal_rule(function, edges, order)
-    else:
-        rule = sphere_rule(function, int(batch) - 1, -1.0 / (batch - 1), edges, order)
+    rule = sphere_rule(function, batch - 1, -1.0 / (batch - 1), function.panels, order)
     e, m = 1.0 / batch, moments(rule, batch)
     along = (
         (m.mean * by_mean + e * alone) / (1.0 - e) + cross
@@ -485,5 +483,4 @@ def singular_angles(kinks: FloatArray, batch: float) -> FloatArray:
         sines += [(middle - root) / batch, (middle + root) / batch]
     angles = np.sort(np.arcsin(np.clip(np.concatenate(sines), -1.0, 1.0)))
     angles = angles[np.abs(angles) < 0.5 * math.pi - _SAME_ANGLE]
-    distinct: FloatArray = angles[np.diff(angles, prepend=-math.inf) > _SAME_ANGLE]
-    return distinct
+    return angles[np.diff(angles, prepend=-math.inf) > _SAME_ANGLE]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,8 +235,8 @@ def fourier_modes(
     columns: int,
     eigenvalues: tuple[complex, ...],
     sectors: tuple[str, ...],
-) -> tuple[FourierMode, ...]:
-    """Return the modes of a layer, one for each frequency up to its sign.
+) -> Iterator[FourierMode]:
+    """Yield the modes of a layer, one for each frequency up to its sign.
 
     Parameters
     ----------
@@ -249,7 +250,6 @@ def fourier_modes(
         functions of unordered pairs of columns, n(n−1)/2; "rest", these without the two others.
     """
     shape = convolution.shape
-    modes = []
     for frequency in itertools.product(*map(range, shape)):
         opposite = tuple(-k % size for k, size in zip(frequency, shape, strict=True))
         if opposite < frequency:
@@ -258,15 +258,12 @@ def fourier_modes(
         factor = _factor(convolution, frequency)
         sizes = sector_sizes(shape, columns, frequency)
         present = [pair for pair in zip(sectors, eigenvalues, strict=True) if sizes[pair[0]]]
-        modes.append(
-            FourierMode(
-                frequency=frequency,
-                factor=factor,
-                eigenvalues=tuple(factor * value for _, value in present),
-                multiplicities=tuple(copies * sizes[sector] for sector, _ in present),
-            )
+        yield FourierMode(
+            frequency=frequency,
+            factor=factor,
+            eigenvalues=tuple(factor * value for _, value in present),
+            multiplicities=tuple(copies * sizes[sector] for sector, _ in present),
         )
-    return tuple(modes)
 
 
 def _factor(convolution: Convolution, frequency: tuple[int, ...]) -> complex:

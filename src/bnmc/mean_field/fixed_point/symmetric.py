@@ -25,19 +25,12 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import SYMMETRIC_FIXED_POINT, require
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.errors import ArgumentError
-from bnmc.mean_field.fixed_point import expectations
-from bnmc.mean_field.fixed_point.results import (
-    FixedPoint,
-    SymmetricFixedPoint,
-    fourier_modes,
-    of_batch,
-    sector_sizes,
-)
+from bnmc.mean_field.fixed_point import expectations, results
 from bnmc.mean_field.fixed_point.uncentred import uncentred
 from bnmc.mean_field.float64 import FloatArray, difference, within
 from bnmc.mean_field.quadrature.panels import gauss_legendre, panel_points
 from bnmc.mean_field.quadrature.resolution import Function
-from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, normal_rule, sphere_rule
+from bnmc.mean_field.quadrature.sphere import Moments, SphereRule, moments, sphere_rule
 
 # The names of the norms whose mean-field map has a symmetric fixed point.
 _SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_fixed_point)
@@ -46,13 +39,13 @@ _SYMMETRIC_NORMS = tuple(name for name in NORMS if as_norm(name).has_symmetric_f
 _ORDER, _COARSE_ORDER = 32, 20
 
 
-def fixed_point(chain: Chain, rtol: float) -> FixedPoint:
+def fixed_point(chain: Chain, rtol: float) -> results.FixedPoint:
     """Return the fixed point; see `MeanField.fixed_point` for the arguments and errors."""
     point, errors = fixed_point_and_errors(chain)
     return within(point, point.error, rtol, "fixed point", f" (worst is {worst_of(errors)})")
 
 
-def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
+def fixed_point_and_errors(chain: Chain) -> tuple[results.FixedPoint, dict[str, float]]:
     """Return the fixed point, whatever its error, and the errors of its numbers by name.
 
     The errors are absolute for numbers below 1, relative for larger ones.
@@ -67,18 +60,18 @@ def fixed_point_and_errors(chain: Chain) -> tuple[FixedPoint, dict[str, float]]:
         sectors = ("differences", "pairs")
     else:
         sectors = ("constants", "differences", "differences", "rest")[:kinds]
-    sizes = sector_sizes((1, 1), n, (0, 0))
+    sizes = results.sector_sizes((1, 1), n, (0, 0))
     multiplicities = tuple(sizes[sector] for sector in sectors)
-    star = FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities)
+    star = results.FixedPoint(**asdict(point), batch=n, multiplicities=multiplicities)
     if chain.convolution is not None:
-        modes = fourier_modes(chain.convolution, n, star.eigenvalues, sectors)
+        modes = tuple(results.fourier_modes(chain.convolution, n, star.eigenvalues, sectors))
         star = replace(star, modes=modes, rate=max(mode.rate for mode in modes))
     return star, errors
 
 
 def fixed_point_of_batch(
     activation: Activation, batch: float, norm: Norm
-) -> tuple[SymmetricFixedPoint, dict[str, float]]:
+) -> tuple[results.SymmetricFixedPoint, dict[str, float]]:
     """Return the fixed point for a batch of any size, and the errors of its numbers by name.
 
     Parameters
@@ -114,7 +107,7 @@ def worst_of(errors: dict[str, float]) -> str:
 
 def _fine_and_coarse(
     activation: Activation, batch: float, norm: Norm
-) -> tuple[SymmetricFixedPoint, SymmetricFixedPoint, dict[str, float]]:
+) -> tuple[results.SymmetricFixedPoint, results.SymmetricFixedPoint, dict[str, float]]:
     """Return the fixed point from both quadratures, and the bounds of `accuracy` by name.
 
     The `error` of both is only the rounding error.
@@ -125,9 +118,7 @@ def _fine_and_coarse(
     isotropic = is_isotropic(activation, batch, norm)
     if isotropic:
         rules = [
-            normal_rule(activation, sigma.profile.breaks, order)
-            if batch == math.inf
-            else sphere_rule(activation, int(dimension), correlation, sigma.profile.breaks, order)
+            sphere_rule(activation, dimension, correlation, sigma.profile.breaks, order)
             for order in (_ORDER, _COARSE_ORDER)
         ]
         fine, coarse = ((centred if centres else odd)(sigma, batch, rule) for rule in rules)
@@ -164,7 +155,9 @@ def is_odd(function: Function, breaks: FloatArray) -> bool:
     return bool(np.all(np.abs(plus + minus) <= 4.0 * np.finfo(np.float64).eps * np.abs(plus)))
 
 
-def centred(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> SymmetricFixedPoint:
+def centred(
+    sigma: expectations.Resolved, batch: float, rule: SphereRule
+) -> results.SymmetricFixedPoint:
     """Return the fixed point under a centring norm.
 
     Parameters
@@ -193,7 +186,7 @@ def centred(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> Sym
     # For gradients on the sphere of radius √n, n ∇x·∇x = n − 1 − x² and n ∇x·∇y = −1 − xy.
     alone = sigma.energy(rule, 1.0 - e - e * x * x)
     pair = rule.mean(rule.slope * (rule.slope_given[0] + x * rule.slope_given[1]))
-    return SymmetricFixedPoint(
+    return results.SymmetricFixedPoint(
         b=b,
         c=(m.covariance + m.mean**2) / b,
         eigenvalues=tuple(eigenvalues),
@@ -223,7 +216,9 @@ def _centred_jacobians(m: Moments, n: float, eigenvalues: list[float]) -> tuple[
     return (*jacobians, *(np.array([[value]]) for value in eigenvalues[1:]))
 
 
-def odd(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> SymmetricFixedPoint:
+def odd(
+    sigma: expectations.Resolved, batch: float, rule: SphereRule
+) -> results.SymmetricFixedPoint:
     """Return the fixed point of an odd σ under a norm that does not centre.
 
     The parameters are those of `centred`.
@@ -235,7 +230,7 @@ def odd(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> Symmetr
     off = rule.mean(value * x * rule.given[1]) / b
     jacobians = np.diag([0.0, off]), np.diag([diagonal, off]), np.array([[off]])
     slopes = sigma.energy(rule, 1.0 - e * x * x)
-    return SymmetricFixedPoint(
+    return results.SymmetricFixedPoint(
         b=b,
         c=0.0,
         eigenvalues=(diagonal, off),
@@ -244,7 +239,7 @@ def odd(sigma: expectations.Resolved, batch: float, rule: SphereRule) -> Symmetr
         cross_batch=0.0,
         cross_batch_rate=(rule.mean(value * x) * _mean_length(batch)) ** 2 / b,
         error=expectations.rounding_error(b, b),
-        jacobians=() if batch == math.inf else of_batch(int(batch), *jacobians),
+        jacobians=() if batch == math.inf else results.of_batch(int(batch), *jacobians),
     )
 
 
@@ -271,7 +266,7 @@ def _mean_length(dimension: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(SymmetricFixedPoint):
+class Limit(results.SymmetricFixedPoint):
     """The limits of the numbers of a `FixedPoint` for batch size n → ∞.
 
     Attributes

@@ -31,6 +31,7 @@ most the geometric mean of the two.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -80,13 +81,8 @@ def uncentred(
         If G* is singular.
     """
     fine, coarse, sigma = expectations.angle_tables(activation, batch)
-    points = [
-        [
-            _fixed_point(table, batch, stretch, sigma.explodes, order)
-            for stretch in _stretches(table, batch)
-        ]
-        for table, order in ((fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER))
-    ]
+    rules = (fine, _CROSS_ORDER), (coarse, _COARSE_CROSS_ORDER)
+    points = [list(_fixed_points(table, batch, sigma.explodes, order)) for table, order in rules]
     if not all(points):
         allowed = f"a function that is not constant on the sphere of a batch of {batch}, and whose "
         allowed += "sum over the batch is not zero throughout"
@@ -117,30 +113,31 @@ def _stretches(table: panels.Table, batch: float) -> list[float]:
     return [math.exp(point) for point in roots(excess, grid, rising=True)]
 
 
-def _fixed_point(
-    table: panels.Table, batch: float, stretch: float, explodes: bool, cross_order: int
-) -> SymmetricFixedPoint:
-    """Return the fixed point with a given stretch; `cross_order` is for `cross_batch`."""
-    nodes = expectations.table_nodes(table, batch, stretch)
-    columns = expectations.AngleColumns(*table(nodes.angle))
-    square, spread = nodes.mean(columns.square), nodes.mean(columns.spread)
-    jacobians, eigenvalues = _jacobians(nodes, columns)
-    if stretch == 0.0:
-        cross, cross_rate = 0.0, nodes.mean(columns.first) ** 2 / spread
-    else:
-        means = _columns(table, "mean", "first")
-        cross, cross_rate = cross_batch(means, batch, stretch, spread, cross_order)
-    return SymmetricFixedPoint(
-        b=square,
-        c=1.0 - spread / square,
-        eigenvalues=eigenvalues,
-        rate=max(map(abs, eigenvalues)),
-        backward_rate=math.inf if explodes else _backward_rate(nodes, columns),
-        cross_batch=cross,
-        cross_batch_rate=cross_rate,
-        error=expectations.rounding_error(spread, square),
-        jacobians=jacobians,
-    )
+def _fixed_points(
+    table: panels.Table, batch: float, explodes: bool, cross_order: int
+) -> Iterator[SymmetricFixedPoint]:
+    """Yield all fixed points; `cross_order` is for `cross_batch`."""
+    for stretch in _stretches(table, batch):
+        nodes = expectations.table_nodes(table, batch, stretch)
+        columns = expectations.AngleColumns(*table(nodes.angle))
+        square, spread = nodes.mean(columns.square), nodes.mean(columns.spread)
+        jacobians, eigenvalues = _jacobians(nodes, columns)
+        if stretch == 0.0:
+            cross, cross_rate = 0.0, nodes.mean(columns.first) ** 2 / spread
+        else:
+            means = _columns(table, "mean", "first")
+            cross, cross_rate = cross_batch(means, batch, stretch, spread, cross_order)
+        yield SymmetricFixedPoint(
+            b=square,
+            c=1.0 - spread / square,
+            eigenvalues=eigenvalues,
+            rate=max(map(abs, eigenvalues)),
+            backward_rate=math.inf if explodes else _backward_rate(nodes, columns),
+            cross_batch=cross,
+            cross_batch_rate=cross_rate,
+            error=expectations.rounding_error(spread, square),
+            jacobians=jacobians,
+        )
 
 
 def _columns(table: panels.Table, *names: str) -> panels.Table:

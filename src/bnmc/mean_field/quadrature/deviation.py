@@ -283,9 +283,7 @@ def deviation(
         weight = length * share * power_of_cosine(point, dimension - 2.0)
     weight = weight / weight.sum()
     x = np.clip(x, *_inside(breaks))
-    at = panel_points(breaks, gauss_legendre(_ORDER).nodes)[0]
-    at_nodes = evaluate(function, at)
-    value, eta = _compared(function, breaks, x, at_nodes)
+    value, eta, at, at_nodes = _compared(function, breaks, x)
 
     mean = float(np.sum(weight * value))
     factor = 1.0 + x * x
@@ -319,10 +317,9 @@ def largest_deviation(function: Function, breaks: FloatArray) -> float:
     Deviations on panels shorter than 1e-6 count times the length of the panel.
     """
     x = np.clip(_points(breaks, _double_exponential()[0]), *_inside(breaks))
-    at_nodes = evaluate(function, panel_points(breaks, gauss_legendre(_ORDER).nodes)[0])
     length = np.diff(breaks)
     share = np.where(length < 1e-6, length, 1.0)
-    return float((_compared(function, breaks, x, at_nodes)[1].max(axis=1) * share).max())
+    return float((_compared(function, breaks, x)[1].max(axis=1) * share).max())
 
 
 def _slope_errors(
@@ -341,9 +338,8 @@ def _slope_errors(
     counted = np.ones(length.size, dtype=bool)
     for low, high in ignored:
         counted &= (breaks[1:] <= low) | (breaks[:-1] >= high)
-    nearest = np.where(
-        breaks[:-1] * breaks[1:] < 0.0, 0.0, np.minimum(np.abs(breaks[:-1]), np.abs(breaks[1:]))
-    )
+    far = np.abs(breaks)
+    nearest = np.where(breaks[:-1] * breaks[1:] < 0.0, 0.0, np.minimum(far[:-1], far[1:]))
     weight = np.where(counted, density(nearest, dimension), 0.0)
     error = weight * _BY_PARTS * eta
     second = weight * (_MARKOV * eta) ** 2 / length
@@ -369,18 +365,18 @@ def _inside(breaks: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _compared(
-    function: Function, breaks: FloatArray, x: FloatArray, at_nodes: FloatArray
-) -> tuple[FloatArray, FloatArray]:
+    function: Function, breaks: FloatArray, x: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Return values at points of each panel, and their distances from the polynomials.
 
-    `at_nodes` has the values at the Gauss-Legendre nodes of the panels.
+    Also the Gauss-Legendre nodes of the panels, and the values there.
     """
-    half = 0.5 * np.diff(breaks)[:, None]
-    value = evaluate(function, x)
+    rule = gauss_legendre(_ORDER)
+    nodes, half = panel_points(breaks, rule.nodes)
+    at_nodes, value = evaluate(function, nodes), evaluate(function, x)
     basis = legendre.legvander((x - breaks[:-1, None]) / half - 1.0, _ORDER - 1)
-    to_coefficients = gauss_legendre(_ORDER).to_coefficients
-    expected = np.einsum("pxk,pk->px", basis, at_nodes @ to_coefficients.T)
-    return value, np.abs(value - expected)
+    expected = np.einsum("pxk,pk->px", basis, at_nodes @ rule.to_coefficients.T)
+    return value, np.abs(value - expected), nodes, at_nodes
 
 
 def _double_exponential() -> tuple[FloatArray, FloatArray]:

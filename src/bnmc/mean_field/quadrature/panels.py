@@ -42,10 +42,9 @@ def gauss_legendre(order: int) -> _GaussLegendre:
     nodes, weights = legendre.leggauss(order)
     values = legendre.legvander(nodes, order - 1)
     to_coefficients = (np.arange(order) + 0.5)[:, None] * values.T * weights
-    slopes = np.stack(
-        [legendre.legval(nodes, legendre.legder(row)) for row in np.eye(order)], axis=1
-    )
-    return _GaussLegendre(nodes, weights, to_coefficients, slopes @ to_coefficients)
+    slopes = [legendre.legval(nodes, legendre.legder(row)) for row in np.eye(order)]
+    differentiate = np.stack(slopes, axis=1) @ to_coefficients
+    return _GaussLegendre(nodes, weights, to_coefficients, differentiate)
 
 
 def subdivided(edges: FloatArray, widest: float) -> FloatArray:

@@ -334,16 +334,12 @@ class Singularity:
 
 def _jumps(function: resolution.Function, points: FloatArray) -> NDArray[np.bool_]:
     """Return at which points a function jumps."""
-    if not points.size:
-        return np.zeros(0, dtype=bool)
     distance = _LEAST_ULPS * np.maximum(np.spacing(np.abs(points)), EPSILON**2)
     steps = distance[:, None] * 2.0 ** np.arange(7.0)
     right, left = (function(points[:, None] + sign * steps) for sign in (1.0, -1.0))
     change = np.abs(right - left)
     noise = _SIGNIFICANT * EPSILON * np.maximum(np.abs(right), np.abs(left)).max(axis=1)
-    return np.asarray(
-        (change[:, 0] > noise) & (change.min(axis=1) > _JUMP_SHARE * change.max(axis=1))
-    )
+    return (change[:, 0] > noise) & (change.min(axis=1) > _JUMP_SHARE * change.max(axis=1))
 
 
 # d(h)²/h at the smallest distance at which it is known, and its exponent in h.

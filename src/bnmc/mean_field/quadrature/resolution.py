@@ -16,7 +16,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import product
+from itertools import groupby, product
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -208,20 +208,15 @@ def _missed(
     each panel, the largest miss gets cuts at distances from it that grow by the factor 4.
     """
     low, half = breaks[:-1], 0.5 * np.diff(breaks)
-    near = np.geomspace(1e-15, 0.5, 24)
-    probes = [np.concatenate([low[:, None] + 2.0 * half[:, None] * q for q in (near, 1.0 - near)])]
-    anchors = [np.concatenate([np.repeat(low, 24), np.repeat(breaks[1:], 24)]).reshape(-1, 24)]
-    if points:
-        centre = np.array(points)[:, None]
-        for sign in (-1.0, 1.0):
-            probes.append(centre + sign * _RADII)
-            anchors.append(np.repeat(centre, _RADII.size, axis=1))
-    if places:
-        centre, distance = np.array(places).T[:, :, None]
-        probes.append(centre + distance * np.arange(-2.0, 3.0))
-        anchors.append(np.repeat(centre, 5, axis=1))
-    x = np.concatenate([probe.ravel() for probe in probes])
-    anchor = np.concatenate([points.ravel() for points in anchors])
+    near, ends = np.geomspace(1e-15, 0.5, 24), breaks[:, None]
+    length, centre = 2.0 * half[:, None], np.array(points)[:, None]
+    place, distance = np.reshape(places, (-1, 2)).T[:, :, None]
+    # Anchors, shape (anchors, 1), and the probes that belong to each.
+    groups = [(ends[:-1], ends[:-1] + length * near), (ends[1:], ends[:-1] + length * (1.0 - near))]
+    groups += [(centre, centre + sign * _RADII) for sign in (-1.0, 1.0)]
+    groups.append((place, place + distance * np.arange(-2.0, 3.0)))
+    pairs = [np.stack(np.broadcast_arrays(*group)).reshape(2, -1) for group in groups]
+    anchor, x = np.concatenate(pairs, axis=1)
     panel = np.clip(np.searchsorted(breaks, x, "right") - 1, 0, half.size - 1)
     # A probe at the very end of a panel may belong to the next one, across a jump.
     inside = (x > low[panel]) & (x < breaks[panel + 1])
@@ -328,17 +323,13 @@ def _runs(leaves: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
     leaves : list of tuple
         Start, end and number of halvings of each panel, in increasing order.
     """
-    depths = np.array([0] + [leaf[2] for leaf in leaves] + [0])
-    runs: list[tuple[float, float]] = []
-    start: int | None = None
-    for index in range(1, depths.size):
-        if depths[index] > depths[index - 1]:
-            start = index
-        elif depths[index] < depths[index - 1]:
-            if start is not None and depths[start] >= _SUSPECT_DEPTH:
-                runs.append((leaves[start - 1][0], leaves[index - 2][1]))
-            start = None
-    return runs
+    runs = [list(run) for _, run in groupby(leaves, key=lambda leaf: leaf[2])]
+    depths = [0, *(run[0][2] for run in runs), 0]
+    return [
+        (run[0][0], run[-1][1])
+        for run, before, depth, after in zip(runs, depths, depths[1:], depths[2:], strict=False)
+        if depth >= _SUSPECT_DEPTH and depth > max(before, after)
+    ]
 
 
 def evaluate(function: Function, points: FloatArray) -> FloatArray:
@@ -392,10 +383,8 @@ def _numbers(function: object, seen: set[int]) -> Iterator[float]:
         return
     seen.add(id(function))
     codes = [function.__code__]
-    values: list[object] = [
-        *(function.__defaults__ or ()),
-        *(function.__kwdefaults__ or {}).values(),
-    ]
+    values: list[object] = list(function.__defaults__ or ())
+    values += (function.__kwdefaults__ or {}).values()
     while codes:
         code = codes.pop()
         codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]

@@ -10,7 +10,7 @@ x = √m sin a.  Given a,
 where the densities of the angles a and β on [−π/2, π/2] are proportional to cos(a)^(m−2) and
 cos(β)^(m−3).  Both densities are smooth for every m, so only the function may have kinks:
 `sphere_rule` puts Gauss-Legendre nodes on the panels of x that `resolve` returns, and on the panels
-of y given x.  For m → ∞, x and y are standard normal, and independent if ρ → 0: `normal_rule`.
+of y given x.  For m → ∞ with ρ → 0, x and y are independent standard normal.
 
 `moments` computes the expectations that the fixed points share.
 """
@@ -40,8 +40,9 @@ _SHRUNK = 1e-5
 # Entries of an array of which several fit in the second-level cache of a core.
 _CACHED = 1 << 13
 
-#: Maps nodes y and their weights given each x, shape (angles, …, nodes), and the derivatives of y
-#: by the variable of the panels (None if y has no panels), to expectations, shape (rows, angles).
+#: Maps nodes y and their weights given each x, shape (angles, nodes), and the derivatives of y by
+#: the variable of the panels, shape (angles, panels, order) (None if y has no panels), to
+#: expectations, shape (rows, angles).
 Expectations = Callable[[FloatArray, FloatArray, FloatArray | None], FloatArray]
 
 
@@ -96,7 +97,7 @@ def reach(dimension: float) -> float:
 
 
 def sphere_rule(
-    function: Function, dimension: int, correlation: float, breaks: FloatArray, order: int
+    function: Function, dimension: float, correlation: float, breaks: FloatArray, order: int
 ) -> SphereRule:
     """Return the rule for two coordinates of a uniform point on the sphere of radius √m.
 
@@ -104,11 +105,11 @@ def sphere_rule(
     ----------
     function : callable
         Maps a float64 array elementwise.
-    dimension : int
-        m ≥ 1, the dimension of the space that contains the sphere.
+    dimension : float
+        m ≥ 1, the dimension of the space that contains the sphere, an integer or ``inf``.
     correlation : float
         ρ = E xy, the cosine of the angle between the two axes, in (−1, 1).  If m = 1, it must
-        be −1.
+        be −1; if m is infinite, 0.
     breaks : ndarray of float64
         Panels of the function on [−r, r], from `resolve`, with r from `reach`.
     order : int
@@ -118,6 +119,8 @@ def sphere_rule(
     -------
     SphereRule
     """
+    if dimension == np.inf:
+        return _normal_rule(function, breaks, order)
     x, weight, given = coordinate_pairs(dimension, correlation, breaks, order)
     differentiate = panels.gauss_legendre(order).differentiate
 
@@ -126,8 +129,7 @@ def sphere_rule(
         if speed is None:
             slopes = slope(function, y, breaks, order)
         else:
-            slopes = ((value @ differentiate.T) / speed).reshape(len(y), -1)
-            y, value = y.reshape(len(y), -1), value.reshape(len(y), -1)
+            slopes = (value.reshape(speed.shape) @ differentiate.T / speed).reshape(y.shape)
         product = share * value
         slopes *= share
         sums = (product, product * y, product * y * y, slopes, slopes * y)
@@ -140,7 +142,7 @@ def sphere_rule(
 
 
 def coordinate_pairs(
-    dimension: int, correlation: float, breaks: FloatArray, order: int
+    dimension: float, correlation: float, breaks: FloatArray, order: int
 ) -> tuple[FloatArray, FloatArray, Callable[[Expectations], FloatArray]]:
     """Return nodes and weights of x, and a function that evaluates expectations over y given x.
 
@@ -175,14 +177,8 @@ def coordinate_pairs(
     return np.sqrt(dimension) * np.sin(angle), weight, given
 
 
-def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRule:
-    """Return the limit of `sphere_rule` for m → ∞ and ρ = 0: x and y independent standard normal.
-
-    Parameters
-    ----------
-    function, breaks, order
-        As those of `sphere_rule`.
-    """
+def _normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRule:
+    """Return `sphere_rule` for m = ∞ and ρ = 0: x and y are independent standard normal."""
     x, weight = panels.coordinate_rule(panels.subdivided(breaks, WIDEST_PANEL), np.inf, order)
     value, slopes = evaluate(function, x), slope(function, x, breaks, order)
     means = [weight @ (value * x**p) for p in range(3)] + [weight @ (slopes * x**p) for p in (0, 1)]
@@ -190,7 +186,7 @@ def normal_rule(function: Function, breaks: FloatArray, order: int) -> SphereRul
     return SphereRule(x, weight, value, given[:3], slopes, given[3:])
 
 
-def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> FloatArray:
+def _edges_of_first_angle(dimension: float, tilt: float, breaks: FloatArray) -> FloatArray:
     """Return the angles a at which x crosses a break, or a break of y meets the sphere's edge.
 
     Given a, y runs from −√m cos(a + tilt) to √m cos(a − tilt), with tilt = arcsin ρ.
@@ -209,7 +205,7 @@ def _edges_of_first_angle(dimension: int, tilt: float, breaks: FloatArray) -> Fl
 
 
 def _second_coordinate(
-    angle: FloatArray, dimension: int, tilt: float, breaks: FloatArray, order: int
+    angle: FloatArray, dimension: float, tilt: float, breaks: FloatArray, order: int
 ) -> tuple[FloatArray, FloatArray, FloatArray | None]:
     """Return the arguments of `Expectations`, given the angle a of x."""
     nodes, weights, _, _ = panels.gauss_legendre(order)
@@ -228,7 +224,7 @@ def _second_coordinate(
     # Panels beyond the sphere's edge have length and weight 0, so their slope does not count;
     # half = 1 avoids a division by 0.
     speed = np.where(half > 0.0, half, 1.0) * spread[..., None] * np.cos(beta)
-    return y, weight / weight.sum(axis=1, keepdims=True), speed
+    return y.reshape(weight.shape), weight / weight.sum(axis=1, keepdims=True), speed
 
 
 # --- moments that the fixed points share
@@ -286,7 +282,7 @@ def moments(rule: SphereRule, batch: float) -> Moments:
     Parameters
     ----------
     rule : SphereRule
-        The rule for dimension n − 1 and correlation −1/(n−1), or `normal_rule` for n = ∞.
+        The rule for dimension n − 1 and correlation −1/(n−1).
     batch : float
         n ≥ 2, an integer or ``inf``.
     """
