@@ -153,9 +153,8 @@ def _touching_points(sigma: Activation, reach: float) -> tuple[tuple[float, floa
     """
     kinks = np.array([k for k in sigma.kinks if abs(k) < reach])
     x = np.linspace(-reach, reach, 2 * _GRID + 1)
-    fixed = np.concatenate(
-        [[-1.0, 1.0], kinks, np.nextafter(kinks, -np.inf), np.nextafter(kinks, np.inf)]
-    )
+    beside = (np.nextafter(kinks, side) for side in (-np.inf, np.inf))
+    fixed = np.concatenate([[-1.0, 1.0], kinks, *beside])
     spacing = reach / _GRID
     for _ in range(2):
         left, right, _ = _edge(sigma, np.concatenate([x, fixed]))

@@ -96,14 +96,10 @@ _Result = np.float64 | Float64Array
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 #: Inclusive ranges of the arguments that are not simply in [_SMALLEST, _LARGEST].
-_RANGES: dict[str, tuple[float, float]] = {
-    "depth": (0, _LARGEST),
-    "width": (1, _LARGEST),
-    "batch": (1, _LARGEST),
-    "rows": (1, _LARGEST),
-    "t": (0, _LARGEST),
+_RANGES = {
+    **dict.fromkeys(("depth", "t"), (0, _LARGEST)),
+    **dict.fromkeys(("width", "batch", "rows", "condition"), (1, _LARGEST)),
     "alpha": (_SMALLEST, 1),
-    "condition": (1, _LARGEST),
     "total_variation": (0, 1),
 }
 

@@ -13,13 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bnmc._support import linalg
 from bnmc._support.arguments import Float64Array, real
-from bnmc._support.linalg import (
-    broadcast_covariances,
-    checked_rows,
-    semidefinite_root,
-    semidefinite_spectrum,
-)
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.gram import validate_gram
 from bnmc.random_matrix.marchenko_pastur import unit_rule
@@ -71,11 +66,10 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
     0.096573590... 0.965735902...
     """
     logs, is_same_range = _log_ratios(S1, S2)
-    count = checked_rows(rows, is_same_range.shape)
+    count = linalg.checked_rows(rows, is_same_range.shape)
     is_close = np.abs(logs) < 0.4
-    excess = np.where(
-        is_close, _log_excess(np.expm1(np.where(is_close, logs, 0.0))), np.expm1(logs) - logs
-    ).sum(axis=-1)
+    close = _log_excess(np.expm1(np.where(is_close, logs, 0.0)))
+    excess = np.where(is_close, close, np.expm1(logs) - logs).sum(axis=-1)
     with np.errstate(over="ignore"):  # the divergence may exceed float64
         return count / 2.0 * np.where(is_same_range, excess, np.inf)
 
@@ -117,10 +111,10 @@ def wasserstein(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64
     2.2360679775
     """
     first, second, rounding = _checked_covariances(S1, S2)
-    count = checked_rows(rows, first.shape[:-2])
+    count = linalg.checked_rows(rows, first.shape[:-2])
     largest = np.maximum(np.abs(first).max(axis=(-2, -1)), np.abs(second).max(axis=(-2, -1)))
     scale = np.where(largest > 0, largest, 1.0)
-    A, B = (semidefinite_root(S / scale[..., None, None], rounding) for S in (first, second))
+    A, B = (linalg.semidefinite_root(S / scale[..., None, None], rounding) for S in (first, second))
     left, _, right = np.linalg.svd(B @ A)
     distance: Float64Array = np.linalg.norm(A - B @ (left @ right), axis=(-2, -1))
     return np.sqrt(count) * np.sqrt(scale) * distance
@@ -188,7 +182,7 @@ def total_variation(
     """
     atol = real("atol", atol, above=0)
     logs, is_same_range = _log_ratios(S1, S2)
-    count = checked_rows(rows, is_same_range.shape)
+    count = linalg.checked_rows(rows, is_same_range.shape)
     shape = np.broadcast_shapes(count.shape, is_same_range.shape)
     count, is_same_range = np.broadcast_to(count, shape), np.broadcast_to(is_same_range, shape)
     logs = np.broadcast_to(logs, (*shape, logs.shape[-1]))
@@ -205,37 +199,19 @@ def total_variation(
 def _checked_covariances(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, Float64Array, float]:
     """Return both stacks of covariances, broadcast, and the larger rounding unit of the two."""
     first, second = validate_gram(S1, "S1"), validate_gram(S2, "S2")
-    first, second = broadcast_covariances(first, second)
+    first, second = linalg.broadcast_covariances(first, second)
     is_single = any(np.asarray(S).dtype == np.float32 for S in (S1, S2))
     rounding = float(np.finfo(np.float32 if is_single else np.float64).eps)
     return first, second, rounding
 
 
-class _Spectrum:
-    """Eigenvalues and eigenvectors of positive semidefinite matrices S.
+def _whitened(matrices: Float64Array, values: Float64Array, basis: Float64Array) -> Float64Array:
+    """Return ``Wᵀ matrices W``. ``Wᵀ S W`` is I on the range of S, and W is 0 off the range.
 
-    Attributes
-    ----------
-    values : (..., n) ndarray of float64
-        Eigenvalues, ascending. Those that are zero to rounding are set to 0.
-    is_null : (..., n) ndarray of bool
-        Which eigenvalues are zero to rounding.
+    S has the eigenvalues `values`, and the eigenvectors `basis`.
     """
-
-    def __init__(self, matrices: Float64Array, rounding: float) -> None:
-        self.values, self._basis = semidefinite_spectrum(matrices, rounding)
-        self.is_null = self.values == 0
-
-    def whiten(self, matrices: Float64Array) -> Float64Array:
-        """Return ``Wᵀ matrices W``. ``Wᵀ S W`` is I on the range of S, and W is 0 off the range."""
-        inverse_roots = 1.0 / np.sqrt(np.where(self.is_null, np.inf, self.values))
-        W = self._basis * inverse_roots[..., None, :]
-        return np.matrix_transpose(W) @ matrices @ W
-
-    def largest_off_range(self, matrices: Float64Array) -> Float64Array:
-        """Return the largest diagonal entry of `matrices` in the null directions of S, or 0."""
-        diagonal = (self._basis * (matrices @ self._basis)).sum(axis=-2)
-        return np.where(self.is_null, diagonal, 0.0).max(axis=-1)
+    W = basis * (1.0 / np.sqrt(np.where(values == 0, np.inf, values)))[..., None, :]
+    return np.matrix_transpose(W) @ matrices @ W
 
 
 def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.bool_]]:
@@ -246,9 +222,9 @@ def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.
     """
     first, second, rounding = _checked_covariances(S1, S2)
     n = first.shape[-1]
-    spectrum1 = _Spectrum(first, rounding)
-    spectrum2 = _Spectrum(second, rounding)
-    largest1, largest2 = spectrum1.values[..., -1], spectrum2.values[..., -1]
+    values1, basis1 = linalg.semidefinite_spectrum(first, rounding)
+    values2, basis2 = linalg.semidefinite_spectrum(second, rounding)
+    largest1, largest2 = values1[..., -1], values2[..., -1]
     is_regular = (largest1 > 0) & (largest2 > 0)
     magnitudes = [np.log(np.where(is_regular, largest, 1.0)) for largest in (largest1, largest2)]
     is_apart = np.abs(magnitudes[0] - magnitudes[1]) > _LARGEST_LOG_FACTOR
@@ -256,18 +232,19 @@ def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.
         allowed = "matrices within a factor 1e200 of those of S1"
         raise ArgumentError("S2", float(np.extract(is_apart, largest2)[0]), allowed)
 
-    is_same_range = spectrum1.is_null.sum(axis=-1) == spectrum2.is_null.sum(axis=-1)
-    is_same_range &= spectrum2.largest_off_range(first) <= n * rounding * largest1
+    is_same_range = (values1 == 0).sum(axis=-1) == (values2 == 0).sum(axis=-1)
+    # The variances of `first` along the eigenvectors of `second` that are off its range.
+    variances = (basis2 * (first @ basis2)).sum(axis=-2)
+    off_range = np.where(values2 == 0, variances, 0.0).max(axis=-1)
+    is_same_range &= off_range <= n * rounding * largest1
 
     # Three ways to find an eigenvalue, accurate near 1, above 1 and below 1.
-    excess = np.linalg.eigvalsh(spectrum2.whiten(first - second))
-    above = np.maximum(np.linalg.eigvalsh(spectrum2.whiten(first)), 1.0)
-    below = np.maximum(np.linalg.eigvalsh(spectrum1.whiten(second))[..., ::-1], 1.0)
+    excess = np.linalg.eigvalsh(_whitened(first - second, values2, basis2))
+    above = np.maximum(np.linalg.eigvalsh(_whitened(first, values2, basis2)), 1.0)
+    below = np.maximum(np.linalg.eigvalsh(_whitened(second, values1, basis1))[..., ::-1], 1.0)
     is_close = np.abs(excess) < 0.5
-    logs = np.where(
-        is_close, np.log1p(np.where(is_close, excess, 0.0)), np.log(above) - np.log(below)
-    )
-    return logs, is_same_range
+    close = np.log1p(np.where(is_close, excess, 0.0))
+    return np.where(is_close, close, np.log(above) - np.log(below)), is_same_range
 
 
 # --- the contour integral of the total variation
@@ -310,11 +287,8 @@ def _distance(half_logs: Float64Array, rows: float, atol: float) -> float:
 def _log_cosh(u: Float64Array) -> Float64Array:
     size = np.abs(u)
     small = np.minimum(size, 1.0)
-    return np.where(
-        size < 1.0,
-        0.5 * np.log1p(np.sinh(small) ** 2),
-        size + np.log1p(np.exp(-2.0 * size)) - math.log(2.0),
-    )
+    large = size + np.log1p(np.exp(-2.0 * size)) - math.log(2.0)
+    return np.where(size < 1.0, 0.5 * np.log1p(np.sinh(small) ** 2), large)
 
 
 def _log_affinity(

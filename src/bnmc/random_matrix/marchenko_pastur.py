@@ -480,9 +480,8 @@ def _bulk_mass(root: float, near: Float64Array, far: Float64Array, T: Float64Arr
     integral = np.zeros_like(t)
     for node, weight in unit_rule():
         square = np.square(node * t)
-        integral += (weight * node**2) / (
-            np.square(1.0 + square) * (close**2 + distant**2 * square)
-        )
+        poles = close**2 + distant**2 * square
+        integral += (weight * node**2) / (np.square(1.0 + square) * poles)
     mass[~is_steep] = 16.0 / math.pi * t**3 * integral
 
     t, close, distant = T[is_steep], near[is_steep], far[is_steep]

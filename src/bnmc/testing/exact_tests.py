@@ -247,9 +247,9 @@ def _polynomial(q: Float64Array, degrees: int) -> Float64Array:
 
 @lru_cache(maxsize=256)
 def _quantiles(degrees: int) -> tuple[float, float]:
-    return 2 * float(special.gammaincinv(degrees / 2, _TAIL)), 2 * float(
-        special.gammainccinv(degrees / 2, _TAIL)
-    )
+    tails = special.gammaincinv, special.gammainccinv
+    low, high = (2 * float(inverse(degrees / 2, _TAIL)) for inverse in tails)
+    return low, high
 
 
 @lru_cache(maxsize=256)

@@ -160,13 +160,10 @@ def _activated(chain: Chain, states: Sequence[Float64Array]) -> bool:
     # σ has no inverse: compare the range of the values with that of σ, and their mean with 0.
     low, high = float(values.min()), float(values.max())
     slack = 1e-6 * (high - low)
-    within = [
-        bool((state >= low - slack).all() and (state <= high + slack).all()) for state in states
-    ]
+    within = [((state >= low - slack) & (state <= high + slack)).all() for state in states]
     every = np.concatenate([state.ravel() for state in states])
-    return sum(within) > len(states) / 2 and abs(every.mean()) > 0.2 * math.sqrt(
-        float(np.square(every).mean())
-    )
+    size = math.sqrt(float(np.square(every).mean()))
+    return bool(sum(within) > len(states) / 2 and abs(every.mean()) > 0.2 * size)
 
 
 def _shared_by_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterator[str]:
@@ -389,8 +386,7 @@ def _norms_of_calls(states: Sequence[CallsOnState], failed: set[str]) -> Iterato
     if mild and abs(kurtosis) > 5.0 * error_of_kurtosis:
         return  # the kurtosis of weights changes the spread a little, too
     if failed & tests and (not mild or abs(spread - 1.0) > 5.0 * error):
-        width = len(states[0].total)
-        share = _median(state.rank / width for state in states)
+        share = _median(state.rank / len(state.total) for state in states)
         normalized = math.sqrt(max(0.0, 1.0 - share))
         causes = "are weights orthogonal, or rescaled?"
         if spread > _ORTHOGONAL and abs(spread - normalized) < 4.0 * error:

@@ -469,10 +469,8 @@ def features_differ(chain: Chain, step: _Map, generator: np.random.Generator) ->
     generator : numpy.random.Generator
     """
     order = _permutation(chain, generator)
-    return any(
-        _covariances_differ(_rest(step, h), _rest(step, h[order]))
-        for h in _states(chain, generator)
-    )
+    states = _states(chain, generator)
+    return any(_covariances_differ(_rest(step, h), _rest(step, h[order])) for h in states)
 
 
 def _permutation(chain: Chain, generator: np.random.Generator) -> NDArray[np.intp]:

@@ -220,7 +220,9 @@ class CorrelationMap:
         rtol = real("rtol", rtol, above=0.0)
         c, at = _correlations(correlation), self._at(variance)
         slope, error = at.slope(c)
-        if error > rtol and at.has_slopes:
+        # Quadratures have Φ′ if σ′ is known and σ does not jump.
+        differentiable = self.layer.sigma.function.derivative is not None
+        if error > rtol and differentiable and not math.isinf(at.level.inner.gradient):
             slope, error = at.integrated.slope(c)
         return self._accurate(slope, error, rtol)
 
@@ -433,8 +435,7 @@ class CorrelationMap:
 
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
         note = ": near correlation 1 or -1, declare the kinks of the activation"
-        what = f"the series of {self.layer.sigma.name} is"
-        return within(value, error, rtol, what, note)
+        return within(value, error, rtol, f"the series of {self.layer.sigma.name} is", note)
 
 
 def _value(at: LevelMap, c: FloatArray, rtol: float) -> tuple[FloatArray, float]:

@@ -212,16 +212,16 @@ def correlation_points(at: LevelMap, tolerance: float) -> tuple[CorrelationPoint
     tolerance : float
         Φ′(1) up to 1 + tolerance counts as at most 1.
     """
-    gradient = at.gradient
+    gradient = at.slope_at(1.0)
     chaotic = gradient > 1.0 + tolerance
     top = CorrelationPoint(correlation=1.0, slope=gradient, stable=not chaotic, error=0.0)
     if not chaotic:
         return (top,)
-    if at.constant <= _ROUNDING:
+    if at.image(0.0) <= _ROUNDING:  # β_0
         inner, error = 0.0, 0.0
     else:
         inner, error = _inner(at, gradient)
-    slope = float(at.slope(np.array([inner]))[0][0])
+    slope = at.slope_at(inner)
     middle = CorrelationPoint(correlation=inner, slope=slope, stable=slope < 1.0, error=error)
     if inner == 0.0 and at.is_odd:
         low = CorrelationPoint(correlation=-1.0, slope=gradient, stable=False, error=0.0)
@@ -256,7 +256,7 @@ def _inner(at: LevelMap, gradient: float) -> tuple[float, float]:
 
 def _of_closed_form(at: LevelMap) -> tuple[float, float]:
     def function(c: float) -> float:
-        return (1.0 - float(at.value(np.array([c]))[0][0])) / (1.0 - c) - 1.0
+        return (1.0 - at.image(c)) / (1.0 - c) - 1.0
 
     root = _root(function)
     noise = at.value(np.array([root]))[1]

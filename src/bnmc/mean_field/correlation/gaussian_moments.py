@@ -128,8 +128,7 @@ def _on_panels(sigma: Dual, variance: float, width: float) -> tuple[Moments, tup
         if not rim > _TAIL * total:
             break
     if not math.isfinite(total) or rim > _TAIL * total:
-        infinite = Moments(variance, 0.0, 0.0, math.inf, 0.0, 0.0, math.inf, math.inf)
-        return infinite, (1.0,) * 6
+        return Moments(variance, 0.0, 0.0, math.inf, 0.0, 0.0, math.inf, math.inf), (1.0,) * 6
     centre = float(sigma.function(np.zeros(1))[0])
     centre = centre if math.isfinite(centre) else 0.0
     score = (z * z - 1.0) * weight / (2.0 * variance)
@@ -200,9 +199,7 @@ def _gradient(
         place = spot.point / root
         if low < place < end:
             right = int(np.argmin(np.abs(edges - place)))
-            energy, _ = sigma.function.energy(
-                spot.point, root * edges[right - 1], root * edges[right + 1]
-            )
+            energy, _ = sigma.function.energy(spot.point, *(root * edges[[right - 1, right + 1]]))
             density = math.exp(-0.5 * place * place) / math.sqrt(2.0 * math.pi) / root
             parts[right - 1 : right + 1] = density * energy, 0.0
             error += density * spot.error

@@ -351,26 +351,18 @@ class LevelMap(NamedTuple):
         total = (layer.skip * layer.skip * level.stream + self._weight * slope) / self._following
         return np.asarray(total), self._error(error)
 
-    @property
-    def gradient(self) -> float:
-        """Φ′(1)."""
-        return float(self.slope(np.ones(1))[0][0])
+    def image(self, correlation: float) -> float:
+        """Return Φ at one correlation."""
+        return float(self.value(np.array([correlation]))[0][0])
+
+    def slope_at(self, correlation: float) -> float:
+        """Return Φ′ at one correlation."""
+        return float(self.slope(np.array([correlation]))[0][0])
 
     @property
     def integrated(self) -> LevelMap:
         """Φ by quadratures near correlation 1 and −1, where the series converges slowly."""
         return self._replace(pairs=_OfDual(self.layer.sigma, self.level.inner))
-
-    @property
-    def has_slopes(self) -> bool:
-        """Whether `integrated` has Φ′: σ′ is known, and σ does not jump."""
-        jumps = np.isinf(self.level.inner.gradient)
-        return not jumps and self.layer.sigma.function.derivative is not None
-
-    @property
-    def constant(self) -> float:
-        """β_0 = Φ(0)."""
-        return float(self.value(np.zeros(1))[0][0])
 
     @property
     def is_identity(self) -> bool:
@@ -381,7 +373,7 @@ class LevelMap(NamedTuple):
     @property
     def is_odd(self) -> bool:
         """Whether Φ(−1) = −1, so that all even β_k are 0."""
-        return float(self.value(np.array([-1.0]))[0][0]) <= _ROUNDING - 1.0
+        return self.image(-1.0) <= _ROUNDING - 1.0
 
     @property
     def _following(self) -> float:

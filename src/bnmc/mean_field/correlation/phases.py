@@ -372,10 +372,8 @@ def _point(layer: PairLayer, bias: float) -> _Point:
         return _Point(1.0 / layer.scale_rate, 1.0, 1.0, 8.0 * EPSILON)
     # Without bias, the curve comes near 0 for small q like q³, below the rounding of its parts.
     smallest = fixed_points.SMALLEST if bias > 0.0 else _SMALLEST_ROOT
-    points = [
-        _at(layer, q)
-        for q in fixed_points.variance_roots(lambda q: _rough_bias(layer, q) - bias, smallest)
-    ]
+    roots = fixed_points.variance_roots(lambda q: _rough_bias(layer, q) - bias, smallest)
+    points = [_at(layer, q) for q in roots]
     if bias == 0.0 and layer.norm == "none":
         points = _with_zero(layer, points)
     if not points:
@@ -391,8 +389,7 @@ def _on_line(layer: PairLayer, bias: float) -> _Point:
     noise = at.gradient_error * at.gradient + at.error * at.square
     if bias == 0.0 or gap <= noise:
         always = "critical" if abs(gap) <= noise else "chaotic" if gap > 0.0 else "ordered"
-        there = f"does not pass here: without bias every network is {always}"
-        raise _no_edge(layer, bias, there)
+        raise _no_edge(layer, bias, f"does not pass here: without bias every network is {always}")
     weight = bias / gap
     return _Point(weight, weight * at.square + bias, 0.0, noise / gap + EPSILON)
 

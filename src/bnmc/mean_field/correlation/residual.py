@@ -323,8 +323,7 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
             raise ArgumentError("bias_variance", layer.bias_variance, allowed)
         limit, law = 1.0, GrowthLaw(kind="logarithmic", rate=-2.0, coefficient=4.0 / bend**2)
     elif not at.is_identity:
-        points = correlation_points(at, _CRITICAL)
-        point = next(point for point in points if point.stable)
+        point = next(point for point in correlation_points(at, _CRITICAL) if point.stable)
         limit, law = point.correlation, GrowthLaw(kind="power", rate=point.slope - 1.0)
     return ResidualGrowth(
         variance=GrowthLaw(kind="linear", rate=1.0, coefficient=growth),
@@ -408,9 +407,7 @@ def _without_norm(layer: PairLayer) -> ResidualGrowth:
     """Return the laws without norm, from the slopes or else the limits of σ at ±∞."""
     near, far = (np.array([-x, x]) for x in (_FAR, _FARTHER))
     with np.errstate(all="ignore"):
-        values, farther = (
-            np.asarray(layer.sigma.function(x), dtype=np.float64) for x in (near, far)
-        )
+        values, farther = map(layer.sigma.function, (near, far))
     if np.isfinite(farther).all():
         slopes, same = farther / far, np.abs(farther / far - values / near)
         largest = np.abs(slopes).max()

@@ -301,10 +301,8 @@ def nearly_equal(
     _, position, counts = np.unique(groups, axis=1, return_inverse=True, return_counts=True)
     position = position.reshape(-1)
     for number in np.nonzero(counts > _MANY)[0]:
-        members = np.nonzero(position == number)[0]
-        values[members], errors[members] = _interpolated(
-            f, p[members], q[members], correlation[members]
-        )
+        some = np.nonzero(position == number)[0]
+        values[some], errors[some] = _interpolated(f, p[some], q[some], correlation[some])
     alone = np.nonzero(counts[position] <= _MANY)[0]
     # Pairs of similar correlations have panels of similar lengths.
     alone = alone[np.argsort(np.abs(correlation[alone]))]
@@ -322,9 +320,8 @@ def _interpolated(
     checks = np.cos(np.pi * (np.arange(_CHECKS) + 0.3) / _CHECKS)
     points = low + 0.5 * (high - low) * (np.concatenate([nodes, checks]) + 1.0)
     moduli = np.maximum(1.0 - points**2, 0.0)
-    exact, off_exact = _quadrature(
-        f, np.full(points.size, p[0]), np.full(points.size, q[0]), sign * moduli
-    )
+    variances = np.full(points.size, p[0]), np.full(points.size, q[0])
+    exact, off_exact = _quadrature(f, *variances, sign * moduli)
     fit = np.polynomial.chebyshev.chebfit(nodes, exact[: nodes.size], _DEGREE)
     off = np.abs(np.polynomial.chebyshev.chebval(checks, fit) - exact[nodes.size :])
     scaled = 2.0 * (t - low) / (high - low) - 1.0 if high > low else np.zeros_like(t)
@@ -340,8 +337,7 @@ def _quadrature(
     fine, coarse = np.empty(p.size), np.empty(p.size)
     for first in range(0, p.size, _PAIRS):
         at = slice(first, first + _PAIRS)
-        roots = np.sqrt(p[at])[:, None], np.sqrt(q[at])[:, None]
-        sides = (*roots, correlation[at][:, None])
+        sides = np.sqrt(p[at])[:, None], np.sqrt(q[at])[:, None], correlation[at][:, None]
         fine[at] = _integral(f, *sides, _ORDERS)
         coarse[at] = _integral(f, *sides, _COARSE_ORDERS)
     return fine, np.abs(fine - coarse)

@@ -318,12 +318,12 @@ def iterates(
             seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
             states, error, nodes = _mapped(layer, seen, angles, shifts)
             most = max(most, nodes)
-            _require_finite(states, number)
             mean = np.mean(states, axis=0)
             _require_finite(mean, number)
             grams.append(mean)
             stderrs.append(_standard_error(states, mean))
-            worst = max(worst, error, _relative(stderrs[-1], mean))
+            norm = _norm(mean)
+            worst = max(worst, error, _norm(stderrs[-1]) / norm if norm > 0.0 else 0.0)
             if worst > rtol and 0 < most <= refinable:
                 break
         return MeanFieldTrajectory(
@@ -357,11 +357,6 @@ def _standard_error(states: FloatArray, mean: FloatArray) -> FloatArray:
         return np.zeros_like(mean)
     size = np.sqrt(np.abs(np.diagonal(mean)))
     return np.asarray(standard_error(states) + _ROUNDING * size[:, None] * size)
-
-
-def _relative(error: FloatArray, value: FloatArray) -> float:
-    norm = _norm(value)
-    return _norm(error) / norm if norm > 0.0 else 0.0
 
 
 def _norm(matrix: FloatArray) -> float:

@@ -221,14 +221,8 @@ def _planes_of(lattice: _Lattice, i: _IntArray, j: _IntArray) -> _Planes:
     differences[:, node, pair] = (w * (a - b) ** 2).sum(axis=-1)
     mixed[:, node, pair] = (w * ((a + b) * (a - b))).sum(axis=-1)
     plus, minus = 0.5 * np.sqrt(sums[0]), 0.5 * np.sqrt(differences[0])
-    forms = [
-        _Symmetric(
-            sums[k] / sums[0],
-            mixed[k] / np.sqrt(sums[0] * differences[0]),
-            differences[k] / differences[0],
-        )
-        for k in (1, 2)
-    ]
+    mixed = mixed[1:] / np.sqrt(sums[0] * differences[0])
+    forms = map(_Symmetric, sums[1:] / sums[0], mixed, differences[1:] / differences[0])
     return _Planes(plus, minus, *forms)
 
 
