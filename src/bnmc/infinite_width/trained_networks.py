@@ -255,9 +255,8 @@ class _Plan(NamedTuple):
                     for eta, x, delta in zip(rates, active, deltas, strict=True)
                 ]
                 squares = [_mean_squares(layer) for layer in weights]
-                changes = [
-                    _mean_squares(new - old) for new, old in zip(weights, first, strict=True)
-                ]
+                pairs = zip(weights, first, strict=True)
+                changes = [_mean_squares(new - old) for new, old in pairs]
                 f = self._outputs(weights, both) + shift
                 yield f, _last_first(kernels), _last_first(squares), _last_first(changes)
             if step == self.steps[-1]:

@@ -295,9 +295,8 @@ def lyapunov_ginibre(width: int, k: ArrayLike | None = None) -> Float64Array:
         index = arguments.integers("k", k, low=1, high=d)
     # For large d, ψ and ln(2/d) cancel. So add ψ(x) − ln x and ln(freedom / d), which are small.
     freedom = d - index + 1.0
-    log_share = np.where(
-        2.0 * freedom < d, np.log(freedom / d), np.log1p((1.0 - np.minimum(index, d / 2 + 1)) / d)
-    )
+    near_one = np.log1p((1.0 - np.minimum(index, d / 2 + 1)) / d)
+    log_share = np.where(2.0 * freedom < d, np.log(freedom / d), near_one)
     return 0.5 * (log_share + _digamma_less_log(freedom / 2.0))
 
 

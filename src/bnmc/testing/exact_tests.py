@@ -266,7 +266,6 @@ def _cumulants(degrees: int) -> tuple[float, Float64Array, Float64Array]:
     logs += math.log1p(-2 * _TAIL) - special.logsumexp(logs)
     logs = np.concatenate([[math.log(_TAIL)], logs, [math.log(_TAIL)]])
     values = _polynomial(np.concatenate([[low], np.square(r), [high]]), degrees)
-    up, down = (
-        special.logsumexp(logs + sign * _EXPONENTS[:, None] * values, axis=1) for sign in (1, -1)
-    )
+    scaled = _EXPONENTS[:, None] * values
+    up, down = (special.logsumexp(logs + sign * scaled, axis=1) for sign in (1, -1))
     return float((np.exp(logs) * values).sum()), up, down

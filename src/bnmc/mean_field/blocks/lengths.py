@@ -111,10 +111,8 @@ def funk_hecke_ratios(dimension: int) -> list[tuple[float, float, float]]:
         links.append(0.5 * math.sqrt((k + 1) * (k + 2 * index) / ((k + index) * (k + 1 + index))))
         ratios.append((2.0 * (k + index) * rho * ratios[k] - k * ratios[k - 1]) / (k + 2.0 * index))
     later = np.maximum.accumulate(np.abs(ratios[::-1]))[::-1]
-    return [
-        (ratio, float(largest), link)
-        for ratio, largest, link in zip(ratios, later[1:], links, strict=False)
-    ][:_MOST_TERMS]
+    terms = zip(ratios, later[1:].tolist(), links, strict=False)
+    return list(terms)[:_MOST_TERMS]
 
 
 # --- moments of a block

@@ -77,10 +77,8 @@ class Resolved:
         if self.dimension < 2:
             return None
         ignored = [(spot.low, spot.high) for spot in self._singular]
-        breaks = self.profile.breaks
-        return deviations.deviation(
-            self.profile.function, breaks, self.dimension, self.tail, ignored
-        )
+        function, breaks = self.profile.function, self.profile.breaks
+        return deviations.deviation(function, breaks, self.dimension, self.tail, ignored)
 
     def energy(self, rule: SphereRule, factor: FloatArray) -> float:
         """Return E σ′² f from the values of f at the nodes of a rule."""
