@@ -144,11 +144,13 @@ class Geometric:
     is_odd = False
 
     def __init__(self, q, terms):
-        self.q, self.terms, self.constant = q, terms, 1 - q
-        self.gradient = q / (1 - q)
+        self.q, self.terms = q, terms
 
-    def slope(self, correlation):
-        return (1 - self.q) * self.q / (1 - self.q * correlation) ** 2, 0.0
+    def image(self, correlation):
+        return (1 - self.q) / (1 - self.q * correlation)
+
+    def slope_at(self, correlation):
+        return (1 - self.q) * self.q / (1 - self.q * correlation) ** 2
 
     def shares(self):
         return (1 - self.q) * self.q ** np.arange(self.terms), 0.0
