@@ -58,6 +58,7 @@ CROSS_CUTTING = {
     "test_faults.py": "tests the tool that puts faults into the package",
     "test_tracing.py": "tests when coverage is switched off",
     "test_fuzz.py": "calls public functions and commands at random",
+    "test_keys.py": "repeats results of several packages from their keys",
     "test_memory.py": "measures the memory of functions of several packages",
     "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",

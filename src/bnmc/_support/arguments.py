@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -394,21 +395,49 @@ def result_array(
     return value
 
 
+class Key(int):
+    """The 64-bit key of a run: as the argument `rng`, it repeats the run, where a seed is hashed.
+
+    Its text, ``"key:"`` and 16 hexadecimal digits, is a value of `rng` and ``--seed`` too.
+
+    Examples
+    --------
+    >>> from bnmc._support.arguments import Key
+    >>> Key(3), Key.of("key:0000000000000003") == 3
+    (key:0000000000000003, True)
+    """
+
+    @classmethod
+    def of(cls, text: str) -> Key:
+        """Return the key of a text; raise `ValueError` if it is none."""
+        if not re.fullmatch("key:[0-9a-f]{16}", text):
+            raise ValueError(f'{text!r}: expected "key:" and 16 hexadecimal digits')
+        return cls(text[4:], 16)
+
+    def __repr__(self) -> str:
+        return f"key:{int(self):016x}"
+
+    #: The text, which documents contain.
+    as_json = __repr__
+
+
 def generator(rng: object) -> np.random.Generator:
     """Return the generator that `numpy.random.default_rng` makes of `rng` (SPEC 7).
 
     Parameters
     ----------
-    rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
-        Value of the argument `rng`.
+    rng : None, int, sequence of int, Key, str, SeedSequence, BitGenerator or Generator
+        Value of the argument `rng`. A string is the text of a key.
 
     Raises
     ------
     ArgumentTypeError
         If NumPy makes no generator of `rng`.
     """
-    allowed = "None, a seed >= 0, a SeedSequence, a BitGenerator or a Generator"
+    allowed = "None, a seed >= 0, a key, a SeedSequence, a BitGenerator or a Generator"
     with _foreign("rng", rng, allowed):
+        if isinstance(rng, str):
+            rng = Key.of(rng)
         # NumPy descends into nested sequences; one that contains itself would crash the process.
         if isinstance(rng, (list, tuple)) and not all(isinstance(n, Integral) for n in rng):
             raise TypeError
@@ -541,18 +570,19 @@ def _fits(actual: tuple[int, ...], expected: tuple[int | str | EllipsisType, ...
     return True
 
 
-def draw_key(rng: Any) -> int:
+def draw_key(rng: Any) -> Key:
     """Draw a 64-bit key.
 
     Parameters
     ----------
-    rng : None, int, sequence of int, SeedSequence, BitGenerator or Generator
-        Any argument of `numpy.random.default_rng` (SPEC 7). A generator advances by one draw.
-        For None the key comes from the operating system, as the seed of NumPy's generator would.
+    rng : None, int, sequence of int, Key, str, SeedSequence, BitGenerator or Generator
+        A key, or its text, is returned. Otherwise any argument of `numpy.random.default_rng`
+        (SPEC 7). A generator advances by one draw. For None the key comes from the operating
+        system, as the seed of NumPy's generator would.
 
     Returns
     -------
-    int
+    Key
         Uniform on 0, …, 2**64 − 1.
 
     Raises
@@ -564,12 +594,15 @@ def draw_key(rng: Any) -> int:
     --------
     >>> import numpy as np
     >>> from bnmc._support.arguments import draw_key
-    >>> draw_key(0) == draw_key(np.random.default_rng(0))
+    >>> draw_key(0) == draw_key(np.random.default_rng(0)) == draw_key(draw_key(0))
     True
     """
     if rng is None:
-        return secrets.randbits(64)
-    return int(generator(rng).integers(0, 2**64, dtype=np.uint64))
+        return Key(secrets.randbits(64))
+    words = generator(rng)
+    if isinstance(rng, (Key, str)):
+        return Key.of(str(rng))
+    return Key(words.integers(0, 2**64, dtype=np.uint64))
 
 
 # --- arrays of real numbers and integers, and shapes that broadcast

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from bnmc._support.text import Table, dumps
-from bnmc.cli.options import OPTIONS
+from bnmc.cli.options import OPTIONS, seed_of
 from bnmc.cli.statuses import INTERRUPTED, OK
 
 _Value = TypeVar("_Value")
@@ -198,7 +198,8 @@ def _described(docstring: str) -> tuple[str, dict[str, Any]]:
 def _option(name: str, words: str = "", text: str | None = None) -> Any:
     """Return the option of a parameter, from the words after its name and its description."""
     names = ["--" + name.rstrip("_").replace("_", "-"), *re.findall(r"-\w", words)]
-    return typer.Option(*names, help=text, metavar=words.partition(", ")[0] or None)
+    parser = seed_of if name == "seed" else None
+    return typer.Option(*names, help=text, metavar=words.partition(", ")[0] or None, parser=parser)
 
 
 def _is_shared(parameter: inspect.Parameter) -> bool:
@@ -259,10 +260,10 @@ def _seed(seed: int | None, store: Path | None) -> int | None:
     """Return the seed of a run: a random one if there is none, and no store with its own key."""
     import secrets
 
-    from bnmc._support.arguments import integer
+    from bnmc._support.arguments import Key, integer
 
     if seed is not None:
-        return integer("seed", seed, low=0)
+        return seed if isinstance(seed, Key) else integer("seed", seed, low=0)
     return secrets.randbits(32) if store is None else None
 
 
@@ -302,7 +303,10 @@ def _publish(
 def _repetition(facts: Mapping[str, Any]) -> list[str]:
     """Return the line that says how to repeat a run, if there are facts."""
     named = {name.replace("_", " "): value for name, value in facts.items() if value is not None}
-    line = ", ".join(f"{name} {value}" for name, value in named.items())
+    texts = {name: str(value) for name, value in named.items()}
+    line = ", ".join(  # the text of a key begins with its name
+        text if text.startswith(f"{name}:") else f"{name} {text}" for name, text in texts.items()
+    )
     return [line] if line else []
 
 

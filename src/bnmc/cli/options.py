@@ -15,6 +15,18 @@ def _option(kind: Any, default: Any, text: str, *names: str, **settings: Any) ->
     return Annotated[kind, typer.Option(*names, help=text, **settings)], default
 
 
+def seed_of(text: str) -> int:
+    """Return the seed, or the key of a run, that an option contains."""
+    from bnmc._support.arguments import Key
+
+    try:
+        return Key.of(text) if text.startswith("key:") else int(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither an integer nor the key of a run, as in key:0123456789abcdef"
+        ) from None
+
+
 #: Options by the name of the parameter: first those of a chain, which are arguments of `Chain`.
 OPTIONS: dict[str, _Option] = {
     "width": _option(int, 1000, "Number of neurons per layer."),
@@ -52,7 +64,10 @@ OPTIONS: dict[str, _Option] = {
     ),
     "bias_variance": _option(float, 0.0, "Variance of the biases."),
     "seed": _option(
-        int | None, None, "Seed of the random numbers. Default: a random seed, which is printed."
+        int | None, None,
+        "Seed of the random numbers, or the printed key of a run. Default: a random seed, which is "
+        "printed.",
+        parser=seed_of,
     ),
     "sampler": _option(str, "auto", "Sampler: auto, conditional or weights.", metavar="NAME"),
     "dtype": _option(str, "float64", "Precision: float64 or float32.", metavar="TYPE"),

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Foreign
-from bnmc._support.arguments import draw_key, integer
+from bnmc._support.arguments import Key, draw_key, integer
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.environment import environment
 from bnmc._support.machine import available_processors
@@ -77,7 +77,7 @@ class Run:
     ) -> None:
         is_seed = isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0
         self.name, self.full, self.data = name, full, data
-        self.seed = int(rng) if is_seed else draw_key(rng)
+        self.seed = int(rng) if is_seed and not isinstance(rng, Key) else draw_key(rng)
         self.generator = np.random.default_rng(self.seed)
         self.threads = None if threads is None else integer("threads", threads, low=1)
         self._progress, self._folder = as_progress(progress), as_folder(store)

@@ -47,7 +47,7 @@ class Backpropagation(Recordings):
     observables : dict of ndarray
         Recorded values by name.
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
     dtype : str
         Precision of rows, "float64" or "float32"; results are float64.
     cpu : str
@@ -133,8 +133,8 @@ class Backpropagation(Recordings):
         return {
             "chain": repr(self.chain), "depth": self.depth, "chains": self.chains,
             "loss": self.loss, "table": self._shown(), "rate": rate,
-            "mean_field_rate": self.mean_field_rate(), "complete": self.complete, "key": self.key,
-            "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
+            "mean_field_rate": self.mean_field_rate(), "complete": self.complete,
+            "key": str(self.key), "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
 
     def mean_field_rate(self) -> float | None:
@@ -287,7 +287,7 @@ class Backpropagation(Recordings):
             data[name] = (("chain", "layer", *axes), values)
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
         attributes = {
-            "chain": repr(self.chain), "loss": self.loss, "key": f"{self.key:#018x}",
+            "chain": repr(self.chain), "loss": self.loss, "key": str(self.key),
             "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
         return xr.Dataset(data, coordinates, attributes)

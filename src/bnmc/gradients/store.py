@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bnmc._support.arguments import Key
 from bnmc._support.environment import environment
 from bnmc.chain.start import Start
 from bnmc.errors import StoreError
@@ -17,7 +18,7 @@ from bnmc.simulation.store import parts
 _HEADER = "gradients.json"
 
 
-def stored_key(folder: Path) -> int | None:
+def stored_key(folder: Path) -> Key | None:
     """Return the key of the run in a folder, or None if there is none.
 
     Raises
@@ -28,7 +29,7 @@ def stored_key(folder: Path) -> int | None:
     if not (folder / _HEADER).exists():
         return None
     try:
-        return int(parts.header_of(folder, _HEADER)["key"])
+        return Key.of(parts.header_of(folder, _HEADER)["key"])
     except (KeyError, ValueError):
         raise StoreError(str(folder), f"{_HEADER} is damaged") from None
 

@@ -51,7 +51,7 @@ class TangentKernel:
     sampler : str
         "conditional" or "weights".
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
     inputs : int or None
         Number of batches that went through each network.  If there are several, the samples are
         those of the first batch, then those of the second one, ….  Those of a convolutional chain

@@ -329,7 +329,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         with self._unchanged_by_errors():
             self._leave()
             self.scale, self._weight = (float(number) for number in state["numbers"])
-            self.key, self._calls = key, calls
+            self.key, self._calls = arguments.Key(key), calls
             self._coefficients = state.get("coefficients")
             self._basis, self._image = [], []
             if is_decided:

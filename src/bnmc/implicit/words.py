@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu.numbers import GROUP
-from bnmc._support.arguments import draw_key, generator
+from bnmc._support.arguments import Key, draw_key, generator
 from bnmc.implicit import products
 from bnmc.kernels.checks import WEIGHTS
 from bnmc.kernels.random_numbers import normals as write_normals
 
 
-def key_of(rng: Any) -> int:
+def key_of(rng: Any) -> Key:
     """Return the 64-bit key of a matrix.
 
     NumPy's generator of a sequence of seeds ignores zeros at its end.  A digest does not, so (5,),
@@ -24,7 +24,7 @@ def key_of(rng: Any) -> int:
     if isinstance(rng, (list, tuple)):
         generator(rng)
         digest = hashlib.sha256(",".join(str(int(seed)) for seed in rng).encode()).digest()
-        return int.from_bytes(digest[:8], "little")
+        return Key(int.from_bytes(digest[:8], "little"))
     return draw_key(rng)
 
 

@@ -31,7 +31,7 @@ class SimulatedKernel:
         The kernel of each network.
     width : int
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
     dimensions : int or None
         Under norm "batch", the least number of dimensions of the differences of a batch.
 

@@ -44,7 +44,7 @@ class InvariantSample:
     certificate : TVBound
         The bound of each layer.
     key : int
-        The 64-bit key of the draws.
+        The 64-bit key: as `rng` it repeats the call.
 
     Examples
     --------
@@ -81,7 +81,8 @@ class InvariantSample:
         ResultTooLargeError
             If the states do not fit in memory.
         """
-        rng = np.random.default_rng([self.key & 0xFFFFFFFF, self.key >> 32])
+        # The generator of the key itself drew the certificate and the run.
+        rng = np.random.default_rng(np.random.SeedSequence(self.key, spawn_key=(1,)))
         size, n = len(self.gram), self.chain.batch
         require_memory("size", 8 * (size + 1) * self.chain.width * n)
         out = np.empty((size, self.chain.width, n))
@@ -157,7 +158,8 @@ def sample(
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
-    generator = np.random.default_rng(draw_key(rng))
+    key = draw_key(rng)
+    generator = np.random.default_rng(key)
     needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / tolerance
     replicates = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
@@ -172,4 +174,4 @@ def sample(
     run = simulate(
         chain, layer, chains=size, initial=initial, rng=generator, burn_in=layer, progress=progress
     )
-    return InvariantSample(chain, run.gram[:, -1], layer, tolerance, certificate, run.key)
+    return InvariantSample(chain, run.gram[:, -1], layer, tolerance, certificate, key)

@@ -76,7 +76,7 @@ class CheckReport:
     source : str
         Source of the samples, in words.
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
     assumes : tuple of str
         For samples that `bnmc.invariant.sample` drew, the conditions under which their law is near
         the stationary law; empty for given samples.
@@ -183,7 +183,8 @@ def check(
     alpha : float, default 1e-3
         Upper bound of the probability that any claim fails for a correct chain, in (0, 1).
     rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
+        Anything `numpy.random.default_rng` takes (SPEC 7), from which one 64-bit key is drawn, or
+        the ``key`` of a result.
     max_layers : int, default 4000
         As in `bnmc.invariant.sample`.
     progress : bool or callable, default False

@@ -440,8 +440,9 @@ class MeanField:
         require(self.chain, [INDEPENDENT_ENTRIES], WITHOUT_DEPENDENCE)
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
-        path = trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
-        law = path_fluctuations(self.chain, path.gram, wanted, draw_key(rng), most)
+        key = draw_key(rng)
+        path = trajectory(self.chain, G0, depth, rtol, key, max_nodes)
+        law = path_fluctuations(self.chain, path.gram, wanted, key, most)
         complete = replace(path, fluctuations=law)
         note = f" with {most} points"
         return within(complete, law.error, wanted, "mean square", note, "fluctuation_rtol")

@@ -99,7 +99,7 @@ class Comparison(Drawn):
     level : float
         Level of the intervals.
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
 
     Examples
     --------
@@ -186,7 +186,8 @@ def compare(
     max_layers : int, default 4000
         Number of layers after which a coupled pair is given up.
     rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
+        Anything `numpy.random.default_rng` takes (SPEC 7), from which one 64-bit key is drawn, or
+        the ``key`` of a result.
     executor, progress
         As in `tv_bound`; each run reports its own progress.
 

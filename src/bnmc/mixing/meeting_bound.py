@@ -177,7 +177,7 @@ class TVBound(Drawn, WithRate):
     level : float
         Level of the intervals and of the band.
     key : int
-        The 64-bit key of all random numbers.
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
 
     Notes
     -----
@@ -421,7 +421,8 @@ def tv_bound(
     initial : str, array_like or FirstLayer, default "gaussian"
         Law of layer 0, as in `bnmc.simulate`: one batch for all chains, or a named law.
     rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7). One 64-bit key is drawn from it.
+        Anything `numpy.random.default_rng` takes (SPEC 7), from which one 64-bit key is drawn, or
+        the ``key`` of a result.
     level : float, default 0.95
         Level of the intervals, in (0, 1).
     max_layers : int, default 4000

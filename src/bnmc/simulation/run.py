@@ -97,7 +97,8 @@ def simulate(
         Number k of batches that go through the same networks.  `initial` then has a leading axis
         of k batches, (k, width, batch); each batch is normalized on its own.
     rng : optional
-        Anything `numpy.random.default_rng` takes (SPEC 7).  One 64-bit key is drawn from it.
+        Anything `numpy.random.default_rng` takes (SPEC 7), from which one 64-bit key is drawn, or
+        the ``key`` of a result.
     sampler : {"auto", "conditional", "weights"}
         "conditional" draws each layer given the Gram matrix of the layer before; it needs Gaussian
         or orthogonal weights and makes no weight matrix.  "weights" draws the weights and

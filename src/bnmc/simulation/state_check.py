@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bnmc._kernels.scalar.codes import MOST_CHAINS, MOST_LAYERS
+from bnmc._support.arguments import Key
 from bnmc.chain.chain import Network
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation.engine.state import Field, State
@@ -50,7 +51,7 @@ def problem_of(state: State, layout: Mapping[str, Field]) -> str | None:
 def _problem_of_fields(state: State) -> str | None:
     """Return the defect of the fields of a state, apart from the contents of its arrays."""
     network, arrays, inputs = state.network, state.arrays, state.inputs
-    if type(state.key) is not int or not 0 <= state.key < 2**64:
+    if type(state.key) not in (int, Key) or not 0 <= state.key < 2**64:
         return "its key is no integer of 64 bits"
     if type(state.layer) is not int or not 0 <= state.layer < MOST_LAYERS:
         return f"its layer is no integer from 0 to {MOST_LAYERS - 1}"

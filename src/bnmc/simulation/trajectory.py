@@ -89,7 +89,7 @@ class Trajectory(Recordings):
     dims : dict of tuple of str
         The names of the axes of each observable.
     key : int
-        The 64-bit key of all random numbers: ``rng=numpy.random.default_rng(seed)`` draws it.
+        The 64-bit key of all random numbers: as `rng` it repeats the run.
     sampler : str
         "conditional", "weights", or "mixed" if layers of a network need different ones.
     dtype : str

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bnmc._support.arguments import Key
 from bnmc.errors import ArgumentError
 from bnmc.implicit.words import key_of, normals
 from bnmc.torch.models import torch
@@ -97,7 +98,7 @@ class GaussianRows:
         *shape, key = state["words"]
         if tuple(shape) != self.shape:
             raise ArgumentError("state", tuple(shape), f"the state of a matrix {self.shape}")
-        self.key, self.indices = key, np.array(state["indices"], np.int64)
+        self.key, self.indices = Key(key), np.array(state["indices"], np.int64)
 
     def _drawn(self, indices: Any, x: Any) -> Any:
         """Return rows of W₀ / scale, float64, where x is; each depends on its index and the key."""

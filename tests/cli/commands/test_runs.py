@@ -37,10 +37,13 @@ def test_the_table_is_plain_and_aligned(printed):
 
 def test_the_last_line_repeats_the_run(printed):
     first = printed(f"{RUN} --batch 4")
-    seed = re.search(r"^seed (\d+), key (\d+), sampler conditional", first, re.MULTILINE)
+    seed = re.search(r"^seed (\d+), (key:\w+), sampler conditional", first, re.MULTILINE)
     again = printed(f"{SMALL} --seed {seed[1]} --threads 1")
     assert again.splitlines()[:10] == first.splitlines()[:10]
-    assert f"key {seed[2]}," in again
+    assert f"seed {seed[1]}, {seed[2]}," in again
+    of_key = printed(f"{SMALL} --seed {seed[2]}")
+    assert of_key.splitlines()[:10] == first.splitlines()[:10]
+    assert f"seed {seed[2]}, {seed[2]}," in of_key
     assert f"seed {seed[1]}," not in printed(f"{RUN} --batch 4")
 
 
@@ -309,5 +312,5 @@ def test_a_store_continues_an_interrupted_command(
     document = document_of(f"{BACKPROP} --store parts")
     assert (document["seed"], document["table"]) == (None, expected["table"])
     last = printed(f"{BACKPROP} --store parts").splitlines()[-1]
-    assert last == f"key {expected['key']} of the store"
+    assert last == f"{expected['key']} of the store"
     assert "dtype = float32" in refusal(f"{GRADIENTS} --store parts --dtype float32")

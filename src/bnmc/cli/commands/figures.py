@@ -112,7 +112,7 @@ def figure(
         Size that differs, for example width=500 or activations=relu,tanh. May be repeated.
         bnmc figure NAME --help lists the sizes of a figure.
     seed
-        Seed of the random numbers.
+        Seed of the random numbers, or the printed key of a run.
     data : FOLDER
         Folder with training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary
         version), for figures that train networks. Default: digits that bnmc includes.
@@ -234,7 +234,7 @@ def demo(
     chains
         Number of networks with normalization; five times as many have none.
     seed
-        Seed of the random numbers.
+        Seed of the random numbers, or the printed key of a run.
     """
     from bnmc._support.arguments import integer
     from bnmc._support.workers import thread_count

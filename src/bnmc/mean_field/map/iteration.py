@@ -70,7 +70,7 @@ class Step(_MapResult):
     nodes : int
         Nodes of the lattice per pair of samples and per shift; 0 unless `method` is "lattice".
     key : int or None
-        The 64-bit key of the random shifts: ``rng=numpy.random.default_rng(seed)`` draws it.  None
+        The 64-bit key of the random shifts: as `rng` it repeats the call.  None
         unless `method` is "lattice".
 
     Examples

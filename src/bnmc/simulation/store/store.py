@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.processor import host_cpu
+from bnmc._support.arguments import Key
 from bnmc._support.environment import environment
 from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
@@ -70,7 +71,7 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
-def stored_key(path: Path) -> int | None:
+def stored_key(path: Path) -> Key | None:
     """Return the key of the run in a store, or None if there is no store.
 
     Raises
@@ -78,7 +79,7 @@ def stored_key(path: Path) -> int | None:
     StoreError
         If the attributes of the store are damaged, or it has another format.
     """
-    return int(parts.header_of(path, HEADER)["key"]) if (path / HEADER).exists() else None
+    return Key.of(parts.header_of(path, HEADER)["key"]) if (path / HEADER).exists() else None
 
 
 class RunStore(parts.PartStore):
