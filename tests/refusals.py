@@ -285,7 +285,7 @@ OTHERS = {
 REFUSALS = {
     "backpropagate": [
         *values(loss=[np.ones((3, 4)), np.full((6, 3), np.nan)]),
-        *types(loss=[None]),
+        *types(loss=[None, np.square], loss_gradient=["squared"]),
         *names(observables=["hidden"]),
         ({"loss": "squared"}, ArgumentError, "^labels: "),
         *having({"loss": "squared"}, values(
@@ -296,11 +296,14 @@ REFUSALS = {
         ({"loss": "cross-entropy", "labels": np.ones((3, 2))}, ArgumentError, "^labels: "),
         ({"loss": "cross-entropy", "labels": [0, 3, 0], "classes": 3}, ArgumentError, "^classes: "),
         ({"loss": "gaussian", "labels": [0, 1, 0]}, ArgumentError, "^labels: "),
-        ({"loss": nan_loss, "classes": 2}, ArgumentError, "^loss"),
-        ({"loss": nan_loss}, ArgumentError, "^classes: "),
-        ({"loss": np.zeros_like, "classes": 10**23}, TOO_LARGE, "^classes: "),
-        ({"loss": lambda f: f[0], "classes": 2}, ArgumentError, "^loss"),
-        ({"loss": lambda f: "no", "classes": 2}, ArgumentTypeError, "^loss"),
+        ({"loss": np.square}, ArgumentTypeError, "gradient of a loss is loss_gradient="),
+        ({"loss_gradient": nan_loss, "classes": 2}, ArgumentError, "^loss_gradient"),
+        ({"loss_gradient": nan_loss}, ArgumentError, "^classes: "),
+        ({"loss_gradient": nan_loss, "loss": "squared"}, ArgumentError, "^loss: "),
+        ({"loss_gradient": nan_loss, "labels": [0, 1, 0]}, ArgumentError, "^labels: "),
+        ({"loss_gradient": np.zeros_like, "classes": 10**23}, TOO_LARGE, "^classes: "),
+        ({"loss_gradient": lambda f: f[0], "classes": 2}, ArgumentError, "^loss_gradient"),
+        ({"loss_gradient": lambda f: "no", "classes": 2}, ArgumentTypeError, "^loss_gradient"),
         ({"observables": {"gram": lambda g, d, h: 0}}, ArgumentError, "^observables"),
         ({"observables": {"a": lambda g, d, h: 0.0}}, ArgumentError, "^observables"),
         ({"observables": {"a": lambda g, d, h: "no"}}, ArgumentTypeError, "^observables"),

@@ -136,7 +136,12 @@ def test_gradients_of_images():
     with pytest.raises(errors.ArgumentError, match="labels"):
         bnmc.backpropagate(chain, 2, loss="squared", labels=[0, 1] * 3)
     shapes = []
-    bnmc.backpropagate(chain, 2, loss=lambda f: shapes.append(f.shape) or f, classes=4, rng=1)
+
+    def gradient(outputs):
+        shapes.append(outputs.shape)
+        return outputs
+
+    bnmc.backpropagate(chain, 2, loss_gradient=gradient, classes=4, rng=1)
     assert shapes == [(3, 4)]
 
 
@@ -306,13 +311,13 @@ def test_labels_are_classes_or_targets():
     first = run(loss="squared", labels=[0, 1, 2, 1])
     assert_same_bits(first, run(loss="squared", labels=np.eye(3)[[0, 1, 2, 1]]))
     targets = np.eye(3)[[0, 1, 2, 1]]
-    assert_same_bits(first, run(loss=lambda f: (f - targets) / 4, classes=3))
+    assert_same_bits(first, run(loss_gradient=lambda f: (f - targets) / 4, classes=3))
     three = run(loss="cross-entropy", labels=[0, 1, 0, 1], classes=3)
     assert (three.log_gradient_norm != first.log_gradient_norm).all()
 
 
 def test_a_readout_without_a_gradient_gives_zeros():
-    run = bnmc.backpropagate(TANH, 3, rng=0, loss=np.zeros_like, classes=2)
+    run = bnmc.backpropagate(TANH, 3, rng=0, loss_gradient=np.zeros_like, classes=2)
     assert (run.log_gradient_norm == -np.inf).all()
 
 
@@ -426,7 +431,7 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
 
     def run(timeout):
         return bnmc.backpropagate(
-            TANH, 5, chains=200, rng=0, loss=loss, classes=2, threads=2, timeout=timeout
+            TANH, 5, chains=200, rng=0, loss_gradient=loss, classes=2, threads=2, timeout=timeout
         )
 
     partial = run(1.5)
@@ -436,7 +441,7 @@ def test_a_timeout_returns_the_first_chains(monkeypatch):
     assert "incomplete: the run ended after" in str(partial)
     assert 1 <= partial.chains < 200
     whole = bnmc.backpropagate(
-        TANH, 5, chains=partial.chains, rng=0, loss=lambda outputs: outputs, classes=2, timeout=60
+        TANH, 5, chains=partial.chains, rng=0, loss_gradient=np.copy, classes=2, timeout=60
     )
     assert whole.complete
     assert_same_bits(whole, partial)

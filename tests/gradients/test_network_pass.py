@@ -259,7 +259,7 @@ def test_samplers_have_one_law(name):
     chain = GAUSSIAN[name]
     runs = [
         bnmc.backpropagate(
-            chain, 3, chains=4_000, initial=start_of(chain), loss=lambda f: f**2, classes=2,
+            chain, 3, chains=4_000, initial=start_of(chain), loss_gradient=np.square, classes=2,
             sampler=sampler, rng=8, observables=ALL, threads=1,
         )
         for sampler in ("conditional", "weights")

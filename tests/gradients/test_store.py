@@ -148,17 +148,17 @@ def test_a_timeout_keeps_what_is_finished(path, monkeypatch):
         return outputs
 
     with pytest.raises(errors.PartialEstimateError, match="timeout"):
-        run(path, loss=slow, classes=2, chains=60, timeout=1e-9)
+        run(path, loss_gradient=slow, classes=2, chains=60, timeout=1e-9)
     # Time passes with finished parts, so the test does not depend on the speed of the machine.
     clock = SimpleNamespace(monotonic=lambda: float(len(list(path.glob("part-*.npz")))))
     with monkeypatch.context() as patched:
         patched.setattr(interruption, "time", clock)
-        partial = run(path, loss=slow, classes=2, chains=60, timeout=2.0)
+        partial = run(path, loss_gradient=slow, classes=2, chains=60, timeout=2.0)
     assert not partial.complete
     assert partial.chains >= 2
-    whole = run(path, loss=slow, classes=2, chains=60)
+    whole = run(path, loss_gradient=slow, classes=2, chains=60)
     assert whole.complete
-    assert_same_bits(whole, run(loss=lambda outputs: outputs, classes=2, chains=60))
+    assert_same_bits(whole, run(loss_gradient=lambda outputs: outputs, classes=2, chains=60))
 
 
 def test_without_a_seed_the_store_has_the_key(path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from functools import cache, partial
 
 import pytest
@@ -119,6 +120,14 @@ def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
     notes = notes_of(result)
     assert "do not approach" in notes["contraction"]
     assert "lost rank" in notes["tv_bound"]
+
+
+def test_a_mean_that_decays_is_no_rate_alone():
+    """Of this seed, the fit finds a decay at .64, although no pair of chains approaches."""
+    result = compare(bnmc.Chain(6, 6, "relu"), rng=3, max_layers=200, replicates=100)
+    assert [row.name for row in result.rows if row.estimate] == ["mean field"]
+    note = notes_of(result)["relaxation"]
+    assert re.match(r"the mean over chains decays by 0\.6\d+ per layer, but no other", note)
 
 
 def test_an_unstable_fixed_point_has_no_rate():

@@ -9,6 +9,7 @@ import pickle
 import re
 import time
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -39,6 +40,13 @@ def mismatch(step, chain=RELU, **options):
     with pytest.raises(LawMismatch) as caught:
         assert_same_law(step, chain, **{"rng": 0, **options})
     return caught.value
+
+
+def test_a_failure_shows_the_test_and_no_source_of_the_package():
+    with pytest.raises(LawMismatch) as caught:
+        assert_same_law(identity, RELU, rng=0)
+    shown = [entry for entry in caught.traceback if not entry.ishidden(caught)]
+    assert {entry.path for entry in shown} == {Path(__file__)}
 
 
 # ---------------------------------------------------------------- right steps

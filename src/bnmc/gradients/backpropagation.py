@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
-from bnmc._support.arguments import choice, draw_key, integer, real
+from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
 from bnmc._support.device_arrays import require_gpu
 from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
@@ -47,6 +48,7 @@ def backpropagate(
     initial: str | ArrayLike | FirstLayer = "gaussian",
     inputs: int | None = None,
     loss: Any = "gaussian",
+    loss_gradient: Callable[[Float64Array], ArrayLike] | None = None,
     labels: ArrayLike | None = None,
     classes: int | None = None,
     rng: Any = None,
@@ -84,7 +86,7 @@ def backpropagate(
         The input of the normalization of layer 0, as in `simulate`.
     inputs : int, optional
         Number of batches that go through the same networks.  The loss is one function of all.
-    loss : {"gaussian", "cross-entropy", "squared"}, array_like or callable
+    loss : {"gaussian", "cross-entropy", "squared"} or array_like
         The direction of the gradient at the top:
 
         - "gaussian": the entries of ∂L/∂h_depth are independent standard normals;
@@ -93,11 +95,13 @@ def backpropagate(
           N(0, 1/width): the mean over samples of the cross-entropy with softmax, or of
           ‖f − target‖²/2;
         - an array ∂L/∂h_depth of shape (width, batch), or (chains, width, batch), with an axis of
-          inputs before the width if there are several;
-        - a function of the outputs f, (samples, classes), that returns ∂L/∂f.
+          inputs before the width if there are several.
 
         The samples of a convolutional chain are its images: V takes the mean of a over the pixels
         of an image.  The array may be (channels, images, height, width).
+    loss_gradient : callable, optional
+        Another loss of the outputs f, by its gradient: a function of f, (samples, classes), that
+        returns ∂L/∂f, in place of `loss`.
     labels : array_like, optional
         For "cross-entropy" and "squared": the class of each sample, (samples,), or targets of shape
         (samples, classes).
@@ -232,7 +236,7 @@ def backpropagate(
     )
     if isinstance(initial, State):
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
-    direction = direction_of(loss, labels, classes, chain, run.chains, run.inputs)
+    direction = direction_of(loss, loss_gradient, labels, classes, chain, run.chains, run.inputs)
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
     kind, path = _kind_of_task(chain, run.columns, "conditional" if of_gpu else sampler)

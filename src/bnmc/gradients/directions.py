@@ -75,10 +75,10 @@ class Readout:
             raise NonFiniteError(chain, layer, "outputs")
         averages = outputs.reshape(self.classes, -1, self.pixels).mean(axis=-1).T
         what = "a function that returns"
-        gradient = returned("loss", self.gradient(averages), averages.shape, what)
+        gradient = returned("loss_gradient", self.gradient(averages), averages.shape, what)
         if not np.isfinite(gradient).all():
             wrong = float(gradient[~np.isfinite(gradient)][0])
-            raise ArgumentError("loss", wrong, "a function that returns finite numbers")
+            raise ArgumentError("loss_gradient", wrong, "a function that returns finite numbers")
         return np.repeat(gradient.T, self.pixels, axis=1) / self.pixels
 
 
@@ -86,11 +86,29 @@ Direction = NormalRows | GivenRows | Readout
 
 
 def direction_of(
-    loss: Any, labels: Any, classes: int | None, chain: Chain, chains: int, inputs: int | None
+    loss: Any,
+    loss_gradient: Any,
+    labels: Any,
+    classes: int | None,
+    chain: Chain,
+    chains: int,
+    inputs: int | None,
 ) -> Direction:
     """Return the direction that the arguments of `backpropagate` mean, or raise."""
     pixels = chain.layers[1].linear.patches.positions
     samples = chain.batch * (inputs or 1) // pixels
+    if loss_gradient is not None:
+        if not callable(loss_gradient):
+            raise ArgumentTypeError("loss_gradient", loss_gradient, "a function of the outputs")
+        if not (isinstance(loss, str) and loss == "gaussian"):
+            raise ArgumentError("loss", loss, "no loss, with loss_gradient")
+        if labels is not None:
+            raise ArgumentError("labels", labels, "None with loss_gradient")
+        if classes is None:
+            raise ArgumentError("classes", None, "the number of outputs, with loss_gradient")
+        count = integer("classes", classes, low=1)
+        _require_memory(count, samples)
+        return Readout(count, loss_gradient, "function", pixels)
     if isinstance(loss, str):
         if choice("loss", loss, _LOSSES) == "gaussian":
             _require_none(loss, labels=labels, classes=classes)
@@ -98,17 +116,10 @@ def direction_of(
         targets = _targets(loss, labels, classes, samples)
         gradient = _squared if loss == "squared" else _cross_entropy
         return Readout(targets.shape[1], partial(gradient, targets), loss, pixels)
-    if callable(loss):
-        _require_none("a function", labels=labels)
-        if classes is None:
-            raise ArgumentError(
-                "classes", None, "the number of outputs of which loss is a function"
-            )
-        count = integer("classes", classes, low=1)
-        _require_memory(count, samples)
-        return Readout(count, loss, "function", pixels)
-    if loss is None:
-        raise ArgumentTypeError("loss", loss, f"{', '.join(_LOSSES)}, an array or a function")
+    if loss is None or callable(loss):
+        allowed = f"{', '.join(_LOSSES)} or an array"
+        hint = "a function that returns the gradient of a loss is loss_gradient="
+        raise ArgumentTypeError("loss", loss, allowed, hint)
     _require_none("an array", labels=labels, classes=classes)
     return GivenRows(_rows(loss, chain, chains, inputs))
 

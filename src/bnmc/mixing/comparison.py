@@ -211,7 +211,8 @@ def compare(
                       since a maximal coupling may fail
     autocorrelation   integrated time of a component of G along a stationary run
     spectral          implied timescale of the same component (VAMP)
-    relaxation        decay of its mean from a batch in which it is large
+    relaxation        decay of its mean from a batch in which it is large; a note if no other method
+                      finds a rate, since the mean may decay while no chain converges
     ================= ==============================================================================
 
     The component is ⟨D, G⟩ for a fixed matrix D that is orthogonal to all matrices G* that
@@ -261,6 +262,13 @@ def compare(
             lambda: relaxation(approach, 0.0, level=level),
         )
         rows += map(_row, _FROM_RUNS, estimators)
+    decay = rows[-1].estimate
+    if decay is not None and not any(row.estimate for row in rows[1:-1]):
+        # The mean over chains may decay while each chain changes for ever.
+        note = (
+            f"the mean over chains decays by {decay.rate:.5f} per layer, but no other method finds"
+        )
+        rows[-1] = ComparisonRow(rows[-1].name, None, f"{note} a rate of this chain")
     return Comparison(chain, tuple(rows), level, key)
 
 

@@ -52,8 +52,8 @@ class Contraction(WithRate):
         small distance; −inf if successive layers are independent.
     distance : (pairs, layers) ndarray of float64
         ``‖L⁻¹S′L⁻ᵀ − I‖_F``, minimized over the scale of S′, before each layer from layer 1 on.
-        S = LLᵀ and S′ are the covariances of the rows of the two chains.  NaN after the first
-        distance below 1e-10.
+        S = LLᵀ and S′ are the covariances of the rows of the two chains.  0 after the first
+        distance below 1e-10, where rounding is left.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def contraction(
     # Later distances are rounding errors.
     last = nearest.argmax(axis=1)
     layers = np.arange(distance.shape[1])
-    distance = np.where(layers <= last[:, None], distance, np.nan)[:, : last.max() + 1]
+    distance = np.where(layers <= last[:, None], distance, 0.0)[:, : last.max() + 1]
     first = (distance < _NEAR).argmax(axis=1)
     rows = np.arange(pairs)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -246,6 +246,7 @@ def assert_same_law(
     the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by sqrt((n-1)/n) =
     0.8944
     """
+    __tracebackhide__ = True  # pytest shows the test that fails, not this function
     if not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array")
     as_chain(chain)

@@ -178,6 +178,20 @@ def test_features_that_are_not_the_width_are_pointed_out(run):
     assert "12 samples × 4 features" in run(f"{line} 4 --samples-first")[1]
     for quiet in ("12", "8 --first-layer"):
         assert run(f"{line} {quiet}")[2] == ""
+    np.save("x.npy", np.load("x.npy").T)
+    assert "12 samples × 4 features" in run(f"{line} 4 --features-first")[1]
+
+
+def test_a_file_that_looks_transposed_needs_an_option(refusal):
+    """More samples than features are usual for other programs, and hours of work here."""
+    np.save("x.npy", np.zeros((4, 12)))
+    line = "simulate --width 4 --input x.npy"
+    for further in ("", "--batch 3"):
+        err = refusal(f"{line} {further}")
+        assert "input: got '4 rows and 12 columns'" in err
+        assert "--samples-first" in err
+        assert "--features-first" in err
+    assert "one of" in refusal(f"{line} --samples-first --features-first")
 
 
 def test_batch_takes_the_first_samples(document_of):

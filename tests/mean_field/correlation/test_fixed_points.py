@@ -177,3 +177,20 @@ def test_terms_that_are_left_out_are_bounded(q, terms):
     assert (left_out[0] < left_out[1]) == (q == 0.55)
     assert known(low) + min(left_out) * low**terms == pytest.approx(1, abs=1e-12)
     assert known(high) == pytest.approx(1, abs=1e-12)
+
+
+def clipped(x):
+    return max(-1.0, min(1.0, x))
+
+
+@pytest.mark.parametrize(
+    ("activation", "weight_variance", "slope"), [(clipped, 1.0, 1.0), ("gelu", 2.0, 0.5)]
+)
+def test_rounding_makes_no_fixed_points(activation, weight_variance, slope):
+    """Small inputs of the first map, and large ones of the second, keep their variance to rounding.
+
+    Their growth had 51 and 11 roots; the only fixed point is 0.
+    """
+    (point,) = CorrelationMap(activation, weight_variance=weight_variance).variance_fixed_points()
+    assert point.variance == 0.0
+    assert point.slope == pytest.approx(slope, abs=1e-9)

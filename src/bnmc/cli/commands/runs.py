@@ -31,6 +31,7 @@ def simulate(
     input_: Path | None = None,
     array: str | None = None,
     samples_first: bool = False,
+    features_first: bool = False,
     batch: int | None = None,
     first_layer: bool = False,
     width: str = "1000",
@@ -76,6 +77,8 @@ def simulate(
         Name of the array in an .npz file.
     samples_first
         Read the file as samples × features.
+    features_first
+        Read the file as features × samples, also if it has more columns than rows.
     batch
         Number of samples, the first ones. Default: all samples of a file, or 10 digits.
     first_layer
@@ -105,7 +108,7 @@ def simulate(
 
     if output is not None and store is not None and output.resolve() == store.resolve():
         raise ArgumentError("output", str(output), "a path other than that of the store")
-    x, source = _read_batch(input_, array, samples_first, batch)
+    x, source = _read_batch(input_, array, samples_first, features_first, batch)
     features, samples = x.shape
     network = _network(width, depth, samples, chain)
     is_given = len(network.stages) > 1 and not first_layer
@@ -155,7 +158,11 @@ def simulate(
 
 
 def _read_batch(
-    path: Path | None, array: str | None, samples_first: bool, batch: int | None
+    path: Path | None,
+    array: str | None,
+    samples_first: bool,
+    features_first: bool,
+    batch: int | None,
 ) -> tuple[NDArray[np.float64], str]:
     """Return the input, of shape (features, samples), and where it comes from."""
     from bnmc._support.arguments import integer
@@ -164,10 +171,17 @@ def _read_batch(
     from bnmc.experiments.training.images import digits
 
     if path is None:
-        if array is not None or samples_first:
-            raise ArgumentError("input", None, "a file, with --array or --samples-first")
+        if array is not None or samples_first or features_first:
+            allowed = "a file, with --array, --samples-first or --features-first"
+            raise ArgumentError("input", None, allowed)
         return digits(10 if batch is None else batch), "handwritten digits"
+    if samples_first and features_first:
+        raise ArgumentError("features_first", True, "one of --samples-first and --features-first")
     x = read_input(path, array=array, samples_first=samples_first)
+    if not (samples_first or features_first) and x.shape[1] > x.shape[0]:
+        shape = f"{x.shape[0]} rows and {x.shape[1]} columns"
+        hint = "rows are samples with --samples-first, columns are samples with --features-first"
+        raise ArgumentError("input", shape, "at least as many rows (features) as columns", hint)
     samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
     return x[:, :samples], str(path)
 

@@ -147,7 +147,29 @@ def variance_points(layer: PairLayer) -> tuple[VariancePoint, ...]:
     if layer.bias_variance == 0.0 and least.following < math.sqrt(SMALLEST):
         zero = VariancePoint(variance=0.0, slope=least.following / SMALLEST, error=0.0)
         points.insert(0, zero)
-    return tuple(points)
+    return _apart(layer, points)
+
+
+def _apart(layer: PairLayer, points: list[VariancePoint]) -> tuple[VariancePoint, ...]:
+    """Return one point where several cannot be told apart, and none at the largest variance.
+
+    Where the map is the identity to rounding, as that of a function that is linear near 0 or beyond
+    its scale, its rounding has any number of roots.
+    """
+
+    def is_rounding(variance: float) -> bool:
+        return abs(layer.growth(variance)) <= _ONE * variance
+
+    groups: list[list[VariancePoint]] = []
+    for point in points:
+        before = max(groups[-1][-1].variance, SMALLEST) if groups else math.nan
+        if groups and is_rounding(math.sqrt(before * point.variance)):
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    if groups and groups[-1][0].variance > 0.0 and is_rounding(_LARGEST):
+        groups.pop()
+    return tuple(group[0] for group in groups)
 
 
 def attractor(layer: PairLayer, start: float) -> float:
