@@ -212,7 +212,10 @@ def test_the_output_holds_all_layers(printed):
         np.testing.assert_allclose(stored["distance"], distance)
         attributes = json.loads(str(stored["attributes"]))
     assert (attributes["seed"], attributes["input"]) == (0, "handwritten digits")
-    assert f"key {attributes['key']}" in out
+    assert f"seed 0, {attributes['key']}" in out
+    printed(f"{RUN} --batch 4 --seed {attributes['key']} -o again.npz")
+    with np.load("again.npz") as stored:
+        assert json.loads(str(stored["attributes"]))["seed"] == attributes["key"]
 
 
 @pytest.mark.parametrize(

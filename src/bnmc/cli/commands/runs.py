@@ -98,6 +98,7 @@ def simulate(
     store : FILE
         Folder (.zarr) for finished parts. After an interruption, the same command resumes.
     """
+    from bnmc._support.text import plain
     from bnmc._support.version import __version__
     from bnmc._support.workers import thread_count
     from bnmc.chain.start import FirstLayer
@@ -151,7 +152,7 @@ def simulate(
         "files": _texts(output=output, plot=plot, store=store),
         "notes": notes, **result, "table": [{"distance": None} | row for row in result["table"]],
     }  # fmt: skip
-    attributes = {"seed": seed, "input": source, "star_note": star.note}
+    attributes = {"seed": plain(seed), "input": source, "star_note": star.note}
     write = partial(write_run, run, attributes=attributes, star=star.gram, force=force)
     files = {} if output is None else {output: write}
     return Report(document, text, lambda: overview(run, star.gram), status, files, repeat)
