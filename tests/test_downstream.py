@@ -8,10 +8,12 @@ import importlib
 import inspect
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -31,6 +33,23 @@ NEEDED = "numpy, scipy, numba, pytest, hypothesis, hatchling"
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="the tests are not in the source tree"
 )
+
+
+def test_an_older_python_gets_a_sentence(monkeypatch):
+    """And no traceback of a module that it lacks."""
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=r"bnmc needs Python >= 3\.11, and this is Python 3\."):
+        runpy.run_path(str(ROOT / "wheels" / "backend.py"))
+
+
+def test_the_torch_of_the_tests_is_the_oldest_that_users_may_have():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    (oldest,) = extras["torch"]
+    for extra in ("test", "bench"):
+        (exact,) = (entry for entry in extras[extra] if entry.startswith("torch"))
+        assert exact == oldest.replace(">=", "==") + ".0"
 
 
 def run(*command, cwd, environment=None):

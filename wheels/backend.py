@@ -12,11 +12,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+# pip reads the version that pyproject.toml requires after it has called this file.
+if sys.version_info < (3, 11):  # noqa: UP036
+    raise SystemExit(f"bnmc needs Python >= 3.11, and this is Python {platform.python_version()}")
 
 from hatchling import build as hatchling
 from hatchling.build import (
@@ -63,6 +66,8 @@ def get_requires_for_build_wheel(config_settings: dict[str, Any] | None = None) 
     """Return what the build needs; compiling needs the package's own dependencies."""
     needed: list[str] = hatchling.get_requires_for_build_wheel(config_settings)
     if chosen(config_settings) == "compiled":
+        import tomllib
+
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         needed = [*needed, *project["dependencies"]]
     return needed
