@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import pickle
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 
 from bnmc.errors import ArgumentError
 from bnmc.estimate import Estimate
+from bnmc.mixing import RateEstimate
 
 
 def estimate(value=1.0, stderr=0.1, **fields):
@@ -128,3 +130,33 @@ def test_from_samples_works_in_float64():
     made = Estimate.from_samples(samples)
     assert made.value == pytest.approx(float(np.float32(1.1)), rel=1e-15)
     assert made.stderr < 1e-15
+
+
+def test_sums_with_constants_and_multiples_map_value_error_and_interval():
+    first = estimate(1.0, 0.1, ci=(0.8, 1.3), assumes=("some",))
+    results = {
+        "2 a": (2 * first, 2.0, 0.2, (1.6, 2.6)),
+        "a (-2)": (first * -2, -2.0, 0.2, (-2.6, -1.6)),
+        "a / 4": (first / 4, 0.25, 0.025, (0.2, 0.325)),
+        "a + 1": (1 + first, 2.0, 0.1, (1.8, 2.3)),
+        "a - 1": (first - np.float64(1), 0.0, 0.1, (-0.2, 0.3)),
+        "1 - a": (1 - first, 0.0, 0.1, (-0.3, 0.2)),
+        "-a": (-first, -1.0, 0.1, (-1.3, -0.8)),
+        "0 a": (0 * estimate(1.0, 0.1, ci=(0.8, np.inf)), 0.0, 0.0, (0.0, 0.0)),
+    }
+    for name, (result, value, stderr, ci) in results.items():
+        assert (result.value, result.stderr) == pytest.approx((value, stderr), abs=1e-15), name
+        assert result.ci == pytest.approx(ci, abs=1e-15), name
+        assert (result.n, result.level) == (first.n, first.level)
+    assert (1 - first).assumes == ("some",)
+    rate = RateEstimate(0.5, 0.1, (0.3, 0.7), n=3, method="test")
+    assert type(3 * rate) is Estimate
+
+
+@pytest.mark.parametrize("other", [True, "2", None, 1j])
+def test_other_arithmetic_is_refused(other):
+    """Also of two estimates, whose errors may depend on each other."""
+    for second in (other, estimate(1.0, 0.1)):
+        for calculate in (operator.add, operator.sub, operator.mul, operator.truediv):
+            with pytest.raises(TypeError):
+                calculate(estimate(1.0, 0.1), second)

@@ -263,7 +263,8 @@ def test_kernels_and_labels_of_any_scale(kernel, y):
     """Powers of 2 change no digit of what they multiply, beyond the squares that float64 holds."""
     times, scaled = np.array([0.0, 0.3, 2.0]), kernel * KERNEL
     accuracy = 1e-13  # of products that vanish in float64 beside others
-    values, squares = alignment(KERNEL, LABELS)
+    of_kernel = alignment(KERNEL, LABELS)
+    values, squares = of_kernel.eigenvalues, of_kernel.squares
     result = alignment(scaled, y * LABELS)
     np.testing.assert_allclose(result.eigenvalues, kernel * values, rtol=accuracy)
     np.testing.assert_allclose(result.squares, y * y * squares, rtol=100 * accuracy)

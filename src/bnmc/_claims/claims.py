@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bnmc import gram as gm
 from bnmc._claims.layer import COARSE, Layer, rounding_noise
 from bnmc._support.arguments import Float64Array
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
@@ -429,7 +430,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Result):
     """One row of a report.
 
     Attributes

@@ -1,14 +1,15 @@
-"""Results as text: aligned tables, and JSON.
+"""Results as text: aligned tables, JSON, and `Result`, the base of all results.
 
 JSON has no arrays, and no numbers that are infinite or NaN.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 
@@ -133,6 +134,94 @@ def dumps(document: Any) -> str:
     }
     """
     return json.dumps(plain(document), indent=2, allow_nan=False)
+
+
+#: Numbers of an array in the `repr` of a result, and entries of a tuple.
+_MOST_NUMBERS = 8
+
+
+class Result:
+    """The base of results, which are dataclasses: short texts, a dict for JSON, and HTML.
+
+    A subclass with a table has `__str__` and `to_dict` of its own.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import numpy as np
+    >>> from bnmc._support.text import Result
+    >>> @dataclass(frozen=True)
+    ... class Found(Result):
+    ...     rate: float
+    ...     gram: np.ndarray
+    >>> found = Found(0.5, np.zeros((9, 9)))
+    >>> found
+    Found(rate=0.5, gram=<float64 (9, 9)>)
+    >>> print(found)
+    Found
+      rate  0.5
+      gram  <float64 (9, 9)>
+    >>> len(found.to_dict()["gram"])
+    9
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # `dataclass` leaves one that is there
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={_short(value)}" for name, value in self._shown_fields())
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __str__(self) -> str:
+        rows = [(name, _short(value, 100)) for name, value in self._shown_fields()]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(
+            [type(self).__name__, *(f"  {name:{width}}  {text}" for name, text in rows)]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields for `json.dumps`, arrays as lists, and objects as their texts."""
+        return {field.name: _entry(getattr(self, field.name)) for field in _fields_of(self)}
+
+    def _repr_html_(self) -> str:
+        """Return what notebooks show: the text that is printed."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def _shown_fields(self) -> Iterator[tuple[str, Any]]:
+        return ((field.name, getattr(self, field.name)) for field in _fields_of(self) if field.repr)
+
+
+def _fields_of(result: Any) -> list[Field[Any]]:
+    return [field for field in fields(result) if not field.name.startswith("_")]
+
+
+def _short(value: Any, most: int = 1000) -> str:
+    """Return the `repr` of a value, of arrays, results and long texts a part."""
+    if hasattr(value, "dtype") and (value.ndim > 1 or value.size > _MOST_NUMBERS):
+        return f"<{value.dtype} {value.shape}>"
+    if isinstance(value, Result) and most < 1000:
+        lines = str(value).splitlines()
+        return lines[0] if len(lines) == 1 else f"<{type(value).__name__}>"
+    if type(value) is tuple:
+        parts = [_short(part, most) for part in value[:_MOST_NUMBERS]]
+        if len(value) > len(parts):
+            parts.append(f"and {len(value) - len(parts)} more")
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _entry(value: Any) -> Any:
+    from bnmc.errors import ArgumentTypeError
+
+    try:
+        return plain(value)
+    except ArgumentTypeError:
+        return repr(value)
 
 
 def loads(text: str | bytes) -> Any:

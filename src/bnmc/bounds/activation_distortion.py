@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.linalg import EPS
+from bnmc._support.text import Result
 from bnmc.chain.activations import Activation, as_activation
 from bnmc.chain.code_digest import ScalarFunction
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -49,7 +50,7 @@ _GRID = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Distortion:
+class Distortion(Result):
     """Lower and upper bound of the distortion γ of an activation.
 
     Attributes

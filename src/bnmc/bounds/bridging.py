@@ -61,6 +61,7 @@ import numpy as np
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, Reals, broadcast, finite_array, real_numbers
 from bnmc._support.linalg import EPS, binary_scale, require_finite, rounding_unit
+from bnmc._support.text import Result
 from bnmc.bounds.activation_distortion import Distortion, distortion
 from bnmc.bounds.gaussian import spectral_deviation
 from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
@@ -122,7 +123,7 @@ _Star = _FixedPointLike | Reals
 
 
 @dataclass(frozen=True, eq=False)
-class Concentration:
+class Concentration(Result):
     """``P{deviation >= radius} <= probability``.
 
     Attributes
@@ -138,7 +139,7 @@ class Concentration:
 
 
 @dataclass(frozen=True, eq=False)
-class Bulk:
+class Bulk(Result):
     """An interval that contains all eigenvalues of G_l but one, for all layers from `depth` on.
 
     Attributes

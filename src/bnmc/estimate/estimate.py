@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 
 #: Squares of larger samples may overflow.
@@ -21,7 +23,7 @@ _LARGEST_EXPONENT = math.log(np.finfo(np.float64).max)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Result):
     """An estimate of one real number, with its standard error and confidence interval.
 
     Parameters
@@ -57,6 +59,11 @@ class Estimate:
     0.791 ± 0.000
     >>> rate.compatible(0.7911)
     True
+
+    Sums with constants, and multiples, are estimates:
+
+    >>> print(1 - rate)
+    0.20891 ± 0.00012
     """
 
     value: float
@@ -199,6 +206,35 @@ class Estimate:
             value, value * self.stderr, (low, high), self.n, self.method, self.level, self.assumes
         )
 
+    def _scaled(self, factor: float, constant: float) -> Estimate:
+        """Return ``factor * self + constant``."""
+        ends = sorted(factor * end + constant if factor else constant for end in self.ci)
+        return Estimate(
+            factor * self.value + constant, abs(factor) * self.stderr, (ends[0], ends[1]),
+            self.n, self.method, self.level, self.assumes,
+        )  # fmt: skip
+
+    def __mul__(self, factor: float) -> Estimate:
+        """Return a multiple; the interval keeps its level, as for all sums with constants."""
+        return self._scaled(float(factor), 0.0) if _is_constant(factor) else NotImplemented
+
+    def __add__(self, constant: float) -> Estimate:
+        return self._scaled(1.0, float(constant)) if _is_constant(constant) else NotImplemented
+
+    def __sub__(self, constant: float) -> Estimate:
+        return self._scaled(1.0, -float(constant)) if _is_constant(constant) else NotImplemented
+
+    def __rsub__(self, constant: float) -> Estimate:
+        return self._scaled(-1.0, float(constant)) if _is_constant(constant) else NotImplemented
+
+    def __truediv__(self, divisor: float) -> Estimate:
+        return self._scaled(1.0 / float(divisor), 0.0) if _is_constant(divisor) else NotImplemented
+
+    def __neg__(self) -> Estimate:
+        return self._scaled(-1.0, 0.0)
+
+    __rmul__, __radd__ = __mul__, __add__
+
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a JSON document: value, stderr, ci, level, n, and any assumes."""
         names = ["value", "stderr", "ci", "level", "n"]
@@ -213,6 +249,10 @@ class Estimate:
     def __format__(self, spec: str) -> str:
         """Format both numbers by `spec`, by default as `str` does."""
         return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)
+
+
+def _is_constant(number: object) -> bool:
+    return isinstance(number, Real) and not isinstance(number, bool | np.bool)
 
 
 def with_student_interval(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc._support.text import plain, text_table
+from bnmc._support.text import Result, plain, text_table
 from bnmc.estimate.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Drawing: TypeAlias = "Figure"
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Result):
     """A small table; ``print`` shows it aligned.
 
     Attributes
@@ -59,7 +59,7 @@ class Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Experiment:
+class Experiment(Result):
     """The result of an experiment; ``print`` shows its table and its findings.
 
     Attributes

@@ -13,6 +13,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.text import Result
 from bnmc._support.workers import Calls, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
@@ -37,7 +38,7 @@ TOGETHER_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TangentKernel:
+class TangentKernel(Result):
     """Neural tangent kernels of an ensemble of networks.
 
     Attributes

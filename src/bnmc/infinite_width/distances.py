@@ -14,6 +14,7 @@ from scipy.special import digamma
 from bnmc._support.arguments import draw_key, finite_array, integer, items
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Convergence:
+class Convergence(Result):
     """Distances of tangent kernels of finite width from their limit.
 
     Attributes

@@ -16,13 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
+from bnmc._support.text import Result
 from bnmc.chain.layers import RowMap, Rows
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SimulatedKernel:
+class SimulatedKernel(Result):
     """Kernels of networks of finite width; ``numpy.asarray`` of it is `mean()`.
 
     Attributes

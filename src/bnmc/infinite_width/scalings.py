@@ -14,14 +14,14 @@ from fractions import Fraction
 from typing import Any
 
 from bnmc._support.arguments import instance, integer, real
-from bnmc._support.text import text_table
+from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentTypeError
 
 _HALF = Fraction(1, 2)
 
 
 @dataclass(frozen=True)
-class Properties:
+class Properties(Result):
     """Powers of the width of a limit, and which properties of finite networks the limit has.
 
     Attributes

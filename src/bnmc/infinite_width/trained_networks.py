@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from bnmc._support.arguments import choice, finite_array, generator, integer, integers, real
 from bnmc._support.machine import require_memory
+from bnmc._support.text import Result
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import SCALINGS, Scaling
@@ -35,7 +36,7 @@ _Record = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
-class NetworkTraining:
+class NetworkTraining(Result):
     """Networks through training; `train_networks` returns it.
 
     Attributes

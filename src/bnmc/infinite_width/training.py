@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,13 +17,15 @@ from scipy.special import expit, softmax
 from bnmc._support.arguments import choice, finite_array, real
 from bnmc._support.linalg import binary_scale, require_finite, require_regular, rounding_unit
 from bnmc._support.machine import require_memory
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
 # --- eigenvalues of a kernel, and labels
 
 
-class Alignment(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Alignment(Result):
     """The eigenvalues of a kernel and the labels in its eigenbasis.
 
     Attributes
@@ -179,7 +181,7 @@ _FIRST_STEP, _MOST_STEPS = 1e-5, 20_000
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Result):
     """The outputs of an infinitely wide network during training.
 
     Attributes
@@ -465,7 +467,7 @@ def _cross_entropy(outputs: FloatArray, labels: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(Result):
     """Mean and covariance of the outputs of an ensemble of networks during training.
 
     Attributes

@@ -15,6 +15,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import FirstLayer
@@ -28,7 +29,7 @@ SPARE = 1.25
 
 
 @dataclass(frozen=True)
-class InvariantSample:
+class InvariantSample(Result):
     """Independent draws of the state of a chain, with a bound of their distance to stationarity.
 
     Attributes

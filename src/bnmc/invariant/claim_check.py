@@ -21,7 +21,7 @@ from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
-from bnmc._support.text import plain, text_table
+from bnmc._support.text import Result, plain, text_table
 from bnmc._support.workers import ranges
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
@@ -61,7 +61,7 @@ BLOCK_NUMBERS = 1 << 17
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Result):
     """Result of `check`; ``print`` shows a table.
 
     Attributes

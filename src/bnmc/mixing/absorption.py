@@ -21,6 +21,7 @@ from scipy.special import gammaln
 
 from bnmc._support.arguments import Float64Array, finite_array
 from bnmc._support.linalg import semidefinite_root
+from bnmc._support.text import Result
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, ROW_BY_ROW, lacking, require
@@ -67,7 +68,7 @@ _BALANCED = (
 
 
 @dataclass(frozen=True)
-class AbsorbingEvent:
+class AbsorbingEvent(Result):
     """An event of one layer that restricts all later layers.
 
     Attributes

@@ -15,7 +15,7 @@ import numpy as np
 from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
-from bnmc._support.text import plain, text_table
+from bnmc._support.text import Result, plain, text_table
 from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
@@ -55,7 +55,7 @@ _FROM_RUNS = ("autocorrelation", "spectral", "relaxation")
 
 
 @dataclass(frozen=True)
-class ComparisonRow:
+class ComparisonRow(Result):
     """One line of a `Comparison`.
 
     Attributes
@@ -86,7 +86,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(Drawn):
+class Comparison(Drawn, Result):
     """Estimates of the rate of one chain; ``print`` shows a table.
 
     `plot` draws the rates with their intervals, and a line at the rate of the mean field.

@@ -20,6 +20,7 @@ from bnmc._support.arguments import Float64Array, finite_array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
@@ -217,7 +218,7 @@ def _mean_slope(values: Float64Array) -> float:
 
 
 @dataclass(frozen=True)
-class TwoInputs:
+class TwoInputs(Result):
     """Distances between the Gram matrices of two inputs of the same networks.
 
     Attributes

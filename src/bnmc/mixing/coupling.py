@@ -24,6 +24,7 @@ from bnmc._support.arguments import Float64Array, choice, draw_key, integer
 from bnmc._support.device_arrays import require_gpu
 from bnmc._support.machine import available_processors, require_memory
 from bnmc._support.progress import as_progress, reporting
+from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
@@ -82,7 +83,7 @@ _TASK = 1500
 
 
 @dataclass(frozen=True)
-class CrossedStart:
+class CrossedStart(Result):
     """Pairs of one chain from the given start and one chain from another start.
 
     Attributes

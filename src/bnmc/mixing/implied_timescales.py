@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, integer, items, real
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import half_width, jackknife
 from bnmc.mixing import observed
@@ -34,7 +35,7 @@ _NULL = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class ChapmanKolmogorov:
+class ChapmanKolmogorov(Result):
     """The test that the leading singular value at k times a lag is its k-th power at the lag.
 
     Attributes

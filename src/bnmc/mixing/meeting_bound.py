@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.text import plain, text_table
+from bnmc._support.text import Result, plain, text_table
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
@@ -38,7 +38,7 @@ HORIZON_LAGS = 2
 
 
 @dataclass(frozen=True)
-class LaggedDistance:
+class LaggedDistance(Result):
     r"""Upper bounds of ‖μ_l − μ_{l+lag}‖_tv for each layer l; ``print`` shows a table.
 
     A pair that has met by layer l + lag of the chain ahead is one state with both laws, so

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import real
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 
@@ -126,7 +127,7 @@ class RateEstimate(Estimate):
         return f"{super().__str__()} per layer, timescale {self.timescale:.3g} ({self.method})"
 
 
-class WithRate:
+class WithRate(Result):
     """A result with an estimate of the rate among its fields."""
 
     rate_estimate: RateEstimate

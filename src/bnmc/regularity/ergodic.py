@@ -15,6 +15,7 @@ from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, items, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.text import Result
 from bnmc._support.workers import ranges, thread_count
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, NORM_OVER_BATCH, ROWS_ALONE, require
@@ -295,7 +296,7 @@ _QUANTITIES = ("alpha", "rank_bound", "soft_rank", "squared_norm", "cubes", "squ
 
 
 @dataclass(frozen=True)
-class Averages:
+class Averages(Result):
     """Expectations under the stationary law, for ``M = x xᵀ / n``.
 
     Attributes
@@ -345,7 +346,7 @@ class Averages:
 
 
 @dataclass(frozen=True, eq=False)
-class Figures:
+class Figures(Result):
     """The quantities of Figures 8 and 9 of the paper against the width.
 
     Attributes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.extras import import_extra
-from bnmc._support.text import Table
+from bnmc._support.text import Result, Table
 from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.estimate.estimate import with_error
@@ -51,7 +51,7 @@ class Moments:
         return np.sqrt(self.variance / self.count)
 
 
-class Recordings:
+class Recordings(Result):
     """Recorded observables: items by name, and attributes."""
 
     observables: Mapping[str, NDArray[np.float64]]

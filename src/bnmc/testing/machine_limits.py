@@ -13,6 +13,7 @@ import numpy as np
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.peaks import NORMALS, PLACES, fill_blocks, fma_kernel, vector_registers
 from bnmc._support.arguments import choice, integer
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentTypeError
 
 #: Duration of one measurement of a rate, in seconds.
@@ -20,7 +21,7 @@ _RATE_SECONDS = 0.005
 
 
 @dataclass(frozen=True)
-class Roofline:
+class Roofline(Result):
     """The time of a layer, and its time at the peak rates of one core.
 
     Attributes

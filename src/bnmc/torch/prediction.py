@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc import gram
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.errors import BnmcError
 from bnmc.mean_field.correlation.correlation_map import CorrelationMap
@@ -22,7 +23,7 @@ _SMALL = 1e-3
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(Result):
     """The fixed point of the mean field of a model's chain, or why there is no prediction.
 
     Attributes

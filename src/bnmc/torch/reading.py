@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bnmc._support.arguments import integer
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
@@ -19,7 +20,7 @@ from bnmc.torch.weights import Weights, weights_of
 
 
 @dataclass(frozen=True)
-class ModelChain:
+class ModelChain(Result):
     """The chain of a model, and what does not fit; it unpacks into these two.
 
     Attributes

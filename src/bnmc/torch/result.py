@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
 from bnmc._support.extras import import_extra
-from bnmc._support.text import text_table
+from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.prediction import Prediction
@@ -45,7 +45,7 @@ _COARSE = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Measurement:
+class Measurement(Result):
     """The representations of a batch in the layers of a model, and gradients of a loss.
 
     ``print`` shows the table and the verdict. Arrays have the shape (networks, layers, ...).

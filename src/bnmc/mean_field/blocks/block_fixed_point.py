@@ -51,6 +51,7 @@ import numpy as np
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.machine import require_memory
+from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.blocks.block_map import BlockMap, find_roots, levels_of, newton
@@ -59,7 +60,7 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray, difference, within
 
 
 @dataclass(frozen=True)
-class BlockFixedPoint:
+class BlockFixedPoint(Result):
     """A fixed point of the mean-field map that permutations within two blocks preserve.
 
     `block_symmetric` and `partial_collapse` return it.

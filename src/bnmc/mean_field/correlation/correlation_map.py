@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real, real_numbers
+from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
@@ -31,7 +32,7 @@ _correlations = partial(real_numbers, "correlation", low=-1, high=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairTrajectory:
+class PairTrajectory(Result):
     """Variances and correlations over depth; see `CorrelationMap.trajectory`.
 
     Attributes

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bnmc._support.text import Result
 from bnmc.mean_field.correlation.gaussian_moments import rough_moments
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer
 from bnmc.mean_field.duals.duals import Dual
@@ -37,7 +38,7 @@ _ONE = 8.0 * EPSILON
 
 
 @dataclass(frozen=True, kw_only=True)
-class VariancePoint:
+class VariancePoint(Result):
     """A fixed point of the variance map; see `CorrelationMap.variance_fixed_points`.
 
     Attributes
@@ -69,7 +70,7 @@ class VariancePoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorrelationPoint:
+class CorrelationPoint(Result):
     """A fixed point of the correlation map; see `CorrelationMap.fixed_points`.
 
     Attributes

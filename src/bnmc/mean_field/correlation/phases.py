@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import real, real_numbers
+from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
@@ -36,7 +37,7 @@ _SAME = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class Phase(Result):
     """The phase of a network at initialization; see `CorrelationMap.phase`.
 
     Attributes
@@ -235,7 +236,7 @@ _STEP = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class EdgeOfChaos:
+class EdgeOfChaos(Result):
     """Points of the edge of chaos; `edge_of_chaos` returns them.
 
     All arrays have the shape of the argument `bias_variance`.

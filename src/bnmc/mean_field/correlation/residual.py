@@ -48,6 +48,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bnmc._support.arguments import real
+from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError
@@ -58,7 +59,7 @@ from bnmc.mean_field.float64 import FloatArray, roots, within
 
 
 @dataclass(frozen=True, kw_only=True)
-class IsometryRate:
+class IsometryRate(Result):
     """Rates of a network with layer normalization after σ; `isometry_rate` returns them.
 
     Attributes
@@ -161,7 +162,7 @@ _LARGE, _ACCURATE = (1e8, 1e10, 1e12, 1e14), 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrowthLaw:
+class GrowthLaw(Result):
     """The leading law of a quantity for large depth l.
 
     Attributes
@@ -220,7 +221,7 @@ _CONSTANT = GrowthLaw(kind="constant", rate=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResidualGrowth:
+class ResidualGrowth(Result):
     """Growth laws of a residual network; `residual_growth` returns them.
 
     Attributes

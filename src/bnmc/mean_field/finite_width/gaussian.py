@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real
+from bnmc._support.text import Result
 from bnmc.errors import LinearTheoryWarning
+from bnmc.estimate.estimate import Estimate
 from bnmc.mean_field.float64 import FloatArray
 
 
@@ -211,7 +213,7 @@ _LINEAR = 10.0
 
 
 @dataclass(frozen=True, eq=False)
-class PathPrediction:
+class PathPrediction(Result):
     """A predicted number per layer, with its numerical error.
 
     Attributes
@@ -230,14 +232,22 @@ class PathPrediction:
     >>> found = run.fluctuations.mean_square(1000)
     >>> found.value.shape, bool(found.stderr.max() < 1e-3 * found.value.max())
     ((5,), True)
+    >>> found[0].value
+    0.0
     """
 
     value: FloatArray
     stderr: FloatArray
 
+    def __getitem__(self, layer: int) -> Estimate:
+        """Return the prediction of a layer, with an interval of two standard errors."""
+        value, stderr = float(self.value[layer]), float(self.stderr[layer])
+        ci = value - 2.0 * stderr, value + 2.0 * stderr
+        return Estimate(value, stderr, ci, 1, "leading order in 1/width")
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PathFluctuations:
+class PathFluctuations(Result):
     """Fluctuations of the Gram matrices of one input around the mean field, to leading order.
 
     `MeanField.trajectory` returns it, with the formulas, as `MeanFieldTrajectory.fluctuations`. If

@@ -6,16 +6,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, integers, real
+from bnmc._support.text import Result
 from bnmc.chain.activations import Activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.layers import over_square
 from bnmc.chain.needs import NORM_OVER_BATCH, require
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.estimate.estimate import Estimate
 from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
@@ -33,8 +36,8 @@ _ROUNDING, _ACCURATE = 1e-11, 0.01
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """A predicted number with its numerical error.
+class Prediction(Estimate):
+    """A predicted number with its numerical error: an estimate without samples.
 
     Attributes
     ----------
@@ -43,6 +46,10 @@ class Prediction:
     stderr : float
         Estimated numerical error: the difference of two quadratures, the error of the fixed point,
         and rounding. Terms of higher order in 1/width are not included.
+    ci : tuple of (float, float)
+        The number less and plus two numerical errors.
+    n, method, level, assumes
+        As of `bnmc.Estimate`; n is 1.
 
     Examples
     --------
@@ -52,8 +59,11 @@ class Prediction:
     (0.0405666, True)
     """
 
-    value: float
-    stderr: float
+    @classmethod
+    def of(cls, value: float, stderr: float) -> Self:
+        """Return the prediction of a number and its numerical error."""
+        ci = value - 2.0 * stderr, value + 2.0 * stderr
+        return cls(value, stderr, ci, 1, "leading order in 1/width")
 
     def __float__(self) -> float:
         """Return `value`."""
@@ -65,7 +75,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fluctuations:
+class Fluctuations(Result):
     """Fluctuations of the stationary Gram matrix around the fixed point, to leading order.
 
     `MeanField.fluctuations` returns it and has the formulas.
@@ -394,7 +404,7 @@ class Fluctuations:
             for i, coarse in enumerate(self.coarse)
         ]
         error = sum(map(abs, changes))
-        return Prediction(value, error + power * self._error_of_point * abs(value))
+        return Prediction.of(value, error + power * self._error_of_point * abs(value))
 
     @property
     def _error_of_point(self) -> float:

@@ -28,13 +28,14 @@ from typing import Self
 import numpy as np
 
 from bnmc._support.arguments import integer, items
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.fixed_point.results import of_batch
 from bnmc.mean_field.float64 import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntryCovariance:
+class EntryCovariance(Result):
     """Covariances of the entries of the stationary Gram matrix G, which symmetry leaves.
 
     Different letters are different samples. Entries that a batch lacks, for example ``ij_kl`` for
@@ -104,7 +105,7 @@ def _place(name: str, entry: tuple[int, int]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sector:
+class Sector(Result):
     """One sector of the symmetric matrices under permutations of the samples.
 
     Its symmetric matrices consist of k = 1 or 2 copies of one irreducible representation. With an

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bnmc._support.text import Result
 from bnmc.chain.convolution import Convolution
 from bnmc.mean_field.float64 import FloatArray
 
@@ -26,7 +27,7 @@ _KNOWN_RATE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymmetricFixedPoint:
+class SymmetricFixedPoint(Result):
     """The attributes of the symmetric fixed point for a batch of any size, finite or infinite.
 
     `FixedPoint` defines the attributes; `bnmc.mean_field.Limit` is the case of an infinite batch,
@@ -62,7 +63,7 @@ class SymmetricFixedPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FourierMode:
+class FourierMode(Result):
     """Deviations of one spatial frequency from the fixed point of a convolutional chain.
 
     They are the symmetric matrices Δ whose entry for pixel p of sample s and pixel p + r of sample

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
-from bnmc._support.text import text_table
+from bnmc._support.text import Result, text_table
 from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NORM_OVER_BATCH
@@ -35,7 +35,7 @@ _RTOL = 1e-8
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Crossing(Result):
     """A batch size at which the symmetric fixed point changes its stability.
 
     Attributes
@@ -65,7 +65,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class Stability:
+class Stability(Result):
     """Stability of the symmetric fixed point for several batch sizes.
 
     Attributes

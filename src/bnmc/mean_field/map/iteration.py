@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import require_memory
+from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer
@@ -33,7 +34,7 @@ from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _MapResult:
+class _MapResult(Result):
     """The attributes that `Step` and `MeanFieldTrajectory` share; they convert to `gram`."""
 
     gram: FloatArray

@@ -1,0 +1,100 @@
+"""All results of the public table: short texts, a dict for JSON, and HTML.
+
+The docstring of each class has an example, which makes a result of the class.
+"""
+
+import contextlib
+import doctest
+import inspect
+import io
+import json
+import sys
+from dataclasses import is_dataclass
+
+import numpy as np
+import pytest
+from test_public_api import PUBLIC, value_of
+
+import bnmc
+from bnmc import Chain, MeanField
+from bnmc._support.text import Result
+from bnmc.bounds import bridging
+from bnmc.mean_field.finite_width.results import Prediction
+
+#: Classes of `PUBLIC` that users make: specifications, laws and functions.
+SPECIFICATIONS = {
+    "Activation", "Chain", "Convolution", "GroupNorm", "Dual", "Scaling", "MarchenkoPastur",
+    "SingularValueLaw", "bnmc.kernels.c.Table",
+}  # fmt: skip
+
+CLASSES = {
+    f"{module}.{name}": kind
+    for module, names in PUBLIC.items()
+    if module not in ("bnmc.pytest_plugin", "bnmc.cli")
+    for name in names.split()
+    if inspect.isclass(kind := value_of(__import__(module, fromlist=["_"]), name))
+    and (is_dataclass(kind) or issubclass(kind, Result))
+    and not {name, f"{module}.{name}"} & SPECIFICATIONS
+}
+
+
+#: Results that no example has.
+RESULTS = {
+    "Bulk": lambda: bridging.Bulk(np.zeros((30, 4)), np.ones((30, 4)), np.ones(30)),
+    "Concentration": lambda: bridging.Concentration(np.zeros((30, 4)), np.ones((30, 4))),
+    "Distortion": lambda: bridging.distortion("relu", 4),
+    "Table": lambda: bnmc.experiments.Table(("width", "error"), ((100, 0.25), (400, 0.125))),
+    "PathFluctuations": lambda: MeanField(Chain(30, 3)).trajectory(
+        np.diag([1.0, 2.0, 3.0]), 40, rng=0, fluctuations=True, fluctuation_rtol=0.5
+    ).fluctuations,
+    "Sector": lambda: MeanField(Chain(30, 5)).fluctuations().sectors[0],
+    "Autocorrelation": lambda: bnmc.mixing.autocorrelation(
+        bnmc.simulate(Chain(30, 3, "tanh"), 220, chains=50, burn_in=20, rng=0)
+    ),
+    "LaggedDistance": lambda: bnmc.mixing.tv_bound(
+        Chain(30, 3), depth=80, replicates=20, rng=0
+    ).lagged,
+    "Figures": lambda: bnmc.regularity.figures([4, 8], rng=0),
+}  # fmt: skip
+
+#: Lines of results that are reports: a row for each claim.
+LINES = {"CheckReport": 40}
+
+
+def result_of(kind):
+    """Return the last result of a class in the example of its docstring, or that of `RESULTS`."""
+    if kind.__name__ in RESULTS:
+        return RESULTS[kind.__name__]()
+    space, shown = {}, []
+    hook, sys.displayhook = sys.displayhook, shown.append
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            for example in doctest.DocTestParser().get_examples(inspect.cleandoc(kind.__doc__)):
+                exec(compile(example.source, "<example>", "single"), space)
+    finally:
+        sys.displayhook = hook
+    values = [*space.values(), *shown]
+    values += [part for value in values if isinstance(value, tuple) for part in value]
+    return next((value for value in reversed(values) if type(value) is kind), None)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_results_are_short_texts_and_documents(name):
+    kind = CLASSES[name]
+    assert issubclass(kind, Result), "a result inherits from bnmc._support.text.Result"
+    result = result_of(kind)
+    assert result is not None, "the example of its docstring makes no result of the class"
+    for text in (str(result), repr(result)):
+        assert 0 < len(text.splitlines()) <= LINES.get(kind.__name__, 25)
+        assert len(text) < 5000
+    json.dumps(result.to_dict(), allow_nan=False)
+    html = result._repr_html_()
+    assert html.startswith("<pre>")
+
+
+def test_a_prediction_is_an_estimate():
+    prediction = Prediction.of(0.5, 0.01)
+    assert isinstance(prediction, bnmc.Estimate)
+    assert prediction.ci == (0.48, 0.52)
+    assert prediction.compatible(0.53)
+    assert (str(prediction), float(prediction)) == ("0.5", 0.5)
