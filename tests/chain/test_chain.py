@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+import bnmc
 from bnmc import Activation, Chain, MeanField, Network
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.chain import as_chain, as_network, layers_of
@@ -241,3 +242,29 @@ def test_what_needs_one_chain_says_so():
         as_network(network, 3)
     with pytest.raises(TypeError):
         network + WIDE
+
+
+def test_the_idealized_chain_has_the_variances_of_the_chain():
+    chain = Chain(
+        64,
+        4,
+        "tanh",
+        norm="group(8)",
+        weights="pytorch",
+        eps=1e-5,
+        skip=0.5,
+        order="pre-activation",
+    )
+    ideal = chain.idealized()
+    assert (ideal.eps, ideal.weights) == (0.0, "gaussian")
+    for name in ("width", "batch", "activation", "norm", "skip", "gain", "order", "bias_variance"):
+        assert getattr(ideal, name) == getattr(chain, name)
+    assert ideal.idealized() == ideal
+    conv = Chain.conv(4, 2, shape=(2, 2), kernel=(1, 1), eps=1e-5)
+    assert conv.idealized() == Chain.conv(4, 2, shape=(2, 2), kernel=(1, 1))
+    real = Chain(64, 4, "relu", weights="pytorch", eps=1e-5)
+    with pytest.raises(ArgumentError, match=r"eps: .*chain\.idealized\(\) has eps 0"):
+        MeanField(real).fixed_point()
+    assert MeanField(real.idealized()).fixed_point().stable
+    with pytest.raises(ArgumentError, match=r"weights: .*chain\.idealized\(\) has Gaussian"):
+        bnmc.mixing.contraction(real)

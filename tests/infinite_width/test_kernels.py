@@ -15,13 +15,13 @@ import pytest
 from infinite_width_checks import extrapolated
 from slow_cases import some
 
-from bnmc import Activation
+from bnmc import Activation, Chain, MeanField
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._support import machine
 from bnmc.chain.activations import as_activation
 from bnmc.chain.layers import RowMap
 from bnmc.chain.norms import as_norm
-from bnmc.errors import PartialEstimateError, ResultTooLargeError
+from bnmc.errors import ArgumentError, PartialEstimateError, ResultTooLargeError
 from bnmc.infinite_width import dual, nngp, ntk
 from bnmc.infinite_width.kernels import of_batches
 from bnmc.infinite_width.networks import (
@@ -296,3 +296,70 @@ def test_batches_are_those_of_networks(kind, tangent):
     assert (np.abs(mean - limit) < off).all()
     other = of_batches(Network([X], [(12,)], FIRST, layers[::-1], tangent), 0.02, 1, progress=False)
     assert np.linalg.norm(other - limit) > 0.1 * np.linalg.norm(limit)
+
+
+OPTIONS = {"gain": 1.3, "bias_variance": 0.1}
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        Chain(7, 4, "tanh", norm="none", **OPTIONS),
+        Chain(7, 4, "relu", norm="layer", eps=0.3, skip=0.5, weights="haar", **OPTIONS),
+        Chain(8, 4, "tanh", norm="group(2)", order="pre-activation", skip=-1.0, eps=0.1, **OPTIONS),
+        Chain(7, 4, "erf", norm="rms", order="activation-norm", skip=0.5, weights="pytorch"),
+    ],
+    ids=lambda chain: f"{chain.norm}, {chain.order}",
+)
+def test_kernels_of_chains_follow_their_layers(chain):
+    """The recurrence of the docstring of `Chain`, sample by sample; layer 0 has gain 1."""
+    x, other = np.random.default_rng(3).normal(size=(2, 5, 3))
+    both = np.hstack([x, other])
+    K = theta = both.T @ both / 5
+    for _ in range(3):
+        q = np.diag(K)
+        is_last = chain.order == "activation-norm"
+        scale = np.ones(6) if chain.norm == "none" or is_last else np.sqrt(q + chain.eps)
+        C = K / np.outer(scale, scale)
+        value, slope = dual(chain.activation)(np.diag(C)[:, None], np.diag(C), C)
+        if is_last:
+            scale = np.sqrt(np.diag(value) + chain.eps)
+            value = value / np.outer(scale, scale)
+        kept, tangent = (C, theta / np.outer(scale, scale))
+        if chain.order != "norm-activation":
+            kept, fresh = K, chain.gain**2 * value + chain.bias_variance
+            theta = chain.skip**2 * theta + chain.gain**2 * tangent * slope + fresh
+        else:
+            fresh = chain.gain**2 * value + chain.bias_variance
+            theta = (chain.skip**2 + chain.gain**2 * slope) * tangent + fresh
+        K = chain.skip**2 * kept + fresh
+    np.testing.assert_allclose(nngp(chain, both, 3), K, rtol=1e-9)
+    np.testing.assert_allclose(ntk(chain, both, 3), theta, rtol=1e-9)
+    np.testing.assert_allclose(nngp(chain, x, 3, other=other), K[:3, 3:], rtol=1e-9)
+
+
+def test_kernels_of_chains_with_a_norm_over_the_batch():
+    x = np.random.default_rng(4).normal(size=(6, 4))
+    chain = Chain(30, 4, "relu", gain=2.0, bias_variance=0.5)
+    G = MeanField(chain).step(x.T @ x / 6).gram
+    path = MeanField(chain).trajectory(nngp(chain, x, 1), 1).gram
+    np.testing.assert_allclose(nngp(chain, x, 1), 4.0 * G + 0.5, rtol=1e-7)
+    np.testing.assert_allclose(nngp(chain, x, 2), 4.0 * path[1] + 0.5, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("chain", "options", "match"),
+    [
+        (Chain(9, 4, norm="batch-uncentred"), {}, "^norm: "),
+        (Chain(9, 4, "tanh", eps=1e-5), {}, r"^eps: .*chain\.idealized\(\) has eps 0"),
+        (Chain.resnet(9, 4), {}, "^order: "),
+        (Chain.conv(4, 2, shape=(2, 2), kernel=(1, 1)), {}, "^convolution: "),
+        (Chain(9, 4), {"activation": "relu"}, "^activation: .*no activation beside a chain"),
+        (Chain(9, 4), {"width": 4}, "^width: "),
+        (Chain(9, 4), {"method": "monte-carlo"}, "^method: .*simulate"),
+    ],
+)
+def test_other_chains_have_no_kernels(chain, options, match):
+    for kernel in (nngp, ntk):
+        with pytest.raises(ArgumentError, match=match):
+            kernel(chain, np.eye(4), 2, **options)

@@ -183,7 +183,7 @@ class Result:
             [type(self).__name__, *(f"  {name:{width}}  {text}" for name, text in rows)]
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Any:
         """Return the fields for `json.dumps`, arrays as lists, and objects as their texts."""
         return {field.name: _entry(getattr(self, field.name)) for field in _fields_of(self)}
 

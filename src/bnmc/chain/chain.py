@@ -315,6 +315,23 @@ class Chain:
         linear = self.activation.is_linear and self.covariance.is_identity
         return self.is_gaussian and linear and without
 
+    def idealized(self) -> Self:
+        """Return the chain with eps 0, and Gaussian weights and biases of the same variances.
+
+        The theory of the papers covers it, and at large width it differs little from the chain.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> Chain(64, 4, "relu", weights="pytorch", eps=1e-5, bias_variance=0.0).idealized()
+        Chain(width=64, batch=4, activation='relu', gain=0.5773502691896258)
+        """
+        return type(self)(
+            self.width, self.batch, self.activation, norm=self.normalization, skip=self.skip,
+            gain=self.gain, order=self.order, bias_variance=self.bias_variance,
+            convolution=self.convolution,
+        )  # fmt: skip
+
     @classmethod
     def bn_mlp(cls, width: int, batch: int, activation: ActivationLike) -> Self:
         """Return the chain of *On bridging …*, eq. (2): BN before a nonlinear activation."""

@@ -83,13 +83,15 @@ COUPLED = (
         lambda chain: not chain.is_orthogonal,
         '"gaussian"',
         "with orthogonal weights the rows W a have the Gram matrix of a exactly, so chains with "
-        "different Gram matrices cannot draw the same rows; {instead}",
+        "different Gram matrices cannot draw the same rows; chain.idealized() has Gaussian "
+        "weights, or {instead}",
     ),
     Need(
         "weights",
         lambda chain: chain.is_gaussian,
         '"gaussian"',
-        "for other laws, rows W a depend on more of a than its Gram matrix; {instead}",
+        "for other laws, rows W a depend on more of a than its Gram matrix; chain.idealized() has "
+        "Gaussian weights, or {instead}",
     ),
     Need(
         "width", lambda chain: chain.width <= MOST_ROWS, f"at most {MOST_ROWS} for this chain", ""
@@ -160,7 +162,7 @@ SYMMETRIC_FIXED_POINT = (
         "eps",
         lambda chain: chain.eps == 0.0,
         "0",
-        "iterate bnmc.MeanField(chain).trajectory",
+        "chain.idealized() has eps 0; with eps, iterate bnmc.MeanField(chain).trajectory",
     ),
     TWO_SAMPLES._replace(hint="one sample has no Jacobian"),
 )

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation, require_derivative
-from bnmc.chain.chain import ORDERS
+from bnmc.chain.chain import ORDERS, Chain
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, Linear, RowMap
+from bnmc.chain.needs import FULLY_CONNECTED, Need, require
 from bnmc.chain.norms import as_norm
 from bnmc.chain.weights import weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -39,7 +42,7 @@ from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.map.iteration import iterates
-from bnmc.mean_field.pairwise_layer import PairwiseLayer
+from bnmc.mean_field.pairwise_layer import PairwiseLayer, kind_of
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
 _Analytic = Literal["analytic"]
@@ -98,8 +101,73 @@ class _Kernel(Protocol):
     ) -> _Matrix: ...
 
 
+#: Options of kernels that a chain has.
+_OF_CHAINS = (
+    "activation", "norm", "order", "weight_variance", "bias_variance", "skip", "batch",
+    "width", "networks",
+)  # fmt: skip
+
+#: A chain with a limit of infinite width: batches of one kind, and samples of any kind.
+_LIMIT = (
+    FULLY_CONNECTED._replace(hint="the samples of a convolution have no kernel here"),
+    Need(
+        "norm",
+        lambda chain: chain.norm != "batch-uncentred",
+        "none, batch, layer, rms or group(g)",
+        "bnmc.MeanField(chain).trajectory takes this norm",
+    ),
+    Need(
+        "eps",
+        lambda chain: chain.eps == 0.0 or chain.normalization.axis != "batch",
+        "0 with a norm over the batch",
+        "chain.idealized() has eps 0",
+    ),
+    Need(
+        "order",
+        lambda chain: chain.order_code != NORM_IN_BRANCH or chain.normalization.axis != "batch",
+        "norm-activation or activation-norm with a norm over the batch and a skip connection",
+        "bnmc.simulate measures this chain",
+    ),
+)
+
+
 def _overloaded(function: Callable[..., Any]) -> _Kernel:
-    return cast("_Kernel", function)
+    """Return the function, which also takes a chain in front of its arguments."""
+    parameters = signature(function)
+
+    @wraps(function)
+    def kernel(*arguments: Any, **options: Any) -> Any:
+        if not (arguments and isinstance(arguments[0], Chain)):
+            return function(*arguments, **options)
+        chain, *further = arguments
+        require(chain, _LIMIT)
+        for name in _OF_CHAINS:
+            if name in options:
+                allowed = f"no {name} beside a chain"
+                raise ArgumentError(name, options[name], allowed, "the chain has these options")
+        bound = parameters.bind(*further, **options)
+        bound.apply_defaults()
+        if bound.arguments["method"] != "analytic":
+            hint = "bnmc.simulate and bnmc.gradients.tangent_kernel simulate a chain"
+            raise ArgumentError("method", bound.arguments["method"], "analytic, of a chain", hint)
+        is_tangent = function.__name__ == "ntk"
+        return _kernel(tangent=is_tangent, chain=chain, **(bound.arguments | _options_of(chain)))
+
+    return cast("_Kernel", kernel)
+
+
+def _options_of(chain: Chain) -> dict[str, Any]:
+    """Return the options of the kernel of a chain."""
+    over_batch = chain.normalization.axis == "batch"
+    return {
+        "activation": chain.activation,
+        "norm": "batch" if over_batch else kind_of(chain.normalization),
+        "order": chain.order if chain.order in _ORDERS else "norm-activation",
+        "weight_variance": chain.gain**2,
+        "bias_variance": chain.bias_variance,
+        "skip": chain.skip,
+        "batch": chain.batch if over_batch else None,
+    }
 
 
 @_overloaded
@@ -124,6 +192,10 @@ def nngp(
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
     """Covariance of the outputs of an infinitely wide random network: the kernel of its GP.
+
+    ``nngp(chain, x, depth)`` is the covariance of a row of h_depth of a `bnmc.Chain` with the start
+    ``FirstLayer(x)``, in the limit of infinite width.  Of the options below, it takes `other`,
+    `rtol`, `dtype`, `progress` and `rng`.
 
     Parameters
     ----------
@@ -229,6 +301,13 @@ def nngp(
     array([[0.394294, 0.245687],
            [0.245687, 0.394294]])
 
+    The layers of a chain:
+
+    >>> import bnmc
+    >>> nngp(bnmc.Chain(width=100, batch=2, activation="tanh", norm="layer"), x, 2).round(6)
+    array([[0.394294, 0.256938],
+           [0.256938, 0.394294]])
+
     Two batches of five samples, of which each is normalized alone:
 
     >>> x = np.random.default_rng(0).standard_normal((3, 10))
@@ -260,6 +339,8 @@ def ntk(
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
     """Tangent kernel of an infinitely wide network: the sum of gradient products of two outputs.
+
+    ``ntk(chain, x, depth)`` is that of a `bnmc.Chain`, as of `nngp`.
 
     Parameters
     ----------
@@ -330,9 +411,15 @@ def ntk(
 
 
 def _kernel(
-    x: ArrayLike, depth: int, *, tangent: bool, method: str, **options: Unpack[_Options]
+    x: ArrayLike,
+    depth: int,
+    *,
+    tangent: bool,
+    method: str,
+    chain: Chain | None = None,
+    **options: Unpack[_Options],
 ) -> _Matrix | SimulatedKernel:
-    """Check the arguments of a kernel, and return it."""
+    """Check the arguments of a kernel, and return it; the first layer of a chain has gain 1."""
     sets = [finite_array("x", x, shape=("features", "samples")).astype(np.float64)]
     if options["other"] is not None:
         shape = (sets[0].shape[0], "samples")
@@ -344,9 +431,10 @@ def _kernel(
         real("weight_variance", options["weight_variance"], above=0.0),
         real("bias_variance", options["bias_variance"], low=0.0),
     )
+    first = weights if chain is None else Weights(1.0, 0.0)
     skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
     for name, inputs in zip(("x", "other"), sets, strict=False):
-        _require_squares(name, inputs, norm, weights)
+        _require_squares(name, inputs, norm, first)
     rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
@@ -357,11 +445,14 @@ def _kernel(
         width = integer("width", options["width"], low=2)
         networks = integer("networks", options["networks"], low=1)
     elif norm != "batch":
-        layer = PairwiseLayer(
-            sigma=dual(activation), norm=norm, order=order, weight_variance=weights.variance,
-            bias_variance=weights.bias, skip=skip,
-        )  # fmt: skip
-        tiles = TiledKernel(sets, weights, (layer,) * depth, tangent)
+        if chain is None:
+            layer = PairwiseLayer(
+                sigma=dual(activation), norm=norm, order=order, weight_variance=weights.variance,
+                bias_variance=weights.bias, skip=skip,
+            )  # fmt: skip
+        else:  # it may have eps, and a norm inside the branch
+            layer = PairwiseLayer.of(chain.layers[1])
+        tiles = TiledKernel(sets, first, (layer,) * depth, tangent)
         return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
@@ -371,7 +462,7 @@ def _kernel(
     if tangent and (is_simulated or homogeneous_slopes(sigma) is None):
         require_derivative(sigma)
     hidden = HiddenLayer(RowMap(sigma, as_norm(norm), ORDERS[order], 1), weights, skip)
-    network = Network(sets, batches, weights, (hidden,) * depth, tangent)
+    network = Network(sets, batches, first, (hidden,) * depth, tangent)
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
         return simulated_kernel(finite, networks, draw_key(rng), progress)
