@@ -91,7 +91,7 @@ def test_a_command_has_the_result_of_the_library(printed, document_of, line):
 
 
 def test_five_norms_are_the_default(document_of):
-    table = document_of(f"{NORMS} --seed 1")["table"]
+    table = document_of(f"{NORMS} --seed 1")["rows"]
     assert [row["norm"] for row in table] == ["batch", "layer", "rms", "group(8)", "none"]
 
 
@@ -137,7 +137,7 @@ def test_phase_without_edge_and_with_skip_connection(printed, document_of):
 
 def test_stability(printed, document_of):
     line = "stability --activation silu --batches 8,32"
-    (silu,) = document_of(line)["activations"]
+    (silu,) = document_of(line)["rows"]
     assert (silu["batches"], silu["stable"]) == ([8, 32], [True, False])
     assert silu["crossings"] == [[26, False]]
     assert "unstable from batch 26 on" in printed(f"{line} --plot atlas.png")
@@ -248,3 +248,39 @@ def test_without_an_estimate_there_is_a_status(run, line):
     status, out, err = run(line)
     assert (status, out, err.count("\n")) == (3, "", 1)
     assert WITHOUT[line] in err
+
+
+DOCUMENTS = (
+    f"{SIMULATE} --sampler conditional", BACKPROP, f"{CERTIFY} 20", "fixed-point --batch 4",
+    "width --batch 4", "stability --batches 4", "phase", "regularity --width 8 --rtol 0.5 --seed 0",
+    "info",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", DOCUMENTS)
+def test_documents_have_the_same_head(document_of, line):
+    document = document_of(line)
+    assert list(document)[:2] == ["bnmc", "command"]
+    assert document["bnmc"] == bnmc.__version__
+    assert document["command"] == line.split()[0]
+    if "--seed" in line:
+        assert isinstance(document["seed"], int)
+        assert document["chain"]["activation"] in ("linear", "relu")
+    if "key" in document:
+        assert document["key"].startswith("key:")
+    assert all(isinstance(row, dict) for row in document.get("rows", []))
+    assert "table" not in document
+
+
+def test_without_an_estimate_there_is_a_document(run):
+    line = "certify --width 25 --batch 10 --activation linear --seed 1 --replicates 8 --json"
+    status, out, err = run(line)
+    document = json.loads(out)
+    assert status == 3
+    assert (document["command"], document["error"], document["seed"]) == ("certify", "NotMixing", 1)
+    assert document["chain"]["width"] == 25
+    assert document["message"] in err
+    assert "partial" in document
+    assert run(f"{line} document.json")[0] == 3
+    assert json.loads(Path("document.json").read_text()) == document
+    assert run("certify --width 4 --batch 1 --json")[:2] == (2, "")

@@ -10,6 +10,7 @@ from typing import Annotated
 import pytest
 import typer
 
+import bnmc
 from bnmc._support.text import Table
 from bnmc.cli import application, command, statuses
 from bnmc.errors import Interrupted
@@ -72,7 +73,8 @@ def test_options_come_from_the_parameters(trial):
     status, out, err = trial(made, "--json --seed 4 --width 20 -e x --is-big")
     assert (status, err) == (0, "")
     assert json.loads(out) == {
-        "seed": 4, "chain": "Chain(width=20, batch=3, activation='linear')", "size": 7, "skip": 0.5,
+        "bnmc": bnmc.__version__, "command": "made", "seed": 4,
+        "chain": "Chain(width=20, batch=3, activation='linear')", "size": 7, "skip": 0.5,
         "progress": False, "eval": "x", "is_big": True,
     }  # fmt: skip
     assert json.loads(trial(made, "--json --progress")[1])["progress"] is True
@@ -91,7 +93,7 @@ def test_without_a_batch_the_chain_is_a_function_of_it(trial):
         lambda chain: command.Report({"chain": repr(chain(batch=4))}, [])
     )
     _, out, _ = trial(made, "--width 9 --activation tanh --json")
-    assert json.loads(out) == {"chain": "Chain(width=9, batch=4, activation='tanh')"}
+    assert json.loads(out)["chain"] == "Chain(width=9, batch=4, activation='tanh')"
 
 
 def test_a_seed_is_drawn_unless_a_store_has_a_key(trial):
@@ -129,19 +131,22 @@ def plain(size: Annotated[int, typer.Option(help="Its size.")] = 7) -> command.R
     return command.Report({"size": size}, ["text"])
 
 
+HEAD = {"bnmc": bnmc.__version__, "command": "plain"}
+
+
 def test_json_is_printed_or_written_beside_the_text(trial):
     for options in ("--json", "--json -", "--json --size 7", "--json=-"):
         status, out, err = trial(plain, options)
-        assert (status, json.loads(out), err) == (0, {"size": 7}, "")
+        assert (status, json.loads(out), err) == (0, {**HEAD, "size": 7}, "")
     assert trial(plain, "--json a.json") == (0, "text\ndata: a.json\n", "")
-    assert json.loads(Path("a.json").read_text()) == {"size": 7}
+    assert json.loads(Path("a.json").read_text()) == {**HEAD, "size": 7}
     for path, said in (("a.json", "--force"), ("a.txt", ".json"), ("missing/a.json", "missing")):
         status, out, err = trial(plain, f"--json {path}")
         assert (status, out) == (statuses.BAD_INPUT, "")
         assert err.startswith("bnmc: error: json")
         assert said in err
     assert trial(plain, "--size 8 --json a.json --force")[0] == 0
-    assert json.loads(Path("a.json").read_text()) == {"size": 8}
+    assert json.loads(Path("a.json").read_text()) == {**HEAD, "size": 8}
 
 
 def test_missing_packages_are_named_before_the_work(trial, monkeypatch):
@@ -169,7 +174,8 @@ def test_a_file_that_cannot_be_written_ends_nothing_else(trial):
 
 def test_a_printed_document_is_all_that_is_printed(trial):
     made = command.command(plot=True)(lambda: command.Report({}, ["text"], Picture))
-    assert trial(made, "--json --plot x.png") == (0, "{}\n", "")
+    status, out, err = trial(made, "--json --plot x.png")
+    assert (status, json.loads(out), err) == (0, {**HEAD, "command": "<lambda>"}, "")
     assert Path("x.png").read_text() == "picture"
 
 

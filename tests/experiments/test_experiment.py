@@ -34,10 +34,10 @@ def test_json_has_no_numbers_that_are_none():
     document = json.loads(json.dumps(made().to_dict(), allow_nan=False))
     assert document["variables"]["y"]["data"] == [1.0, None, "Infinity"]
     assert document["attributes"]["pair"] == [0.5, None]
-    assert document["table"][0]["value"] == {
+    assert document["rows"][0]["value"] == {
         "value": 1.0, "stderr": 0.1, "ci": [0.8, 1.2], "level": 0.95, "n": 3,
     }  # fmt: skip
-    assert document["table"][1] == {"name": "b", "value": 2.5, "rest": 7}
+    assert document["rows"][1] == {"name": "b", "value": 2.5, "rest": 7}
     with pytest.raises(ArgumentTypeError):
         plain(object())
     assert plain(np.arange(2)) == [0, 1]

@@ -24,9 +24,9 @@ def test_repr_has_no_arrays(run):
 
 def test_the_table_has_means_errors_and_rates(run):
     result = json.loads(json.dumps(run.to_dict()))
-    assert [row["layer"] for row in result["table"]] == [0, 4, 8, 12, 16, 20, 23, 27, 31, 35, 39]
+    assert [row["layer"] for row in result["rows"]] == [0, 4, 8, 12, 16, 20, 23, 27, 31, 35, 39]
     values = run.log_gradient_norm[:, 23]
-    row = result["table"][6]
+    row = result["rows"][6]
     assert row["mean"] == pytest.approx(values.mean(), rel=1e-14)
     assert row["stderr"] == pytest.approx(values.std(ddof=1) / math.sqrt(6), rel=1e-12)
     assert result["rate"]["value"] == run.rate().value
@@ -42,7 +42,7 @@ def test_what_is_not_known_is_said():
     first = bnmc.backpropagate(Chain(20, 4, "tanh", norm="none"), 5, rng=0)
     assert first.mean_field_rate() is None
     assert first.to_dict()["rate"] is None
-    assert {row["stderr"] for row in first.to_dict()["table"]} == {None}
+    assert {row["stderr"] for row in first.to_dict()["rows"]} == {None}
     assert "no rate: an interval needs at least 2 chains" in str(first)
     assert "infinite width" not in str(first)
     # Of three samples under a centred norm, the mean square of gradients is infinite.
@@ -50,7 +50,7 @@ def test_what_is_not_known_is_said():
     assert three.mean_field_rate() is None
     dead = bnmc.backpropagate(Chain(9, 2, "tanh"), 8, chains=3, rng=0)
     assert "zero" in str(dead)
-    assert dead.to_dict()["table"][0] == {"layer": 0, "mean": -math.inf, "stderr": None}
+    assert dead.to_dict()["rows"][0] == {"layer": 0, "mean": -math.inf, "stderr": None}
 
 
 def test_the_picture_has_the_line_of_the_mean_field(run):

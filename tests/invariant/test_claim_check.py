@@ -611,7 +611,7 @@ def test_a_report_can_be_stored(samples):
     report = check(RELU, samples=samples, rng=25)
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert stored == report.to_dict()
-    assert stored["chain"] == repr(RELU)
+    assert stored["chain"] == RELU.as_json()
     assert stored["ok"] is True
     assert [row["claim"] for row in stored["rows"]] == [row.claim for row in report.rows]
     assert set(stored["rows"][0]) == {

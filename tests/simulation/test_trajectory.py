@@ -73,8 +73,8 @@ def test_the_table_has_numbers_by_layer_and_the_ends_of_the_spectrum():
     run = run_of(observables=observables)
     document = json.loads(dumps(run.to_dict()))
     assert document["key"] == str(run.key)
-    assert [row["layer"] for row in document["table"]] == [0, 1, 2, 5, 6]
-    assert list(document["table"][0]) == [
+    assert [row["layer"] for row in document["rows"]] == [0, 1, 2, 5, 6]
+    assert list(document["rows"][0]) == [
         *("layer", "smallest_eigenvalue", "largest_eigenvalue", "orthogonality_gap")
     ]
     spectrum = run.eigenvalues[:, 5]
@@ -84,9 +84,7 @@ def test_the_table_has_numbers_by_layer_and_the_ends_of_the_spectrum():
         "orthogonality_gap": run.orthogonality_gap[:, 5],
     }.items():
         stderr = values.std(ddof=1) / 2.0
-        assert document["table"][3][name] == pytest.approx(
-            {"mean": values.mean(), "stderr": stderr}
-        )
+        assert document["rows"][3][name] == pytest.approx({"mean": values.mean(), "stderr": stderr})
     lines = str(run).splitlines()
     assert lines[0] == f"{CHAIN}: 4 networks, 7 recorded layers"
     assert lines[1].split("  ")[1:] == [
@@ -104,11 +102,11 @@ def test_the_table_has_numbers_by_layer_and_the_ends_of_the_spectrum():
 
 def test_the_table_of_one_chain_and_of_matrices_only():
     alone = run_of(chains=1, observables=["rank_bound"])
-    assert alone.to_dict()["table"][0]["rank_bound"]["stderr"] is None
+    assert alone.to_dict()["rows"][0]["rank_bound"]["stderr"] is None
     assert "±" not in str(alone)
-    assert run_of().to_dict()["table"][0] == {"layer": 0}
+    assert run_of().to_dict()["rows"][0] == {"layer": 0}
     assert str(run_of()) == repr(run_of())
-    assert run_of(reduce="layer").to_dict()["table"][0] == {"layer": 0}
+    assert run_of(reduce="layer").to_dict()["rows"][0] == {"layer": 0}
 
 
 @pytest.mark.parametrize(

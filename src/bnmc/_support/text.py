@@ -185,7 +185,7 @@ class Result:
 
     def to_dict(self) -> Any:
         """Return the fields for `json.dumps`, arrays as lists, and objects as their texts."""
-        return {field.name: _entry(getattr(self, field.name)) for field in _fields_of(self)}
+        return {field.name: entry(getattr(self, field.name)) for field in _fields_of(self)}
 
     def _repr_html_(self) -> str:
         """Return what notebooks show: the text that is printed."""
@@ -215,7 +215,10 @@ def _short(value: Any, most: int = 1000) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _entry(value: Any) -> Any:
+def entry(value: Any) -> Any:
+    """Return a value of a document: as `plain`, results as dicts, and objects as their texts."""
+    if isinstance(value, Result):
+        return entry(value.to_dict())
     from bnmc.errors import ArgumentTypeError
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
@@ -222,6 +222,17 @@ class Chain:
             elif value != default:
                 shown.append(f"{name}={value!r}")
         return f"Chain({', '.join(shown)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options by name, for a JSON document."""
+        names = ("skip", "gain", "eps", "order", "bias_variance")
+        weights = self.weights if isinstance(self.weights, str) else "user"
+        return {
+            "width": self.width, "batch": self.batch, "activation": self.activation.name,
+            "norm": self.norm, "weights": weights,
+            **{name: getattr(self, name) for name in names},
+            "convolution": None if self.convolution is None else asdict(self.convolution),
+        }  # fmt: skip
 
     @cached_property
     def layers(self) -> tuple[Layer, Layer]:

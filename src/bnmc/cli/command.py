@@ -19,7 +19,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from bnmc._support.text import Table, dumps
+from bnmc._support.text import Table, dumps, entry
 from bnmc.cli.options import OPTIONS, seed_of
 from bnmc.cli.statuses import INTERRUPTED, OK
 
@@ -138,9 +138,15 @@ def command(
                 arguments["seed"] = _seed(values["seed"], values.get("store"))
             if "progress" in taken and values["progress"] is None:
                 arguments["progress"] = sys.stderr.isatty()
-            report = function(**arguments)
-            seed = {"seed": arguments["seed"]} if "seed" in taken else {}
-            _publish(report, seed, values["as_json"], values.get("plot"))
+            facts = {"seed": arguments["seed"]} if "seed" in taken else {}
+            facts = {"command": function.__name__.replace("_", "-"), **facts}
+            try:
+                report = function(**arguments)
+            except Exception as error:
+                if values["as_json"] is not None:
+                    _publish_error(error, facts, arguments.get("chain"), values["as_json"])
+                raise
+            _publish(report, facts, values["as_json"], values.get("plot"))
             raise typer.Exit(report.status)
 
         run.__doc__ = text
@@ -188,8 +194,8 @@ def _described(docstring: str) -> tuple[str, dict[str, Any]]:
     """
     text, _, section = inspect.cleandoc(docstring).partition("\n\nParameters\n----------\n")
     options = {}
-    for entry in re.findall(r"^\S.*(?:\n .*)*", section, re.MULTILINE):
-        head, *lines = entry.splitlines()
+    for paragraph in re.findall(r"^\S.*(?:\n .*)*", section, re.MULTILINE):
+        head, *lines = paragraph.splitlines()
         name, _, words = head.partition(" : ")
         options[name] = _option(name, words, " ".join(line.strip() for line in lines))
     return text, options
@@ -267,15 +273,29 @@ def _seed(seed: int | None, store: Path | None) -> int | None:
     return secrets.randbits(32) if store is None else None
 
 
+def _publish_error(error: Exception, facts: Mapping[str, Any], chain: Any, as_json: str) -> None:
+    """Publish the document of an estimator without enough data; the message comes afterwards."""
+    from bnmc.errors import PartialEstimateError
+
+    if isinstance(error, PartialEstimateError):
+        of_chain = {} if chain is None or callable(chain) else {"chain": chain}
+        about = {"error": type(error).__name__, "message": str(error)}
+        document = {**of_chain, **about, "partial": entry(error.partial)}
+        _publish(Report(document, []), facts, as_json, None)
+
+
 def _publish(
-    report: Report, seed: Mapping[str, int | None], as_json: str | None, plot: Path | None
+    report: Report, facts: Mapping[str, Any], as_json: str | None, plot: Path | None
 ) -> None:
     """Print the report and write its files; raise the first error after all of them."""
+    from bnmc._support.version import __version__
     from bnmc.errors import BnmcError
 
-    facts = {} if report.repeat is None else {**seed, **report.repeat}
+    head = {"bnmc": __version__, "command": facts["command"]}
+    facts = {name: value for name, value in facts.items() if name != "command"}
+    facts = {} if report.repeat is None else {**facts, **report.repeat}
     prints_json = as_json == _STANDARD_OUTPUT
-    document = "" if as_json is None else dumps({**facts, **report.document})
+    document = "" if as_json is None else dumps({**head, **facts, **report.document})
     draw = report.draw
     files = dict(report.files)
     if as_json is not None and not prints_json:

@@ -125,7 +125,7 @@ class Experiment(Result):
             "name": self.name,
             "title": self.title,
             "attributes": plain(document["attrs"]),
-            "table": self.table.to_dict(),
+            "rows": self.table.to_dict(),
             "findings": list(self.findings),
             "coordinates": plain(document["coords"]),
             "variables": plain(document["data_vars"]),

@@ -131,8 +131,8 @@ class Backpropagation(Recordings):
         except (ArgumentError, PartialEstimateError):
             rate = None
         return {
-            "chain": repr(self.chain), "depth": self.depth, "chains": self.chains,
-            "loss": self.loss, "table": self._shown(), "rate": rate,
+            "chain": self.chain.as_json(), "depth": self.depth, "chains": self.chains,
+            "loss": self.loss, "rows": self._shown(), "rate": rate,
             "mean_field_rate": self.mean_field_rate(), "complete": self.complete,
             "key": str(self.key), "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip

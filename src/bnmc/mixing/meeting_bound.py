@@ -326,6 +326,10 @@ class TVBound(Drawn, WithRate):
         """Return the fields as numbers, lists and dicts, for `json.dumps`."""
         return {
             **plain(self),
+            "rows": [
+                {"layer": int(layer), "bound": float(bound), "ci": ci.tolist()}
+                for layer, bound, ci in zip(self.layers, self.bound, self.ci, strict=True)
+            ],
             "law": self.law,
             "assumes": list(self.assumes),
             "lagged": self.lagged.to_dict(),

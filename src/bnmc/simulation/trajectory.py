@@ -223,13 +223,14 @@ class Trajectory(Recordings):
         Returns
         -------
         dict
-            A number of "table" is a dict of its "mean" and its "stderr", which is None for a single
+            A number of "rows" is a dict of its "mean" and its "stderr", which is None for a single
             chain.
         """
         facts = self.attributes()
         return {
-            **{name: facts[name] for name in ("chain", "chains", "key", "sampler", "dtype", "cpu")},
-            "complete": self.complete, "table": self._rows(),
+            "chain": self.chain.as_json(),
+            **{name: facts[name] for name in ("chains", "key", "sampler", "dtype", "cpu")},
+            "complete": self.complete, "rows": self._rows(),
         }  # fmt: skip
 
     def _rows(self) -> list[dict[str, Any]]:

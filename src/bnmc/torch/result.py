@@ -319,7 +319,7 @@ class Measurement(Result):
             gradients = dict(zip(self.parameters, means, strict=True))
         return {
             "model": self.model, "networks": self.networks, "samples": self.samples,
-            "view": self.view, "table": rows, "gradient_norm": gradients,
+            "view": self.view, "rows": rows, "gradient_norm": gradients,
             "loss": None if self.loss is None else float(self.loss.mean()),
             "chain": None if self.reading.chain is None else repr(self.reading.chain),
             "unfit": list(self.reading.unfit), "prediction": self.prediction.to_dict(),

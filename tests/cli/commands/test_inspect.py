@@ -91,10 +91,10 @@ def test_document(document_of):
     document = document_of(f"{FACTORY} --labels y.npy --loss cross-entropy --networks 2")
     expected = json.loads(dumps(measured(networks=2).to_dict()))
     assert document == {"seed": 5, "input": [12, 6], **expected}
-    assert [row["layer"] for row in document["table"]] == ["0", "3", "6"]
-    assert document["table"][0]["scale_stderr"] > 0.0
+    assert [row["layer"] for row in document["rows"]] == ["0", "3", "6"]
+    assert document["rows"][0]["scale_stderr"] > 0.0
     other = document_of(f"{MODEL} --eval --layers 1,2")
-    assert [row["layer"] for row in other["table"]] == ["1", "2"]
+    assert [row["layer"] for row in other["rows"]] == ["1", "2"]
     assert other["gradient_norm"] is None
     assert any("evaluation mode" in reason for reason in other["prediction"]["reasons"])
 
@@ -103,9 +103,9 @@ def test_widths_beyond_memory(document_of, printed):
     """A layer of the largest width has 40 GB of weights."""
     widths = "inspect own_models:wide --input x.npy --labels y.npy --seed 5 --widths"
     document = document_of(f"{widths} 8 100000")
-    narrow, wide = document["widths"]
+    narrow, wide = document["rows"]
     assert (document["input"], narrow["width"], wide["width"]) == ([12, 6], 8, 100_000)
-    assert [row["layout"] for row in wide["table"]] == ["12 samples × 100000 features"] * 3
+    assert [row["layout"] for row in wide["rows"]] == ["12 samples × 100000 features"] * 3
 
     def factory():
         with torch.device("meta"):
@@ -117,7 +117,7 @@ def test_widths_beyond_memory(document_of, printed):
     assert narrow == {"width": 8, **json.loads(dumps(expected))}
     assert document_of(f"{widths} 8,100000") == document
     lines = printed(f"{widths} 8 --layers 1").splitlines()
-    last = expected["table"][1]
+    last = expected["rows"][1]
     shown = [last[name] for name in ("soft_rank", "orthogonality_gap", "mean_correlation")]
     assert lines[1].split() == ["width", "soft", "rank", "gap", "correlation", "scale", "‖∂L/∂W‖"]
     assert lines[2].split()[:4] == ["8", *(f"{number:.5g}" for number in shown)]
@@ -161,6 +161,6 @@ def test_a_model_that_the_import_draws_has_the_seed(document_of):
         sys.modules.pop("own_models", None)
         torch.manual_seed(99)  # what ran before in the process
         torch.rand(numbers)
-        return [row["scale"] for row in document_of(f"{MODEL} --seed 5")["table"]]
+        return [row["scale"] for row in document_of(f"{MODEL} --seed 5")["rows"]]
 
     assert scales(3) == scales(4)

@@ -54,7 +54,7 @@ def test_the_document(document_of):
     assert (of_input["features"], of_input["samples"], of_input["first_layer"]) == (64, 4, True)
     assert (document["dtype"], document["sampler"]) == ("float32", "conditional")
     assert document["star"]["b"] == pytest.approx(0.5)
-    assert [row["layer"] for row in document["table"]] == [0, 2, 4, 6]
+    assert [row["layer"] for row in document["rows"]] == [0, 2, 4, 6]
     assert document["seconds"] > 0
     assert document["compile_seconds"] >= 0
 
@@ -77,12 +77,12 @@ def test_the_document_has_what_the_library_computes(document_of):
     }.items():
         stderr = values.std(ddof=1) / np.sqrt(8)
         estimate = {"mean": values.mean(), "stderr": stderr}
-        assert document["table"][-1][name] == pytest.approx(estimate)
+        assert document["rows"][-1][name] == pytest.approx(estimate)
 
 
 def test_a_single_network_has_no_standard_error(printed, document_of):
     line = f"{SMALL} --chains 1"
-    assert document_of(line)["table"][0]["distance"]["stderr"] is None
+    assert document_of(line)["rows"][0]["distance"]["stderr"] is None
     out = printed(line)
     assert ": 1 network, " in out
     assert "±" not in out
@@ -118,8 +118,8 @@ def test_vanilla_linear_networks_keep_the_input(document_of):
     document = document_of(f"{SEEDED} -i x.npy --norm none --activation linear")
     assert document["star"]["kind"] == "input"
     assert document["input"]["first_layer"] is False
-    assert document["table"][0]["distance"]["mean"] < 1e-13
-    assert document["table"][-1]["distance"]["mean"] > 0.1
+    assert document["rows"][0]["distance"]["mean"] < 1e-13
+    assert document["rows"][-1]["distance"]["mean"] > 0.1
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_there_is_no_distance_from_an_unknown_fixed_point(printed, document_of, 
     out = printed(f"{SMALL} {options}")
     assert "G*: unknown (" in out
     assert "layer  orthogonality gap  smallest eigenvalue" in out
-    assert document_of(f"{SMALL} {options}")["table"][0]["distance"] is None
+    assert document_of(f"{SMALL} {options}")["rows"][0]["distance"] is None
 
 
 @pytest.mark.parametrize(("activation", "is_unstable"), [("silu", True), ("relu", False)])
@@ -144,11 +144,11 @@ def test_width_many_features_are_layer_0(document_of):
     np.savetxt("x.csv", X, delimiter=",", fmt="%.17g")
     np.savez("x.npz", noise=np.zeros(3), x=X.T)
     first = document_of(f"{SMALL} -i x.csv")
-    assert first["table"] == document_of(f"{SMALL} -i x.npz --array x --samples-first")["table"]
+    assert first["rows"] == document_of(f"{SMALL} -i x.npz --array x --samples-first")["rows"]
     assert first["input"]["first_layer"] is False
-    assert first["table"][0]["distance"]["stderr"] == pytest.approx(0, abs=1e-15)
+    assert first["rows"][0]["distance"]["stderr"] == pytest.approx(0, abs=1e-15)
     wrapped = document_of(f"{SMALL} -i x.csv --first-layer")
-    assert wrapped["table"][0]["distance"]["stderr"] > 0
+    assert wrapped["rows"][0]["distance"]["stderr"] > 0
 
 
 def test_widths_are_those_of_the_layers(document_of, printed, refusal, tmp_path):
@@ -201,7 +201,7 @@ def test_batch_takes_the_first_samples(document_of):
         document_of(f"{SEEDED} -i four.npy --batch 3"),
         document_of(f"{SEEDED} -i three.npy"),
     )
-    assert some["table"] == whole["table"]
+    assert some["rows"] == whole["rows"]
 
 
 def test_the_output_holds_all_layers(printed):
@@ -234,7 +234,7 @@ def test_large_ensembles_are_reduced(document_of, monkeypatch):
     monkeypatch.setattr(runs, "_MOST_BYTES", 1000)
     document = document_of(f"{SMALL} -o run.npz --plot run.png")
     assert "means and variances" in document["notes"][0]
-    for first, second in zip(document["table"], values["table"], strict=True):
+    for first, second in zip(document["rows"], values["rows"], strict=True):
         assert first["distance"] == pytest.approx(second["distance"], rel=1e-9)
     with np.load("run.npz") as stored:
         assert stored["gram_mean"].shape == (7, 4, 4)
@@ -289,8 +289,8 @@ GRADIENTS = f"{BACKPROP} --seed 3"
 
 
 def test_a_readout_has_ten_classes_unless_another_number_is_given(document_of):
-    table = document_of(f"{GRADIENTS} --loss squared")["table"]
-    assert table == document_of(f"{GRADIENTS} --loss squared --classes 10")["table"]
+    table = document_of(f"{GRADIENTS} --loss squared")["rows"]
+    assert table == document_of(f"{GRADIENTS} --loss squared --classes 10")["rows"]
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_a_store_continues_an_interrupted_command(
     assert document_of(f"{GRADIENTS} --store parts") == expected
     # Without a seed, the random numbers are those of the store.
     document = document_of(f"{BACKPROP} --store parts")
-    assert (document["seed"], document["table"]) == (None, expected["table"])
+    assert (document["seed"], document["rows"]) == (None, expected["rows"])
     last = printed(f"{BACKPROP} --store parts").splitlines()[-1]
     assert last == f"{expected['key']} of the store"
     assert "dtype = float32" in refusal(f"{GRADIENTS} --store parts --dtype float32")

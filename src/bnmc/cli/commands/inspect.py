@@ -105,7 +105,7 @@ def inspect(
         {"width": size, **result.to_dict()} for size, result in zip(sizes, results, strict=True)
     ]
     text = [head, _by_width(rows), f"\nwidth {sizes[-1]}:", results[-1]]
-    return Report(document | {"widths": rows}, text, results[-1].plot)
+    return Report(document | {"rows": rows}, text, results[-1].plot)
 
 
 def _implicit(factory: Any, text: str, width: int) -> Callable[[], Any]:
@@ -129,9 +129,9 @@ def _implicit(factory: Any, text: str, width: int) -> Callable[[], Any]:
 
 def _by_width(rows: list[dict[str, Any]]) -> Table:
     """Return a table of the numbers of the last layer, a line for each width."""
-    names = [name for name in _OF_LAST if rows[0]["table"][-1].get(name) is not None]
+    names = [name for name in _OF_LAST if rows[0]["rows"][-1].get(name) is not None]
     cells = [
-        [str(row["width"]), *(f"{row['table'][-1][name]:.5g}" for name in names)] for row in rows
+        [str(row["width"]), *(f"{row['rows'][-1][name]:.5g}" for name in names)] for row in rows
     ]
     return Table(["width", *(_OF_LAST[name] for name in names)], cells, ">")
 

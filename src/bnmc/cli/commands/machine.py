@@ -36,7 +36,7 @@ def bench(
         [str(row["what"]), *(f"{value:.3g}" for value in list(row.values())[1:])] for row in rows
     ]
     last = f"\nprocessor {host_cpu()}; layers of all networks together, medians of 3 rounds"
-    document = {"chain": repr(chain), "processor": host_cpu(), "rows": rows}
+    document = {"chain": chain, "processor": host_cpu(), "rows": rows}
     return Report(document, [f"{chain}\n", Table(heads, cells), last])
 
 

@@ -99,7 +99,6 @@ def simulate(
         Folder (.zarr) for finished parts. After an interruption, the same command resumes.
     """
     from bnmc._support.text import plain
-    from bnmc._support.version import __version__
     from bnmc._support.workers import thread_count
     from bnmc.chain.start import FirstLayer
     from bnmc.errors import ArgumentError
@@ -143,14 +142,13 @@ def simulate(
     ]  # fmt: skip
     result = run.to_dict()
     document = {
-        "bnmc": __version__,
         "settings": {"chains": chains, "every": every, "depth": depth, **_of_network(network)},
         "input": {
             "source": source, "features": features, "samples": samples, "first_layer": is_wrapped
         },
         "star": star.facts | {"note": star.note},
         "files": _texts(output=output, plot=plot, store=store),
-        "notes": notes, **result, "table": [{"distance": None} | row for row in result["table"]],
+        "notes": notes, **result, "rows": [{"distance": None} | row for row in result["rows"]],
     }  # fmt: skip
     attributes = {"seed": plain(seed), "input": source, "star_note": star.note}
     write = partial(write_run, run, attributes=attributes, star=star.gram, force=force)

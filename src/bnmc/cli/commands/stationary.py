@@ -69,7 +69,7 @@ def certify(
         return axes
 
     text = f"{chain}, from independent Gaussian samples\n{bound}"
-    return Report({"chain": repr(chain), **bound.to_dict()}, [text], draw)
+    return Report({"chain": chain, **bound.to_dict()}, [text], draw)
 
 
 @command("width", "batch", "activation", "norm", "skip", "gain", "weights", "eps", plot=True)
@@ -127,7 +127,7 @@ def regularity(
 
     chain = Chain.bn_residual(width, width if batch is None else batch, activation, gamma=gamma)
     estimate = constant(chain, rtol=rtol, rng=seed, threads=threads, progress=progress)
-    document = {"chain": repr(chain), **estimate.as_json()}
+    document = {"chain": chain, **estimate.as_json()}
     return Report(document, [chain, f"regularity constant {estimate}"])
 
 
