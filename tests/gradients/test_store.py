@@ -32,7 +32,7 @@ def cube(outputs):
 
 RUNS = {
     "kernels": (TANH, {}),
-    "float32 with a readout": (TANH, {"dtype": "float32", "loss": cube, "classes": 3}),
+    "float32 with a readout": (TANH, {"dtype": "float32", "loss_gradient": cube, "classes": 3}),
     "layer norm": (Chain(20, 4, "relu", norm="layer"), {}),
     "weights": (Chain(20, 4, "tanh", weights="uniform"), {"every": 2}),
 }
@@ -186,12 +186,13 @@ DIFFERENT = {
     "observables": ({}, {"observables": ("gram",)}, "observables = "),
     "loss": ({}, SQUARED, "loss = squared"),
     "rows": ({}, {"loss": np.ones((20, 4))}, "loss = given"),
-    "function": ({}, {"loss": cube, "classes": 2}, "loss = function"),
+    "function": ({}, {"loss_gradient": cube, "classes": 2}, "loss = function"),
     "chain": ({}, {"chain": Chain(20, 4, "relu")}, "chain = "),
     # Of one name.
     "other rows": ({"loss": np.ones((20, 4))}, {"loss": np.full((20, 4), 2.0)}, "loss = given"),
     "other functions": (
-        {"loss": cube, "classes": 2}, {"loss": lambda f: 2 * f, "classes": 2}, "loss = function",
+        {"loss_gradient": cube, "classes": 2}, {"loss_gradient": np.square, "classes": 2},
+        "loss = function",
     ),
     "other labels": (SQUARED, {**SQUARED, "labels": [0, 1, 1, 1]}, "loss = squared"),
     "other observables": (

@@ -325,14 +325,14 @@ def test_kernels_of_chains_follow_their_layers(chain):
         if is_last:
             scale = np.sqrt(np.diag(value) + chain.eps)
             value = value / np.outer(scale, scale)
-        kept, tangent = (C, theta / np.outer(scale, scale))
+        stream, tangent = (C, theta / np.outer(scale, scale))
         if chain.order != "norm-activation":
-            kept, fresh = K, chain.gain**2 * value + chain.bias_variance
+            stream, fresh = K, chain.gain**2 * value + chain.bias_variance
             theta = chain.skip**2 * theta + chain.gain**2 * tangent * slope + fresh
         else:
             fresh = chain.gain**2 * value + chain.bias_variance
             theta = (chain.skip**2 + chain.gain**2 * slope) * tangent + fresh
-        K = chain.skip**2 * kept + fresh
+        K = chain.skip**2 * stream + fresh
     np.testing.assert_allclose(nngp(chain, both, 3), K, rtol=1e-9)
     np.testing.assert_allclose(ntk(chain, both, 3), theta, rtol=1e-9)
     np.testing.assert_allclose(nngp(chain, x, 3, other=other), K[:3, 3:], rtol=1e-9)

@@ -67,7 +67,7 @@ def test_the_result_is_a_table_and_a_dictionary(table):
     content = json.loads(json.dumps(table.to_dict()))
     assert [row["name"] for row in content["rows"]] == NAMES
     assert content["rows"][1]["rate"] == table["contraction"].rate
-    assert content["key"] == table.key
+    assert content["key"] == str(table.key)
     with pytest.raises(KeyError, match="is none of 'mean field'"):
         table["speed"]
 

@@ -20,7 +20,8 @@ def seed_of(text: str) -> int:
     from bnmc._support.arguments import Key
 
     try:
-        return Key.of(text) if text.startswith("key:") else int(text)
+        # A default is an integer.
+        return Key.of(text) if str(text).startswith("key:") else int(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is neither an integer nor the key of a run, as in key:0123456789abcdef"

@@ -90,7 +90,8 @@ def test_table_and_picture(printed, refusal, folder):
 def test_document(document_of):
     document = document_of(f"{FACTORY} --labels y.npy --loss cross-entropy --networks 2")
     expected = json.loads(dumps(measured(networks=2).to_dict()))
-    assert document == {"seed": 5, "input": [12, 6], **expected}
+    head = {"bnmc": bnmc.__version__, "command": "inspect", "seed": 5, "input": [12, 6]}
+    assert document == {**head, **expected}
     assert [row["layer"] for row in document["rows"]] == ["0", "3", "6"]
     assert document["rows"][0]["scale_stderr"] > 0.0
     other = document_of(f"{MODEL} --eval --layers 1,2")
