@@ -198,8 +198,8 @@ def test_linear_layers_keep_the_products_of_samples_and_gradients(skip):
         return f**3
 
     run = bnmc.backpropagate(
-        Chain(20, 3, "linear", norm="none", gain=1.5, skip=skip), 4, chains=1, rng=1, loss=cubes,
-        classes=2, sampler="conditional", observables="hidden_delta",
+        Chain(20, 3, "linear", norm="none", gain=1.5, skip=skip), 4, chains=1, rng=1,
+        loss_gradient=cubes, classes=2, sampler="conditional", observables="hidden_delta",
     )  # fmt: skip
     result = run.hidden_delta[0] * np.exp(run.log_scale[0])[:, None, None]
     f = outputs[-1]

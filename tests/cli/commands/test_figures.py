@@ -28,7 +28,8 @@ def small(monkeypatch):
 def test_the_list_has_a_name_and_what_it_shows_on_each_line(printed, document_of):
     descriptions = {name: experiments.describe(name) for name in experiments.names()}
     lines = [line.split(maxsplit=1) for line in printed("figure --list").splitlines()]
-    assert dict(lines) == document_of("figure --list") == descriptions
+    rows = document_of("figure --list")["rows"]
+    assert dict(lines) == {row["name"]: row["description"] for row in rows} == descriptions
 
 
 def test_images_full_and_progress_are_handed_on(printed, monkeypatch, tmp_path):

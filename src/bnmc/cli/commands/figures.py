@@ -125,7 +125,8 @@ def figure(
     if list_:
         if name is not None:
             raise ArgumentError("name", name, "nothing, with --list")
-        return Report(dict(_names("")), [_list()], repeat=None)
+        rows = [{"name": name, "description": text} for name, text in _names("")]
+        return Report({"rows": rows}, [_list()], repeat=None)
     if name is None:
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
     sizes = parsed(type(sizes_of(name)[0]), set_) if set_ else {}
