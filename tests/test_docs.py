@@ -153,7 +153,7 @@ def test_every_block_of_code_is_run():
     others = {
         ("start", "console"), ("questions", "console"), ("commands", "console"),
         ("cluster", "python"), ("cluster", "bash"),
-        ("gradients", "console"),
+        ("gradients", "console"), ("faq", "console"),
         ("testing", "python"),  # test_a_test_with_the_plugin
         ("practitioners", "python"),  # test_pages.py
         ("results", "bibtex"),  # test_pages.py

@@ -13,6 +13,7 @@ from dataclasses import is_dataclass
 
 import numpy as np
 import pytest
+import xarray
 from test_public_api import PUBLIC, value_of
 
 import bnmc
@@ -40,6 +41,10 @@ CLASSES = {
 
 #: Results that no example has.
 RESULTS = {
+    "Experiment": lambda: bnmc.experiments.Experiment(
+        "gap", "Gap", xarray.Dataset({"gap": ("width", np.zeros(99))}),
+        bnmc.experiments.Table(("width",), ((100,),)), ("It is 0.",), print,
+    ),
     "Bulk": lambda: bridging.Bulk(np.zeros((30, 4)), np.ones((30, 4)), np.ones(30)),
     "Concentration": lambda: bridging.Concentration(np.zeros((30, 4)), np.ones((30, 4))),
     "Distortion": lambda: bridging.distortion("relu", 4),
