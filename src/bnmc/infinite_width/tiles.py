@@ -15,11 +15,15 @@ from bnmc._support.progress import Progress, reporting
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.networks import Weights
 from bnmc.mean_field.duals.duals import require_accuracy
+from bnmc.mean_field.duals.series import Tabulated, expansion
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 # Rows and columns of a tile: about ten arrays of 0.5 MB stay in the cache through all layers.
 _TILE = 256
+
+# Series of a deeper network are interpolated between variances.
+_DEEP = 32
 
 
 @dataclass(eq=False)
@@ -57,10 +61,11 @@ class TiledKernel:
         rows, columns = self.inputs[0].shape[1], self.inputs[-1].shape[1]
         hint = "compute blocks with other=, or use dtype=float32"
         require_memory("x", rows * columns * result_type.itemsize, hint)
-        sides = [
-            self._levels(inputs, argument)
-            for inputs, argument in zip(self.inputs, ("x", "other"), strict=False)
-        ]
+        with one_blas_thread():
+            sides = [
+                self._levels(inputs, argument)
+                for inputs, argument in zip(self.inputs, ("x", "other"), strict=False)
+            ]
         result = np.empty((rows, columns), result_type)
         tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))
         error = 0.0
@@ -100,8 +105,9 @@ class TiledKernel:
             first = variances = self._first(np.einsum("fs,fs->s", x, x))
         _require_finite(variances, 0)
         levels: list[Level] = []
+        expand = Tabulated() if len(self.layers) > _DEEP else expansion
         for number, layer in enumerate(self.layers, 1):
-            levels.append(layer.levels(variances, self.tangent))
+            levels.append(layer.levels(variances, self.tangent, expand))
             if levels[-1].flat is not None:
                 allowed = f'samples that norm="{layer.norm}" can divide by their deviation'
                 without = f"sample {levels[-1].flat} without variance"

@@ -42,6 +42,7 @@ from bnmc.chain.chain import ORDERS
 from bnmc.chain.layers import Layer
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.duals.duals import Dual, Side, dual
+from bnmc.mean_field.duals.series import Expand, expansion
 from bnmc.mean_field.float64 import FloatArray
 
 _Real = TypeVar("_Real", float, FloatArray)
@@ -142,7 +143,7 @@ class PairwiseLayer:
         """Return (co)variances after the layer from those of the stream and of the outputs."""
         return self.skip * self.skip * stream + self.weight_variance * outputs + self.bias_variance
 
-    def levels(self, q: FloatArray, slopes: bool = False) -> Level:
+    def levels(self, q: FloatArray, slopes: bool = False, expand: Expand = expansion) -> Level:
         """Return the samples of variances q.
 
         Parameters
@@ -150,10 +151,12 @@ class PairwiseLayer:
         q : ndarray of shape (samples,)
         slopes : bool
             Whether the tangent kernel is needed.
+        expand : callable, optional
+            As of `Dual.side`.
         """
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             # A sample 0 has no normalized variance: `flat` tells.
-            side = self.sigma.side(np.nan_to_num(self.argument(q), posinf=np.inf), slopes)
+            side = self.sigma.side(np.nan_to_num(self.argument(q), posinf=np.inf), slopes, expand)
             outputs = self.sigma.mean_square(side)
             scale, mean = np.ones_like(q), np.zeros_like(q)
             if self.norm != "none" and self.norm_is_first:

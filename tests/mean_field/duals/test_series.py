@@ -8,8 +8,9 @@ from scipy import integrate, special
 
 from bnmc import Activation
 from bnmc.errors import ArgumentError
-from bnmc.infinite_width import dual, nngp, ntk
-from bnmc.mean_field.duals.series import expansion, nearly_equal, pair_terms
+from bnmc.infinite_width import dual, nngp, ntk, tiles
+from bnmc.mean_field.duals import series
+from bnmc.mean_field.duals.series import Tabulated, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.quadrature.profile import Profile
 
 
@@ -187,3 +188,47 @@ def test_correlations_of_one_and_rounding(name):
     value, slope = dual(name)(1.0, 1.0, correlation)
     assert value == pytest.approx([value[0]] * 4, rel=1e-14)
     assert slope == pytest.approx([slope[0]] * 4, rel=1e-7)
+
+
+@pytest.mark.parametrize("name", ["tanh", "elu"])
+def test_tables_give_the_series_up_to_their_noise(name):
+    """At variances of many octaves, and at their ends."""
+    f, tabulated = dual(name).function, Tabulated()
+    for q in (1e-12, 0.3, 0.5, 40.0):
+        exact, table = (expand(f, np.array([q])) for expand in (expansion, tabulated))
+        terms = min(exact.coefficients.shape[1], table.coefficients.shape[1])
+        off = np.linalg.norm(exact.coefficients[:, :terms] - table.coefficients[:, :terms])
+        assert off <= (exact.noise + table.noise)[0] * exact.mean_square[0] ** 0.5
+        np.testing.assert_allclose(table.mean_square, exact.mean_square, rtol=1e-14)
+    both = np.array([1e-3, 0.7, 1e-3, 0.0])
+    assert tabulated(f, both).coefficients.shape == expansion(f, both).coefficients.shape
+    table = tabulated(f, both[:3])
+    np.testing.assert_array_equal(table.coefficients[0], table.coefficients[2])
+    np.testing.assert_allclose(table.mean_square, expansion(f, both[:3]).mean_square, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("function", "variance"),
+    [
+        (Activation(lambda x: max(x, 3.0), kinks=(3.0,)), 0.9),
+        (Activation(lambda x: np.exp(0.25 * x * x) / (1.0 + x * x)), 0.55),
+    ],
+)
+def test_functions_without_a_table_are_expanded_one_by_one(function, variance):
+    """A kink far from 0 oscillates in the variance; a pole is not far beyond it."""
+    f, q = dual(function).function, np.array([variance])
+    for table, exact in zip(Tabulated()(f, q), expansion(f, q), strict=True):
+        np.testing.assert_allclose(table, exact, atol=1e-13)
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_variance": 1.5, "bias_variance": 0.05}])
+def test_deep_kernels_make_few_series(monkeypatch, options):
+    """Their number does not grow with the depth, and the kernels are those of single series."""
+    x, made, expanded = np.array([[1.0, 0.0], [1.0, 2.0]]), [], series._expanded
+    monkeypatch.setattr(
+        series, "_expanded", lambda f, variances: made.append(f) or expanded(f, variances)
+    )
+    deep = ntk(x, 200, activation="tanh", **options)
+    assert len(made) <= 40
+    monkeypatch.setattr(tiles, "_DEEP", 1000)
+    np.testing.assert_allclose(deep, ntk(x, 200, activation="tanh", **options), rtol=1e-11)

@@ -30,7 +30,7 @@ from bnmc._support.arguments import broadcast, real, real_numbers
 from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.errors import ArgumentError, NonFiniteError, UnknownNameError
-from bnmc.mean_field.duals.series import Expansion, expansion, nearly_equal, pair_terms
+from bnmc.mean_field.duals.series import Expand, Expansion, expansion, nearly_equal, pair_terms
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 from bnmc.mean_field.quadrature.profile import Profile, profile
 from bnmc.mean_field.quadrature.resolution import Function
@@ -345,15 +345,18 @@ class Dual:
             raise NonFiniteError(None, None, f"dual activation of {self.name}")
         return value, slope
 
-    def side(self, variances: FloatArray, needs_slope: bool) -> Side:
-        """Return what `pair` has to know of the variables of one side."""
+    def side(self, variances: FloatArray, needs_slope: bool, expand: Expand = expansion) -> Side:
+        """Return what `pair` has to know of the variables of one side.
+
+        `expand` makes the series; a `Tabulated` is faster for many calls.
+        """
         if self.closed_form:
             return Side(variances)
         functions = self._functions(needs_slope)
         if len(functions) <= needs_slope:
             hint = "bnmc.Activation(function, derivative=...)"
             raise ArgumentError("activation", self.name, "an activation with a derivative", hint)
-        return Side(variances, tuple(expansion(function, variances) for function in functions))
+        return Side(variances, tuple(expand(function, variances) for function in functions))
 
     def pair(
         self, left: Side, right: Side, covariance: FloatArray, needs_slope: bool = True

@@ -27,6 +27,7 @@ difference from the quadrature at further correlations, plus the error of that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -58,6 +59,9 @@ _SAME_END = 1e-12
 # Variances whose functions are evaluated at once.
 _BLOCK = 256
 
+# Nodes of a table per octave of the variance.
+_NODES = 17
+
 
 class Expansion(NamedTuple):
     """The Hermite coefficients of a function for several variances.
@@ -88,6 +92,10 @@ class Expansion(NamedTuple):
         return Expansion(*(part[index] for part in self))
 
 
+#: `expansion`, or a `Tabulated`.
+Expand = Callable[[Profile, FloatArray], Expansion]
+
+
 def expansion(f: Profile, variances: FloatArray) -> Expansion:
     """Return the Hermite coefficients of a function for several variances.
 
@@ -112,6 +120,64 @@ def expansion(f: Profile, variances: FloatArray) -> Expansion:
         coefficients[start : start + _BLOCK, : block.coefficients.shape[1]] = block.coefficients
     rest = (np.concatenate(part) for part in zip(*(block[2:] for block in blocks), strict=True))
     return Expansion(*(part[position] for part in (distinct, coefficients, *rest)))
+
+
+class Tabulated:
+    """`expansion` for many calls, as of the layers of a deep network: by interpolation in log q.
+
+    a_k(q) and E f(√q z)² are analytic in log q where the imaginary part is below π/2, so on an
+    octave their Chebyshev polynomials converge like 9⁻ᵐ.  The noise of an expansion has the largest
+    difference at further variances of the octave.  If that is no rounding, as for kinks far from 0,
+    the octave has no table, and its variances are expanded one by one.
+    """
+
+    def __init__(self) -> None:
+        self._octaves: dict[tuple[Profile, int], tuple[FloatArray, float, float] | None] = {}
+
+    def __call__(self, f: Profile, variances: FloatArray) -> Expansion:
+        """Return what `expansion` returns, up to the noise."""
+        if not (np.isfinite(variances) & (variances > 0.0)).all():
+            return expansion(f, variances)
+        mantissa, exponent = np.frexp(variances)
+        octaves = {int(number): self._octave(f, int(number)) for number in np.unique(exponent)}
+        tables = [table for table in octaves.values() if table is not None]
+        if not tables or len(tables) < len(octaves):
+            return expansion(f, variances)
+        values = np.zeros((variances.size, max(table[0].shape[1] for table in tables)))
+        rest, noise = np.empty((2, variances.size))
+        angles = np.arccos(2.0 * np.log2(mantissa) + 1.0)
+        powers = np.cos(angles[:, None] * np.arange(_NODES))
+        for (number, _), (table, *bounds) in zip(octaves.items(), tables, strict=True):
+            at = exponent == number
+            values[at, : table.shape[1]] = powers[at] @ table
+            rest[at], noise[at] = bounds
+        return Expansion(variances, values[:, 1:], values[:, 0], rest, noise)
+
+    def _octave(self, f: Profile, exponent: int) -> tuple[FloatArray, float, float] | None:
+        """Return the polynomials of the variances in [2^(e − 1), 2^e), their rest and noise."""
+        if (f, exponent) not in self._octaves:
+            self._octaves[f, exponent] = self._made(f, exponent)
+        return self._octaves[f, exponent]
+
+    def _made(self, f: Profile, exponent: int) -> tuple[FloatArray, float, float] | None:
+        nodes = np.cos(np.pi * (np.arange(_NODES) + 0.5) / _NODES)
+        checks = np.cos(np.pi * (np.arange(_CHECKS) + 0.3) / _CHECKS)
+        variances = np.exp2(0.5 * (np.concatenate([nodes, checks]) - 1.0) + exponent)
+        if variances.min() < np.finfo(np.float64).tiny or not np.isfinite(variances).all():
+            return None
+        try:
+            exact = _expanded(f, variances)
+        except ArgumentError:  # no finite mean square for all variances of the octave
+            return None
+        values = np.column_stack([exact.mean_square, exact.coefficients])
+        table = np.polynomial.chebyshev.chebfit(nodes, values[:_NODES], _NODES - 1)
+        off = np.polynomial.chebyshev.chebval(checks, table).T - values[_NODES:]
+        scale = np.sqrt(np.where(exact.mean_square > 0.0, exact.mean_square, 1.0))[_NODES:]
+        error = float((np.linalg.norm(off[:, 1:], axis=1) / scale).max())
+        error += float((np.abs(off[:, 0]) / scale**2).max())
+        if error > max(_ROUNDING, float(exact.noise.max())):
+            return None
+        return table, float(exact.rest.max()), float(exact.noise.max()) + error
 
 
 def _expanded(f: Profile, variances: FloatArray) -> Expansion:
