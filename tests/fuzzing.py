@@ -483,7 +483,8 @@ RUNS = {
     "backpropagate": (6, bnmc.backpropagate, {
         "chain": CHAIN, "depth": value(3), "chains": value(2), "initial": value("gaussian"),
         "loss": value("gaussian"), "labels": value(None), "classes": value(None), "rng": RNG,
-        "observables": value(("delta_gram",)), "every": value(1), "dtype": value("float64"),
+        "loss_gradient": value(None), "observables": value(("delta_gram",)), "every": value(1),
+        "dtype": value("float64"),
         "threads": value(1), "inputs": value(None), "progress": value(False),
         "sampler": number("auto", "weights"), "backend": value("cpu"), "timeout": value(9.0)}),
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
