@@ -177,7 +177,7 @@ class Tabulated:
         error += float((np.abs(off[:, 0]) / scale**2).max())
         if error > max(_ROUNDING, float(exact.noise.max())):
             return None
-        return table, float(exact.rest.max()), float(exact.noise.max()) + error
+        return table.astype(np.float64), float(exact.rest.max()), float(exact.noise.max()) + error
 
 
 def _expanded(f: Profile, variances: FloatArray) -> Expansion:
