@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnmc._support.arguments import items
+from bnmc._support.arguments import Key, items
 from bnmc._support.extras import import_extra
 from bnmc._support.files import as_path
 from bnmc._support.text import loads
@@ -99,7 +99,7 @@ def open(
     # The last layer of a run is recorded beside multiples of `every`.
     count = int((layers == layers[0]).all(axis=0).cumprod().sum())
     keys = [
-        np.full(dataset.sizes["chain"], int(dataset.attrs["key"]), np.uint64)
+        np.full(dataset.sizes["chain"], Key.of(dataset.attrs["key"]), np.uint64)
         for dataset in datasets
     ]
     joined: xarray.Dataset = xr.concat(
