@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import Chain, simulate
+from bnmc import Chain, Network, simulate
 from bnmc._support.text import dumps
 from bnmc.errors import ArgumentError, UnknownNameError
 from bnmc.simulation import trajectory
@@ -276,3 +276,11 @@ def test_a_state_is_left_as_it_was():
     assert np.array_equal(once, twice)
     for name, values in before.items():
         assert np.array_equal(start.arrays[name], values)
+
+
+def test_the_document_of_a_network_has_its_stages():
+    network = Network((Chain(6, 3, "relu"), 2), (Chain(4, 3, "tanh"), 1))
+    stages = simulate(network, rng=0).to_dict()["chain"]["stages"]
+    assert [(stage["width"], stage["activation"], stage["depth"]) for stage in stages] == [
+        (6, "relu", 2), (4, "tanh", 1)
+    ]  # fmt: skip

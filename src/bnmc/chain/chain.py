@@ -658,6 +658,10 @@ class Network:
         depth = 2 if len(self.stages) == 1 else min(self.stages[-1][1], 2)
         return (*self.stages[:-1], (self.last, depth))
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the options of each chain, with its number of layers, for a JSON document."""
+        return {"stages": [{**chain.as_json(), "depth": depth} for chain, depth in self.stages]}
+
     def layer(self, number: int) -> Layer:
         """Return a layer; the last one repeats."""
         layers = layers_of(self.pattern)

@@ -228,7 +228,7 @@ class Trajectory(Recordings):
         """
         facts = self.attributes()
         return {
-            "chain": self.chain.as_json(),
+            "chain": self.shown.as_json(),
             **{name: facts[name] for name in ("chains", "key", "sampler", "dtype", "cpu")},
             "complete": self.complete, "rows": self._rows(),
         }  # fmt: skip

@@ -157,7 +157,7 @@ def test_widths_are_those_of_the_layers(document_of, printed, refusal, tmp_path)
     network = bnmc.Network.of(width=[64, 20, 9], batch=4, activation="relu", norm="layer", gain=1.2)
     run = bnmc.simulate(network, initial=digits(4), chains=2, rng=0)
     gap = bnmc.gram.orthogonality_gap(run.gram).mean(axis=0)
-    assert [row["orthogonality_gap"]["mean"] for row in document["table"]] == pytest.approx(gap)
+    assert [row["orthogonality_gap"]["mean"] for row in document["rows"]] == pytest.approx(gap)
     assert document["settings"]["width"] == [64, 20, 9]
     assert document["input"]["first_layer"] is False
     assert "G*: none, because layers differ" in printed(
