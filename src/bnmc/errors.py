@@ -527,7 +527,7 @@ class StoreMismatchError(ArgumentError):
         Name of the setting that differs: "width", "key", "version", …
     stored, wanted : str
         Value of the setting in the store, and in the requested run.
-    hint : str, optional
+    hint : str, default ""
         What to do.
 
     Attributes
