@@ -572,6 +572,17 @@ REFUSALS = {
         ({"G0": 1e160 * np.eye(2)}, ArgumentError, "overflow"),
     ],
     "random_matrix.vanilla_deviation": types(depth=[0.5]),
+    "random_matrix.log_norm": [
+        *values(widths=[[0], [2, 2**62], np.array(-1)], slopes=[(0.0, 0.0), (0, math.inf), (1,)]),
+        *types(widths=[[2.5], "5"], slopes=["ab", 1j]),
+    ],
+    "random_matrix.four_point_vertex": values(depth=[-1], slopes=[(0, 0)]),
+    "random_matrix.tangent_kernel_dispersion": values(depth=[-1, 10**8]),
+    "random_matrix.shaped_relu": [
+        *values(gram=[np.ones((2, 3, 3)), [[1.0, 2.0], [2.0, 1.0]]], time=[-1.0, math.inf],
+                paths=[0], steps=[0], slopes=[(1.0,), (math.nan, 0.0)]),
+        ({"gram": np.eye(3), "time": 2.0, "steps": 6}, ArgumentError, "^steps: got 6, .* 7"),
+    ],
     "random_matrix.WishartMoments": values(S=[ASYMMETRIC]),
     "random_matrix.WishartMoments.inverse": [
         ({"S": np.eye(2), "width": 3}, ArgumentError, "^width: got 3, allowed: an integer > 3"),

@@ -2,8 +2,8 @@
 
 The package has the Marchenko–Pastur law of the eigenvalues of a Gram matrix and the law of the
 singular values of a representation, Lyapunov exponents of products of Gaussian layers, moments of
-Wishart matrices, and the Kullback–Leibler divergence, Wasserstein distance and total variation
-distance of ``N(0, S1)`` and ``N(0, S2)``.
+Wishart matrices, laws of networks that are as deep as wide, and the Kullback–Leibler divergence,
+Wasserstein distance and total variation distance of ``N(0, S1)`` and ``N(0, S2)``.
 
 Let S be the Gram matrix of a layer of the linear chain without normalization. Given S, the next
 layer has d i.i.d. rows ``N(0, S)``, and its Gram matrix is a Wishart matrix. So `width` is d
@@ -15,6 +15,13 @@ first.
 
 from __future__ import annotations
 
+from bnmc.random_matrix.depth_over_width import (
+    LogNorm,
+    four_point_vertex,
+    log_norm,
+    shaped_relu,
+    tangent_kernel_dispersion,
+)
 from bnmc.random_matrix.gaussian_distances import kl, total_variation, wasserstein
 from bnmc.random_matrix.linear_chain import (
     WishartMoments,
@@ -27,14 +34,19 @@ from bnmc.random_matrix.linear_chain import (
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
 
 __all__ = [
+    "LogNorm",
     "MarchenkoPastur",
     "SingularValueLaw",
     "WishartMoments",
+    "four_point_vertex",
     "kl",
     "linear_covariance",
+    "log_norm",
     "lyapunov_ginibre",
     "lyapunov_residual",
     "lyapunov_residual_estimate",
+    "shaped_relu",
+    "tangent_kernel_dispersion",
     "total_variation",
     "vanilla_deviation",
     "wasserstein",
