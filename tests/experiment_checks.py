@@ -48,7 +48,7 @@ def require_sound(experiment, name, approved=None):
     document = json.loads(json.dumps(experiment.to_dict(), allow_nan=False))
     assert document["name"] == name
     assert set(document["variables"]) == set(experiment.data.data_vars)
-    assert len(document["table"]) == len(experiment.table.rows)
+    assert len(document["rows"]) == len(experiment.table.rows)
     assert experiment.data.attrs["seed"].isdigit()
     for variable in experiment.data.variables.values():
         assert variable.attrs["long_name"]

@@ -107,8 +107,8 @@ def test_finite_networks_converge_as_the_root_of_the_width():
         **WEIGHTS, **ACTIVATED,
     )  # fmt: skip
     # Five standard errors, and 0.05 for the next order.
-    assert abs(result.slope + 0.5) < 5 * result.slope_stderr + 0.05
-    assert result.slope_stderr < 0.06
+    assert abs(result.slope.value + 0.5) < 5 * result.slope.stderr + 0.05
+    assert result.slope.stderr < 0.06
 
 
 # --- batches of a set

@@ -19,8 +19,8 @@ def test_batch_normalization_converges_as_the_root_of_the_width():
     ratio = measured.distances / [0.422, 0.199, 0.105]
     assert ((ratio > 0.5) & (ratio < 2.0)).all()
     # Five standard errors, and 0.05 for the next order.
-    assert abs(measured.slope + 0.5) < 5 * measured.slope_stderr + 0.05
-    assert measured.slope_stderr < 0.05
+    assert abs(measured.slope.value + 0.5) < 5 * measured.slope.stderr + 0.05
+    assert measured.slope.stderr < 0.05
 
 
 def test_the_slope_is_that_of_a_weighted_line():
@@ -30,8 +30,8 @@ def test_the_slope_is_that_of_a_weighted_line():
     slope, cov = np.polyfit(
         np.log(measured.widths), np.log(measured.distances), 1, w=weights, cov="unscaled"
     )
-    assert measured.slope == pytest.approx(slope[0])
-    assert measured.slope_stderr == pytest.approx(np.sqrt(cov[0, 0]))
+    assert measured.slope.value == pytest.approx(slope[0])
+    assert measured.slope.stderr == pytest.approx(np.sqrt(cov[0, 0]))
 
 
 def test_a_picture():

@@ -16,6 +16,7 @@ from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
+from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
 from bnmc.mean_field.float64 import FloatArray
@@ -35,9 +36,9 @@ class Convergence(Result):
         Mean over networks of ``‖Θ − Θ_∞‖_F / ‖Θ_∞‖_F``.
     stderr : (widths,) ndarray of float64
         Its standard error.
-    slope, slope_stderr : float
-        Slope of log distance against log width by weighted least squares, and its standard error.
-        Theory: −1/2 for large widths.
+    slope : Estimate
+        Slope of log distance against log width by weighted least squares. Theory: −1/2 for large
+        widths.
     limit : ndarray of float64
         Θ_∞.
 
@@ -54,8 +55,7 @@ class Convergence(Result):
     widths: NDArray[np.int64]
     distances: FloatArray
     stderr: FloatArray
-    slope: float
-    slope_stderr: float
+    slope: Estimate
     limit: FloatArray
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
@@ -125,7 +125,7 @@ def convergence(
     >>> import numpy as np
     >>> from bnmc.infinite_width import convergence
     >>> found = convergence(np.eye(5), 2, widths=[64, 512], norm="layer", networks=20, rng=0)
-    >>> print(f"slope {found.slope:.2f} ± {found.slope_stderr:.2f}")
+    >>> print(f"slope {found.slope:.2f}")
     slope -0.52 ± 0.05
     """
     depth = integer("depth", depth, low=1, high=MOST_LAYERS)
@@ -154,8 +154,11 @@ def convergence(
     stderr = np.std(samples, axis=1, ddof=1) / np.sqrt(networks)
     logs = np.log(sizes), np.log(distances)
     line, covariance = np.polyfit(*logs, 1, w=distances / stderr, cov="unscaled")
-    slope, slope_stderr = float(line[0]), float(np.sqrt(covariance[0, 0]))
-    return Convergence(np.array(sizes), distances, stderr, slope, slope_stderr, limit)
+    error = float(np.sqrt(covariance[0, 0]))
+    slope = with_student_interval(
+        float(line[0]), error, networks - 1, networks, "weighted least squares", 0.95
+    )
+    return Convergence(np.array(sizes), distances, stderr, slope, limit)
 
 
 def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: bool = True) -> float:

@@ -18,7 +18,7 @@ def distances(convergence: Any, ax: Axes | None) -> Axes:
     axes = figure()[1][0] if ax is None else ax
     axes.errorbar(
         widths, relative, yerr=convergence.stderr, fmt="o", color=COLOURS[0],
-        label=f"networks, slope {convergence.slope:.2f}",
+        label=f"networks, slope {convergence.slope.value:.2f}",
     )  # fmt: skip
     line = relative[-1] * np.sqrt(widths[-1] / widths)
     axes.plot(widths, line, "--", color=COLOURS[1], label="slope −1/2")
