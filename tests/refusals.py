@@ -685,7 +685,7 @@ REFUSALS = {
     "MeanField.trajectory": [
         *values(rtol=[-1e-3]),
         *types(depth=[2.0]),
-        ({"depth": 10**13}, TOO_LARGE, "^depth"),
+        ({"depth": 10**9}, TOO_LARGE, "^depth"),
         *(({"G0": G}, ArgumentError, f"^G0: .*{said}") for G, said in MATRICES),
     ],
     "MeanField.trajectory, fluctuations": types(fluctuations=[1]),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from bnmc import Activation, Chain, MeanField, Network
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.chain import as_chain, as_network, layers_of
 from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.mixing import tv_bound
 
 
 def weights(generator, shape):
@@ -234,7 +236,7 @@ def test_lists_that_do_not_fit_are_refused(options, message):
 
 def test_what_needs_one_chain_says_so():
     network = Network((WIDE, 1), (NARROW, 1))
-    for of_chain in (as_chain, MeanField, lambda given: given.chain):
+    for of_chain in (as_chain, partial(tv_bound, depth=2), lambda given: given.chain):
         with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
             of_chain(network)
     assert WIDE.repeat(3).chain == WIDE

@@ -752,8 +752,10 @@ def as_chain(chain: object) -> Chain:
     return instance("chain", chain, Chain, "a bnmc.Chain")
 
 
-def as_network(chain: object, depth: object = None) -> Network:
+def as_network(chain: object, depth: object = None, *, default: int | None = None) -> Network:
     """Return the network that the arguments `chain` and `depth` of a function mean, or raise.
+
+    `default` is the depth of a chain without one.
 
     Raises
     ------
@@ -764,7 +766,7 @@ def as_network(chain: object, depth: object = None) -> Network:
         if depth is not None:
             raise ArgumentError("depth", depth, "None with a network, which has a depth")
         return chain
-    number = integer("depth", depth, low=0, high=MOST_LAYERS - 1)
+    number = integer("depth", default if depth is None else depth, low=0, high=MOST_LAYERS - 1)
     return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import draw_key, instance, integer, real
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, MEAN_FIELD, require
 from bnmc.mean_field.finite_width.path import path_fluctuations
 from bnmc.mean_field.finite_width.predicted import WITHOUT_DEPENDENCE, fluctuations
@@ -24,16 +24,17 @@ class MeanField:
 
     Parameters
     ----------
-    chain : Chain
-        The chain. Its width and the law of its weights are not used: at infinite width only the
-        variance of the weights matters. If there is a normalization and eps is 0, the gain does not
-        matter either: the normalization is invariant to the scale of its input. For fixed points of
-        norms over the features and without norm, use `bnmc.mean_field.CorrelationMap`.
+    chain : Chain or Network
+        The chain, or a `Network`, which has a `trajectory` alone. Its width and the law of its
+        weights are not used: at infinite width only the variance of the weights matters. If there
+        is a normalization and eps is 0, the gain does not matter either: the normalization is
+        invariant to the scale of its input. For fixed points of norms over the features and
+        without norm, use `bnmc.mean_field.CorrelationMap`.
 
     Raises
     ------
     ArgumentTypeError
-        If `chain` is not a `Chain`.
+        If `chain` is neither a `Chain` nor a `Network`.
 
     Examples
     --------
@@ -44,9 +45,15 @@ class MeanField:
     (0.5, 0.264721235, 0.791092273, True)
     """
 
-    def __init__(self, chain: Chain) -> None:
-        self.chain = as_chain(chain)
-        require(chain, [MEAN_FIELD])
+    def __init__(self, chain: Chain | Network) -> None:
+        self.network, self._given = as_network(chain, default=1), chain
+        for of_stage, _ in self.network.stages:
+            require(of_stage, [MEAN_FIELD])
+
+    @property
+    def chain(self) -> Chain:
+        """The chain, or `ArgumentTypeError` if layers differ."""
+        return self.network.chain
 
     def fixed_point(self, *, rtol: float = 1e-8) -> FixedPoint:
         """Fixed point of the map that all permutations of the batch preserve, and its stability.
@@ -344,7 +351,7 @@ class MeanField:
     def trajectory(
         self,
         G0: ArrayLike,
-        depth: int,
+        depth: int | None = None,
         *,
         rtol: float = 1e-4,
         rng: Any = None,
@@ -355,13 +362,15 @@ class MeanField:
     ) -> MeanFieldTrajectory:
         """Iterates ``G_{l+1} = F(G_l)`` of the map from ``G_0``: the chain at infinite width.
 
+        Layers of a network have maps F of their own, without fluctuations.
+
         Parameters
         ----------
         G0 : (batch, batch) array_like
             Gram matrix of layer 0, that of σ(x_0) with x_0 the input and σ the activation; see `G`
             of `step`.
-        depth : int
-            Number of layers l, >= 0.
+        depth : int, optional
+            Number of layers l of a chain, >= 0; a network has its own.
         rtol : float, default 0.0001
             Largest acceptable `MeanFieldTrajectory.error`, > 0.
         rng, max_nodes
@@ -435,13 +444,14 @@ class MeanField:
         >>> float((gap[30] / gap[29]).round(3)), round(point.rate, 3)
         (0.61, 0.61)
         """
+        network = as_network(self._given, depth)
         if not instance("fluctuations", fluctuations, bool, "True or False"):
-            return trajectory(self.chain, G0, depth, rtol, rng, max_nodes)
+            return trajectory(network, G0, rtol, rng, max_nodes)
         require(self.chain, [INDEPENDENT_ENTRIES], WITHOUT_DEPENDENCE)
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         key = draw_key(rng)
-        path = trajectory(self.chain, G0, depth, rtol, key, max_nodes)
+        path = trajectory(network, G0, rtol, key, max_nodes)
         law = path_fluctuations(self.chain, path.gram, wanted, key, most)
         complete = replace(path, fluctuations=law)
         note = f" with {most} points"

@@ -266,7 +266,7 @@ def as_results(argument: str, value: Any, noun: str, allowed: str, *names: str) 
     return results
 
 
-def about_chain(chain: Chain) -> str:
+def _about_chain(chain: Chain) -> str:
     """Return activation, normalization, width and batch of a chain, for a title."""
     norms = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
     norm = norms.get(chain.norm, chain.norm)
@@ -276,7 +276,7 @@ def about_chain(chain: Chain) -> str:
 def about_network(network: Network) -> str:
     """Return its chain, or if layers differ their number and the batch, for a title."""
     if len(network.stages) == 1:
-        return about_chain(network.chain)
+        return _about_chain(network.chain)
     return f"network of {network.depth} layers, batch {network.batch}"
 
 

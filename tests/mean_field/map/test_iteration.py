@@ -13,7 +13,7 @@ from bnmc import gram as gm
 from bnmc.chain import Chain
 from bnmc.chain.activations import Activation
 from bnmc.chain.start import Representation
-from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
+from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ZeroVarianceError
 from bnmc.mean_field import MeanField
 from bnmc.mean_field.map.iteration import iterates
 from bnmc.simulation.observables import OBSERVABLES
@@ -236,6 +236,41 @@ def test_layers_that_differ_are_steps_one_after_the_other(places, method):
         np.testing.assert_array_equal(run.gram, states)
     back = passed(some[::-1])
     assert np.abs(back.gram[-1] - run.gram[-1]).max() > 0.01
+
+
+def test_a_network_has_the_maps_of_its_layers():
+    first, some = bnmc.Chain(8, 4, norm="none"), [chains(8)[place] for place in (2, 1, 1, 0, 4)]
+    run = MeanField(network_of([first, *some])).trajectory(G0, rtol=1e-9)
+    np.testing.assert_array_equal(run.gram, passed(some).gram)
+    same = MeanField(some[1].repeat(3))
+    np.testing.assert_array_equal(
+        same.trajectory(G0).gram, MeanField(some[1]).trajectory(G0, 3).gram
+    )
+    np.testing.assert_array_equal(same.step(G0), MeanField(some[1]).step(G0))
+
+
+def test_a_default_bias_has_the_width_before():
+    narrow = bnmc.Chain(2, 4, "relu", norm="none", weights="pytorch")
+    given = bnmc.Chain(2, 4, "relu", norm="none", gain=3**-0.5, bias_variance=1 / 24)
+    networks = [
+        bnmc.Chain(8, 4, norm="none").repeat(0) + each.repeat(1) for each in (narrow, given)
+    ]
+    of_default, expected = (MeanField(network).trajectory(G0).gram for network in networks)
+    np.testing.assert_allclose(of_default, expected, rtol=1e-14)
+
+
+def test_a_network_has_no_fixed_point():
+    mean_field = MeanField(network_of(chains(8)))
+    for of_chain in (
+        mean_field.fixed_point, mean_field.fluctuations, lambda: mean_field.step(G0),
+        lambda: mean_field.trajectory(G0, fluctuations=True),
+    ):  # fmt: skip
+        with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
+            of_chain()
+    with pytest.raises(ArgumentError, match="depth: got 3, allowed: None with a network"):
+        mean_field.trajectory(G0, 3)
+    with pytest.raises(ArgumentError, match="skip"):
+        MeanField(network_of([bnmc.Chain(8, 4), bnmc.Chain(8, 4, skip=0.5)])).trajectory(G0)
 
 
 def test_wide_networks_have_these_gram_matrices():

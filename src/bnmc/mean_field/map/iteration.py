@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer
 from bnmc.chain.needs import GRAM_IS_STATE, require
@@ -119,6 +119,8 @@ class MeanFieldTrajectory(_MapResult):
     fluctuations: PathFluctuations | None = None
 
 
+_GO_ON = "go on from the last layer"
+
 #: Independent random shifts of the lattice; the standard errors come from their spread.
 SHIFTS = 8
 
@@ -141,17 +143,17 @@ class _Pairs(NamedTuple):
 
 def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
     """Return F(G); see `MeanField.step` for the arguments."""
-    run = _run(chain, "G", G, 1, rtol, rng, max_nodes)
+    run = _run(chain.repeat(1), "G", G, rtol, rng, max_nodes)
     parts = {part.name: getattr(run, part.name) for part in fields(Step)}
     result = Step(**parts | {"gram": run.gram[1], "stderr": run.stderr[1]})
     return within(result, run.error, rtol, "Gram matrix", _effort(run))
 
 
 def trajectory(
-    chain: Chain, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
+    network: Network, G0: ArrayLike, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """Return G0, F(G0), F(F(G0)), …; see `MeanField.trajectory` for the arguments."""
-    run = _run(chain, "G0", G0, depth, rtol, rng, max_nodes)
+    run = _run(network, "G0", G0, rtol, rng, max_nodes)
     return within(run, run.error, rtol, "Gram matrix", _effort(run))
 
 
@@ -160,19 +162,23 @@ def _effort(run: MeanFieldTrajectory) -> str:
 
 
 def _run(
-    chain: Chain, name: str, G0: ArrayLike, depth: int, rtol: float, rng: Any, max_nodes: int
+    network: Network, name: str, G0: ArrayLike, rtol: float, rng: Any, max_nodes: int
 ) -> MeanFieldTrajectory:
     """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
-    require(chain, GRAM_IS_STATE)
-    depth = integer("depth", depth, low=0)
+    for chain, _ in network.stages:
+        require(chain, GRAM_IS_STATE)
     rtol = real("rtol", rtol, above=0.0)
     max_nodes = integer("max_nodes", max_nodes, low=1)
     key = draw_key(rng)
-    chain.activation.check()
-    given = finite_array(name, G0, shape=(chain.batch, chain.batch))
+    for chain, _ in network.stages:
+        chain.activation.check()
+    given = finite_array(name, G0, shape=(network.batch, network.batch))
     gram, rounding = validate_gram(given, name), float(np.finfo(given.dtype).eps)
-    layers = chain.layers[1:]
-    return iterates(layers, depth, gram, key, rtol, max_nodes, name=name, rounding=rounding)
+    require_memory("depth", 2 * (network.depth + 1) * gram.nbytes, _GO_ON)
+    # The last layer repeats.
+    repeats = network.depth - network.stages[-1][1] + 1 + (len(network.stages) > 1)
+    layers = [network.layer(number) for number in range(1, max(1, min(repeats, network.depth)) + 1)]
+    return iterates(layers, network.depth, gram, key, rtol, max_nodes, name=name, rounding=rounding)
 
 
 # The methods of layers.  A trajectory has the last one of its layers' methods.
@@ -303,7 +309,7 @@ def iterates(
     on_lattices = method == _METHODS[-1]
     # Two matrices a layer, and those of a step.
     matrices = 2 * (depth + 1) + (2 * SHIFTS if on_lattices else 10)
-    require_memory("depth", matrices * gram.nbytes, "go on from the last layer")
+    require_memory("depth", matrices * gram.nbytes, _GO_ON)
     shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
 
     def iterated(angles: int, refinable: float) -> MeanFieldTrajectory:

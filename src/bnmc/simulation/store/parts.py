@@ -433,7 +433,7 @@ def require_facts(path: Path, stored: Mapping[str, object], facts: Mapping[str, 
 # --- facts: functions by their code and objects by their state, never by an address
 
 
-def chain_facts(chain: Chain) -> dict[str, str]:
+def _chain_facts(chain: Chain) -> dict[str, str]:
     """Return the facts about a chain that its `repr` does not have.
 
     Raises
@@ -452,7 +452,7 @@ def chain_facts(chain: Chain) -> dict[str, str]:
 
 def network_facts(network: Network) -> dict[str, str]:
     """Return the facts about the chains of a network that its `repr` does not have."""
-    facts = [chain_facts(chain) for chain, _ in network.stages]
+    facts = [_chain_facts(chain) for chain, _ in network.stages]
     return {name: ", ".join(each[name] for each in facts) for name in facts[0]}
 
 
