@@ -15,7 +15,7 @@ from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
-from bnmc import Activation, Chain, errors
+from bnmc import Activation, Chain, Network, errors
 from bnmc.gradients import network, parts
 
 TANH = Chain(30, 4, "tanh")
@@ -90,6 +90,29 @@ def test_the_forward_pass_is_that_of_simulate(chain):
 
 
 @pytest.mark.slow
+def test_networks_have_the_bits_of_their_chain_and_of_all_ways(tmp_path):
+    chain = Chain(20, 4, "tanh")
+    expected = bnmc.backpropagate(chain, 3, chains=2, rng=0)
+    same = bnmc.backpropagate(Network((chain, 1), (chain, 2)), chains=2, rng=0)
+    assert_same_bits(same, expected)
+    network = chain.repeat(2) + Chain(9, 4, "relu", norm="rms").repeat(2)
+    options = {"chains": 3, "rng": 0, "observables": ("delta_gram", "gram")}
+    runs = [
+        bnmc.backpropagate(network, **options, **way)
+        for way in ({"threads": 1}, {"threads": 2}, {"store": tmp_path}, {"store": tmp_path})
+    ]
+    for run in runs[1:]:
+        assert_same_bits(run, runs[0])
+    assert (runs[0].network, runs[0].depth) == (network, 4)
+    assert repr(network) in str(runs[0])
+    assert runs[0].mean_field_rate() is None
+    assert np.isfinite(runs[0].cosines()).all()
+    with pytest.raises(errors.BackendError, match="layers that differ"):
+        bnmc.backpropagate(network, backend="cuda")
+    with pytest.raises(errors.ArgumentError, match="at least 1 layers"):
+        bnmc.backpropagate(chain.repeat(0))
+
+
 def test_the_rate_is_that_of_the_mean_field():
     # 40 chains of 60 layers: the standard error is 0.1 %, and the effect of the width, of order
     # (batch / width) = 0.25 %, is allowed for once.

@@ -308,6 +308,42 @@ def test_layers_that_differ(name, what):
     assert_law_of(networks, delta, of_task(kind, path, chains, count, of_top, dtype))
 
 
+#: Networks for `backpropagate`: rows one by one, two passes over rows, and weights of two laws.
+PUBLIC = {
+    "plain": (UNEQUAL["one stage"], "conditional", 4_000),
+    "norms": (UNEQUAL["norms"], "weights", 1_000),
+    "features": (
+        [
+            Chain(8, 3, norm="none"), Chain(9, 3, "tanh", norm="layer", bias_variance=0.2),
+            Chain(7, 3, "tanh", gain=2.0, order="pre-activation"), Chain.resnet(7, 3, "tanh"),
+            Chain(5, 3, "tanh", norm="rms", order="activation-norm"),
+        ],
+        "conditional", 1_000,
+    ),
+    "weights": (
+        [
+            Chain(8, 3, norm="none"), Chain(9, 3, "tanh", weights="uniform", norm="layer"),
+            Chain(7, 3, "relu", norm="none", gain=1.4),
+            Chain(4, 3, "tanh", weights="pytorch", eps=0.1),
+        ],
+        "weights", 1_000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_gradients_of_networks(name):
+    chains, sampler, count = PUBLIC[name]
+    rng = np.random.default_rng(47)
+    networks = Networks(chains, len(chains) - 1, count, rng, start_of(chains))
+    run = bnmc.backpropagate(
+        network_of(chains), chains=count, initial=start_of(chains), rng=6,
+        observables=("gram", "delta_gram", "hidden_delta"),
+    )  # fmt: skip
+    assert run.sampler == sampler
+    assert_law_of(networks, rng.standard_normal(networks.h[-1].shape), run)
+
+
 def test_the_noise_has_a_row_for_a_bias():
     """Without it, squared gradients of such narrow layers lose a quarter a layer."""
     count, rng = 8_000, np.random.default_rng(37)

@@ -648,6 +648,11 @@ class Network:
         return self.first
 
     @property
+    def shown(self) -> Chain | Network:
+        """The chain, or the network if layers differ."""
+        return self if len(self.stages) > 1 else self.first
+
+    @property
     def widths(self) -> list[int]:
         """The widths of layers 0, …, depth."""
         return [self.layer(number).linear.width for number in range(self.depth + 1)]
@@ -752,10 +757,12 @@ def as_chain(chain: object) -> Chain:
     return instance("chain", chain, Chain, "a bnmc.Chain")
 
 
-def as_network(chain: object, depth: object = None, *, default: int | None = None) -> Network:
+def as_network(
+    chain: object, depth: object = None, *, low: int = 0, default: int | None = None
+) -> Network:
     """Return the network that the arguments `chain` and `depth` of a function mean, or raise.
 
-    `default` is the depth of a chain without one.
+    `low` is the least depth, and `default` that of a chain without one.
 
     Raises
     ------
@@ -765,8 +772,10 @@ def as_network(chain: object, depth: object = None, *, default: int | None = Non
     if isinstance(chain, Network):
         if depth is not None:
             raise ArgumentError("depth", depth, "None with a network, which has a depth")
+        if chain.depth < low:
+            raise ArgumentError("chain", chain, f"a network of at least {low} layers")
         return chain
-    number = integer("depth", default if depth is None else depth, low=0, high=MOST_LAYERS - 1)
+    number = integer("depth", default if depth is None else depth, low=low, high=MOST_LAYERS - 1)
     return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
 
 

@@ -23,7 +23,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain, Network, as_network, layers_of
 from bnmc.chain.start import FirstLayer, Start, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
@@ -34,15 +34,15 @@ from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.memory import Request
-from bnmc.simulation.runs import Recorded
+from bnmc.simulation.runs import Recorded, is_drawn
 from bnmc.simulation.starting import run_of
 from bnmc.simulation.store.parts import as_folder
 
 
 @explains_keywords
 def backpropagate(
-    chain: Chain,
-    depth: int,
+    chain: Chain | Network,
+    depth: int | None = None,
     *,
     chains: int | None = None,
     initial: str | ArrayLike | FirstLayer = "gaussian",
@@ -76,10 +76,10 @@ def backpropagate(
 
     Parameters
     ----------
-    chain : Chain
-        The network.
-    depth : int
-        Number of layers, >= 1.
+    chain : Chain or Network
+        The network; or a `Network` of layers that differ, on the CPU.
+    depth : int, optional
+        Number of layers of a chain, >= 1.
     chains : int, optional
         Number of independent networks, as in `simulate`.
     initial : str, array_like or FirstLayer, default "gaussian"
@@ -220,11 +220,11 @@ def backpropagate(
     >>> bool(run.log_gradient_norm[:, 0].mean() > run.log_gradient_norm[:, -1].mean() + 3)
     True
     """
-    network = as_chain(chain).repeat(0)
+    network = as_network(chain, depth, low=1)
+    of_stages, depth = [of_stage for of_stage, _ in network.stages], network.depth
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
-    if chain.width > MOST_ROWS:
-        raise ArgumentError("width", chain.width, f"at most {MOST_ROWS}")
-    depth = integer("depth", depth, low=1, high=MOST_LAYERS - 1)
+    if (width := max(of_stage.width for of_stage in of_stages)) > MOST_ROWS:
+        raise ArgumentError("width", width, f"at most {MOST_ROWS}")
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = thread_count(threads)
     pool, report_to = as_executor(executor), as_progress(progress)
@@ -236,12 +236,14 @@ def backpropagate(
     )
     if isinstance(initial, State):
         raise ArgumentError("initial", "a State", "a start: gradients need all layers")
-    direction = direction_of(loss, loss_gradient, labels, classes, chain, run.chains, run.inputs)
+    direction = direction_of(
+        loss, loss_gradient, labels, classes, network.last, run.chains, run.inputs
+    )
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
-    kind, path = _kind_of_task(chain, run.columns, "conditional" if of_gpu else sampler)
+    kind, path = _kind_of_task(network, run.columns, "conditional" if of_gpu else sampler)
     if on_gpu:
-        kind, workers = _gpu_task(path, chain, pool), 1
+        kind, workers = _gpu_task(path, network, pool), 1
     run = replace(
         run,
         path=path,
@@ -252,8 +254,9 @@ def backpropagate(
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)
     _require_memory(task, initial, size, workers)
-    chain.activation.check()
-    require_derivative(chain.activation)
+    for of_stage in of_stages:
+        of_stage.activation.check()
+        require_derivative(of_stage.activation)
     task.require_device()
     start = prepare(network, initial, run.chains, run.inputs)
     key = stored_key(folder) if folder is not None and rng is None else None
@@ -291,20 +294,27 @@ def _begun(
     return task(begun, first, last, stop)
 
 
-def _kind_of_task(chain: Chain, columns: int, sampler: str) -> tuple[type[Task], str]:
+def _kind_of_task(network: Network, columns: int, sampler: str) -> tuple[type[Task], str]:
     """Return the class of tasks for a sampler that `run_of` has checked, and what draws rows."""
     # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows of
     # as many normals as columns.
-    has_few_weights = chain.convolution is not None and columns > chain.width
+    layers = layers_of(network.pattern).layers[1:]
+    has_few_weights = any(
+        linear.convolution is not None and columns > linear.width for linear, _ in layers
+    )
     if sampler == "weights" or (sampler == "auto" and has_few_weights):
         return NetworkTask, "weights"
-    if "conditional" in chain.weight_law.samplers and chain.layers[1].is_plain:
+    if all(is_drawn(layer) and layer.is_plain for layer in layers):
         return Task, "conditional"
-    return NetworkTask, "conditional" if chain.is_gaussian else "weights"
+    are_gaussian = all(linear.law.rows_given_gram for linear, _ in layers)
+    return NetworkTask, "conditional" if are_gaussian else "weights"
 
 
-def _gpu_task(path: str, chain: Chain, pool: Executor | None) -> type[Task]:
+def _gpu_task(path: str, network: Network, pool: Executor | None) -> type[Task]:
     """Return the class of tasks of a GPU, or raise what it cannot do."""
+    if len(network.stages) > 1:
+        raise BackendError("cuda", "no gradients of layers that differ: backend='cpu'")
+    chain = network.chain
     for applies, what in (
         ("conditional" not in chain.weight_law.samplers, "these weights"),
         (
@@ -336,7 +346,7 @@ def _require_memory(task: Task, initial: Any, size: int, workers: int) -> None:
 def _joined(task: Task, parts: list[Part]) -> Backpropagation:
     whole, run = joined(parts), task.run
     return Backpropagation(
-        chain=run.chain,
+        network=run.network,
         depth=run.depth,
         loss=task.direction.name,
         layers=run.recorded.layers(0, run.recorded.count),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
 from bnmc._support.text import text_table
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.mean_field.field import MeanField
@@ -33,7 +33,7 @@ class Backpropagation(Recordings):
 
     Attributes
     ----------
-    chain : Chain
+    network : Network
     depth : int
     loss : str
         The direction at the top: "gaussian", "cross-entropy", "squared", "given" or "function".
@@ -73,7 +73,7 @@ class Backpropagation(Recordings):
     True
     """
 
-    chain: Chain
+    network: Network
     depth: int
     loss: str
     log_gradient_norm: Float64Array
@@ -90,6 +90,11 @@ class Backpropagation(Recordings):
     backend: str = "cpu"
 
     @property
+    def chain(self) -> Chain:
+        """The chain, whose layer repeats; `ArgumentTypeError` if layers differ."""
+        return self.network.chain
+
+    @property
     def chains(self) -> int:
         """Number of networks."""
         return len(self.log_gradient_norm)
@@ -99,7 +104,7 @@ class Backpropagation(Recordings):
         return (
             f"<Backpropagation of {self.chains} chains, {self.depth} layers, "
             f"loss {self.loss!r}{'' if self.complete else ', interrupted'}: {recorded}; "
-            f"{self.chain}>"
+            f"{self.network.shown}>"
         )
 
     def __str__(self) -> str:
@@ -110,7 +115,8 @@ class Backpropagation(Recordings):
         heads = ("layer", "ln ‖∂L/∂W‖", "stderr")
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         lines = [
-            f"{self.chain}: gradients of {networks}, {self.depth} layers, loss {self.loss!r}",
+            f"{self.network.shown}: gradients of {networks}, {self.depth} layers, "
+            f"loss {self.loss!r}",
             text_table(heads, rows, align=">>>"),
         ]
         try:
@@ -131,7 +137,7 @@ class Backpropagation(Recordings):
         except (ArgumentError, PartialEstimateError):
             rate = None
         return {
-            "chain": self.chain.as_json(), "depth": self.depth, "chains": self.chains,
+            "chain": self.network.shown.as_json(), "depth": self.depth, "chains": self.chains,
             "loss": self.loss, "rows": self._shown(), "rate": rate,
             "mean_field_rate": self.mean_field_rate(), "complete": self.complete,
             "key": str(self.key), "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
@@ -263,8 +269,12 @@ class Backpropagation(Recordings):
         if len(self.layers) != self.depth:
             raise ArgumentError("every", int(self.layers[0]), "1")
         delta = _correlations(self.observables["delta_gram"][:, 1:])
-        patches = self.chain.layers[1].linear.patches
-        return delta * _correlations(patches.covariance(self.observables["gram"][:, :-1]))
+        before = self.observables["gram"][:, :-1].swapaxes(0, 1)
+        seen = [
+            self.network.layer(layer).linear.patches.covariance(grams)
+            for layer, grams in enumerate(before, 2)
+        ]
+        return delta * _correlations(np.reshape(seen, before.shape).swapaxes(0, 1))
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the result as a dataset (extra ``xarray``).
@@ -287,7 +297,7 @@ class Backpropagation(Recordings):
             data[name] = (("chain", "layer", *axes), values)
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}
         attributes = {
-            "chain": repr(self.chain), "loss": self.loss, "key": str(self.key),
+            "chain": repr(self.network.shown), "loss": self.loss, "key": str(self.key),
             "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
         return xr.Dataset(data, coordinates, attributes)

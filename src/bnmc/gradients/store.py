@@ -117,9 +117,11 @@ def _forms(part: Part) -> dict[str, object]:
 
 def _facts(task: Task, start: Start) -> dict[str, str]:
     """Return everything that determines the values of a run but the number of its chains."""
-    run, direction, derivative = task.run, task.direction, task.run.chain.activation.derivative
+    run, direction = task.run, task.direction
+    derivatives = [chain.activation.derivative for chain, _ in run.network.stages]
     facts = {
-        "chain": repr(run.chain), "key": str(run.key), "sampler": run.path, "dtype": run.dtype,
+        "chain": repr(run.network.shown), "key": str(run.key), "sampler": run.path,
+        "dtype": run.dtype,
         "inputs": str(run.inputs), "depth": str(run.depth),
         "every": str(run.recorded.every),
     }  # fmt: skip
@@ -127,8 +129,10 @@ def _facts(task: Task, start: Start) -> dict[str, str]:
         # An additional fact would not differ from the facts of a folder that lacks it.
         facts["sampler"] = f"{run.path} on {run.backend}"
     digest = parts.argument_digest
-    return facts | parts.chain_facts(run.chain) | {
-        "derivative_digest": "built in" if derivative is None else derivative.digest,
+    return facts | parts.network_facts(run.network) | {
+        "derivative_digest": ", ".join(
+            "built in" if derivative is None else derivative.digest for derivative in derivatives
+        ),
         "start": parts.start_digest(start, run.chains),
         "loss": f"{direction.name} ({digest('loss', direction.name, direction)[:32]})",
         "observables": ", ".join(

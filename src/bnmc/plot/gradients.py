@@ -66,7 +66,7 @@ def gradient_norms(
     'layer $\\ell$'
     """
     allowed = "a result of bnmc.backpropagate"
-    axes.require_attributes("run", run, allowed, "log_gradient_norm", "chain")
+    axes.require_attributes("run", run, allowed, "log_gradient_norm", "network")
     level = real("level", level, above=0.0, below=1.0)
     rate = None if rate is None else real("rate", rate, above=0.0)
     norms = run.log_gradient_norm
@@ -74,7 +74,7 @@ def gradient_norms(
     layers = np.arange(depth)
     if ax is None:
         ax = axes.figure()[1][0]
-        title = f"{axes.about_chain(run.chain)}: {axes.about_band([chains], level)}"
+        title = f"{axes.about_network(run.network)}: {axes.about_band([chains], level)}"
         ax.set_title(title, fontsize="medium")
     finite = np.where(np.isfinite(norms).all(axis=0), norms, np.nan)
     mean = finite.mean(axis=0)

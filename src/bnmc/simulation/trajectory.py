@@ -153,7 +153,7 @@ class Trajectory(Recordings):
         recorded = ", ".join([*self.observables, *(f"{name} (moments)" for name in self.moments)])
         return (
             f"<Trajectory of {self.chains} chains, {len(self.layers)} layers{span}"
-            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.shown}>"
+            f"{'' if self.complete else ', interrupted'}: {recorded}; {self.network.shown}>"
         )
 
     def __str__(self) -> str:
@@ -162,7 +162,10 @@ class Trajectory(Recordings):
         if len(table.heads) < 2:
             return repr(self)
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
-        lines = [f"{self.shown}: {networks}, {len(self.layers)} recorded layers", str(table)]
+        lines = [
+            f"{self.network.shown}: {networks}, {len(self.layers)} recorded layers",
+            str(table),
+        ]
         if not self.complete and len(self.layers):
             lines.append(f"incomplete: the run ended after layer {self.layers[-1]}")
         return "\n".join(lines)
@@ -177,11 +180,6 @@ class Trajectory(Recordings):
             If layers differ.
         """
         return self.network.chain
-
-    @property
-    def shown(self) -> Chain | Network:
-        """The chain, or the network if layers differ."""
-        return self.network if len(self.network.stages) > 1 else self.chain
 
     @property
     def final_state(self) -> State:
@@ -228,7 +226,7 @@ class Trajectory(Recordings):
         """
         facts = self.attributes()
         return {
-            "chain": self.shown.as_json(),
+            "chain": self.network.shown.as_json(),
             **{name: facts[name] for name in ("chains", "key", "sampler", "dtype", "cpu")},
             "complete": self.complete, "rows": self._rows(),
         }  # fmt: skip
@@ -292,7 +290,7 @@ class Trajectory(Recordings):
 
         return {
             "bnmc_version": __version__,
-            "chain": repr(self.shown),
+            "chain": repr(self.network.shown),
             **(_options_of(self.chain) if len(self.network.stages) == 1 else {}),
             "key": str(self.key),
             "inputs": 0 if self.inputs is None else self.inputs,

@@ -137,7 +137,7 @@ def simulate(
     through = "through a random first layer" if is_wrapped else "as layer 0"
     size = f"{samples} samples × {features} features"
     text = [
-        f"{run.shown}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
+        f"{run.network.shown}: {networks}, {depth} layers\ninput: {source}, {size} ({through})\n",
         run.table(), "", star.note, *notes,
     ]  # fmt: skip
     result = run.to_dict()
