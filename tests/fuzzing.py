@@ -62,7 +62,7 @@ def fuzz(group, seed, folder):
         If the call neither returns a valid result nor raises a `BnmcError` of one line.
     """
     shown = []
-    with warnings.catch_warnings(), np.errstate(all="warn", under="ignore"):
+    with warnings.catch_warnings(), np.errstate(all="warn", under="raise"):
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", LayoutWarning)  # hostile shapes earn it
         try:

@@ -17,6 +17,7 @@ from hypothesis import settings
 
 import bnmc
 from bnmc import testing
+from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.cli import inputs
 from bnmc.errors import ArgumentError, BnmcError
 from bnmc.simulation import export
@@ -79,24 +80,36 @@ def numbers_among(label):
     return {name: array for name, array in arrays.items() if array.dtype == float and array.size}
 
 
-WITH_NUMBERS = [name for name in fuzzing.FUNCTIONS | fuzzing.RUNS if numbers_among(name)]
-
-
-@pytest.mark.parametrize("label", WITH_NUMBERS)
+@pytest.mark.parametrize("label", fuzzing.FUNCTIONS | fuzzing.RUNS)
 @pytest.mark.filterwarnings("ignore")
-def test_entries_at_the_ends_of_float64(label):
-    """No result is NaN, and none is infinite unless the documentation says so."""
+def test_entries_at_the_ends_of_float64_under_any_error_state(label):
+    """No result is NaN, and none is infinite unless the documentation says so.
+
+    What NumPy does at an underflow, or any other floating-point error, is the caller's choice.
+    """
     (call, valid), numbers = fuzzing.valid_call(label), numbers_among(label)
     units = {name: array / np.abs(array).max() for name, array in numbers.items()}
-    for names, extreme in itertools.product({*((name,) for name in units), tuple(units)}, EXTREMES):
+    places = {*((name,) for name in units), tuple(units)} - {()}
+    for names, extreme in [((), None), *itertools.product(places, EXTREMES)]:
         arguments = valid | {name: (extreme * units[name])[()] for name in names}
         try:
-            result = call(**arguments)
+            with np.errstate(all="raise"):
+                state = np.geterr()
+                result = call(**arguments)
+                assert np.geterr() == state
         except (BnmcError, testing.LawMismatch):
             continue
         assert not fuzzing.has_nan(result), arguments
         documented = f"{inspect.getdoc(call)} {inspect.getdoc(type(result))}"
-        assert not fuzzing.has_infinity(result) or "infinite" in documented, arguments
+        assert not (names and fuzzing.has_infinity(result)) or "infinite" in documented, arguments
+
+
+@pytest.mark.parametrize("activation", BUILTIN)
+def test_methods_of_results_under_any_error_state(activation):
+    with np.errstate(all="raise"):
+        point = bnmc.MeanField(bnmc.Chain(100, 4, activation)).fixed_point()
+        assert point.stable
+        assert str(point.modes)
 
 
 @pytest.mark.parametrize(

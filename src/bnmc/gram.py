@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, instance, integer, real, result_array
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc._support.linalg import (
     SLACK,
     binary_scale,
@@ -110,7 +111,7 @@ def gram(
             f"a has {batch} {along}s and {width} {other}: {batch} samples × {width} features, one "
             f"sample in each {along}; if the samples are in the {other}, {remedy}",
             LayoutWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     return _product("a", representation, representation, out)
 
@@ -340,7 +341,8 @@ def soft_rank(G: ArrayLike, tau: float, *, width: int) -> NDArray[np.intp]:
     tau = real("tau", tau, above=0)
     spectrum, scale = _spectrum(_symmetric("G", G)[0])
     # Divide the threshold, because multiplying the eigenvalues may overflow.
-    threshold = tau * (spectrum.shape[-1] / width) / scale
+    with np.errstate(over="ignore"):  # no eigenvalue reaches an infinite threshold
+        threshold = tau * (spectrum.shape[-1] / width) / scale
     counts: NDArray[np.intp] = np.count_nonzero(spectrum >= threshold, axis=-1)
     return counts
 
@@ -610,3 +612,6 @@ def _require_same_matrix(name: str, shape: tuple[int, ...], other: tuple[int, ..
     if shape[-2:] != other[-2:]:
         raise ArgumentError(name, shape, f"matrices of shape {other[-2:]}")
     _require_broadcast(name, shape, other)
+
+
+ignore_underflow(__name__)

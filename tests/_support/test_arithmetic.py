@@ -1,13 +1,17 @@
-"""Bits do not depend on whether another library lets threads flush small numbers to zero."""
+"""Bits do not depend on the arithmetic that another library chose for the thread."""
 
+import inspect
+import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import bnmc
-from bnmc._support.arithmetic import StandardArithmetic
+from bnmc._support.arithmetic import StandardArithmetic, ignore_underflow
 from bnmc.experiments.runs import Run
 
 torch = pytest.importorskip("torch")
@@ -66,3 +70,57 @@ def test_runs_have_the_same_bits_where_small_numbers_are_flushed(threads):
             gram = bnmc.simulate(chain, 57, threads=threads, **options).gram
         assert flushes()
     np.testing.assert_array_equal(gram, expected)
+
+
+# --- NumPy's error state
+
+MODULE = """
+import functools, numpy as np
+from bnmc._support.arithmetic import ignore_underflow
+
+__all__ = ["Kind", "later", "squared"]
+
+def squared(x, *, times=1):
+    return x * x * times
+
+class Kind:
+    def __init__(self, x):
+        self.x, self.first = x, x * x
+    def __call__(self):
+        return self.x * self.x
+    def method(self):
+        return self.x * self.x
+    @property
+    def attribute(self):
+        return self.x * self.x
+    @functools.cached_property
+    def cached(self):
+        return self.x * self.x
+    @classmethod
+    def made(cls, x):
+        return cls(x * x)
+    @staticmethod
+    def alone(x):
+        return x * x
+
+ignore_underflow(__name__)
+"""
+
+
+def test_functions_and_classes_ignore_underflow(monkeypatch):
+    module = ModuleType("bnmc.made")
+    monkeypatch.setitem(sys.modules, "bnmc.made", module)
+    exec(MODULE, vars(module))
+    tiny, kind = np.float64(1e-200), module.Kind
+    with np.errstate(under="raise"):
+        thing = kind(tiny)
+        calls = module.squared(tiny), thing(), thing.method(), kind.alone(tiny), kind.made(tiny).x
+        assert {*calls, thing.first, thing.attribute, thing.cached} == {0.0}
+        assert np.geterr()["under"] == "raise"
+        with pytest.raises(FloatingPointError):
+            tiny * tiny
+    assert str(inspect.signature(module.squared)) == "(x, *, times=1)"
+    assert pickle.loads(pickle.dumps(module.squared)) is module.squared
+    once = module.squared
+    ignore_underflow("bnmc.made")
+    assert module.squared is once

@@ -1,14 +1,23 @@
-"""The floating-point environment of a thread: whether it flushes small numbers to zero.
+"""The arithmetic of the calling thread, which other libraries change.
 
-Other libraries change it, such as PyTorch with `torch.set_flush_denormal`.  A new thread inherits
-it from the thread that starts it.
+Its floating-point environment says whether it flushes small numbers to zero, as PyTorch does after
+`torch.set_flush_denormal`.  A new thread inherits it from the thread that starts it.  NumPy's error
+state says what an underflow does.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import inspect
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Bytes that suffice for the `fenv_t` of every C library.
 _ENVIRONMENT_BYTES = 64
@@ -47,3 +56,72 @@ def _functions() -> tuple[Any, Any, Any] | None:
 
 
 _FUNCTIONS = _functions()
+
+
+def ignore_underflow(module: str, *names: str) -> None:
+    """Let public functions and classes ignore underflow, as NumPy does by default.
+
+    Under `np.errstate(under="raise")` of the caller, numbers that are rounded to 0 would end the
+    functions of NumPy.  Nothing else depends on the error state: no function of this package
+    divides by zero, overflows or makes NaN without a context that allows it.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module, whose last statement is the call.  Each function is replaced there and
+        in the module that defines it, and so are methods and properties of each class.
+    *names
+        Names in the module; by default those of `__all__`, without those that are imported at
+        their first use.
+    """
+    members = vars(sys.modules[module])
+    for name in names or members["__all__"]:
+        value = members.get(name)
+        if inspect.isfunction(value):
+            members[name] = vars(sys.modules[value.__module__])[value.__name__] = ignoring(value)
+        elif inspect.isclass(value) and not issubclass(value, BaseException):
+            for base in value.__mro__:
+                if base.__module__.startswith("bnmc."):
+                    _ignore_in(base)
+
+
+def _ignore_in(kind: type) -> None:
+    """Let methods and properties of a class ignore underflow, but not those that it inherits.
+
+    A constructor that `dataclass` made computes nothing.
+    """
+    computing = {"__call__", "__post_init__" if is_dataclass(kind) else "__init__"}
+    for name, member in list(vars(kind).items()):
+        if name in computing or not name.startswith("_"):
+            setattr(kind, name, _ignoring_member(member))
+
+
+def ignoring(function: _Function) -> _Function:
+    """Return a function that ignores underflow; such a function is returned as it is."""
+    if function in _IGNORING:
+        return function
+
+    @functools.wraps(function)
+    def without_underflow(*arguments: Any, **options: Any) -> Any:
+        with np.errstate(under="ignore"):
+            return function(*arguments, **options)
+
+    _IGNORING.add(without_underflow)
+    return without_underflow  # type: ignore[return-value]
+
+
+def _ignoring_member(member: Any) -> Any:
+    """Return a method or a property that ignores underflow, and other members as they are."""
+    if inspect.isfunction(member):
+        return ignoring(member)
+    if isinstance(member, property) and member.fget is not None:
+        return member.getter(ignoring(member.fget))
+    if isinstance(member, (classmethod, staticmethod)):
+        return type(member)(ignoring(member.__func__))
+    if isinstance(member, functools.cached_property):
+        member.func = ignoring(member.func)
+    return member
+
+
+#: What `ignoring` returned.
+_IGNORING: set[Callable[..., Any]] = set()

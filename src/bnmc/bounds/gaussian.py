@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, finite_array
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc._support.linalg import broadcast_covariances, checked_rows, require_regular, rounding_unit
 
 __all__ = ["spectral_deviation", "total_variation"]
@@ -117,3 +118,6 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
         whitened = np.swapaxes(factor, -2, -1) @ (second / scale - first / scale) @ factor
         deviation: Float64Array = np.linalg.norm(whitened, axis=(-2, -1))
     return np.where(np.isfinite(deviation), deviation, np.inf)[()]
+
+
+ignore_underflow(__name__)

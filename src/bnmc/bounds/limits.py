@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from bnmc._support.arguments import Float64Array, Reals, checked, integers, real_numbers
+from bnmc._support.arithmetic import ignore_underflow
 
 __all__ = ["arora_error", "du_residual", "du_width", "song_yang_width"]
 
@@ -162,3 +163,6 @@ def arora_error(
     leading, n, value, failure, factor = checked(_CHECKS, **locals())
     log = np.maximum(np.log(n / (value * failure)), 0.0)
     return leading + factor * np.sqrt(log / n)
+
+
+ignore_underflow(__name__)

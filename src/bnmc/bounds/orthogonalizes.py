@@ -43,6 +43,7 @@ import numpy as np
 
 from bnmc._support import arguments
 from bnmc._support.arguments import Float64Array, Reals
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -546,3 +547,6 @@ def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
     """
     d, n = _checked(width=width, batch=_count("batch", batch, low=2))
     return np.square(n) * stationary_squared_gap(d, n - 1)
+
+
+ignore_underflow(__name__)

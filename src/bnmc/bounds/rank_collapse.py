@@ -47,6 +47,7 @@ import numpy as np
 from bnmc import gram
 from bnmc._support import arguments
 from bnmc._support.arguments import Float64Array, Reals
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc._support.linalg import SLACK, rounding_unit
 from bnmc.errors import ArgumentError
 
@@ -111,7 +112,8 @@ def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
     """
     rounding = rounding_unit(arguments.finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
-    trace = np.trace(matrices, axis1=-2, axis2=-1)
+    with np.errstate(over="ignore"):  # raises below, by name
+        trace = np.trace(matrices, axis1=-2, axis2=-1)
     if (trace <= 0).any():
         raise ArgumentError("M", float(trace.min()), "matrices of positive trace")
     trace, tau = _checked(M=trace, tau=tau)
@@ -391,3 +393,6 @@ def _change(
 ) -> Float64Array:
     """Return δ_F from ``‖M‖_F²``, ``Tr M³`` and ``Tr diag(M²)²``."""
     return np.square(gamma) * (2 * (d * d - norm) - 8 * (cubic - diagonal))
+
+
+ignore_underflow(__name__)

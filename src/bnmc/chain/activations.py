@@ -259,7 +259,7 @@ class Activation:
         if given.dtype.kind not in "biuf":
             raise ArgumentTypeError("x", x, "real numbers")
         dtype = np.float32 if given.dtype == np.float32 else np.float64
-        with np.errstate(over="ignore"):  # numbers beyond float64 become infinite
+        with np.errstate(over="ignore", under="ignore"):  # infinite or 0 beyond float64
             result = np.array(given, dtype=dtype, order="C", subok=False)
         _compiled(self, result.dtype.name)(result.reshape(-1))
         return result[()]

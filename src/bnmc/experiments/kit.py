@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._support.arithmetic import ignoring
 from bnmc._support.extras import import_extra
 from bnmc._support.progress import Progress as Progress
 from bnmc._support.version import __version__
@@ -136,7 +137,7 @@ def figure(
                 raise ArgumentTypeError("full", full, "a bool")
             chosen = of_sizes.checked(of_paper if full else default, sizes)
             run = Run(name, of_sizes.facts(chosen), bool(full), rng, progress, threads, store, data)
-            return function(run, chosen)  # type: ignore[arg-type]
+            return ignoring(function)(run, chosen)  # type: ignore[arg-type]
 
         public.__dict__ |= {
             "sizes": (default, of_paper), "__signature__": _signature(public, default, trains),

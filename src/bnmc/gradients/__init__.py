@@ -12,6 +12,7 @@ The package may import `mean_field`, `simulation` and lower levels.
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.gradients.backpropagation import backpropagate
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.tangent import TangentKernel, probing_variance, tangent_kernel
@@ -23,3 +24,5 @@ __all__ = [
     "probing_variance",
     "tangent_kernel",
 ]
+
+ignore_underflow(__name__)

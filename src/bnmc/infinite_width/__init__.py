@@ -23,6 +23,7 @@ width).
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.infinite_width.distances import Convergence, convergence, logit_divergence
 from bnmc.infinite_width.kernels import nngp, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
@@ -61,3 +62,5 @@ __all__ = [
     "posterior",
     "train_networks",
 ]
+
+ignore_underflow(__name__)

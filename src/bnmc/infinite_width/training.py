@@ -339,9 +339,10 @@ def _learned(
     no product overflows unless the result does.
     """
     digits, exponents = _products(when[:, None], rate, scale)
-    motion = np.ldexp(digits * values, exponents)
     positive = np.where(values > 0.0, values, 1.0)
-    pulls = np.where(values > 0.0, -np.expm1(-motion) / positive, np.ldexp(digits, exponents))
+    with np.errstate(over="ignore"):  # infinite, as the result is, or not selected
+        motion = np.ldexp(digits * values, exponents)
+        pulls = np.where(values > 0.0, -np.expm1(-motion) / positive, np.ldexp(digits, exponents))
     return motion, np.asarray(pulls)
 
 

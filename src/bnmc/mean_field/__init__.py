@@ -33,6 +33,7 @@ import importlib
 import warnings
 from typing import TYPE_CHECKING
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.mean_field.blocks.block_fixed_point import (
     BlockFixedPoint,
     block_symmetric,
@@ -111,3 +112,6 @@ else:  # so that type checkers still report unknown names
         message = f"bnmc.mean_field.{name} has moved to {_MOVED[name]}; the old name goes in 0.3"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return importlib.import_module(_MOVED[name])
+
+
+ignore_underflow(__name__)

@@ -10,6 +10,7 @@ events.  The estimators that read a run stand on `observed.py`.
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
 from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
@@ -42,3 +43,5 @@ __all__ = [
     "tv_bound",
     "two_inputs",
 ]
+
+ignore_underflow(__name__)

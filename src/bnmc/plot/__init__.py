@@ -9,6 +9,7 @@ that they read. The package may import `gram`, `random_matrix` and lower levels.
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.plot.axes import COLOURS, band, estimates, figure, plain_ticks, style
 from bnmc.plot.gradients import gradient_norms, measurement
 from bnmc.plot.runs import LABELS, overview, predicted_band, spectrum, trajectory
@@ -28,3 +29,5 @@ __all__ = [
     "style",
     "trajectory",
 ]
+
+ignore_underflow(__name__)

@@ -15,6 +15,7 @@ first.
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.random_matrix.depth_over_width import (
     LogNorm,
     four_point_vertex,
@@ -51,3 +52,5 @@ __all__ = [
     "vanilla_deviation",
     "wasserstein",
 ]
+
+ignore_underflow(__name__)

@@ -42,6 +42,7 @@ The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.p
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.bounds.rank_collapse import lemma_7 as one_step_change
 from bnmc.regularity.ergodic import (
     Averages,
@@ -61,3 +62,5 @@ __all__ = [
     "one_step_change",
     "one_step_second_moment",
 ]
+
+ignore_underflow(__name__)

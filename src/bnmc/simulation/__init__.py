@@ -9,6 +9,7 @@ first, then `runs.py`, `tiles.py` and `engine/sampler.py`.
 
 from __future__ import annotations
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.simulation.observables import Distance, Observable, SoftRank
 from bnmc.simulation.run import drawn_weights, simulate
 from bnmc.simulation.trajectory import Moments, Trajectory
@@ -22,3 +23,6 @@ __all__ = [
     "drawn_weights",
     "simulate",
 ]
+
+# Observables are for runs, which call them often.
+ignore_underflow(__name__, "Trajectory", "drawn_weights", "simulate")

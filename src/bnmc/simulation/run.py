@@ -281,7 +281,7 @@ def simulate(
             f"float32 rows do not resolve the Gram matrices of chains {_list(result.unresolved)}: "
             "samples are nearly, or exactly, dependent; dtype='float64' resolves more",
             PrecisionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
     return result
 

@@ -11,6 +11,7 @@ returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes
 for wrong covariances.
 """
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.testing import examples
 from bnmc.testing.examples import from_features_last, from_images, from_linear_first
 from bnmc.testing.machine_limits import Roofline, roofline
@@ -32,3 +33,5 @@ __all__ = [
     "gram_matrices",
     "roofline",
 ]
+
+ignore_underflow(__name__)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from bnmc._support.arithmetic import ignore_underflow
 from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
 from bnmc.torch.measuring import measure
@@ -60,3 +61,6 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"bnmc.torch.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+ignore_underflow(__name__)

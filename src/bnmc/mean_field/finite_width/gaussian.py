@@ -330,7 +330,7 @@ class PathFluctuations(Result):
         if 1 < width < least[worst]:
             message = f"the linear theory of layer {worst} holds from width {least[worst]} on, but "
             message += f"width is {width}: simulate, or use fewer layers (least_widths)"
-            warnings.warn(message, LinearTheoryWarning, stacklevel=3)
+            warnings.warn(message, LinearTheoryWarning, stacklevel=4)
         return width
 
     @property
