@@ -46,8 +46,13 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --cov --cov-report=term $(ARGS)
 	$(if $(ARGS),,$(MAKE) --no-print-directory docs)
 
+# The newest interpreter on the path beside that of the environment, for a smoke run.
+NEWEST ?= $(shell for python in python3.14 python3.13 python3.12; do \
+	$$python -c '' 2>/dev/null && echo $$python && break; done)
+
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
+	$(if $(ARGS),,$(if $(NEWEST),$(MAKE) --no-print-directory PYTHON=$(NEWEST) smoke))
 
 # The seed of the day, which `make SEED=20260131 fuzz` repeats.
 SEED ?= $(shell date -u +%Y%m%d)

@@ -258,6 +258,25 @@ def test_an_import_changes_nothing_and_costs_nothing():
     assert in_python(STATE + IMPORT) == "same\n"
 
 
+WARNING = """
+import numba, sys, warnings
+
+class Finder:
+    def find_spec(name, *_):
+        if name == "numba.cuda":
+            warnings.warn("of the CUDA target", DeprecationWarning)
+
+sys.meta_path.insert(0, Finder)
+warnings.simplefilter("error")
+import bnmc.kernels.cuda
+print("same")
+"""
+
+
+def test_warnings_of_the_import_of_numbas_cuda_target_are_not_errors():
+    assert in_python(WARNING) == "same\n"
+
+
 CALLS = """
 import numba, scipy.integrate, scipy.linalg, scipy.optimize, scipy.special, scipy.stats
 import bnmc

@@ -21,10 +21,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numba import config, types
-from numba import cuda as _cuda
 
 from bnmc._kernels.gpu import box_muller
 from bnmc._kernels.scalar import normal, philox
+
+with warnings.catch_warnings(action="ignore"):  # numba-cuda uses what NumPy 2.5 deprecates
+    from numba import cuda as _cuda
 
 #: Typed as Any, because Numba annotates neither its CUDA target nor the simulator.
 cuda: Any = _cuda
