@@ -54,6 +54,13 @@ def _compilation():
 
 
 @pytest.fixture(scope="module")
+def settled():
+    """Make collections fast: they skip the objects that earlier tests have left."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module")
 def simulator():
     """Run GPU kernels on a GPU, or else in the simulator with faster calls and barriers."""
     from simulator import fast_simulator

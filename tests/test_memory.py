@@ -114,6 +114,7 @@ def asked(monkeypatch):
     return sizes
 
 
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("name", CALLS)
 def test_what_functions_ask_for_is_what_they_take(name, asked):
     CALLS[name]()  # compiles

@@ -92,6 +92,7 @@ SLOW = (
 
 
 @pytest.mark.untraced
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("shape", some(SHAPES, *(set(SHAPES) - set(SLOW))))
 def test_the_estimate_is_within_a_third_of_the_peak(shape):
     chain, depth, options = SHAPES[shape]
