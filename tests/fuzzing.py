@@ -516,7 +516,7 @@ RUNS = {
         "activation": value("relu"), "variance": value(1.0), "rtol": value(1e-6)}),
     "mean_field.residual_growth": (1, mean_field.residual_growth, {
         "activation": value("relu"), "weight_variance": value(1.0), "bias_variance": value(0.1),
-        "norm": value("none")}),
+        "norm": value("none"), "batch": value(None), "skip": value(1.0)}),
     "testing.assert_same_law": (1, tools.assert_same_law, {
         "step": value(abs), "chain": CHAIN, "rng": RNG, "alpha": value(1e-3), "rows": value(64)}),
 }  # fmt: skip

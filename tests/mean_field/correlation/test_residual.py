@@ -9,7 +9,7 @@ from mean_field_oracles import arc_cosine, erf_pair, erf_slope, pair_of_states, 
 from scipy import stats
 
 import bnmc
-from bnmc import Activation, gram
+from bnmc import Activation, Chain, MeanField, gram, simulate
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field import CorrelationMap, isometry_rate, residual_growth
 
@@ -131,6 +131,72 @@ def test_norms(b, kind):
     assert exponent(np.abs(c - growth.limit)) == pytest.approx(growth.correlation.rate, abs=2e-3)
     gradient = 4 / math.pi / math.sqrt(5) / growth.variance.coefficient
     assert growth.gradient.rate == pytest.approx(gradient, rel=1e-12)
+
+
+def test_a_norm_over_the_batch_at_finite_depths():
+    """Published and simulated numbers: v_10, v_50, v_100, and squared gradients of 100 blocks."""
+    n, depth = 64, 100
+    growth = residual_growth("relu", norm="batch", batch=n, weight_variance=2.0)
+    star = MeanField(Chain(512, n, "relu")).fixed_point()
+    a, start = growth.centred_variance.coefficient, (n - 1) / n
+    for layer, variance in ((10, 7.77249), (50, 34.92496), (100, 68.86555)):
+        assert start + layer * a == pytest.approx(variance, abs=1e-5)
+
+    def gradient(layer):
+        factors = 1 + growth.gradient.rate * a / (start + a * np.arange(layer, depth))
+        parts = star.b * (1 - star.c), star.b * (1 + (n - 1) * star.c)
+        return ((n - 1) * factors.prod() * parts[0] + parts[1]) / n
+
+    assert math.log(gradient(1) / gradient(depth)) == pytest.approx(5.044941, abs=1e-5)
+
+
+@pytest.mark.parametrize(("skip", "gain", "bias"), [(1.0, 2**0.5, 0.0), (0.8, 1.0, 0.3)])
+def test_a_norm_over_the_batch_simulated(skip, gain, bias):
+    """Five standard errors, and the bias of a finite width, which is of order 1/width."""
+    width, n, depth = 2000, 8, 60
+    options = {"skip": skip, "gain": gain, "bias_variance": bias}
+    chain = Chain(width, n, "relu", order="pre-activation", **options)
+    run = simulate(chain, depth, chains=40, rng=3, every=20, observables="state_gram")
+    law = residual_growth(
+        "relu", norm="batch", batch=n, weight_variance=gain**2, bias_variance=bias, skip=skip
+    )
+    states = run["state_gram"]
+    square = np.trace(states, axis1=-2, axis2=-1) / n
+    common = states.mean(axis=(-2, -1))
+    for values, of in ((square, law.variance), (square - common, law.centred_variance)):
+        values = (values[:, 3] - values[:, 1]) / 40 if skip == 1.0 else values[:, 3]
+        error = 5 * values.std() / math.sqrt(len(values)) / of.coefficient
+        assert values.mean() / of.coefficient == pytest.approx(1.0, abs=error + 10 / width)
+    apart = (n * common - square) / (n - 1) / square
+    assert apart[:, 3].mean() == pytest.approx(law.limit, abs=0.05)
+
+
+def test_skip_connections_of_other_sizes():
+    """Deviations of the map Σ ← s² Σ + F(Σ) fall as the law says."""
+    options = {"norm": "batch", "batch": 6, "weight_variance": 1.5, "bias_variance": 0.2}
+    star = MeanField(Chain(10, 6, "tanh")).fixed_point()
+    weak, plain, strong = (residual_growth("tanh", **options, skip=s) for s in (0.7, 1.0, 1.1))
+    assert weak.variance.coefficient == pytest.approx(plain.variance.coefficient / 0.51)
+    assert weak.correlation.rate == pytest.approx(0.49 + 0.51 * star.rate)
+    assert plain.correlation.rate == pytest.approx(star.rate - 1.0)
+    assert (plain.gradient.rate, weak.limit) == (star.backward_rate, plain.limit)
+    assert weak.gradient.rate == pytest.approx(0.49 + 0.51 * star.backward_rate)
+    assert (strong.variance.rate, strong.gradient.rate) == (pytest.approx(1.21),) * 2
+    assert (strong.limit, strong.correlation.kind) == (None, "constant")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"norm": "batch"}, "batch: got None"),
+        ({"batch": 5}, "batch: got 5"),
+        ({"norm": "layer", "skip": 0.5}, "CorrelationMap"),
+        ({"activation": "gelu", "norm": "batch", "batch": 64}, "activation: got 'gelu'"),
+    ],
+)
+def test_refusals_of_batches(options, text):
+    with pytest.raises(ArgumentError, match=text):
+        residual_growth(**{"activation": "relu"} | options)
 
 
 def test_relu_with_a_norm_is_logarithmic():

@@ -13,6 +13,14 @@ a function of ln l, correlations obey dc/d ln l = Φ(c) − c.  So they converge
 without a skip connection they converge exponentially.  Per layer, squared gradients grow by the
 factor 1 + σ_w² E σ′²/q_l, so they grow like l^χ with χ = Φ′(1).
 
+**With a norm over the batch**, h ← s h + W σ(N(h)) + b, rows stay Gaussian and independent, and
+their covariance obeys Σ_{l+1} = s² Σ_l + σ_w² F(Σ_l) + σ_b² 11ᵀ, F the map of `MeanField`.  From a
+symmetric start F is G* = b*((1−c*) I + c* 11ᵀ) at all layers, so Σ is s^{2l} Σ_0 plus a geometric
+sum.  Centred, its eigenvalue is μ_l, with the increment A = σ_w² b*(1−c*).  F does not see the
+scale, so deviations δ of Σ obey δ_{l+1} = (s² + λ A/μ_l) δ_l with the eigenvalues λ of the Jacobian
+of F, and squared gradients grow by s² + λ_b A/μ_l per layer, λ_b the backward rate.  If s = 1, then
+A/μ_l is 1/l for large l; if |s| < 1, it tends to 1 − s²; if |s| > 1, it falls like s^(−2l).
+
 **Without a norm** σ sees q_l, and its behaviour at infinity decides.  If σ is homogeneous there,
 q grows by the factor 1 + κ per layer, κ = σ_w² (slope₊² + slope₋²)/2.  If σ has the limits σ(±∞),
 it acts like a step: a = σ_w² (σ(∞)² + σ(−∞)²)/2 + σ_b², and
@@ -49,12 +57,14 @@ import numpy as np
 
 from bnmc._support.arguments import real
 from bnmc._support.text import Result
-from bnmc.chain.activations import ActivationLike
-from bnmc.chain.norms import Norm
+from bnmc.chain.activations import Activation, ActivationLike, as_activation
+from bnmc.chain.chain import Chain
+from bnmc.chain.norms import Norm, as_norm
 from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation.fixed_points import correlation_points
 from bnmc.mean_field.correlation.gaussian_moments import Moments, moments
 from bnmc.mean_field.correlation.layer import LEAST_VARIANCE, PairLayer, level_map, pair_layer
+from bnmc.mean_field.fixed_point.symmetric import fixed_point
 from bnmc.mean_field.float64 import FloatArray, roots, within
 
 
@@ -234,6 +244,8 @@ class ResidualGrowth(Result):
         ``|c_l − limit|``; "constant" if `limit` is None.
     gradient : GrowthLaw
         The expected squared gradient norm at layer 0, divided by that at layer l.
+    centred_variance : GrowthLaw or None
+        Under the norm over the batch: the variance of a row within the batch, which the norm sees.
 
     Examples
     --------
@@ -247,6 +259,7 @@ class ResidualGrowth(Result):
     limit: float | None
     correlation: GrowthLaw
     gradient: GrowthLaw
+    centred_variance: GrowthLaw | None = None
 
 
 def residual_growth(
@@ -255,8 +268,10 @@ def residual_growth(
     weight_variance: float = 1.0,
     bias_variance: float = 0.0,
     norm: str | Norm = "none",
+    batch: int | None = None,
+    skip: float = 1.0,
 ) -> ResidualGrowth:
-    """Growth of variance, correlations and gradients in h ← h + W σ(N(h)) + b, for large depth.
+    """Growth of variance, correlations and gradients in h ← s h + W σ(N(h)) + b, for large depth.
 
     Parameters
     ----------
@@ -264,8 +279,13 @@ def residual_growth(
         As in `CorrelationMap`.
     weight_variance, bias_variance : float, default 1 and 0
         σ_w² in [1e-100, 1e100] and σ_b² >= 0.
-    norm : {"none", "layer", "rms", "group"} or Norm
+    norm : {"none", "layer", "rms", "group", "batch"} or Norm
         Normalization in the branch.
+    batch : int, optional
+        Under the norm "batch": the batch size, at least 2.
+    skip : float, default 1
+        s, in [−1e100, 1e100]. Other values than 1 need the norm "batch": other chains then have
+        fixed points, which `CorrelationMap` finds.
 
     Returns
     -------
@@ -275,8 +295,9 @@ def residual_growth(
     ------
     ArgumentError, ArgumentTypeError, UnknownNameError
         If an argument is not allowed. Without norm, also if the activation neither has limits at
-        ±∞ nor is asymptotically linear on both sides, like sin. With a norm, also if Φ′(1) is 1
-        and the activation is not homogeneous.
+        ±∞ nor is asymptotically linear on both sides, like sin. With a norm over features, also if
+        Φ′(1) is 1 and the activation is not homogeneous. With the norm over the batch, also if the
+        symmetric fixed point of the branch is unstable.
 
     Notes
     -----
@@ -294,6 +315,12 @@ def residual_growth(
     a power of l or ln l. The behaviour at infinity is read from σ(±10⁶) and σ(±10¹²).
     `CorrelationMap` with ``order="pre-activation"`` and ``skip=1`` has finite depths.
 
+    Under the norm over the batch, G* = b*((1−c*) I + c* 11ᵀ), the rate λ and the backward rate λ_b
+    are those of ``MeanField(Chain(width, batch, activation)).fixed_point()``. With skip 1 the
+    variance grows like (σ_w² b* + σ_b²) l, and within the batch like σ_w² b*(1−c*)(1 − 1/n) l;
+    gradients grow like l^λ_b, and correlations tend to those of σ_w² G* + σ_b² 11ᵀ like
+    l^(max(λ, 0) − 1). De and Smith (arXiv 2002.10444) have the linear case.
+
     Examples
     --------
     >>> from bnmc.mean_field import residual_growth
@@ -303,8 +330,19 @@ def residual_growth(
     >>> tanh = residual_growth("tanh", norm="layer")
     >>> print(tanh.variance, "|", tanh.limit, "|", tanh.correlation, "|", tanh.gradient)
     0.3943 l | 0.0 | l^-0.06953 | l^1.178
+    >>> relu = residual_growth("relu", norm="batch", batch=64, weight_variance=2.0)
+    >>> print(relu.variance, "|", relu.centred_variance, "|", relu.gradient)
+    1 l | 0.6788 l | l^1.493
     """
     variances = {"weight_variance": weight_variance, "bias_variance": bias_variance}
+    skip = real("skip", skip, low=-1e100, high=1e100)
+    if as_norm(norm) == as_norm("batch"):
+        return _of_batch(as_activation(activation), batch, skip, **variances)
+    if batch is not None:
+        raise ArgumentError("batch", batch, "None unless norm is 'batch'")
+    if skip != 1.0:
+        allowed = "1 unless norm is 'batch'; CorrelationMap has the fixed points of other chains"
+        raise ArgumentError("skip", skip, allowed)
     layer = pair_layer(activation, norm, "pre-activation", **variances)
     return _normalized(layer) if layer.norm != "none" else _without_norm(layer)
 
@@ -331,6 +369,47 @@ def _normalized(layer: PairLayer) -> ResidualGrowth:
         limit=limit,
         correlation=law,
         gradient=GrowthLaw(kind="power", rate=gradient),
+    )
+
+
+def _of_batch(
+    activation: Activation, batch: int | None, skip: float, weight_variance: float,
+    bias_variance: float,
+) -> ResidualGrowth:  # fmt: skip
+    """Return the laws with the norm over the batch in the branch."""
+    if batch is None:
+        raise ArgumentError("batch", None, "the batch size, an integer >= 2")
+    w = real("weight_variance", weight_variance, low=LEAST_VARIANCE, high=1.0 / LEAST_VARIANCE)
+    bias = real("bias_variance", bias_variance, low=0.0)
+    point = fixed_point(Chain(1, batch, activation), 1e-8)
+    if not point.stable:
+        allowed = "an activation whose symmetric fixed point is stable at this batch size"
+        raise ArgumentError("activation", activation.name, allowed, f"its rate is {point.rate:.4g}")
+    growth, square = w * point.b + bias, skip * skip
+    centred = w * point.b * (1.0 - point.c) * (1.0 - 1.0 / batch)
+    fastest = max(0.0, *(np.real(value) for value in point.eigenvalues), 0.0)
+
+    def law(coefficient: float) -> GrowthLaw:
+        if square == 1.0:
+            return GrowthLaw(kind="linear", rate=1.0, coefficient=coefficient)
+        if square < 1.0:
+            return GrowthLaw(kind="constant", rate=0.0, coefficient=coefficient / (1.0 - square))
+        return GrowthLaw(kind="exponential", rate=square)
+
+    def deviation(eigenvalue: float, power: float) -> GrowthLaw:
+        if square == 1.0:
+            return GrowthLaw(kind="power", rate=eigenvalue + power)
+        if square < 1.0:
+            factor = square + (1.0 - square) * eigenvalue
+            return GrowthLaw(kind="exponential", rate=factor)
+        return _CONSTANT if power else GrowthLaw(kind="exponential", rate=square)
+
+    return ResidualGrowth(
+        variance=law(growth),
+        limit=(w * point.b * point.c + bias) / growth if square <= 1.0 else None,
+        correlation=deviation(fastest, -1.0),
+        gradient=deviation(point.backward_rate, 0.0),
+        centred_variance=law(centred),
     )
 
 
