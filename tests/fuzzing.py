@@ -391,6 +391,9 @@ FUNCTIONS = {
     "random_matrix.MarchenkoPastur.rvs": (1, law().rvs, {"size": value(3), "rng": RNG}),
     "random_matrix.SingularValueLaw": (1, random_matrix.SingularValueLaw, {
         "squares": value(law())}),
+    "random_matrix.StationaryBulk": (1, random_matrix.StationaryBulk, {
+        "width": value(50), "batch": value(5), "b": value(0.5), "c": value(0.2),
+        "spread": value(2.0)}),
     "random_matrix.WishartMoments": (2, random_matrix.WishartMoments, {"S": G, "width": WIDTH}),
     **_by_name("random_matrix", 2, width=value(4), k=value(2), atol=value(1e-6),
                widths=value([5, 8]), slopes=value((0.5, 1.0)), gram=G, time=number(0.5, 0.1),

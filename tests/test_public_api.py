@@ -90,10 +90,10 @@ PUBLIC = {
         "plain_ticks predicted_band spectrum style trajectory",
     "bnmc.pytest_plugin": "bnmc_rng bnmc_roofline bnmc_warm pytest_addoption pytest_configure "
         "pytest_configure_node pytest_terminal_summary",
-    "bnmc.random_matrix": "LogNorm MarchenkoPastur SingularValueLaw WishartMoments "
-        "four_point_vertex kl linear_covariance log_norm lyapunov_ginibre lyapunov_residual "
-        "lyapunov_residual_estimate shaped_relu tangent_kernel_dispersion total_variation "
-        "vanilla_deviation wasserstein",
+    "bnmc.random_matrix": "LogNorm MarchenkoPastur SingularValueLaw StationaryBulk "
+        "WishartMoments four_point_vertex kl linear_covariance log_norm lyapunov_ginibre "
+        "lyapunov_residual lyapunov_residual_estimate shaped_relu tangent_kernel_dispersion "
+        "total_variation vanilla_deviation wasserstein",
     "bnmc.regularity": "Averages Figures averages constant figures one_step_change "
         "one_step_second_moment",
     "bnmc.testing": "LawMismatch Roofline activations assert_same_law batches chains "

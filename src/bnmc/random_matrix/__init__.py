@@ -33,11 +33,13 @@ from bnmc.random_matrix.linear_chain import (
     vanilla_deviation,
 )
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
+from bnmc.random_matrix.stationary_bulk import StationaryBulk
 
 __all__ = [
     "LogNorm",
     "MarchenkoPastur",
     "SingularValueLaw",
+    "StationaryBulk",
     "WishartMoments",
     "four_point_vertex",
     "kl",

@@ -24,6 +24,7 @@ from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray, within
+from bnmc.random_matrix.stationary_bulk import StationaryBulk
 
 _Sectors = tuple[Sector, ...]
 
@@ -329,6 +330,24 @@ class Fluctuations(Result):
             return square / (size * mu**2 * n)
 
         return self._predict(quotient)
+
+    def bulk(self, width: int) -> StationaryBulk:
+        """Return the law of the stationary spectrum: a bulk, and one eigenvalue outside.
+
+        Parameters
+        ----------
+        width : int
+            Width d, above `spectrum` times the batch.
+
+        Raises
+        ------
+        ArgumentError
+            If the norm sees the mean of the batch, or the width is smaller.
+        """
+        if not self.centred:
+            raise ArgumentError("norm", self.chain.norm, "a norm that centres over the batch")
+        point = self.fixed_point
+        return StationaryBulk(width, point.batch, point.b, point.c, self.spectrum(width).value)
 
     def autocorrelation(
         self, observable: Callable[[FloatArray], float] | ArrayLike, lags: ArrayLike
