@@ -22,6 +22,9 @@ text: str = c.header()
 seconds: float = bnmc.warmup(activations="relu").seconds
 key: int = bnmc.simulate(chain, 3).key
 bnmc.testing.assert_same_law(lambda h: h, chain)
+samples: int = len(bnmc.infinite_width.ntk(chain, gram, 3))
+gradients = bnmc.backpropagate(chain, 3, loss_gradient=lambda outputs: outputs, classes=2, rng=key)
+double: bnmc.Estimate = 2 * gradients.rate()
 
 kernels.gram(3, gram, gram, gram)  # type: ignore[arg-type]
 kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]

@@ -100,6 +100,11 @@ class _Kernel(Protocol):
         self, x: ArrayLike, depth: int, *, method: _Analytic = ..., **options: Unpack[_Options]
     ) -> _Matrix: ...
 
+    @overload
+    def __call__(
+        self, chain: Chain, x: ArrayLike, depth: int, /, **options: Unpack[_Options]
+    ) -> _Matrix: ...
+
 
 #: Options of kernels that a chain has.
 _OF_CHAINS = (
