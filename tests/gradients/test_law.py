@@ -199,11 +199,11 @@ READOUTS = {
     ),
     "cubes, with a skip connection": (
         Chain(5, 3, "tanh", norm="none", skip=0.5), 2,
-        {"loss": lambda f: f**3, "classes": 4}, lambda f: f**3,
+        {"loss_gradient": lambda f: f**3, "classes": 4}, lambda f: f**3,
     ),
     "haar, readout": (
-        haar(5, 3, norm="none", skip=0.5, gain=1.5), 2, {"loss": lambda f: f**3, "classes": 4},
-        lambda f: f**3,
+        haar(5, 3, norm="none", skip=0.5, gain=1.5), 2,
+        {"loss_gradient": lambda f: f**3, "classes": 4}, lambda f: f**3,
     ),
     "means over pixels": (
         convolved(4, 6, (1, 2), (1, 2)), 2,

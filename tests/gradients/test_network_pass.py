@@ -123,7 +123,7 @@ LOSSES = {
             "layer", "layer after", "layer, residual", "batch after, bias",
             "convolution, layer, bias",
         ),
-        ({"loss": lambda f: f**2, "classes": 3}, lambda f: f**2),
+        ({"loss_gradient": np.square, "classes": 3}, lambda f: f**2),
     ),
 }  # fmt: skip
 
