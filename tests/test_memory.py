@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from bnmc import Chain, MeanField, backpropagate
+from bnmc._support import machine
 from bnmc._support.machine import require_memory
+from bnmc.errors import ResultTooLargeError
 from bnmc.gradients import tangent_kernel
-from bnmc.infinite_width import descent, nngp, ntk, train_networks
+from bnmc.infinite_width import descent, nngp, ntk, posterior, train_networks
 from bnmc.mean_field import block_symmetric
 from bnmc.mixing import two_inputs
 from bnmc.random_matrix import linear_covariance, lyapunov_residual_estimate, total_variation
@@ -63,6 +65,16 @@ CALLS = {
     ),
     "gradient flow, cross-entropy": lambda: descent(
         STACK[0], np.full((60, 20), 0.05), TIMES[:9], loss="cross-entropy"
+    ),
+    "posterior": lambda: posterior(STACK[0], STACK[0], np.ones((60, 30)), TIMES),
+    "posterior, tests": lambda: posterior(
+        STACK[0],
+        STACK[0],
+        np.ones(60),
+        TIMES,
+        test_tangent=np.ones((30, 60)),
+        test_prior=np.ones((30, 60)),
+        test_covariance=np.eye(30),
     ),
     "blocks": lambda: replace(POINT, sizes=(1, 499)).gram,
     "two inputs": lambda: two_inputs(Chain(100, 32), *TWO, depth=20, chains=10, rng=0),
@@ -128,3 +140,9 @@ def test_what_functions_ask_for_is_what_they_take(name, asked):
     # Labels and the matrices of a trajectory ask for themselves, before.
     assert len(asked) in (2, 4)
     assert 1 / 1.2 < asked[-1] / peak < 1.7, (asked, peak)
+
+
+def test_stacks_that_do_not_fit_in_memory_raise_about_memory(monkeypatch):
+    monkeypatch.setattr(machine, "available_memory", lambda: 1000)
+    with pytest.raises(ResultTooLargeError, match="S1, S2: .*smaller stacks"):
+        total_variation(STACK[:1], STACK)

@@ -18,6 +18,7 @@ from scipy import special
 import bnmc
 from bnmc import gram as gm
 from bnmc.bounds import rank_collapse as rc
+from bnmc.errors import ArgumentError
 
 SIGMAS = 5.5
 ROOT_3 = math.sqrt(3)
@@ -51,6 +52,14 @@ def traces(M):
 
 
 # --- Lemma 1 --------------------------------------------------------------------------------
+
+
+def test_lemma_1_at_the_ends_of_float64():
+    """Any scale has the same bound, without a warning, if the trace is beyond float64, too."""
+    for scale in (5e-324, 1e308, 1.7e308):
+        assert rc.lemma_1(scale * np.eye(3)) == 3.0
+        with pytest.raises(ArgumentError, match="trace 3, its size"):
+            rc.lemma_1(scale * np.eye(3), tau=0.5)
 
 
 @pytest.mark.parametrize(("d", "batch"), [(5, 5), (4, 9), (9, 4), (6, 1), (1, 3)])

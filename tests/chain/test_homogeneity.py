@@ -9,6 +9,7 @@ import bnmc
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc.chain.activations import Activation
 from bnmc.chain.homogeneity import homogeneous_slopes, keeps_scale
+from bnmc.errors import ArgumentError
 
 SLOPE = 0.2
 
@@ -94,3 +95,18 @@ def test_chains_whose_scale_is_split_off():
         assert not keeps_scale(bnmc.Chain(5, 2, name).layers[1])
     assert keeps_scale(bnmc.Chain.vanilla(5, 2, HOMOGENEOUS[3]).layers[1])
     assert not keeps_scale(bnmc.Chain.vanilla(5, 2, "tanh").layers[1])
+
+
+@pytest.mark.parametrize("exponent", [-700, 700])
+def test_slopes_whose_squares_leave_float64_raise(exponent):
+    """They gave Gram matrices of zeros, or Python's OverflowError."""
+    slope = 2.0**exponent
+    activation = Activation(lambda x: slope * max(x, 0.0))
+    for call in (
+        lambda chain: bnmc.simulate(chain, 1, rng=0),
+        lambda chain: bnmc.MeanField(chain).step(np.eye(3)),
+        lambda chain: bnmc.infinite_width.dual(chain.activation),
+    ):
+        with pytest.raises(ArgumentError, match=r"activation: .*slopes.*gain= scales the chain"):
+            call(bnmc.Chain(9, 3, activation, norm="none"))
+    assert homogeneous_slopes(Activation(lambda x: 2.0**-500 * x)) == (2.0**-500, 2.0**-500)

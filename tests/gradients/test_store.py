@@ -228,6 +228,25 @@ def test_more_chains_extend_a_folder(path, monkeypatch):
         run(path.with_name("starts"), initial=x + np.arange(5)[:, None, None], chains=None)
 
 
+def made_on(kind_of):
+    """Let each part say that another processor made it, by the number of its first chain."""
+    call = Task.__call__
+
+    def made(self, start, first, *more):
+        return call(self, start, first, *more) | {parts.CPU: np.array([kind_of(first)])}
+
+    return mock.patch.object(Task, "__call__", made)
+
+
+def test_workers_of_other_kinds_are_named_and_fill_no_store(path):
+    with made_on(lambda first: f"kind {first % 2}"):
+        assert run().cpu == "kind 0, kind 1"
+        with pytest.raises(errors.StoreMismatchError, match="cpu = kind 0"):
+            run(path)
+    assert not list(path.glob("part-*.npz"))
+    assert run(path).cpu == run().cpu
+
+
 def test_a_part_has_its_first_and_last_chain(path):
     run(path)
     facts = [without_facts(file.read_bytes())[1] for file in sorted(path.glob("part-*.npz"))]

@@ -285,6 +285,24 @@ def test_kernels_and_labels_of_any_scale(kernel, y):
         np.testing.assert_allclose(law.covariance, covariance, rtol=accuracy, atol=kernel * 1e-9)
 
 
+@pytest.mark.parametrize("large", [1e308, 1.7e308])
+def test_the_posterior_at_the_end_of_float64_has_no_warning(large):
+    """Where the flow has ended, labels are met exactly, and no variance is left."""
+    law = posterior(large * np.eye(3), large * np.eye(3), [1.0, 2.0, large], [large])
+    np.testing.assert_array_equal(law.mean, [[1.0, 2.0, large]])
+    assert not law.covariance.any()
+    with pytest.raises(ArgumentError, match="for which the result does not overflow float64"):
+        posterior(
+            np.eye(3),
+            np.eye(3),
+            [large] * 3,
+            [large],
+            test_tangent=np.ones((1, 3)),
+            test_prior=np.ones((1, 3)),
+            test_covariance=np.eye(1),
+        )
+
+
 @pytest.mark.parametrize("call", [
     lambda large: alignment(np.full((3, 3), large), np.ones(3)),
     lambda large: alignment(np.eye(3), large * np.ones(3)),

@@ -507,3 +507,11 @@ def test_least_pivots():
     assert least_pivots(singular, False, 3) == 0.0
     assert least_pivots(singular, False, 1) == 1.0
     assert least_pivots(np.zeros((2, 2)), False, 2) == 0.0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_gram_matrix_that_vanishes_within_a_layer_raises_with_its_layer(dtype):
+    chain = bnmc.Chain(60, 5, "tanh", norm="none", gain=1e-170)
+    with pytest.raises(NonFiniteError, match="too small for float64") as caught:
+        bnmc.simulate(chain, 3, rng=0, dtype=dtype, threads=1)
+    assert caught.value.layer == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -96,29 +95,32 @@ def require_regular(name: str, spectrum: NDArray[np.float64], rounding: float) -
 
 
 def broadcast_covariances(
-    S1: NDArray[np.float64], S2: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return two stacks of matrices, broadcast.
+    S1: NDArray[np.float64], S2: NDArray[np.float64], rows: ArrayLike = 1
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return two stacks of matrices, broadcast, and `rows` as `_checked_rows` returns them.
 
     Raises
     ------
-    ArgumentError
-        For the argument `S2`.
+    ArgumentError, ArgumentTypeError
+        For the arguments `S2` and `rows`.
     ResultTooLargeError
         If the functions of two stacks would not fit in memory.
     """
-    with suppress(ValueError):
-        if S1.shape[-2:] == S2.shape[-2:]:
-            first, second = np.broadcast_arrays(S1, S2)
-            # Eigenvectors, factors and products of the whole stacks.
-            require_memory("S1, S2", _STACKS * 8 * first.size, "take smaller stacks")
-            return first, second
-    size, leading = S1.shape[-2:], S1.shape[:-2]
-    allowed = f"matrices of shape {size} with leading axes that broadcast with {leading}"
-    raise ArgumentError("S2", S2.shape, allowed)
+    try:
+        if S1.shape[-2:] != S2.shape[-2:]:
+            raise ValueError
+        first, second = np.broadcast_arrays(S1, S2)
+    except ValueError:
+        size, leading = S1.shape[-2:], S1.shape[:-2]
+        allowed = f"matrices of shape {size} with leading axes that broadcast with {leading}"
+        raise ArgumentError("S2", S2.shape, allowed) from None
+    count = _checked_rows(rows, first.shape[:-2])
+    # Eigenvectors, factors and products of the whole stacks.
+    require_memory("S1, S2", _STACKS * 8 * first.size, "take smaller stacks")
+    return first, second, count
 
 
-def checked_rows(rows: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def _checked_rows(rows: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float64]:
     """Return numbers of rows >= 1 as float64, or raise an error if they do not fit to a stack.
 
     Parameters

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from bnmc import gram
 from bnmc._support.arguments import Float64Array, finite_array
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc._support.linalg import broadcast_covariances, checked_rows, require_regular, rounding_unit
+from bnmc._support.linalg import broadcast_covariances, require_regular, rounding_unit
 
 __all__ = ["spectral_deviation", "total_variation"]
 
@@ -68,8 +68,8 @@ def total_variation(
     >>> lower, upper
     (array([0.001, 0.005, 0.01 ]), array([0.15, 0.75, 1.  ]))
     """
-    deviation = spectral_deviation(S1, S2)
-    scaled = np.sqrt(checked_rows(rows, deviation.shape)) * deviation
+    deviation, count = _deviation(S1, S2, rows)
+    scaled = np.sqrt(count) * deviation
     return np.minimum(scaled, 1) / 100, np.minimum(1.5 * scaled, 1)
 
 
@@ -106,9 +106,14 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
     >>> print(spectral_deviation([[2.0, 0.0], [0.0, 4.0]], [[2.0, 0.0], [0.0, 6.0]]).round(12))
     0.5
     """
+    return _deviation(S1, S2, 1)[0]
+
+
+def _deviation(S1: ArrayLike, S2: ArrayLike, rows: ArrayLike) -> tuple[Float64Array, Float64Array]:
+    """Return the deviation, and `rows` as an array that broadcasts with it."""
     given = finite_array("S1", S1, shape=(..., "n", "n"))
     first, second = gram.validate_gram(given, "S1"), gram.validate_gram(S2, "S2")
-    broadcast_covariances(first, second)
+    _, _, count = broadcast_covariances(first, second, rows)
     scale = np.abs(first).max(axis=(-2, -1), keepdims=True)
     spectrum, vectors = np.linalg.eigh(first / np.where(scale > 0, scale, 1))
     require_regular("S1", spectrum, rounding_unit(given))
@@ -117,7 +122,7 @@ def spectral_deviation(S1: ArrayLike, S2: ArrayLike) -> Float64Array:
         # Subtract before whitening: the difference of nearly equal matrices keeps every digit.
         whitened = np.swapaxes(factor, -2, -1) @ (second / scale - first / scale) @ factor
         deviation: Float64Array = np.linalg.norm(whitened, axis=(-2, -1))
-    return np.where(np.isfinite(deviation), deviation, np.inf)[()]
+    return np.where(np.isfinite(deviation), deviation, np.inf)[()], count
 
 
 ignore_underflow(__name__)

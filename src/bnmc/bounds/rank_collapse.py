@@ -112,11 +112,11 @@ def lemma_1(M: Reals, tau: Reals = 0.0) -> Float64Array:
     """
     rounding = rounding_unit(arguments.finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")
-    with np.errstate(over="ignore"):  # raises below, by name
+    with np.errstate(over="ignore"):  # a sum beyond float64 is positive, and differs from d
         trace = np.trace(matrices, axis1=-2, axis2=-1)
     if (trace <= 0).any():
         raise ArgumentError("M", float(trace.min()), "matrices of positive trace")
-    trace, tau = _checked(M=trace, tau=tau)
+    trace, tau = _checked(M=np.minimum(trace, np.finfo(np.float64).max), tau=tau)
     d = matrices.shape[-1]
     is_off = (tau > 0) & (np.abs(trace - d) > SLACK * rounding * d)
     if is_off.any():

@@ -18,12 +18,16 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from bnmc.chain.activations import Activation
 from bnmc.chain.layers import Layer
+from bnmc.errors import ArgumentError
 
 #: Slopes left and right of 0 of the named activations that are homogeneous.
 _NAMED = {"abs": (-1.0, 1.0), "leaky_relu": (0.01, 1.0), "linear": (1.0, 1.0), "relu": (0.0, 1.0)}
 
 #: Relative difference of two factors below which rounding may decide a comparison.
 _TIE = 1e-9
+
+#: The largest slope; float64 holds squares of this and of its inverse.
+_STEEPEST = 2.0**500
 
 
 def keeps_scale(layer: Layer) -> bool:
@@ -38,6 +42,11 @@ def homogeneous_slopes(activation: Activation) -> tuple[float, float] | None:
 
     A homogeneous function that calls anything beyond Python's arithmetic, comparisons, `abs`,
     `max`, `min` and their NumPy forms does not count, because the called code is unknown.
+
+    Raises
+    ------
+    ArgumentError
+        If the squares of the slopes leave float64.
 
     Examples
     --------
@@ -57,7 +66,13 @@ def homogeneous_slopes(activation: Activation) -> tuple[float, float] | None:
         at_zero = function(0.0)
     except Exception:  # the user's function gets an argument that it does not expect
         return None
-    return (-left, right) if at_zero == 0.0 else None
+    if at_zero != 0.0:
+        return None
+    for slope in (-left, right):
+        if slope and not 1.0 / _STEEPEST <= abs(slope) <= _STEEPEST:
+            allowed = "a homogeneous function whose slopes are 0 or in [2**-500, 2**500]"
+            raise ArgumentError("activation", slope, allowed, "gain= scales the chain")
+    return -left, right
 
 
 class _Undecided(Exception):

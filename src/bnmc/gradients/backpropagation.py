@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._kernels.processor import host_cpu
 from bnmc._kernels.scalar.codes import MOST_LAYERS, MOST_ROWS
 from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
 from bnmc._support.device_arrays import require_gpu
@@ -29,7 +28,7 @@ from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
-from bnmc.gradients.parts import NORMS, SCALES, WIDE, Part, Task, joined
+from bnmc.gradients.parts import CPU, NORMS, SCALES, WIDE, Part, Task, joined
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.store import ChainStore, stored_key
 from bnmc.simulation.engine.state import State
@@ -251,6 +250,8 @@ def backpropagate(
         # Slots are layers 1 + k * every; the last layer is always one.
         recorded=Recorded(min(step, depth), step, depth),
     )
+    key = stored_key(folder) if folder is not None and rng is None else None
+    run = replace(run, key=draw_key(rng) if key is None else key)
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)
     _require_memory(task, initial, size, workers)
@@ -259,8 +260,6 @@ def backpropagate(
         require_derivative(of_stage.activation)
     task.require_device()
     start = prepare(network, initial, run.chains, run.inputs)
-    key = stored_key(folder) if folder is not None and rng is None else None
-    task = replace(task, run=replace(run, key=draw_key(rng) if key is None else key))
     stored = None if folder is None else ChainStore(folder, task, start, size)
     pieces = ranges(run.chains, size if stored is None else stored.size)
     stop = Stop(limit)
@@ -355,7 +354,7 @@ def _joined(task: Task, parts: list[Part]) -> Backpropagation:
         observables={each.name: whole[each.name] for each in task.observables},
         key=run.key,
         dtype=run.dtype,
-        cpu=with_blas(host_cpu(), blas=task.uses_blas),
+        cpu=with_blas(", ".join(sorted({*whole[CPU].tolist()})), blas=task.uses_blas),
         inputs=run.inputs,
         sampler=run.path,
         widened=tuple(np.flatnonzero(whole[WIDE]).tolist()),

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
+from bnmc._kernels.processor import host_cpu
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
+from bnmc._support.version import versions
 from bnmc._support.workers import ranges
 from bnmc.chain.layers import Linear
 from bnmc.chain.start import Start
@@ -44,6 +46,14 @@ _PASSES = 4.0
 #: observables, which are identifiers.
 Part = dict[str, NDArray[Any]]
 NORMS, SCALES, WIDE = "log norms", "log scales", "has float64 rows by need"
+
+#: Processor and versions of the process that made a part, without an axis of chains.
+CPU, VERSIONS = "made on", "made with"
+
+
+def made_here() -> Part:
+    """Return what parts say about the process that makes them."""
+    return {CPU: np.array([host_cpu()]), VERSIONS: np.array([versions()])}
 
 
 def empty_part(run: Run, observables: Sequence[GradientObservable]) -> Part:
@@ -297,7 +307,7 @@ class Task:
             if part is None:
                 return None
             parts.append(part)
-        return joined(parts)
+        return joined(parts) | made_here()
 
     def pass_of(self, run: Run, start: Start, stop: Stop) -> Pass:
         """Return the pass of the chains of a run."""

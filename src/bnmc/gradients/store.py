@@ -10,8 +10,8 @@ from pathlib import Path
 from bnmc._support.arguments import Key
 from bnmc._support.environment import environment
 from bnmc.chain.start import Start
-from bnmc.errors import StoreError
-from bnmc.gradients.parts import Part, Task, empty_part
+from bnmc.errors import StoreError, StoreMismatchError
+from bnmc.gradients.parts import CPU, VERSIONS, Part, Task, empty_part, made_here
 from bnmc.simulation.store import parts
 
 #: File that identifies the run.
@@ -88,7 +88,7 @@ class ChainStore(parts.PartStore):
         part = self.content(number, parts.without_facts)
         if part is None or _forms(part) != _forms(empty_part(run, self._task.observables)):
             return None
-        return part
+        return part | made_here()  # as the facts of the folder say
 
     def extents_of(self, part: int | str) -> dict[str, str]:
         """Return the first and the last chain of a part."""
@@ -105,10 +105,17 @@ class ChainStore(parts.PartStore):
 
         Raises
         ------
+        StoreMismatchError
+            If a worker of another kind made it.
         StoreError
             If it cannot be written.
         """
-        self.write(number, parts.with_facts(part, self.facts_of(number)))
+        results = dict(part)
+        for fact, name in (("cpu", CPU), ("versions", VERSIONS)):
+            (want,), (have,) = made_here()[name].tolist(), results.pop(name).tolist()
+            if have != want:
+                raise StoreMismatchError(str(self.path), fact, want, have)
+        self.write(number, parts.with_facts(results, self.facts_of(number)))
 
 
 def _forms(part: Part) -> dict[str, object]:

@@ -282,7 +282,8 @@ def tangent_kernel(
     run = run_of(
         network, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
     )
-    job = _Job(replace(run, path=path, recorded=Recorded(depth, 1, depth)), probes)
+    run = replace(run, path=path, recorded=Recorded(depth, 1, depth), key=draw_key(rng))
+    job = _Job(run, probes)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
@@ -291,7 +292,6 @@ def tangent_kernel(
     chain.activation.check()
     require_derivative(chain.activation)
     start = prepare(network, initial, chains, run.inputs)
-    job = replace(job, run=replace(job.run, key=draw_key(rng)))
     pieces = ranges(chains, together)
     calls = Calls(
         job,

@@ -182,13 +182,13 @@ def train_networks(
     tests = inputs[:, :0]
     if test is not None:
         tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
+    generators = _generators(rng, count)
     columns, together = inputs.shape[1] + tests.shape[1], max(1, min(count, _ROWS // d))
     # The outputs at each step are joined by network, then for all networks.
     outputs = 3 * count * when.size * columns
     numbers = together * d * (4 * len(inputs) + 6 * layers * columns) + outputs
     require_memory("width", 8 * (numbers + 4 * together * (layers - 1) * d * d))
     plan = _Plan(chosen, inputs, tests, when, layers, d, reference, sigma, rate, kind)
-    generators = _generators(rng, count)
     each = np.broadcast_to(labels, (count, inputs.shape[1]))
     groups = [slice(first, first + together) for first in range(0, count, together)]
     with np.errstate(over="ignore", invalid="ignore"):  # raises below

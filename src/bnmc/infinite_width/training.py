@@ -534,6 +534,8 @@ def posterior(
     ArgumentError, ArgumentTypeError
         If an argument is not such an array, `tangent` or `prior` is not positive semidefinite, only
         some of the three test arguments are given, or a result overflows float64.
+    ResultTooLargeError
+        If the covariances at all times would not fit in memory.
 
     Notes
     -----
@@ -568,9 +570,18 @@ def posterior(
     if 0 < len(missing) < len(tests):
         allowed = "all of test_tangent, test_prior and test_covariance, or none"
         raise ArgumentError(missing[0], None, allowed)
-    motion, pulls = _learned(values, scale, rate / n, when)
-    unit = binary_scale(square)
+    m, unit = n, binary_scale(square)
+    if not missing:
+        across = finite_array("test_tangent", test_tangent, shape=("tests", n))
+        m = len(across)
+        cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
+        among = finite_array("test_covariance", test_covariance, shape=(m, m))
+        unit = np.maximum(unit, binary_scale(among.astype(np.float64)))
+    # Maps, covariances, and the products between them.
+    numbers = m * ((3 * m if missing else 4 * m + 3 * n) + 2 * (labels.size // n))
+    require_memory("times", 8 * when.size * numbers, "take fewer times, or samples")
     with np.errstate(over="ignore", invalid="ignore"):  # raises below, by name
+        motion, pulls = _learned(values, scale, rate / n, when)
         if missing:
             # Without test inputs M_t = 1 − exp(−η t Θ / n), and f_t − y is the rest of ŷ_0 − y.
             rest = np.einsum("ij,tj,kj->tik", vectors, np.exp(-motion), vectors, optimize=True)
@@ -578,11 +589,6 @@ def posterior(
             mean = (goal - np.einsum("tik,k...->ti...", rest, goal)) * binary_scale(labels)
             covariance = rest @ (square / unit) @ np.swapaxes(rest, 1, 2)
         else:
-            across = finite_array("test_tangent", test_tangent, shape=("tests", n))
-            m = across.shape[0]
-            cross = finite_array("test_prior", test_prior, shape=(m, n)).astype(np.float64)
-            among = finite_array("test_covariance", test_covariance, shape=(m, m))
-            unit = np.maximum(unit, binary_scale(among.astype(np.float64)))
             maps = across.astype(np.float64) / scale @ vectors
             maps = np.einsum("ij,tj,kj->tik", maps, pulls, vectors, optimize=True)
             mean = np.einsum("tik,k...->ti...", maps, labels)

@@ -154,13 +154,13 @@ def sample(
     """
     require(chain, COUPLED, OF_A_RUN)
     size = integer("size", size, low=1)
-    # The state, a frame of it, a copy for the observable, and the result.
-    require_memory("size", 4 * 8 * size * chain.batch**2)
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     key = draw_key(rng)
     generator = np.random.default_rng(key)
+    # The state, a frame of it, a copy for the observable, and the result.
+    require_memory("size", 4 * 8 * size * chain.batch**2)
     needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / tolerance
     replicates = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(

@@ -268,8 +268,9 @@ def shaped_relu(
     strength = (right - left) ** 2 / (2.0 * math.pi)
     paths = integer("paths", paths, low=1)
     steps = integer("steps", steps, low=int(max(n, strength) * time) + 1)
+    random = generator(rng)
     require_memory("paths", 32 * paths * n * n)
-    random, V = generator(rng), np.repeat(start[None] / scale, paths, axis=0)
+    V = np.repeat(start[None] / scale, paths, axis=0)
     if time < 1e-100:  # changes of order √t are below rounding
         return scale * V
     dt = time / steps

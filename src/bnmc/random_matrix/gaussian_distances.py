@@ -65,8 +65,7 @@ def kl(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64Array:
     >>> print(kl([[1.0]], [[2.0]]).round(12), kl([[1.0]], [[2.0]], rows=10).round(12))
     0.096573590... 0.965735902...
     """
-    logs, is_same_range = _log_ratios(S1, S2)
-    count = linalg.checked_rows(rows, is_same_range.shape)
+    logs, is_same_range, count = _log_ratios(S1, S2, rows)
     is_close = np.abs(logs) < 0.4
     close = _log_excess(np.expm1(np.where(is_close, logs, 0.0)))
     excess = np.where(is_close, close, np.expm1(logs) - logs).sum(axis=-1)
@@ -110,8 +109,7 @@ def wasserstein(S1: ArrayLike, S2: ArrayLike, *, rows: ArrayLike = 1) -> Float64
     >>> print(wasserstein([[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 4.0]]).round(12))
     2.2360679775
     """
-    first, second, rounding = _checked_covariances(S1, S2)
-    count = linalg.checked_rows(rows, first.shape[:-2])
+    first, second, count, rounding = _checked_covariances(S1, S2, rows)
     largest = np.maximum(np.abs(first).max(axis=(-2, -1)), np.abs(second).max(axis=(-2, -1)))
     scale = np.where(largest > 0, largest, 1.0)
     A, B = (linalg.semidefinite_root(S / scale[..., None, None], rounding) for S in (first, second))
@@ -181,8 +179,7 @@ def total_variation(
     array([0.002408, 0.028017, 0.999565])
     """
     atol = real("atol", atol, above=0)
-    logs, is_same_range = _log_ratios(S1, S2)
-    count = linalg.checked_rows(rows, is_same_range.shape)
+    logs, is_same_range, count = _log_ratios(S1, S2, rows)
     shape = np.broadcast_shapes(count.shape, is_same_range.shape)
     count, is_same_range = np.broadcast_to(count, shape), np.broadcast_to(is_same_range, shape)
     logs = np.broadcast_to(logs, (*shape, logs.shape[-1]))
@@ -196,13 +193,15 @@ def total_variation(
 # --- pairs of covariances
 
 
-def _checked_covariances(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, Float64Array, float]:
-    """Return both stacks of covariances, broadcast, and the larger rounding unit of the two."""
-    first, second = validate_gram(S1, "S1"), validate_gram(S2, "S2")
-    first, second = linalg.broadcast_covariances(first, second)
+def _checked_covariances(
+    S1: ArrayLike, S2: ArrayLike, rows: ArrayLike
+) -> tuple[Float64Array, Float64Array, Float64Array, float]:
+    """Return both stacks of covariances, broadcast, `rows`, and the larger rounding unit."""
+    given = validate_gram(S1, "S1"), validate_gram(S2, "S2")
+    first, second, count = linalg.broadcast_covariances(*given, rows)
     is_single = any(np.asarray(S).dtype == np.float32 for S in (S1, S2))
     rounding = float(np.finfo(np.float32 if is_single else np.float64).eps)
-    return first, second, rounding
+    return first, second, count, rounding
 
 
 def _whitened(matrices: Float64Array, values: Float64Array, basis: Float64Array) -> Float64Array:
@@ -214,13 +213,15 @@ def _whitened(matrices: Float64Array, values: Float64Array, basis: Float64Array)
     return np.matrix_transpose(W) @ matrices @ W
 
 
-def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.bool_]]:
-    """Return the logarithms of the eigenvalues of S2⁻¹ S1, and whether the ranges are equal.
+def _log_ratios(
+    S1: ArrayLike, S2: ArrayLike, rows: ArrayLike
+) -> tuple[Float64Array, NDArray[np.bool_], Float64Array]:
+    """Return the logarithms of the eigenvalues of S2⁻¹ S1, if the ranges are equal, and `rows`.
 
     The logarithms are 0 off a common range.  If the ranges differ, they have no meaning.  Largest
     eigenvalues that differ by a factor beyond 1e200 raise `ArgumentError`.
     """
-    first, second, rounding = _checked_covariances(S1, S2)
+    first, second, count, rounding = _checked_covariances(S1, S2, rows)
     n = first.shape[-1]
     values1, basis1 = linalg.semidefinite_spectrum(first, rounding)
     values2, basis2 = linalg.semidefinite_spectrum(second, rounding)
@@ -244,7 +245,7 @@ def _log_ratios(S1: ArrayLike, S2: ArrayLike) -> tuple[Float64Array, NDArray[np.
     below = np.maximum(np.linalg.eigvalsh(_whitened(second, values1, basis1))[..., ::-1], 1.0)
     is_close = np.abs(excess) < 0.5
     close = np.log1p(np.where(is_close, excess, 0.0))
-    return np.where(is_close, close, np.log(above) - np.log(below)), is_same_range
+    return np.where(is_close, close, np.log(above) - np.log(below)), is_same_range, count
 
 
 # --- the contour integral of the total variation

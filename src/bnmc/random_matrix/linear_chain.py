@@ -418,8 +418,8 @@ def lyapunov_residual_estimate(
     gamma = arguments.real("gamma", gamma, low=1e-70, high=1e100)
     k = arguments.integer("k", k, low=1, high=d)
     samples = arguments.integer("samples", samples, low=2)
-    require_memory("samples", 48 * samples)
     stream = arguments.generator(rng)
+    require_memory("samples", 48 * samples)
     freedom = d - k + 1
     log_tau = np.zeros(samples)
     for j in range(1, k):

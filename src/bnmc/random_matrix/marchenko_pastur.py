@@ -191,8 +191,9 @@ class _FrozenLaw(ABC):
         """
         lengths = size if isinstance(size, tuple) else (size,)
         shape = tuple(integer("size", length, low=0) for length in lengths)
+        stream = generator(rng)
         require_memory("size", 16 * math.prod(shape))
-        return self.ppf(generator(rng).random(shape))
+        return self.ppf(stream.random(shape))
 
 
 @dataclass(frozen=True)

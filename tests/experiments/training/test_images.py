@@ -14,6 +14,10 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (7, 5, 5), dtype=np.uint8)
 LABELS = np.array([3, 1, 4, 1, 5, 9, 2], dtype=np.uint8)
 
 
+def header(*axes):
+    return bytes([0, 0, 8, len(axes)]) + b"".join(axis.to_bytes(4, "big") for axis in axes)
+
+
 def test_digits_have_equal_counts_of_all_classes():
     loaded = images(None, 70, 20)
     assert loaded.pixels.shape == (60, 1, 8, 8)
@@ -65,6 +69,9 @@ def test_the_digest_depends_on_every_pixel_and_label():
     [
         (b"", idx(LABELS), 2, "IDX format with 3 axes"),
         (idx(LABELS), idx(LABELS), 2, "IDX format with 3 axes"),
+        (header(7, 0, 5), idx(LABELS), 2, "IDX format with 3 axes"),
+        (header(0, 5, 5), idx(LABELS), 2, "IDX format with 3 axes"),
+        (header(2, 4097, 4096), idx(LABELS[:2]), 2, "IDX format with 3 axes"),
         (idx(PIXELS)[:-1], idx(LABELS), 2, "bytes after the header"),
         (idx(PIXELS) + b"x", idx(LABELS), 2, "bytes after the header"),
         (idx(PIXELS), idx(LABELS) + b"x", 2, "7 bytes after the header"),
@@ -86,11 +93,9 @@ def test_a_header_of_huge_axes_raises_before_memory_is_taken(suffix, tmp_path):
         packed = gzip.compress(content) if suffix else content
         (tmp_path / f"train-{name}-ubyte{suffix}").write_bytes(packed)
 
-    axes = 2**32 - 1, 4096, 4096
-    header = bytes([0, 0, 8, 3]) + b"".join(axis.to_bytes(4, "big") for axis in axes)
     write("labels-idx1", idx(LABELS))
     tracemalloc.start()
-    for content in (header + bytes(175), idx(PIXELS) + bytes(2 * 10**7)):
+    for content in (header(2**32 - 1, 4096, 4096) + bytes(175), idx(PIXELS) + bytes(2 * 10**7)):
         write("images-idx3", content)
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()

@@ -174,6 +174,8 @@ def _run(
         chain.activation.check()
     given = finite_array(name, G0, shape=(network.batch, network.batch))
     gram, rounding = validate_gram(given, name), float(np.finfo(given.dtype).eps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        _seen(network.layer(1), gram, 1, name, rounding)  # raises before estimates of memory
     require_memory("depth", 2 * (network.depth + 1) * gram.nbytes, _GO_ON)
     # The last layer repeats.
     repeats = network.depth - network.stages[-1][1] + 1 + (len(network.stages) > 1)
