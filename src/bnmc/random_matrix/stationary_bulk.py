@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bnmc._support.arguments import integer, real
+from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
 
 
 @dataclass(frozen=True)
-class StationaryBulk:
+class StationaryBulk(Result):
     """Approximate law of the eigenvalues of a stationary Gram matrix of a wide, deep network.
 
     Fluctuations of all layers add up, so the bulk is wider than that of one Gaussian layer, which
