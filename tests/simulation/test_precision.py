@@ -13,7 +13,7 @@ from slow_cases import some
 
 import bnmc
 from bnmc._kernels.scalar import codes
-from bnmc.errors import NonFiniteError, PrecisionWarning
+from bnmc.errors import ArgumentError, NonFiniteError, PrecisionWarning
 from bnmc.simulation import segment
 from bnmc.simulation.engine.rows import least_pivots
 from bnmc.simulation.engine.state import exponents_of
@@ -515,3 +515,12 @@ def test_a_gram_matrix_that_vanishes_within_a_layer_raises_with_its_layer(dtype)
     with pytest.raises(NonFiniteError, match="too small for float64") as caught:
         bnmc.simulate(chain, 3, rng=0, dtype=dtype, threads=1)
     assert caught.value.layer == 1
+
+
+@pytest.mark.parametrize("exponent", [-80, 80])
+def test_slopes_whose_squares_float32_loses_need_float64(exponent):
+    """Gram matrices were zero: zeros of homogeneous activations count as exact."""
+    slope = 2.0**exponent
+    chain = bnmc.Chain(9, 3, bnmc.Activation(lambda x: slope * max(x, 0.0)), norm="none")
+    with pytest.raises(ArgumentError, match="dtype: .*'float64' for an activation of slope"):
+        bnmc.simulate(chain, 1, rng=0, dtype="float32")

@@ -19,7 +19,7 @@ from bnmc._kernels.cpu.numbers import TILE
 from bnmc._kernels.scalar.codes import LayerSpec
 from bnmc.chain.chain import Chain, Network, Pattern, layers_of
 from bnmc.chain.compiled import Stage, specs_of, stages_of
-from bnmc.chain.homogeneity import keeps_scale
+from bnmc.chain.homogeneity import homogeneous_slopes, keeps_scale
 from bnmc.chain.layers import Layer
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import Field, Frames, Measure, State, bytes_of
@@ -361,6 +361,9 @@ def _derived(
     lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
     splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
+    if splits_scale and dtype == "float32":
+        for layer in layers[1:]:
+            _require_slopes(layer)
     stride = max(memory.stride(spec.width) for spec in specs)
     return {
         **spans._asdict(), "specs": specs,
@@ -373,6 +376,14 @@ def _derived(
         ),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
+
+
+def _require_slopes(layer: Layer) -> None:
+    """Raise if float32 loses squares of a homogeneous activation, whose zeros count as exact."""
+    for slope in homogeneous_slopes(layer.rows.activation) or ():
+        if slope and not 2.0**-60 <= abs(slope) <= 2.0**60:
+            allowed = f"'float64' for an activation of slope {slope:g}"
+            raise ArgumentError("dtype", "float32", allowed, "or put the factor into gain=")
 
 
 def _in_unit_scale(spec: LayerSpec) -> LayerSpec:
