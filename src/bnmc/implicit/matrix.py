@@ -624,7 +624,6 @@ class HaarMatrix(ImplicitMatrix):
         z = products.cast(z, "float64")
         products.project(z, images.rows)
         z, _ = products.orthonormal(z, np.linalg.cholesky(products.to_host(products.inner(z, z))))
-        products.project(z, images.rows)
         images.append(z)
 
 
