@@ -10,23 +10,26 @@ import bnmc
 from bnmc import kernels
 from bnmc.kernels import c
 
-chain = bnmc.Chain(10, 2, "relu")
-gram = np.eye(2)
-status: int = kernels.conditional_layer(
-    kernels.activation("relu"), kernels.law(chain), gram, 1, 0, np.uint64(7), gram,
-    kernels.workspace(chain),
-)  # fmt: skip
-words: tuple[int, int, int, int] = kernels.philox(0, 0, 0, 0, 0, 0)
-address: int = c.table("relu").address
-text: str = c.header()
-seconds: float = bnmc.warmup(activations="relu").seconds
-key: int = bnmc.simulate(chain, 3).key
-bnmc.testing.assert_same_law(lambda h: h, chain)
-samples: int = len(bnmc.infinite_width.ntk(chain, gram, 3))
-gradients = bnmc.backpropagate(chain, 3, loss_gradient=lambda outputs: outputs, classes=2, rng=key)
-double: bnmc.Estimate = 2 * gradients.rate()
 
-kernels.gram(3, gram, gram, gram)  # type: ignore[arg-type]
-kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]
-text = kernels.failed_row(gram)  # type: ignore[assignment]
-bnmc.warmup(dtypes=3)  # type: ignore[arg-type]
+def calls() -> None:
+    """Nobody runs them."""
+    chain = bnmc.Chain(10, 2, "relu")
+    gram = np.eye(2)
+    status: int = kernels.conditional_layer(
+        kernels.activation("relu"), kernels.law(chain), gram, 1, 0, np.uint64(7), gram,
+        kernels.workspace(chain),
+    )  # fmt: skip
+    words: tuple[int, int, int, int] = kernels.philox(0, 0, 0, 0, 0, 0)
+    address: int = c.table("relu").address
+    text: str = c.header()
+    seconds: float = bnmc.warmup(activations="relu").seconds
+    key: int = bnmc.simulate(chain, 3).key
+    bnmc.testing.assert_same_law(lambda h: h, chain)
+    samples: int = len(bnmc.infinite_width.ntk(chain, gram, 3))
+    gradients = bnmc.backpropagate(chain, 3, loss_gradient=lambda h: h, classes=2, rng=key)
+    double: bnmc.Estimate = 2 * gradients.rate()
+
+    kernels.gram(3, gram, gram, gram)  # type: ignore[arg-type]
+    kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]
+    text = kernels.failed_row(gram)  # type: ignore[assignment]
+    bnmc.warmup(dtypes=3)  # type: ignore[arg-type]

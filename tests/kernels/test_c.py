@@ -295,7 +295,7 @@ def test_a_compiled_program(folder, run):
     options += [*variables["SYSLIBS"].split()]
     program = compiled(folder, "embedding", *options)
     done = subprocess.run(
-        [program, "20", str(run.key)],
+        [program, "20", str(int(run.key))],
         env={
             **os.environ,
             "PYTHONHOME": sys.base_prefix,

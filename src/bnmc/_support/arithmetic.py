@@ -103,6 +103,7 @@ def ignoring(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def without_underflow(*arguments: Any, **options: Any) -> Any:
+        __tracebackhide__ = True  # pytest shows failures of assertions at the caller's line
         with np.errstate(under="ignore"):
             return function(*arguments, **options)
 
