@@ -11,7 +11,7 @@ from bnmc import kernels
 from bnmc.kernels import c
 
 
-def calls() -> None:
+def calls() -> tuple[object, ...]:
     """Nobody runs them."""
     chain = bnmc.Chain(10, 2, "relu")
     gram = np.eye(2)
@@ -33,3 +33,4 @@ def calls() -> None:
     kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]
     text = kernels.failed_row(gram)  # type: ignore[assignment]
     bnmc.warmup(dtypes=3)  # type: ignore[arg-type]
+    return status, words, address, text, seconds, samples, double
