@@ -1,5 +1,6 @@
 """Ctrl-C and limits of time: answered at once, and nothing that was finished is lost."""
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -194,6 +195,16 @@ def test_ctrl_c_between_two_lines_of_a_condition():
         pytest.raises(RuntimeError, match="no thread"),
     ):
         uninterrupted(lambda: None, Stop(None))
+
+
+@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_exception_of_the_work_stops_other_threads(error, brief):
+    """For example one that the user's report of progress raises."""
+    stop = Stop(None)
+    with contextlib.suppress(ValueError):
+        uninterrupted(mock.Mock(side_effect=error), stop, brief=brief)
+    assert stop.is_set()
 
 
 def test_a_step_that_takes_long_is_left_alone():

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 import time
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -80,12 +81,19 @@ def counted():
 
 
 def interrupted(path, chain=TANH, **options):
-    """Interrupt a run after two parts.  The worker waits with the fourth one, so some remain."""
+    """Interrupt a run after two parts.  The worker waits with the fourth one, so some remain.
+
+    It is told to stop, and has stopped when this returns: what it does later is not counted.
+    """
+    before = {*threading.enumerate()}
     with ExitStack() as patches:
         for kind in (Task, NetworkTask):
             patches.enter_context(mock.patch.object(kind, "__call__", waiting(kind.__call__)))
         with pytest.raises(errors.Interrupted) as caught:
             run(path, chain, progress=stopping_after(2), **options)
+        for thread in {*threading.enumerate()} - before:
+            thread.join(20)
+            assert not thread.is_alive()
     return caught.value
 
 

@@ -75,7 +75,7 @@ def uninterrupted(
     work : callable
         Takes no arguments, and returns at the end of a step once `stop` is set.
     stop : Stop
-        Is set when an exception ends the wait.
+        Is set when an exception ends the work or the wait.
     brief : bool
         Whether the work takes milliseconds.  Ctrl-C then ends it at any point of its Python code.
 
@@ -91,16 +91,25 @@ def uninterrupted(
     Exception
         Any error that `work` raises.
     """
+
+    def told() -> None:
+        """Work, and tell other threads to stop if an exception ends the work."""
+        try:
+            work()
+        except BaseException:
+            stop.set()
+            raise
+
     if threading.current_thread() is not threading.main_thread():
-        work()
+        told()
         return None
     if brief:
         try:
-            work()
+            told()
         except KeyboardInterrupt as error:
             return error
         return None
-    call = _Call(work)
+    call = _Call(told)
     try:
         call.start()  # may be at work before this line ends
         while not call.has_ended(0.5):
