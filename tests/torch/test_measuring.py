@@ -1,6 +1,7 @@
 """`measure`: numbers of hand-written hooks, choice of layers, networks, and arguments."""
 
 import copy
+import gc
 import math
 
 import numpy as np
@@ -384,6 +385,16 @@ def test_what_does_not_fit_in_memory_raises(memory, name, monkeypatch):
     model, labels = mlp(8, 20), torch.arange(10) % 2
     with pytest.raises(ResultTooLargeError, match=f"^{name}: "):
         measure(model, torch.randn(10, 20), labels=labels, networks=30)
+
+
+def test_calls_keep_no_objects():
+    model = mlp(1, 4)
+    for calls in (3, 10):  # the first calls fill caches
+        before = len(gc.get_objects())
+        for _ in range(calls):
+            measure(model, torch.randn(6, 4), labels=[0, 1] * 3)
+        gc.collect()
+    assert len(gc.get_objects()) - before < calls
 
 
 def test_networks_that_differ():

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from collections import deque
 
 import numpy as np
 import pytest
@@ -157,6 +158,15 @@ def test_what_a_forward_pass_changes_in_place_is_restored(name):
     module(batch)
     with contextlib.suppress(RuntimeError):  # a freed tensor has no values
         assert module.content() != before
+
+
+def test_objects_of_other_classes_are_not_restored():
+    """As the docstring says."""
+    module = Hostile(lambda module, y: module.queue.append(2))
+    module.queue = deque([1])
+    measure(module, torch.randn(6, 4))
+    assert 2 in module.queue
+    assert "other classes" in " ".join(measure.__doc__.split())
 
 
 def sparse():

@@ -39,7 +39,8 @@ def measure(
 
     The model runs in its present mode, training or evaluation. The measurement changes no bit of
     its parameters, buffers, modes, ``.grad``, hooks and attributes, nor of the random states of
-    PyTorch, NumPy and Python.
+    PyTorch, NumPy and Python.  In attributes it restores tensors, arrays, lists, dictionaries, sets
+    and generators of random numbers, but no objects of other classes that the model changes.
 
     Parameters
     ----------
