@@ -422,6 +422,7 @@ REFUSALS = {
         ({"activation": "rleu"}, UnknownNameError, "^activation: got 'rleu', .* mean 'relu'"),
         ({"weights": "rademachr"}, UnknownNameError, "^weights: got .* mean 'rademacher'"),
         ({"gain": 0}, ArgumentError, "^gain: got 0, allowed: .*other than 0"),
+        ({"gain": 10**400}, ArgumentError, r"^gain: got 10+\.\.\., allowed: a finite real number"),
         ({"norm": "group(5)", "width": 12}, ArgumentError, r"^norm: .* divide the width 12"),
         ({"norm": "group(12)", "width": 12}, ArgumentError, "^width: got 12, .*at least 24 .*no v"),
         ({"norm": "group"}, ArgumentError, "^norm: got 'group', .*in parentheses"),

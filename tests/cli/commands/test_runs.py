@@ -262,6 +262,10 @@ def test_gains_whose_squares_leave_the_range_of_float64(printed, options):
     assert "G*" in printed(f"{SMALL} {options}")
 
 
+def test_a_gain_beyond_float64(refusal):
+    assert "gain: got inf, allowed: a finite real" in refusal(f"{SMALL} --gain 1{400 * '0'}")
+
+
 def test_a_number_of_threads_beyond_float64(refusal):
     assert "threads: got 1000" in refusal(f"{SMALL} --threads 1{400 * '0'}")
 
