@@ -161,6 +161,15 @@ def test_scales_beyond_float64_are_split_off():
     assert (zero.log_gradient_norm == -np.inf).all()
 
 
+def test_images_of_several_chains_give_their_number():
+    chain, _ = CASES["convolution"]
+    images = np.random.default_rng(1).standard_normal((CHAINS, 5, 2, 2, 3))
+    back = bnmc.backpropagate(chain, 1, initial=images, rng=0)
+    given = bnmc.backpropagate(chain, 1, initial=images.reshape(CHAINS, 5, 12), rng=0)
+    np.testing.assert_array_equal(back.log_gradient_norm, given.log_gradient_norm)
+    assert back.chains == CHAINS
+
+
 def traced_bytes(chain, depth):
     """Return the most memory that a backward pass of one network takes."""
     tracemalloc.start()

@@ -147,19 +147,27 @@ def prepare(
     `keeps_h` tells whether the rows before the norm are needed.
     """
     columns = network.batch * (inputs or 1)
-    initial = as_columns(network.first, initial)
+    initial = as_initial(network.first, initial)
     if isinstance(initial, str):
-        choice("initial", initial, _INITIAL_LAWS)
         _require_memory("batch", (columns, columns), 3.0)
         matrix = np.eye(columns)
         return Covariance(matrix if initial == "gaussian" else 1.0 + _COLLINEAR_VARIANCE * matrix)
     if isinstance(initial, FirstLayer):
         return _through_first_layer(network, initial, inputs)
-    if initial is None or callable(initial):
-        raise ArgumentTypeError(
-            "initial", initial, f"an array, a FirstLayer, or one of {', '.join(_INITIAL_LAWS)}"
-        )
     return _from_array(network, initial, chains, inputs, keeps_h)
+
+
+def as_initial(chain: Chain, initial: Any) -> Any:
+    """Return an argument `initial` as `as_columns` does, or raise if it is no start at all.
+
+    Arrays are checked when the start is prepared, since a check takes memory.
+    """
+    if isinstance(initial, str):
+        return choice("initial", initial, _INITIAL_LAWS)
+    if initial is None or callable(initial):
+        allowed = f"an array, a FirstLayer, or one of {', '.join(_INITIAL_LAWS)}"
+        raise ArgumentTypeError("initial", initial, allowed)
+    return as_columns(chain, initial)
 
 
 def as_columns(chain: Chain, initial: Any) -> Any:

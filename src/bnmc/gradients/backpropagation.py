@@ -23,7 +23,7 @@ from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network, as_network, layers_of
-from bnmc.chain.start import FirstLayer, Start, prepare
+from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
 from bnmc.gradients.network import NetworkTask
@@ -220,6 +220,7 @@ def backpropagate(
     True
     """
     network = as_network(chain, depth, low=1)
+    initial = as_initial(network.first, initial)
     of_stages, depth = [of_stage for of_stage, _ in network.stages], network.depth
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
     if (width := max(of_stage.width for of_stage in of_stages)) > MOST_ROWS:
@@ -254,11 +255,11 @@ def backpropagate(
     run = replace(run, key=draw_key(rng) if key is None else key)
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)
-    _require_memory(task, initial, size, workers)
     for of_stage in of_stages:
         of_stage.activation.check()
         require_derivative(of_stage.activation)
     task.require_device()
+    _require_memory(task, initial, size, workers)
     start = prepare(network, initial, run.chains, run.inputs)
     stored = None if folder is None else ChainStore(folder, task, start, size)
     pieces = ranges(run.chains, size if stored is None else stored.size)

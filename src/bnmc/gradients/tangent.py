@@ -17,7 +17,7 @@ from bnmc._support.text import Result
 from bnmc._support.workers import Calls, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
-from bnmc.chain.start import FirstLayer, Start, prepare
+from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import (
@@ -269,6 +269,7 @@ def tangent_kernel(
     True
     """
     network = as_chain(chain).repeat(0)
+    initial = as_initial(chain, initial)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
     workers = thread_count(threads)
@@ -288,9 +289,9 @@ def tangent_kernel(
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
     needed = min(workers, chains) * together * size + 8 * chains * job.samples**2
-    require_memory("depth, batch", needed, hint)
     chain.activation.check()
     require_derivative(chain.activation)
+    require_memory("depth, batch", needed, hint)
     start = prepare(network, initial, chains, run.inputs)
     pieces = ranges(chains, together)
     calls = Calls(

@@ -14,11 +14,12 @@ from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress
+from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import Result
+from bnmc._support.workers import as_executor
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
-from bnmc.chain.start import FirstLayer
+from bnmc.chain.start import FirstLayer, as_initial
 from bnmc.errors import PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
 from bnmc.simulation.run import simulate
@@ -157,6 +158,8 @@ def sample(
     tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
+    initial = as_initial(chain, initial)
+    executor, progress = as_executor(executor), as_progress(progress)
     key = draw_key(rng)
     generator = np.random.default_rng(key)
     # The state, a frame of it, a copy for the observable, and the result.

@@ -110,17 +110,21 @@ def expectation(
         sendable("f", f, f)
     replicates = integer("replicates", replicates, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
+    if burn_in is not None:
+        burn_in = integer("burn_in", burn_in, low=0, high=2**20)
+    if length is not None:
+        length = integer("length", length, low=1, high=2**20)
+    if lag is not None:
+        lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
     coupled.size_of_task(replicates, _MOST_PAIRS, BLOCK_LAYERS)
     if burn_in is None or length is None or lag is None:
         waits = coupled.pilot_waits(replicates)
-        typical = int(waits[len(waits) // 2])
+        typical = min(int(waits[len(waits) // 2]), coupling.MOST_LAG // _LENGTH)
         burn_in = typical if burn_in is None else burn_in
         length = _LENGTH * typical if length is None else length
         lag = typical if lag is None else lag
-    first = integer("burn_in", burn_in, low=0, high=2**20)
-    last = first + integer("length", length, low=1, high=2**20) - 1
-    lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
-    average = _Average(first, last, lag, max_layers, observable)
+    last = burn_in + length - 1
+    average = _Average(burn_in, last, lag, max_layers, observable)
     parts = coupled.map(
         _replicates, 0, replicates, "expectation", average, most=_MOST_PAIRS, layers=BLOCK_LAYERS
     )

@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc import gram as grams
 from bnmc._kernels.scalar import codes
-from bnmc._support.arguments import Float64Array, finite_array, integer, real
+from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress
+from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import Result
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
@@ -306,10 +306,11 @@ def two_inputs(
     ]
     depth = integer("depth", depth, low=0)
     chains = integer("chains", chains, low=1)
+    key, progress = draw_key(rng), as_progress(progress)
     # The matrices of both inputs, with each other four; their regular parts; and temporary arrays.
     require_memory("depth, chains", 8 * 8 * chains * (depth + 1) * chain.batch**2)
     run = simulate(
-        chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=rng, progress=progress
+        chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=key, progress=progress
     )
     first, second = (_regular_part(chain, run.gram[:, :, k]) for k in range(2))
     relative = grams.relative_deviation(first, second)

@@ -22,7 +22,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Workers, as_executor, run_work, thread_count
 from bnmc.chain.chain import Chain, Network, as_network
-from bnmc.chain.start import FirstLayer, as_columns
+from bnmc.chain.start import FirstLayer, as_initial
 from bnmc.errors import ArgumentError, ArgumentTypeError, PrecisionWarning
 from bnmc.simulation.engine.replay import biases_of_layer, weights_of_layer
 from bnmc.simulation.engine.state import State
@@ -223,7 +223,7 @@ def simulate(
     (30, 40)
     """
     network = as_network(chain, depth)
-    initial = as_columns(network.first, initial)
+    initial = as_initial(network.first, initial)
     choice("backend", backend, ("auto", "cpu", "cuda"))
     threads = thread_count(threads)
     executor = as_executor(executor)
