@@ -1,14 +1,23 @@
-"""`chain_of`: what it reads, and what does not fit."""
+"""`chain_of`, `network_of`: what they read, and what does not fit."""
 
 import dataclasses
 import math
 
 import pytest
-from torch_models import mlp, nn, one_thread, residual, resnet, torch, with_norm  # noqa: F401
+from torch_models import (  # noqa: F401
+    Residual,
+    mlp,
+    nn,
+    one_thread,
+    residual,
+    resnet,
+    torch,
+    with_norm,
+)
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.torch import chain_of, measure
+from bnmc.torch import chain_of, measure, network_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -416,3 +425,179 @@ def test_layers_with_one_tensor_share_weights():
     model = mlp(5, 6)
     model[6].weight = model[3].weight
     assert "3: 2 layers share its weights" in chain_of(model).unfit[0]
+
+
+PYTORCH = {"weights": "pytorch", "norm": "none"}
+
+
+def layers_of(*layers):
+    """Return the network of (width, options) with PyTorch's weights after an input, batch 5."""
+    (features, start), *others = layers
+    stages = [(bnmc.Chain(width, 5, **{**PYTORCH, **options}), 1) for width, options in others]
+    return bnmc.Network((bnmc.Chain(features, 5, **{"norm": "none", **start}), 0), *stages)
+
+
+def before_the_norm(block, x):
+    return x + block.inner(torch.relu(block.norm(x)))
+
+
+RELU, NORMED = {"activation": "relu"}, {"eps": 1e-5}
+NETWORKS = {
+    "no norm": (
+        lambda: nn.Sequential(
+            nn.Linear(9, 20), nn.ReLU(), nn.Linear(20, 7), nn.Tanh(), nn.Linear(7, 3)
+        ),
+        ((9, {}), (20, RELU), (7, {"activation": "tanh"}), (3, {})),
+    ),
+    "norms before and after": (
+        lambda: nn.Sequential(
+            nn.Linear(9, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 8), nn.GELU(),
+            nn.LayerNorm(8), nn.Linear(8, 6), nn.RMSNorm(6, eps=1e-5), nn.Linear(6, 6),
+            nn.GroupNorm(3, 6), nn.SiLU(), nn.Linear(6, 1),
+        ),
+        (
+            (9, {}), (20, {**RELU, **NORMED, "norm": "batch"}),
+            (8, {"activation": "gelu", "norm": "layer", "order": "activation-norm", **NORMED}),
+            (6, {"norm": "rms", **NORMED}),
+            (6, {"activation": "silu", "norm": "group(3)", **NORMED}), (1, {}),
+        ),
+    ),
+    "norm of the input": (
+        lambda: nn.Sequential(
+            nn.Flatten(), nn.LayerNorm(9), nn.Tanh(), nn.Linear(9, 4, bias=False), nn.Linear(4, 3)
+        ),
+        (
+            (9, {"norm": "layer", "activation": "tanh", **NORMED}), (4, {"bias_variance": 0.0}),
+            (3, {}),
+        ),
+    ),
+    "skip connections before the norm": (
+        lambda: nn.Sequential(
+            nn.Linear(9, 6), Residual(before_the_norm), Residual(before_the_norm),
+            nn.BatchNorm1d(6), nn.Linear(6, 2),
+        ),
+        (
+            (9, {}), (6, {**RELU, **NORMED, "norm": "layer", "order": "pre-activation"}),
+            (6, {**RELU, **NORMED, "norm": "layer", "order": "pre-activation", "skip": 1.0}),
+            (6, {"norm": "batch", "skip": 1.0, **NORMED}), (2, {}),
+        ),
+    ),
+    "skip connections after the norm": (
+        lambda: nn.Sequential(
+            nn.Linear(9, 6), nn.LayerNorm(6),
+            Residual(lambda block, x: block.norm(x + block.inner(torch.relu(x)))), nn.Linear(6, 2),
+        ),
+        None,
+    ),
+    "a skip connection from the input": (
+        lambda: nn.Sequential(
+            Residual(lambda block, x: 0.5 * x + block.inner(torch.relu(x))), nn.Linear(6, 2)
+        ),
+        ((6, RELU), (6, {"skip": 0.5}), (2, {})),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks(name):
+    make, layers = NETWORKS[name]
+    model = make()
+    reading = network_of(model, batch=5)
+    if layers is None:  # the branch has an activation that the skip connection does not pass
+        layers = (
+            (9, {}), (6, {**RELU, **NORMED, "norm": "layer"}),
+            (6, {"norm": "layer", "skip": 1.0, **NORMED}), (2, {}),
+        )  # fmt: skip
+    assert reading.unfit == ()
+    assert reading.network == layers_of(*layers)
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    assert reading.layers == tuple(name for name in linear if not name.endswith("other"))
+    assert str(reading) == str(reading.network)
+
+
+def test_network_of_equal_layers_has_the_chain():
+    """Weights of equal layers are read together, so that these are one stage."""
+    model = changed(mlp(6, 30, norm=False, inputs=7), LAWS["gaussian"], torch.Tensor.zero_)
+    chain, unfit = chain_of(model, batch=8)
+    network, others = network_of(model, batch=8)
+    assert (unfit, others) == ((), ())
+    assert (chain, 5) in network.stages
+    with torch.no_grad():
+        other_gain(model)
+    chains = [chain for chain, _ in network_of(model, batch=8).network.stages[2:7]]
+    for layer, chain in zip(range(2, 12, 2), chains, strict=True):
+        square = float(model[layer].weight.detach().double().square().mean())
+        assert chain.gain == pytest.approx(math.sqrt(30.0 * square))
+
+
+@pytest.mark.parametrize("shape", [(1, 64), (2, 6), (64, 1), (10, 32)])
+def test_default_weights_of_small_layers(shape):
+    """One row is orthogonal, and few entries have extremes that tell little."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(9, shape[1]), nn.ReLU(), nn.Linear(*shape[::-1]))
+        network, unfit = network_of(model)
+        assert unfit == ()
+        assert [chain.weights for chain, _ in network.stages[1:]] == ["pytorch"] * 2
+
+
+@pytest.mark.parametrize("shape", [(8, 20), (20, 8)])
+def test_orthogonal_weights_between_widths(shape):
+    model = nn.Sequential(nn.Linear(*shape[::-1], bias=False))
+    nn.init.orthogonal_(model[0].weight)
+    chain = network_of(model).network.last
+    assert chain.weights == "haar"
+    # The entries of W have the variance gain²/fan_in.
+    assert chain.gain == pytest.approx(math.sqrt(shape[1] / max(shape)))
+
+
+NO_NETWORK = {
+    "convolutions": (resnet, "a convolution; chain_of reads equal convolutions", True),
+    "no weights": (lambda: nn.Sequential(nn.ReLU(), nn.Flatten()), "no linear layer", True),
+    "control flow": (
+        lambda: nn.Sequential(Branching(), nn.Linear(3, 4)), "cannot be traced", True
+    ),
+    "samples that are joined": (
+        lambda: nn.Sequential(nn.Linear(4, 6), nn.Flatten(0), nn.Linear(12, 2)),
+        "2: it has 12 features, and 0 has 6", False,
+    ),
+    "zero weights": (
+        lambda: changed(mlp(4, 6, norm=False), torch.Tensor.zero_), "gain: got 0.0", True
+    ),
+    "shared": (UNFIT["shared"][0], "layers share its weights", False),
+    "two layers in a branch": (UNFIT["two layers"][0], "one weight layer per skip", False),
+    "a sum before the weights": (
+        lambda: nn.Sequential(Sum(), nn.Linear(4, 2)), "before the first weights", False
+    ),
+    "a sum after the activation": (
+        UNFIT["activation in the branch"][0], "ends after a norm or activation", False
+    ),
+    **{
+        name: (*UNFIT[name], False)
+        for name in (
+            "trained", "evaluation", "constant bias", "dropout", "two activations", "product",
+            "from afar",
+        )
+    },
+}  # fmt: skip
+
+
+class Sum(nn.Module):
+    def forward(self, x):
+        return x + torch.relu(x)
+
+
+@pytest.mark.parametrize("what", NO_NETWORK)
+def test_what_does_not_fit_a_network(what):
+    make, said, without = NO_NETWORK[what]
+    reading = network_of(make())
+    assert any(said in text for text in reading.unfit), reading.unfit
+    assert (reading.network is None) == without
+    assert "does not fit" in str(reading)
+
+
+def test_refusals_of_networks():
+    with pytest.raises(ArgumentTypeError, match="model: got 3"):
+        network_of(3)
+    with pytest.raises(ArgumentError, match="batch: got 1"):
+        network_of(mlp(4, 6), batch=1)

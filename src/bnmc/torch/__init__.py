@@ -2,7 +2,8 @@
 
 `measure` takes a model and a batch, and returns ranks, correlations and gradient norms of all
 layers, with a verdict in words and the mean field beside them. `chain_of` reads the `bnmc.Chain` of
-a model. Functions whose names end in ``_`` change a model in place, as initializers of PyTorch do.
+a model, `network_of` the `bnmc.Network` of layers that differ. Functions whose names end in ``_``
+change a model in place, as initializers of PyTorch do.
 
 The package imports PyTorch when a function is called, and may import `mean_field`, `plot` and lower
 levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
@@ -23,7 +24,7 @@ from bnmc.torch.measuring import measure
 from bnmc.torch.orthogonalizing import orthogonalize_
 from bnmc.torch.prediction import Prediction
 from bnmc.torch.ranks import maximize_rank_
-from bnmc.torch.reading import ModelChain, chain_of
+from bnmc.torch.reading import ModelChain, ModelNetwork, chain_of, network_of
 from bnmc.torch.result import Measurement
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "ImplicitSGD",
     "Measurement",
     "ModelChain",
+    "ModelNetwork",
     "Prediction",
     "break_",
     "chain_of",
@@ -51,6 +53,7 @@ __all__ = [
     "implicit_layers",
     "maximize_rank_",
     "measure",
+    "network_of",
     "orthogonalize_",
 ]
 

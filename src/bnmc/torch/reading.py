@@ -1,4 +1,4 @@
-"""`chain_of`: the `Chain` of a model, read from its layers and their order."""
+"""`chain_of`, `network_of`: the `Chain` or `Network` of a model, read from its layers in order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from bnmc._support.arguments import integer
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
 from bnmc.torch.models import as_model, own_weight, shape_of, torch
@@ -55,6 +56,40 @@ class ModelChain(Result):
 
 
 @dataclass(frozen=True)
+class ModelNetwork(Result):
+    """The network of a model, and what does not fit; it unpacks into these two.
+
+    Attributes
+    ----------
+    network : Network or None
+        From the input, which is layer 0, to the output; None if there is none.
+    unfit : tuple of str
+        What the network does not describe, in sentences. Empty if it describes the model.
+    layers : tuple of str
+        Names of the weight layers: those of layers 1, …, depth.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from bnmc.torch import network_of
+    >>> model = nn.Sequential(nn.Linear(32, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 2))
+    >>> reading = network_of(model, batch=8)
+    >>> reading.network.widths, reading.unfit, reading.layers
+    ([32, 16, 2], (), ('0', '3'))
+    """
+
+    network: Network | None
+    unfit: tuple[str, ...]
+    layers: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.network, self.unfit))
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.network), *(f"does not fit: {text}" for text in self.unfit)])
+
+
+@dataclass(frozen=True)
 class _Block:
     """A weight layer with all steps up to the next one."""
 
@@ -81,6 +116,11 @@ class _Block:
         *wanted, others, theirs = kind
         same = shape == wanted and skipped == theirs and names == others[: len(names)]
         return self is last and same and bool(names) and names[0][0] == "sum"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The kinds of the steps, without sums."""
+        return tuple(step.kind for step in self.others if step.kind != "sum")
 
 
 def chain_of(
@@ -175,9 +215,125 @@ def chain_of(
         return _chain(members, batch, size, troubles)
 
 
+def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
+    """Read the network of a model whose layers differ, from its input to its output.
+
+    Each layer has a width, activation, norm, order, skip connection, weights and biases of its own.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Linear layers with norms, activations, and skip connections of one linear layer each, which
+        takes the features of a sample on the last axis. `chain_of` says how it is read.
+    batch : int, default 64
+        Number of samples of a batch, >= 2.
+
+    Returns
+    -------
+    ModelNetwork
+        ``network, unfit = network_of(model)`` unpacks it.
+
+    Raises
+    ------
+    ArgumentTypeError, ArgumentError
+        If `model` is no module with initialized parameters, or `batch` is no integer >= 2.
+
+    Notes
+    -----
+    Layer 0 is the input, with the norm and the activation before the first linear layer. Layer l is
+    the l-th linear layer with the norm and the activation after it; the last one is the readout.
+    Law, gain and biases are read as by `chain_of`, from all layers with the same shape and the same
+    steps if their weights have the same variance, otherwise from each layer alone.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> from torch import nn
+    >>> from bnmc.torch import network_of
+    >>> model = nn.Sequential(
+    ...     nn.Linear(784, 512),
+    ...     nn.BatchNorm1d(512),
+    ...     nn.ReLU(),
+    ...     nn.Linear(512, 128),
+    ...     nn.ReLU(),
+    ...     nn.Linear(128, 10),
+    ... )
+    >>> network, unfit = network_of(model, batch=32)
+    >>> network.widths, unfit
+    ([784, 512, 128, 10], ())
+    >>> bnmc.simulate(network, rng=0).gram.shape
+    (1, 4, 32, 32)
+    """
+    inner = as_model(model)
+    batch = integer("batch", batch, low=2)
+    with as_it_was(inner):
+        steps, troubles = steps_of(inner)
+        if steps is None:
+            return ModelNetwork(None, tuple(troubles))
+        blocks = _blocks_of(steps)
+        if not blocks:
+            reason = "there is no linear layer"
+            return ModelNetwork(None, (*troubles, reason))
+        names = tuple(block.weight.label for block in blocks)
+        for block in blocks:
+            if len(shape_of(block.weight.module)) > 2:
+                troubles.append(
+                    f"{block.weight.label}: a convolution; chain_of reads equal convolutions"
+                )
+                return ModelNetwork(None, _unique(troubles), names)
+        return _network(_input_of(steps), blocks, batch, troubles)
+
+
+def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str]) -> ModelNetwork:
+    """Return the network of linear layers after the input."""
+    names = tuple(block.weight.label for block in blocks)
+    troubles.extend(_shared(blocks))
+    for before, block in pairwise(blocks):
+        width, features = shape_of(before.weight.module)[0], shape_of(block.weight.module)[1]
+        if width != features:
+            troubles.append(
+                f"{block.weight.label}: it has {features} features, and {before.weight.label} has "
+                f"{width}; a Network keeps the samples apart"
+            )
+    if start.of("sum"):
+        troubles.append(f"{start.of('sum')[0].label}: a skip connection before the first weights")
+    alike: dict[tuple[Any, ...], list[_Block]] = {}
+    for block in blocks:
+        alike.setdefault(block.kind, []).append(block)
+    pooled = {
+        kind: weights_of([each.weight.module for each in like]) for kind, like in alike.items()
+    }
+    chains: list[tuple[Chain, int]] = []
+    try:
+        for block, following in zip([start, *blocks], [*blocks, None], strict=True):
+            options = _rows(block, None if following is None else following.skipped, troubles)
+            if block is start:
+                width = int(shape_of(blocks[0].weight.module)[1])
+            else:
+                width, weights = int(shape_of(block.weight.module)[0]), pooled[block.kind]
+                if weights.troubles or weights.bias_troubles:
+                    weights = weights_of([block.weight.module])
+                options |= _map(block, weights, troubles)
+            chain = Chain(width, batch, **options)
+            if block is not start and chain.shows_bias:
+                troubles.extend(weights.bias_troubles)
+            chains.append((chain, int(block is not start)))
+        network = Network(*chains)
+    except BnmcError as error:
+        return ModelNetwork(None, (*_unique(troubles), str(error)), names)
+    return ModelNetwork(network, _unique(troubles), names)
+
+
+def _input_of(steps: Sequence[Step]) -> _Block:
+    """Return the steps before the first weight layer, as the steps after an identity."""
+    first = next(place for place, step in enumerate(steps) if step.kind == "weight")
+    others = tuple(step for step in steps[:first] if step.kind != "none")
+    return _Block(steps[first], others)
+
+
 def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
     starts = [index for index, step in enumerate(steps) if step.kind == "weight"]
-    ends = [*starts[1:], len(steps)]
+    ends = [*starts[1:], len(steps)][: len(starts)]
     # A flattening, a dropout of probability 0 and the like change nothing.
     return [
         _Block(
@@ -199,7 +355,7 @@ def _skipped(steps: Sequence[Step], start: int, end: int) -> tuple[str, ...] | N
     if not sums:
         return None
     source = sums[0].source
-    before = next((k for k in reversed(range(start)) if steps[k].kind == "weight"), 0)
+    before = next((k for k in reversed(range(start)) if steps[k].kind == "weight"), -1)
     if len(sums) > 1 or not before <= source < start:
         return ("elsewhere",)
     return tuple(step.kind for step in steps[source + 1 : start] if step.kind != "none")
@@ -210,49 +366,75 @@ def _chain(
 ) -> ModelChain:
     """Return the chain of equal blocks."""
     first = members[0]
-    norms, activations, sums = map(first.of, ("norm", "activation", "sum"))
-    for block in members:
-        troubles.extend(step.trouble for step in (block.weight, *block.others) if step.trouble)
-    if len(norms) > 1 or len(activations) > 1:
-        troubles.append(
-            f"{first.weight.label}: several norms or activations in one layer; a Chain has one each"
-        )
     names = tuple(block.weight.label for block in members)
     troubles.extend(_shared(members))
-    order, skip = _order(first, troubles)
-    norm = norms[0] if norms else None
-    for block in members:
-        troubles.extend(_norm_troubles(block))
+    for block in members[1:]:
+        _rows(block, None, troubles)
+    options = _rows(first, first.skipped, troubles)
     weights = weights_of([block.weight.module for block in members])
-    options: dict[str, Any] = {
+    options |= _map(first, weights, troubles)
+    entries = shape_of(first.weight.module)
+    columns = batch
+    try:
+        if len(entries) > 2:
+            convolution = _convolution(first, shape, troubles)
+            if convolution is None:
+                return ModelChain(None, _unique(troubles), names)
+            options["convolution"] = convolution
+            columns = batch * convolution.positions
+        chain = Chain(int(entries[1]), columns, **options)
+    except BnmcError as error:
+        return ModelChain(None, (*_unique(troubles), str(error)), names)
+    if chain.shows_bias:
+        troubles.extend(weights.bias_troubles)
+    if (
+        not first.of("norm") or chain.shows_bias or chain.skip != 0.0
+    ):  # else the norm hides the scale
+        troubles.extend(weights.troubles)
+    return ModelChain(chain, _unique(troubles), names)
+
+
+def _rows(block: _Block, skipped: tuple[str, ...] | None, troubles: list[str]) -> dict[str, Any]:
+    """Return the options of a chain for the steps after the weights; add what does not fit.
+
+    `skipped` has the kinds of the steps between the start of the next layer's skip connection and
+    its weights.
+    """
+    norms, activations = block.of("norm"), block.of("activation")
+    troubles.extend(step.trouble for step in (block.weight, *block.others) if step.trouble)
+    if len(norms) > 1 or len(activations) > 1:
+        troubles.append(
+            f"{block.weight.label}: several norms or activations in one layer; a Chain has one each"
+        )
+    troubles.extend(_norm_troubles(block))
+    norm = norms[0] if norms else None
+    return {
+        "activation": activations[0].name if activations else "linear",
         "norm": norm.name if norm is not None and not norm.trouble else "none",
-        "weights": weights.law, "eps": 0.0 if norm is None else _eps(norm, weights),
-        "order": order, "skip": skip,
-    }  # fmt: skip
-    factor, entries = sums[0].gain if sums else 1.0, shape_of(first.weight.module)
+        "eps": 0.0 if norm is None else _eps(norm, block.weight.module),
+        "order": _order(block, skipped, troubles),
+    }
+
+
+def _map(block: _Block, weights: Weights, troubles: list[str]) -> dict[str, Any]:
+    """Return the options of a chain for the map that leads to a layer; add what does not fit."""
+    sums = block.of("sum")
+    options: dict[str, Any] = {"weights": weights.law, "skip": sums[0].skip if sums else 0.0}
+    factor = sums[0].gain if sums else 1.0
+    if sums and block.others[0].kind != "sum":
+        troubles.append(
+            f"{sums[0].label}: the skip connection ends after a norm or activation; that of a "
+            "Chain ends right after the weights, as in x + W σ(N(x))"
+        )
+        options["skip"] = 0.0
     if not (weights.law == "pytorch" and factor == 1.0):
         options["gain"] = weights.gain * factor
     if weights.bias_variance is not None:
         options["bias_variance"] = weights.bias_variance * factor**2
     elif factor != 1.0:
-        options["bias_variance"] = factor**2 / (3.0 * math.prod(entries[1:]))
-    width, columns = int(entries[1]), batch
-    try:
-        if len(entries) > 2:
-            convolution = _convolution(first, shape, norm, troubles)
-            if convolution is None:
-                return ModelChain(None, _unique(troubles), names)
-            options["convolution"] = convolution
-            columns = batch * convolution.positions
-        name = activations[0].name if activations else "linear"
-        chain = Chain(width, columns, name, **options)
-    except BnmcError as error:
-        return ModelChain(None, (*_unique(troubles), str(error)), names)
-    if chain.shows_bias:
-        troubles.extend(weights.bias_troubles)
-    if norm is None or chain.shows_bias or skip != 0.0:  # else the norm hides the scale
-        troubles.extend(weights.troubles)
-    return ModelChain(chain, _unique(troubles), names)
+        fan_in = math.prod(shape_of(block.weight.module)[1:])
+        options["bias_variance"] = factor**2 / (3.0 * fan_in)
+    return options
 
 
 def _shared(members: list[_Block]) -> Iterator[str]:
@@ -270,45 +452,34 @@ def _shared(members: list[_Block]) -> Iterator[str]:
             )
 
 
-def _order(block: _Block, troubles: list[str]) -> tuple[str, float]:
-    """Return the order of a layer and the factor of its skip connection; add what does not fit."""
-    sums = block.of("sum")
-    steps = [step.kind for step in block.others if step.kind != "sum"]
-    order = "activation-norm" if steps[:2] == ["activation", "norm"] else "norm-activation"
-    if not sums:
-        return order, 0.0
-    label = sums[0].label
-    if block.others[0].kind != "sum":
+def _order(block: _Block, skipped: tuple[str, ...] | None, troubles: list[str]) -> str:
+    """Return the order of a layer, which tells where the next skip connection may begin."""
+    steps = block.steps
+    order = "activation-norm" if steps[:2] == ("activation", "norm") else "norm-activation"
+    if skipped is None:
+        return order
+    after_norm = steps[:1] == ("norm",) and skipped == steps[1:]
+    if skipped != steps and not after_norm:
         troubles.append(
-            f"{label}: the skip connection ends after a norm or activation; that of a Chain ends "
-            "right after the weights, as in x + W σ(N(x))"
+            f"{block.weight.label}: the skip connection after it does not begin at its sum, nor at "
+            f"the norm after that; a Chain has one weight layer per skip connection{INSTEAD}"
         )
-        return order, 0.0
-    state = block.skipped == tuple(steps)
-    after_norm = order == "norm-activation" and block.skipped == tuple(steps[1:])
-    if not state and not (steps[:1] == ["norm"] and after_norm):
-        troubles.append(
-            f"{label}: the skip connection does not begin at the sum of the layer before, nor at "
-            f"the norm after it; a Chain has one weight layer per skip connection{INSTEAD}"
-        )
-        return order, 0.0
-    if state and steps[:1] == ["norm"]:
-        order = "pre-activation"
-    return order, sums[0].skip
+    return "pre-activation" if skipped == steps and steps[:1] == ("norm",) else order
 
 
 def _convolution(
-    block: _Block, shape: tuple[int, int] | None, norm: Step | None, troubles: list[str]
+    block: _Block, shape: tuple[int, int] | None, troubles: list[str]
 ) -> Convolution | None:
     """Return the convolution of a layer, or None and why there is none."""
     kernel = tuple(block.weight.module.kernel_size)
     if len(kernel) > 2:
         return None
-    if norm is not None and norm.name != "batch":
-        troubles.append(
-            f"{norm.label}: {norm.name!r} takes the positions of an image together; in a chain of "
-            "convolutions BatchNorm does"
-        )
+    for norm in block.of("norm"):
+        if norm.name != "batch":
+            troubles.append(
+                f"{norm.label}: {norm.name!r} takes the positions of an image together; in a chain "
+                "of convolutions BatchNorm does"
+            )
     if shape is None:
         label = block.weight.label
         troubles.append(f"{label}: a convolution needs shape=(height, width) of the images")
@@ -316,10 +487,10 @@ def _convolution(
     return Convolution(shape, (1, *kernel) if len(kernel) == 1 else (kernel[0], kernel[1]))
 
 
-def _eps(norm: Step, weights: Weights) -> float:
+def _eps(norm: Step, weights: Any) -> float:
     """Return ε; PyTorch's RMSNorm without it takes the rounding unit of its input."""
     eps = getattr(norm.module, "eps", 0.0)
-    return weights.precision if eps is None else float(eps)
+    return float(torch.finfo(weights.weight.dtype).eps if eps is None else eps)
 
 
 def _norm_troubles(block: _Block) -> Iterator[str]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scipy import special
+
 from bnmc.torch.models import is_implicit, shape_of, torch
 
 # Rows of a matrix that are tested for orthogonality.
@@ -29,8 +31,6 @@ class Weights:
         √(fan_in · mean W²).
     bias_variance : float or None
         Mean square of the biases; None for those of PyTorch's default initialization.
-    precision : float
-        Rounding unit of the weights.
     troubles, bias_troubles : tuple of str
         Properties of the weights, if there is no norm, and of biases that a norm does not subtract,
         that a chain cannot have.
@@ -39,7 +39,6 @@ class Weights:
     law: str
     gain: float
     bias_variance: float | None
-    precision: float
     troubles: tuple[str, ...]
     bias_troubles: tuple[str, ...]
 
@@ -67,11 +66,12 @@ def weights_of(layers: Sequence[Any]) -> Weights:
     inside = all(float(matrix.abs().max()) <= bound for matrix in matrices)
     # The square of a uniform number has the relative standard deviation 2/√5.
     expected = all(abs(3.0 * layer * layer - 1.0) <= 2.0 * near for layer in gains)
-    if law == "uniform" and inside and expected:
+    # Of few entries the largest one tells less than the bound.
+    if law in ("uniform", "gaussian") and inside and expected:
         law, gain = "pytorch", 1.0 / math.sqrt(3.0)
     else:
         default = False
-    return Weights(law, gain, None if default else variance, precision, troubles, bias_troubles)
+    return Weights(law, gain, None if default else variance, troubles, bias_troubles)
 
 
 def _of_implicit(layers: Sequence[Any]) -> Weights:
@@ -79,7 +79,7 @@ def _of_implicit(layers: Sequence[Any]) -> Weights:
     troubles: tuple[str, ...] = ()
     if not all(map(is_implicit, layers)):
         troubles = ("some weights are decided where they are asked, and some have entries",)
-    first, (rows, fan_in) = layers[0], shape_of(layers[0])[:2]
+    rows, fan_in = shape_of(layers[0])[:2]
     weights = [(layer.std, layer.weight.detach()) for layer in layers if is_implicit(layer)]
     stds = [std * abs(float(weight[0, -1])) for std, weight in weights]
     gain = math.sqrt(math.fsum(std * std for std in stds) / len(stds) * fan_in)
@@ -87,9 +87,8 @@ def _of_implicit(layers: Sequence[Any]) -> Weights:
     near = 1.0 + _FAR / math.sqrt(rows * fan_in)
     if max(stds) > near * min(stds) or any(bool(weight[:, :-1].any()) for _, weight in weights):
         troubles = ("the variances of the weights differ from layer to layer, or were trained",)
-    precision = float(torch.finfo(first.weight.dtype).eps)
     variance, _, bias_troubles = _biases(layers, fan_in, 0.0)
-    return Weights("gaussian", gain, variance, precision, troubles, bias_troubles)
+    return Weights("gaussian", gain, variance, troubles, bias_troubles)
 
 
 def _biases(
@@ -105,7 +104,9 @@ def _biases(
         return 0.0, False, ()
     mean, spread = float(values.mean()), float(values.std(correction=0))
     troubles: list[str] = []
-    if abs(mean) > _FAR * spread / math.sqrt(len(values)):
+    count = len(values)
+    far = special.stdtrit(count - 1, special.ndtr(_FAR)) if count > 1 else math.inf
+    if abs(mean) * math.sqrt(max(count - 1, 1)) > far * spread:
         troubles.append(
             f"a bias has the mean {mean:.3g}, that of a Chain 0; torch.nn.init.zeros_ or "
             "reset_parameters() change them"
@@ -118,11 +119,12 @@ def _biases(
 
 
 def _law(weight: torch.Tensor, root: float) -> str:
-    rows = weight[:_ROWS]
+    # Rows, or columns if these are fewer; one alone is orthogonal by any law.
+    rows = (weight if len(weight) <= weight.shape[1] else weight.T)[:_ROWS]
     product = rows @ rows.T
     product = product / product.diagonal().mean()
     product.diagonal().sub_(1.0)
-    if float(product.abs().max()) < 1e-3:
+    if len(rows) > 1 and float(product.abs().max()) < 1e-3:
         return "haar"
     peak = float(weight.abs().max()) / root if root > 0.0 else 0.0
     if peak < 1.01:
