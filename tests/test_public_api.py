@@ -101,8 +101,8 @@ PUBLIC = {
         "roofline",
     "bnmc.testing.examples": "jax_step torch_conv_step torch_step",
     "bnmc.torch": "ImplicitLinear ImplicitSGD Measurement ModelChain ModelNetwork Prediction "
-        "break_ chain_of gain_for_ haar_ implicit_ implicit_layers maximize_rank_ measure network_of "
-        "orthogonalize_",
+        "break_ chain_of gain_for_ haar_ implicit_ implicit_layers maximize_rank_ measure "
+        "network_of orthogonalize_",
     "bnmc.cli": "main",
 }  # fmt: skip
 

@@ -421,9 +421,10 @@ def test_brief_work_is_done_in_the_same_thread():
 
     threads = []
     assert (
-        uninterrupted(lambda: threads.append(threading.current_thread()), None, brief=True) is None
+        uninterrupted(lambda: threads.append(threading.current_thread()), Stop(), brief=True)
+        is None
     )
     assert threads == [threading.main_thread()]
-    assert isinstance(uninterrupted(interrupt, None, brief=True), KeyboardInterrupt)
+    assert isinstance(uninterrupted(interrupt, Stop(), brief=True), KeyboardInterrupt)
     with pytest.raises(ZeroDivisionError):
-        uninterrupted(lambda: 1 / 0, None, brief=True)
+        uninterrupted(lambda: 1 / 0, Stop(), brief=True)
