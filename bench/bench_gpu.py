@@ -167,11 +167,11 @@ def test_pairs(turns):
     turns.group = f"tv_bound at ({width}, {batch}) of {replicates} pairs"
     bound = partial(bnmc.mixing.tv_bound, bnmc.Chain(width, batch, "tanh" if SIMULATED else "relu"),
                     depth=10, rng=1)  # fmt: skip
-    lag = 1 if SIMULATED else bound(replicates=few, backend="cuda").lag
-    of_gpu = turns.timed("GPU", lambda: bound(replicates=replicates, backend="cuda", lag=lag))
+    lag = 1 if SIMULATED else bound(chains=few, backend="cuda").lag
+    of_gpu = turns.timed("GPU", lambda: bound(chains=replicates, backend="cuda", lag=lag))
     with ThreadPoolExecutor(2) as executor:
         of_cpu = turns.timed(
-            "two cores, fewer pairs", lambda: bound(replicates=few, executor=executor, lag=lag)
+            "two cores, fewer pairs", lambda: bound(chains=few, executor=executor, lag=lag)
         )
     seconds = turns.timings["GPU"].median
     times = turns.timings["two cores, fewer pairs"].median * replicates / few / seconds

@@ -68,7 +68,7 @@ def test_certificate(turns, job):
     replicates = job.replicates // turns.of(1, 4, 1)
     peer_replicates = max(2, job.peer_replicates // turns.of(1, 4, 4))
     turns.group = f"tv_bound to depth {DEPTH} of {replicates} pairs at {job}, {THREADS} cores"
-    bound = tv_bound(chain, DEPTH, replicates=64, rng=0)  # compiles, and chooses the lag
+    bound = tv_bound(chain, DEPTH, chains=64, rng=0)  # compiles, and chooses the lag
     coupled = CoupledPairs(chain, "gaussian", 0, MOST_LAYERS, None, False)
     layers = coupled.run(bound.lag, 0, replicates).layers
     times = []
@@ -77,7 +77,7 @@ def test_certificate(turns, job):
         times.append(numpy_coupling(job.width, job.batch, bound.lag, peer_replicates))
 
     runs = {
-        "tv_bound": (lambda: tv_bound(chain, DEPTH, replicates=replicates, rng=0), 1),
+        "tv_bound": (lambda: tv_bound(chain, DEPTH, chains=replicates, rng=0), 1),
         "pairs": (lambda: coupled.run(bound.lag, 0, replicates), replicates),
         "NumPy, pairs": (peer, peer_replicates),
     }
@@ -117,16 +117,14 @@ def test_certificate(turns, job):
 def test_expectation(turns):
     """`expectation` of a function of the user, for 1000 pairs, beside `tv_bound` for 2000."""
     width, batch, replicates = turns.of((1000, 10, 2000), (1000, 10, 2000), (30, 3, 8))
-    options = turns.of({}, {}, {"replicates": 8})
+    options = turns.of({}, {}, {"chains": 8})
     chain = bnmc.Chain(width, batch, "relu")
     turns.group = "expectation of a function of the user"
     runs = {
         "expectation": lambda: bnmc.invariant.expectation(
             chain, lambda gram: gram[0, 1], rng=0, **options
         ),
-        f"tv_bound of {replicates} pairs": lambda: tv_bound(
-            chain, DEPTH, replicates=replicates, rng=0
-        ),
+        f"tv_bound of {replicates} pairs": lambda: tv_bound(chain, DEPTH, chains=replicates, rng=0),
     }
     candidates = [Candidate(name, repeating(run)) for name, run in runs.items()]
     timings = turns(candidates, rounds=turns.of(3, 1), seconds=0.001)
@@ -155,7 +153,7 @@ def test_contraction(turns, activation, batch):
     turns.group = f"Contraction at width {width}"
     chain = bnmc.Chain(width, batch, activation)
     name = f"{activation}, {batch}"
-    measured = turns.timed(name, lambda: contraction(chain, pairs=pairs, rng=0))
+    measured = turns.timed(name, lambda: contraction(chain, chains=pairs, rng=0))
     field = bnmc.MeanField(chain).fixed_point().rate
     turns.add(name, {"mean field": field, "contraction": measured.rate,
                      "stderr": measured.rate_estimate.stderr})  # fmt: skip

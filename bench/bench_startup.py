@@ -61,9 +61,9 @@ begun = time.process_time()
 if "{kind}" == "simulate":
     bnmc.simulate(chain, 10, rng=0)
 elif "{kind}" == "tv_bound":
-    mixing.tv_bound(chain, depth=5, replicates=20, rng=0)
+    mixing.tv_bound(chain, depth=5, chains=20, rng=0)
 else:
-    invariant.expectation(chain, gram.orthogonality_gap, replicates=20, rng=0)
+    invariant.expectation(chain, gram.orthogonality_gap, chains=20, rng=0)
 print(json.dumps({{"cpu": time.process_time() - begun, "compiled": count.compiled}}))
 """
 

@@ -374,7 +374,7 @@ FUNCTIONS = {
     **_by_name("gram", 3, tau=POSITIVE),
     "mixing.autocorrelation": (2, mixing.autocorrelation, {
         "run": lambda rng: trajectory(), "observable": value("orthogonality_gap"),
-        "burn_in": value(1), "tol": value(1.0), "level": value(0.9)}),
+        "burn_in": value(1), "least_times": value(1.0), "level": value(0.9)}),
     "mixing.relaxation": (2, mixing.relaxation, {
         "run": lambda rng: trajectory(), "star": value(None),
         "observable": value("orthogonality_gap"), "window": value((1, 9)), "level": value(0.9)}),
@@ -437,19 +437,19 @@ RUNS = {
         "dtypes": value("float64"), "activations": value("relu"),
         "samplers": value("conditional")}),
     "mixing.tv_bound": (4, mixing.tv_bound, {
-        **PAIRS, "depth": value(3), "lag": value(2), "replicates": value(4),
+        **PAIRS, "depth": value(3), "lag": value(2), "chains": value(4),
         "initial": value("gaussian")}),
-    "mixing.contraction": (4, mixing.contraction, {**PAIRS, "pairs": value(2)}),
+    "mixing.contraction": (4, mixing.contraction, {**PAIRS, "chains": value(2)}),
     "mixing.two_inputs": (3, mixing.two_inputs, {
         "chain": CHAIN, "x": X, "y": X, "depth": value(3), "chains": value(2), "rng": RNG}),
     "mixing.compare": (1, mixing.compare, {
-        **PAIRS, "pairs": value(2), "replicates": value(4), "chains": value(5)}),
+        **PAIRS, "chains": value(5)}),
     "infinite_width.alignment": (1, infinite_width.alignment, {
         "kernel": G, "y": value([1.0, -1.0, 1.0])}),
     "infinite_width.complexity": (1, infinite_width.complexity, {
         "kernel": G, "y": value([1.0, -1.0, 1.0])}),
     "infinite_width.convergence": (1, infinite_width.convergence, {
-        "x": X, "depth": value(1), "widths": value((4, 8)), "networks": value(2), "rng": RNG}),
+        "x": X, "depth": value(1), "widths": value((4, 8)), "chains": value(2), "rng": RNG}),
     "infinite_width.descent": (1, infinite_width.descent, {
         "kernel": G, "y": value([1.0, -1.0, 1.0]), "times": value([0.0, 1.0]),
         "learning_rate": POSITIVE, "loss": value("squared")}),
@@ -463,7 +463,7 @@ RUNS = {
         "rtol": value(None), "dtype": value("float64"), "progress": value(False), "rng": RNG}),
     "infinite_width.nngp, monte-carlo": (1, infinite_width.nngp, {
         "x": X, "depth": number(0, 1), "method": value("monte-carlo"), "width": value(8),
-        "networks": value(2), "rng": RNG}),
+        "chains": value(2), "rng": RNG}),
     "infinite_width.ntk": (3, infinite_width.ntk, {
         "x": wide, "depth": number(0, 1), "other": value(None), "activation": value("relu"),
         "norm": number("none", "layer", "rms", "batch"), "order": value("norm-activation"),
@@ -473,17 +473,17 @@ RUNS = {
         "batch": number(5, (5, 5)), "rng": RNG}),
     "infinite_width.ntk, monte-carlo": (1, infinite_width.ntk, {
         "x": X, "depth": number(0, 1), "method": value("monte-carlo"), "width": value(8),
-        "norm": number("none", "layer", "rms", "batch"), "networks": value(2), "rng": RNG}),
+        "norm": number("none", "layer", "rms", "batch"), "chains": value(2), "rng": RNG}),
     "infinite_width.posterior": (1, infinite_width.posterior, {
         "tangent": G, "prior": G, "y": value([1.0, -1.0, 1.0]), "times": value([0.0, 1.0]),
         "learning_rate": POSITIVE}),
     "invariant.expectation": (4, invariant.expectation, {
-        **PAIRS, "f": value("orthogonality_gap"), "replicates": value(4), "burn_in": value(1),
+        **PAIRS, "f": value("orthogonality_gap"), "chains": value(4), "burn_in": value(1),
         "length": value(2), "lag": value(2)}),
     "invariant.sample": (3, invariant.sample, {
-        **PAIRS, "size": value(2), "tolerance": value(0.3)}),
+        **PAIRS, "chains": value(2), "atol": value(0.3)}),
     "invariant.check": (1, invariant.check, {
-        "chain": CHAIN, "size": value(200), "tolerance": value(0.3), "alpha": value(0.01),
+        "chain": CHAIN, "chains": value(200), "atol": value(0.3), "alpha": value(0.01),
         "rng": RNG, "max_layers": value(40), "samples": value(None), "ahead": value(1)}),
     "backpropagate": (6, bnmc.backpropagate, {
         "chain": CHAIN, "depth": value(3), "chains": value(2), "initial": value("gaussian"),
@@ -770,7 +770,7 @@ COMMANDS = {
     "stability": (1, "--batches 3 --activation relu --norm batch"),
     "phase": (1, "--activation relu --norm none --skip 1"),
     "compare-norms": (0.2, "--width 8 --batch 3 --depth 4 --chains 2 --norm layer --seed 0"),
-    "certify": (2, "--width 6 --batch 3 --depth 3 --replicates 4 --lag 2 --seed 0"),
+    "certify": (2, "--width 6 --batch 3 --depth 3 --chains 4 --lag 2 --seed 0"),
     "check": (1, "--width 6 --batch 3 --samples {input} --size 50"),
     "regularity": (1, "--width 3 --batch 3 --rtol 0.9 --seed 0"),
     "rates": (0.2, "--width -1 --batch 3"),

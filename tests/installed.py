@@ -50,7 +50,7 @@ def main() -> None:
     twice = bnmc.simulate(custom, 5, rng=1)
     assert np.array_equal(twice.gram, bnmc.simulate(custom, 5, rng=1, threads=1).gram)
 
-    bound = bnmc.mixing.tv_bound(bnmc.Chain(50, 4, "tanh"), 5, replicates=200, rng=0)
+    bound = bnmc.mixing.tv_bound(bnmc.Chain(50, 4, "tanh"), 5, chains=200, rng=0)
     assert np.all(np.diff(bound.bound) <= 0.0)
 
     command = [Path(sys.executable).with_name("bnmc"), "simulate", "--width", "100", "--batch", "5"]

@@ -167,7 +167,7 @@ ACTIVATED = DEEP | BATCHES | {"x": SAMPLES, "order": "activation-norm", "activat
 EVERYWHERE = [
     *values(batch=[0], burn_in=[-1], chains=[0], depth=[-1], eps=[-1e-5], every=[0], inputs=[0],
             lag=[0], learning_rate=[0.0, math.nan], level=[0.0, 1.0, math.nan], max_layers=[0],
-            networks=[0], pairs=[1], replicates=[1], rtol=[0, math.nan], skip=[math.inf],
+            rtol=[0, math.nan], skip=[math.inf],
             tau=[math.nan], threads=[0], timeout=[0, math.nan, math.inf], weight_variance=[0.0],
             width=[0], bias_variance=[-1.0]),
     *values(G=[np.ones((2, 3)), np.ones(3), np.ones((0, 0)), [[1, math.nan], [math.nan, 1]],
@@ -184,7 +184,7 @@ EXCEPTIONS = {
     "chain": ("drawn_biases", "drawn_weights"),
     "initial": ("infinite_width.descent",),
     "order": ("random_matrix.MarchenkoPastur.moment",),
-    **dict.fromkeys(("networks", "rng", "width"), ("infinite_width.nngp", "infinite_width.ntk")),
+    **dict.fromkeys(("chains", "rng", "width"), ("infinite_width.nngp", "infinite_width.ntk")),
 }
 
 #: Cases of both averages over the layers, and of all distances between Gaussian laws.
@@ -273,7 +273,7 @@ OTHERS = {
         lambda S, width, name=name: getattr(random_matrix.WishartMoments(S, width), name),
         {"S": np.eye(3), "width": 9}) for name in ("inverse", "square", "trace_of_cube")},
     "testing.roofline": (testing.roofline, {"run": int, "width": 10, "batch": 2}),
-    "mixing.autocorrelation, of values": (mixing.autocorrelation, {"run": NOISE, "tol": 1}),
+    "mixing.autocorrelation, of values": (mixing.autocorrelation, {"run": NOISE, "least_times": 1}),
     "mixing.relaxation, of values": (mixing.relaxation, {"run": DECAY, "star": 0.0}),
     "mixing.spectral, of values": (mixing.spectral, {"run": NOISE, "lags": 1}),
     "mixing.RateEstimate": (mixing.rate.RateEstimate, {
@@ -365,10 +365,10 @@ REFUSALS = {
         ({"run": np.ones((9, 20)) * np.arange(20)}, ArgumentError, "^run: .* chains that differ"),
         ({"run": np.zeros((9, 20, 2))}, ArgumentError, "^observable: .* a scalar"),
     ],
-    "invariant.sample": values(tolerance=[0.0, 1e-12]),
+    "invariant.sample": values(atol=[0.0, 1e-12]),
     "invariant.check": [
         *types(size=[1e3]),
-        ({"size": 10**13}, TOO_LARGE, "^size: the result needs"),
+        ({"chains": 10**13}, TOO_LARGE, "^chains: the result needs"),
         ({"chain": SKIP}, ArgumentError, "^skip: got 1.0.*pass samples= of your own"),
         *unfit("weights", "convolution"),
         ({"chain": Chain(3, 3)}, ArgumentError, "^width: got 3, allowed: an integer >= 4"),
@@ -496,7 +496,7 @@ REFUSALS = {
         (DEEP | {"x": np.eye(2) + 1e-4, "activation": STAIRS, "bias_variance": 500},
          PartialEstimateError, "rtol"),
         *having(DEEP | SIMULATED, [
-            *values(width=[1], networks=[0], activation=[DUAL]), *types(rng=["a"], width=["9"])]),
+            *values(width=[1], chains=[0], activation=[DUAL]), *types(rng=["a"], width=["9"])]),
         *having(DEEP | BATCHES, [
             *values(batch=[0, (2, 2)], activation=[DUAL]), *types(batch=["2"])]),
         (DEEP | BATCHES | {"x": np.eye(9)[:, :8], "batch": 3}, ArgumentError, "^batch: .*divisor"),

@@ -155,7 +155,7 @@ TRIED = {
     "rng": ("negative", "word"),
     "progress": ("object",),
     "dtype": ("word",),
-    **dict.fromkeys(("rtol", "fluctuation_rtol", "tolerance"), ("word", "nan", "negative", "zero")),
+    **dict.fromkeys(("rtol", "fluctuation_rtol", "atol"), ("word", "nan", "negative", "zero")),
     **dict.fromkeys(("weight_variance", "learning_rate"), ("word", "nan", "negative", "empty")),
 }
 #: Arguments without a default, of methods and of functions that `fuzzing.py` does not call.
@@ -192,7 +192,7 @@ Y = np.arange(6.0) % 2
 KERNEL = X.T @ X / len(X) + 0.05 * np.eye(6)
 TESTS = {"test_kernel": KERNEL[:2], "test_initial": np.ones(2), "initial": 0.1 * Y}
 NETWORKS = {
-    "x": X, "y": Y, "steps": [0, 2, 5], "width": 16, "hidden_layers": 2, "networks": 2,
+    "x": X, "y": Y, "steps": [0, 2, 5], "width": 16, "hidden_layers": 2, "chains": 2,
     "activation": "tanh", "loss": "squared", "learning_rate": 0.5, "test": X[:, :3], "rng": 1,
 }  # fmt: skip
 #: Further arguments for public functions.
@@ -496,10 +496,10 @@ def _bits():
     )
     yield from _each(
         "pairs",
-        lambda c: bnmc.mixing.tv_bound(_of(c), 40, replicates=30, rng=2).meeting_times,
+        lambda c: bnmc.mixing.tv_bound(_of(c), 40, chains=30, rng=2).meeting_times,
         ("relu", "tanh-uncentred", "none-tanh", "layer", "bias", "eps", "conv", "group-after"),
     )
-    mean = functools.partial(bnmc.invariant.expectation, f=_gap, replicates=20, rng=1)
+    mean = functools.partial(bnmc.invariant.expectation, f=_gap, chains=20, rng=1)
     yield "expectation", lambda: mean(_of("relu"))
     yield "regularity", lambda: bnmc.regularity.constant(_of("relu"), rng=0)
     yield "contraction", lambda: bnmc.mixing.contraction(_of("relu"), rng=0)

@@ -62,15 +62,15 @@ FUNCTIONS = {
     "`bnmc.MeanField.fluctuations`": lambda chain: MeanField(chain).fluctuations(),
     "`bnmc.mean_field.CorrelationMap`": lambda chain: CorrelationMap.of(chain),
     "`bnmc.mixing.tv_bound`, ``contraction``": lambda chain: [
-        mixing.contraction(chain, pairs=2, rng=0, max_layers=3),
-        mixing.tv_bound(chain, 1, replicates=2, rng=0, max_layers=3),
+        mixing.contraction(chain, chains=2, rng=0, max_layers=3),
+        mixing.tv_bound(chain, 1, chains=2, rng=0, max_layers=3),
     ],
     "`bnmc.invariant.expectation`, ``sample``": lambda chain: [
-        invariant.expectation(chain, "trace", replicates=2, rng=0, max_layers=3),
+        invariant.expectation(chain, "trace", chains=2, rng=0, max_layers=3),
         invariant.sample(chain, 1, rng=0, max_layers=3),
     ],
     "`bnmc.mixing.compare`": lambda chain: mixing.compare(
-        chain, pairs=2, replicates=2, chains=5, max_layers=3, rng=0
+        chain, chains=5, max_layers=3, rng=0
     ),
     "`bnmc.invariant.check`": lambda chain: invariant.check(
         chain, samples=np.random.default_rng(0).standard_normal((200, 12, 4)), rng=0

@@ -28,24 +28,24 @@ RESULTS = {
         lambda result: result.kernels,
     ),
     "tv_bound": (
-        lambda rng: bnmc.mixing.tv_bound(CHAIN, 4, replicates=20, rng=rng),
+        lambda rng: bnmc.mixing.tv_bound(CHAIN, 4, chains=20, rng=rng),
         lambda result: result.meeting_times,
     ),
     "sample": (
-        lambda rng: bnmc.invariant.sample(CHAIN, 2, tolerance=0.3, rng=rng),
+        lambda rng: bnmc.invariant.sample(CHAIN, 2, atol=0.3, rng=rng),
         lambda result: result.preactivations(),
     ),
     "check": (
-        lambda rng: bnmc.invariant.check(CHAIN, size=200, tolerance=0.3, rng=rng),
+        lambda rng: bnmc.invariant.check(CHAIN, chains=200, atol=0.3, rng=rng),
         lambda result: [claim.p_value for claim in result.rows],
     ),
     "compare": (
-        lambda rng: bnmc.mixing.compare(CHAIN, rng=rng, pairs=4, replicates=4),
+        lambda rng: bnmc.mixing.compare(CHAIN, rng=rng, chains={"contraction": 4, "tv_bound": 4}),
         lambda result: [str(row) for row in result.rows],
     ),
     "nngp": (
         lambda rng: bnmc.infinite_width.nngp(
-            np.eye(3), 2, activation="relu", method="monte-carlo", networks=2, width=4, rng=rng
+            np.eye(3), 2, activation="relu", method="monte-carlo", chains=2, width=4, rng=rng
         ),
         lambda result: result.kernels,
     ),

@@ -91,22 +91,20 @@ CALLS = {
         Chain(128, 8, "relu"), 3, chains=40, threads=1, rng=0
     ),
     "training, weights": lambda: train_networks(
-        "ntk", X, LABELS, [0, 2], width=384, hidden_layers=2, networks=4, rng=0
+        "ntk", X, LABELS, [0, 2], width=384, hidden_layers=2, chains=4, rng=0
     ),
-    "training, rows": lambda: train_networks(
-        "ntk", X, LABELS, [0, 2], width=2048, networks=4, rng=0
-    ),
+    "training, rows": lambda: train_networks("ntk", X, LABELS, [0, 2], width=2048, chains=4, rng=0),
     "training, results": lambda: train_networks(
-        "ntk", X, LABELS, np.arange(60), width=2, networks=200, rng=0
+        "ntk", X, LABELS, np.arange(60), width=2, chains=200, rng=0
     ),
     "training, results of tests": lambda: train_networks(
-        "ntk", X[:, :10], LABELS[:10], np.arange(60), width=2, networks=200, test=X[:, 10:], rng=0
+        "ntk", X[:, :10], LABELS[:10], np.arange(60), width=2, chains=200, test=X[:, 10:], rng=0
     ),
-    "networks, weights": lambda: nngp(X[:, :6], 3, width=512, networks=2, **NETWORKS),
-    "networks, rows": lambda: ntk(X, 8, width=200, networks=2, **NETWORKS),
-    "networks, results": lambda: nngp(X, 1, width=8, networks=200, **NETWORKS),
+    "networks, weights": lambda: nngp(X[:, :6], 3, width=512, chains=2, **NETWORKS),
+    "networks, rows": lambda: ntk(X, 8, width=200, chains=2, **NETWORKS),
+    "networks, results": lambda: nngp(X, 1, width=8, chains=200, **NETWORKS),
     "networks, batches": lambda: ntk(
-        X, 2, activation="tanh", norm="batch", width=128, networks=2, **NETWORKS
+        X, 2, activation="tanh", norm="batch", width=128, chains=2, **NETWORKS
     ),
 }
 

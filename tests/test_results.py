@@ -57,7 +57,7 @@ RESULTS = {
         bnmc.simulate(Chain(30, 3, "tanh"), 220, chains=50, burn_in=20, rng=0)
     ),
     "LaggedDistance": lambda: bnmc.mixing.tv_bound(
-        Chain(30, 3), depth=80, replicates=20, rng=0
+        Chain(30, 3), depth=80, chains=20, rng=0
     ).lagged,
     "Figures": lambda: bnmc.regularity.figures([4, 8], rng=0),
 }  # fmt: skip

@@ -75,7 +75,7 @@ def runs(activations: list) -> None:
             run(bnmc.Chain(16, 4, activation), dtype)
         run(bnmc.Chain(16, 4), dtype, sampler="weights")
         run(bnmc.Chain(2000, 24), dtype, threads=2)  # threads share the layers of a wide chain
-    bnmc.mixing.tv_bound(bnmc.Chain(100, 4), 5, replicates=100, rng=0)
+    bnmc.mixing.tv_bound(bnmc.Chain(100, 4), 5, chains=100, rng=0)
     activations[0](0.0)
 
 

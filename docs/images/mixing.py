@@ -13,7 +13,7 @@ def numbers():
     found = {}
     for name in NAMES:
         chain = bnmc.Chain(1000, 5, name)
-        cert = bnmc.mixing.tv_bound(chain, DEPTH, lag=20, replicates=400, rng=0)
+        cert = bnmc.mixing.tv_bound(chain, DEPTH, lag=20, chains=400, rng=0)
         found[name], found[f"{name} low"], found[f"{name} high"] = cert.bound, *cert.ci.T
     return found
 

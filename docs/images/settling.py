@@ -37,7 +37,7 @@ left.legend(frameon=False)
 style(right)
 for colour, name in zip(COLOURS, ("relu", "tanh", "celu", "linear"), strict=False):
     chain = bnmc.Chain(width=1000, batch=10, activation=name)
-    cert = bnmc.mixing.tv_bound(chain, DEPTH, lag=40, replicates=4000, rng=0)
+    cert = bnmc.mixing.tv_bound(chain, DEPTH, lag=40, chains=4000, rng=0)
     low, high = np.clip(cert.ci.T, 1e-4, None)
     band(right, cert.layers, np.clip(cert.bound, 1e-4, None), low, high, colour=colour, label=name)
 right.set(

@@ -1,10 +1,14 @@
-"""Keywords of other libraries: the error names the argument that is meant."""
+"""Keywords of other libraries and versions: the error names the argument that is meant."""
 
 import inspect
+import re
+from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
 import bnmc
+from bnmc._support.keywords import RENAMED
 from bnmc.errors import ArgumentTypeError, PrecisionWarning
 
 CHAIN = bnmc.Chain(8, 3)
@@ -28,6 +32,31 @@ def test_the_error_names_the_argument(call, keyword, ours):
         call(**{keyword: 3})
     assert caught.value.argument == keyword
     assert str(caught.value).endswith(f" has no argument {keyword})")
+
+
+OF_CODE = {place: names for place, names in RENAMED.items() if not place.startswith("bnmc ")}
+
+
+@pytest.mark.parametrize("place", OF_CODE)
+def test_renamed_arguments_and_attributes(place):
+    thing = attrgetter(place)(bnmc)
+    for old, new in OF_CODE[place].items():
+        if isinstance(thing, type):
+            names = {*dir(thing), *thing.__dataclass_fields__}
+        else:
+            names = inspect.signature(thing).parameters
+            with pytest.raises(ArgumentTypeError, match=f"^{old}: got 3") as caught:
+                thing(**{old: 3})
+            assert str(caught.value).endswith(f" {new} (`{old}` is now `{new}`)")
+        assert new in names
+        assert old not in names
+
+
+def test_the_changelog_has_the_table_of_renamed_names():
+    text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    section = text.split("### Before you upgrade\n")[1].split("\n### ")[0]
+    rows = re.findall(r"^\| `(.+)` \| `(.+)` \| `(.+)` \|$", section, re.MULTILINE)
+    assert rows == [(place, *names) for place in RENAMED for names in RENAMED[place].items()]
 
 
 def test_other_unknown_keywords_are_errors_of_python():

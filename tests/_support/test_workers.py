@@ -90,10 +90,10 @@ def every_other(count, argument):
 
 
 def results(executor=None):
-    cert = tv_bound(CHAIN, 8, lag=3, replicates=40, rng=5, executor=executor)
-    rate = contraction(CHAIN, pairs=8, rng=5, executor=executor)
+    cert = tv_bound(CHAIN, 8, lag=3, chains=40, rng=5, executor=executor)
+    rate = contraction(CHAIN, chains=8, rng=5, executor=executor)
     mean = expectation(
-        CHAIN, "orthogonality_gap", burn_in=1, length=5, lag=2, replicates=20, rng=5,
+        CHAIN, "orthogonality_gap", burn_in=1, length=5, lag=2, chains=20, rng=5,
         executor=executor,
     )  # fmt: skip
     return cert, rate, mean
@@ -186,7 +186,7 @@ def test_an_error_comes_back_from_another_process():
         pytest.raises(BnmcError, match="layer 1"),
     ):
         # An identity that is even: rows (-1, 1) become (1, 1), without variance.
-        tv_bound(bnmc.Chain(5, 2, abs), 3, lag=1, replicates=4, rng=0, executor=pool)
+        tv_bound(bnmc.Chain(5, 2, abs), 3, lag=1, chains=4, rng=0, executor=pool)
 
 
 @pytest.mark.parametrize("executor", [3, "threads", type("Half", (), {"map": print})()])
@@ -197,10 +197,10 @@ def test_what_is_no_executor(executor):
 
 def test_progress_is_called_until_all_is_done():
     for estimator, options in (
-        (tv_bound, {"depth": 3, "lag": 2, "replicates": 40}),
-        (contraction, {"pairs": 8}),
-        (expectation, {"f": np.trace, "replicates": 20, "burn_in": 1, "length": 2, "lag": 2}),
-        (sample, {"size": 3, "tolerance": 0.1}),
+        (tv_bound, {"depth": 3, "lag": 2, "chains": 40}),
+        (contraction, {"chains": 8}),
+        (expectation, {"f": np.trace, "chains": 20, "burn_in": 1, "length": 2, "lag": 2}),
+        (sample, {"chains": 3, "atol": 0.1}),
     ):
         calls = []
         estimator(CHAIN, rng=0, progress=lambda *at, calls=calls: calls.append(at), **options)
@@ -210,7 +210,7 @@ def test_progress_is_called_until_all_is_done():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda **options: tv_bound(CHAIN, 3, lag=2, replicates=40, **options),
+        lambda **options: tv_bound(CHAIN, 3, lag=2, chains=40, **options),
         lambda **options: bnmc.simulate(CHAIN, 100, **options),
     ],
     ids=["calls", "tiles"],
@@ -329,7 +329,7 @@ SHARING = {
         observables=bnmc.Observable(Heavy(), name="heavy"),
     )["heavy"],
     "expectation": lambda executor: expectation(
-        CHAIN, Heavy(), burn_in=1, length=5, lag=2, replicates=40, rng=5, executor=executor
+        CHAIN, Heavy(), burn_in=1, length=5, lag=2, chains=40, rng=5, executor=executor
     ).value,
     "backpropagate": lambda executor: bnmc.backpropagate(
         bnmc.Chain(4000, 3), 2, chains=12, rng=2, initial=INITIAL[:4000], executor=executor

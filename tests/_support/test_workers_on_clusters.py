@@ -30,7 +30,7 @@ def run(executor=None, chain=CHAIN, **options):
 
 
 def bound(executor=None):
-    return tv_bound(CHAIN, 6, lag=3, replicates=40, rng=5, executor=executor)
+    return tv_bound(CHAIN, 6, lag=3, chains=40, rng=5, executor=executor)
 
 
 def assert_same_everywhere(executor):
@@ -173,7 +173,7 @@ def test_functions_of_the_user_travel_by_value(worker):
     assert run(worker, weighed, chains=None, rng=None, initial=result.final_state).complete
     means = [
         expectation(
-            CHAIN, lambda G: G[0, 1] + shift, burn_in=1, length=3, lag=2, replicates=8, rng=1,
+            CHAIN, lambda G: G[0, 1] + shift, burn_in=1, length=3, lag=2, chains=8, rng=1,
             executor=executor,
         )
         for executor in (None, worker)
@@ -238,7 +238,7 @@ if __name__ == "__main__":
     chain = bnmc.Chain(12, 3, "relu")
     with MPIPoolExecutor() as pool:
         run = bnmc.simulate(chain, 40, chains=10, rng=3, executor=pool)
-        bound = tv_bound(chain, 6, lag=3, replicates=40, rng=5, executor=pool)
+        bound = tv_bound(chain, 6, lag=3, chains=40, rng=5, executor=pool)
         workers = pool.num_workers
     digests = [hashlib.sha256(v.tobytes()).hexdigest() for v in (run.gram, bound.meeting_times)]
     print(workers, *digests)

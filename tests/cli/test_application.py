@@ -16,7 +16,7 @@ from bnmc.experiments.beyond import norms
 CHAIN = "--width 40 --batch 4"
 BACKPROP = f"backprop {CHAIN} --depth 8 --chains 6 --seed 3"
 READOUT = f"{BACKPROP} --activation tanh --gain 0.5 --dtype float32 --classes 3 --loss"
-CERTIFY = f"certify {CHAIN} --depth 8 --seed 3 --replicates"
+CERTIFY = f"certify {CHAIN} --depth 8 --seed 3 --chains"
 NORMS = f"compare-norms {CHAIN} --depth 4 --chains 3"
 SIMULATE = "simulate --width 50 --depth 6 --chains 8 --seed 0 --batch 4"
 
@@ -52,7 +52,7 @@ def of_readout(loss):
 
 
 def bound(chain, replicates, **options):
-    return mixing.tv_bound(chain, 8, replicates=replicates, rng=3, **options)
+    return mixing.tv_bound(chain, 8, chains=replicates, rng=3, **options)
 
 
 #: Results of the library by the command lines that have the same ones.
@@ -96,7 +96,7 @@ def test_five_norms_are_the_default(document_of):
 
 
 def test_threads_change_no_result(document_of):
-    line = "certify --width 60 --batch 4 --depth 12 --replicates 40 --seed 1"
+    line = "certify --width 60 --batch 4 --depth 12 --chains 40 --seed 1"
     assert document_of(line) == document_of(f"{line} --threads 1")
 
 
@@ -203,6 +203,8 @@ REFUSED = {
         "gap --set widths=x": "widths: got 'x', allowed: an integer >= 1",
         "gap --set activations=rleu": "(did you mean 'relu'?)",
     }.items()},
+    "certify --replicates 3": "No such option: --replicates (`--replicates` is now `--chains`)",
+    "check --size 300": "`--size` is now `--chains`",
     **{f"{SIMULATE} {options}": said for options, said in {
         "--width 0": "width: got 0",
         "--depth -1": "depth: got -1",
@@ -273,7 +275,7 @@ def test_documents_have_the_same_head(document_of, line):
 
 
 def test_without_an_estimate_there_is_a_document(run):
-    line = "certify --width 25 --batch 10 --activation linear --seed 1 --replicates 8 --json"
+    line = "certify --width 25 --batch 10 --activation linear --seed 1 --chains 8 --json"
     status, out, err = run(line)
     document = json.loads(out)
     assert status == 3

@@ -12,7 +12,7 @@ from bnmc.errors import ArgumentError
 def test_the_forecast_is_near_the_waiting_times():
     """Within a factor of 2, which 60 waiting times resolve to a few per cent."""
     chain = bnmc.Chain(60, 6, "relu")
-    bound = bnmc.mixing.tv_bound(chain, 5, replicates=60, rng=0)
+    bound = bnmc.mixing.tv_bound(chain, 5, chains=60, rng=0)
     waited = float((bound.meeting_times - bound.lag).mean())
     assert 0.5 < forecasts.forecast(chain).wait / waited < 2.0
 

@@ -67,7 +67,7 @@ def test_one_layer_of_finite_networks_has_the_mean_of_the_limit(kernel, options)
     """
     options = {**WEIGHTS, **options, "skip": 0.7, "batch": 7}
     limit = kernel(X, 1, rng=0, **options)
-    networks = kernel(X, 1, method="monte-carlo", width=24, networks=400, rng=1, **options)
+    networks = kernel(X, 1, method="monte-carlo", width=24, chains=400, rng=1, **options)
     rounding = options.get("rtol", 0.0) * np.linalg.norm(limit) / len(limit)
     error = np.hypot(networks.stderr(), rounding)
     assert (np.abs(networks.mean() - limit) < 6.5 * error).all()
@@ -92,7 +92,7 @@ def test_layers_of_finite_networks(kernel, options, skip, depth):
     limit = kernel(X, depth, rng=0, **options)
     mean, error = extrapolated(
         *(
-            kernel(X, depth, method="monte-carlo", width=width, networks=150, rng=width, **options)
+            kernel(X, depth, method="monte-carlo", width=width, chains=150, rng=width, **options)
             for width in (48, 96)
         )
     )
@@ -103,7 +103,7 @@ def test_layers_of_finite_networks(kernel, options, skip, depth):
 @pytest.mark.slow
 def test_finite_networks_converge_as_the_root_of_the_width():
     result = convergence(
-        X[:, :7], 1, widths=[64, 256, 1024], networks=25, rng=1, rtol=5e-3, skip=0.5,
+        X[:, :7], 1, widths=[64, 256, 1024], chains=25, rng=1, rtol=5e-3, skip=0.5,
         **WEIGHTS, **ACTIVATED,
     )  # fmt: skip
     # Five standard errors, and 0.05 for the next order.

@@ -13,7 +13,7 @@ def test_batch_normalization_converges_as_the_root_of_the_width():
     rng = np.random.default_rng(0)
     x, other = rng.standard_normal((10, 7)), rng.standard_normal((10, 6))
     measured = convergence(
-        x, 1, other=other, widths=[64, 256, 1024], networks=25, norm="batch", rng=1
+        x, 1, other=other, widths=[64, 256, 1024], chains=25, norm="batch", rng=1
     )
     np.testing.assert_allclose(measured.limit, ntk(x, 1, other=other, norm="batch"))
     ratio = measured.distances / [0.422, 0.199, 0.105]
@@ -25,7 +25,7 @@ def test_batch_normalization_converges_as_the_root_of_the_width():
 
 def test_the_slope_is_that_of_a_weighted_line():
     x = np.random.default_rng(2).standard_normal((4, 5))
-    measured = convergence(x, 2, widths=[16, 32, 128], networks=10, rng=0, activation="tanh")
+    measured = convergence(x, 2, widths=[16, 32, 128], chains=10, rng=0, activation="tanh")
     weights = measured.distances / measured.stderr
     slope, cov = np.polyfit(
         np.log(measured.widths), np.log(measured.distances), 1, w=weights, cov="unscaled"
@@ -36,7 +36,7 @@ def test_the_slope_is_that_of_a_weighted_line():
 
 def test_a_picture():
     x = np.random.default_rng(3).standard_normal((4, 3))
-    measured = convergence(x, 1, widths=[16, 32], networks=4, rng=0)
+    measured = convergence(x, 1, widths=[16, 32], chains=4, rng=0)
     ax = measured.plot()
     assert ax.get_xscale() == ax.get_yscale() == "log"
     assert measured.plot(ax=ax) is ax
@@ -94,11 +94,11 @@ def test_divergences_do_not_depend_on_the_scale():
 
 def test_a_limit_of_zero_raises():
     with pytest.raises(ArgumentError, match="^x: got 0.0, allowed: inputs whose kernel is not 0"):
-        convergence(np.zeros((3, 2)), 1, widths=[4, 8], networks=2, rng=0)
+        convergence(np.zeros((3, 2)), 1, widths=[4, 8], chains=2, rng=0)
 
 
 def test_distances_of_large_kernels():
     x = np.random.default_rng(0).standard_normal((3, 2))
-    options = {"depth": 1, "widths": [4, 8], "networks": 3, "rng": 0}
+    options = {"depth": 1, "widths": [4, 8], "chains": 3, "rng": 0}
     expected = convergence(x, **options).distances
     np.testing.assert_array_equal(convergence(x * 2.0**400, **options).distances, expected)

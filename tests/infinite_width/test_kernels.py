@@ -68,7 +68,7 @@ def test_networks_of_finite_width(setting):
     options = dict(zip(names, SETTINGS[setting], strict=True))
     for kernel in (nngp, ntk):
         networks = [
-            kernel(INPUTS, 2, method="monte-carlo", width=d, networks=NETWORKS, rng=d, **options)
+            kernel(INPUTS, 2, method="monte-carlo", width=d, chains=NETWORKS, rng=d, **options)
             for d in (WIDTH, 2 * WIDTH, 4 * WIDTH)
         ]
         terms = list(zip((1 / 3, -2.0, 8 / 3), networks, strict=True))

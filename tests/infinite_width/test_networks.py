@@ -67,7 +67,7 @@ def test_the_tangent_kernel_is_that_of_all_gradients(case):
     sizes = (7,) if batch is None else batch
     options = {
         "activation": "tanh", "norm": norm, "order": order, "skip": skip, "weight_variance": WEIGHT,
-        "bias_variance": BIAS, "method": "monte-carlo", "width": WIDTH, "networks": 2, "rng": 3,
+        "bias_variance": BIAS, "method": "monte-carlo", "width": WIDTH, "chains": 2, "rng": 3,
     }  # fmt: skip
     sets = (X, None) if batch is None else (X[:, :4], X[:, 4:])
     simulated = ntk(sets[0], depth, other=sets[1], batch=batch, **options)
@@ -88,12 +88,12 @@ def test_the_tangent_kernel_is_that_of_all_gradients(case):
 
 def test_a_network_without_hidden_layers_is_the_limit():
     options = {"weight_variance": WEIGHT, "bias_variance": BIAS}
-    simulated = nngp(X, 0, method="monte-carlo", networks=1, rng=0, **options)
+    simulated = nngp(X, 0, method="monte-carlo", chains=1, rng=0, **options)
     np.testing.assert_allclose(simulated, nngp(X, 0, **options))
 
 
 def test_infinite_moments_raise_with_what_there_is():
-    options = {"norm": "batch", "method": "monte-carlo", "width": 16, "networks": 3, "rng": 0}
+    options = {"norm": "batch", "method": "monte-carlo", "width": 16, "chains": 3, "rng": 0}
     x = np.random.default_rng(4).standard_normal((6, 6))
     with pytest.raises(PartialEstimateError, match="expectation"):
         ntk(x, 1, batch=3, **options).mean()
@@ -104,7 +104,7 @@ def test_infinite_moments_raise_with_what_there_is():
     assert (caught.value.partial == four.mean()).all()
     assert nngp(x, 1, batch=3, **options).stderr().shape == (6, 6)
     with pytest.raises(PartialEstimateError, match="2 networks"):
-        ntk(x, 1, method="monte-carlo", networks=1, rng=0).stderr()
+        ntk(x, 1, method="monte-carlo", chains=1, rng=0).stderr()
 
 
 def test_bits_do_not_depend_on_the_threads_of_blas():
@@ -113,7 +113,7 @@ def test_bits_do_not_depend_on_the_threads_of_blas():
     x, kernels = np.random.default_rng(1).standard_normal((20, 5)), []
     for threads in (1, 2, 3):
         with threadpoolctl.threadpool_limits(threads, user_api="blas"):
-            simulated = ntk(x, 2, norm="batch", method="monte-carlo", width=500, networks=2, rng=0)
+            simulated = ntk(x, 2, norm="batch", method="monte-carlo", width=500, chains=2, rng=0)
         kernels.append(simulated.kernels.tobytes())
     assert kernels[0] == kernels[1] == kernels[2]
 
@@ -121,13 +121,13 @@ def test_bits_do_not_depend_on_the_threads_of_blas():
 def test_progress_and_text():
     calls = []
     simulated = ntk(
-        X, 1, method="monte-carlo", networks=2, width=8, rng=0,
+        X, 1, method="monte-carlo", chains=2, width=8, rng=0,
         progress=lambda done, total: calls.append((done, total)),
     )  # fmt: skip
     assert calls == [(0, 2), (1, 2), (2, 2)]
     assert isinstance(simulated, SimulatedKernel)
     assert repr(simulated) == "<SimulatedKernel of 2 networks of width 8>"
-    assert simulated.networks == 2
+    assert simulated.chains == 2
 
 
 def test_dimensions_are_those_of_the_smallest_batch():

@@ -59,7 +59,7 @@ def test_measured_powers_of_two_hidden_layers(name):
     widths, networks = (16, 256), 100
     runs = [
         train_networks(
-            name, np.eye(2), [0, 1], [0], width=d, hidden_layers=2, networks=networks,
+            name, np.eye(2), [0, 1], [0], width=d, hidden_layers=2, chains=networks,
             reference_width=1, activation="linear", rng=d,
         )
         for d in widths
@@ -85,7 +85,7 @@ def test_measured_powers(name):
     rng = np.random.default_rng(3)
     x = rng.standard_normal((4, 12)) / 2.0
     runs = [
-        train_networks(name, x, x[0] > 0, [0, 1], width=d, networks=200, activation="tanh",
+        train_networks(name, x, x[0] > 0, [0, 1], width=d, chains=200, activation="tanh",
                       learning_rate=1e-4, rng=d)
         for d in (256, 4096)
     ]  # fmt: skip

@@ -48,7 +48,7 @@ def by_hand(name, layers, loss, steps, width, reference, rate):
 def test_steps_by_hand(name, layers, loss):
     width, reference, rate = 5, 2, 0.2
     run = train_networks(
-        name, X, Y, [0, 3], width=width, hidden_layers=layers, networks=1, loss=loss,
+        name, X, Y, [0, 3], width=width, hidden_layers=layers, chains=1, loss=loss,
         reference_width=reference, activation="tanh", learning_rate=rate, rng=7, test=X[:, 2:4],
     )  # fmt: skip
     scaling, first = SCALINGS[name], None
@@ -79,12 +79,10 @@ def test_networks_of_one_group_are_those_of_each_alone(name, layers, monkeypatch
         "learning_rate": 0.3, "reference_width": 8,
     }  # fmt: skip
     monkeypatch.setattr(trained_networks, "_ROWS", 125)
-    whole = train_networks(name, X, labels, [0, 2, 5], networks=7, rng=7, **options)
+    whole = train_networks(name, X, labels, [0, 2, 5], chains=7, rng=7, **options)
     children = np.random.default_rng(7).spawn(7)
     for number, child in enumerate(children):
-        alone = train_networks(
-            name, X, labels[number], [0, 2, 5], networks=1, rng=[child], **options
-        )
+        alone = train_networks(name, X, labels[number], [0, 2, 5], chains=1, rng=[child], **options)
         for part in ("outputs", "test_outputs", "weight_squares", "weight_changes"):
             np.testing.assert_array_equal(getattr(alone, part)[0], getattr(whole, part)[number])
         np.testing.assert_allclose(alone.kernels[0], whole.kernels[number], rtol=1e-14)
@@ -93,7 +91,7 @@ def test_networks_of_one_group_are_those_of_each_alone(name, layers, monkeypatch
 
 def test_labels_of_all_networks_are_those_of_each():
     runs = [
-        train_networks("ntk", X, labels, [3], width=8, networks=3, rng=1)
+        train_networks("ntk", X, labels, [3], width=8, chains=3, rng=1)
         for labels in (Y > 0, np.tile(Y > 0, (3, 1)))
     ]
     np.testing.assert_array_equal(runs[0].outputs, runs[1].outputs)
@@ -103,7 +101,7 @@ def test_a_wide_network_follows_its_kernel():
     """Outputs under the NTK scaling against descent with the kernel of infinite width."""
     width, steps, rate = 4096, 100, 0.1
     run = train_networks(
-        "ntk", X, Y, [0, steps], width=width, networks=8, activation="tanh", reference_width=width,
+        "ntk", X, Y, [0, steps], width=width, chains=8, activation="tanh", reference_width=width,
         learning_rate=rate / width, loss="squared", rng=2,
     )  # fmt: skip
     # The rate of a term of f is rate/width * sum over width of tanh tanh' = rate * mean for the

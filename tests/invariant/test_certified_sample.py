@@ -16,10 +16,10 @@ def test_draws_have_the_invariant_law():
     # From samples near a line, whose law the first layers keep.
     rng = np.random.default_rng(5)
     line = rng.standard_normal((20, 1)) * [1.0, 1.5, 2.0] + 0.1 * rng.standard_normal((20, 3))
-    draws = sample(RELU, 4000, tolerance=0.02, initial=line, rng=0)
+    draws = sample(RELU, 4000, atol=0.02, initial=line, rng=0)
     assert draws.gram.shape == (4000, 3, 3)
     assert draws.certificate.layers_to(0.02) == draws.layer
-    assert draws.certificate.replicates == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
+    assert draws.certificate.chains == math.ceil(1.25 * 2 * math.log(40.0) / 0.02)
     assert draws.assumes == draws.certificate.assumes != ()
     truth = bnmc.simulate(RELU, 60, chains=4000, rng=1, burn_in=60).gram[:, -1]
     # Kolmogorov-Smirnov, with Massart's bound for both samples: a false alarm in 1e-6.
@@ -33,7 +33,7 @@ def test_draws_have_the_invariant_law():
 
 def test_preactivations_are_normal_rows_given_the_gram_matrix():
     chain = bnmc.Chain(20, 3, "relu", gain=2.0)
-    draws = sample(chain, 2000, tolerance=0.05, rng=3)
+    draws = sample(chain, 2000, atol=0.05, rng=3)
     h = draws.preactivations()
     assert h.shape == (2000, 20, 3)
     np.testing.assert_array_equal(h, draws.preactivations())
@@ -50,13 +50,13 @@ def test_preactivations_are_normal_rows_given_the_gram_matrix():
 def test_too_few_pairs_certify_no_layer(monkeypatch):
     monkeypatch.setattr(certified_sample, "SPARE", 0.1)
     with pytest.raises(PartialEstimateError, match="certified") as raised:
-        sample(RELU, 3, tolerance=0.001, rng=0)
-    assert raised.value.partial.replicates == math.ceil(0.1 * 2 * math.log(40.0) / 0.001)
+        sample(RELU, 3, atol=0.001, rng=0)
+    assert raised.value.partial.chains == math.ceil(0.1 * 2 * math.log(40.0) / 0.001)
 
 
 def test_the_certificate_and_the_draws_have_random_numbers_of_their_own():
     """The layer is chosen by the certificate, so draws must not depend on its pairs."""
-    draws = sample(bnmc.Chain(50, 3, "relu"), 4, tolerance=0.3, rng=0)
+    draws = sample(bnmc.Chain(50, 3, "relu"), 4, atol=0.3, rng=0)
     assert draws.key != draws.certificate.key
 
 

@@ -98,12 +98,12 @@ def assert_uniform(reports):
 )
 def test_the_chains_of_the_library_pass(chain):
     """Five chains at alpha 2e-7 each."""
-    report = check(chain, size=400, tolerance=0.05, alpha=FALSE_ALARM / 5, rng=2, ahead=2)
+    report = check(chain, chains=400, atol=0.05, alpha=FALSE_ALARM / 5, rng=2, ahead=2)
     assert report.ok, report
     names = [row.claim for row in report.rows]
     assert "uniqueness: orthogonality gap of G" in names
     assert not any(name.startswith("one step") for name in names)
-    assert report.size == 400
+    assert report.chains == 400
     assert "of layer" in report.source
 
 
@@ -113,7 +113,7 @@ def test_chains_of_the_library_pass_at_other_seeds():
 
     More than 6 alarms have probability 1e-6.
     """
-    alarms = [not check(RELU, size=200, tolerance=0.05, alpha=0.05, rng=s).ok for s in range(12)]
+    alarms = [not check(RELU, chains=200, atol=0.05, alpha=0.05, rng=s).ok for s in range(12)]
     assert sum(alarms) <= stats.binom.isf(FALSE_ALARM, 12, 0.05)
 
 
@@ -233,7 +233,7 @@ def test_faults_show_and_a_correct_network_passes(name):
     rng = np.random.default_rng(seed)
 
     def report_on(step, **options):
-        of_step = {"step": step, "size": count, "tolerance": 0.05}
+        of_step = {"step": step, "chains": count, "atol": 0.05}
         given = of_step if is_step else {"samples": settled(chain, step, count, rng)}
         return check(chain, rng=seed, **given, **options)
 
@@ -448,8 +448,8 @@ def with_entry(samples, value):
         ({}, {"step": lambda h: 1e40 * h}, r"^step\(h\): got .*e\+40"),
         ({}, {"step": lambda h: 1e-40 * h}, r"^step\(h\): got .*e-40"),
         # Arguments that samples make idle are checked, too.
-        ({}, {"size": 10}, "^size: "),
-        ({}, {"tolerance": 0.0}, "^tolerance: "),
+        ({}, {"chains": 10}, "^chains: "),
+        ({}, {"atol": 0.0}, "^atol: "),
         ({}, {"max_layers": 0}, "^max_layers: "),
     ],
 )  # fmt: skip
@@ -514,7 +514,7 @@ def test_states_that_tell_nothing_are_no_failure():
 def test_a_report_on_a_chain_that_dies_rarely_says_so():
     # At width 20 a sample dies with probability 2⁻²⁰ a layer: no test on draws can show it.
     chain = bnmc.Chain(20, 2, "relu", norm="batch-uncentred")
-    report = check(chain, size=200, tolerance=0.05, rng=0)
+    report = check(chain, chains=200, atol=0.05, rng=0)
     assert "of the quasi-stationary law" in report.source
     assert any("All activations of a sample are 0" in text for text in report.assumes)
     assert str(report).endswith(report.assumes[-1])

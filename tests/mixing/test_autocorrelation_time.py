@@ -39,12 +39,12 @@ def time_in_loops(values):
 def test_the_time_is_the_windowed_sum(rho):
     values = 3 + 2 * ar1(np.random.default_rng(4), 50, 60, rho)
     time, window = time_in_loops(values)
-    estimate = autocorrelation(values, tol=1)
+    estimate = autocorrelation(values, least_times=1)
     assert estimate.lags.tolist() == list(range(window + 1))
     # the jackknife moves ln τ by its bias of first order, far less than its error
     assert estimate.time.value == pytest.approx(time, rel=0.3 * estimate.time.stderr / time)
     with pytest.raises(PartialEstimateError) as caught:
-        autocorrelation(values, tol=1e4)
+        autocorrelation(values, least_times=1e4)
     assert caught.value.partial.time.value == pytest.approx(time, rel=1e-12)
     # |τ − 1| / (τ + 1)
     assert caught.value.partial.rate == pytest.approx(abs(time - 1) / (time + 1), rel=1e-10)
@@ -53,7 +53,7 @@ def test_the_time_is_the_windowed_sum(rho):
 def test_what_is_left_out_is_a_stretch():
     """The jackknife, with the sums over pairs written out."""
     values = ar1(np.random.default_rng(5), 60, 120, 0.5)
-    estimate = autocorrelation(values, tol=20)
+    estimate = autocorrelation(values, least_times=20)
     window = len(estimate.lags) - 1
     x = values - values.mean()
     weights = [120 / (120 - k) for k in range(1, window)] + [120 / (120 - window) / 2]
@@ -143,7 +143,7 @@ def test_a_short_run_is_refused_with_what_it_gives():
     z, error = math.atanh(partial.rate), math.sqrt((2 * len(partial.lags) - 1) / 40_000)
     expected = (math.tanh(z + error) - math.tanh(z - error)) / 2
     assert partial.stderr == pytest.approx(expected, rel=1e-9)
-    accepted = autocorrelation(values, tol=15)
+    accepted = autocorrelation(values, least_times=15)
     assert accepted.time.value == pytest.approx(partial.time.value, rel=0.02)
 
 
@@ -151,7 +151,7 @@ def test_too_few_stretches_are_refused():
     """The integrated time is 1 at least as it counts here, and four stretches of 10 fit in 45."""
     values = np.random.default_rng(12).standard_normal((1, 45))
     with pytest.raises(PartialEstimateError, match="too few for an error"):
-        autocorrelation(values, tol=1)
+        autocorrelation(values, least_times=1)
 
 
 @pytest.mark.parametrize("layers", [40, 41])

@@ -9,7 +9,7 @@ import pytest
 
 import bnmc
 from bnmc._support.arguments import draw_key
-from bnmc.errors import ZeroVarianceError
+from bnmc.errors import ArgumentError, BnmcError, ZeroVarianceError
 from bnmc.mixing import compare
 from bnmc.mixing import comparison as module
 
@@ -17,7 +17,7 @@ NAMES = ["mean field", "contraction", "tv_bound", "autocorrelation", "spectral",
 
 
 RELU = bnmc.Chain(1000, 5, "relu")
-table_of = cache(partial(compare, rng=0, replicates=100))
+table_of = cache(partial(compare, rng=0, chains={"tv_bound": 100}))
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_estimators_agree_with_the_mean_field(chain):
         assert abs(table[name].rate - expected) < allowed < expected - expected**2
     assert 1.0 > table["tv_bound"].rate > expected - 7.0 * table["tv_bound"].stderr
     if chain.norm == "batch":
-        low, high = compare(chain, rng=1, level=1.0 - 1e-6, replicates=2)["relaxation"].ci
+        low, high = compare(chain, rng=1, level=1.0 - 1e-6, chains={"tv_bound": 2})["relaxation"].ci
         assert low < expected < high < 1.0
 
 
@@ -83,9 +83,35 @@ def test_the_picture_has_a_bar_an_estimator(table):
 
 def test_a_seed_gives_the_same_table():
     chain = bnmc.Chain(40, 4, "relu")
-    first, again = (compare(chain, rng=5, replicates=50, chains=8) for _ in range(2))
+    first, again = (compare(chain, rng=5, chains={"tv_bound": 50, "runs": 8}) for _ in range(2))
     assert first.to_dict() == again.to_dict()
     assert first["autocorrelation"].rate > 0.0
+
+
+@pytest.mark.parametrize(
+    ("chains", "numbers"),
+    [
+        ({}, (32, 500, 50)), ({"chains": 7}, (7, 7, 7)),
+        ({"chains": {"runs": 9, "contraction": 2}}, (2, 500, 9)),
+    ],
+)  # fmt: skip
+def test_numbers_of_chains(chains, numbers, monkeypatch):
+    asked = []
+
+    def ask(*_, chains, **__):
+        asked.append(chains)
+        raise BnmcError("asked")
+
+    for name in ("contraction", "tv_bound", "simulate"):
+        monkeypatch.setattr(module, name, ask)
+    compare(RELU, **chains)
+    assert tuple(asked) == numbers
+
+
+@pytest.mark.parametrize("chains", [4, {"runs": 4}, {"tv_bound": 1}, {"spectral": 9}, {"runs": 0}])
+def test_numbers_of_chains_that_are_not_allowed(chains):
+    with pytest.raises(ArgumentError, match="^chains: got "):
+        compare(RELU, chains=chains)
 
 
 def notes_of(result):
@@ -108,7 +134,7 @@ def test_what_is_not_defined_is_noted():
 @pytest.mark.slow
 def test_absorbing_states_are_noted():
     chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
-    result = compare(chain, rng=0, chains=5, replicates=50, pairs=2)
+    result = compare(chain, rng=0, chains={"contraction": 2, "tv_bound": 50, "runs": 5})
     notes = notes_of(result)
     assert "quasi-stationary" in notes["tv_bound"]
     assert "All activations of a sample are 0" in notes["tv_bound"]
@@ -124,7 +150,7 @@ def test_a_chain_that_does_not_mix_has_a_table_that_says_so():
 
 def test_a_mean_that_decays_is_no_rate_alone():
     """Of this seed, the fit finds a decay at .64, although no pair of chains approaches."""
-    result = compare(bnmc.Chain(6, 6, "relu"), rng=3, max_layers=200, replicates=100)
+    result = compare(bnmc.Chain(6, 6, "relu"), rng=3, max_layers=200, chains={"tv_bound": 100})
     assert [row.name for row in result.rows if row.estimate] == ["mean field"]
     note = notes_of(result)["relaxation"]
     assert re.match(r"the mean over chains decays by 0\.6\d+ per layer, but no other", note)
@@ -142,7 +168,7 @@ def test_a_run_that_fails_is_noted(monkeypatch):
         raise ZeroVarianceError(0, 3, 1)
 
     monkeypatch.setattr(module, "simulate", fails)
-    result = compare(bnmc.Chain(40, 4, "relu"), rng=0, pairs=4, replicates=4)
+    result = compare(bnmc.Chain(40, 4, "relu"), rng=0, chains={"contraction": 4, "tv_bound": 4})
     for row in result.rows[3:]:
         assert row.estimate is None
         assert "layer 3" in row.note
@@ -171,13 +197,15 @@ def test_all_runs_have_random_numbers_of_their_own(monkeypatch):
 
     monkeypatch.setattr(module, "_atypical_batch", start)
     chain = bnmc.Chain(40, 4, "relu")
-    compare(chain, rng=5, replicates=10, chains=5, pairs=2)
+    compare(chain, rng=5, chains={"contraction": 2, "tv_bound": 10, "runs": 5})
     assert len(keys) == 5
     assert len(set(keys)) == 5
-    compare(chain, rng=6, replicates=10, chains=5, pairs=2)
+    compare(chain, rng=6, chains={"contraction": 2, "tv_bound": 10, "runs": 5})
     assert len(set(keys)) == 10
 
 
 def test_pairs_of_samples_whose_features_are_normalized():
-    pair = compare(bnmc.Chain(100, 2, "tanh", norm="rms"), rng=0, pairs=2, replicates=2)
+    pair = compare(
+        bnmc.Chain(100, 2, "tanh", norm="rms"), rng=0, chains={"contraction": 2, "tv_bound": 2}
+    )
     assert "at least 3 for norm='rms'" in notes_of(pair)["spectral"]

@@ -25,7 +25,7 @@ module = importlib.import_module("bnmc.mixing.contraction_rate")
 @pytest.mark.parametrize(
     ("chain", "options"),
     [
-        *((bnmc.Chain(10_000, batch, activation), {"pairs": 8})
+        *((bnmc.Chain(10_000, batch, activation), {"chains": 8})
           for activation, batch in (("relu", 5), ("relu", 10), ("tanh", 5))),
         (bnmc.Chain(2000, 3, "relu", norm="layer", order="activation-norm"), {}),
         pytest.param(bnmc.Chain(2000, 3, "sin", norm="rms", bias_variance=0.05), {},
@@ -47,7 +47,7 @@ def test_the_rate_of_a_wide_chain_is_that_of_the_mean_field(chain, options):
 
 
 def test_the_estimate_is_that_of_the_distances():
-    result = contraction(bnmc.Chain(100, 4, "relu"), pairs=16, rng=1)
+    result = contraction(bnmc.Chain(100, 4, "relu"), chains=16, rng=1)
     assert np.isfinite(result.distance).all()
     falls, layers = [], []
     for distance in result.distance:
@@ -79,16 +79,16 @@ def test_the_interval_covers(monkeypatch):
     monkeypatch.setattr(coupling, "available_processors", lambda: 1)
     monkeypatch.setattr(module, "BLOCK_LAYERS", 32)
     chain = bnmc.Chain(12, 3, "relu")
-    truth = contraction(chain, pairs=12_000, rng=0).rate
+    truth = contraction(chain, chains=12_000, rng=0).rate
     covered = []
     for seed in range(700):
-        low, high = contraction(chain, pairs=12, rng=[1, seed], executor=AtOnce()).rate_estimate.ci
+        low, high = contraction(chain, chains=12, rng=[1, seed], executor=AtOnce()).rate_estimate.ci
         covered.append(low <= truth <= high)
     assert 0.925 <= np.mean(covered) <= 0.975
 
 
 def test_two_centred_samples_forget_everything_in_one_layer():
-    result = contraction(bnmc.Chain(20, 2, "relu"), pairs=4, rng=0)
+    result = contraction(bnmc.Chain(20, 2, "relu"), chains=4, rng=0)
     assert result.rate == 0.0
     assert result.alpha == 1.0
     assert result.exponent == -math.inf
@@ -97,14 +97,14 @@ def test_two_centred_samples_forget_everything_in_one_layer():
 
 def test_a_given_batch_is_a_start():
     x = np.random.default_rng(0).normal(size=(100, 4))
-    result = contraction(bnmc.Chain(100, 4, "relu"), initial=x, pairs=4, rng=0)
+    result = contraction(bnmc.Chain(100, 4, "relu"), initial=x, chains=4, rng=0)
     # Before layer 2 the chain ahead is at layer 1 and the other at layer 0, which all pairs share.
     assert len(np.unique(result.distance[:, 0])) == 4
 
 
 def test_a_chain_that_loses_rank_does_not_contract():
     with pytest.raises(NotMixing, match="do not approach") as raised:
-        contraction(bnmc.Chain(25, 10, "linear"), pairs=8, rng=0)
+        contraction(bnmc.Chain(25, 10, "linear"), chains=8, rng=0)
     # log10 of the least eigenvalue falls by 28 in 2000 layers.
     assert -0.03 < raised.value.pivot_trend < -0.007
     assert raised.value.partial.shape[0] == 8
@@ -114,10 +114,10 @@ def test_a_chain_that_loses_rank_does_not_contract():
 def test_pairs_that_are_not_near_in_time(max_layers):
     chain = bnmc.Chain(400, 5, "relu")
     if max_layers == 65:
-        assert contraction(chain, pairs=4, rng=0, max_layers=max_layers).distance.shape[1] <= 65
+        assert contraction(chain, chains=4, rng=0, max_layers=max_layers).distance.shape[1] <= 65
         return
     with pytest.raises(NotMixing, match=f"4 of 4 pairs do not approach in {max_layers} layers"):
-        contraction(chain, pairs=4, rng=0, max_layers=max_layers)
+        contraction(chain, chains=4, rng=0, max_layers=max_layers)
 
 
 # --- two inputs of one network

@@ -70,13 +70,13 @@ METASTABLE = {
 
 
 def test_the_lag_is_a_waiting_time_of_the_pilot():
-    cert = tv_bound(RELU, 5, replicates=200, rng=0)
-    # The lag is the 29th of the 32 waiting times of the pairs after the replicates.
+    cert = tv_bound(RELU, 5, chains=200, rng=0)
+    # The lag is the 29th of the 32 waiting times of the pairs after those of the bound.
     pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, None, False)
     assert pairs.key == cert.key
     pilot = pairs.run(coupling.PILOT_LAG, 200, 232).layers - coupling.PILOT_LAG
     assert cert.lag == np.sort(pilot)[28]
-    again = tv_bound(RELU, 5, lag=cert.lag, replicates=200, rng=0)
+    again = tv_bound(RELU, 5, lag=cert.lag, chains=200, rng=0)
     np.testing.assert_array_equal(cert.meeting_times, again.meeting_times)
 
 
@@ -95,13 +95,13 @@ def test_wells_are_found_from_other_starts():
         run = bnmc.simulate(chain, 60, chains=4, initial=start, rng=1, burn_in=60)
         assert abs(run.gram[:, -1, 0, 0].mean() / expected - 1.0) < 0.15
         with pytest.raises(NotMixing, match="depends on the start: with chains from") as raised:
-            tv_bound(chain, 60, replicates=16, initial=start, max_layers=100, rng=2)
+            tv_bound(chain, 60, chains=16, initial=start, max_layers=100, rng=2)
         partial = raised.value.partial
         assert partial.unmet == 0
         assert partial.crossed_starts == ()
     with pytest.raises(NotMixing, match="depends on the start"):
         bnmc.invariant.expectation(
-            chain, lambda G: G[0, 0], replicates=16, initial=x, max_layers=100, rng=2
+            chain, lambda G: G[0, 0], chains=16, initial=x, max_layers=100, rng=2
         )
 
 
@@ -109,7 +109,7 @@ def test_wells_are_found_from_other_starts():
 def test_metastable_chains_are_refused_or_certified_with_what_they_may_do(name):
     make, reason = METASTABLE[name]
     chain, start = make()
-    options = {"replicates": 64, "initial": start, "max_layers": 100, "rng": 0}
+    options = {"chains": 64, "initial": start, "max_layers": 100, "rng": 0}
     if reason:
         with pytest.raises(NotMixing, match=reason):
             tv_bound(chain, 60, **options)
@@ -129,7 +129,7 @@ def test_another_order_of_a_batch_is_another_start(order, monkeypatch):
 
     monkeypatch.setattr(coupling, "other_starts", only_orders)
     with pytest.raises(NotMixing, match="the batch"):
-        tv_bound(chain, 60, replicates=16, initial=x, max_layers=100, rng=2)
+        tv_bound(chain, 60, chains=16, initial=x, max_layers=100, rng=2)
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def altered_runs(monkeypatch):
 
 
 def bound_of(chain=RELU, **options):
-    return tv_bound(chain, 10, **{"lag": 4, "replicates": 40, "rng": 0, **options})
+    return tv_bound(chain, 10, **{"lag": 4, "chains": 40, "rng": 0, **options})
 
 
 def test_an_alternating_chain_does_not_meet_itself_one_layer_behind(altered_runs):
@@ -171,7 +171,7 @@ def test_a_chain_from_another_start_that_stops_is_a_finding(altered_runs):
     altered_runs(stopping)
     with pytest.raises(NotMixing, match="a chain stopped: .*layer 3") as raised:
         bound_of()
-    assert raised.value.partial.replicates == 40
+    assert raised.value.partial.chains == 40
     assert np.isnan(raised.value.exponent)
 
 
@@ -213,20 +213,20 @@ def test_pairs_that_are_absorbed_from_another_start_are_counted(altered_runs):
 
 
 def test_no_two_runs_use_the_same_pairs(altered_runs):
-    """The pilot chooses the lag, so its pairs must be none of the replicates, nor of other runs."""
+    """The pilot chooses the lag, so its pairs must be none of the bound's, nor of other runs."""
     runs = []
     altered_runs(lambda meetings, lag, numbers, behind: runs.append(numbers))
-    tv_bound(RELU, 5, replicates=40, rng=0)
+    tv_bound(RELU, 5, chains=40, rng=0)
     assert [len(numbers) for numbers in runs[:2]] == [coupling.PILOT_REPLICATES, 40]
     assert len(runs) == 2 + len(other_starts(RELU, prepare(RELU.repeat(0), "gaussian", 1, None)))
     numbers = [number for part in runs for number in part]
     assert len(set(numbers)) == len(numbers)
-    # The largest number of replicates leaves room for the others.
+    # The largest number of pairs leaves room for the others.
     assert numbers[-1] - 40 + coupling.MOST_REPLICATES < 2**28
 
 
 def test_other_starts_meet_and_their_times_are_kept():
-    cert = tv_bound(RELU, 10, lag=4, replicates=100, rng=0)
+    cert = tv_bound(RELU, 10, lag=4, chains=100, rng=0)
     names = [crossed.name for crossed in cert.crossed_starts]
     assert names == list(other_starts(RELU, prepare(RELU.repeat(0), "gaussian", 1, None)))
     for crossed in cert.crossed_starts:
@@ -240,7 +240,7 @@ def test_other_starts_meet_and_their_times_are_kept():
 def test_states_for_absorbing_events_are_those_of_the_chain(monkeypatch):
     seen = []
     monkeypatch.setattr(coupling, "absorbing_events", lambda chain, grams: seen.append(grams) or ())
-    tv_bound(RELU, 10, lag=4, replicates=300, rng=0)
+    tv_bound(RELU, 10, lag=4, chains=300, rng=0)
     (grams,) = seen
     assert grams.shape == (coupling.STATES, 3, 3)
     # Their mean diagonal is that of a run: of 256 means of 3 entries, 5.5 standard errors.
@@ -345,12 +345,10 @@ DEEP = Chain(50, 8, "relu")
 HUGE = Chain(100, 20_000, "relu")
 
 CALLS = {
-    "tv_bound": lambda chain, count: bnmc.mixing.tv_bound(
-        chain, 5, replicates=count, lag=20, rng=0
-    ),
-    "contraction": lambda chain, count: bnmc.mixing.contraction(chain, pairs=count, rng=0),
+    "tv_bound": lambda chain, count: bnmc.mixing.tv_bound(chain, 5, chains=count, lag=20, rng=0),
+    "contraction": lambda chain, count: bnmc.mixing.contraction(chain, chains=count, rng=0),
     "expectation": lambda chain, count: bnmc.invariant.expectation(
-        chain, "orthogonality_gap", replicates=count, burn_in=5, length=10, lag=10, rng=0
+        chain, "orthogonality_gap", chains=count, burn_in=5, length=10, lag=10, rng=0
     ),
 }
 
@@ -373,7 +371,7 @@ def test_pairs_beyond_the_memory(call, chain, count, nothing_runs, monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 100_000_000)
     tracemalloc.start()
     try:
-        with pytest.raises(ResultTooLargeError, match="^(replicates|batch): the result") as caught:
+        with pytest.raises(ResultTooLargeError, match="^(chains|batch): the result") as caught:
             CALLS[call](chain, count)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:

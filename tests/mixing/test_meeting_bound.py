@@ -71,7 +71,7 @@ def test_the_bound_is_above_the_distance_and_within_a_factor_of_ten(chain, initi
     )
     least = distance - above - side / math.sqrt(count)
     cert = tv_bound(
-        chain, depth, lag=30, replicates=2000, initial=x, rng=3, level=1.0 - 1e-6 / (4 * depth)
+        chain, depth, lag=30, chains=2000, initial=x, rng=3, level=1.0 - 1e-6 / (4 * depth)
     )
     assert (cert.ci[:, 1] >= least).all()
     seen = least >= 0.02
@@ -80,16 +80,16 @@ def test_the_bound_is_above_the_distance_and_within_a_factor_of_ten(chain, initi
 
 
 def test_layers_to_a_tolerance():
-    cert = tv_bound(RELU, 60, replicates=500, rng=0)
+    cert = tv_bound(RELU, 60, chains=500, rng=0)
     layer = cert.layers_to(0.05)
     assert cert.ci[layer, 1] <= 0.05 < cert.ci[layer - 1, 1]
     assert cert.layers_to(1e-9) is None
-    with pytest.raises(ArgumentError, match="tolerance"):
+    with pytest.raises(ArgumentError, match="atol"):
         cert.layers_to(0.0)
 
 
 def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
-    cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
+    cert = tv_bound(RELU, 20, lag=3, chains=200, rng=1)
     lines = str(cert).splitlines()
     assert lines[:9] == str(cert.lagged).splitlines()
     assert lines[9] == ""
@@ -126,7 +126,7 @@ def test_the_certificate_is_a_table_a_dictionary_and_a_picture():
 
 def test_a_picture_shows_the_lower_ends_that_are_positive():
     """Those at 0 lie below its range, which then ends at a tenth of the share of one pair."""
-    cert = tv_bound(RELU, 20, lag=3, replicates=200, rng=1)
+    cert = tv_bound(RELU, 20, lag=3, chains=200, rng=1)
     assert cert.ci[-1, 0] == 0.0
     assert cert.plot().get_ylim()[0] == pytest.approx(0.1 / 200)
     above = dataclasses.replace(cert, ci=np.maximum(cert.ci, 0.01))
@@ -135,7 +135,7 @@ def test_a_picture_shows_the_lower_ends_that_are_positive():
 
 def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
     certs = [
-        tv_bound(RELU, 40, lag=4, replicates=300, horizon=horizon, rng=1) for horizon in (4, 11, 20)
+        tv_bound(RELU, 40, lag=4, chains=300, horizon=horizon, rng=1) for horizon in (4, 11, 20)
     ]
     waited = certs[0].meeting_times - 4
     for lags, cert in zip((1, 3, 5), certs, strict=True):
@@ -156,7 +156,7 @@ def test_a_horizon_caps_the_mean_and_adds_to_the_interval():
 
 def test_what_the_caller_excludes_extends_the_horizon():
     tanh = bnmc.Chain(20, 3, "tanh")
-    options = {"lag": 4, "horizon": 62, "replicates": 300, "rng": 1}
+    options = {"lag": 4, "horizon": 62, "chains": 300, "rng": 1}
     stated = tv_bound(tanh, 40, tail_probability=1e-6, **options)
     assert (stated.law, stated.horizon) == ("quasi-stationary", 64)
     # 10⁴ layers are 2500 lags, of which the horizon has 16.
@@ -175,7 +175,7 @@ def test_what_the_caller_excludes_extends_the_horizon():
 def test_what_the_caller_excludes_must_fit_the_pairs():
     # At lag 4 some of 300 pairs wait longer than 8 layers.
     tanh = bnmc.Chain(20, 3, "tanh")
-    options = {"lag": 4, "horizon": 8, "replicates": 300, "rng": 1}
+    options = {"lag": 4, "horizon": 8, "chains": 300, "rng": 1}
     waited = tv_bound(tanh, 40, **options).meeting_times - 4
     longer = int((waited > 8).sum())
     assert 0 < longer < 100
@@ -186,7 +186,7 @@ def test_what_the_caller_excludes_must_fit_the_pairs():
 
 
 def test_a_long_horizon_needs_neither_memory_nor_time():
-    cert = tv_bound(RELU, 40, lag=1, replicates=100, horizon=10**8, rng=0)
+    cert = tv_bound(RELU, 40, lag=1, chains=100, horizon=10**8, rng=0)
     assert cert.horizon == 10**8
     # With no pair apart in deep layers: Hoeffding's bound times the number of lags.
     assert cert.ci[40, 1] == pytest.approx(1e8 * (1.0 - 40.0 ** (-0.01)), rel=1e-9)
@@ -194,7 +194,7 @@ def test_a_long_horizon_needs_neither_memory_nor_time():
 
 
 def test_layers_where_slow_pairs_dominate_the_bound_are_not_certified():
-    cert = tv_bound(RELU, 40, lag=2, replicates=500, rng=0)
+    cert = tv_bound(RELU, 40, lag=2, chains=500, rng=0)
     slow = dataclasses.replace(cert, bound=cert.bound + 0.1)
     assert cert.layers_to(0.05) is not None
     assert slow.layers_to(0.05) is None
@@ -205,7 +205,7 @@ def test_a_chain_that_dies_rarely_is_certified_for_a_horizon_only():
     # A sample whose 16 activations are all 0 stays dead: 2 · 2⁻¹⁶ a layer, and by layer 40,000 of
     # two networks in three.
     chain = bnmc.Chain(16, 2, "relu", norm="batch-uncentred")
-    cert = tv_bound(chain, 60, replicates=400, horizon=200, tail_probability=0.0, rng=0)
+    cert = tv_bound(chain, 60, chains=400, horizon=200, tail_probability=0.0, rng=0)
     dead = next(event for event in cert.absorbing_events if event.name == "dead sample")
     assert dead.probability == 2.0**-15
     assert cert.law == "quasi-stationary"
@@ -219,9 +219,7 @@ def test_a_chain_that_dies_rarely_is_certified_for_a_horizon_only():
 
 def test_what_has_been_met_comes_with_the_error():
     with pytest.raises(NotMixing) as raised:
-        tv_bound(
-            RELU, 10, lag=4, replicates=400, max_layers=4, horizon=8, tail_probability=0.0, rng=0
-        )
+        tv_bound(RELU, 10, lag=4, chains=400, max_layers=4, horizon=8, tail_probability=0.0, rng=0)
     partial = raised.value.partial
     assert partial.law == "quasi-stationary"  # whatever the caller excludes
     assert isinstance(partial, meeting_bound.TVBound)
@@ -240,7 +238,7 @@ def lagged():
         ci=np.array([[0.9, 1.0], [0.4, 0.6], [0.2, 0.3], [0.0, 0.04]]),
         band=0.1,
         lag=3,
-        replicates=100,
+        chains=100,
         level=0.95,
     )
 
@@ -250,7 +248,7 @@ def test_the_first_layer_below_a_tolerance():
     assert distance.layers_to(0.3) == 2
     assert distance.layers_to(0.29) == 3
     assert distance.layers_to(0.01) is None
-    with pytest.raises(ArgumentError, match="tolerance"):
+    with pytest.raises(ArgumentError, match="atol"):
         distance.layers_to(-1.0)
 
 
@@ -270,7 +268,7 @@ def test_it_is_a_table_and_a_dictionary():
     content = json.loads(json.dumps(lagged().to_dict()))
     assert content == {
         "layers": [0, 1, 2, 3], "lag": 3, "bound": [1.0, 0.5, 0.25, 0.0], "band": 0.1,
-        "replicates": 100, "level": 0.95,
+        "chains": 100, "level": 0.95,
         "ci": [[0.9, 1.0], [0.4, 0.6], [0.2, 0.3], [0.0, 0.04]],
     }  # fmt: skip
 
@@ -293,7 +291,7 @@ def one_processor(monkeypatch):
 
 def test_two_centred_samples_forget_everything_in_one_layer():
     # PGP is a number, which the normalization does not see: layers after the first are i.i.d.
-    cert = tv_bound(bnmc.Chain(20, 2, "relu"), 3, replicates=300, lag=2, rng=0)
+    cert = tv_bound(bnmc.Chain(20, 2, "relu"), 3, chains=300, lag=2, rng=0)
     np.testing.assert_array_equal(cert.meeting_times, 3)
     np.testing.assert_array_equal(cert.bound, [1.0, 0.0, 0.0, 0.0])
     np.testing.assert_array_equal(cert.survival, [1.0, 0.0, 0.0, 0.0])
@@ -305,8 +303,8 @@ def test_two_centred_samples_forget_everything_in_one_layer():
 
 
 def test_the_bound_is_the_mean_over_meeting_times_of_the_formula():
-    cert = tv_bound(RELU, 25, lag=3, replicates=500, rng=1, level=0.9)
-    assert (cert.replicates, cert.lag, cert.level, cert.unmet) == (500, 3, 0.9, 0)
+    cert = tv_bound(RELU, 25, lag=3, chains=500, rng=1, level=0.9)
+    assert (cert.chains, cert.lag, cert.level, cert.unmet) == (500, 3, 0.9, 0)
     assert (cert.meeting_times > 3).all()
     assert cert.tries == 500 + cert.refusals
     np.testing.assert_array_equal(cert.layers, np.arange(26))
@@ -323,7 +321,7 @@ def test_the_bound_is_the_mean_over_meeting_times_of_the_formula():
         np.testing.assert_allclose(cert.ci[layer], expected, rtol=1e-9, atol=1e-15)
     assert cert.survival_band == pytest.approx(math.sqrt(math.log(20.0) / 1000.0))
     lagged = cert.lagged
-    assert (lagged.lag, lagged.replicates, lagged.level) == (3, 500, 0.9)
+    assert (lagged.lag, lagged.chains, lagged.level) == (3, 500, 0.9)
     np.testing.assert_array_equal(lagged.bound, cert.survival)
     np.testing.assert_array_equal(lagged.ci, cert.survival_ci)
     assert (np.diff(cert.bound) <= 0).all()
@@ -331,7 +329,7 @@ def test_the_bound_is_the_mean_over_meeting_times_of_the_formula():
 
 
 def test_the_rate_is_that_of_the_times_beyond_their_median():
-    cert = tv_bound(RELU, 0, lag=1, replicates=2000, rng=2)
+    cert = tv_bound(RELU, 0, lag=1, chains=2000, rng=2)
     times = np.sort(cert.meeting_times)
     beyond = times[times > times[999]] - times[999]
     estimate = cert.rate_estimate
@@ -347,7 +345,7 @@ def test_the_rate_is_that_of_the_times_beyond_their_median():
 
 def shares(chain, lag, replicates, seeds, depth, result):
     """How often intervals cover what 100 times as many pairs find."""
-    truth = tv_bound(chain, depth, lag=lag, replicates=100 * replicates, rng=result)
+    truth = tv_bound(chain, depth, lag=lag, chains=100 * replicates, rng=result)
     waited = truth.meeting_times - lag
     capped = [np.clip(np.ceil((waited - layer) / lag), 0, 2).mean() for layer in range(depth + 1)]
     covered = {name: [] for name in ("bound", "survival", "band", "rate")}

@@ -86,7 +86,7 @@ def drawn_chain(seed, number):
         case = _drawn(rng, SAMPLERS[number % len(SAMPLERS)])
         try:
             if case.sampler == "pairs":
-                case.whole = met(case, 0, case.options["replicates"])
+                case.whole = met(case, 0, case.options["chains"])
             else:
                 case.whole = bnmc.simulate(
                     case.chain, case.depth, threads=1, backend="cpu", **case.options
@@ -102,7 +102,7 @@ def _drawn(rng, sampler):
     if sampler == "pairs":
         activation = rng.choice(["relu", "tanh"])
         chain = bnmc.Chain(rng.randrange(12, 24), batch, activation, norm=rng.choice(NORMS[:2]))
-        return Drawn(sampler, chain, 400, {"lag": rng.randrange(1, 40), "replicates": 12})
+        return Drawn(sampler, chain, 400, {"lag": rng.randrange(1, 40), "chains": 12})
     parts = {"activation": rng.choice(ACTIVATIONS), "norm": rng.choice(NORMS)}
     skip = rng.choice([0.0, 0.0, 0.5, 1.0])
     gain = rng.choice([1.0, 1.0, 0.7, -1.5, 2.0**-20])
@@ -235,7 +235,7 @@ def met(case, first, last, traced=1):
 
 def cut_pairs(case, rng, tools):
     """Divide pairs into drawn ranges, and layers into drawn blocks."""
-    count = case.options["replicates"]
+    count = case.options["chains"]
     ends = [0, *sorted(rng.sample(range(1, count), rng.randrange(4))), count]
     former, pairs.BLOCK_LAYERS = pairs.BLOCK_LAYERS, rng.choice([1, 5, 32, 100])
     try:

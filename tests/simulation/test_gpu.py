@@ -1181,7 +1181,7 @@ def test_a_pair_with_a_row_without_variance():
 
 def test_a_certificate():
     chain = Chain(20, 2, "tanh")
-    options = {"lag": 1, "replicates": 2, "rng": 0}
+    options = {"lag": 1, "chains": 2, "rng": 0}
     a = tv_bound(chain, 2, **options)
     b = tv_bound(chain, 2, backend="cuda", **options)
     assert np.array_equal(a.meeting_times, b.meeting_times)
@@ -1205,7 +1205,7 @@ def test_a_certificate():
 def test_pairs_that_are_divided_among_devices():
     """And on each of these into ranges: meeting times are those of one launch."""
     chain = Chain(20, 2, "tanh", norm="batch-uncentred")
-    options = {"lag": 1, "replicates": 3, "rng": 0, "backend": "cuda"}
+    options = {"lag": 1, "chains": 3, "rng": 0, "backend": "cuda"}
     whole = tv_bound(chain, 2, **options)
     assert len(set(whole.meeting_times.tolist())) > 1
     selected, made = {}, {}
@@ -1233,7 +1233,7 @@ def test_pairs_that_are_divided_among_devices():
     assert (whole.tries, whole.refusals) == (parts.tries, parts.refusals)
     # More devices than pairs.
     with mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[0] * 3):
-        two = tv_bound(chain, 2, **{**options, "replicates": 2})
+        two = tv_bound(chain, 2, **{**options, "chains": 2})
     assert np.array_equal(two.meeting_times, whole.meeting_times[:2])
 
 
@@ -1243,23 +1243,23 @@ def test_the_first_pair_that_fails_is_named():
         mock.patch("bnmc.simulation.engine.gpu.pairs.devices", return_value=[0, 0]),
         pytest.raises(errors.ZeroVarianceError) as error,
     ):
-        tv_bound(Chain(20, 2, "abs"), 2, lag=1, replicates=2, rng=0, backend="cuda")
+        tv_bound(Chain(20, 2, "abs"), 2, lag=1, chains=2, rng=0, backend="cuda")
     assert error.value.chain == 0
 
 
 def test_pairs_that_a_device_has_no_memory_for():
     chain = Chain(20, 2, "tanh")
-    options = {"lag": 1, "replicates": 2, "rng": 0, "backend": "cuda"}
+    options = {"lag": 1, "chains": 2, "rng": 0, "backend": "cuda"}
     with (
         mock.patch("bnmc.simulation.engine.gpu.arrays.free_memory", return_value=100),
-        pytest.raises(errors.ResultTooLargeError, match="replicates.*fewer pairs"),
+        pytest.raises(errors.ResultTooLargeError, match="chains.*fewer pairs"),
     ):
         tv_bound(chain, 2, **options)
     failure = mock.patch(
         "bnmc.simulation.engine.gpu.pairs.launch",
         side_effect=RuntimeError("CUDA_ERROR_OUT_OF_MEMORY"),
     )
-    with failure, pytest.raises(errors.ResultTooLargeError, match="replicates"):
+    with failure, pytest.raises(errors.ResultTooLargeError, match="chains"):
         tv_bound(chain, 2, **options)
     # Where a pair takes half of what is free, or more, they go one by one; the process goes on.
     with mock.patch("bnmc.simulation.engine.gpu.pairs.free_memory", return_value=1):

@@ -12,7 +12,7 @@ device_arrays  arrays of a GPU, of any library
 extras         optional dependencies
 files          paths, and files that appear as a whole or not at all
 interruption   Ctrl-C and time limits between two steps of long work
-keywords       keywords that other libraries use for an argument
+keywords       keywords that other libraries, and earlier versions, use for an argument
 linalg         linear algebra beyond NumPy
 machine        processors and memory of this machine
 pyinstaller    the hook by which PyInstaller collects the package

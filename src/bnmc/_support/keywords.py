@@ -1,4 +1,4 @@
-"""Keywords that other libraries use for an argument of ours."""
+"""Keywords that other libraries, and earlier versions, use for an argument of ours."""
 
 from __future__ import annotations
 
@@ -27,6 +27,32 @@ _KEYWORDS = {
     "activation": ("a name or a function", "nonlinearity", "act"),
 }
 
+#: Names that 0.3 changed: arguments of functions, attributes of classes, options of commands.
+RENAMED = {
+    "bnmc certify": {"--replicates": "--chains"},
+    "bnmc check": {"--size": "--chains"},
+    "infinite_width.SimulatedKernel": {"networks": "chains"},
+    "infinite_width.convergence": {"networks": "chains"},
+    "infinite_width.nngp": {"networks": "chains"},
+    "infinite_width.ntk": {"networks": "chains"},
+    "infinite_width.train_networks": {"networks": "chains"},
+    "invariant.CheckReport": {"size": "chains"},
+    "invariant.InvariantSample": {"tolerance": "atol"},
+    "invariant.check": {"size": "chains", "tolerance": "atol"},
+    "invariant.expectation": {"replicates": "chains"},
+    "invariant.sample": {"size": "chains", "tolerance": "atol"},
+    "mean_field.CorrelationMap.fixed_points": {"tolerance": "atol"},
+    "mean_field.CorrelationMap.phase": {"tolerance": "atol"},
+    "mixing.LaggedDistance": {"replicates": "chains"},
+    "mixing.LaggedDistance.layers_to": {"tolerance": "atol"},
+    "mixing.TVBound": {"replicates": "chains"},
+    "mixing.TVBound.layers_to": {"tolerance": "atol"},
+    "mixing.autocorrelation": {"tol": "least_times"},
+    "mixing.compare": {"pairs": "chains", "replicates": "chains"},
+    "mixing.contraction": {"pairs": "chains"},
+    "mixing.tv_bound": {"replicates": "chains"},
+}
+
 
 def explains_keywords(function: _Function) -> _Function:
     """Let the error of an unknown keyword name the argument that the caller may mean.
@@ -44,6 +70,8 @@ def explains_keywords(function: _Function) -> _Function:
     argument seed)
     """
     ours = inspect.signature(function).parameters
+    owner = function.__qualname__.removesuffix(".__init__")
+    renamed = RENAMED.get(f"{function.__module__.split('.')[1]}.{owner}", {})
     foreign = {
         name: (argument, what)
         for argument, (what, *names) in _KEYWORDS.items()
@@ -53,13 +81,14 @@ def explains_keywords(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
-        if not foreign.keys().isdisjoint(options):
-            name = next(name for name in options if name in foreign)
-            argument, what = foreign[name]
-            owner = function.__qualname__.removesuffix(".__init__")
-            raise ArgumentTypeError(
-                name, options[name], f"{argument}, {what}", f"{owner} has no argument {name}"
-            )
+        for name in options:
+            if name in renamed:
+                new = renamed[name]
+                raise ArgumentTypeError(name, options[name], new, f"`{name}` is now `{new}`")
+            if name in foreign:
+                argument, what = foreign[name]
+                hint = f"{owner} has no argument {name}"
+                raise ArgumentTypeError(name, options[name], f"{argument}, {what}", hint)
         return function(*arguments, **options)
 
     return explained  # type: ignore[return-value]

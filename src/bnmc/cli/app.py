@@ -88,6 +88,7 @@ def _interrupted() -> int:
 
 def _explanation(error: Exception) -> str | None:
     """Return the message of an error of the user, or None for a defect of the library."""
+    from bnmc._support.keywords import RENAMED
     from bnmc.errors import BnmcError
 
     if isinstance(error, BnmcError):
@@ -95,6 +96,9 @@ def _explanation(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # an error of Typer
         text = str(error.format_message())
         # Pydantic, with which Typer reads values, describes the error without the value.
+        of_command = RENAMED.get(getattr(getattr(error, "ctx", None), "command_path", ""), {})
+        if (old := getattr(error, "option_name", "")) in of_command:
+            return f"No such option: {old} (`{old}` is now `{of_command[old]}`)"
         of_value = getattr(error.__cause__, "errors", None)
         return f"{text} (got {of_value()[0]['input']!r})" if callable(of_value) else text
     if isinstance(error, OSError):

@@ -33,7 +33,7 @@ _LONG_SECONDS = 10.0
 # Duration of a layer of coupled chains, in units of that of a chain alone; measured.
 _PAIR_FACTOR = 2.2
 
-# Pairs beside the replicates of `tv_bound`: of the pilot run, and from six other starts.
+# Pairs beside those that are asked of `tv_bound`: of the pilot run, and from six other starts.
 _OTHER_PAIRS = 32 + 6 * 32
 
 # The lag that `tv_bound` chooses, in units of the typical waiting time.
@@ -60,12 +60,12 @@ class Forecast(NamedTuple):
     wait: float
     seconds: float
 
-    def certificate(self, replicates: int, lag: int | None = None, most: int = 4000) -> float:
+    def certificate(self, chains: int, lag: int | None = None, most: int = 4000) -> float:
         """Return the seconds of `tv_bound` on one thread.
 
         If the fixed point is unstable, the pilot run of 32 pairs ends the command.
         """
-        pairs = replicates + _OTHER_PAIRS if self.wait < most else 32
+        pairs = chains + _OTHER_PAIRS if self.wait < most else 32
         ahead = min(_LAG_FACTOR * self.wait, most) if lag is None else lag
         layers = pairs * (2.0 * min(self.wait, most) + ahead)
         return layers * _PAIR_FACTOR * self.seconds
@@ -146,7 +146,7 @@ def announced(
             "hours",
             hours,
             f"at least {seconds / 3600.0:.2g}, as the mean field predicts",
-            "fewer replicates, a smaller batch or width take less time",
+            "fewer chains, a smaller batch or width take less time",
         )
     if seconds >= _LONG_SECONDS and progress:
         meet = "the fixed point is unstable"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import digamma
 
 from bnmc._support.arguments import draw_key, finite_array, integer, items
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
@@ -76,12 +77,13 @@ class Convergence(Result):
         return distances(self, ax)
 
 
+@explains_keywords
 def convergence(
     x: ArrayLike,
     depth: int,
     *,
     widths: Iterable[int] = (64, 128, 256, 512),
-    networks: int = 50,
+    chains: int = 50,
     rng: Any = None,
     progress: bool | Progress = False,
     **options: Any,
@@ -94,7 +96,7 @@ def convergence(
         As in `ntk`; depth >= 1.
     widths : iterable of int, default (64, 128, 256, 512)
         At least two different widths >= 2.
-    networks : int, default 50
+    chains : int, default 50
         Networks of each width, >= 2.
     rng : optional
         Seed of the networks, and of the limit if it is estimated.
@@ -124,7 +126,7 @@ def convergence(
     --------
     >>> import numpy as np
     >>> from bnmc.infinite_width import convergence
-    >>> found = convergence(np.eye(5), 2, widths=[64, 512], norm="layer", networks=20, rng=0)
+    >>> found = convergence(np.eye(5), 2, widths=[64, 512], norm="layer", chains=20, rng=0)
     >>> print(f"slope {found.slope:.2f}")
     slope -0.52 ± 0.05
     """
@@ -132,7 +134,7 @@ def convergence(
     sizes = [integer("widths", width, low=2) for width in items("widths", widths, "integers >= 2")]
     if len(set(sizes)) < 2:
         raise ArgumentError("widths", sizes, "at least two different widths")
-    networks = integer("networks", networks, low=2)
+    chains = integer("chains", chains, low=2)
     for name in ("method", "width", "dtype"):
         if name in options:
             raise ArgumentError(name, options[name], "arguments of ntk except this one")
@@ -143,7 +145,7 @@ def convergence(
     samples, scale = [], binary_scale(limit)
     for number, width in enumerate(sizes):
         finite = ntk(
-            x, depth, method="monte-carlo", width=width, networks=networks,
+            x, depth, method="monte-carlo", width=width, chains=chains,
             rng=np.random.default_rng([key, number]), progress=progress, **options,
         )  # fmt: skip
         assert isinstance(finite, SimulatedKernel)
@@ -151,12 +153,12 @@ def convergence(
         far = np.sqrt(np.square(far).sum(axis=(1, 2)) / np.square(limit / scale).sum())
         samples.append(far)
     distances = np.mean(samples, axis=1)
-    stderr = np.std(samples, axis=1, ddof=1) / np.sqrt(networks)
+    stderr = np.std(samples, axis=1, ddof=1) / np.sqrt(chains)
     logs = np.log(sizes), np.log(distances)
     line, covariance = np.polyfit(*logs, 1, w=distances / stderr, cov="unscaled")
     error = float(np.sqrt(covariance[0, 0]))
     slope = with_student_interval(
-        float(line[0]), error, networks - 1, networks, "weighted least squares", 0.95
+        float(line[0]), error, chains - 1, chains, "weighted least squares", 0.95
     )
     return Convergence(np.array(sizes), distances, stderr, slope, limit)
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_IN_BRANCH
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation, require_derivative
@@ -81,7 +82,7 @@ class _Options(TypedDict, total=False):
     batch: _Batch
     rtol: float | None
     width: int
-    networks: int
+    chains: int
     dtype: DTypeLike
     progress: bool | Progress
     rng: Any
@@ -109,7 +110,7 @@ class _Kernel(Protocol):
 #: Options of kernels that a chain has.
 _OF_CHAINS = (
     "activation", "norm", "order", "weight_variance", "bias_variance", "skip", "batch",
-    "width", "networks",
+    "width", "chains",
 )  # fmt: skip
 
 #: A chain with a limit of infinite width: batches of one kind, and samples of any kind.
@@ -158,7 +159,7 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
         is_tangent = function.__name__ == "ntk"
         return _kernel(tangent=is_tangent, chain=chain, **(bound.arguments | _options_of(chain)))
 
-    return cast("_Kernel", kernel)
+    return cast("_Kernel", explains_keywords(kernel))
 
 
 def _options_of(chain: Chain) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def nngp(
     rtol: float | None = None,
     method: str = "analytic",
     width: int = 512,
-    networks: int = 100,
+    chains: int = 100,
     dtype: DTypeLike = "float64",
     progress: bool | Progress = False,
     rng: Any = None,
@@ -234,7 +235,7 @@ def nngp(
         1e-6, and 1e-3 for norm "batch" if the kernel is estimated (see Notes).
     method : {"analytic", "monte-carlo"}
         "monte-carlo" simulates networks of finite width.
-    width, networks : int, default 512 and 100
+    width, chains : int, default 512 and 100
         For the Monte Carlo method, the width of the networks, >= 2, and their number, >= 1.
     dtype : {"float64", "float32"}
         Type of the result of the analytic method. The computation uses float64.
@@ -338,7 +339,7 @@ def ntk(
     rtol: float | None = None,
     method: str = "analytic",
     width: int = 512,
-    networks: int = 100,
+    chains: int = 100,
     dtype: DTypeLike = "float64",
     progress: bool | Progress = False,
     rng: Any = None,
@@ -351,7 +352,7 @@ def ntk(
     ----------
     x, depth, other, activation, norm, order, weight_variance, bias_variance, skip
         As in `nngp`.
-    batch, rtol, method, width, networks, dtype, progress, rng
+    batch, rtol, method, width, chains, dtype, progress, rng
         As in `nngp`.
 
     Returns
@@ -448,7 +449,7 @@ def _kernel(
     is_simulated = choice("method", method, _METHODS) == "monte-carlo"
     if is_simulated:
         width = integer("width", options["width"], low=2)
-        networks = integer("networks", options["networks"], low=1)
+        chains = integer("chains", options["chains"], low=1)
     elif norm != "batch":
         if chain is None:
             layer = PairwiseLayer(
@@ -470,7 +471,7 @@ def _kernel(
     network = Network(sets, batches, first, (hidden,) * depth, tangent)
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
-        return simulated_kernel(finite, networks, draw_key(rng), progress)
+        return simulated_kernel(finite, chains, draw_key(rng), progress)
     kernel = of_batches(network, rtol, rng, progress)
     with np.errstate(over="ignore"):  # beyond the range of float32
         return kernel.astype(dtype)

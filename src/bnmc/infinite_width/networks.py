@@ -28,7 +28,7 @@ class SimulatedKernel(Result):
 
     Attributes
     ----------
-    kernels : (networks, samples, samples) or (networks, samples, others) ndarray of float64
+    kernels : (chains, samples, samples) or (chains, samples, others) ndarray of float64
         The kernel of each network.
     width : int
     key : int
@@ -41,7 +41,7 @@ class SimulatedKernel(Result):
     >>> import numpy as np
     >>> from bnmc.infinite_width import ntk
     >>> x = np.array([[1.0, 0.0], [1.0, 2.0]])
-    >>> found = ntk(x, 1, weight_variance=2.0, method="monte-carlo", networks=200, rng=0)
+    >>> found = ntk(x, 1, weight_variance=2.0, method="monte-carlo", chains=200, rng=0)
     >>> limit = ntk(x, 1, weight_variance=2.0)
     >>> bool((abs(found.mean() - limit) < 5 * found.stderr()).all())
     True
@@ -53,7 +53,7 @@ class SimulatedKernel(Result):
     dimensions: int | None = None
 
     @property
-    def networks(self) -> int:
+    def chains(self) -> int:
         """Number of networks."""
         return len(self.kernels)
 
@@ -88,15 +88,15 @@ class SimulatedKernel(Result):
         mean = self.mean()
         if self.dimensions in (3, 4):
             raise _infinite("variance", mean)
-        if self.networks < 2:
+        if self.chains < 2:
             raise PartialEstimateError("standard errors need at least 2 networks", mean)
-        return np.asarray(self.kernels.std(axis=0, ddof=1) / np.sqrt(self.networks))
+        return np.asarray(self.kernels.std(axis=0, ddof=1) / np.sqrt(self.chains))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.mean(), dtype=dtype, copy=copy)
 
     def __repr__(self) -> str:
-        return f"<SimulatedKernel of {self.networks} networks of width {self.width}>"
+        return f"<SimulatedKernel of {self.chains} networks of width {self.width}>"
 
 
 def _infinite(moment: str, partial: FloatArray) -> PartialEstimateError:
@@ -292,7 +292,7 @@ class _Made(NamedTuple):
 
 
 def simulated_kernel(
-    network: FiniteNetwork, networks: int, key: int, progress: bool | Progress
+    network: FiniteNetwork, chains: int, key: int, progress: bool | Progress
 ) -> SimulatedKernel:
     """Return the kernels of some networks.
 
@@ -311,20 +311,20 @@ def simulated_kernel(
     hidden = network.width * samples * (4 * network.depth + 2)
     if network.is_batched:
         hidden += 6 * network.width * sum(size**2 for size in network.sizes)
-    size = 8 * (networks * rows * columns + weights + hidden + 4 * samples**2)
-    require_memory("width, networks", size, "take fewer networks, or narrower ones")
-    kernels = np.empty((networks, rows, columns))
+    size = 8 * (chains * rows * columns + weights + hidden + 4 * samples**2)
+    require_memory("width, chains", size, "take fewer networks, or narrower ones")
+    kernels = np.empty((chains, rows, columns))
     # The bits of products of narrow matrices depend on the number of their threads.
     with reporting(progress, network.name, "networks") as report, one_blas_thread():
-        for number in range(networks):
-            report(number, networks)
+        for number in range(chains):
+            report(number, chains)
             generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
             with np.errstate(over="ignore", invalid="ignore"):
                 kernel = network.kernel(generator)
             if not np.isfinite(kernel).all():
                 raise NonFiniteError(number, network.depth, "kernel")
             kernels[number] = kernel[:rows, samples - columns :]
-        report(networks, networks)
+        report(chains, chains)
     return SimulatedKernel(kernels, network.width, key, _dimensions(network))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit
 
 from bnmc._support.arguments import choice, finite_array, generator, integer, integers, real
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
@@ -43,17 +44,17 @@ class NetworkTraining(Result):
     ----------
     steps : (times,) ndarray of int
         Numbers of steps at which the networks are recorded.
-    outputs : (networks, times, samples) ndarray of float64
+    outputs : (chains, times, samples) ndarray of float64
         Outputs for the training inputs.
-    test_outputs : (networks, times, tests) ndarray of float64, or None
+    test_outputs : (chains, times, tests) ndarray of float64, or None
         Outputs for the test inputs.
-    kernels : (networks, times, hidden_layers + 1) ndarray of float64
+    kernels : (chains, times, hidden_layers + 1) ndarray of float64
         Means over the training inputs of the diagonals of the tangent kernels of the weights of
         each layer, times its learning rate. The first is that of the output weights, the last that
         of the input weights.
-    weight_squares : (networks, times, hidden_layers + 1) ndarray of float64
+    weight_squares : (chains, times, hidden_layers + 1) ndarray of float64
         Mean squares of the weights of each layer, in the same order.
-    weight_changes : (networks, times, hidden_layers + 1) ndarray of float64
+    weight_changes : (chains, times, hidden_layers + 1) ndarray of float64
         Mean squares of their differences from the initial weights.
 
     Examples
@@ -61,7 +62,7 @@ class NetworkTraining(Result):
     >>> import numpy as np
     >>> from bnmc.infinite_width import train_networks
     >>> x = np.random.default_rng(0).standard_normal((3, 8))
-    >>> run = train_networks("ntk", x, x[0] > 0, [0, 10], width=64, networks=4, rng=0)
+    >>> run = train_networks("ntk", x, x[0] > 0, [0, 10], width=64, chains=4, rng=0)
     >>> run.outputs.shape, run.kernels.shape
     ((4, 2, 8), (4, 2, 2))
     """
@@ -74,6 +75,7 @@ class NetworkTraining(Result):
     weight_changes: FloatArray
 
 
+@explains_keywords
 def train_networks(
     scaling: str | Scaling,
     x: ArrayLike,
@@ -82,7 +84,7 @@ def train_networks(
     *,
     width: int,
     hidden_layers: int = 1,
-    networks: int = 10,
+    chains: int = 10,
     reference_width: int = 128,
     activation: str | Activation | Callable[[Any], Any] = "leaky_relu",
     learning_rate: float = 0.02,
@@ -98,7 +100,7 @@ def train_networks(
         "ntk", "mean-field", "default", "sym-default", "ic-mf", or a `Scaling`.
     x : (features, samples) array_like
         Training inputs. Input weights have variance 1, so columns should have length about 1.
-    y : (samples,) or (networks, samples) array_like
+    y : (samples,) or (chains, samples) array_like
         Labels of all networks, or of each: real numbers or booleans; for cross-entropy
         probabilities of class 1, in [0, 1].
     steps : (times,) array_like of int
@@ -107,7 +109,7 @@ def train_networks(
         d >= 1, of each hidden layer.
     hidden_layers : int, default 1
         H >= 1.
-    networks : int, default 10
+    chains : int, default 10
         Number of networks.
     reference_width : int, default 128
         d*, the width at which all scalings are one network: weights of variance 1/d* after the
@@ -164,7 +166,7 @@ def train_networks(
     given = np.asarray(y)
     if given.dtype == np.bool_:
         given = given.astype(np.float64)
-    count = integer("networks", networks, low=1)
+    count = integer("chains", chains, low=1)
     shape = (count, inputs.shape[1]) if given.ndim == 2 else (inputs.shape[1],)
     labels = finite_array("y", given, shape=shape).astype(np.float64)
     kind = choice("loss", loss, _GRADIENTS)
@@ -232,7 +234,7 @@ class _Plan(NamedTuple):
     ) -> Iterator[_Record]:
         """Yield outputs, kernels and mean squares of weights and of their changes at each step.
 
-        `labels` are (networks, samples), and so all arrays have the networks in front.  Networks
+        `labels` are (chains, samples), and so all arrays have the networks in front.  Networks
         that are trained together have the bits of networks that are trained one by one, since
         `matmul` multiplies the matrices of a stack one by one.
         """
@@ -267,14 +269,14 @@ class _Plan(NamedTuple):
                 matrix -= (delta * (eta * pull)[:, None]) @ x.swapaxes(-1, -2)
 
     def _normals(self, generators: Sequence[np.random.Generator]) -> list[FloatArray]:
-        """Return the standard normal weights of each layer, (networks, outputs, inputs)."""
+        """Return the standard normal weights of each layer, (chains, outputs, inputs)."""
         d = self.width
         shapes = [(d, len(self.inputs)), *[(d, d)] * (self.layers - 1), (1, d)]
         each = [[rng.standard_normal(shape) for shape in shapes] for rng in generators]
         return [np.stack(layer) for layer in zip(*each, strict=True)]
 
     def _outputs(self, weights: list[FloatArray], inputs: FloatArray) -> FloatArray:
-        """Return the outputs of the networks, (networks, samples)."""
+        """Return the outputs of the networks, (chains, samples)."""
         x = inputs
         for matrix in weights[:-1]:
             x = self.sigma(matrix @ x)
@@ -303,7 +305,7 @@ class _Plan(NamedTuple):
 
 
 def _last_first(layers: list[FloatArray]) -> FloatArray:
-    """Return numbers of each layer, that of the output first, (networks, layers)."""
+    """Return numbers of each layer, that of the output first, (chains, layers)."""
     return np.stack(layers[::-1], axis=-1)
 
 

@@ -24,7 +24,7 @@ from bnmc.errors import PartialEstimateError
 from bnmc.mixing.meeting_bound import HORIZON_LAGS, MOST_DEPTH, TVBound, tv_bound
 from bnmc.simulation.run import simulate
 
-#: Pairs of the certificate, as a multiple of those with which `tolerance` can be certified if all
+#: Pairs of the certificate, as a multiple of those with which `atol` can be certified if all
 #: pairs meet early.
 SPARE = 1.25
 
@@ -36,11 +36,11 @@ class InvariantSample(Result):
     Attributes
     ----------
     chain : Chain
-    gram : (size, n, n) ndarray of float64
+    gram : (chains, n, n) ndarray of float64
         Gram matrices of the activations.
     layer : int
         The layer of the draws.
-    tolerance : float
+    atol : float
         Upper bound of the total-variation distance of their law from the law that
         ``certificate.law`` names, at the level of `certificate`.
     certificate : TVBound
@@ -51,7 +51,7 @@ class InvariantSample(Result):
     Examples
     --------
     >>> import bnmc
-    >>> drawn = bnmc.invariant.sample(bnmc.Chain(300, 4, "relu"), 10, tolerance=0.05, rng=0)
+    >>> drawn = bnmc.invariant.sample(bnmc.Chain(300, 4, "relu"), 10, atol=0.05, rng=0)
     >>> drawn.gram.shape
     (10, 4, 4)
     """
@@ -59,7 +59,7 @@ class InvariantSample(Result):
     chain: Chain
     gram: Float64Array
     layer: int
-    tolerance: float
+    atol: float
     certificate: TVBound
     key: int = field(repr=False)
 
@@ -73,7 +73,7 @@ class InvariantSample(Result):
 
         Returns
         -------
-        (size, width, batch) ndarray of float64
+        (chains, width, batch) ndarray of float64
             Rows are N(0, gain² G + ``bias_variance`` 11ᵀ) given G (of a convolution with C(G) in
             place of G, see `bnmc.Convolution`), so h is within the same total-variation distance of
             its stationary law.  Every call returns the same numbers.
@@ -85,9 +85,9 @@ class InvariantSample(Result):
         """
         # The generator of the key itself drew the certificate and the run.
         rng = np.random.default_rng(np.random.SeedSequence(self.key, spawn_key=(1,)))
-        size, n = len(self.gram), self.chain.batch
-        require_memory("size", 8 * (size + 1) * self.chain.width * n)
-        out = np.empty((size, self.chain.width, n))
+        chains, n = len(self.gram), self.chain.batch
+        require_memory("chains", 8 * (chains + 1) * self.chain.width * n)
+        out = np.empty((chains, self.chain.width, n))
         for index, gram in enumerate(self.gram):
             normals = rng.standard_normal((self.chain.width, n))
             root = semidefinite_root(self.chain.covariance_of_states(gram))
@@ -98,8 +98,8 @@ class InvariantSample(Result):
 @explains_keywords
 def sample(
     chain: Chain,
-    size: int,
-    tolerance: float = 0.01,
+    chains: int,
+    atol: float = 0.01,
     *,
     initial: str | ArrayLike | FirstLayer = "gaussian",
     rng: Any = None,
@@ -114,11 +114,11 @@ def sample(
     ----------
     chain : Chain
         As in `bnmc.mixing.tv_bound`.
-    size : int
-        Number of draws, >= 1.
-    tolerance : float, default 0.01
+    chains : int
+        Number of draws, one of each chain, >= 1.
+    atol : float, default 0.01
         Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
-        9.2/tolerance pairs, at least 200.
+        9.2/atol pairs, at least 200.
     initial, rng, level, max_layers, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
@@ -141,7 +141,7 @@ def sample(
     -----
     First, `bnmc.mixing.tv_bound` computes a certificate from separate random numbers.  Each draw is
     then a chain of its own, simulated to the first layer at which the upper end of the confidence
-    interval of the bound is at most `tolerance`.  The upper end does not increase with the layer,
+    interval of the bound is at most `atol`.  The upper end does not increase with the layer,
     so choosing the layer by it keeps the level.  The certificate is of the quasi-stationary law,
     which is the stationary law under the conditions of `InvariantSample.assumes`.
 
@@ -149,13 +149,13 @@ def sample(
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4, activation="relu")
-    >>> drawn = bnmc.invariant.sample(chain, 10, tolerance=0.05, rng=0)
+    >>> drawn = bnmc.invariant.sample(chain, 10, atol=0.05, rng=0)
     >>> drawn.gram.shape, drawn.preactivations().shape
     ((10, 4, 4), (10, 300, 4))
     """
     require(chain, COUPLED, OF_A_RUN)
-    size = integer("size", size, low=1)
-    tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
+    chains = integer("chains", chains, low=1)
+    atol = real("atol", atol, low=1e-6, below=1.0)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     initial = as_initial(chain, initial)
@@ -163,19 +163,20 @@ def sample(
     key = draw_key(rng)
     generator = np.random.default_rng(key)
     # The state, a frame of it, a copy for the observable, and the result.
-    require_memory("size", 4 * 8 * size * chain.batch**2)
-    needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / tolerance
-    replicates = max(200, math.ceil(SPARE * needed))
+    require_memory("chains", 4 * 8 * chains * chain.batch**2)
+    needed = HORIZON_LAGS * math.log(2.0 / (1.0 - level)) / atol
+    pairs = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
-        chain, min(max_layers, MOST_DEPTH), replicates=replicates, initial=initial,
+        chain, min(max_layers, MOST_DEPTH), chains=pairs, initial=initial,
         rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
     )  # fmt: skip
-    layer = certificate.layers_to(tolerance)
+    layer = certificate.layers_to(atol)
     if layer is None:
         raise PartialEstimateError(
-            f"no layer up to {max_layers} is certified to be within {tolerance}", certificate
+            f"no layer up to {max_layers} is certified to be within {atol}", certificate
         )
     run = simulate(
-        chain, layer, chains=size, initial=initial, rng=generator, burn_in=layer, progress=progress
-    )
-    return InvariantSample(chain, run.gram[:, -1], layer, tolerance, certificate, key)
+        chain, layer, chains=chains, initial=initial, rng=generator, burn_in=layer,
+        progress=progress,
+    )  # fmt: skip
+    return InvariantSample(chain, run.gram[:, -1], layer, atol, certificate, key)

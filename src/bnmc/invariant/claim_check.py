@@ -71,8 +71,8 @@ class CheckReport(Result):
     alpha : float
         Upper bound of the probability that any claim fails if all are true, up to the accuracy of
         the tests.
-    size : int
-        Number of samples.
+    chains : int
+        Number of samples, of as many chains.
     source : str
         Source of the samples, in words.
     key : int
@@ -85,15 +85,15 @@ class CheckReport(Result):
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=60, batch=4, activation="relu")
-    >>> report = bnmc.invariant.check(chain, size=400, tolerance=0.05, rng=0)
-    >>> report.ok, report.failures, report.size
+    >>> report = bnmc.invariant.check(chain, chains=400, atol=0.05, rng=0)
+    >>> report.ok, report.failures, report.chains
     (True, (), 400)
     """
 
     chain: Chain
     rows: tuple[Claim, ...]
     alpha: float
-    size: int
+    chains: int
     source: str
     key: int = field(repr=False)
     assumes: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class CheckReport(Result):
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(
             [
-                f"The stationary law of {self.chain}: {self.size} samples, {self.source}",
+                f"The stationary law of {self.chain}: {self.chains} samples, {self.source}",
                 table,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
@@ -149,8 +149,8 @@ def check(
     *,
     samples: ArrayLike | None = None,
     step: Step | None = None,
-    size: int = 1000,
-    tolerance: float = 0.01,
+    chains: int = 1000,
+    atol: float = 0.01,
     ahead: int = 1,
     alpha: float = 1e-3,
     rng: Any = None,
@@ -173,10 +173,10 @@ def check(
         A function of one state h, a (width, batch) array, that returns the next state, with new
         weights at every call.  It is called on each of `samples`, or otherwise on draws of
         `bnmc.invariant.sample`; in the latter case the returned states are tested.
-    size : int, default 1000
-        Number of states to draw if `samples` is omitted, >= 200.
-    tolerance : float, default 0.01
-        Tolerance of `bnmc.invariant.sample`, in [1e-6, 1).
+    chains : int, default 1000
+        Number of states to draw if `samples` is omitted, of as many chains, >= 200.
+    atol : float, default 0.01
+        Largest total-variation distance, as in `bnmc.invariant.sample`, in [1e-6, 1).
     ahead : int, default 1
         Layers between the states that invariance compares, >= 1.  A larger number increases the
         power for slowly mixing chains.
@@ -202,7 +202,7 @@ def check(
         For an argument that is not allowed, and for a `step` that does not return finite real
         numbers in the shape of a state.
     ResultTooLargeError
-        If `size` states do not fit in memory.
+        If `chains` states do not fit in memory.
     ZeroVarianceError
         For a row with zero variance, or a sample whose activations are all 0, which has zero
         variance in the next layer.  Its ``chain`` is the number of the sample.
@@ -243,7 +243,7 @@ def check(
     `alpha`.
 
     The tests use the central limit theorem, and the draws of the library have the quasi-stationary
-    law of their certificate only within `tolerance`.  `CheckReport.assumes` lists the conditions
+    law of their certificate only within `atol`.  `CheckReport.assumes` lists the conditions
     under which this is the stationary law.  The table shows the percentage of failing reports on
     correct chains with 200 samples, the fewest, at `alpha` of 5, 1 and 0.1 %:
 
@@ -253,7 +253,7 @@ def check(
     relu, width 10, batch 3, given                        5000  3.84  0.74  0.06
     sigmoid, uncentred, width 10, batch 4, given          2000  4.45  0.95  0.15
     tanh, width 4, batch 5, given                         2000  4.90  1.15  0.20
-    relu, width 20, batch 3, drawn at `tolerance` 0.05    1500  3.40  0.73  0.00
+    relu, width 20, batch 3, drawn at `atol` 0.05         1500  3.40  0.73  0.00
     ================================================== ======= ===== ===== =====
 
     The next table shows sufficient numbers of states at `alpha` 0.001, for relu and batches of 5
@@ -292,7 +292,7 @@ def check(
     >>> import bnmc
     >>> import numpy as np
     >>> chain = bnmc.Chain(width=60, batch=4, activation="relu")
-    >>> bnmc.invariant.check(chain, size=400, tolerance=0.05, rng=0).ok
+    >>> bnmc.invariant.check(chain, chains=400, atol=0.05, rng=0).ok
     True
 
     A program whose weights have a variance that is 5 % too large:
@@ -301,7 +301,7 @@ def check(
     >>> def step(h):
     ...     x = (h - h.mean(axis=1, keepdims=True)) / h.std(axis=1, keepdims=True)
     ...     return np.sqrt(1.05 / 60) * rng.standard_normal((60, 60)) @ np.maximum(x, 0.0)
-    >>> report = bnmc.invariant.check(chain, step=step, size=400, tolerance=0.05, rng=0)
+    >>> report = bnmc.invariant.check(chain, step=step, chains=400, atol=0.05, rng=0)
     >>> report.ok, "one step: variance, whitened" in [row.claim for row in report.failures]
     (False, True)
     """
@@ -310,8 +310,8 @@ def check(
     require(chain, _NEEDS, "bnmc.testing.assert_same_law tests its layers")
     if step is not None and not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array, or None")
-    size = integer("size", size, low=_LEAST_SAMPLES)
-    tolerance = real("tolerance", tolerance, low=1e-6, below=1.0)
+    chains = integer("chains", chains, low=_LEAST_SAMPLES)
+    atol = real("atol", atol, low=1e-6, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     ahead = integer("ahead", ahead, low=1)
     alpha = real("alpha", alpha, above=0.0, below=1.0)
@@ -332,15 +332,15 @@ def check(
     assumes: tuple[str, ...] = ()
     if given is None:
         draw = partial(
-            sample, chain, size, tolerance, rng=generator, max_layers=max_layers, progress=progress
+            sample, chain, chains, atol, rng=generator, max_layers=max_layers, progress=progress
         )
         # Drawn states, their Gram matrices and a second draw.
-        needed = 8 * size * chain.batch * (chain.width + 5 * chain.batch)
-        require_memory("size", needed, "fewer samples suffice at large width")
+        needed = 8 * chains * chain.batch * (chain.width + 5 * chain.batch)
+        require_memory("chains", needed, "fewer samples suffice at large width")
         draws = draw()
         given = draws.preactivations()
         law = draws.certificate.law
-        source = f"of layer {draws.layer}, within {draws.tolerance:g} of the {law} law"
+        source = f"of layer {draws.layer}, within {draws.atol:g} of the {law} law"
         assumes = draws.assumes
         if step is None:
             other = draw(initial=near_a_line(chain, generator))

@@ -37,7 +37,7 @@ def expectation(
     chain: Chain,
     f: str | Observable | Callable[[Float64Array], ArrayLike],
     *,
-    replicates: int = 1000,
+    chains: int = 1000,
     burn_in: int | None = None,
     length: int | None = None,
     lag: int | None = None,
@@ -57,7 +57,7 @@ def expectation(
     f : str, Observable or callable
         One number for each Gram matrix: the name of an observable such as "orthogonality_gap", an
         `Observable`, or a function of an (n, n) array.
-    replicates : int, default 1000
+    chains : int, default 1000
         Number of independent estimates in the mean, >= 2.
     burn_in, length : int, optional
         First layer k of the average, >= 0, and number of averaged layers, >= 1.  They affect the
@@ -72,8 +72,8 @@ def expectation(
     Returns
     -------
     Estimate
-        Student's interval over replicates; ``n`` is their number.  ``assumes`` lists the
-        conditions under which the mean is that of the stationary law: R replicates do not show
+        Student's interval over pairs; ``n`` is their number.  ``assumes`` lists the
+        conditions under which the mean is that of the stationary law: R pairs do not show
         wells and absorbing states that are rarer than about 1/R.
 
     Raises
@@ -81,10 +81,10 @@ def expectation(
     ArgumentError, ArgumentTypeError
         For an argument that is not allowed, and for an `f` whose value is not one number.
     ResultTooLargeError
-        If the replicates do not fit in memory.
+        If the pairs do not fit in memory.
     NotMixing
         As `bnmc.mixing.tv_bound`.  A replicate whose pair does not meet has no estimate, and the
-        mean over the other replicates is biased.  Also if chains from `initial` and from another
+        mean over the other pairs is biased.  Also if chains from `initial` and from another
         start do not meet.
 
     Notes
@@ -100,7 +100,7 @@ def expectation(
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=300, batch=4, activation="relu")
-    >>> mean = bnmc.invariant.expectation(chain, "orthogonality_gap", replicates=100, rng=0)
+    >>> mean = bnmc.invariant.expectation(chain, "orthogonality_gap", chains=100, rng=0)
     >>> mean.n, bool(mean.stderr < 0.01)
     (100, True)
     """
@@ -108,7 +108,7 @@ def expectation(
     observable = _as_number(f, chain)
     if not shares_memory(coupled.executor):
         sendable("f", f, f)
-    replicates = integer("replicates", replicates, low=2, high=coupling.MOST_REPLICATES)
+    chains = integer("chains", chains, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if burn_in is not None:
         burn_in = integer("burn_in", burn_in, low=0, high=2**20)
@@ -116,9 +116,9 @@ def expectation(
         length = integer("length", length, low=1, high=2**20)
     if lag is not None:
         lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
-    coupled.size_of_task(replicates, _MOST_PAIRS, BLOCK_LAYERS)
+    coupled.size_of_task(chains, _MOST_PAIRS, BLOCK_LAYERS)
     if burn_in is None or length is None or lag is None:
-        waits = coupled.pilot_waits(replicates)
+        waits = coupled.pilot_waits(chains)
         typical = min(int(waits[len(waits) // 2]), coupling.MOST_LAG // _LENGTH)
         burn_in = typical if burn_in is None else burn_in
         length = _LENGTH * typical if length is None else length
@@ -126,18 +126,18 @@ def expectation(
     last = burn_in + length - 1
     average = _Average(burn_in, last, lag, max_layers, observable)
     parts = coupled.map(
-        _replicates, 0, replicates, "expectation", average, most=_MOST_PAIRS, layers=BLOCK_LAYERS
+        _replicates, 0, chains, "expectation", average, most=_MOST_PAIRS, layers=BLOCK_LAYERS
     )
     values, met = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     unmet = np.flatnonzero(met < 0)
     if unmet.size:
         meetings = coupled.run(lag, int(unmet[0]), int(unmet[0]) + 1)
         context = (
-            f"{unmet.size} of {replicates} pairs have not met in {max_layers} layers, and without "
+            f"{unmet.size} of {chains} pairs have not met in {max_layers} layers, and without "
             "them the mean over the others is biased; of the first of these, {}"
         )
         raise coupling.not_mixing(meetings, coupled.max_layers, None, context)
-    events = coupled.absorbing_events(lag, replicates)
+    events = coupled.absorbing_events(lag, chains)
     waited = met - lag
     crossed = coupled.cross_starts(waited, events)
     assumes = coupling.assumptions(waited, max(lag, last), None, crossed, events)

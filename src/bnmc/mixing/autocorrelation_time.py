@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, real
 from bnmc._support.extras import import_extra
+from bnmc._support.keywords import explains_keywords
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, half_width, jackknife, with_student_interval
 from bnmc.mean_field.field import MeanField
@@ -73,12 +74,13 @@ class Autocorrelation(RateEstimate):
         return float(_arviz().mcse(self.values, method="mean"))
 
 
+@explains_keywords
 def autocorrelation(
     run: Trajectory | ArrayLike,
     observable: str | observed.Function | None = None,
     *,
     burn_in: int = 0,
-    tol: float = 50.0,
+    least_times: float = 50.0,
     level: float = 0.95,
 ) -> Autocorrelation:
     r"""Estimate the integrated autocorrelation time of an observable along depth.
@@ -93,7 +95,7 @@ def autocorrelation(
         of G that decays at the rate of the fixed point.
     burn_in : int, default 0
         First layer that is used; the run must be stationary from this layer on.
-    tol : float, default 50
+    least_times : float, default 50
         Least length of a chain, in integrated times, > 0.
     level : float, default 0.95
         Level of the intervals, in (0, 1).
@@ -105,9 +107,9 @@ def autocorrelation(
     Raises
     ------
     PartialEstimateError
-        If chains are shorter than `tol` integrated times, or the run has fewer than 5 stretches of
-        10 integrated times.  Its `partial` is an `Autocorrelation` with the standard errors of a
-        Gaussian process and unbounded intervals.
+        If chains are shorter than `least_times` integrated times, or the run has fewer than 5
+        stretches of 10 integrated times.  Its `partial` is an `Autocorrelation` with the standard
+        errors of a Gaussian process and unbounded intervals.
     MissingExtraError
         On access to `ess` or `mcse` without the extra ``stats``.
     ArgumentError, ArgumentTypeError
@@ -120,11 +122,12 @@ def autocorrelation(
 
     .. math:: \tau = 1 + 2 \sum_{k=1}^{M-1} \rho(k) + \rho(M),
 
-    with the smallest window M that is at least 5 τ(M) (Sokal).  The argument `tol` and its default
-    follow emcee's ``integrated_time``.  The last lag has weight one half.  If τ < 1, the window
-    uses 1/τ in place of τ, so that alternating series are treated as well.  Subtracting the
-    estimated mean lowers ρ(k) by ``τ (1 − ρ(k))/N``, for N values in total; the factor
-    ``1 + (2M − τ)/N`` corrects τ (Wolff, hep-lat/0306017, eq. 49, for this weight of the last lag).
+    with the smallest window M that is at least 5 τ(M) (Sokal).  The argument `least_times` and its
+    default follow `tol` of emcee's ``integrated_time``.  The last lag has weight one half.  If
+    τ < 1, the window uses 1/τ in place of τ, so that alternating series are treated as well.
+    Subtracting the estimated mean lowers ρ(k) by ``τ (1 − ρ(k))/N``, for N values in total; the
+    factor ``1 + (2M − τ)/N`` corrects τ (Wolff, hep-lat/0306017, eq. 49, for this weight of the
+    last lag).
     For a correlation ``ρ^k`` the time is ``(1 + ρ)/(1 − ρ)``, so the rate is
     ``|ρ| = |τ − 1|/(τ + 1)``.  If several modes contribute to the observable, the rate lies between
     their rates.
@@ -147,7 +150,7 @@ def autocorrelation(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 4 * found.stderr
     True
     """
-    tol = real("tol", tol, above=0.0)
+    least_times = real("least_times", least_times, above=0.0)
     level = real("level", level, above=0.0, below=1.0)
     if observable is None and isinstance(run, Trajectory):
         observable = _slowest_component(run)
@@ -165,8 +168,10 @@ def autocorrelation(
     left_out = 1.0 + 2.0 * (products.sum() - products) / (squares.sum() - squares)
 
     reason = ""
-    if not is_closed or layers < tol * memory:
-        reason = f"chains of {layers} recorded layers are shorter than {tol:g} integrated times"
+    if not is_closed or layers < least_times * memory:
+        reason = (
+            f"chains of {layers} recorded layers are shorter than {least_times:g} integrated times"
+        )
     elif len(products) < observed.LEAST_STRETCHES or left_out.min() <= 0:
         reason = f"{len(products)} stretches of the run are too few for an error"
     if reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bnmc._support.arguments import Float64Array, draw_key, integer, real
+from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress, as_progress
 from bnmc._support.text import Result, plain, text_table
@@ -40,6 +40,9 @@ _RUN_TIMES, _LEAST_LAYERS = 75.0, 200
 
 #: Burn-in of the stationary run, and depth of the relaxation, in timescales.
 _BURN_IN_TIMES, _RELAXATION_TIMES = 12.0, 8.0
+
+#: Numbers of chains of `compare` by default, and the least ones.
+_CHAINS = {"contraction": (32, 2), "tv_bound": (500, 2), "runs": (50, 5)}
 
 #: Chains of the relaxation per chain of the stationary run: it is short and its signal weak.
 _RELAXATION_CHAINS = 4
@@ -161,9 +164,7 @@ class Comparison(Drawn, Result):
 def compare(
     chain: Chain,
     *,
-    pairs: int = 32,
-    replicates: int = 500,
-    chains: int = 50,
+    chains: int | Mapping[str, int] | None = None,
     level: float = 0.95,
     max_layers: int = 4000,
     rng: Any = None,
@@ -177,10 +178,11 @@ def compare(
     chain : Chain
         With a norm and batch >= 2. The rows of `contraction` and
         `tv_bound` also need Gaussian weights and no skip connection.
-    pairs, replicates : int, default 32 and 500
-        Number of pairs of `contraction`, and of `tv_bound`.
-    chains : int, default 50
-        Number of chains of the stationary run, >= 5; the relaxation has four times as many.
+    chains : int or dict, optional
+        Number of pairs of `contraction` and of `tv_bound`, and of chains of the stationary run that
+        the other estimators read, >= 5; the relaxation has four times as many.  A dict names them:
+        ``{"contraction": 32, "tv_bound": 500, "runs": 50}`` is the default, and the least numbers
+        are 2, 2 and 5.
     level : float, default 0.95
         Level of the intervals, in (0, 1).
     max_layers : int, default 4000
@@ -231,9 +233,7 @@ def compare(
     True
     """
     require(chain, (*STATIONARY, TWO_SAMPLES))
-    pairs = integer("pairs", pairs, low=2)
-    replicates = integer("replicates", replicates, low=2)
-    chains = integer("chains", chains, low=5)
+    numbers = _numbers_of_chains({} if chains is None else chains)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1)
     executor, progress = as_executor(executor), as_progress(progress)
@@ -246,13 +246,17 @@ def compare(
     }  # fmt: skip
     rows = [
         _row("mean field", lambda: _of_mean_field(chain)),
-        _row("contraction", lambda: contraction(chain, pairs=pairs, rng=seeds[0], **shared)),
-        _row("tv_bound", lambda: tv_bound(chain, 0, replicates=replicates, rng=seeds[1], **shared)),
-    ]
+        _row("contraction", lambda: contraction(
+            chain, chains=numbers["contraction"], rng=seeds[0], **shared
+        )),
+        _row("tv_bound", lambda: tv_bound(
+            chain, 0, chains=numbers["tv_bound"], rng=seeds[1], **shared
+        )),
+    ]  # fmt: skip
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
     try:
-        values, approach = _runs(chain, chains, memory, seeds[2:], progress)
+        values, approach = _runs(chain, numbers["runs"], memory, seeds[2:], progress)
     except BnmcError as error:
         rows += [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
     else:
@@ -270,6 +274,17 @@ def compare(
         )
         rows[-1] = ComparisonRow(rows[-1].name, None, f"{note} a rate of this chain")
     return Comparison(chain, tuple(rows), level, key)
+
+
+def _numbers_of_chains(chains: int | Mapping[str, int]) -> dict[str, int]:
+    """Return the numbers of chains by name: one for all, or those of a mapping."""
+    if not isinstance(chains, Mapping):
+        return dict.fromkeys(_CHAINS, integer("chains", chains, low=_CHAINS["runs"][1]))
+    given = {choice("chains", name, tuple(_CHAINS)): number for name, number in chains.items()}
+    return {
+        name: integer("chains", given.get(name, usual), low=least)
+        for name, (usual, least) in _CHAINS.items()
+    }
 
 
 def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:

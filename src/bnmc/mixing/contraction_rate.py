@@ -51,7 +51,7 @@ class Contraction(WithRate):
     exponent, exponent_stderr : float
         The finite-width Lyapunov exponent: mean change per layer of the natural logarithm of a
         small distance; −inf if successive layers are independent.
-    distance : (pairs, layers) ndarray of float64
+    distance : (chains, layers) ndarray of float64
         ``‖L⁻¹S′L⁻ᵀ − I‖_F``, minimized over the scale of S′, before each layer from layer 1 on.
         S = LLᵀ and S′ are the covariances of the rows of the two chains.  0 after the first
         distance below 1e-10, where rounding is left.
@@ -74,7 +74,7 @@ class Contraction(WithRate):
 def contraction(
     chain: Chain,
     *,
-    pairs: int = 32,
+    chains: int = 32,
     initial: str | ArrayLike | FirstLayer = "gaussian",
     rng: Any = None,
     level: float = 0.95,
@@ -89,8 +89,8 @@ def contraction(
     chain : Chain
         With a norm, Gaussian weights and no skip connection: then the Gram matrix of the
         activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
-    pairs : int, default 32
-        Independent pairs, >= 2.
+    chains : int, default 32
+        Number of independent pairs of chains, >= 2.
     initial, rng, level, executor, progress
         As in `tv_bound`.  The two chains of a pair start independently; if `initial` is a batch,
         the second chain starts one layer later.
@@ -131,11 +131,11 @@ def contraction(
     True
     """
     coupled = CoupledPairs(chain, initial, rng, max_layers, executor, progress)
-    pairs = integer("pairs", pairs, low=2, high=2**20)
+    chains = integer("chains", chains, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)
     # Five arrays hold distances and pivots of at least two blocks of layers.
     numbers = 10 * BLOCK_LAYERS
-    parts = coupled.map(_approach, 0, pairs, "contraction", coupled.max_layers, numbers=numbers)
+    parts = coupled.map(_approach, 0, chains, "contraction", coupled.max_layers, numbers=numbers)
     longest = max(part.shape[1] for part in parts)
     # NaN for the layers that a part of the pairs does not need.
     padded = [
@@ -152,7 +152,7 @@ def contraction(
     layers = np.arange(distance.shape[1])
     distance = np.where(layers <= last[:, None], distance, 0.0)[:, : last.max() + 1]
     first = (distance < _NEAR).argmax(axis=1)
-    rows = np.arange(pairs)
+    rows = np.arange(chains)
     with np.errstate(divide="ignore", invalid="ignore"):
         fall = np.log(distance[rows, last]) - np.log(distance[rows, first])
     took = (last - first).astype(np.float64)
@@ -160,12 +160,12 @@ def contraction(
     exponent, stderr = -math.inf, 0.0
     if np.isfinite(fall).all() and took.sum() > 0.0:
         exponent = float(fall.sum() / took.sum())
-        stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(pairs) / took.mean())
-    half = half_width(stderr, pairs - 1, level)
+        stderr = float(np.std(fall - exponent * took, ddof=1) / math.sqrt(chains) / took.mean())
+    half = half_width(stderr, chains - 1, level)
     rate = math.exp(exponent)
     estimate = RateEstimate(
         rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
-        pairs, "common normals", level,
+        chains, "common normals", level,
     )  # fmt: skip
     return Contraction(estimate, exponent, stderr, distance)
 

@@ -99,7 +99,7 @@ class CrossedStart(Result):
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=200, batch=3, activation="relu")
-    >>> start = bnmc.mixing.tv_bound(chain, depth=20, replicates=50, rng=0).crossed_starts[0]
+    >>> start = bnmc.mixing.tv_bound(chain, depth=20, chains=50, rng=0).crossed_starts[0]
     >>> start.name, len(start.waiting_times), start.absorbed
     ('the same start, one layer behind', 32, 0)
     """
@@ -375,7 +375,7 @@ class CoupledPairs:
         tasks = -(-pairs // size)
         results = pairs * (_RESULTS + 8 * numbers) + _TASK * tasks
         busy = min(workers, tasks) * (buffers + size * of_pair)
-        require_memory("replicates", 3 * matrix + busy + results)
+        require_memory("chains", 3 * matrix + busy + results)
         return size
 
 

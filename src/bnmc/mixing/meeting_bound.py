@@ -63,8 +63,8 @@ class LaggedDistance(Result):
         Wolfowitz, with Massart's constant).
     lag : int
         Layers between the two laws.
-    replicates : int
-        Number of pairs.
+    chains : int
+        Number of pairs of chains.
     level : float
         Level of the intervals and of the band.
 
@@ -72,7 +72,7 @@ class LaggedDistance(Result):
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
-    >>> cert = bnmc.mixing.tv_bound(chain, depth=8, replicates=200, rng=0)
+    >>> cert = bnmc.mixing.tv_bound(chain, depth=8, chains=200, rng=0)
     >>> print(cert.lagged)
     Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
     layer  bound      95 % interval
@@ -88,12 +88,13 @@ class LaggedDistance(Result):
     ci: Float64Array
     band: float
     lag: int
-    replicates: int
+    chains: int
     level: float
 
-    def layers_to(self, tolerance: float) -> int | None:
-        """Return the first layer whose interval ends at or below `tolerance`; None if none does."""
-        below = np.flatnonzero(self.ci[:, 1] <= real("tolerance", tolerance, above=0.0))
+    @explains_keywords
+    def layers_to(self, atol: float) -> int | None:
+        """Return the first layer whose interval ends at or below `atol`; None if none does."""
+        below = np.flatnonzero(self.ci[:, 1] <= real("atol", atol, above=0.0))
         return int(self.layers[below[0]]) if below.size else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ class LaggedDistance(Result):
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
         return (
             f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
-            f"{self.replicates} pairs, no assumption\n{_table(self)}"
+            f"{self.chains} pairs, no assumption\n{_table(self)}"
         )
 
 
@@ -114,7 +115,7 @@ def _table(result: LaggedDistance | TVBound) -> str:
     for layer in shown_layers(int(result.layers[-1])):
         bound = result.bound[layer]
         # A share of 0 of the pairs is less than one pair, not nothing.
-        share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / result.replicates:.4g}"
+        share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / result.chains:.4g}"
         rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*result.ci[layer])))
     heads = ("layer", "bound", f"{100 * result.level:g} % interval")
     return text_table(heads, rows, align=">>>")
@@ -136,20 +137,20 @@ class TVBound(Drawn, WithRate):
     layers : (depth + 1,) ndarray of int
         0 to depth.
     bound : (depth + 1,) ndarray of float64
-        Means of J_l = max(0, ⌈(τ − lag − l)/lag⌉) over replicates; nonincreasing.  Values of 1 or
+        Means of J_l = max(0, ⌈(τ − lag − l)/lag⌉) over pairs; nonincreasing.  Values of 1 or
         more are vacuous.
     stderr : (depth + 1,) ndarray of float64
         Standard errors of these means.
     ci : (depth + 1, 2) ndarray of float64
         Confidence intervals of E min(J_l, horizon/lag), for each layer separately; see Notes.
     survival : (depth + 1,) ndarray of float64
-        Share of the replicates that have not met l layers after the coupling began.
+        Share of the pairs that have not met l layers after the coupling began.
     survival_ci : (depth + 1, 2) ndarray of float64
         Clopper–Pearson intervals of P(τ − lag > l): exact, for each layer separately.
     survival_band : float
         Half width of a confidence band for all layers simultaneously (Dvoretzky, Kiefer and
         Wolfowitz, with Massart's constant).
-    meeting_times : (replicates,) ndarray of int
+    meeting_times : (chains,) ndarray of int
         τ, the layer of the chain ahead at which a pair met; for a pair that has not met, the last
         layer of its run.
     lag : int
@@ -172,7 +173,7 @@ class TVBound(Drawn, WithRate):
     tries, refusals : int
         Number of maximal couplings that were tried, and that failed.
     unmet : int
-        Number of replicates that have not met.  It is 0 except in the ``partial`` result of a
+        Number of pairs that have not met.  It is 0 except in the ``partial`` result of a
         `NotMixing` error, where bound and survival are too small.
     level : float
         Level of the intervals and of the band.
@@ -202,8 +203,8 @@ class TVBound(Drawn, WithRate):
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
-    >>> cert = bnmc.mixing.tv_bound(chain, depth=30, replicates=200, rng=0)
-    >>> cert.layers_to(0.1), cert.law, cert.replicates
+    >>> cert = bnmc.mixing.tv_bound(chain, depth=30, chains=200, rng=0)
+    >>> cert.layers_to(0.1), cert.law, cert.chains
     (13, 'quasi-stationary', 200)
     """
 
@@ -232,7 +233,7 @@ class TVBound(Drawn, WithRate):
         """The bound of ‖μ_l − μ_{l+lag}‖_tv, which assumes nothing."""
         return LaggedDistance(
             self.layers, self.survival, self.survival_ci, self.survival_band, self.lag,
-            self.replicates, self.level,
+            self.chains, self.level,
         )  # fmt: skip
 
     @property
@@ -250,8 +251,8 @@ class TVBound(Drawn, WithRate):
         )  # fmt: skip
 
     @property
-    def replicates(self) -> int:
-        """Number of pairs."""
+    def chains(self) -> int:
+        """Number of pairs of chains."""
         return len(self.meeting_times)
 
     def over(self, layers: float) -> Float64Array:
@@ -269,7 +270,7 @@ class TVBound(Drawn, WithRate):
         (depth + 1,) ndarray of float64
             Upper ends, at the level of `ci`, of E min(J_l, k) with k = ⌈layers/lag⌉.  Beyond
             `horizon` each lag adds `tail_probability`, if the caller stated it, and about
-            log(2/(1 − level))/replicates otherwise.
+            log(2/(1 − level))/chains otherwise.
 
         Raises
         ------
@@ -304,22 +305,23 @@ class TVBound(Drawn, WithRate):
         """
         return absorption_probability(self.absorbing_events, integer("layers", layers, low=0))
 
-    def layers_to(self, tolerance: float) -> int | None:
-        """Return the first layer whose bound and interval are at most `tolerance`, or None.
+    @explains_keywords
+    def layers_to(self, atol: float) -> int | None:
+        """Return the first layer whose bound and interval are at most `atol`, or None.
 
         Parameters
         ----------
-        tolerance : float
-            Largest distance, > 0.
+        atol : float
+            Largest total-variation distance, > 0.
 
         Returns
         -------
         int or None
-            The first layer at which both `bound` and the upper end of `ci` are at most `tolerance`.
+            The first layer at which both `bound` and the upper end of `ci` are at most `atol`.
             If rare slow pairs dominate `bound`, it exceeds the interval for the horizon.
         """
-        tolerance = real("tolerance", tolerance, above=0.0)
-        below = np.flatnonzero((self.ci[:, 1] <= tolerance) & (self.bound <= tolerance))
+        atol = real("atol", atol, above=0.0)
+        below = np.flatnonzero((self.ci[:, 1] <= atol) & (self.bound <= atol))
         return int(self.layers[below[0]]) if below.size else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -363,7 +365,7 @@ class TVBound(Drawn, WithRate):
         label = f"{100 * self.level:g} % intervals"
         low, high = self.ci.T
         # A logarithmic axis has no 0: lower ends at 0 are drawn below its range.
-        least = 0.1 / self.replicates
+        least = 0.1 / self.chains
         ax.fill_between(
             self.layers, np.maximum(low, least), high, color=colour, alpha=0.25, label=label
         )
@@ -372,7 +374,7 @@ class TVBound(Drawn, WithRate):
         ax.axhline(1.0, color="grey", linewidth=0.8, linestyle="--")
         shown = max(least, 0.5 * float(low.min())) if low.min() > 0.0 else least
         ax.set_ylim(shown, 2.0 * max(1.0, float(self.bound[0])))
-        ax.set_title(f"Distance from the {self.law} law, at most: {self.replicates} pairs")
+        ax.set_title(f"Distance from the {self.law} law, at most: {self.chains} pairs")
         label_layers(ax, r"layer $\ell$")
         ax.set_ylabel(f"total variation distance from the {self.law} law, at most")
         ax.legend()
@@ -384,7 +386,7 @@ def tv_bound(
     depth: int,
     *,
     lag: int | None = None,
-    replicates: int = 1000,
+    chains: int = 1000,
     horizon: int | None = None,
     tail_probability: float | None = None,
     initial: str | ArrayLike | FirstLayer = "gaussian",
@@ -412,12 +414,12 @@ def tv_bound(
         Layers by which one copy is ahead, >= 1.  A longer lag costs more layers and gives a
         tighter bound.  By default chosen by a pilot run such that nine of ten pairs meet within
         one lag after the coupling begins.
-    replicates : int, default 1000
-        Number of pairs, >= 2.
+    chains : int, default 1000
+        Number of pairs of chains, >= 2.
     horizon : int, optional
         Layers over which the intervals hold without an assumption, for layers that are a multiple
         of the lag apart; >= 1, rounded up to a multiple of the lag.  By default 2 lags.  The upper
-        ends of deep layers are about log(2/(1 − level)) horizon/(lag replicates).
+        ends of deep layers are about log(2/(1 − level)) horizon/(lag chains).
     tail_probability : float, optional
         Upper bound of the probability that a pair waits longer than `horizon` layers, in [0, 1), if
         you can state one; needs `horizon`.  It extends the bound to longer horizons
@@ -432,10 +434,10 @@ def tv_bound(
     max_layers : int, default 4000
         Number of layers, from the start of the coupling, after which a pair is given up.
     executor : concurrent.futures.Executor, optional
-        Executor that runs the tasks; a task is a range of replicates.  By default a thread pool.
+        Executor that runs the tasks; a task is a range of pairs.  By default a thread pool.
         Results do not depend on it.
     backend : {"cpu", "cuda"}
-        "cuda" runs all replicates on the visible GPUs, one block per replicate, with the same
+        "cuda" runs all pairs on the visible GPUs, one block per pair, with the same
         random numbers.  Meeting times differ from those of "cpu" only where rounding decides. It
         takes norms over the batch before the activation, with biases and convolutions.
     progress : bool or callable, default False
@@ -451,7 +453,7 @@ def tv_bound(
         For an argument that is not allowed, and for a chain without this coupling; the message
         names an alternative.
     ResultTooLargeError
-        If the replicates do not fit in memory.
+        If the pairs do not fit in memory.
     NotMixing
         If pairs do not meet within `max_layers`, or a Gram matrix loses rank.  Gram matrices of
         linear chains do so if the width is small compared with n²/2, for a batch of n.
@@ -492,7 +494,7 @@ def tv_bound(
     --------
     >>> import bnmc
     >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
-    >>> cert = bnmc.mixing.tv_bound(chain, depth=30, replicates=200, rng=0)
+    >>> cert = bnmc.mixing.tv_bound(chain, depth=30, chains=200, rng=0)
     >>> bool(cert.bound[0] > cert.bound[10] >= cert.bound[30])
     True
     >>> cert.law, cert.horizon == 2 * cert.lag
@@ -500,7 +502,7 @@ def tv_bound(
     """
     pairs = CoupledPairs(chain, initial, rng, max_layers, executor, progress, backend)
     depth = integer("depth", depth, low=0, high=MOST_DEPTH)
-    replicates = integer("replicates", replicates, low=2, high=coupling.MOST_REPLICATES)
+    chains = integer("chains", chains, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
     if lag is not None:
         lag = integer("lag", lag, low=1, high=coupling.MOST_LAG)
@@ -511,22 +513,22 @@ def tv_bound(
         if horizon is None:
             raise ArgumentError("horizon", None, "a number of layers, with tail_probability")
     if lag is None:
-        lag = int(pairs.pilot_waits(replicates)[coupling.LAG_PAIR])
+        lag = int(pairs.pilot_waits(chains)[coupling.LAG_PAIR])
     lags = HORIZON_LAGS if horizon is None else -(-horizon // lag)
-    meetings = pairs.run(lag, 0, replicates)
+    meetings = pairs.run(lag, 0, chains)
     cert = summary(meetings, lag, depth, lags, pairs.max_layers, level, pairs.key)
     if cert.unmet:
         raise coupling.not_mixing(meetings, pairs.max_layers, cert)
     waited = meetings.layers - lag
     if tail_probability is not None:
         longer = np.count_nonzero(waited > cert.horizon)
-        least = float(clopper_pearson(np.array([float(longer)]), replicates, level)[0, 0])
+        least = float(clopper_pearson(np.array([float(longer)]), chains, level)[0, 0])
         if least > tail_probability:
             raise ArgumentError(
                 "tail_probability", tail_probability, f"at least {least:.2g}",
-                f"{longer} of {replicates} pairs waited longer than {cert.horizon} layers",
+                f"{longer} of {chains} pairs waited longer than {cert.horizon} layers",
             )  # fmt: skip
-    events = pairs.absorbing_events(lag, replicates)
+    events = pairs.absorbing_events(lag, chains)
     cert = replace(cert, absorbing_events=events)
     crossed = pairs.cross_starts(waited, events, cert)
     return replace(cert, crossed_starts=crossed, tail_probability=tail_probability)
@@ -577,7 +579,7 @@ def _excess_means(
 
     Parameters
     ----------
-    waited : (replicates,) ndarray of int
+    waited : (chains,) ndarray of int
         Waiting times.
     lag : int
     depth : int
@@ -639,11 +641,11 @@ def survival(
     band : float
         Half width of a simultaneous band (Dvoretzky, Kiefer and Wolfowitz; Massart's constant).
     """
-    replicates = len(waited)
+    chains = len(waited)
     layers = np.arange(depth + 1)
-    share = 1.0 - np.searchsorted(np.sort(waited), layers, side="right") / replicates
-    ci = clopper_pearson(np.rint(share * replicates), replicates, level)
-    return share, ci, math.sqrt(math.log(2.0 / (1.0 - level)) / (2.0 * replicates))
+    share = 1.0 - np.searchsorted(np.sort(waited), layers, side="right") / chains
+    ci = clopper_pearson(np.rint(share * chains), chains, level)
+    return share, ci, math.sqrt(math.log(2.0 / (1.0 - level)) / (2.0 * chains))
 
 
 def tail_rate(waited: NDArray[np.int64], level: float) -> RateEstimate:

@@ -13,7 +13,7 @@ from bnmc.cli.inputs import read_states
 def test_check(run, document_of, refusal, tmp_path):
     line = "check --width 30 --batch 3 --seed 0 --samples"
     chain = bnmc.Chain(30, 3, "relu")
-    good = bnmc.invariant.sample(chain, 300, tolerance=0.05, rng=0).preactivations()
+    good = bnmc.invariant.sample(chain, 300, atol=0.05, rng=0).preactivations()
     np.save("good.npy", good)
     assert document_of(f"{line} good.npy")["ok"] is True
     np.save("bad.npy", np.random.default_rng(0).standard_normal((300, 30, 3)))

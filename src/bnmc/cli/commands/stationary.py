@@ -20,7 +20,7 @@ def certify(
     threads: int | None,
     hours: float,
     depth: int = 60,
-    replicates: int = 1000,
+    chains: int = 1000,
     lag: int | None = None,
     horizon: int | None = None,
     tail_probability: float | None = None,
@@ -43,7 +43,7 @@ def certify(
     ----------
     depth
         Last layer of the bound.
-    replicates
+    chains
         Number of pairs of coupled chains.
     lag
         Lag in layers between the chains of a pair. Default: chosen by a pilot run.
@@ -56,10 +56,10 @@ def certify(
     from bnmc.mixing import tv_bound
 
     expected = forecast(chain)
-    seconds = expected.certificate(replicates, lag)
+    seconds = expected.certificate(chains, lag)
     with announced("certify", expected, seconds, hours, threads, progress) as workers:
         bound = tv_bound(
-            chain, depth, lag=lag, replicates=replicates, horizon=horizon,
+            chain, depth, lag=lag, chains=chains, horizon=horizon,
             tail_probability=tail_probability, rng=seed, **workers,
         )  # fmt: skip
 
@@ -139,7 +139,7 @@ def check(
     seed: int,
     progress: bool,
     samples: Path | None = None,
-    size: int = 1000,
+    chains: int = 1000,
     alpha: float = 1e-3,
 ) -> Report:
     """Test the claims about the stationary law, one by one.
@@ -153,8 +153,8 @@ def check(
     samples : FILE
         Pre-normalization states of another program: a .npy file of shape (samples, width,
         batch). Default: samples that bnmc draws.
-    size
-        Number of samples that bnmc draws.
+    chains
+        Number of samples that bnmc draws, one of each chain.
     alpha
         Probability that a true claim fails, over all claims together.
     """
@@ -163,6 +163,6 @@ def check(
 
     states = None if samples is None else read_states(samples)
     result = check_claims(
-        chain, samples=states, size=size, alpha=alpha, rng=seed, progress=progress
+        chain, samples=states, chains=chains, alpha=alpha, rng=seed, progress=progress
     )
     return Report(result.to_dict(), [result], status=OK if result.ok else FAILED)

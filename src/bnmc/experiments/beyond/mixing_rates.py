@@ -98,7 +98,7 @@ def stability_atlas(run: Run, sizes: _StabilitySizes) -> Experiment:
             }
         try:
             measured = contraction(
-                Chain(sizes.width, batch, name), pairs=sizes.pairs, rng=run.generator,
+                Chain(sizes.width, batch, name), chains=sizes.pairs, rng=run.generator,
                 executor=pool, progress=progress,
             )  # fmt: skip
         except NotMixing:
@@ -247,8 +247,9 @@ def rates(run: Run, sizes: _RateSizes) -> Experiment:
         There is no progress: the estimators would report one after the other, each from 0.
         """
         comparison = compare(
-            Chain(width, batch, name), pairs=sizes.pairs, replicates=sizes.replicates,
-            chains=sizes.networks, rng=run.generator, executor=pool,
+            Chain(width, batch, name), rng=run.generator, executor=pool, chains={
+                "contraction": sizes.pairs, "tv_bound": sizes.replicates, "runs": sizes.networks
+            },
         )  # fmt: skip
         return tuple(
             row.estimate and dataclasses.astuple(row.estimate) for row in comparison.rows[1:]

@@ -73,10 +73,10 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
             "rng": run.generator, "executor": pool, "progress": progress, "level": LEVEL,
         }  # fmt: skip
         if kind == "rate":
-            estimate = contraction(chains[name], pairs=sizes.pairs, **common).rate_estimate
+            estimate = contraction(chains[name], chains=sizes.pairs, **common).rate_estimate
             return astuple(estimate)
         bound = tv_bound(
-            chains[name], sizes.depth, lag=sizes.depth, replicates=sizes.replicates, **common
+            chains[name], sizes.depth, lag=sizes.depth, chains=sizes.replicates, **common
         )
         tail = astuple(bound.rate_estimate)
         return bound.bound, *bound.ci.T, bound.layers_to(0.25), tail

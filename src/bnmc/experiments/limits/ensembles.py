@@ -198,7 +198,7 @@ def train_ensemble(
 
     def trained(at: slice) -> NetworkTraining:
         return train_networks(
-            scaling, x, each[at], steps, networks=len(each[at]), rng=children[at], **options
+            scaling, x, each[at], steps, chains=len(each[at]), rng=children[at], **options
         )
 
     results: list[NetworkTraining] = []

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import integer, real, real_numbers
+from bnmc._support.keywords import explains_keywords
 from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
 from bnmc.chain.chain import Chain
@@ -251,8 +252,9 @@ class CorrelationMap:
         """
         return fixed_points.variance_points(self.layer)
 
+    @explains_keywords
     def fixed_points(
-        self, *, variance: float | None = None, tolerance: float = 1e-9, rtol: float = 1e-6
+        self, *, variance: float | None = None, atol: float = 1e-9, rtol: float = 1e-6
     ) -> tuple[fixed_points.CorrelationPoint, ...]:
         """Fixed points c* of the correlation map, by increasing correlation.
 
@@ -260,8 +262,8 @@ class CorrelationMap:
         ----------
         variance : float, optional
             q >= 1e-300. Default: the fixed point of `phase`.
-        tolerance : float, default 1e-9
-            Φ′(1) up to 1 + tolerance counts as at most 1.
+        atol : float, default 1e-9
+            Φ′(1) up to 1 + atol counts as at most 1.
         rtol : float, default 1e-6
             Largest acceptable error of a fixed point.
 
@@ -291,18 +293,19 @@ class CorrelationMap:
         >>> [(round(point.correlation, 6), point.stable) for point in chaos.fixed_points()]
         [(0.477539, True), (1.0, False)]
         """
-        tolerance = real("tolerance", tolerance, low=0.0)
+        atol = real("atol", atol, low=0.0)
         at = self._at(variance)
         if at.is_identity:
             name, allowed = self.layer.sigma.name, "an activation or a bias"
             hint = "here every correlation is a fixed point"
             raise ArgumentError("activation", name, f"{allowed} for which Φ(c) is not c", hint)
-        points = fixed_points.correlation_points(at, tolerance)
+        points = fixed_points.correlation_points(at, atol)
         worst = max(point.error for point in points)
         rtol = real("rtol", rtol, above=0.0)
         return within(points, worst, rtol, "fixed point of the correlation")
 
-    def phase(self, *, start: float = 1.0, tolerance: float = 1e-9, rtol: float = 1e-6) -> Phase:
+    @explains_keywords
+    def phase(self, *, start: float = 1.0, atol: float = 1e-9, rtol: float = 1e-6) -> Phase:
         """Whether the network is ordered, critical or chaotic, with its depth scales.
 
         Parameters
@@ -310,7 +313,7 @@ class CorrelationMap:
         start : float, default 1
             Variance of the pre-activations of layer 0, > 0. It matters if the variance map has
             several attractors, or every variance is a fixed point.
-        tolerance : float, default 1e-9
+        atol : float, default 1e-9
             Largest ``|χ − 1|`` of the critical phase.
         rtol : float, default 1e-6
             Largest acceptable error of c* and of χ.
@@ -357,9 +360,9 @@ class CorrelationMap:
         2.217086
         """
         start = real("start", start, above=0.0)
-        tolerance = real("tolerance", tolerance, low=0.0)
+        atol = real("atol", atol, low=0.0)
         variance = fixed_points.attractor(self.layer, start)
-        phase, worst = phase_of(self.layer, variance, tolerance)
+        phase, worst = phase_of(self.layer, variance, atol)
         return within(phase, worst, real("rtol", rtol, above=0.0), "phase")
 
     def trajectory(

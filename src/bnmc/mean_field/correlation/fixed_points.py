@@ -225,18 +225,18 @@ def _point(layer: PairLayer, variance: float) -> VariancePoint:
 _ROUNDING = 1e-13
 
 
-def correlation_points(at: LevelMap, tolerance: float) -> tuple[CorrelationPoint, ...]:
+def correlation_points(at: LevelMap, atol: float) -> tuple[CorrelationPoint, ...]:
     """Return the fixed points of Φ, by increasing correlation.
 
     Parameters
     ----------
     at : LevelMap
         Φ, not the identity.
-    tolerance : float
-        Φ′(1) up to 1 + tolerance counts as at most 1.
+    atol : float
+        Φ′(1) up to 1 + atol counts as at most 1.
     """
     gradient = at.slope_at(1.0)
-    chaotic = gradient > 1.0 + tolerance
+    chaotic = gradient > 1.0 + atol
     top = CorrelationPoint(correlation=1.0, slope=gradient, stable=not chaotic, error=0.0)
     if not chaotic:
         return (top,)

@@ -121,7 +121,7 @@ class Phase(Result):
         }
 
 
-def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase, float]:
+def phase_of(layer: PairLayer, variance: float, atol: float) -> tuple[Phase, float]:
     """Return the phase, and the error of its least accurate number.
 
     Parameters
@@ -129,7 +129,7 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
     layer : PairLayer
     variance : float
         The attractor of the variance, possibly 0 or ``inf``.
-    tolerance : float
+    atol : float
         Largest |χ − 1| of the critical phase.
     """
     finite = 0.0 < variance < math.inf
@@ -138,18 +138,18 @@ def phase_of(layer: PairLayer, variance: float, tolerance: float) -> tuple[Phase
     correlation: float | None = 1.0
     rate, worst = gradient if finite else 1.0, error
     if not finite:
-        bias_wins = variance > 0.0 and gradient <= 1.0 + tolerance and layer.bias_variance > 0.0
+        bias_wins = variance > 0.0 and gradient <= 1.0 + atol and layer.bias_variance > 0.0
         if not (bias_wins or _is_bent(layer, math.sqrt(_probe(variance)))):
             correlation = None
     elif (at := _map_at(layer, variance)).is_identity:
         correlation, rate = None, 1.0
-    elif gradient > 1.0 + tolerance:
-        points = fixed_points.correlation_points(at, tolerance)
+    elif gradient > 1.0 + atol:
+        points = fixed_points.correlation_points(at, atol)
         inner = next(point for point in points if point.stable)
         correlation, rate, worst = inner.correlation, inner.slope, max(inner.error, error)
     name = "ordered" if gradient < 1.0 else "chaotic"
     phase = Phase(
-        name="critical" if abs(gradient - 1.0) <= tolerance else name,
+        name="critical" if abs(gradient - 1.0) <= atol else name,
         variance=variance,
         variance_rate=variance_rate,
         correlation=correlation,

@@ -114,7 +114,7 @@ class GpuPairs(Pairs):
 
 
 def _room(size: int) -> AbstractContextManager[None]:
-    return device_memory("replicates", size, "let fewer pairs meet at a time, or on the CPU")
+    return device_memory("chains", size, "let fewer pairs meet at a time, or on the CPU")
 
 
 def bytes_of_pair(batch: int) -> int:
