@@ -272,3 +272,9 @@ def test_an_end_is_where_the_score_is_the_quantile(sign, half, end):
 def test_an_end_beyond_a_modulus_of_7_is_infinite(sign, z):
     assert end_of_interval(curve(2.0), sign * z, sign * 1.0, 7.5) == sign * math.inf
     assert end_of_interval(curve(2.0), sign * 4.0, sign * 1.0, 3.75) == sign * math.inf
+
+
+def test_an_interval_without_an_end_is_infinite():
+    """Here −7 is z + half only up to rounding, at which the search for an end did not stop."""
+    flat = SimpleNamespace(score=lambda rho: 0.0)
+    assert end_of_interval(flat, 1.6520126389287002, -4.9131079901566475, 2.093) == -math.inf

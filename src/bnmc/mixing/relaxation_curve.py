@@ -395,13 +395,13 @@ def end_of_interval(data: _WhitenedWindow, z: float, half: float, allowed: float
 
     if half * 1e-6 == 0.0:  # a level near 0
         return z
-    inner = 0.0
+    inner, far = 0.0, math.copysign(_FAR, half) - z
     while excess(z + half) <= 0:
-        if abs(z + half) >= _FAR:
+        if half == far or abs(z + half) >= _FAR:
             return math.copysign(math.inf, half)
         inner, half = half, 2 * half
         if abs(z + half) > _FAR:
-            half = math.copysign(_FAR, half) - z
+            half = far
     return float(brentq(excess, z + inner, z + half, xtol=1e-6 * abs(half)))
 
 
