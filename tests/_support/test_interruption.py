@@ -421,10 +421,10 @@ def test_brief_work_is_done_in_the_same_thread():
 
     threads = []
     assert (
-        uninterrupted(lambda: threads.append(threading.current_thread()), Stop(), brief=True)
+        uninterrupted(lambda: threads.append(threading.current_thread()), Stop(None), brief=True)
         is None
     )
     assert threads == [threading.main_thread()]
-    assert isinstance(uninterrupted(interrupt, Stop(), brief=True), KeyboardInterrupt)
+    assert isinstance(uninterrupted(interrupt, Stop(None), brief=True), KeyboardInterrupt)
     with pytest.raises(ZeroDivisionError):
-        uninterrupted(lambda: 1 / 0, Stop(), brief=True)
+        uninterrupted(lambda: 1 / 0, Stop(None), brief=True)
