@@ -368,9 +368,9 @@ def _chain(
     first = members[0]
     names = tuple(block.weight.label for block in members)
     troubles.extend(_shared(members))
+    options = _rows(first, first.skipped, troubles)
     for block in members[1:]:
         _rows(block, None, troubles)
-    options = _rows(first, first.skipped, troubles)
     weights = weights_of([block.weight.module for block in members])
     options |= _map(first, weights, troubles)
     entries = shape_of(first.weight.module)
