@@ -60,7 +60,7 @@ GIVEN = {
 #: Functions that Numba compiles, which check nothing, and those that import PyTorch or experiments.
 LEFT_OUT = (
     "conditional_layer", "weights_layer", "normals", "measurement", "gain_for_", "maximize_rank_",
-    "run",
+    "network_of", "run",
 )  # fmt: skip
 
 NUMBER = r"[-+]?\d[\d_]*(?:\.\d+)?(?:e[-+]?\d+)?"

@@ -71,7 +71,7 @@ def explains_keywords(function: _Function) -> _Function:
     """
     ours = inspect.signature(function).parameters
     owner = function.__qualname__.removesuffix(".__init__")
-    renamed = RENAMED.get(f"{function.__module__.split('.')[1]}.{owner}", {})
+    renamed = RENAMED.get(f"{function.__module__.partition('.')[2].partition('.')[0]}.{owner}", {})
     foreign = {
         name: (argument, what)
         for argument, (what, *names) in _KEYWORDS.items()
