@@ -184,12 +184,12 @@ def tangent_kernel_dispersion(width: int, depth: int) -> float:
 
     Notes
     -----
-    The result is exact: (1 + 5/d)^L times the mean of ⅓ + ⅔ ρ^|l−m| over pairs of matrices, with
-    ρ = (1 − 1/d)/(1 + 5/d). For L, d → ∞ and L/d = λ it tends to
-    ``e^{5λ} (⅓ + ⅔ · 2(6λ − 1 + e^{−6λ})/(6λ)²)``. Proof: between two matrices, |a|² of the forward
-    pass, ‖B‖² for the product B of layers of the backward pass, and |Bᵀa|² are linear in those one
-    layer before: P = E|a|²‖B‖² and R = E|Bᵀa|² become (1 + 1/d)P + 4R/d and 2P/d + (1 + 3/d)R. This
-    matrix has the eigenvalues 1 + 5/d and 1 − 1/d. Seleznova and Kutyniok (arXiv 2202.00553) give
+    The result is exact: (1 + 5/d)^L times the mean of ``⅓ + ⅔ ρ^|l−m|`` over pairs of matrices,
+    with ρ = (1 − 1/d)/(1 + 5/d). For L, d → ∞ and L/d = λ it tends to
+    ``e^{5λ} (⅓ + ⅔ · 2(6λ − 1 + e^{−6λ})/(6λ)²)``. Proof: let B be the product of the layers
+    between two matrices, and a the activations after it. From layer to layer, ``P = E ‖a‖² ‖B‖²``
+    and ``R = E ‖Bᵀa‖²`` become (1 + 1/d)P + 4R/d and 2P/d + (1 + 3/d)R. The matrix of this map has
+    the eigenvalues 1 + 5/d and 1 − 1/d. Seleznova and Kutyniok (arXiv 2202.00553) give
     ``e^{5λ} (1 − (1 − e^{−4λ})/4λ)/2λ``, without R, which is smaller, by 3/(2λ) at large λ.
 
     Examples
