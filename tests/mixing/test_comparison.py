@@ -153,7 +153,7 @@ def test_a_mean_that_decays_is_no_rate_alone():
     result = compare(bnmc.Chain(6, 6, "relu"), rng=3, max_layers=200, chains={"tv_bound": 100})
     assert [row.name for row in result.rows if row.estimate] == ["mean field"]
     note = notes_of(result)["relaxation"]
-    assert re.match(r"the mean over chains decays by 0\.6\d+ per layer, but no other", note)
+    assert re.match(r"the ensemble mean decays by the factor 0\.6\d+ per layer, but no other", note)
 
 
 def test_an_unstable_fixed_point_has_no_rate():

@@ -704,7 +704,7 @@ def layers_of(pattern: Pattern) -> Layers:
     number = width = 0
     for place, (chain, depth) in enumerate(pattern):
         count = depth + (place == 0)
-        # The first layer differs from the others in what is before it, the last in what follows.
+        # Layer 1 of a stage follows another layer; the last one precedes another layer.
         parts = [chain.layers[0] if place == 0 else chain.layer_after(width)]
         parts += [chain.layers[1]] * min(count - 1, 2)
         if place == len(pattern) - 1:

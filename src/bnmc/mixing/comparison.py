@@ -268,11 +268,10 @@ def compare(
         rows += map(_row, _FROM_RUNS, estimators)
     decay = rows[-1].estimate
     if decay is not None and not any(row.estimate for row in rows[1:-1]):
-        # The mean over chains may decay while each chain changes for ever.
-        note = (
-            f"the mean over chains decays by {decay.rate:.5f} per layer, but no other method finds"
-        )
-        rows[-1] = ComparisonRow(rows[-1].name, None, f"{note} a rate of this chain")
+        # The ensemble mean can converge although single chains keep changing: no rate of mixing.
+        note = f"the ensemble mean decays by the factor {decay.rate:.5f} per layer"
+        note = f"{note}, but no other method estimates a rate of mixing"
+        rows[-1] = ComparisonRow(rows[-1].name, None, note)
     return Comparison(chain, tuple(rows), level, key)
 
 

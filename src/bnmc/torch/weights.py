@@ -66,7 +66,7 @@ def weights_of(layers: Sequence[Any]) -> Weights:
     inside = all(float(matrix.abs().max()) <= bound for matrix in matrices)
     # The square of a uniform number has the relative standard deviation 2/√5.
     expected = all(abs(3.0 * layer * layer - 1.0) <= 2.0 * near for layer in gains)
-    # Of few entries the largest one tells less than the bound.
+    # The law of a small weight is uncertain; that all entries are within the bound decides.
     if law in ("uniform", "gaussian") and inside and expected:
         law, gain = "pytorch", 1.0 / math.sqrt(3.0)
     else:
@@ -119,7 +119,7 @@ def _biases(
 
 
 def _law(weight: torch.Tensor, root: float) -> str:
-    # Rows, or columns if these are fewer; one alone is orthogonal by any law.
+    # Compare rows, or columns if there are fewer.  A single one says nothing about orthogonality.
     rows = (weight if len(weight) <= weight.shape[1] else weight.T)[:_ROWS]
     product = rows @ rows.T
     product = product / product.diagonal().mean()
