@@ -30,6 +30,7 @@ extensions = [
     "numpydoc",
     "sphinx_gallery.gen_gallery",
     "bench_tables",
+    "kept_tables",
     "notebooks",
 ]
 # The gallery writes notebooks of its own, to be downloaded.
