@@ -360,6 +360,8 @@ FUNCTIONS = {
                                          "max_nodes": value(1000)}),
     "MeanField.trajectory": (1, field().trajectory, {
         "G0": G, "depth": value(1), "rtol": value(1e-2), "rng": RNG, "max_nodes": value(1000)}),
+    "MeanField.trajectory, covariance": (1, field().trajectory, {
+        "covariance": G, "depth": value(1), "rtol": value(1e-2), "rng": RNG}),
     "MeanField.trajectory, fluctuations": (1, field().trajectory, {
         "G0": G, "depth": value(1), "rng": RNG, "fluctuations": value(True),
         "fluctuation_rtol": value(0.5), "max_points": value(512)}),

@@ -692,15 +692,19 @@ REFUSALS = {
         *types(depth=[2.0]),
         ({"depth": 10**9}, TOO_LARGE, "^depth"),
         *(({"G0": G}, ArgumentError, f"^G0: .*{said}") for G, said in MATRICES),
+        *(({"G0": None, "covariance": G}, ArgumentError, f"^covariance: .*{said}")
+          for G, said in MATRICES),
+        ({"covariance": np.eye(3)}, ArgumentError, "^covariance: .*None beside it"),
+        ({"G0": None}, ArgumentError, "^covariance: got None, .*in place of G0"),
     ],
     "MeanField.trajectory, fluctuations": types(fluctuations=[1]),
     "MeanField.step, of a chain": [
-        # Only a map of pairs has skip connections: not of a norm over the batch, or a convolution.
-        ({"chain": SKIP}, ArgumentError, "^skip: ((?!CorrelationMap.of).)*bnmc.simulate measures"),
-        *(({"chain": Chain(8, 3, norm=norm, skip=0.5)}, ArgumentError,
-           "^skip: ((?!bnmc.simulate).)*CorrelationMap.of") for norm in ("none", "rms")),
-        ({"chain": Chain(8, 3, convolution=Convolution((1, 3), (1, 2)), norm="rms", skip=0.5)},
-         ArgumentError, "^skip: ((?!CorrelationMap.of).)*bnmc.simulate measures"),
+        # With a skip connection, rows are Gaussian unless N(h) is kept with N over the batch.
+        ({"chain": SKIP}, ArgumentError, "^skip: .*not Gaussian.*bnmc.simulate measures"),
+        *(({"chain": Chain(8, 3, skip=0.5, **options)}, ArgumentError, "^skip: .*covariance=")
+          for options in ({"norm": "none"}, {"norm": "rms"}, {"order": "pre-activation"})),
+        ({"chain": Chain(6, 3, "relu", order="activation-norm")}, ArgumentError,
+         "^activation: .*without eps"),
         ({"chain": Chain(6, 3, norm="batch-uncentred"), "G": np.zeros((3, 3))},
          ArgumentError, "samples not all 0"),
         ({"chain": Chain(10, 3, norm="layer"), "G": np.diag([1.0, 0.0, 1.0])},
@@ -714,7 +718,7 @@ REFUSALS = {
         ({"chain": Chain(6, 3, norm="layer")}, ArgumentError, "^norm: .*CorrelationMap"),
         ({"chain": Chain(6, 3, eps=1e-5)}, ArgumentError, "^eps: "),
         ({"chain": BIASED}, ArgumentError, "^bias_variance: got 0.1, allowed: 0 .*trajectory"),
-        ({"chain": AFTER}, ArgumentError, "^order: got 'activation-norm', .*bnmc.simulate"),
+        ({"chain": AFTER}, ArgumentError, "^order: got 'activation-norm', .*trajectory"),
         ({"chain": Chain(6, 1, norm="batch-uncentred")}, ArgumentError, "batch"),
         ({"chain": Chain(6, 2, "abs")}, ArgumentError, "^activation: "),
         ({"chain": Chain(6, 4, CONSTANT, norm="batch-uncentred")}, ArgumentError, "constant"),

@@ -56,7 +56,7 @@ FUNCTIONS = {
         for kernel in (infinite_width.nngp, infinite_width.ntk)
     ],
     "`bnmc.MeanField.trajectory`": lambda chain: MeanField(chain).trajectory(
-        G, 1, rtol=0.1, rng=0
+        None, 1, covariance=G, rtol=0.1, rng=0
     ),
     "`bnmc.MeanField.fixed_point`": lambda chain: MeanField(chain).fixed_point(),
     "`bnmc.MeanField.fluctuations`": lambda chain: MeanField(chain).fluctuations(),

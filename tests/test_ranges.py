@@ -29,7 +29,9 @@ CHAIN = Chain(8, 4)
 
 #: Results with the few numbers that the checks need.
 RUN = mock.Mock(dims={}, observables={"orthogonality_gap": None}, moments={})
-PATH = mock.Mock(layers=(1, 2), least_widths=np.ones(3))
+PATH = mock.Mock(
+    layers=(1, 2), least_widths=np.ones(3), nonlinearity=np.zeros(3), widths=None
+)  # fmt: skip
 for method in ("_checked", "band"):
     setattr(PATH, method, partial(getattr(PathFluctuations, method), PATH))
 OWNERS = {

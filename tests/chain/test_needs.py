@@ -110,13 +110,6 @@ def test_layers_that_a_function_does_not_know_are_refused(argument, name):
     assert instead in raised.value.hint
 
 
-def test_the_mean_field_map_has_a_norm_over_the_batch_before_the_activation():
-    chain = bnmc.Chain(20, 3, "relu", order="activation-norm")
-    for name, further in (("step", ()), ("trajectory", (2,))):
-        with pytest.raises(ArgumentError, match="^order: .*bnmc.simulate .*over the features"):
-            getattr(bnmc.MeanField(chain), name)(np.eye(3), *further)
-
-
 def test_a_bias_that_the_norm_subtracts_changes_nothing_but_states():
     chain = bnmc.Chain(20, 3, "tanh", bias_variance=0.3)
     require(chain, ROW_BY_ROW)

@@ -8,6 +8,7 @@ from infinite_width_checks import assert_unbiased, law_of
 
 from bnmc import Activation
 from bnmc.chain.activations import slope_at
+from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.batch_integrals import Homogeneous, Pair
 from bnmc.infinite_width.batch_points import (
@@ -19,8 +20,8 @@ from bnmc.infinite_width.batch_points import (
     _Rows,
     mean_slopes,
     normal_points,
-    require_rows_vary,
 )
+from bnmc.mean_field.map.points import require_rows_vary
 
 
 def test_points_are_standard_normal_and_symmetric():
@@ -212,9 +213,9 @@ def test_rows_without_variance_raise():
     step = Activation(lambda x: 1.0 if x > 0.0 else 0.0, name="unit step", kinks=(0.0,))
     for activation in (Activation.named("relu"), step):
         with pytest.raises(ArgumentError, match="no variance"):
-            require_rows_vary(activation)
+            require_rows_vary(activation, as_norm("batch"))
     for name in ("leaky_relu", "abs", "gelu", "sigmoid", "erf", "sin"):
-        require_rows_vary(Activation.named(name))
+        require_rows_vary(Activation.named(name), as_norm("batch"))
     # Two opposite numbers have one absolute value.
     layer = ActivatedPoints(Activation.named("abs"), normal_points(3, 8, np.random.default_rng(0)))
     with pytest.raises(ArgumentError, match="no variance"):

@@ -99,18 +99,6 @@ COUPLED = (
     TWO_SAMPLES,
 )
 
-#: A Gram matrix that is the state of the mean field: the next one follows from it.
-GRAM_IS_STATE = (
-    NO_SKIP._replace(
-        holds=lambda chain: (
-            chain.skip == 0.0 or (chain.convolution is None and chain.normalization.axis != "batch")
-        ),
-        hint="with a skip connection the next Gram matrix depends on more than this one; "
-        "bnmc.simulate measures this chain",
-    ),
-    NO_SKIP._replace(hint="bnmc.mean_field.CorrelationMap.of(chain) has skip connections"),
-)
-
 # The activation follows a norm that acts on rows.
 _ROWS_IN_ORDER = Need(
     "order",
@@ -132,11 +120,6 @@ ROWS_ALONE = (
 #: The same with a W that is no convolution.
 ROW_BY_ROW = (FULLY_CONNECTED, *ROWS_ALONE)
 
-#: A map of Gram matrices at infinite width.
-MEAN_FIELD = _ROWS_IN_ORDER._replace(
-    hint="bnmc.simulate measures this chain; norms over the features may have this order"
-)
-
 #: A map of pairs of samples at infinite width.
 PAIRWISE = Need(
     "norm",
@@ -157,7 +140,11 @@ SYMMETRIC_FIXED_POINT = (
         holds=lambda chain: not chain.shows_bias,
         hint="with a bias it depends on the gain: iterate bnmc.MeanField(chain).trajectory",
     ),
-    NO_SKIP._replace(hint="bnmc.simulate measures this chain"),
+    NO_SKIP._replace(
+        hint="MeanField(chain).trajectory(covariance=) has the skip connection of a branch with a "
+        "norm, and bnmc.simulate measures other chains"
+    ),
+    _ROWS_IN_ORDER._replace(hint="iterate bnmc.MeanField(chain).trajectory"),
     Need(
         "eps",
         lambda chain: chain.eps == 0.0,

@@ -50,6 +50,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc.chain.layers import RowMap
 from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.mean_field.duals.duals import scale_and_correlation, signs
@@ -110,7 +111,8 @@ def batch_law(row_map: RowMap, covariance: FloatArray, layer: int, name: str) ->
     """
     n = row_map.batch
     seen = covariance[:n, :n]
-    rows = rows_of(row_map, seen)
+    # In split coordinates, deviations are seen before an activation as behind it.
+    rows = rows_of(row_map._replace(order=NORM_FIRST), seen)
     if not rows.has_variance:
         if layer == 0:
             allowed = 'batches of samples that are not all equal, with norm="batch"'

@@ -54,7 +54,8 @@ from scipy.special import gammaincinv, ndtr, ndtri
 from scipy.stats import qmc
 
 from bnmc.chain.activations import Activation, slope_at
-from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.chain.norms import as_norm
+from bnmc.errors import NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,
     Homogeneous,
@@ -63,6 +64,7 @@ from bnmc.infinite_width.batch_integrals import (
     seen_tangents,
 )
 from bnmc.mean_field.float64 import EPSILON, FloatArray
+from bnmc.mean_field.map.points import constant_rows
 
 # Points whose rows are computed at once: arrays stay in the cache, and BLAS starts no threads.
 _BLOCK = 1 << 10
@@ -368,7 +370,7 @@ class _Outputs(NamedTuple):
             y[linear], slopes[linear] = sign * d[linear], sign
             length[linear] = np.linalg.norm(d[linear], axis=1)
         if (length <= np.where(linear, 0.0, _ROUNDING * np.abs(values).max(axis=1))).any():
-            raise _constant_rows(activation)
+            raise constant_rows(activation, as_norm("batch"))
         return cls(y / length[:, None], length, slopes)
 
     def tangents(self, other: _Outputs, weight: FloatArray, tangent: FloatArray) -> FloatArray:
@@ -390,21 +392,6 @@ class _Outputs(NamedTuple):
         """Return q(w) of vectors."""
         rows = _projected(vectors)
         return np.asarray(rows - self.unit * np.sum(self.unit * rows, axis=1)[:, None])
-
-
-def require_rows_vary(activation: Activation) -> None:
-    """Raise if an activation is constant on an interval: then some rows have equal outputs."""
-    values = activation(np.linspace(-4.0, 3.9, 2001))
-    if np.any((values[2:] == values[1:-1]) & (values[1:-1] == values[:-2])):
-        raise _constant_rows(activation)
-
-
-def _constant_rows(activation: Activation) -> ArgumentError:
-    return ArgumentError(
-        "activation", activation.name,
-        'a function whose outputs differ in every batch, with norm="batch" after it',
-        "a row of equal outputs has no variance",
-    )  # fmt: skip
 
 
 def _in_units(law: BatchLaw, block: FloatArray) -> FloatArray:

@@ -23,7 +23,6 @@ from bnmc.chain.needs import FULLY_CONNECTED, Need, require
 from bnmc.chain.norms import as_norm
 from bnmc.chain.weights import weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.infinite_width.batch_points import require_rows_vary
 from bnmc.infinite_width.batches import (
     ActivatedBatches,
     BatchNetwork,
@@ -43,6 +42,7 @@ from bnmc.infinite_width.tiles import TiledKernel
 from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.map.iteration import iterates
+from bnmc.mean_field.map.points import require_rows_vary
 from bnmc.mean_field.pairwise_layer import PairwiseLayer, kind_of
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
@@ -523,7 +523,7 @@ def of_batches(
     if any(layer.rows.order == ACTIVATION_FIRST for layer in network.layers):
         kind = ActivatedBatches
         for layer in network.layers:
-            require_rows_vary(layer.rows.activation)
+            require_rows_vary(layer.rows.activation, layer.rows.norm)
     elif any(layer.skip for layer in network.layers[:-1]):
         kind = RowPaths
     batched = kind(**vars(network))

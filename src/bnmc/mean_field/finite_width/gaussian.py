@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import finite_array, integer, real
 from bnmc._support.text import Result
-from bnmc.errors import LinearTheoryWarning
+from bnmc.errors import ArgumentError, LinearTheoryWarning
 from bnmc.estimate.estimate import Estimate
 from bnmc.mean_field.float64 import FloatArray
 
@@ -252,7 +252,8 @@ class PathFluctuations(Result):
 
     `MeanField.trajectory` returns it, with the formulas, as `MeanFieldTrajectory.fluctuations`. If
     a width is below `least_widths`, its methods issue a `bnmc.errors.LinearTheoryWarning`. Width 1
-    is the unit of S_l, and issues none.
+    is the unit of S_l, and issues none. A `bnmc.Network` has widths of its own, so its methods take
+    no width.
 
     Attributes
     ----------
@@ -261,16 +262,18 @@ class PathFluctuations(Result):
     gram : (depth + 1, batch, batch) ndarray of float64
         The mean field ``F^l(G_0)``.
     covariances : (depth + 1, p, p) ndarray of float64
-        S_l: the covariance of G_l at width d is S_l/d. ``p = n(n+1)/2`` coordinates of symmetric
-        matrices in an orthonormal basis: the entries of the upper triangle, row by row, those off
-        the diagonal times √2.
+        S_l: the covariance of G_l at width d is S_l/d, and S_l itself for a network.
+        ``p = n(n+1)/2`` coordinates of symmetric matrices in an orthonormal basis: the entries of
+        the upper triangle, row by row, those off the diagonal times √2.
     stderr : (depth + 1,) ndarray of float64
         Standard errors of the traces of S_l.
     nonlinearity : (depth + 1,) ndarray of float64
-        About the relative error of S_l that the linear theory makes at width 1; it is proportional
-        to 1/width. See `least_widths`.
+        About the relative error of S_l that the linear theory makes at width 1, or at the widths of
+        a network; it is proportional to 1/width. See `least_widths`.
     points : int
         Number of evaluations of a row per layer.
+    widths : (depth + 1,) ndarray of int64 or None
+        The widths of the layers of a network; None for a chain.
 
     Examples
     --------
@@ -293,6 +296,7 @@ class PathFluctuations(Result):
     stderr: FloatArray
     nonlinearity: FloatArray
     points: int
+    widths: NDArray[np.int64] | None = None
 
     @property
     def least_widths(self) -> NDArray[np.int64]:
@@ -308,30 +312,42 @@ class PathFluctuations(Result):
 
         The least width is 10 x_l, or 1. So it is 1 for layers 0 and 1, where the theory is exact.
         The criterion is a heuristic. At stationarity, it is that of `Fluctuations.least_width` with
-        ρ in place of the rate.
+        ρ in place of the rate. For a network x_l has the factors 1/d_l of its widths d_l. If all
+        widths grow by one factor, the least width of layer l is 10 x_l d_l.
 
         Returns
         -------
         (depth + 1,) ndarray of int64
         """
-        widths = np.ceil(np.maximum(_LINEAR * self.nonlinearity, 1.0))
+        units = 1.0 if self.widths is None else self.widths
+        widths = np.ceil(np.maximum(_LINEAR * self.nonlinearity * units, 1.0))
         return np.asarray(np.minimum(widths, 2.0**62).astype(np.int64))
 
     @property
     def holds_from(self) -> int:
-        """Width from which on the linear theory holds in all layers: the largest least width."""
-        return int(self.least_widths.max())
+        """Width from which on the linear theory holds in all layers: the largest least width.
 
-    def _checked(self, width: int, layer: int | None = None) -> int:
-        """Return the width; warn if the linear theory does not hold there."""
-        width = integer("width", width, low=1)
-        least = self.least_widths
-        worst = int(least.argmax()) if layer is None else layer
-        if 1 < width < least[worst]:
-            message = f"the linear theory of layer {worst} holds from width {least[worst]} on, but "
+        For a network, the factor of all its widths from which on it holds: 1 if it does.
+        """
+        return int(min(np.ceil(max(_LINEAR * self.nonlinearity.max(), 1.0)), 2.0**62))
+
+    def _checked(self, width: int | None, layer: int | None = None) -> int:
+        """Return what S_l is divided by; warn if the linear theory does not hold."""
+        worst = int(self.nonlinearity.argmax()) if layer is None else layer
+        least = int(self.least_widths[worst])
+        if self.widths is None:
+            width = integer("width", width, low=1)
+            wide = width == 1 or width >= least
+        elif width is None:
+            width = int(self.widths[worst])
+            wide = width >= least
+        else:
+            raise ArgumentError("width", width, "None for a network, which has its own widths")
+        if not wide:
+            message = f"the linear theory of layer {worst} holds from width {least} on, but "
             message += f"width is {width}: simulate, or use fewer layers (least_widths)"
             warnings.warn(message, LinearTheoryWarning, stacklevel=4)
-        return width
+        return width if self.widths is None else 1
 
     @property
     def error(self) -> float:
@@ -340,27 +356,27 @@ class PathFluctuations(Result):
         moving = traces > 0.0
         return float(np.max(self.stderr[moving] / traces[moving], initial=0.0))
 
-    def mean_square(self, width: int) -> PathPrediction:
+    def mean_square(self, width: int | None = None) -> PathPrediction:
         """Return ``E‖G_l − F^l(G_0)‖_F²`` of every layer.
 
         Parameters
         ----------
-        width : int
-            Width d, >= 1.
+        width : int, optional
+            Width d of a chain, >= 1.
         """
         width = self._checked(width)
         traces = np.trace(self.covariances, axis1=1, axis2=2)
         return PathPrediction(traces / width, self.stderr / width)
 
-    def covariance(self, layer: int, width: int) -> FloatArray:
+    def covariance(self, layer: int, width: int | None = None) -> FloatArray:
         """Return the covariances of the entries of G_l, shape (batch, batch, batch, batch).
 
         Parameters
         ----------
         layer : int
             Layer l in 0, …, depth.
-        width : int
-            Width d, >= 1.
+        width : int, optional
+            Width d of a chain, >= 1.
         """
         layer = integer("layer", layer, low=0, high=len(self.layers) - 1)
         width = self._checked(width, layer)
@@ -370,7 +386,7 @@ class PathFluctuations(Result):
 
     def band(
         self,
-        width: int,
+        width: int | None = None,
         observable: Callable[[FloatArray], float] | ArrayLike | None = None,
         *,
         level: float = 0.9,
@@ -379,8 +395,8 @@ class PathFluctuations(Result):
 
         Parameters
         ----------
-        width : int
-            Width d, >= 1.
+        width : int, optional
+            Width d of a chain, >= 1.
         observable : callable or (batch, batch) array_like, optional
             Maps a Gram matrix to a number, which is linearized at the mean field, or the gradient g
             of ``⟨g, G⟩``. By default the distance ``‖G_l − F^l(G_0)‖_F``, whose law is that of the

@@ -7,6 +7,9 @@ order the Gram matrix of layer l at width d has the covariance S_l/d around G_l,
     S_{l+1} = J_l S_l J_lᵀ + C_l,    C_l = Cov(σσᵀ),
     J_l[Δ] = ½ Cov(σσᵀ, zᵀAz),       A = R⁺ Δ R⁺ᵀ.
 
+If layer l + 1 of a network has the width d_{l+1}, C_l/d_{l+1} replaces C_l, and S_l is the
+covariance itself.
+
 If the length of the row does not matter, zzᵀ is replaced by r zzᵀ/|z|², which has the same
 covariance with σσᵀ and less variance; r is the rank of R.
 
@@ -57,15 +60,18 @@ the limits of mean and variance over the features, and F the next Gram matrix, i
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bnmc.chain.chain import Chain
-from bnmc.chain.layers import over_square
+from bnmc.chain.chain import Network
+from bnmc.chain.layers import Layer, over_square, start_of
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations, packed, products, unpacked
 from bnmc.mean_field.float64 import FloatArray, standard_error
+from bnmc.mean_field.map.points import row_outputs
 from bnmc.mean_field.map.rows import Rows, follows_activation, gaussian_rows
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
@@ -84,28 +90,50 @@ _LEAST = 1e-16
 
 
 def path_fluctuations(
-    chain: Chain, grams: FloatArray, rtol: float, key: int, most: int
+    network: Network,
+    grams: FloatArray,
+    covariances: FloatArray | None,
+    rtol: float,
+    key: int,
+    most: int,
+    *,
+    has_widths: bool,
 ) -> PathFluctuations:
     """Return the covariances along a path, refined to `rtol` or up to `most` points.
 
     Parameters
     ----------
-    chain : Chain
-        The chain; skip is 0.
+    network : Network
+        Without skip connections.
     grams : ndarray of shape (depth + 1, batch, batch)
         The path of the mean field.
+    covariances : ndarray of the same shape, or None
+        The covariances of rows, if the rows of layer 0 are random.
     rtol : float
         Largest acceptable standard error of the trace of S_l, relative to its value.
     key : int
         Seed of the scrambling.
     most : int
         Points of one estimate of J, at most, unless the first lattice has more.
+    has_widths : bool
+        Whether the covariances are those at the widths of the network, or at width 1.
     """
+    layers = [network.layer(number) for number in range(len(grams))]
+    widths = np.array(network.widths) if has_widths else None
+    divisors = np.ones(len(layers)) if widths is None else widths
+    path, start = grams, 1
+    if covariances is not None:
+        layers[0] = start_of(layers[0])
+        path, start = np.concatenate([covariances[:1], grams]), 0
     exponent = _FIRST
     while True:
         seeds = [np.random.SeedSequence((key, exponent, r)) for r in range(_REPLICATES)]
-        runs = [_replicate(chain, grams, seed, exponent) for seed in seeds]
-        replicates, squares, carried = zip(*runs, strict=True)
+        runs = [
+            _replicate(layers[start:], path, divisors[start:], seed, exponent) for seed in seeds
+        ]
+        replicates, squares, carried = (
+            np.array(each)[:, 1 - start :] for each in zip(*runs, strict=True)
+        )
         traces = np.trace(replicates, axis1=2, axis2=3)
         law = PathFluctuations(
             layers=np.arange(len(grams)),
@@ -114,6 +142,7 @@ def path_fluctuations(
             stderr=standard_error(traces),
             nonlinearity=_nonlinearity(*(np.mean(x, axis=0) for x in (squares, carried, traces))),
             points=2 * _REPLICATES << exponent,
+            widths=widths,
         )
         if law.error <= rtol or 1 << (exponent + _MORE) > most:
             return law
@@ -130,7 +159,11 @@ def _nonlinearity(squares: FloatArray, carried: FloatArray, traces: FloatArray) 
 
 
 def _replicate(
-    chain: Chain, grams: FloatArray, seed: np.random.SeedSequence, exponent: int
+    layers: Sequence[Layer],
+    grams: FloatArray,
+    widths: NDArray[Any],
+    seed: np.random.SeedSequence,
+    exponent: int,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return S_l of one replicate, shape (depth + 1, p, p) with p = n(n+1)/2.
 
@@ -141,21 +174,21 @@ def _replicate(
     covariances = np.zeros((len(grams), p, p))
     squares, traces = np.zeros((2, len(grams)))
     seeds = seed.spawn(2 * (len(grams) - 1))
-    for layer in range(len(grams) - 1):
-        rows = gaussian_rows(chain.layers[1], grams[layer])
-        terms = norm_terms(chain, rows, grams[layer], grams[layer + 1])
-        pair = seeds[2 * layer : 2 * layer + 2]
-        first, second = (_estimates(chain, rows, terms, child, exponent) for child in pair)
-        noise = terms.noise(first, second)
+    for number, layer in enumerate(layers):
+        rows = gaussian_rows(layer, grams[number])
+        terms = norm_terms(layer, rows, grams[number], grams[number + 1])
+        pair = seeds[2 * number : 2 * number + 2]
+        first, second = (_estimates(layer, rows, terms, child, exponent) for child in pair)
+        noise = terms.noise(first, second) / widths[number]
         with np.errstate(over="ignore"):
-            whitened = _whitening(chain, rows, grams[layer])
+            whitened = _whitening(layer, rows, grams[number])
         if not np.isfinite(whitened).all():
-            raise NonFiniteError(None, layer, "inverse of the covariance")
-        seen = whitened @ covariances[layer] @ whitened.T
+            raise NonFiniteError(None, number, "inverse of the covariance")
+        seen = whitened @ covariances[number] @ whitened.T
         carried = terms.slopes(first) @ seen @ terms.slopes(second).T
-        covariances[layer + 1] = 0.5 * (carried + carried.T) + noise
-        squares[layer] = _relative_square(terms.visible(seen), rows)
-        traces[layer + 1] = np.trace(carried)
+        covariances[number + 1] = 0.5 * (carried + carried.T) + noise
+        squares[number] = _relative_square(terms.visible(seen), rows)
+        traces[number + 1] = np.trace(carried)
     return covariances, squares, traces
 
 
@@ -170,7 +203,7 @@ def _relative_square(seen: FloatArray, rows: Rows) -> float:
 
 
 def _estimates(
-    chain: Chain, rows: Rows, terms: _NormTerms, seed: np.random.SeedSequence, exponent: int
+    layer: Layer, rows: Rows, terms: _NormTerms, seed: np.random.SeedSequence, exponent: int
 ) -> Estimates:
     """Return expectations over a row in packed coordinates, by 2^exponent points."""
     from scipy.special import ndtri
@@ -191,7 +224,7 @@ def _estimates(
         if rows.damping == 0.0:  # the length of the row does not matter
             z *= np.sqrt(r / (z * z).sum(axis=1))[:, None]
         score = products(z) - packed(np.eye(r))
-        entries = terms.entries(np.asarray(chain.activation(phi)))
+        entries = terms.entries(row_outputs(layer.rows, phi))
         noise = noise + entries.T @ entries
         slopes = slopes + entries.T @ score
         linear = linear + entries.T @ z
@@ -199,13 +232,13 @@ def _estimates(
     return Estimates(noise / count, 0.5 * slopes / count, linear / count)
 
 
-def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
+def _whitening(layer: Layer, rows: Rows, gram: FloatArray) -> FloatArray:
     """Return the matrix from packed coordinates of Δ to those of A."""
     n = len(gram)
-    covariance = chain.covariance(gram)
-    if chain.normalization.axis == "features" and not follows_activation(chain.layers[1]):
+    covariance = layer.covariance(gram)
+    if layer.rows.norm.axis == "features" and not follows_activation(layer):
         # The row is D^(-½) w, with D the variances of the samples.
-        spread = np.sqrt(np.diagonal(covariance) + over_square(chain.eps, chain.gain))
+        spread = np.sqrt(np.diagonal(covariance) + over_square(layer.rows.eps, layer.linear.gain))
         inverse = rows.vectors / np.sqrt(rows.values) / spread[:, None]
     else:
         # The row is R z with RRᵀ the part of the covariance that the normalization sees, up to a
@@ -213,8 +246,7 @@ def _whitening(chain: Chain, rows: Rows, gram: FloatArray) -> FloatArray:
         seen = np.einsum("ia,ij,ja->a", rows.vectors, covariance, rows.vectors)
         inverse = rows.vectors / np.sqrt(seen)
     basis = unpacked(np.eye(n * (n + 1) // 2))
-    if chain.convolution is not None:
-        basis = chain.convolution.covariance(basis)
+    basis = layer.linear.patches.covariance(basis)
     return packed(inverse.T @ basis @ inverse).T
 
 
@@ -277,14 +309,14 @@ class _NormBefore(_NormTerms):
 
     Parameters
     ----------
-    chain : Chain
+    layer : Layer
     rows : Rows
     following : ndarray of shape (batch, batch)
     """
 
-    def __init__(self, chain: Chain, rows: Rows, following: FloatArray) -> None:
+    def __init__(self, layer: Layer, rows: Rows, following: FloatArray) -> None:
         super().__init__(following)
-        self._centred = chain.normalization.centred
+        self._centred = layer.rows.norm.centred
         self._root = rows.vectors * np.sqrt(rows.values)
         outer = self._root[:, :, None] * self._root[:, None, :]
         self._pi = packed(outer)
@@ -342,16 +374,17 @@ class _NormAfter(_NormTerms):
 
     Parameters
     ----------
-    chain : Chain
+    layer : Layer
     gram : ndarray of shape (batch, batch)
         The Gram matrix of the layer before.
     following : ndarray of shape (batch, batch)
     """
 
-    def __init__(self, chain: Chain, gram: FloatArray, following: FloatArray) -> None:
+    def __init__(self, layer: Layer, gram: FloatArray, following: FloatArray) -> None:
         super().__init__(following)
-        covariance = chain.gain * chain.gain * np.diagonal(chain.covariance(gram))
-        level = PairwiseLayer.of(chain.layers[1]).levels(covariance)
+        gain = layer.linear.gain
+        covariance = gain * gain * np.diagonal(layer.covariance(gram))
+        level = PairwiseLayer.of(layer).levels(covariance)
         self._means, self._spread = level.mean, level.scale
         self._squares = np.diagonal(following)
         i, j = np.triu_indices(len(following))
@@ -368,19 +401,19 @@ class _NormAfter(_NormTerms):
         return np.asarray(super().entries(x) - lengths)
 
 
-def norm_terms(chain: Chain, rows: Rows, gram: FloatArray, following: FloatArray) -> _NormTerms:
+def norm_terms(layer: Layer, rows: Rows, gram: FloatArray, following: FloatArray) -> _NormTerms:
     """Return the terms of a layer of the path.
 
     Parameters
     ----------
-    chain : Chain
+    layer : Layer
     rows : Rows
         The law of a row, from `gram`.
     gram, following : ndarray of shape (batch, batch)
         The Gram matrices of the layer before and of the layer.
     """
-    if follows_activation(chain.layers[1]):
-        return _NormAfter(chain, gram, following)
-    if chain.normalization.axis == "features":
-        return _NormBefore(chain, rows, following)
+    if follows_activation(layer) and layer.rows.norm.axis == "features":
+        return _NormAfter(layer, gram, following)
+    if layer.rows.norm.axis == "features":
+        return _NormBefore(layer, rows, following)
     return _NormTerms(following)

@@ -3,8 +3,14 @@
 `step` and `trajectory` evaluate `MeanField.step` and `MeanField.trajectory`, and `iterates` passes
 layers that may differ in anything but the number of samples.  Layers without norm
 over the batch are sums of series or closed forms: `bnmc.mean_field.pairwise_layer`.  With such a
-norm, homogeneous activations use `homogeneous_map`, and others `pairwise_maps` on lattices with 8
-random shifts: each shift has its own trajectory, so the standard errors include propagated errors.
+norm before the activation, homogeneous activations use `homogeneous_map`, and others
+`pairwise_maps` on lattices with 8 random shifts.  With one after it, `points_map` uses 8 sets of
+random points.  Each shift has its own trajectory, so the standard errors include propagated errors.
+
+**Skip connections.**  The rows of h_{l+1} = skip h_l + gain W a_l + b 1ᵀ are Gaussian if those of
+h_l are, with Σ_{l+1} = skip² Σ_l + gain² C(G_l) + σ_b² 11ᵀ, and G_{l+1} is a function of Σ_{l+1}.
+So the state of the map is G and Σ.  A norm over the features divides each sample of h by a
+constant, so the rows that a skip connection keeps behind such a norm are Gaussian, too.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,14 +29,20 @@ from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
 from bnmc.chain.chain import Chain, Network
 from bnmc.chain.homogeneity import homogeneous_slopes
-from bnmc.chain.layers import Layer
-from bnmc.chain.needs import GRAM_IS_STATE, require
+from bnmc.chain.layers import Layer, start_of
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
 from bnmc.gram import validate_gram
 from bnmc.mean_field.finite_width.gaussian import PathFluctuations
 from bnmc.mean_field.float64 import EPSILON, FloatArray, standard_error, within
 from bnmc.mean_field.map.pairwise import pairwise_maps
-from bnmc.mean_field.map.rows import Rows, gaussian_rows, homogeneous_map, row_covariance
+from bnmc.mean_field.map.points import points_map, require_rows_vary
+from bnmc.mean_field.map.rows import (
+    Rows,
+    follows_activation,
+    homogeneous_map,
+    row_covariance,
+    rows_of,
+)
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
 
 
@@ -59,20 +72,24 @@ class Step(_MapResult):
     gram : (batch, batch) ndarray of float64
         F(G), symmetric.
     stderr : (batch, batch) ndarray of float64
-        Standard error of each entry, rounding included; zeros unless `method` is "lattice".
+        Standard error of each entry, rounding included; zeros unless `method` is "lattice" or
+        "points".
     error : float
-        Relative error in the Frobenius norm.  If `method` is "lattice", it is ‖stderr‖ / ‖gram‖; if
-        `method` is "homogeneous", the estimated error of the quadrature; if `method` is "pairwise",
-        a bound of the error of a series, plus that of its coefficients.
-    method : {"pairwise", "homogeneous", "lattice"}
+        Relative error in the Frobenius norm.  If `method` is "lattice" or "points", it is
+        ‖stderr‖ / ‖gram‖; if `method` is "homogeneous", the estimated error of the quadrature; if
+        `method` is "pairwise", a bound of the error of a series, plus that of its coefficients.
+    method : {"pairwise", "homogeneous", "lattice", "points"}
         "pairwise" without norm over the batch: each entry is a closed form or a series.  With such
-        a norm, "homogeneous" for activations with σ(cx) = c σ(x) for all c > 0: a one-dimensional
-        integral.  "lattice" for all others: the mean over 8 random shifts of a lattice of nodes.
+        a norm before σ, "homogeneous" for activations with σ(cx) = c σ(x) for all c > 0: a
+        one-dimensional integral.  "lattice" for all others: the mean over 8 random shifts of a
+        lattice of nodes.  "points" with a norm over the batch after σ: the mean over 8 sets of
+        random points.
     nodes : int
-        Nodes of the lattice per pair of samples and per shift; 0 unless `method` is "lattice".
+        Nodes of the lattice per pair of samples and per shift, or points of a set; 0 unless
+        `method` is "lattice" or "points".
     key : int or None
-        The 64-bit key of the random shifts: as `rng` it repeats the call.  None
-        unless `method` is "lattice".
+        The 64-bit key of the random shifts and points: as `rng` it repeats the call.  None
+        if there are none.
 
     Examples
     --------
@@ -94,15 +111,19 @@ class MeanFieldTrajectory(_MapResult):
     layers : (depth + 1,) ndarray of int64
         0, 1, …, depth.
     gram : (depth + 1, batch, batch) ndarray of float64
-        The Gram matrices; ``gram[0]`` is the argument ``G0``.
+        The Gram matrices; ``gram[0]`` is the argument ``G0``, if that is given.
     stderr : (depth + 1, batch, batch) ndarray of float64
-        Standard errors, which include the propagated errors of earlier layers.  Zeros for layer 0,
-        and for all layers unless `method` is "lattice".
+        Standard errors, which include the propagated errors of earlier layers.  Zeros for a given
+        matrix, and for all layers unless `method` is "lattice" or "points".
     error : float
-        The largest relative error of any layer, as in `Step`.  Unless `method` is "lattice", errors
-        are not propagated: it is the largest error of a single step.
+        The largest relative error of any layer, as in `Step`.  Unless `method` is "lattice" or
+        "points", errors are not propagated: it is the largest error of a single step.
     method, nodes, key
-        As in `Step`; `nodes` is the largest number of any layer.
+        As in `Step`; `method` is the last one in the list of any layer, and `nodes` the largest
+        number.
+    covariance : (depth + 1, batch, batch) ndarray of float64 or None
+        Σ_l, the covariance of the rows of h_l, if the argument `covariance` is given.  It is the
+        limit of the observable "state_gram".
     fluctuations : PathFluctuations or None
         The fluctuations around this path at finite width, if they were asked for.
 
@@ -116,6 +137,7 @@ class MeanFieldTrajectory(_MapResult):
     """
 
     layers: NDArray[np.int64]
+    covariance: FloatArray | None = None
     fluctuations: PathFluctuations | None = None
 
 
@@ -141,19 +163,34 @@ class _Pairs(NamedTuple):
     level: Level
 
 
-def step(chain: Chain, G: ArrayLike, rtol: float, rng: Any, max_nodes: int) -> Step:
+class _State(NamedTuple):
+    """What the next layer sees: G, and the covariance of the rows that a skip connection keeps."""
+
+    gram: FloatArray
+    stream: FloatArray | None = None
+
+
+def step(chain: Chain, G: ArrayLike, rtol: float | None, rng: Any, max_nodes: int) -> Step:
     """Return F(G); see `MeanField.step` for the arguments."""
-    run = _run(chain.repeat(1), "G", G, rtol, rng, max_nodes)
+    run, rtol = _run(chain.repeat(1), "G", G, rtol, rng, max_nodes)
     parts = {part.name: getattr(run, part.name) for part in fields(Step)}
     result = Step(**parts | {"gram": run.gram[1], "stderr": run.stderr[1]})
     return within(result, run.error, rtol, "Gram matrix", _effort(run))
 
 
 def trajectory(
-    network: Network, G0: ArrayLike, rtol: float, rng: Any, max_nodes: int
+    network: Network,
+    G0: ArrayLike | None,
+    covariance: ArrayLike | None,
+    rtol: float | None,
+    rng: Any,
+    max_nodes: int,
 ) -> MeanFieldTrajectory:
     """Return G0, F(G0), F(F(G0)), …; see `MeanField.trajectory` for the arguments."""
-    run = _run(network, "G0", G0, rtol, rng, max_nodes)
+    if (G0 is None) == (covariance is None):
+        raise ArgumentError("covariance", covariance, "a matrix in place of G0, or None beside it")
+    name, start = ("G0", G0) if covariance is None else ("covariance", covariance)
+    run, rtol = _run(network, name, start, rtol, rng, max_nodes)
     return within(run, run.error, rtol, "Gram matrix", _effort(run))
 
 
@@ -161,49 +198,82 @@ def _effort(run: MeanFieldTrajectory) -> str:
     return f" with {run.nodes} nodes for each pair and shift" if run.nodes else ""
 
 
+# Default largest error; and of points, over the root of the batch size: that of an entry.
+_RTOL, _POINTS_RTOL = 1e-4, 1e-3
+
+_NOT_GAUSSIAN = "rows of N(x + W σ(x)) are not Gaussian; bnmc.simulate measures this chain"
+
+
+def _require_rows(layers: Sequence[Layer], starts_at_state: bool) -> None:
+    """Raise unless the rows of all layers are Gaussian; `layers` are layers 0, 1, …."""
+    for number, (before, layer) in enumerate(pairwise(layers), 1):
+        if layer.rows.skip == 0.0:
+            continue
+        if before.rows.keeps_normed and before.rows.norm.axis == "batch":
+            allowed = '0 after a norm over the batch of the order "norm-activation"'
+            raise ArgumentError("skip", layer.rows.skip, allowed, _NOT_GAUSSIAN)
+        if number == 1 and not starts_at_state:
+            hint = "with a skip connection the next Gram matrix depends on more than this one: "
+            hint += "MeanField(chain).trajectory(covariance=) starts at the initial state"
+            raise ArgumentError("skip", layer.rows.skip, "0 in the layer after G0", hint)
+
+
 def _run(
-    network: Network, name: str, G0: ArrayLike, rtol: float, rng: Any, max_nodes: int
-) -> MeanFieldTrajectory:
-    """Check the arguments and return the trajectory, refined to `rtol` or up to `max_nodes`."""
-    for chain, _ in network.stages:
-        require(chain, GRAM_IS_STATE)
-    rtol = real("rtol", rtol, above=0.0)
-    max_nodes = integer("max_nodes", max_nodes, low=1)
-    key = draw_key(rng)
-    for chain, _ in network.stages:
-        chain.activation.check()
-    given = finite_array(name, G0, shape=(network.batch, network.batch))
-    gram, rounding = validate_gram(given, name), float(np.finfo(given.dtype).eps)
-    with np.errstate(over="ignore", invalid="ignore"):
-        _seen(network.layer(1), gram, 1, name, rounding)  # raises before estimates of memory
-    require_memory("depth", 2 * (network.depth + 1) * gram.nbytes, _GO_ON)
+    network: Network, name: str, start: ArrayLike | None, rtol: float | None, rng: Any, most: int
+) -> tuple[MeanFieldTrajectory, float]:
+    """Check the arguments; return the trajectory, refined to `rtol` or up to `most` nodes."""
+    starts_at_state = name == "covariance"
     # The last layer repeats.
     repeats = network.depth - network.stages[-1][1] + 1 + (len(network.stages) > 1)
-    layers = [network.layer(number) for number in range(1, max(1, min(repeats, network.depth)) + 1)]
-    return iterates(layers, network.depth, gram, key, rtol, max_nodes, name=name, rounding=rounding)
+    layers = [network.layer(number) for number in range(max(1, min(repeats, network.depth)) + 1)]
+    _require_rows(layers, starts_at_state)
+    layers = [start_of(layers[0]), *layers[1:]] if starts_at_state else layers[1:]
+    for layer in layers:
+        layer.rows.activation.check()
+        if _method(layer) == "points" and layer.rows.eps == 0.0:
+            require_rows_vary(layer.rows.activation, layer.rows.norm)
+    if rtol is not None:
+        rtol = real("rtol", rtol, above=0.0)
+    most = integer("max_nodes", most, low=1)
+    key = draw_key(rng)
+    given = finite_array(name, start, shape=(network.batch, network.batch))
+    gram, rounding = validate_gram(given, name), float(np.finfo(given.dtype).eps)
+    if rtol is None:
+        has_points = "points" in map(_method, layers)
+        rtol = _POINTS_RTOL * math.sqrt(network.batch) if has_points else _RTOL
+    with np.errstate(over="ignore", invalid="ignore"):
+        _seen(layers[0], _State(gram), 1, name, rounding)  # raises before estimates of memory
+    require_memory("depth", 2 * (network.depth + 1) * gram.nbytes, _GO_ON)
+    run = iterates(
+        layers, network.depth, gram, key, rtol, most, name=name, rounding=rounding,
+        first=1 - starts_at_state,
+    )  # fmt: skip
+    return run, rtol
 
 
 # The methods of layers.  A trajectory has the last one of its layers' methods.
-_METHODS = ("pairwise", "homogeneous", "lattice")
+_METHODS = ("pairwise", "homogeneous", "lattice", "points")
 
 
 def _method(layer: Layer) -> str:
     """Return the method of a layer."""
     if layer.rows.norm.axis != "batch":
         return "pairwise"
+    if follows_activation(layer):
+        return "points"
     return "lattice" if homogeneous_slopes(layer.rows.activation) is None else "homogeneous"
 
 
 def _seen(
-    layer: Layer, gram: FloatArray, number: int, name: str, rounding: float = EPSILON
+    layer: Layer, state: _State, number: int, name: str, rounding: float = EPSILON
 ) -> Rows | _Pairs:
-    """Return what a layer sees of a Gram matrix; `name` is the argument that layer 1 sees."""
-    largest = float(np.abs(gram).max())
+    """Return what a layer sees of a state; `name` is the argument that the first layer sees."""
+    largest = float(np.abs(state.gram).max())
     if layer.rows.norm.axis != "batch":
-        pairs = _pairs(layer, gram, number)
+        pairs = _pairs(layer, state, number, name)
         if pairs.level.flat is None:
             return pairs
-        if number > 1:
+        if not name:
             raise ZeroVarianceError(None, number, None, pairs.level.flat)
         if not pairs.layer.norm_is_first:
             allowed = "a function that is not constant, since "
@@ -211,21 +281,44 @@ def _seen(
             raise ArgumentError("activation", layer.rows.activation.name, allowed)
         allowed = "a matrix whose diagonal has no 0"
         raise ArgumentError(name, largest, allowed, "no row can be normalized")
-    rows = gaussian_rows(layer, gram, rounding)
+    rows = rows_of(layer.rows, *_covariance(layer, state), rounding)
     if rows.has_variance:
         return rows
-    if number > 1:
+    if not name:
         raise ZeroVarianceError(None, number, 0)
     centred = layer.rows.norm.hides_common_part
     allowed = "samples that are not all equal" if centred else "samples not all 0"
     raise ArgumentError(name, largest, allowed, "no row can be normalized")
 
 
-def _pairs(layer: Layer, gram: FloatArray, number: int) -> _Pairs:
-    """Return what a layer without norm over the batch sees of a Gram matrix."""
+def _covariance(layer: Layer, state: _State, *, seen: bool = True) -> tuple[FloatArray, float]:
+    """Return a matrix and a number g: rows have the covariance g² · matrix.
+
+    If `seen`, a bias that the norm subtracts may be missing.
+    """
+    skip = layer.rows.skip
+    law = layer.covariance if seen and skip == 0.0 else layer.linear.covariance()
+    matrix, gain = row_covariance(layer, law, state.gram)
+    if skip == 0.0:
+        return matrix, gain
+    assert state.stream is not None
+    return skip * skip * state.stream + gain * gain * matrix, 1.0
+
+
+def _streamed(layer: Layer, state: _State, seen: Rows | _Pairs) -> tuple[FloatArray, FloatArray]:
+    """Return the covariances of the rows h, and of those that a skip connection keeps."""
+    matrix, gain = _covariance(layer, state, seen=False)
+    rows = matrix * gain * gain
+    if isinstance(seen, _Pairs) and seen.layer.streams_normalized:
+        return rows, seen.covariance / (seen.level.scale[:, None] * seen.level.scale)
+    return rows, rows
+
+
+def _pairs(layer: Layer, state: _State, number: int, name: str) -> _Pairs:
+    """Return what a layer without norm over the batch sees of a state."""
     # The next weights have variance 1, as the result is the Gram matrix of the activations.
-    outputs = replace(PairwiseLayer.of(layer), weight_variance=1.0, bias_variance=0.0)
-    covariance, gain = row_covariance(layer, layer.linear.covariance(), gram)
+    outputs = replace(PairwiseLayer.of(layer), weight_variance=1.0, bias_variance=0.0, skip=0.0)
+    covariance, gain = _covariance(layer, state)
     if outputs.norm != "none" and outputs.norm_is_first:
         # Only the ratio to eps matters.  The factors are applied one by one, as their product may
         # be outside the range of float64.
@@ -238,7 +331,7 @@ def _pairs(layer: Layer, gram: FloatArray, number: int) -> _Pairs:
     try:
         level = outputs.levels(np.maximum(np.diagonal(covariance), 0.0))
     except ArgumentError:
-        if number == 1:
+        if name:
             raise
         raise NonFiniteError(None, number, "mean-field Gram matrix") from None
     return _Pairs(outputs, covariance, level)
@@ -258,13 +351,16 @@ def _pairwise_map(pairs: _Pairs) -> tuple[FloatArray, float]:
 
 
 def _mapped(
-    layer: Layer, seen: Sequence[Rows | _Pairs], angles: int, shifts: FloatArray
+    layer: Layer, seen: Sequence[Rows | _Pairs], angles: int, shifts: FloatArray, number: int
 ) -> tuple[FloatArray, float, int]:
     """Return F(G) of some G, the largest relative error of one, and the nodes of a lattice."""
-    activation = layer.rows.activation
-    if _method(layer) == "lattice":
+    activation, method = layer.rows.activation, _method(layer)
+    if method in ("lattice", "points"):
         rows = [law for law in seen if isinstance(law, Rows)]
-        grams, nodes = pairwise_maps(rows, activation, angles, shifts)
+        if method == "lattice":
+            grams, nodes = pairwise_maps(rows, activation, angles, shifts)
+        else:
+            grams, nodes = points_map(rows, layer.rows, angles, shifts, number)
         return grams, 0.0, nodes
     slopes = homogeneous_slopes(activation) or (0.0, 0.0)
     steps = [
@@ -284,20 +380,21 @@ def iterates(
     *,
     name: str = "G0",
     rounding: float = EPSILON,
+    first: int = 1,
 ) -> MeanFieldTrajectory:
     """Return the mean of 8 trajectories, one per shift, on lattices refined until `rtol` holds.
 
-    If no layer needs a lattice, return a single trajectory.  The caller compares the error with
-    `rtol`.
+    If no layer needs random numbers, return a single trajectory.  The caller compares the error
+    with `rtol`.
 
     Parameters
     ----------
     layers : sequence of Layer
-        At most `depth`, and at least one: layer 1, 2, …; the last one repeats.  Each is without
-        skip connection.  For depth 0, layer 1 checks the matrix.
+        At least one: layer `first` and the next ones; the last one repeats.  The first one is
+        without skip connection.  For depth 0, layer 1 checks the matrix.
     depth : int
     gram : ndarray of shape (batch, batch)
-        What layer 1 maps.
+        What the first layer maps.
     key : int
         Key of the shifts.
     rtol : float
@@ -306,13 +403,16 @@ def iterates(
         The argument that the matrix is.
     rounding : float
         Relative rounding error of the matrix.
+    first : {0, 1}
+        0 if layer 0 maps the matrix, too, which is the covariance of its rows.
     """
     method = max(map(_method, layers), key=_METHODS.index)
-    on_lattices = method == _METHODS[-1]
+    is_random = method in ("lattice", "points")
+    has_skips = any(layer.rows.skip != 0.0 for layer in layers)
     # Two matrices a layer, and those of a step.
-    matrices = 2 * (depth + 1) + (2 * SHIFTS if on_lattices else 10)
+    matrices = 2 * (depth + 1) + (3 * SHIFTS if is_random else 10)
     require_memory("depth", matrices * gram.nbytes, _GO_ON)
-    shifts = np.random.default_rng(key).random((SHIFTS, 2)) if on_lattices else np.zeros((1, 2))
+    shifts = np.random.default_rng(key).random((SHIFTS, 2)) if is_random else np.zeros((1, 2))
 
     def iterated(angles: int, refinable: float) -> MeanFieldTrajectory:
         """Return the mean over trajectories, one for each shift.
@@ -320,33 +420,43 @@ def iterates(
         The iteration ends where the error exceeds `rtol`, if a lattice has at most `refinable`
         nodes.
         """
-        grams, stderrs, worst, most = [gram], [np.zeros_like(gram)], 0.0, 0
-        states = np.repeat(gram[None], len(shifts), axis=0)
-        for number in range(1, depth + 1):
-            layer = layers[min(number, len(layers)) - 1]
-            seen = [first if number == 1 else _seen(layer, G, number, "") for G in states]
-            states, error, nodes = _mapped(layer, seen, angles, shifts)
+        grams, stderrs, covariances = [gram], [np.zeros_like(gram)], []
+        worst, most = 0.0, 0
+        states = [_State(gram)] * len(shifts)
+        for number in range(first, depth + 1):
+            layer = layers[min(number - first, len(layers) - 1)]
+            seen = [start if number == first else _seen(layer, each, number, "") for each in states]
+            streams: list[FloatArray | None] = [None] * len(states)
+            if has_skips or first == 0:
+                pairs = [_streamed(layer, *pair) for pair in zip(states, seen, strict=True)]
+                covariances.append(np.mean([rows for rows, _ in pairs], axis=0))
+                streams = [each for _, each in pairs]
+            images, error, nodes = _mapped(layer, seen, angles, shifts, number)
+            states = [_State(*pair) for pair in zip(images, streams, strict=True)]
             most = max(most, nodes)
-            mean = np.mean(states, axis=0)
+            mean = np.mean(images, axis=0)
+            if np.isnan(mean).any() and _method(layer) == "points":
+                raise ZeroVarianceError(None, number, 0)
             _require_finite(mean, number)
             grams.append(mean)
-            stderrs.append(_standard_error(states, mean))
+            stderrs.append(_standard_error(images, mean))
             norm = _norm(mean)
             worst = max(worst, error, _norm(stderrs[-1]) / norm if norm > 0.0 else 0.0)
             if worst > rtol and 0 < most <= refinable:
                 break
         return MeanFieldTrajectory(
             layers=np.arange(depth + 1),
-            gram=np.array(grams),
-            stderr=np.array(stderrs),
+            gram=np.array(grams[1 - first :]),
+            stderr=np.array(stderrs[1 - first :]),
             error=worst,
             method=method,
             nodes=most,
-            key=key if on_lattices else None,
+            key=key if is_random else None,
+            covariance=np.array(covariances) if first == 0 else None,
         )
 
     with np.errstate(over="ignore", invalid="ignore"):  # `_require_finite` checks each layer
-        first = _seen(layers[0], gram, 1, name, rounding)
+        start = _seen(layers[0], _State(gram), first, name, rounding)
         for angles, next_angles in zip(_ANGLES, (*_ANGLES[1:], math.inf), strict=True):
             finer = (next_angles / angles) ** 2
             run = iterated(angles, max_nodes / finer)

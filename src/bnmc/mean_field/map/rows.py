@@ -6,8 +6,9 @@ width, with the average C(G) over taps in place of G for a convolution.
 
 A norm over the features divides each sample by the root mean square of its features.  At infinite
 width the mean over all of them, or over those of a group, is 0 and the mean square is the variance
-of the sample.  So before the activation such a norm divides the covariance by constants; after the
-activation, the rows are those without norm (`bnmc.mean_field.pairwise_layer`).
+of the sample.  So before the activation such a norm divides the covariance by constants.  After the
+activation, the rows of any norm are those without norm (`bnmc.mean_field.pairwise_layer` and
+`points`).
 
 An integral over z removes the normalization from expectations.  Let u ~ N(0, S), with tr S = 1, be
 a row as the normalization sees it, and φ = √n u / √(‖u‖² + ε) the normalized row, with n the batch
@@ -102,8 +103,8 @@ class Rows:
 
 
 def follows_activation(layer: Layer) -> bool:
-    """Whether a norm over the features acts on σ(h)."""
-    return layer.rows.norm.axis == "features" and layer.rows.order == ACTIVATION_FIRST
+    """Whether a norm acts on σ(h)."""
+    return not layer.rows.norm.is_identity and layer.rows.order == ACTIVATION_FIRST
 
 
 def gaussian_rows(layer: Layer, gram: FloatArray, rounding: float = EPSILON) -> Rows:
@@ -150,7 +151,7 @@ def rows_of(
         as 0.
     """
     norm, n, eps = row_map.norm, row_map.batch, row_map.eps
-    on_rows = norm.axis == "batch"
+    on_rows = norm.axis == "batch" and row_map.order != ACTIVATION_FIRST
     on_samples = norm.axis == "features" and row_map.order != ACTIVATION_FIRST
     none, scale = np.zeros(0), float(n if on_rows else 1)
     divides = on_rows or on_samples
@@ -169,7 +170,7 @@ def rows_of(
             return zero
         spread = np.sqrt(variances)
         matrix = matrix / (spread[:, None] * spread)
-    basis = _seen_basis(norm, n)
+    basis = _seen_basis(norm, n) if on_rows else np.eye(n)
     values, vectors = np.linalg.eigh(basis.T @ matrix @ basis)
     seen = values > n * rounding * np.abs(matrix).sum(axis=0).max()
     if not seen.any():
