@@ -221,6 +221,14 @@ def test_rows_of_the_results_name_a_figure_or_a_test():
         assert set(figures) <= set(experiments.names())
 
 
+def test_every_promise_names_a_test():
+    rows = [row for row in rows_of_lists(DOCS / "promises.rst") if row[0].strip() != "promise"]
+    assert len(rows) > 30
+    for sentence, held in rows:
+        assert sentence.strip().endswith((".", ")."))
+        assert ":test:`" in held, sentence
+
+
 # ---------------------------------------------------------------- tables of pages
 
 
