@@ -494,6 +494,17 @@ RUNS = {
         "dtype": value("float64"),
         "threads": value(1), "inputs": value(None), "progress": value(False),
         "sampler": number("auto", "weights"), "backend": value("cpu"), "timeout": value(9.0)}),
+    "train": (6, bnmc.train, {
+        "network": value(chain(width=8).repeat(2)), "inputs": value(np.eye(3)),
+        "labels": value([0, 1, 0]), "steps": value(2), "learning_rate": POSITIVE,
+        "depth": value(None),
+        "loss": number("cross-entropy", "squared"), "test": value(None), "batches": value(None),
+        "optimizer": number("sgd", "muon"), "momentum": value(0.5), "weight_decay": value(0.1),
+        "parametrization": number("standard", "mup", "ntk"), "reference_width": value(128),
+        "readout_gain": value(1.0), "start": number("random", "maximized"), "chains": value(2),
+        "observables": value(("kernel", "gram")), "layers": value(None), "record": value(None),
+        "matrices": number("auto", "implicit", "drawn"), "dtype": value("float64"), "rng": RNG,
+        "threads": value(1), "timeout": value(9.0), "progress": value(False)}),
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
         "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
         "probes": value(None), "rng": RNG, "sampler": value("auto"), "progress": value(False)}),
@@ -584,8 +595,9 @@ def numbers_of(result):
         yield from numbers_of(list(result.observables.values()))
     elif dataclasses.is_dataclass(result) and not isinstance(result, (bnmc.Chain, type)):
         for field in dataclasses.fields(result):
-            # Documented to be NaN where it is too small to compute.
-            if not (isinstance(result, mixing.Contraction) and field.name == "distance"):
+            # Documented to be NaN where it is too small to compute, or where a network diverged.
+            is_small = isinstance(result, mixing.Contraction) and field.name == "distance"
+            if not (is_small or getattr(result, "diverged", np.zeros(1) - 1).max() >= 0):
                 yield from numbers_of(getattr(result, field.name))
 
 

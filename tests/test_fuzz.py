@@ -31,7 +31,7 @@ COUNTS = {
 LONGEST = fuzzing.LONGEST + 60.0
 MODULES = (
     "gradients", "gram", "mixing", "invariant", "random_matrix", "regularity", "mean_field",
-    "infinite_width", "testing",
+    "infinite_width", "testing", "training",
     "bounds.bridging", "bounds.gaussian", "bounds.limits", "bounds.orthogonalizes",
     "bounds.rank_collapse",
 )  # fmt: skip
@@ -39,7 +39,7 @@ MODULES = (
 #: has another name.
 ELSEWHERE = {
     "gradients.backpropagate", "infinite_width.train_networks", "mean_field.plot_stability",
-    "testing.roofline", "warmup"
+    "testing.roofline", "training.train", "warmup"
 }  # fmt: skip
 
 

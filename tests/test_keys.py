@@ -23,6 +23,12 @@ RESULTS = {
         lambda rng: bnmc.backpropagate(CHAIN, 3, chains=2, rng=rng),
         lambda result: result.log_gradient_norm,
     ),
+    "train": (
+        lambda rng: bnmc.train(
+            CHAIN, np.eye(4), [0, 1, 0, 1], steps=2, learning_rate=0.1, depth=2, chains=2, rng=rng
+        ),
+        lambda result: result.outputs,
+    ),
     "tangent_kernel": (
         lambda rng: bnmc.gradients.tangent_kernel(CHAIN, 3, chains=2, rng=rng),
         lambda result: result.kernels,

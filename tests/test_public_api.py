@@ -33,7 +33,7 @@ PUBLIC = {
         "Network Observable SoftRank Trajectory __version__ backpropagate bounds drawn_biases "
         "drawn_weights errors experiments gradients gram implicit infinite_width invariant "
         "kernels mean_field mixing open plot random_matrix regularity simulate testing torch "
-        "warmup",
+        "train training warmup",
     "bnmc.bounds": "bridging gaussian limits orthogonalizes rank_collapse",
     "bnmc.bounds.bridging": "Bulk Concentration Distortion corollary_2 corollary_4 "
         "corollary_6 corollary_7 corollary_8 distortion equation_19 equation_47 equation_6 "
@@ -103,6 +103,7 @@ PUBLIC = {
     "bnmc.torch": "ImplicitLinear ImplicitSGD Measurement ModelChain ModelNetwork Prediction "
         "break_ chain_of gain_for_ haar_ implicit_ implicit_layers maximize_rank_ measure "
         "network_of orthogonalize_",
+    "bnmc.training": "Training train",
     "bnmc.cli": "main",
 }  # fmt: skip
 

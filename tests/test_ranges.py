@@ -55,6 +55,7 @@ GIVEN = {
     "gradient_norms": {"run": RUN},
     "law": {"chain": CHAIN},
     "predicted_band": {"fluctuations": PATH, "width": 10},
+    "train": {"network": Chain(8, 3), "depth": 1},
     "trajectory": {"runs": RUN, "observable": "orthogonality_gap"},
     "workspace": {"chain": CHAIN},
 }  # fmt: skip

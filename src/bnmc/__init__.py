@@ -7,8 +7,8 @@ estimates rates of convergence to the stationary law, and `invariant` computes a
 `regularity` and `bounds` hold the quantities and the inequalities of the papers, `random_matrix`
 and `gram` functions of matrices, and `experiments` the figures.  `kernels` serves your own compiled
 code, `testing` the tests of your own layers, and `torch` your PyTorch models.  `implicit` holds
-random matrices that are decided where they are asked.  A name is imported when it is first used, so
-importing the package costs nothing.
+random matrices that are decided where they are asked, and `train` runs gradient descent with them.
+A name is imported when it is first used, so importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc import regularity as regularity
     from bnmc import testing as testing
     from bnmc import torch as torch
+    from bnmc import training as training
     from bnmc.chain.activations import Activation as Activation
     from bnmc.chain.chain import Chain as Chain
     from bnmc.chain.chain import Network as Network
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc.simulation.run import simulate as simulate
     from bnmc.simulation.store.reading import open as open
     from bnmc.simulation.trajectory import Trajectory as Trajectory
+    from bnmc.training.running import train as train
 
 #: The module of each name, imported when the name is first used.
 _HOMES = {
@@ -64,12 +66,12 @@ _HOMES = {
     "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",
     "drawn_biases": "simulation.run", "drawn_weights": "simulation.run",
     "open": "simulation.store.reading", "simulate": "simulation.run",
-    "warmup": "gradients.warming",
+    "train": "training.running", "warmup": "gradients.warming",
 }  # fmt: skip
 _MODULES = (
     "bounds", "errors", "experiments", "gradients", "gram", "implicit", "infinite_width",
     "invariant", "kernels", "mean_field", "mixing", "plot", "random_matrix", "regularity",
-    "testing", "torch",
+    "testing", "torch", "training",
 )  # fmt: skip
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])

@@ -254,6 +254,16 @@ class Rows:
             return self.through_norm(at_a) * self._slopes() + at_x
         return self.through_norm(at_a * self._slopes()) + at_x
 
+    def along(self, direction: Float64Array) -> tuple[Float64Array, Float64Array]:
+        """Return the derivatives of a and of x along directions of h, (..., width, k, columns)."""
+        # The Jacobian of N is symmetric.
+        if self._map.keeps_normed:
+            at_x = self.through_norm(direction)
+            return at_x * self._slopes(), at_x
+        if self._map.activates_first:
+            return self.through_norm(direction * self._slopes()), direction
+        return self.through_norm(direction) * self._slopes(), direction
+
     def through_norm(self, gradient: Float64Array) -> Float64Array:
         """Return the gradient with respect to y, given that with respect to N(y)."""
         (values, spread, _), norm = self.normed, self._map.norm

@@ -113,7 +113,7 @@ def direction_of(
         if choice("loss", loss, _LOSSES) == "gaussian":
             _require_none(loss, labels=labels, classes=classes)
             return NormalRows()
-        targets = _targets(loss, labels, classes, samples)
+        targets = targets_of(loss, labels, classes, samples)
         gradient = _squared if loss == "squared" else _cross_entropy
         return Readout(targets.shape[1], partial(gradient, targets), loss, pixels)
     if loss is None or callable(loss):
@@ -157,7 +157,7 @@ def _rows(loss: Any, chain: Chain, chains: int, inputs: int | None) -> Float64Ar
     return np.ascontiguousarray(stacked.swapaxes(2, 3).reshape(len(stacked), -1, chain.width))
 
 
-def _targets(loss: str, labels: Any, classes: int | None, samples: int) -> Float64Array:
+def targets_of(loss: str, labels: Any, classes: int | None, samples: int) -> Float64Array:
     """Return targets of shape (samples, classes)."""
     if labels is None:
         raise ArgumentError("labels", None, f"the labels of the {samples} samples")

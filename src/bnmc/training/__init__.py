@@ -1,0 +1,21 @@
+"""Training: gradient descent of random networks at any width, exact in law.
+
+`train` takes networks through steps of SGD or Muon.  Hidden matrices are never drawn: what they
+were multiplied by is kept, and a step adds coefficients (`bnmc.implicit`).  Read `running.py`
+first, then `course.py`: one network through its training.  `passes.py` has the forward, backward
+and tangent passes, `weights.py` the matrices, `architecture.py` the layers and their
+parametrization (`scalings.py`), `steps.py` losses and optimizers, and `observables.py` what is
+recorded.  `forecast.py` predicts memory and time, and `store.py` keeps finished networks.
+
+The package may import `gradients`, `infinite_width`, `implicit` and lower levels.
+"""
+
+from __future__ import annotations
+
+from bnmc._support.arithmetic import ignore_underflow
+from bnmc.training.result import Training
+from bnmc.training.running import train
+
+__all__ = ["Training", "train"]
+
+ignore_underflow(__name__)
