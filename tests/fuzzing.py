@@ -346,6 +346,10 @@ FUNCTIONS = {
     "Network.of": (2, bnmc.Network.of, {
         "width": WIDTH, "batch": BATCH, "depth": number(1, 3), "activation": value("relu"),
         "gain": POSITIVE}),
+    "Residual": (2, bnmc.Residual, {
+        "branch": value(bnmc.Network((chain(), 2))), "skip": number(0.5, 2.0),
+        "source": value("activations"), "projection": value(
+            bnmc.Chain(chain().width, chain().batch, norm="none"))}),
     "Convolution": (1, bnmc.Convolution, {"shape": value((2, 2)), "kernel": value((1, 2))}),
     "Distance": (2, bnmc.Distance, {"star": G}),
     "Estimate": (3, bnmc.Estimate, {

@@ -2,16 +2,17 @@
 
 All networks of an ensemble go through the layers at once: arrays are (networks, width, columns).
 A chain gives the properties of a layer and of the linear map that leads to it, so a network of
-unequal layers has a list of chains.
+unequal layers has a list of chains, and of blocks between them.
 """
 
 import itertools
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from oracle import FORMULAS
 
-from bnmc import Network
+from bnmc import Network, Residual
 
 FUNCTIONS = {**FORMULAS, "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x)}
 SLOPES = {
@@ -199,16 +200,86 @@ class _Layer:
         return _through_norm(at_a * slope(self._normed), *of_norm) + at_state
 
 
-def _layers(chains, h, weights, biases, inputs, sigma=None):
-    """Yield the layers; `weights` yields W and `biases` yields b of the maps between them."""
-    layer = _Layer(chains[0], h, inputs, sigma)
-    yield layer
+class Block(NamedTuple):
+    """A skip path around some layers: the last one has h = skip x + W a, or skip (P x) + W a.
+
+    `layers` are chains and blocks, of which the last one is a chain.
+    """
+
+    layers: list
+    projection: Any = None
+    skip: float = 1.0
+    source: str = "state"
+
+
+class Path(NamedTuple):
+    """The skip path of a block, from a layer to a later one."""
+
+    begin: int
+    end: int
+    block: Block
+
+
+def flattened(items, before=-1):
+    """Return the chains of layers one by one, and the skip paths; layer `before` precedes them."""
+    chains, paths = [], []
+    for item in items:
+        last = before + len(chains)
+        if isinstance(item, Block):
+            inner, others = flattened(item.layers, last)
+            chains += inner
+            paths += [*others, Path(last, last + len(inner), item)]
+        else:
+            chains.append(item)
+    return chains, paths
+
+
+def _layers(chains, h, weights, biases, inputs, sigma=None, skips=()):
+    """Yield the layers; `weights` yields W and `biases` yields b of the maps between them.
+
+    `skips` are pairs of a `Path` and its `_Projection`.
+    """
+    made = [_Layer(chains[0], h, inputs, sigma)]
+    yield made[0]
     for chain, weight, bias in zip(chains[1:], weights, biases, strict=False):
-        h = chain.gain * (weight @ patches(chain, layer.a))
+        h = chain.gain * (weight @ patches(chain, made[-1].a))
         if chain.skip:
-            h = h + chain.skip * layer.state
-        layer = _Layer(chain, h + bias, inputs, sigma)
-        yield layer
+            h = h + chain.skip * made[-1].state
+        for path, projection in skips:
+            if path.end == len(made):
+                h = h + path.block.skip * projection.of(_taken(made, path))
+        made.append(_Layer(chain, h + bias, inputs, sigma))
+        yield made[-1]
+
+
+def _taken(made, path):
+    """Return what a skip path takes of the layer where it begins."""
+    layer = made[path.begin]
+    return layer.a if path.block.source == "activations" else layer.state
+
+
+class _Projection:
+    """P of a block, or the identity."""
+
+    def __init__(self, chain, weights=None, bias=0.0):
+        self.chain, self.weights, self.bias = chain, weights, bias
+
+    @classmethod
+    def drawn(cls, chain, below, rng, count):
+        if chain is None:
+            return cls(None)
+        (weights,), (bias,) = (draw([below, chain], rng, count) for draw in (_drawn, _drawn_biases))
+        return cls(chain, weights, bias)
+
+    def of(self, x):
+        if self.chain is None:
+            return x
+        return self.chain.gain * (self.weights @ patches(self.chain, x)) + self.bias
+
+    def back(self, delta):
+        if self.chain is None:
+            return delta
+        return _folded(self.chain, self.chain.gain * self.weights.swapaxes(1, 2) @ delta)
 
 
 def _drawn(chains, rng, count):
@@ -228,9 +299,16 @@ def _drawn_biases(chains, rng, count):
         yield scale * rng.standard_normal((count, chain.width, 1)) if scale else np.zeros(1)
 
 
-def network_of(chains):
-    """Return the network with these chains as layers 0, 1, …"""
-    return Network((chains[0], 0), *((chain, 1) for chain in chains[1:]))
+def network_of(items):
+    """Return the network with these chains as layers 0, 1, …, and blocks of them."""
+    return Network((items[0], 0), *map(_stage, items[1:]))
+
+
+def _stage(item):
+    if not isinstance(item, Block):
+        return item, 1
+    layers, projection, skip, source = item
+    return Residual(Network(*map(_stage, layers)), projection, skip=skip, source=source)
 
 
 def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):
@@ -271,28 +349,45 @@ class Networks:
 
     Parameters
     ----------
-    chain : Chain or list of Chain
+    chain : Chain or list of Chain and Block
         Of all layers, or of layers 0, …, depth.  Activations are among those of `SLOPES`.
     depth, count : int
+        A list has a depth of its own.
     rng : Generator
     initial : ndarray, optional
         (width, columns); normal by default.
     inputs : int
     weights, biases : list of ndarray, optional
         Of layers 1, …, depth, in place of drawn ones.  Biases broadcast to h.
+    projections : list of (ndarray, ndarray), optional
+        Weights and biases of projections in the order of `flattened`, in place of drawn ones.
     """
 
     def __init__(
         self, chain, depth, count, rng, initial=None, inputs=1, weights=None, biases=None,
+        projections=None,
     ):  # fmt: skip
-        self.chains = chain if isinstance(chain, list) else [chain] * (depth + 1)
-        self.chain, self.depth, self.inputs = self.chains[0], depth, inputs
+        items = chain if isinstance(chain, list) else [chain] * (depth + 1)
+        self.chains, self.paths = flattened(items)
+        self.chain, self.depth, self.inputs = self.chains[0], len(self.chains) - 1, inputs
         shape = count, self.chain.width, self.chain.batch * inputs
         h = rng.standard_normal(shape) if initial is None else np.broadcast_to(initial, shape)
         self.weights = weights or list(_drawn(self.chains, rng, count))
         self.biases = biases or list(_drawn_biases(self.chains, rng, count))
         maps = self.weights, self.biases
-        self._made = list(_layers(self.chains, h, *maps, inputs))
+        of_paths = [path.block.projection for path in self.paths]
+        if projections is None:
+            self.projections = [
+                _Projection.drawn(projection, self.chains[path.begin], rng, count)
+                for path, projection in zip(self.paths, of_paths, strict=True)
+            ]
+        else:
+            given = iter(projections)
+            self.projections = [
+                _Projection(chain, *(next(given) if chain else ())) for chain in of_paths
+            ]
+        self._skips = list(zip(self.paths, self.projections, strict=True))
+        self._made = list(_layers(self.chains, h, *maps, inputs, None, self._skips))
         self.h = [layer.h for layer in self._made]
 
     def activations(self, layer):
@@ -333,12 +428,27 @@ class Networks:
 
     def backward(self, delta):
         """Return the gradients of h of layers 1, …, depth, and of all weights."""
-        deltas, gradients = [delta], []
-        for below, weight, above in zip(
-            self._made[-2::-1], self.weights[::-1], self.chains[:0:-1], strict=True
-        ):
+        deltas, gradients = {self.depth: delta}, []
+        for layer in reversed(range(self.depth)):
+            below, above, delta = self._made[layer], self.chains[layer + 1], deltas[layer + 1]
             gradients.append(above.gain * delta @ patches(above, below.a).swapaxes(1, 2))
-            at_a = _folded(above, above.gain * weight.swapaxes(1, 2) @ delta)
-            delta = below.back(at_a, above.skip * delta if above.skip else 0.0)
-            deltas.append(delta)
-        return deltas[-2::-1], gradients[::-1]
+            at_a = _folded(above, above.gain * self.weights[layer].swapaxes(1, 2) @ delta)
+            at_state = above.skip * delta if above.skip else 0.0
+            for path, projection in self._skips:
+                if path.begin == layer:
+                    back = path.block.skip * projection.back(deltas[path.end])
+                    if path.block.source == "activations":
+                        at_a = at_a + back
+                    else:
+                        at_state = at_state + back
+            deltas[layer] = below.back(at_a, at_state)
+        return [deltas[layer] for layer in range(1, self.depth + 1)], gradients[::-1]
+
+    def gradients_of_projections(self, deltas):
+        """Return the gradients of the weights of projections, given those of `backward`."""
+        return [
+            projection.chain.gain * path.block.skip * deltas[path.end - 1]
+            @ patches(projection.chain, _taken(self._made, path)).swapaxes(1, 2)
+            for path, projection in self._skips
+            if projection.chain is not None
+        ]  # fmt: skip

@@ -20,6 +20,7 @@ from bnmc import (
     MeanField,
     Network,
     Observable,
+    Residual,
     infinite_width,
     mixing,
     random_matrix,
@@ -141,6 +142,8 @@ def pole(x):
 TOO_LARGE = ResultTooLargeError
 NO_NORM, SKIP = Chain(6, 3, norm="none"), Chain(6, 3, skip=1.0)
 UNIFORM = Chain(6, 3, weights="uniform")
+BRANCH = Chain(6, 3, "relu").repeat(2)
+CONVOLVED = Chain(6, 3, norm="none", convolution=Convolution((1, 3), (1, 2)))
 CONVOLUTION = Chain.conv(8, 1, "relu", shape=(2, 2), kernel=(2, 2))
 UNFIT = {"norm": NO_NORM, "skip": SKIP, "weights": UNIFORM, "convolution": CONVOLUTION}
 ASYMMETRIC, INDEFINITE = [[1, 1], [0, 1]], [[1, 2], [2, 1]]
@@ -471,6 +474,17 @@ REFUSALS = {
         *values(x=[[[1.0, np.inf]]]),
         *types(x=["a", [[1, 2], [3]]]),
         ({"x": np.ones(3)}, ArgumentError, r"^x: got \(3,\), allowed: .*\(features, batch\)"),
+    ],
+    "Residual": [
+        *values(skip=[0.0, np.nan]),
+        ({"source": "status"}, UnknownNameError, "^source: got .* mean 'state'"),
+        *types(branch=[BRANCH.first, None], projection=[BRANCH]),
+        ({"branch": BRANCH.first.repeat(0)}, ArgumentError, "^branch: .*at least one layer"),
+        ({"branch": Chain(6, 3, skip=1.0).repeat(1)}, ArgumentError, "^branch: .*no skip conn"),
+        ({"branch": Network(Residual(BRANCH))}, ArgumentError, "^branch: .*no skip connection"),
+        ({"projection": Chain(6, 3)}, ArgumentError, "^projection: .*linear chain with norm 'none"),
+        ({"projection": Chain(5, 3, norm="none")}, ArgumentError, "^projection: .*width 6"),
+        ({"projection": CONVOLVED}, ArgumentError, "^projection: .*convolution if"),
     ],
     "SoftRank": types(tau=["a"]),
     "Observable": [

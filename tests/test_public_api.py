@@ -30,8 +30,8 @@ MODULES = sorted(
 #: fixtures and hooks of the plugin, and `bridging.ACTIVATIONS`, which is in the table of notation.
 PUBLIC = {
     "bnmc": "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField "
-        "Network Observable SoftRank Trajectory __version__ backpropagate bounds drawn_biases "
-        "drawn_weights errors experiments gradients gram implicit infinite_width invariant "
+        "Network Observable Residual SoftRank Trajectory __version__ backpropagate bounds "
+        "drawn_biases drawn_weights errors experiments gradients gram implicit infinite_width invariant "
         "kernels mean_field mixing open plot random_matrix regularity simulate testing torch "
         "train training warmup",
     "bnmc.bounds": "bridging gaussian limits orthogonalizes rank_collapse",

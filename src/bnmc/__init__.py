@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc.chain.activations import Activation as Activation
     from bnmc.chain.chain import Chain as Chain
     from bnmc.chain.chain import Network as Network
+    from bnmc.chain.chain import Residual as Residual
     from bnmc.chain.convolution import Convolution as Convolution
     from bnmc.chain.norms import GroupNorm as GroupNorm
     from bnmc.chain.start import FirstLayer as FirstLayer
@@ -61,7 +62,7 @@ _HOMES = {
     "Activation": "chain.activations", "Chain": "chain.chain", "Convolution": "chain.convolution",
     "Distance": "simulation.observables", "Estimate": "estimate.estimate",
     "FirstLayer": "chain.start", "GroupNorm": "chain.norms", "MeanField": "mean_field",
-    "Network": "chain.chain",
+    "Network": "chain.chain", "Residual": "chain.chain",
     "Observable": "simulation.observables", "SoftRank": "simulation.observables",
     "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",
     "drawn_biases": "simulation.run", "drawn_weights": "simulation.run",

@@ -1,6 +1,7 @@
 """A chain is a value: what it says, and that it is compared, shown and pickled as one."""
 
 import dataclasses
+import json
 import pickle
 from functools import partial
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import bnmc
-from bnmc import Activation, Chain, MeanField, Network
+from bnmc import Activation, Chain, MeanField, Network, Residual
 from bnmc._kernels.scalar.codes import NORM_FIRST, NORM_IN_BRANCH
 from bnmc.chain.chain import as_chain, as_network, layers_of
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -181,6 +182,60 @@ def test_a_network_until_a_layer(layer, stages):
     assert WIDE.repeat(3).until(layer) == WIDE.repeat(layer)
 
 
+BEFORE = Chain(8, 4, "relu", order="pre-activation")
+BLOCK = Residual(Network((INPUT, 0), (NARROW, 2), (BEFORE, 1)))
+BLOCK2 = Residual(NARROW.repeat(3))
+ACROSS = Residual(
+    NARROW.repeat(1), Chain(5, 4, norm="none", gain=2.0), skip=0.5, source="activations"
+)
+
+
+def test_blocks_are_values():
+    network = Network((BEFORE, 1), BLOCK, ACROSS, (NARROW, 2))
+    assert (network.depth, network.widths) == (7, [8, 8, 5, 5, 8, 5, 5, 5])
+    assert network.chains == (BEFORE, NARROW, BEFORE, ACROSS.projection, NARROW, NARROW)
+    assert network == BEFORE.repeat(1) + Network((BEFORE, 0), BLOCK, ACROSS) + NARROW.repeat(2)
+    assert network.pattern != Network((BEFORE, 1), BLOCK, BLOCK, (NARROW, 2)).pattern
+    for value in (network, BLOCK, ACROSS):
+        assert pickle.loads(pickle.dumps(value)) == value
+        names = {"Network": Network, "Chain": Chain, "Residual": Residual}
+        assert eval(repr(value), names) == value
+        assert hash(value) == hash(eval(repr(value), names))
+    assert json.loads(json.dumps(network.as_json()))["stages"][2]["projection"]["gain"] == 2.0
+    with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
+        as_chain(Network(ACROSS))
+
+
+def test_layer_0_of_a_block_is_the_layer_before():
+    """Alone, a block has the first chain of its branch as layer 0."""
+    assert Network(BLOCK2).first == NARROW
+    assert Network(BLOCK2).widths == [5, 5, 5, 5]
+    assert Network(ACROSS).until(0) == NARROW.repeat(0)
+    network = Network((BEFORE, 1), BLOCK, (NARROW, 2))
+    assert network.until(4) == Network((BEFORE, 1), BLOCK)
+    assert network.until(9) == Network((BEFORE, 1), BLOCK, (NARROW, 5))
+    for layer in (2, 3):
+        with pytest.raises(ArgumentError, match="layer: .*not inside a block"):
+            network.until(layer)
+
+
+def test_the_last_layer_of_a_block_has_its_skip_path():
+    network = Network((BEFORE, 2), ACROSS, (NARROW, 2), BLOCK2, (BEFORE, 1))
+    paths = [network.layer(number).path for number in range(network.depth + 1)]
+    skips = [network.layer(number).rows.skip for number in range(network.depth + 1)]
+    assert [path and path.length for path in paths] == [None] * 3 + [1] + [None] * 4 + [3, None]
+    assert skips == [0.0] * 3 + [0.5] + [0.0] * 4 + [1.0, 0.0]
+    linear = paths[3].projection
+    assert (linear.width, linear.fan_in, linear.gain) == (5, 8, 2.0)
+    # A state is kept for a skip path only if the path takes it.
+    orders = [network.layer(number).rows.order for number in (2, 8, 9)]
+    assert orders == [NORM_FIRST] * 3
+    other = Network((BEFORE, 2), BLOCK, BLOCK)
+    assert [other.layer(number).rows.order for number in (1, 2, 5, 8)] == [
+        NORM_FIRST, NORM_IN_BRANCH, NORM_IN_BRANCH, NORM_FIRST,
+    ]  # fmt: skip
+
+
 def test_networks_by_layers():
     network = Network.of(
         width=[9, 8, 8, 5], batch=4, activation=["relu", "relu", "tanh"], norm="layer",
@@ -208,6 +263,11 @@ def test_networks_by_layers():
         (((WIDE, 2**31), (NARROW, 2**31)), "depth: "),
         (((WIDE, 1), (Chain(8, 5), 1)), "batch: got 5, allowed: 4"),
         (((WIDE, 1), (Chain(5, 4, skip=1.0), 1)), "skip: got 1.0, allowed: 0 from width 8 to .* 5"),
+        (((NARROW, 1), BLOCK), "projection: got None, allowed: a chain, from width 5 to width 8"),
+        ((BLOCK,), "projection: got None, allowed: a chain, from width 9 to width 8"),
+        (((Chain(8, 5), 1), BLOCK), "batch: got 4, allowed: 5"),
+        (((NARROW, 1), Residual(Chain(5, 4, skip=0.5).repeat(1) + NARROW.repeat(1)),
+          Residual(Network((Chain(8, 4, skip=1.0), 1), (NARROW, 1)))), "skip: .*5 to width 8"),
         (
             [(Chain.conv(3, 1, shape=shape, kernel=(1, 1)), 1) for shape in ((2, 2), (1, 4))],
             "convolution: ",

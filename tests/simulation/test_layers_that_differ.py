@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 from laws import DrawnProducts
-from numpy_network import Networks, network_of
+from numpy_network import Block, Networks, network_of
 from oracle import gram, ks_distance, two_sample_threshold
 
 import bnmc
 from bnmc.chain import compiled
-from bnmc.chain.chain import Chain, Network, layers_of
-from bnmc.chain.layers import Layer
+from bnmc.chain.chain import Chain, Network, Residual, layers_of
+from bnmc.chain.layers import Layer, Path
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
 from bnmc.gradients import parts
@@ -31,6 +31,7 @@ from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.on_gpu import GpuTask
 from bnmc.gradients.tangent import _Job
 from bnmc.simulation import runs, starting
+from bnmc.simulation.engine import rows
 from bnmc.simulation.engine.gpu import samplers
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.engine.sampler import Sampler
@@ -394,6 +395,79 @@ TRAPS = {
 }  # fmt: skip
 
 
+#: Blocks with a skip path around several layers, in the same form.
+BATCH = {"order": "pre-activation", "bias_variance": 0.4}
+OUT = Chain(5, 3, "tanh", **PLAIN)
+TRAPS |= {
+    # The last layer adds what the layer before the block keeps, not the layer before it.
+    "a block": (
+        [Chain(8, 3, "tanh", **PLAIN), Block([Chain(8, 3, "relu", **PLAIN, gain=2.0)] * 2), OUT],
+        ["conditional", "weights"],
+        (rows.RowSampler, "_xs", lambda sampler, level: sampler.xs),
+    ),
+    # The columns of P are the features of the layer before the block.
+    "a projection": (
+        [
+            Chain(12, 3, "relu", **PLAIN),
+            Block(
+                [Chain(6, 3, "tanh", **BATCH), Chain(5, 3, "linear", norm="rms")],
+                Chain(5, 3, **PLAIN, weights="pytorch", gain=1.5), skip=0.7,
+            ),
+            OUT,
+        ],
+        ["auto", "weights"],
+        (Chain, "layer_after", lambda chain, width: chain.layers[1]),
+    ),
+    "a Gaussian projection": (
+        [
+            Chain(12, 3, "relu", **PLAIN),
+            Block([Chain(6, 3, "relu"), Chain(5, 3, "tanh", **PLAIN)],
+                  Chain(5, 3, **PLAIN, gain=0.8, bias_variance=0.3)),
+            OUT,
+        ],
+        ["conditional", "weights"],
+        (
+            Residual, "path_after", lambda block, width: Path(
+                2, replace(block.projection.layer_after(width).linear, gain=1.0)
+            ),
+        ),
+    ),
+    "a block after activations": (
+        [
+            Chain(6, 3, "relu", **PLAIN),
+            Block([Chain(8, 3, "tanh", **PLAIN), Chain(6, 3, "relu", **PLAIN)],
+                  source="activations"),
+            OUT,
+        ],
+        ["conditional", "weights"],
+        (rows.RowSampler, "_begin_paths", lambda *arguments: None),
+    ),
+    # The means that the norm before a block hides, the norm at its end sees.
+    "hidden, then seen after a block": (
+        [
+            Chain(8, 3, **PLAIN), Chain(8, 3, "tanh", **BATCH),
+            Block([Chain(6, 3, "tanh", **BATCH), Chain(8, 3, "tanh", norm="layer")]), OUT,
+        ],
+        ["conditional"],
+        (compiled, "_ends_of_skips", lambda layers: [[] for _ in layers]),
+    ),
+    # Inside, skip connections of layers and a block; each level keeps an array of its own.
+    "a block in a block": (
+        [
+            Chain(6, 3, "tanh", **PLAIN),
+            Block([
+                Chain(8, 3, "tanh", **PLAIN), Chain.resnet(8, 3, "relu", norm="rms"),
+                Block([Chain(6, 3, "relu", **BATCH), Chain(8, 3, "tanh", norm="none", gain=1.5)]),
+                Chain(6, 3, "tanh", norm="batch-uncentred", eps=0.1),
+            ], skip=-1.5),
+            Chain(6, 3, "linear", **PLAIN, skip=0.5), OUT,
+        ],
+        ["conditional", "weights"],
+        (rows, "name_of_x", lambda level: "x1"),
+    ),
+}  # fmt: skip
+
+
 def features(grams):
     """Numbers of networks, from Gram matrices (networks, layers, n, n)."""
     before, after = grams[:, :-1], grams[:, 1:]
@@ -408,7 +482,7 @@ def distances(chains, count, sampler, dtype):
     run = bnmc.simulate(
         network_of(chains), chains=count, initial=start, sampler=sampler, dtype=dtype, rng=41,
     )  # fmt: skip
-    networks = Networks(chains, len(chains) - 1, count, np.random.default_rng(43), start)
+    networks = Networks(chains, None, count, np.random.default_rng(43), start)
     pairs = zip(features(run.gram).T, features(networks.grams).T, strict=True)
     return [ks_distance(*pair) for pair in pairs]
 

@@ -7,7 +7,7 @@ Everything here is known before any random number is drawn.  The package may imp
 from __future__ import annotations
 
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, Residual
 from bnmc.chain.convolution import Convolution
 from bnmc.chain.norms import NORMS, Norm
 from bnmc.chain.start import FirstLayer
@@ -22,6 +22,7 @@ __all__ = [
     "FirstLayer",
     "Network",
     "Norm",
+    "Residual",
     "WeightLaw",
     "WeightSampler",
     "as_activation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -22,7 +22,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
-from bnmc.chain.layers import CovarianceMap, Layer, Linear, RowMap, start_of
+from bnmc.chain.layers import CovarianceMap, Layer, Linear, Path, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
 from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -488,21 +488,21 @@ class Network:
 
     Parameters
     ----------
-    *stages : (Chain, int)
-        A chain and a number of layers.  Layer 0, which is the initial state, and the next layers
-        are of the first chain, the layers after these of the second chain, and so on.  The first
-        number is at least 0, the others are at least 1.
+    *stages : (Chain, int) or Residual
+        A chain and a number of layers, or a block of layers with a skip path.  Layer 0, which is
+        the initial state, and the next layers are of the first chain, the layers after these of the
+        second chain, and so on.  The first number is at least 0, the others are at least 1.
 
     Attributes
     ----------
-    stages : tuple of (Chain, int)
+    stages : tuple of (Chain, int) or Residual
         The same, with equal neighbours as one stage.
 
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If there is no stage, a stage is no such pair, chains differ in the batch, images differ in
-        size, or a skip connection leads to another width.
+        If there is no stage, a stage is neither such a pair nor a block, chains differ in the
+        batch, images differ in size, or a skip connection leads to another width.
 
     Notes
     -----
@@ -520,27 +520,33 @@ class Network:
     (1, 4, 4, 4)
     """
 
-    stages: tuple[tuple[Chain, int], ...]
+    stages: tuple[Stage, ...]
 
-    def __init__(self, *stages: tuple[Chain, int]) -> None:
+    def __init__(self, *stages: Stage) -> None:
         if not stages:
             raise ArgumentError("stages", stages, "at least one pair (chain, depth)")
-        joined: list[tuple[Chain, int]] = []
+        joined: list[Stage] = []
         for stage in stages:
+            if isinstance(stage, Residual):
+                joined.append(stage)
+                continue
             if not isinstance(stage, tuple) or len(stage) != 2:
-                raise ArgumentTypeError("stages", stage, "pairs (chain, depth)")
+                raise ArgumentTypeError("stages", stage, "pairs (chain, depth), or blocks")
             (chain, depth), least = stage, min(len(joined), 1)
             if type(depth) is not int or depth < least:  # each run makes a network
                 depth = integer("depth", depth, low=least)
             chain = as_chain(chain)
-            if joined and joined[-1][0] == chain:
-                depth += joined.pop()[1]
+            if joined and isinstance(before := joined[-1], tuple) and before[0] == chain:
+                depth += before[1]
+                joined.pop()
             joined.append((chain, depth))
         object.__setattr__(self, "stages", tuple(joined))
         if self.depth >= MOST_LAYERS:
             raise ArgumentError("depth", self.depth, f"at most {MOST_LAYERS - 1} layers")
-        for (before, _), (chain, _) in pairwise(joined):
-            _require_successor(before, chain)
+        for span, after in pairwise(_spans(self.stages)):
+            _require_successor(span.chain, after.chain)
+            for block in after.begins:
+                block.require_width(span.chain)
 
     @classmethod
     def of(
@@ -606,33 +612,60 @@ class Network:
         return Network, self.stages
 
     def __repr__(self) -> str:
-        return f"Network({', '.join(f'({chain!r}, {depth})' for chain, depth in self.stages)})"
+        return f"Network({', '.join(map(repr, self.stages))})"
 
     def __add__(self, other: object) -> Network:
         if not isinstance(other, Network):
             return NotImplemented
         # Layer 0 of the other one is the last layer of this one.
-        return Network(*self.stages, *other.stages[other.stages[0][1] == 0 :])
+        return Network(*self.stages, *other.after_input)
+
+    @property
+    def after_input(self) -> tuple[Stage, ...]:
+        """The stages of the layers after layer 0."""
+        stage = self.stages[0]
+        return self.stages[isinstance(stage, tuple) and stage[1] == 0 :]
 
     @property
     def depth(self) -> int:
         """The number of layers after layer 0."""
-        return sum(depth for _, depth in self.stages)
+        return sum(depth_of(stage) for stage in self.stages)
 
     @property
     def batch(self) -> int:
         """The number of samples."""
-        return self.stages[0][0].batch
+        return self.first.batch
 
     @property
     def first(self) -> Chain:
         """The chain of layer 0."""
-        return self.stages[0][0]
+        stage = self.stages[0]
+        return stage.branch.first if isinstance(stage, Residual) else stage[0]
 
     @property
     def last(self) -> Chain:
         """The chain of the last layer."""
-        return self.stages[-1][0]
+        stage = self.stages[-1]
+        return stage.branch.last if isinstance(stage, Residual) else stage[0]
+
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        """The chains of the layers in order, with those of blocks and of their projections."""
+        chains: list[Chain] = []
+        for span in _spans(self.stages):
+            chains += [block.projection for block in span.begins if block.projection is not None]
+            chains.append(span.chain)
+        return tuple(chains)
+
+    @property
+    def blocks(self) -> tuple[Residual, ...]:
+        """The blocks among the stages."""
+        return tuple(stage for stage in self.stages if isinstance(stage, Residual))
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether all layers are of one chain, without a block."""
+        return len(self.stages) == 1 and not self.blocks
 
     @property
     def chain(self) -> Chain:
@@ -643,14 +676,14 @@ class Network:
         ArgumentTypeError
             If layers differ.
         """
-        if len(self.stages) > 1:
+        if not self.is_repeated:
             raise _of_layers_that_differ(self)
         return self.first
 
     @property
     def shown(self) -> Chain | Network:
         """The chain, or the network if layers differ."""
-        return self if len(self.stages) > 1 else self.first
+        return self.first if self.is_repeated else self
 
     @property
     def widths(self) -> list[int]:
@@ -660,12 +693,22 @@ class Network:
     @property
     def pattern(self) -> Pattern:
         """The stages with at most two layers of the last one, the second of which repeats."""
-        depth = 2 if len(self.stages) == 1 else min(self.stages[-1][1], 2)
-        return (*self.stages[:-1], (self.last, depth))
+        last = self.stages[-1]
+        if isinstance(last, Residual):
+            return self.stages
+        depth = 2 if len(self.stages) == 1 else min(last[1], 2)
+        return (*self.stages[:-1], (last[0], depth))
 
     def as_json(self) -> dict[str, Any]:
         """Return the options of each chain, with its number of layers, for a JSON document."""
-        return {"stages": [{**chain.as_json(), "depth": depth} for chain, depth in self.stages]}
+        return {
+            "stages": [
+                stage.as_json()
+                if isinstance(stage, Residual)
+                else {**stage[0].as_json(), "depth": stage[1]}
+                for stage in self.stages
+            ]
+        }
 
     def layer(self, number: int) -> Layer:
         """Return a layer; the last one repeats."""
@@ -673,21 +716,228 @@ class Network:
         return layers.layers[layers.at(number)]
 
     def until(self, layer: int) -> Network:
-        """Return the network of layers 0, …, layer; the last one repeats."""
-        stages, left = [], layer
-        for chain, depth in self.stages[:-1]:
-            if left > depth:
-                stages.append((chain, depth))
-                left -= depth
-            else:
-                break
-        else:
-            chain = self.last
-        return Network(*stages, (chain, left))
+        """Return the network of layers 0, …, layer; the last one repeats.
 
+        Raises
+        ------
+        ArgumentError
+            If the layer is inside a block, or beyond one that ends the network.
+        """
+        stages, left = [], layer
+        for place, stage in enumerate(self.stages):
+            depth, is_last = depth_of(stage), place == len(self.stages) - 1
+            if left > depth and not is_last:
+                stages.append(stage)
+                left -= depth
+                continue
+            if isinstance(stage, tuple):
+                stages.append((stage[0], left))
+            elif left == depth:
+                stages.append(stage)
+            elif left > 0 or stages:
+                raise ArgumentError("layer", layer, "a layer that is not inside a block")
+            else:
+                stages.append((stage.branch.first, 0))
+            break
+        return Network(*stages)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Residual:
+    r"""A block of several layers with a skip path around them.
+
+    It stands in a `Network` where a pair (chain, depth) stands.  With x what the skip path takes of
+    the layer before the block, and a the activations of the last but one layer of the branch, the
+    last layer of the branch has the rows
+
+    .. math:: h = \mathrm{skip}\, x + \mathrm{gain}\, W a + b 1^T
+              \quad\text{or}\quad \mathrm{skip}\, (P x) + \mathrm{gain}\, W a + b 1^T.
+
+    Its own norm and activation follow.
+
+    Parameters
+    ----------
+    branch : Network
+        Its layer 0 is the layer before the block, so a chain of depth 0 at its beginning is not
+        used.  It has at least one layer, and ends with a layer without a skip connection.
+    projection : Chain, optional
+        P: the width, gain, law of weights and bias of a linear layer.  It is linear, without norm
+        and skip connection, and has the width of the last layer.  Without a projection, the layer
+        before the block has this width.
+    skip : float, default 1.0
+        Factor of the skip path; not 0.
+    source : {"state", "activations"}
+        What the skip path takes: "state" is what a skip connection takes, x or h as the order of
+        the layer before the block tells (`Chain`); "activations" is a, which W multiplies.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If a value is not allowed; the message names it.
+
+    Notes
+    -----
+    Blocks of PyTorch, with N a norm and σ an activation:
+
+    =====================================  =====================================================
+    block                                  chains of the layers
+    =====================================  =====================================================
+    x + W₂ σ(N(W₁ σ(N(x))))                order "pre-activation", also of the layer before
+    N(x + W₂ σ(W₁ x))                      the last one "linear" with a norm, the others without
+    σ(x + W₂ σ(W₁ x))                      source "activations"
+    =====================================  =====================================================
+
+    Given x, the rows of W a are Gaussian given the Gram matrix of a, and those of P x given that of
+    x.  So the conditional sampler keeps x, and draws no weights.
+
+    Examples
+    --------
+    >>> from bnmc import Chain, Network, Residual, simulate
+    >>> chain = Chain(64, 4, "relu", order="pre-activation")
+    >>> block = Residual(Network((chain, 2)))
+    >>> narrow = Chain(32, 4, "relu", order="pre-activation")
+    >>> last = Residual(Network((narrow, 2)), Chain(32, 4, norm="none"))
+    >>> network = Network((chain, 1), block, block, last)
+    >>> network.depth, network.widths
+    (7, [64, 64, 64, 64, 64, 64, 32, 32])
+    >>> simulate(network, rng=0).gram.shape
+    (1, 8, 4, 4)
+    """
+
+    branch: Network
+    projection: Chain | None
+    skip: float
+    source: str
+
+    def __init__(
+        self,
+        branch: Network,
+        projection: Chain | None = None,
+        *,
+        skip: float = 1.0,
+        source: str = "state",
+    ) -> None:
+        def keep(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        keep("branch", instance("branch", branch, Network, "a bnmc.Network"))
+        if branch.depth == 0:
+            raise ArgumentError("branch", branch, "a network of at least one layer after layer 0")
+        if isinstance(branch.stages[-1], Residual) or branch.last.skip != 0.0:
+            hint = "the skip path of the block leads to its last layer"
+            raise ArgumentError(
+                "branch", branch, "a network whose last layer has no skip connection", hint
+            )
+        keep("projection", projection)
+        if projection is not None:
+            self._require_projection()
+        keep("skip", real("skip", skip))
+        if self.skip == 0.0:
+            raise ArgumentError("skip", skip, "a finite real number other than 0")
+        keep("source", choice("source", source, _SOURCES))
+
+    def _require_projection(self) -> None:
+        """Raise unless the projection is linear and leads to the last layer."""
+        chain = instance("projection", self.projection, Chain, "a bnmc.Chain or None")
+        assert chain is not None
+        is_linear = chain.activation.is_linear and chain.normalization.is_identity
+        if not is_linear or chain.skip != 0.0:
+            allowed = "a linear chain with norm 'none' and skip 0"
+            raise ArgumentError("projection", chain, allowed)
+        last = self.branch.last
+        if (chain.width, chain.batch) != (last.width, last.batch):
+            allowed = f"a chain of width {last.width} and batch {last.batch}, as the last layer"
+            raise ArgumentError("projection", chain, allowed)
+        if (chain.convolution is None) != (last.convolution is None):
+            raise ArgumentError("projection", chain, "a convolution if the last layer is one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"skip": self.skip, "source": self.source}
+        return _rebuilt_block, (self.branch, self.projection, options)
+
+    def __repr__(self) -> str:
+        shown = [repr(self.branch)]
+        defaults = {"projection": None, "skip": 1.0, "source": "state"}
+        for name, default in defaults.items():
+            if (value := getattr(self, name)) != default:
+                shown.append(f"{name}={value!r}")
+        return f"Residual({', '.join(shown)})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the options of the block and of its chains, for a JSON document."""
+        projection = None if self.projection is None else self.projection.as_json()
+        return {
+            "branch": self.branch.as_json(), "projection": projection, "skip": self.skip,
+            "source": self.source,
+        }  # fmt: skip
+
+    def path_after(self, width: int) -> Path:
+        """Return the skip path after a layer of a width."""
+        linear = None
+        if self.projection is not None:
+            linear = self.projection.layer_after(width).linear
+        return Path(self.branch.depth, linear, self.source == "activations")
+
+    def require_width(self, before: Chain) -> None:
+        """Raise unless the skip path can begin after a layer of a chain."""
+        last = self.branch.last
+        if self.projection is None and last.width != before.width:
+            allowed = f"a chain, from width {before.width} to width {last.width}"
+            raise ArgumentError("projection", None, allowed, "a skip path keeps the width")
+        if self.projection is not None:
+            _require_images(before, self.projection)
+
+
+#: What a skip path of a block takes.
+_SOURCES = ("state", "activations")
+
+#: Some layers of a network.
+Stage = tuple[Chain, int] | Residual
 
 #: The stages of a network, apart from the number of layers at its end.
-Pattern = tuple[tuple[Chain, int], ...]
+Pattern = tuple[Stage, ...]
+
+
+def depth_of(stage: Stage) -> int:
+    """Return the number of layers of a stage after layer 0."""
+    return stage.branch.depth if isinstance(stage, Residual) else stage[1]
+
+
+class _Span(NamedTuple):
+    """Consecutive layers of one chain, and the blocks that begin before and end with them."""
+
+    chain: Chain
+    layers: int
+    begins: tuple[Residual, ...] = ()
+    ends: Residual | None = None
+
+    @property
+    def takes_state(self) -> bool:
+        """Whether a skip connection leads on from what the layer before keeps."""
+        return self.chain.skip != 0.0 or any(block.source == "state" for block in self.begins)
+
+
+def _spans(stages: Pattern) -> Iterator[_Span]:
+    """Yield the layers of a network, from layer 0 on, chain by chain."""
+    stage = stages[0]
+    if isinstance(stage, Residual):
+        yield _Span(stage.branch.first, 1)
+    else:
+        yield _Span(stage[0], 1 + stage[1])
+        stages = stages[1:]
+    for stage in stages:
+        yield from _spans_of_stage(stage)
+
+
+def _spans_of_stage(stage: Stage) -> Iterator[_Span]:
+    if not isinstance(stage, Residual):
+        yield _Span(*stage)
+        return
+    spans = [span for inner in stage.branch.after_input for span in _spans_of_stage(inner)]
+    spans[0] = spans[0]._replace(begins=(stage, *spans[0].begins))
+    spans[-1] = spans[-1]._replace(ends=stage)
+    yield from spans
+
 
 #: Types of values by layer.
 _LISTS = list, tuple, range, np.ndarray
@@ -702,14 +952,20 @@ def layers_of(pattern: Pattern) -> Layers:
     firsts: list[int] = []
     layers: list[Layer] = []
     number = width = 0
-    for place, (chain, depth) in enumerate(pattern):
-        count = depth + (place == 0)
-        # Layer 1 of a stage follows another layer; the last one precedes another layer.
+    spans, open_paths = [*_spans(pattern)], list[Path]()
+    for place, (chain, count, begins, ends) in enumerate(spans):
+        # Layer 1 of a span follows another layer; the last one precedes another layer.
         parts = [chain.layers[0] if place == 0 else chain.layer_after(width)]
         parts += [chain.layers[1]] * min(count - 1, 2)
-        if place == len(pattern) - 1:
-            parts = parts[:2]
-        elif pattern[place + 1][0].skip != 0.0:
+        paths = tuple(block.path_after(width) for block in begins)
+        parts[0] = parts[0]._replace(begins=paths)
+        open_paths += paths
+        if ends is not None:
+            rows = parts[-1].rows._replace(skip=ends.skip)
+            parts[-1] = parts[-1]._replace(rows=rows, path=open_paths.pop())
+        if place == len(spans) - 1:
+            parts = parts if ends else parts[:2]
+        elif spans[place + 1].takes_state:
             # A skip connection sees what the order of this layer keeps.
             rows = parts[-1].rows._replace(order=chain.order_code_beside_skips)
             parts[-1] = parts[-1]._replace(rows=rows)
@@ -727,6 +983,11 @@ def _require_successor(before: Chain, chain: Chain) -> None:
     if chain.skip != 0.0 and chain.width != before.width:
         allowed = f"0 from width {before.width} to width {chain.width}"
         raise ArgumentError("skip", chain.skip, allowed, "a skip connection keeps the width")
+    _require_images(before, chain)
+
+
+def _require_images(before: Chain, chain: Chain) -> None:
+    """Raise if images of two chains differ in size."""
     images = [each.convolution.shape for each in (before, chain) if each.convolution is not None]
     if images[:1] != images[-1:]:
         raise ArgumentError("convolution", images[1], f"images of {images[0]} pixels")
@@ -779,9 +1040,25 @@ def as_network(
     return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
 
 
+def require_no_blocks(network: Network, hint: str) -> None:
+    """Raise if there is a block among the stages of the argument `chain`.
+
+    Raises
+    ------
+    ArgumentError
+        With a hint.
+    """
+    if network.blocks:
+        raise ArgumentError("chain", network, "a network without residual blocks", hint)
+
+
 def _of_layers_that_differ(network: Network) -> ArgumentTypeError:
     hint = "it has a meaning for one repeated layer only; network.stages has the chains"
     return ArgumentTypeError("chain", network, "a bnmc.Chain", hint)
+
+
+def _rebuilt_block(branch: Network, projection: Chain | None, options: dict[str, Any]) -> Residual:
+    return Residual(branch, projection, **options)
 
 
 def _rebuilt(

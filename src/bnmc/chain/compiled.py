@@ -16,7 +16,7 @@ from bnmc._kernels.cpu import memory
 from bnmc._kernels.scalar import codes
 from bnmc._kernels.scalar.scaling import shift_of
 from bnmc.chain.chain import Chain, Layers
-from bnmc.chain.layers import Layer
+from bnmc.chain.layers import Layer, Path
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 
 
@@ -38,22 +38,39 @@ def specs_of(
         Whether the rows h themselves are seen, because their Gram matrices are recorded.
     """
     specs: list[codes.LayerSpec] = []
-    hides, following = True, layers[-1]
+    hides: dict[int, bool] = {}
+    ends = _ends_of_skips(layers)
     for number in reversed(range(len(layers))):
         layer = layers[number]
-        hides = layer.hides_common_part(hides, following.rows.skip) and not shows_state
+        others = (hides[end] for end in ends[number])
+        hides[number] = layer.hides_common_part(others) and not shows_state
         previous = layers[number - 1] if number else None
         if previous is not None and number == len(layers) - 1 and not layer.is_centred(layer):
             previous = None  # the last layer comes after itself, too
-        specs.append(_spec_of(layer, inputs, hides, layer.is_centred(previous), shows_state))
-        following = layer
+        is_centred = layer.is_centred(previous)
+        specs.append(_spec_of(layer, inputs, hides[number], is_centred, shows_state))
     return tuple(reversed(specs))
+
+
+def _ends_of_skips(layers: Sequence[Layer]) -> list[list[int]]:
+    """Return the places to which skip connections lead from the state of each layer."""
+    ends: list[list[int]] = [[] for _ in layers]
+    begun: list[tuple[int, Path]] = []
+    for number, layer in enumerate(layers):
+        begun += [(number - 1, path) for path in layer.begins]
+        if layer.skips_from_before and number:
+            ends[number - 1].append(number)
+        if layer.path is not None:
+            begin, path = begun.pop()
+            if not path.takes_activations:
+                ends[begin].append(number)
+    return ends
 
 
 def _spec_of(
     layer: Layer, inputs: int, hides_common: bool, is_centred: bool, shows_state: bool
 ) -> codes.LayerSpec:
-    linear, rows = layer
+    linear, rows = layer.linear, layer.rows
     norm, columns = rows.norm, rows.batch * inputs
     bias_variance = 0.0 if hides_common else linear.bias_variance
     hides_scale, gain = rows.hides_scale() and not shows_state, linear.gain
@@ -110,6 +127,10 @@ class Stage(NamedTuple):
         Width and groups for which the sums suffice for all layers with such buffers.
     by_weights : bool
         Whether rows are products with weights.
+    level : int, default 0
+        Number of blocks that the layers are inside of; each level keeps a representation.
+    begins : tuple of Path
+        The skip paths that begin at the layer before the first one.
     """
 
     first: int
@@ -120,6 +141,8 @@ class Stage(NamedTuple):
     buffers: tuple[int, bool]
     largest: codes.LayerSpec
     by_weights: bool
+    level: int = 0
+    begins: tuple[Path, ...] = ()
 
     def specs_from(self, layer: int) -> NDArray[Any]:
         """Return the specs from a layer on."""
@@ -140,8 +163,12 @@ def stages_of(
     specs: tuple[codes.LayerSpec, ...],
     by_weights: Sequence[bool],
     splits_scale: bool,
+    others: tuple[codes.LayerSpec, ...] = (),
 ) -> list[Stage]:
-    """Return the stages of all layers, from layer 0 on; the last one has no end."""
+    """Return the stages of all layers, from layer 0 on; the last one has no end.
+
+    Layers of `others` are made with the same buffers.
+    """
     # The scale of layer 0 is that of its covariance.
     pairs = [
         lifted(spec) if number and splits_scale else (spec, 0) for number, spec in enumerate(specs)
@@ -150,21 +177,26 @@ def stages_of(
     # The last spec of a stage repeats, so many equal layers end a stage.
     ended = [0, *accumulate(count > _MOST_RECORDS for count in counts)]
 
+    # A layer before which skip paths begin is the first one of a stage.
+    begun = [*accumulate(bool(layer.begins) for layer in layers.layers)]
+    levels = [*accumulate(len(layer.begins) - (layer.path is not None) for layer in layers.layers)]
+
     def kind(number: int) -> tuple[object, ...]:
-        linear, rows = layers.layers[number]
+        linear, rows = layers.layers[number].linear, layers.layers[number].rows
         spec, lift = pairs[number]
         return (
             number > 0, rows.activation, linear.law, linear.convolution, lift, _buffers_of(spec),
-            by_weights[number], ended[number],
+            by_weights[number], ended[number], begun[number], levels[number],
         )  # fmt: skip
 
     # Of all layers with the same buffers.
-    widest = {_buffers_of(spec): spec for spec in sorted(specs, key=attrgetter("width"))}
-    grouped = {_buffers_of(spec): spec for spec in sorted(specs, key=attrgetter("groups"))}
+    every = (*specs, *others)
+    widest = {_buffers_of(spec): spec for spec in sorted(every, key=attrgetter("width"))}
+    grouped = {_buffers_of(spec): spec for spec in sorted(every, key=attrgetter("groups"))}
     stages = []
     for _, group in groupby(range(len(specs)), kind):
-        first, *others = group
-        last = others[-1] if others else first
+        first, *following = group
+        last = following[-1] if following else first
         end = layers.firsts[last + 1] if last < len(specs) - 1 else codes.MOST_LAYERS
         numbers = [number for number in range(first, last) for _ in range(counts[number])]
         records = layer_kernels.records(*(pairs[number][0] for number in (*numbers, last)))
@@ -174,7 +206,7 @@ def stages_of(
         stages.append(
             Stage(
                 layers.firsts[first], end, layer, records, lift, buffers, largest,
-                by_weights[first],
+                by_weights[first], levels[first], layer.begins,
             )
         )  # fmt: skip
     return stages

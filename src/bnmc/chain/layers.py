@@ -8,6 +8,7 @@ activation, in any order.  `Chain` is a layer that repeats; the layers of a run 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -127,7 +128,7 @@ class RowMap(NamedTuple):
         Samples of a batch; the columns of a representation are some batches.
     eps : float, default 0.0
     skip : float, default 0.0
-        Factor of x of the layer before in h.
+        Factor in h of x of the layer before, or of what a skip path adds.
     """
 
     activation: Activation
@@ -291,6 +292,24 @@ class Rows:
         return slope_at(self._map.activation, of)[..., None, :]
 
 
+class Path(NamedTuple):
+    """A skip path over several layers, from a layer to the rows h of a later one.
+
+    Parameters
+    ----------
+    length : int
+        Number of layers from its beginning to its end.
+    projection : Linear or None
+        The linear map through which it leads.
+    takes_activations : bool
+        Whether it begins with the activations of a layer, and not with what a skip connection sees.
+    """
+
+    length: int
+    projection: Linear | None = None
+    takes_activations: bool = False
+
+
 class Layer(NamedTuple):
     """A layer, and what leads to it.
 
@@ -298,10 +317,21 @@ class Layer(NamedTuple):
     ----------
     linear : Linear
     rows : RowMap
+    path : Path, optional
+        The skip path that ends here, in place of a skip connection from the layer before.
+    begins : tuple of Path
+        The skip paths that begin at the layer before; those that end later come first.
     """
 
     linear: Linear
     rows: RowMap
+    path: Path | None = None
+    begins: tuple[Path, ...] = ()
+
+    @property
+    def skips_from_before(self) -> bool:
+        """Whether a skip connection leads here from the layer before."""
+        return self.rows.skip != 0.0 and self.path is None
 
     @property
     def covariance(self) -> CovarianceMap:
@@ -321,18 +351,15 @@ class Layer(NamedTuple):
         """Whether rows are drawn one by one, given the Gram matrix itself."""
         return self.is_row_by_row and self.covariance.is_identity
 
-    def hides_common_part(self, later_layers_do: bool, skip: float) -> bool:
+    def hides_common_part(self, others_do: Iterable[bool]) -> bool:
         """Whether no layer from this one on sees the means of the rows h over a batch.
 
         Parameters
         ----------
-        later_layers_do : bool
-            Whether that holds for the next layer.
-        skip : float
-            Of the next layer.
+        others_do : iterable of bool
+            Whether that holds for each layer to which a skip connection leads from here.
         """
-        keeps_h = not self.rows.keeps_normed and skip != 0.0
-        return self.rows.hides_common_part() and (later_layers_do or not keeps_h)
+        return self.rows.hides_common_part() and (self.rows.keeps_normed or all(others_do))
 
     def is_centred(self, previous: Layer | None) -> bool:
         """Whether the rows of W a have no means, because those of a have none."""

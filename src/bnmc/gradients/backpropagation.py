@@ -22,7 +22,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network, as_network, layers_of
+from bnmc.chain.chain import Chain, Network, as_network, layers_of, require_no_blocks
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import direction_of
@@ -220,10 +220,11 @@ def backpropagate(
     True
     """
     network = as_network(chain, depth, low=1)
+    require_no_blocks(network, "bnmc.simulate takes blocks")
     initial = as_initial(network.first, initial)
-    of_stages, depth = [of_stage for of_stage, _ in network.stages], network.depth
+    of_layers, depth = network.chains, network.depth
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
-    if (width := max(of_stage.width for of_stage in of_stages)) > MOST_ROWS:
+    if (width := max(each.width for each in of_layers)) > MOST_ROWS:
         raise ArgumentError("width", width, f"at most {MOST_ROWS}")
     step = min(integer("every", every, low=1), MOST_LAYERS)
     workers = thread_count(threads)
@@ -255,9 +256,9 @@ def backpropagate(
     run = replace(run, key=draw_key(rng) if key is None else key)
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)
-    for of_stage in of_stages:
-        of_stage.activation.check()
-        require_derivative(of_stage.activation)
+    for each in of_layers:
+        each.activation.check()
+        require_derivative(each.activation)
     task.require_device()
     _require_memory(task, initial, size, workers)
     start = prepare(network, initial, run.chains, run.inputs)
@@ -300,19 +301,19 @@ def _kind_of_task(network: Network, columns: int, sampler: str) -> tuple[type[Ta
     # as many normals as columns.
     layers = layers_of(network.pattern).layers[1:]
     has_few_weights = any(
-        linear.convolution is not None and columns > linear.width for linear, _ in layers
+        layer.linear.convolution is not None and columns > layer.linear.width for layer in layers
     )
     if sampler == "weights" or (sampler == "auto" and has_few_weights):
         return NetworkTask, "weights"
     if all(is_drawn(layer) and layer.is_plain for layer in layers):
         return Task, "conditional"
-    are_gaussian = all(linear.law.rows_given_gram for linear, _ in layers)
+    are_gaussian = all(layer.linear.law.rows_given_gram for layer in layers)
     return NetworkTask, "conditional" if are_gaussian else "weights"
 
 
 def _gpu_task(path: str, network: Network, pool: Executor | None) -> type[Task]:
     """Return the class of tasks of a GPU, or raise what it cannot do."""
-    if len(network.stages) > 1:
+    if not network.is_repeated:
         raise BackendError("cuda", "no gradients of layers that differ: backend='cpu'")
     chain = network.chain
     for applies, what in (

@@ -88,7 +88,7 @@ class Network:
             start = made.rows(start, normed if made.keeps_normed else self._normalised(start, 0))
         self.layers = {begin: start}
         for layer in range(begin + 1, last + 1):
-            before, (linear, made) = self.layers[layer - 1], run.layer(layer)
+            before, (linear, made, *_) = self.layers[layer - 1], run.layer(layer)
             with np.errstate(over="ignore", invalid="ignore"):  # raises below
                 h = linear.gain * weights.times(layer, before.outputs())
                 if made.skip != 0.0:
@@ -118,7 +118,7 @@ class Network:
 
     def down(self, layer: int, delta: Float64Array) -> Float64Array:
         """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
-        before, (linear, made) = self.layers[layer - 1], self.run.layer(layer)
+        before, (linear, made, *_) = self.layers[layer - 1], self.run.layer(layer)
         inner, by = in_range(delta)
         at_a = self.weights.transposed_times(layer, before.outputs(), inner)
         at_a *= times_power(linear.gain, by)

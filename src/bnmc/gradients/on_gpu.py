@@ -95,7 +95,7 @@ class GpuTask(Task):
     @property
     def kernels(self) -> Kernels:
         """The kernels of the backward pass."""
-        (linear, rows), dtype = self.layer, self.run.dtype
+        (linear, rows, *_), dtype = self.layer, self.run.dtype
         is_double = self.in_passes or linear.law.is_orthogonal
         spec = kernel_spec(self.layer, self.law, "float64" if is_double else dtype)
         return kernels_of(

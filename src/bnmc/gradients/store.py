@@ -125,7 +125,7 @@ def _forms(part: Part) -> dict[str, object]:
 def _facts(task: Task, start: Start) -> dict[str, str]:
     """Return everything that determines the values of a run but the number of its chains."""
     run, direction = task.run, task.direction
-    derivatives = [chain.activation.derivative for chain, _ in run.network.stages]
+    derivatives = [chain.activation.derivative for chain in run.network.chains]
     facts = {
         "chain": repr(run.network.shown), "key": str(run.key), "sampler": run.path,
         "dtype": run.dtype,

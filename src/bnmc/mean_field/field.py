@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from bnmc._support.arguments import draw_key, instance, integer, real
-from bnmc.chain.chain import Chain, Network, as_network
+from bnmc.chain.chain import Chain, Network, as_network, require_no_blocks
 from bnmc.chain.needs import INDEPENDENT_ENTRIES, NO_SKIP, require
 from bnmc.mean_field.finite_width.path import path_fluctuations
 from bnmc.mean_field.finite_width.predicted import WITHOUT_DEPENDENCE, fluctuations
@@ -52,6 +52,7 @@ class MeanField:
 
     def __init__(self, chain: Chain | Network) -> None:
         self.network, self._given = as_network(chain, default=1), chain
+        require_no_blocks(self.network, "bnmc.simulate measures it")
 
     @property
     def chain(self) -> Chain:
@@ -498,7 +499,7 @@ class MeanField:
         network = as_network(self._given, depth)
         if not instance("fluctuations", fluctuations, bool, "True or False"):
             return trajectory(network, G0, covariance, rtol, rng, max_nodes)
-        for chain, _ in network.stages:
+        for chain in network.chains:
             require(chain, [INDEPENDENT_ENTRIES, _NO_SKIP], WITHOUT_DEPENDENCE)
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)

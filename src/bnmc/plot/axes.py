@@ -275,7 +275,7 @@ def _about_chain(chain: Chain) -> str:
 
 def about_network(network: Network) -> str:
     """Return its chain, or if layers differ their number and the batch, for a title."""
-    if len(network.stages) == 1:
+    if network.is_repeated:
         return _about_chain(network.chain)
     return f"network of {network.depth} layers, batch {network.batch}"
 

@@ -151,7 +151,8 @@ class Request:
             least = max(least, SCALE_TEMPORARIES)
             # Beyond an exponent of 900 matrices are recorded in other units.
             growth = 1.0 + 2.0 * max(
-                abs(math.log2(abs(rows.skip) + abs(linear.gain))) for linear, rows in run.layers[1:]
+                abs(math.log2(abs(layer.rows.skip) + abs(layer.linear.gain)))
+                for layer in run.layers[1:]
             )
             in_units = in_units or run.recorded.last * growth > 800.0
         copied = (run.inputs or 1) > 1

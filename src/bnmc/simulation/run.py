@@ -336,8 +336,7 @@ def takes_milliseconds(run: Run) -> bool:
         run.chains * (run.depth + 1) * run.seconds < BRIEF_SECONDS
         and run.chains * run.recorded.count * run.columns**2 < _BRIEF_NUMBERS
         and all(
-            chain.activation.builtin and not callable(chain.weights)
-            for chain, _ in run.network.stages
+            chain.activation.builtin and not callable(chain.weights) for chain in run.network.chains
         )
         and all(OBSERVABLES.get(each.name) is each for each in run.observables)
     )
@@ -350,7 +349,7 @@ def _kind_of(run: Run, start: Any) -> tuple[object, ...]:
             chain.activation.name, chain.norm, str(chain.weights), chain.skip != 0.0, chain.order,
             chain.shows_bias, chain.convolution is None,
         )
-        for chain, _ in run.network.stages
+        for chain in run.network.chains
     }  # fmt: skip
     return run.path, run.dtype, frozenset(of_chains), run.inputs is None, type(start)
 

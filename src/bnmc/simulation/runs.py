@@ -9,18 +9,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._kernels.cpu import memory
 from bnmc._kernels.cpu.numbers import TILE
-from bnmc._kernels.scalar.codes import LayerSpec
-from bnmc.chain.chain import Chain, Network, Pattern, layers_of
+from bnmc._kernels.scalar.codes import MOST_LAYERS, NORM_FIRST, LayerSpec
+from bnmc.chain.activations import Activation
+from bnmc.chain.chain import Chain, Layers, Network, Pattern, layers_of
 from bnmc.chain.compiled import Stage, specs_of, stages_of
 from bnmc.chain.homogeneity import homogeneous_slopes, keeps_scale
-from bnmc.chain.layers import Layer
+from bnmc.chain.layers import Layer, Linear, RowMap
+from bnmc.chain.norms import as_norm
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import Field, Frames, Measure, State, bytes_of
 from bnmc.simulation.observables import Observable, View
@@ -72,6 +74,22 @@ class Recorded:
         return slots
 
 
+class _Projected(NamedTuple):
+    """The projection of a skip path, as a layer without norm and activation."""
+
+    layer: Layer
+    spec: LayerSpec
+    stage: Stage
+
+
+def number_of_projection(layer: int) -> int:
+    """Return the number of the projection of the skip path that ends at a layer.
+
+    Its random numbers are those of the layer of this number, which no network reaches.
+    """
+    return MOST_LAYERS - 1 - layer
+
+
 @dataclass(frozen=True)
 class Run:
     """Independent chains of one kind, and what is recorded of them.
@@ -104,6 +122,8 @@ class Run:
 
     layers : tuple of Layer
         The layers of the network, each from the layer of a number in `firsts` on.
+    projections : dict of _Projected
+        The projections of skip paths, by the numbers that address their random numbers.
     specs : tuple of LayerSpec
         What kernels know of `layers`.
     stages : list of Stage
@@ -143,6 +163,7 @@ class Run:
 
     firsts: tuple[int, ...] = field(init=False, repr=False, compare=False)
     layers: tuple[Layer, ...] = field(init=False, repr=False, compare=False)
+    projections: dict[int, _Projected] = field(init=False, repr=False, compare=False)
     specs: tuple[LayerSpec, ...] = field(init=False, repr=False, compare=False)
     stages: list[Stage] = field(init=False, repr=False, compare=False)
     columns: int = field(init=False, repr=False, compare=False)
@@ -188,8 +209,9 @@ class Run:
         return bisect_right(self.firsts, number) - 1
 
     def layer(self, number: int) -> Layer:
-        """Return a layer."""
-        return self.layers[self.place(number)]
+        """Return a layer, or a projection by its number."""
+        projected = self.projections.get(number)
+        return self.layers[self.place(number)] if projected is None else projected.layer
 
     @property
     def repeated(self) -> Layer:
@@ -205,11 +227,14 @@ class Run:
         return self.layers[-1]
 
     def spec(self, number: int) -> LayerSpec:
-        """Return what kernels know of a layer."""
-        return self.specs[self.place(number)]
+        """Return what kernels know of a layer or a projection."""
+        projected = self.projections.get(number)
+        return self.specs[self.place(number)] if projected is None else projected.spec
 
     def stage(self, number: int) -> Stage:
-        """Return the stage of a layer."""
+        """Return the stage of a layer or a projection."""
+        if number in self.projections:
+            return self.projections[number].stage
         return self.stages[bisect_right(self.stages, number, key=attrgetter("end"))]
 
     @property
@@ -347,8 +372,9 @@ def _derived(
     shows_state: bool,
 ) -> dict[str, Any]:
     """Return the derived attributes of a `Run`; making them takes longer than a short run."""
-    spans, columns = layers_of(pattern), pattern[0][0].batch * (inputs or 1)
-    layers = spans.layers
+    spans = layers_of(pattern)
+    layers, columns = spans.layers, spans.layers[0].rows.batch * (inputs or 1)
+    paths = [layer.path for layer in layers if layer.path is not None]
     specs = specs_of(layers, inputs or 1, shows_state=shows_state)
     by_weights = tuple(
         path == "weights" or (path == "mixed" and place > 0 and not is_drawn(layer, shows_state))
@@ -360,22 +386,53 @@ def _derived(
     )
     lacks_norm = any(layer.rows.norm.is_identity for layer in layers[1:])
     keeps_x = any(layer.rows.skip != 0.0 for layer in layers[1:])
-    splits_scale = path != "factor" and all(map(keeps_scale, layers[1:]))
+    # What a skip path keeps has the unit of the layer where it begins.
+    splits_scale = path != "factor" and not paths and all(map(keeps_scale, layers[1:]))
     if splits_scale and dtype == "float32":
         for layer in layers[1:]:
             _require_slopes(layer)
     stride = max(memory.stride(spec.width) for spec in specs)
+    projections = _projections_of(spans, specs, path, inputs or 1, backend)
+    others = tuple(projected.spec for projected in projections.values())
+    stages = stages_of(spans, specs, by_weights, splits_scale, others)
+    draws_weights = any(by_weights) or any(p.stage.by_weights for p in projections.values())
+    keeps_a = draws_weights or any(each.takes_activations for each in paths)
+    levels = 1 + max(stage.level + bool(stage.begins) for stage in stages)
     return {
-        **spans._asdict(), "specs": specs,
-        "stages": stages_of(spans, specs, by_weights, splits_scale),
-        "columns": columns, "shows_state": shows_state, "draws_weights": any(by_weights),
+        **spans._asdict(), "specs": specs, "projections": projections, "stages": stages,
+        "columns": columns, "shows_state": shows_state, "draws_weights": draws_weights,
         "lacks_norm": lacks_norm, "keeps_x": keeps_x, "splits_scale": splits_scale,
         "seconds": _mean_seconds(pattern, by_weights, path, columns, dtype, backend),
         "layout": _layout_of(
-            path, any(by_weights), dtype, columns, stride, keeps_x, splits_scale
+            path, keeps_a, dtype, columns, stride, levels if keeps_x else 0, splits_scale
         ),
         "frame": _frame_of(path, columns, splits_scale),
     }  # fmt: skip
+
+
+def _is_gaussian(linear: Linear) -> bool:
+    """Return whether a projection is drawn given the Gram matrix of what it multiplies."""
+    return linear.law.rows_given_gram
+
+
+def _projections_of(
+    spans: Layers, specs: tuple[LayerSpec, ...], path: str, inputs: int, backend: str
+) -> dict[int, _Projected]:
+    """Return the projections of a network by their numbers."""
+    projections: dict[int, _Projected] = {}
+    linear_map = Activation.named("linear"), as_norm("none"), NORM_FIRST
+    for first, layer in zip(spans.firsts, spans.layers, strict=True):
+        linear = layer.path.projection if layer.path is not None else None
+        if linear is None:
+            continue
+        projected = Layer(linear, RowMap(*linear_map, layer.rows.batch))
+        by_weights = path == "weights" or not _is_gaussian(linear)
+        (spec,) = specs_of([projected], inputs)
+        spec = _spec_of_weights(spec, backend, False) if by_weights else spec
+        number = number_of_projection(first)
+        (stage,) = stages_of(Layers((number,), (projected,)), (spec,), [by_weights], False, specs)
+        projections[number] = _Projected(projected, spec, stage)
+    return projections
 
 
 def _require_slopes(layer: Layer) -> None:
@@ -417,25 +474,30 @@ def _frame_of(path: str, columns: int, splits_scale: bool) -> dict[str, Field]:
 
 def _layout_of(
     path: str,
-    draws_weights: bool,
+    keeps_a: bool,
     dtype: str,
     columns: int,
     stride: int,
-    keeps_x: bool,
+    levels: int,
     splits_scale: bool,
 ) -> dict[str, Field]:
-    is_watched = dtype == "float32" and (draws_weights or keeps_x)
+    is_watched = dtype == "float32" and (keeps_a or levels > 0)
     return _fields(
         ("factor", path == "factor", (columns, columns), np.float64),
         ("exponent", path == "factor", (columns,), np.float64),
         ("log_start", path == "factor", (), np.float64),
         ("gram", path != "factor", (columns, columns), np.float64),
-        ("activations", draws_weights, (2, memory.padded(columns), stride), dtype),
+        ("activations", keeps_a, (2, memory.padded(columns), stride), dtype),
         ("wide", path == "conditional", (), np.bool_),
         ("exponent", splits_scale, (columns,), np.int64),
         ("unresolved", is_watched, (), np.bool_),
-        ("x", keeps_x, (columns, stride), dtype),
+        *((name_of_x(level), True, (columns, stride), dtype) for level in range(levels)),
     )
+
+
+def name_of_x(level: int) -> str:
+    """Return the name of the array of representations inside of so many blocks."""
+    return f"x{level}" if level else "x"
 
 
 def _fields(*fields: tuple[str, bool, tuple[int, ...], Any]) -> dict[str, Field]:
@@ -459,22 +521,25 @@ def _chosen(
 ) -> str:
     if wanted == "weights":
         return "weights"
-    chain, layers = pattern[0][0], layers_of(pattern).layers[1:]
+    layers, first = layers_of(pattern).layers[1:], pattern[0]
     others = [layer for layer in layers if not is_drawn(layer, shows_state)]
-    if wanted == "conditional" and others:
+    paths = [layer.path for layer in layers if layer.path is not None]
+    linears = [layer.linear for layer in others]
+    linears += [each for path in paths if (each := path.projection) and not _is_gaussian(each)]
+    if wanted == "conditional" and linears:
         allowed = "'weights' or 'auto' unless the weights are Gaussian or Haar"
         of_haar = "Haar: square, for norms over the batch before the activation, without bias"
-        hint = of_haar if others[0].linear.law.is_orthogonal else ""
+        hint = of_haar if linears[0].law.is_orthogonal else ""
         raise ArgumentError("sampler", wanted, allowed, hint)
-    if others:
+    if linears:
         return "weights" if len(others) == len(layers) else "mixed"
     if any(layer.linear.law.is_orthogonal for layer in layers):
         return "conditional"
-    if chain.is_vanilla_linear and len(pattern) == 1:
+    if len(pattern) == 1 and isinstance(first, tuple) and first[0].is_vanilla_linear:
         return "factor"
     if wanted == "conditional":
         return "conditional"
-    columns = chain.batch * (inputs or 1)
+    columns = layers[0].rows.batch * (inputs or 1)
 
     def seconds(path: str) -> float:
         by_weights = [path == "weights"] * (len(layers) + 1)
@@ -485,7 +550,7 @@ def _chosen(
 
 def is_drawn(layer: Layer, shows_state: bool = False) -> bool:
     """Return whether a layer can be drawn given the Gram matrix of the layer before."""
-    linear, rows = layer
+    linear, rows = layer.linear, layer.rows
     if not linear.law.is_orthogonal:
         return linear.law.rows_given_gram
     has_bias = linear.bias_variance > 0.0 and (shows_state or not rows.hides_common_part())

@@ -79,7 +79,8 @@ def run_of(
     run = Run(
         network, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
     )
-    for linear in (layer.linear for layer in run.layers if path != "factor"):
+    layers = [*run.layers, *(each.layer for each in run.projections.values())]
+    for linear in (layer.linear for layer in layers if path != "factor"):
         most = codes.MOST_ELEMENTS if run.draws_weights else codes.MOST_ROWS
         if max(linear.width, linear.fan_in * run.draws_weights) > most:
             raise ArgumentError("width", linear.width, f"at most {most} for this chain")
@@ -217,7 +218,7 @@ def started(
     if isinstance(initial, State):
         initial = _moved(initial, run)
     else:
-        for chain, _ in run.network.stages:
+        for chain in run.network.chains:
             chain.activation.check()
         if is_device_array(initial):
             backend = _on_device(backend, run, threads, "an initial array of a device")
@@ -292,6 +293,8 @@ def _refusal(run: Run) -> str | None:
             "sampler='conditional' for a norm over the batch before the activation, or none, "
             "without bias"
         )
+    if run.network.blocks:
+        return "networks with residual blocks are made on the CPU: backend='cpu'"
     if run.path == "mixed":
         return "weights and rows without weights in one network are drawn on the CPU: backend='cpu'"
     if run.path == "factor":

@@ -361,7 +361,7 @@ def _device_of(run: Run, part: int, parts: int) -> AbstractContextManager[Any]:
 
 def _require_sendable(run: Run) -> None:
     """Raise an error that names what cannot be pickled; your own functions go by value."""
-    for chain, _ in run.network.stages:
+    for chain in run.network.chains:
         sendable("weights", chain.weights, chain.weights)
     for each in run.observables:
         sendable("observables", each, each)

@@ -291,7 +291,7 @@ class Trajectory(Recordings):
         return {
             "bnmc_version": __version__,
             "chain": repr(self.network.shown),
-            **(_options_of(self.chain) if len(self.network.stages) == 1 else {}),
+            **(_options_of(self.chain) if self.network.is_repeated else {}),
             "key": str(self.key),
             "inputs": 0 if self.inputs is None else self.inputs,
             **{name: getattr(self, name) for name in _OF_RUN},

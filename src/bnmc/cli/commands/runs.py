@@ -111,7 +111,7 @@ def simulate(
     x, source = _read_batch(input_, array, samples_first, features_first, batch)
     features, samples = x.shape
     network = _network(width, depth, samples, chain)
-    is_given = len(network.stages) > 1 and not first_layer
+    is_given = not (network.is_repeated or first_layer)
     is_wrapped = not is_given and (input_ is None or first_layer or features != network.first.width)
     star, depth = _reference(network, x), network.depth
     run, status, seconds = _timed(
@@ -224,7 +224,7 @@ def _network(width: str, depth: int | None, batch: int, chain: partial[Chain]) -
 
 def _of_network(network: Network) -> dict[str, Any]:
     """Return the settings of a chain, or the widths and the chains of layers that differ."""
-    if len(network.stages) == 1:
+    if network.is_repeated:
         return _of_chain(network.chain)
     return {"width": network.widths, "network": repr(network)}
 
@@ -267,7 +267,7 @@ def _reference(network: Network, x: NDArray[np.float64]) -> _Reference:
     from bnmc.errors import BnmcError
     from bnmc.mean_field.field import MeanField
 
-    if len(network.stages) > 1:
+    if not network.is_repeated:
         return _Reference(None, "G*: none, because layers differ", {"kind": None})
     chain = network.chain
     keeps_scale = abs(math.hypot(chain.skip, chain.gain) - 1.0) <= 1e-12

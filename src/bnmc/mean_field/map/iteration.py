@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, depth_of
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, start_of
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
@@ -224,7 +224,7 @@ def _run(
     """Check the arguments; return the trajectory, refined to `rtol` or up to `most` nodes."""
     starts_at_state = name == "covariance"
     # The last layer repeats.
-    repeats = network.depth - network.stages[-1][1] + 1 + (len(network.stages) > 1)
+    repeats = network.depth - depth_of(network.stages[-1]) + 1 + (not network.is_repeated)
     layers = [network.layer(number) for number in range(max(1, min(repeats, network.depth)) + 1)]
     _require_rows(layers, starts_at_state)
     layers = [start_of(layers[0]), *layers[1:]] if starts_at_state else layers[1:]

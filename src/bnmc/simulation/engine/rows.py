@@ -24,7 +24,7 @@ from bnmc.errors import NonFiniteError
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
-from bnmc.simulation.runs import Run
+from bnmc.simulation.runs import Run, name_of_x, number_of_projection
 
 #: Relative pivot of a Gram matrix below which float32 rows do not resolve the samples.  In each
 #: layer rounding moves a sample by at least 2**-24 of its size, which is then 0.05 % of its
@@ -164,6 +164,8 @@ class RowSampler(Sampler):
         while slots.size:
             stage = self.run.stage(layer)
             some, slots = slots[: stage.end - layer], slots[stage.end - layer :]
+            if layer == stage.first and stage.begins:
+                self._begin_paths(stage, first, last)
             if _is_given(stage):
                 # No kernel draws the weights, which are those of one layer of one chain.
                 for index in range(first, last):
@@ -205,7 +207,7 @@ class RowSampler(Sampler):
             units = Units(self.exponents[first:last], stage.lift)
         state = layers.State(
             self.grams[first:last],
-            self.xs[first:last].astype(dtype, copy=False),
+            self._xs(stage.level)[first:last].astype(dtype, copy=False),
             self.activations[first:last].astype(dtype, copy=False),
             units,
         )
@@ -232,6 +234,60 @@ class RowSampler(Sampler):
             status[index - first] = 0
             self._run(stage, index, index + 1, layer + done, slots[done:], frames, threads)
         self.check(status, first)
+
+    # --- skip paths over several layers
+    #
+    # Layers inside of k blocks keep in array k what a skip connection sees.  A block keeps in array
+    # k - 1 what its skip path adds to its last layer, which is inside of k - 1 blocks.
+
+    def _xs(self, level: int) -> FloatArray:
+        """Return the representations inside of so many blocks."""
+        return self._arrays[name_of_x(level)] if level else self.xs
+
+    def _begin_paths(self, stage: Stage, first: int, last: int) -> None:
+        """Keep what skip paths add that begin before a stage, for chains first:last."""
+        before = stage.first - 1
+        width = self.run.layer(before).linear.width
+        outer = self.run.stage(before).level
+        for level, path in enumerate(stage.begins, outer):
+            x = self._xs(level)
+            if name_of_x(level + 1) in self._arrays:
+                self._xs(level + 1)[first:last, :, :width] = x[first:last, :, :width]
+            if path.takes_activations:
+                a = self.activations[first:last, before % 2, : self.columns, :width]
+                x[first:last, :, :width] = a
+            if path.projection is not None:
+                for index in range(first, last):
+                    self._project(x[index], width, index, before + path.length)
+
+    def _project(self, x: FloatArray, width: int, index: int, end: int) -> None:
+        """Replace x (columns, >= width) of a chain by its projection, which layer `end` adds."""
+        number = number_of_projection(end)
+        stage, columns, shape = self.run.stage(number), self.columns, self.activations.shape[2:]
+        if not shape[0]:
+            shape = memory.padded(columns), x.shape[1]
+        both = memory.aligned_zeros((1, 2, *shape), self.dtype)
+        seen, projected = both[0, (number + 1) % 2], both[0, number % 2]
+        seen[:columns, :width] = x[:, :width]
+        grams, nowhere = np.zeros((1, columns, columns)), np.zeros((1, 0, 0), self.dtype)
+        work, status = self.work(), np.zeros((1, 3), np.int64)
+        if not layers.gram_of_rows(seen, width, work, grams[0]):
+            raise_stopped(codes.NOT_FINITE, self.offset + index, end, 0)
+        frames = Frames(units=np.zeros((1, 0, 0), np.int64), gram=np.zeros((1, 0, 0, 0)))
+        course = layers.Course(
+            self.offset + index, number, *self.key_words, np.full(1, -1), frames.gram,
+            frames.units, status, 0.0, True, False,
+        )  # fmt: skip
+        threads = self.threads_of(index, number)
+        state = layers.State(grams, nowhere, both)
+        (layers.layers if threads is None else layers.advance)(
+            threads, self.source(stage, self.dtype), self.activation(stage, self.dtype),
+            stage.specs, *map(tuple, (state, course, work, self.sums(stage, self.dtype))),
+        )  # fmt: skip
+        if status[0, 0]:
+            raise_stopped(int(status[0, 0]), self.offset + index, end, int(status[0, 2]))
+        wide = stage.layer.linear.width
+        x[:, :wide] = projected[:columns, :wide]
 
     # --- what kernels take
 
@@ -363,7 +419,7 @@ def bytes_of_thread(run: Run) -> int:
     sampler = RowSampler(run.part(0, 0), memory.unplaced)
     if run.shows_state:
         size += 16 * memory.tile_sums(run.columns)
-    for stage in run.stages[1:]:
+    for stage in (*run.stages[1:], *(each.stage for each in run.projections.values())):
         sampler.source(stage, sampler.dtype)
         sampler.sums(stage, sampler.dtype)
     return size + memory.bytes_of_arrays((*sampler.buffers().values(),))

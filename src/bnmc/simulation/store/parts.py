@@ -452,7 +452,7 @@ def _chain_facts(chain: Chain) -> dict[str, str]:
 
 def network_facts(network: Network) -> dict[str, str]:
     """Return the facts about the chains of a network that its `repr` does not have."""
-    facts = [_chain_facts(chain) for chain, _ in network.stages]
+    facts = [_chain_facts(chain) for chain in network.chains]
     return {name: ", ".join(each[name] for each in facts) for name in facts[0]}
 
 

@@ -42,7 +42,7 @@ class GpuPairs(Pairs):
     """
 
     def _allocate(self) -> None:
-        (linear, rows), n, count = self._layer, self._spec.columns, len(self.met)
+        (linear, rows, *_), n, count = self._layer, self._spec.columns, len(self.met)
         sigma = sigma_of(rows.activation)
         spec = Spec(n, n, self._spec.norm, False, False, "float64", sigma.digest)
         covered = is_covered(self._layer, self._spec)
