@@ -341,7 +341,7 @@ TRAPS = {
             Chain.resnet(8, 3, "tanh", norm="layer"), Chain(5, 3, "tanh", norm="rms"),
         ],
         ["conditional"],
-        (Layer, "hides_common_part", lambda layer, later, skip: layer.rows.hides_common_part()),
+        (Layer, "hides_common_part", lambda layer, others: layer.rows.hides_common_part()),
     ),
     # A layer without a skip connection keeps h for the next one, as its order tells.
     "a skip after no skip": (
