@@ -19,8 +19,9 @@ from numpy_network import Block, Networks, network_of
 from oracle import gram, ks_distance, two_sample_threshold
 
 import bnmc
+from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc.chain import compiled
-from bnmc.chain.chain import Chain, Network, Residual, layers_of
+from bnmc.chain.chain import ORDERS, Chain, Network, Residual, layers_of
 from bnmc.chain.layers import Layer, Path
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
@@ -350,7 +351,10 @@ TRAPS = {
             Chain.resnet(8, 3, "relu"), Chain(7, 3, "tanh", norm="none"),
         ],
         ["conditional", "weights"],
-        (Chain, "order_code_beside_skips", property(lambda chain: chain.order_code)),
+        (
+            Chain, "order_code_beside_skips",
+            property(lambda chain: ORDERS[chain.order] if chain.skip else NORM_FIRST),
+        ),
     ),
     "widths of linear layers": (
         [Chain(40, 3, **PLAIN), Chain(40, 3, **PLAIN), Chain(10, 3, **PLAIN)],
