@@ -31,9 +31,9 @@ MODULES = sorted(
 PUBLIC = {
     "bnmc": "Activation Chain Convolution Distance Estimate FirstLayer GroupNorm MeanField "
         "Network Observable Residual SoftRank Trajectory __version__ backpropagate bounds "
-        "drawn_biases drawn_weights errors experiments gradients gram implicit infinite_width invariant "
-        "kernels mean_field mixing open plot random_matrix regularity simulate testing torch "
-        "train training warmup",
+        "drawn_biases drawn_weights errors experiments gradients gram implicit infinite_width "
+        "invariant kernels mean_field mixing open plot random_matrix regularity simulate testing "
+        "torch train training warmup",
     "bnmc.bounds": "bridging gaussian limits orthogonalizes rank_collapse",
     "bnmc.bounds.bridging": "Bulk Concentration Distortion corollary_2 corollary_4 "
         "corollary_6 corollary_7 corollary_8 distortion equation_19 equation_47 equation_6 "

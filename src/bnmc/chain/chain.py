@@ -1040,8 +1040,8 @@ def as_network(
     return Network((instance("chain", chain, Chain, "a bnmc.Chain or a bnmc.Network"), number))
 
 
-def require_no_blocks(network: Network, hint: str) -> None:
-    """Raise if there is a block among the stages of the argument `chain`.
+def require_no_blocks(network: Network, hint: str, name: str = "chain") -> None:
+    """Raise if there is a block among the stages of an argument.
 
     Raises
     ------
@@ -1049,7 +1049,7 @@ def require_no_blocks(network: Network, hint: str) -> None:
         With a hint.
     """
     if network.blocks:
-        raise ArgumentError("chain", network, "a network without residual blocks", hint)
+        raise ArgumentError(name, network, "a network without residual blocks", hint)
 
 
 def _of_layers_that_differ(network: Network) -> ArgumentTypeError:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, require_no_blocks
 from bnmc.chain.layers import Layer, RowMap
 from bnmc.chain.needs import FULLY_CONNECTED, NO_BIAS, lacking
 from bnmc.errors import ArgumentError
@@ -122,7 +122,8 @@ def architecture_of(
 
     Its readout has one output; see `Architecture.reading`.
     """
-    for chain, _ in network.stages:
+    require_no_blocks(network, "bnmc.simulate takes blocks", "network")
+    for chain in network.chains:
         _require(chain)
     layers = [network.layer(number) for number in range(network.depth + 1)]
     inputs = Chain(features, network.batch, norm="none").layers[0]

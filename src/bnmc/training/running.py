@@ -234,7 +234,7 @@ def train(
     True
     """
     layered = _as_network(network, depth)
-    for chain, _ in layered.stages:
+    for chain in layered.chains:
         require_derivative(chain.activation)
     x = finite_array("inputs", inputs, shape=("features", "samples")).astype(np.float64)
     samples = x.shape[1]

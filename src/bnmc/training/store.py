@@ -73,7 +73,7 @@ def _facts(course: Course) -> dict[str, str]:
     """Return everything that determines the results but the number of networks."""
     architecture, digest = course.architecture, parts.argument_digest
     network = architecture.network
-    derivatives = [chain.activation.derivative for chain, _ in network.stages]
+    derivatives = [chain.activation.derivative for chain in network.chains]
     contents = {
         "inputs": course.inputs, "targets": course.targets, "test": course.tests,
         "batches": course.batches, "record": course.times,
