@@ -15,8 +15,9 @@ import pytest
 from infinite_width_checks import extrapolated
 from slow_cases import some
 
+import bnmc
 from bnmc import Activation, Chain, MeanField
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support import machine
 from bnmc.chain.activations import as_activation
 from bnmc.chain.layers import RowMap
@@ -352,7 +353,6 @@ def test_kernels_of_chains_with_a_norm_over_the_batch():
     [
         (Chain(9, 4, norm="batch-uncentred"), {}, "^norm: "),
         (Chain(9, 4, "tanh", eps=1e-5), {}, r"^eps: .*chain\.idealized\(\) has eps 0"),
-        (Chain.resnet(9, 4), {}, "^order: "),
         (Chain.conv(4, 2, shape=(2, 2), kernel=(1, 1)), {}, "^convolution: "),
         (Chain(9, 4), {"activation": "relu"}, "^activation: .*no activation beside a chain"),
         (Chain(9, 4), {"width": 4}, "^width: "),
@@ -363,3 +363,113 @@ def test_other_chains_have_no_kernels(chain, options, match):
     for kernel in (nngp, ntk):
         with pytest.raises(ArgumentError, match=match):
             kernel(chain, np.eye(4), 2, **options)
+
+
+# --- networks whose layers differ in kind
+
+RESIDUAL = {
+    "blocks": (
+        hidden("relu", "batch", 2.0, 0.1, 1.0, NORM_IN_BRANCH),
+        hidden("relu", "batch", 1.4, 0.0, 0.9, NORM_IN_BRANCH),
+        hidden("relu", "batch", 0.7, 0.2, 0.8, NORM_IN_BRANCH),
+    ),
+    "kinds": (
+        hidden("tanh", "none", 1.3, 0.3, 0.7),
+        hidden("relu", "batch", 1.1, 0.2),
+        hidden("relu", "layer", 0.8, 0.1, 0.6),
+        hidden("linear", "batch", 0.9, 0.3, 0.5, ACTIVATION_FIRST),
+        hidden("relu", "batch", 1.5, 0.0, 0.4, NORM_IN_BRANCH),
+    ),
+    "points": (
+        hidden("tanh", "batch", 1.3, 0.3, 0.5, NORM_IN_BRANCH),
+        hidden("tanh", "batch", 0.8, 0.1, 0.0, ACTIVATION_FIRST),
+    ),
+}
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+@pytest.mark.parametrize("kind", RESIDUAL)
+def test_layers_of_several_kinds_are_those_of_networks(kind, tangent):
+    """As for batches of one kind."""
+    layers = RESIDUAL[kind]
+    network = Network([X], [(12,)], FIRST, layers, tangent)
+    limit = of_batches(network, 0.02, 1, progress=False)
+    mean, error = extrapolated(*(simulated(layers, tangent, width) for width in (24, 48)))
+    off = 6.5 * error + 0.02 * np.linalg.norm(limit) / 12
+    assert (np.abs(mean - limit) < off).all()
+
+
+def test_batches_of_several_kinds():
+    """A batch beside another one has the kernel that it has alone; blocks between are not 0."""
+    layers = RESIDUAL["kinds"]
+    both, alone = (
+        of_batches(Network([x], [sizes], FIRST, layers, True), 1e-4, 1, progress=False)
+        for x, sizes in ((X, (6, 6)), (X[:, 6:], (6,)))
+    )
+    np.testing.assert_allclose(both[6:, 6:], alone, rtol=0, atol=1e-6 * np.abs(both).max())
+    np.testing.assert_allclose(both, both.T, rtol=0, atol=1e-12 * np.abs(both).max())
+    assert np.abs(both[:6, 6:]).min() > 0.01
+
+
+def test_large_means_beside_a_norm_over_the_batch():
+    """Means of 1e6 leave the kernel of residual blocks with digits of differences."""
+    layers, shifted = RESIDUAL["blocks"][:1], X + 1e6
+    small, large = (
+        of_batches(Network([x], [(12,)], Weights(1.0, 0.0), layers, True), 1e-4, 1, progress=False)
+        for x in (X, shifted)
+    )
+    centre = np.eye(12) - 1 / 12
+    np.testing.assert_allclose(centre @ large @ centre, centre @ small @ centre, rtol=0, atol=1e-2)
+
+
+# --- chains and networks as arguments
+
+
+def test_residual_blocks_have_the_covariance_of_the_mean_field():
+    chain = Chain.resnet(30, 6, "relu", gain=1.3, bias_variance=0.2)
+    x = X[:, :6]
+    path = MeanField(chain).trajectory(covariance=x.T @ x / 9, depth=4)
+    np.testing.assert_allclose(nngp(chain, x, 4), path.covariance[4], rtol=1e-7)
+    weaker = Chain(30, 6, "relu", skip=0.9, order="pre-activation")
+    path = MeanField(weaker).trajectory(covariance=x.T @ x / 9, depth=4)
+    np.testing.assert_allclose(nngp(weaker, x, 4), path.covariance[4], rtol=1e-7)
+
+
+def test_kernels_of_networks():
+    """A constant network is its chain, layers go stage by stage, and an input has no weights."""
+    x = X[:, :4]
+    for chain in (
+        Chain(30, 4, "relu", gain=1.3, bias_variance=0.1),
+        Chain(30, 4, "tanh", norm="layer", skip=0.5, eps=0.1),
+    ):
+        for kernel in (nngp, ntk):
+            expected = kernel(chain, x, 3)
+            np.testing.assert_array_equal(kernel(chain.repeat(3), x), expected)
+            cut = chain.repeat(1) + Chain(30, 4, "relu", norm="none").repeat(1)
+            assert np.abs(kernel(cut + chain.repeat(1), x) - expected).max() > 0.01
+    width = [9, 40, 30, 3]
+    perceptron = bnmc.Network.of(
+        width=width, batch=4, activation=["relu", "tanh", "linear"], norm="none",
+        gain=[2**0.5, 1.2, 0.5], bias_variance=[0.1, 0.2, 0.3],
+    )  # fmt: skip
+    K = theta = 2.0 * x.T @ x / 9 + 0.1
+    for name, variance, bias in (("relu", 1.44, 0.2), ("tanh", 0.25, 0.3)):
+        value, slope = dual(name)(np.diag(K)[:, None], np.diag(K), K)
+        K = variance * value + bias
+        theta = K + variance * slope * theta
+    np.testing.assert_allclose(nngp(perceptron, x), K, rtol=1e-10)
+    np.testing.assert_allclose(ntk(perceptron, x), theta, rtol=1e-10)
+    np.testing.assert_allclose(nngp(perceptron, x, other=x[:, :2]), K[:, :2], rtol=1e-10)
+
+
+def test_networks_that_have_no_kernel():
+    x = X[:, :4]
+    perceptron = bnmc.Network.of(width=[9, 20, 5], batch=4, norm="none")
+    with pytest.raises(ArgumentError, match="depth: got 2, allowed: None with a network"):
+        nngp(perceptron, x, 2)
+    after = Chain(20, 4, "tanh", norm="none", skip=0.5)
+    normed = Chain(20, 4, "relu").repeat(1) + after.repeat(2)
+    with pytest.raises(ArgumentError, match="skip: got 0.5, .*not Gaussian"):
+        ntk(normed, x)
+    with pytest.raises(ArgumentError, match="norm: got 'batch-uncentred'"):
+        nngp(Chain(20, 4, "relu").repeat(1) + Chain(20, 4, norm="batch-uncentred").repeat(1), x)

@@ -41,7 +41,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -77,8 +77,19 @@ _MOST_POINTS = 1 << 18
 _Key = tuple[int, int]
 _Report = Callable[[], None]
 
-# One layer: covariances of its outputs, and tangents of earlier layers.
-_Layer = Homogeneous | Linear | Sampled | ActivatedPoints | Stream
+
+class BatchLayer(Protocol):
+    """One layer: covariances of its outputs, and tangents of earlier layers."""
+
+    @property
+    def error(self) -> float:
+        """The largest relative error of a result so far."""
+
+    def own(self, law: BatchLaw, tangent: FloatArray | None) -> tuple[FloatArray, FloatArray]:
+        """Return both for one batch; zeros for tangents that are None."""
+
+    def across(self, pair: Pair) -> tuple[FloatArray, FloatArray]:
+        """Return both for two batches."""
 
 
 class BatchNetwork(Network, ABC):
@@ -194,7 +205,7 @@ class NormalizedBatches(BatchNetwork):
         """Number of coordinates of a point."""
         return max(1, sum(size - 1 for size in sorted(self.sizes)[-2:]))
 
-    def layer(self, activation: Activation, normals: FloatArray | None) -> _Layer | None:
+    def layer(self, activation: Activation, normals: FloatArray | None) -> BatchLayer | None:
         """Return a layer by integrals, else at given points; None if there are no points."""
         pair = homogeneous_slopes(activation)
         if pair is not None:
@@ -202,9 +213,9 @@ class NormalizedBatches(BatchNetwork):
         # The control variate is for one batch.
         return None if normals is None else Sampled(activation, normals, mean_slopes(activation))
 
-    def stream(self) -> Homogeneous | Stream:
-        """Return the layer of the skip connection: linear, since it starts behind the norm."""
-        return Homogeneous(1.0, 1.0)
+    def streams(self) -> list[BatchLayer]:
+        """Return the layers of the skip connections: linear, since they start behind the norm."""
+        return [Homogeneous(1.0, 1.0)] * self.depth
 
     def of_inputs(self) -> dict[_Key, FloatArray]:
         """Return the covariances of h_0, of all needed pairs and of each batch with itself.
@@ -232,35 +243,38 @@ class NormalizedBatches(BatchNetwork):
 
     def integrals(self) -> Callable[[_Report], tuple[FloatArray, float]] | None:
         """Return what computes the kernel and its relative error by integrals, or None."""
-        layers = self._layers(None)
+        layers = self.layers_at(None)
         if layers is None:
             return None
 
         def compute(report: _Report) -> tuple[FloatArray, float]:
-            stream = self.stream()
-            kernel = self._through(layers, stream, report)
-            return kernel, max(layer.error for layer in (stream, *layers))
+            streams = self.streams()
+            kernel = self._through(layers, streams, report)
+            return kernel, max((layer.error for layer in (*streams, *layers)), default=0.0)
 
         return compute
 
     def replicate(self, points: int, rng: np.random.Generator, report: _Report) -> FloatArray:
         """Return an estimate of the kernel from some random points."""
-        layers = self._layers(normal_points(self.coordinates, points, rng))
+        layers = self.layers_at(normal_points(self.coordinates, points, rng))
         assert layers is not None
-        return self._through(layers, self.stream(), report)
+        return self._through(layers, self.streams(), report)
 
-    def _layers(self, normals: FloatArray | None) -> list[_Layer] | None:
+    def layers_at(self, normals: FloatArray | None) -> list[BatchLayer] | None:
         """Return the layers, one object for each activation; None if one needs points."""
         activations = [layer.rows.activation for layer in self.layers]
         made = {activation: self.layer(activation, normals) for activation in set(activations)}
         layers = [layer for activation in activations if (layer := made[activation]) is not None]
         return layers if len(layers) == self.depth else None
 
-    def _through(self, layers: Sequence[_Layer], stream: _Layer, report: _Report) -> FloatArray:
+    def _through(
+        self, layers: Sequence[BatchLayer], streams: Sequence[BatchLayer], report: _Report
+    ) -> FloatArray:
         """Return the kernel, computed layer by layer."""
         kernels = self.of_inputs()
         tangents = {pair: kernels[pair] for pair in self.pairs}
-        for depth, (layer, (_, weights, skip)) in enumerate(zip(layers, self.layers, strict=True)):
+        for depth, (layer, stream) in enumerate(zip(layers, streams, strict=True)):
+            _, weights, skip = self.layers[depth]
             laws = [self.law(kernels[i, i], depth, i) for i in range(len(self.sizes))]
             following: dict[_Key, FloatArray] = {}
             for key, kernel in kernels.items():
@@ -283,7 +297,7 @@ class NormalizedBatches(BatchNetwork):
         return self.assembled(self.joined(tangents if self.tangent else kernels))
 
 
-def _moments(layer: _Layer, pair: Pair) -> tuple[FloatArray, FloatArray]:
+def _moments(layer: BatchLayer, pair: Pair) -> tuple[FloatArray, FloatArray]:
     """Return the covariances of the activations of a pair, and the tangents of earlier layers."""
     if pair.left is not pair.right:
         return layer.across(pair)
@@ -303,16 +317,16 @@ class ActivatedBatches(NormalizedBatches):
         """Number of coordinates of a point."""
         return sum(sorted(self.sizes)[-2:]) + 1
 
-    def layer(self, activation: Activation, normals: FloatArray | None) -> _Layer | None:
+    def layer(self, activation: Activation, normals: FloatArray | None) -> BatchLayer | None:
         """Return a linear layer by integrals, another one at given points; None without points."""
         pair = homogeneous_slopes(activation)
         if pair is not None and pair[0] == pair[1]:
             return Linear()
         return None if normals is None else ActivatedPoints(activation, normals)
 
-    def stream(self) -> Stream:
-        """Return the identity."""
-        return Stream()
+    def streams(self) -> list[BatchLayer]:
+        """Return the identities."""
+        return [Stream()] * self.depth
 
     def of_inputs(self) -> dict[_Key, FloatArray]:
         """Return the covariances of deviations and mean of h_0."""

@@ -10,16 +10,16 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_IN_BRANCH
+from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress
 from bnmc.chain.activations import Activation, as_activation, require_derivative
-from bnmc.chain.chain import ORDERS, Chain
+from bnmc.chain.chain import ORDERS, Chain, as_network
+from bnmc.chain.chain import Network as ChainNetwork
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, Linear, RowMap
-from bnmc.chain.needs import FULLY_CONNECTED, Need, require
 from bnmc.chain.norms import as_norm
 from bnmc.chain.weights import weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -30,6 +30,8 @@ from bnmc.infinite_width.batches import (
     RowPaths,
     batch_kernel,
 )
+from bnmc.infinite_width.gaussian_batches import GaussianBatches
+from bnmc.infinite_width.layers_of_networks import hidden_layers, pairwise_layer
 from bnmc.infinite_width.networks import (
     FiniteNetwork,
     HiddenLayer,
@@ -43,7 +45,7 @@ from bnmc.mean_field.duals.duals import Dual, dual
 from bnmc.mean_field.float64 import EPSILON, TINY, FloatArray
 from bnmc.mean_field.map.iteration import iterates
 from bnmc.mean_field.map.points import require_rows_vary
-from bnmc.mean_field.pairwise_layer import PairwiseLayer, kind_of
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 _Spec = str | Activation | Dual | Callable[[Any], Any]
 _Analytic = Literal["analytic"]
@@ -106,6 +108,11 @@ class _Kernel(Protocol):
         self, chain: Chain, x: ArrayLike, depth: int, /, **options: Unpack[_Options]
     ) -> _Matrix: ...
 
+    @overload
+    def __call__(
+        self, network: ChainNetwork, x: ArrayLike, /, **options: Unpack[_Options]
+    ) -> _Matrix: ...
+
 
 #: Options of kernels that a chain has.
 _OF_CHAINS = (
@@ -113,67 +120,32 @@ _OF_CHAINS = (
     "width", "chains",
 )  # fmt: skip
 
-#: A chain with a limit of infinite width: batches of one kind, and samples of any kind.
-_LIMIT = (
-    FULLY_CONNECTED._replace(hint="the samples of a convolution have no kernel here"),
-    Need(
-        "norm",
-        lambda chain: chain.norm != "batch-uncentred",
-        "none, batch, layer, rms or group(g)",
-        "bnmc.MeanField(chain).trajectory takes this norm",
-    ),
-    Need(
-        "eps",
-        lambda chain: chain.eps == 0.0 or chain.normalization.axis != "batch",
-        "0 with a norm over the batch",
-        "chain.idealized() has eps 0",
-    ),
-    Need(
-        "order",
-        lambda chain: chain.order_code != NORM_IN_BRANCH or chain.normalization.axis != "batch",
-        "norm-activation or activation-norm with a norm over the batch and a skip connection",
-        "bnmc.simulate measures this chain",
-    ),
-)
-
 
 def _overloaded(function: Callable[..., Any]) -> _Kernel:
-    """Return the function, which also takes a chain in front of its arguments."""
+    """Return the function, which also takes a chain or a network in front of its arguments."""
     parameters = signature(function)
 
     @wraps(function)
     def kernel(*arguments: Any, **options: Any) -> Any:
-        if not (arguments and isinstance(arguments[0], Chain)):
+        if not (arguments and isinstance(arguments[0], Chain | ChainNetwork)):
             return function(*arguments, **options)
         chain, *further = arguments
-        require(chain, _LIMIT)
         for name in _OF_CHAINS:
             if name in options:
                 allowed = f"no {name} beside a chain"
                 raise ArgumentError(name, options[name], allowed, "the chain has these options")
+        if isinstance(chain, ChainNetwork) and len(further) < 2:
+            options = {"depth": None, **options}
         bound = parameters.bind(*further, **options)
         bound.apply_defaults()
         if bound.arguments["method"] != "analytic":
             hint = "bnmc.simulate and bnmc.gradients.tangent_kernel simulate a chain"
             raise ArgumentError("method", bound.arguments["method"], "analytic, of a chain", hint)
-        is_tangent = function.__name__ == "ntk"
-        return _kernel(tangent=is_tangent, chain=chain, **(bound.arguments | _options_of(chain)))
+        names = ("x", "depth", "other", "rtol", "dtype", "progress", "rng")
+        given = {name: bound.arguments[name] for name in names}
+        return _of_chain(chain, tangent=function.__name__ == "ntk", **given)
 
     return cast("_Kernel", explains_keywords(kernel))
-
-
-def _options_of(chain: Chain) -> dict[str, Any]:
-    """Return the options of the kernel of a chain."""
-    over_batch = chain.normalization.axis == "batch"
-    return {
-        "activation": chain.activation,
-        "norm": "batch" if over_batch else kind_of(chain.normalization),
-        "order": chain.order if chain.order in _ORDERS else "norm-activation",
-        "weight_variance": chain.gain**2,
-        "bias_variance": chain.bias_variance,
-        "skip": chain.skip,
-        "batch": chain.batch if over_batch else None,
-    }
 
 
 @_overloaded
@@ -200,8 +172,10 @@ def nngp(
     """Covariance of the outputs of an infinitely wide random network: the kernel of its GP.
 
     ``nngp(chain, x, depth)`` is the covariance of a row of h_depth of a `bnmc.Chain` with the start
-    ``FirstLayer(x)``, in the limit of infinite width.  Of the options below, it takes `other`,
-    `rtol`, `dtype`, `progress` and `rng`.
+    ``FirstLayer(x)``, in the limit of infinite width.  ``nngp(network, x)`` is that of the last
+    layer of a `bnmc.Network`, at its own depth.  If layer 0 of a network is linear and has no norm,
+    as that of `Network.of`, it is the input x itself, without weights.  Of the options below, both
+    take `other`, `rtol`, `dtype`, `progress` and `rng`.
 
     Parameters
     ----------
@@ -255,7 +229,8 @@ def nngp(
     ------
     ArgumentError, ArgumentTypeError
         If an argument is not allowed, a sample or batch to be normalized has no variance, or the
-        squares of a sample that is not 0 vanish in float64.
+        squares of a sample that is not 0 vanish in float64. Also for a network in which a skip
+        connection keeps N(h) with N over the batch, unless all layers are of this kind.
     ZeroVarianceError
         If batches of a later layer have no variance.
     NonFiniteError
@@ -289,6 +264,9 @@ def nngp(
     vector of fixed length and a Gaussian one. So the outputs are no Gaussian process, K is their
     covariance, and for depth >= 2 it is estimated from random paths of a row through all layers.
 
+    In pre-activation residual blocks ``h + W σ(N(h)) + b``, and in networks of layers of several
+    kinds, all rows are Gaussian, so V of each layer is that of its own kind.
+
     Without norm "batch", time is O(samples² (features + depth)), memory that of the result.
 
     See Also
@@ -313,6 +291,13 @@ def nngp(
     >>> nngp(bnmc.Chain(width=100, batch=2, activation="tanh", norm="layer"), x, 2).round(6)
     array([[0.394294, 0.256938],
            [0.256938, 0.394294]])
+
+    A network of two layers:
+
+    >>> network = bnmc.Network.of(width=[2, 50, 3], batch=2, activation="relu", norm="none")
+    >>> nngp(network, x).round(6)
+    array([[0.5     , 0.534155],
+           [0.534155, 1.      ]])
 
     Two batches of five samples, of which each is normalized alone:
 
@@ -346,7 +331,8 @@ def ntk(
 ) -> _Matrix | SimulatedKernel:
     """Tangent kernel of an infinitely wide network: the sum of gradient products of two outputs.
 
-    ``ntk(chain, x, depth)`` is that of a `bnmc.Chain`, as of `nngp`.
+    ``ntk(chain, x, depth)`` and ``ntk(network, x)`` are those of a chain and a network, as of
+    `nngp`.
 
     Parameters
     ----------
@@ -416,20 +402,58 @@ def ntk(
     return _kernel(tangent=True, **locals())
 
 
-def _kernel(
-    x: ArrayLike,
-    depth: int,
+def _of_chain(
+    chain: Chain | ChainNetwork,
     *,
     tangent: bool,
-    method: str,
-    chain: Chain | None = None,
-    **options: Unpack[_Options],
-) -> _Matrix | SimulatedKernel:
-    """Check the arguments of a kernel, and return it; the first layer of a chain has gain 1."""
+    x: ArrayLike,
+    depth: int | None,
+    other: ArrayLike | None,
+    rtol: float | None,
+    dtype: DTypeLike,
+    progress: bool | Progress,
+    rng: Any,
+) -> _Matrix:
+    """Check the arguments of a kernel of a chain or a network, and return it."""
+    network = as_network(chain, depth)
+    if network.depth > MOST_LAYERS:
+        raise ArgumentError("depth", network.depth, f"at most {MOST_LAYERS}")
+    first, hidden = hidden_layers(network, starts_at_input=isinstance(chain, ChainNetwork))
+    sets = _sets(x, other)
+    is_batched = any(layer.rows.norm.axis == "batch" for layer in hidden)
+    for name, inputs in zip(("x", "other"), sets, strict=False):
+        norm = "batch" if network.layer(0).rows.norm.axis == "batch" else "none"
+        _require_squares(name, inputs, norm, first)
+    rtol = None if rtol is None else real("rtol", rtol, above=0.0)
+    dtype, progress = precision(dtype), as_progress(progress)
+    if not is_batched:
+        made = {id(layer): pairwise_layer(layer) for layer in hidden}
+        tiles = TiledKernel(sets, first, [made[id(layer)] for layer in hidden], tangent)
+        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
+    batches = _batches([inputs.shape[1] for inputs in sets], "batch", network.batch)
+    for rows in {layer.rows for layer in hidden}:
+        rows.activation.check()
+        if tangent and homogeneous_slopes(rows.activation) is None:
+            require_derivative(rows.activation)
+    kernel = of_batches(Network(sets, batches, first, hidden, tangent), rtol, rng, progress)
+    with np.errstate(over="ignore"):  # beyond the range of float32
+        return kernel.astype(dtype)
+
+
+def _sets(x: ArrayLike, other: ArrayLike | None) -> list[FloatArray]:
+    """Return the inputs of the rows of a kernel, and those of its columns if they are others."""
     sets = [finite_array("x", x, shape=("features", "samples")).astype(np.float64)]
-    if options["other"] is not None:
+    if other is not None:
         shape = (sets[0].shape[0], "samples")
-        sets.append(finite_array("other", options["other"], shape=shape).astype(np.float64))
+        sets.append(finite_array("other", other, shape=shape).astype(np.float64))
+    return sets
+
+
+def _kernel(
+    x: ArrayLike, depth: int, *, tangent: bool, method: str, **options: Unpack[_Options]
+) -> _Matrix | SimulatedKernel:
+    """Check the arguments of a kernel, and return it."""
+    sets = _sets(x, options["other"])
     depth = integer("depth", depth, low=0, high=MOST_LAYERS)
     norm = choice("norm", options["norm"], _NORMS)
     order = choice("order", options["order"], _ORDERS)
@@ -437,10 +461,9 @@ def _kernel(
         real("weight_variance", options["weight_variance"], above=0.0),
         real("bias_variance", options["bias_variance"], low=0.0),
     )
-    first = weights if chain is None else Weights(1.0, 0.0)
     skip = real("skip", options["skip"], low=-_MOST_SKIP, high=_MOST_SKIP)
     for name, inputs in zip(("x", "other"), sets, strict=False):
-        _require_squares(name, inputs, norm, first)
+        _require_squares(name, inputs, norm, weights)
     rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
@@ -451,14 +474,11 @@ def _kernel(
         width = integer("width", options["width"], low=2)
         chains = integer("chains", options["chains"], low=1)
     elif norm != "batch":
-        if chain is None:
-            layer = PairwiseLayer(
-                sigma=dual(activation), norm=norm, order=order, weight_variance=weights.variance,
-                bias_variance=weights.bias, skip=skip,
-            )  # fmt: skip
-        else:  # it may have eps, and a norm inside the branch
-            layer = PairwiseLayer.of(chain.layers[1])
-        tiles = TiledKernel(sets, first, (layer,) * depth, tangent)
+        layer = PairwiseLayer(
+            sigma=dual(activation), norm=norm, order=order, weight_variance=weights.variance,
+            bias_variance=weights.bias, skip=skip,
+        )  # fmt: skip
+        tiles = TiledKernel(sets, weights, (layer,) * depth, tangent)
         return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
@@ -468,7 +488,7 @@ def _kernel(
     if tangent and (is_simulated or homogeneous_slopes(sigma) is None):
         require_derivative(sigma)
     hidden = HiddenLayer(RowMap(sigma, as_norm(norm), ORDERS[order], 1), weights, skip)
-    network = Network(sets, batches, first, (hidden,) * depth, tangent)
+    network = Network(sets, batches, weights, (hidden,) * depth, tangent)
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
         return simulated_kernel(finite, chains, draw_key(rng), progress)
@@ -518,14 +538,18 @@ def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...
 def of_batches(
     network: Network, rtol: float | None, rng: Any, progress: bool | Progress
 ) -> FloatArray:
-    """Return the kernel of a network with batch normalization in all layers, of one order."""
-    kind: type[BatchNetwork] = NormalizedBatches
-    if any(layer.rows.order == ACTIVATION_FIRST for layer in network.layers):
+    """Return the kernel of a network with batch normalization."""
+    is_batched = [layer.rows.norm.axis == "batch" for layer in network.layers]
+    orders = {layer.rows.order for layer in network.layers}
+    kind: type[BatchNetwork] = GaussianBatches
+    if all(is_batched) and orders <= {ACTIVATION_FIRST}:
         kind = ActivatedBatches
-        for layer in network.layers:
+    elif all(is_batched) and orders <= {NORM_FIRST}:
+        has_skips = any(layer.skip for layer in network.layers[:-1])
+        kind = RowPaths if has_skips else NormalizedBatches
+    for layer in network.layers:
+        if layer.rows.activates_first and layer.rows.norm.axis == "batch":
             require_rows_vary(layer.rows.activation, layer.rows.norm)
-    elif any(layer.skip for layer in network.layers[:-1]):
-        kind = RowPaths
     batched = kind(**vars(network))
     rows, columns = network.shape
     size = 8 * (3 * rows * columns + (1 << 20) + 30 * max(network.sizes) ** 2 + batched.numbers)

@@ -39,7 +39,7 @@ from typing import NamedTuple, Self, TypeVar
 import numpy as np
 
 from bnmc.chain.chain import ORDERS
-from bnmc.chain.layers import Layer
+from bnmc.chain.layers import Layer, RowMap
 from bnmc.chain.norms import Norm
 from bnmc.mean_field.duals.duals import Dual, Side, dual
 from bnmc.mean_field.duals.series import Expand, expansion
@@ -110,14 +110,19 @@ class PairwiseLayer:
     @classmethod
     def of(cls, layer: Layer) -> Self:
         """Return a layer whose norm, if it has one, acts over the features."""
-        rows, linear = layer.rows, layer.linear
+        linear, rows = layer
+        return cls.of_rows(rows, linear.gain * linear.gain, linear.bias_variance, rows.skip)
+
+    @classmethod
+    def of_rows(cls, rows: RowMap, weight_variance: float, bias: float, skip: float) -> Self:
+        """Return such a layer from its rows, with the weights behind it."""
         return cls(
             sigma=dual(rows.activation),
             norm=kind_of(rows.norm),
             order=_NAMES[rows.order],
-            weight_variance=linear.gain * linear.gain,
-            bias_variance=linear.bias_variance,
-            skip=rows.skip,
+            weight_variance=weight_variance,
+            bias_variance=bias,
+            skip=skip,
             eps=rows.eps,
         )
 

@@ -1,0 +1,93 @@
+"""The hidden layers of a `bnmc.Network` or a chain, as kernels see them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from bnmc.chain.chain import Network, layers_of
+from bnmc.chain.layers import Layer
+from bnmc.chain.needs import FULLY_CONNECTED, Need, require
+from bnmc.errors import ArgumentError
+from bnmc.infinite_width.networks import HiddenLayer, Weights
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
+
+#: A chain with a limit of infinite width: batches of one kind, and samples of any kind.
+_LIMIT = (
+    FULLY_CONNECTED._replace(hint="the samples of a convolution have no kernel here"),
+    Need(
+        "norm",
+        lambda chain: chain.norm != "batch-uncentred",
+        "none, batch, layer, rms or group(g)",
+        "bnmc.MeanField(chain).trajectory takes this norm",
+    ),
+    Need(
+        "eps",
+        lambda chain: chain.eps == 0.0 or chain.normalization.axis != "batch",
+        "0 with a norm over the batch",
+        "chain.idealized() has eps 0",
+    ),
+)
+
+
+def hidden_layers(
+    network: Network, *, starts_at_input: bool
+) -> tuple[Weights, tuple[HiddenLayer, ...]]:
+    """Return the weights of the inputs, and the hidden layers with the weights behind them.
+
+    Parameters
+    ----------
+    network : Network
+        Its rows are those from the start ``FirstLayer(x)``.
+    starts_at_input : bool
+        Whether a layer 0 without norm and activation is the input itself, without weights.
+
+    Raises
+    ------
+    ArgumentError
+        If a layer has no limit.
+    """
+    for chain, _ in network.stages:
+        require(chain, _LIMIT)
+    distinct = layers_of(network.pattern)
+    layers = [distinct.layers[distinct.at(number)] for number in range(network.depth + 1)]
+    made: dict[tuple[int, int], HiddenLayer] = {}
+    for pair in pairwise(layers):
+        key = id(pair[0]), id(pair[1])
+        if key not in made:
+            made[key] = _hidden(*pair)
+    hidden = tuple(made[id(before), id(after)] for before, after in pairwise(layers))
+    _require_gaussian_rows(hidden)
+    if starts_at_input and hidden and _is_identity(layers[0]) and hidden[0].skip == 0.0:
+        return hidden[0].weights, hidden[1:]
+    return Weights(1.0, 0.0), hidden
+
+
+def _hidden(before: Layer, after: Layer) -> HiddenLayer:
+    """Return a layer with the way to the next one."""
+    linear = after.linear
+    weights = Weights(linear.gain * linear.gain, linear.bias_variance)
+    return HiddenLayer(before.rows._replace(batch=1, skip=0.0), weights, after.rows.skip)
+
+
+def _is_identity(layer: Layer) -> bool:
+    return layer.rows.norm.is_identity and layer.rows.activation.is_linear
+
+
+def _require_gaussian_rows(hidden: tuple[HiddenLayer, ...]) -> None:
+    """Raise if a skip connection keeps N(h) with N over the batch, unless all layers are so."""
+
+    def is_normed(layer: HiddenLayer) -> bool:
+        return layer.rows.norm.axis == "batch" and layer.rows.keeps_normed
+
+    if all(map(is_normed, hidden)):
+        return
+    for layer in hidden:
+        if layer.skip != 0.0 and is_normed(layer):
+            allowed = '0 after a norm over the batch of the order "norm-activation"'
+            hint = "rows of N(x + W σ(x)) are not Gaussian; all layers may be of this kind"
+            raise ArgumentError("skip", layer.skip, allowed, hint)
+
+
+def pairwise_layer(layer: HiddenLayer) -> PairwiseLayer:
+    """Return a layer without norm over the batch, with the weights behind it."""
+    return PairwiseLayer.of_rows(layer.rows, *layer.weights, layer.skip)
