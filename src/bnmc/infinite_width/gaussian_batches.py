@@ -46,9 +46,9 @@ class GaussianBatches(ActivatedBatches):
 
     def streams(self) -> list[BatchLayer]:
         """Return what the skip connections keep."""
-        kept = {rows: _Kept(rows) for rows in {layer.rows for layer in self.layers}}
+        behind = {rows: _BehindNorm(rows) for rows in {layer.rows for layer in self.layers}}
         return [
-            kept[layer.rows] if layer.rows.norm.axis == "features" else Stream()
+            behind[layer.rows] if layer.rows.norm.axis == "features" else Stream()
             for layer in self.layers
         ]
 
@@ -106,7 +106,7 @@ class _Pairs:
         return self._layer.levels(np.diagonal(_joined(law.covariance)).copy(), slopes)
 
 
-class _Kept(Stream):
+class _BehindNorm(Stream):
     """What a skip connection keeps behind a norm over the features."""
 
     def __init__(self, rows: RowMap) -> None:
