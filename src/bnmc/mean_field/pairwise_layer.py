@@ -110,7 +110,7 @@ class PairwiseLayer:
     @classmethod
     def of(cls, layer: Layer) -> Self:
         """Return a layer whose norm, if it has one, acts over the features."""
-        linear, rows = layer
+        linear, rows = layer.linear, layer.rows
         return cls.of_rows(rows, linear.gain * linear.gain, linear.bias_variance, rows.skip)
 
     @classmethod
