@@ -303,7 +303,7 @@ REFUSALS = {
         ({"loss": "gaussian", "labels": [0, 1, 0]}, ArgumentError, "^labels: "),
         ({"loss": np.square}, ArgumentTypeError, "gradient of a loss is loss_gradient="),
         ({"loss_gradient": nan_loss, "classes": 2}, ArgumentError, "^loss_gradient"),
-        ({"loss_gradient": nan_loss}, ArgumentError, "^classes: "),
+        ({"loss_gradient": nan_loss}, ArgumentError, "^loss_gradient"),
         ({"loss_gradient": nan_loss, "loss": "squared"}, ArgumentError, "^loss: "),
         ({"loss_gradient": nan_loss, "labels": [0, 1, 0]}, ArgumentError, "^labels: "),
         ({"loss_gradient": np.zeros_like, "classes": 10**23}, TOO_LARGE, "^classes: "),

@@ -142,6 +142,24 @@ def test_losses_of_a_readout_have_the_gradients_of_these_outputs(name):
     np.testing.assert_allclose(back.log_gradient_norm, expected, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_without_a_readout_are_functions_of_the_last_states(name):
+    chain = CASES[name][0]
+    initial = start_of(chain)
+    networks, _ = networks_as_drawn(chain, DEPTH, initial, CHAINS)
+    delta = networks.hidden(DEPTH) ** 3
+    if chain.convolution is not None:  # outputs are means over the pixels of a sample
+        pixels = chain.convolution.positions
+        images = networks.hidden(DEPTH).reshape(CHAINS, chain.width, -1, pixels)
+        delta = np.repeat(images.mean(axis=-1) ** 3, pixels, axis=-1) / pixels
+    back = bnmc.backpropagate(
+        chain, DEPTH, chains=CHAINS, initial=initial, rng=5, sampler="weights",
+        loss_gradient=lambda f: f**3,
+    )  # fmt: skip
+    expected = log_norms(networks.backward(delta)[1])
+    np.testing.assert_allclose(back.log_gradient_norm, expected, atol=1e-10)
+
+
 def test_float32_weights_are_those_of_float64_but_for_rounding():
     single, double = (
         bnmc.backpropagate(Chain(9, 4, "tanh"), 3, chains=5, rng=1, sampler="weights", dtype=dtype)

@@ -198,7 +198,7 @@ def test_blocks_of_a_class():
     names = [f"5.{layer}.weight" for layer in ("first", "second")]
     parts = [measured.gradient_norm[0, measured.parameters.index(name)] for name in names]
     np.testing.assert_allclose(measured.layer_gradient_norm[0, 1], math.hypot(*parts))
-    assert any("padding of zeros" in text for text in measured.reading.unfit)
+    assert any("a convolution" in text for text in measured.reading.unfit)
     assert not measured.prediction.applies
 
 
@@ -414,7 +414,7 @@ def test_implicit_layers_are_measured_as_their_dense_twins():
     ours = measure(model, batch, labels=labels, cosines=True)
     assert digest_of(model) == before
     assert all(layer.matrix.asked == (0, 0) for layer in model[::3])
-    assert ours.reading.chain.weights == "gaussian"
+    assert ours.reading.network.last.weights == "gaussian"
     assert not ours.reading.unfit
 
     for layer in model[::3]:

@@ -12,6 +12,7 @@ from bnmc.torch import (
     haar_,
     maximize_rank_,
     measure,
+    network_of,
     orthogonalize_,
 )
 
@@ -198,7 +199,7 @@ def test_models_on_a_gpu():
     measured = measure(model.cuda(), X, labels=[0, 1, 2, 0, 1])
     np.testing.assert_allclose(measured.gram, expected.gram, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(measured.gradient_norm, expected.gradient_norm, rtol=1e-2, atol=1e-5)
-    assert chain_of(model, batch=5) == expected.reading
+    assert network_of(model, batch=5) == expected.reading
     for name, cure in CURES.items():
         cured = cure(mlp(3, 8, norm=False).cuda(), X)
         assert all(p.is_cuda and torch.isfinite(p).all() for p in cured.parameters()), name

@@ -17,7 +17,7 @@ from torch_models import (  # noqa: F401
 
 import bnmc
 from bnmc.errors import ArgumentError, ArgumentTypeError
-from bnmc.torch import chain_of, measure, network_of
+from bnmc.torch import chain_of, network_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -240,19 +240,9 @@ def test_convolutions_with_circular_padding(model, shape, kernel):
     expected = bnmc.Chain(8, 4 * 30, "relu", **options)
     reading = chain_of(model, batch=4, shape=shape)
     assert (reading.chain, reading.unfit) == (expected, ())
-    images = torch.randn(4, 3, *(shape if isinstance(model[0], nn.Conv2d) else shape[1:]))
-    assert measure(model, images).reading == reading
     without, unfit = chain_of(model, batch=4)
     assert without is None
     assert "shape=(height, width)" in unfit[0]
-
-
-def test_size_of_most_images():
-    """`measure` takes the height and width of most layers, here those after the pooling."""
-    model = circular()
-    model.insert(0, nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.MaxPool2d(2)))
-    measured = measure(model, torch.randn(4, 3, 10, 12))
-    assert measured.reading.chain.convolution == bnmc.Convolution((5, 6), (3, 3))
 
 
 def test_convolution_is_that_of_pytorch():

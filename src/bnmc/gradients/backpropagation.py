@@ -25,7 +25,7 @@ from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network, as_network, layers_of, require_no_blocks
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
-from bnmc.gradients.directions import direction_of
+from bnmc.gradients.directions import Readout, direction_of
 from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import CPU, NORMS, SCALES, WIDE, Part, Task, joined
@@ -100,12 +100,13 @@ def backpropagate(
         of an image.  The array may be (channels, images, height, width).
     loss_gradient : callable, optional
         Another loss of the outputs f, by its gradient: a function of f, (samples, classes), that
-        returns ∂L/∂f, in place of `loss`.
+        returns ∂L/∂f, in place of `loss`.  If `classes` is omitted, f is h_depth, as if the last
+        layer were the readout.
     labels : array_like, optional
         For "cross-entropy" and "squared": the class of each sample, (samples,), or targets of shape
         (samples, classes).
     classes : int, optional
-        Number of outputs of the readout.  The default is that of `labels`.
+        Number of outputs of the readout V.  The default is that of `labels`.
     rng : optional
         Anything `numpy.random.default_rng` takes.  The forward pass is that of `simulate` with the
         same `rng` and sampler.
@@ -242,8 +243,13 @@ def backpropagate(
     )
     # Chains on a GPU have no other sampler.
     of_gpu = on_gpu and sampler == "auto"
-    kind, path = _kind_of_task(network, run.columns, "conditional" if of_gpu else sampler)
+    of_states = isinstance(direction, Readout) and direction.of_states
+    kind, path = _kind_of_task(
+        network, run.columns, "conditional" if of_gpu else sampler, needs_rows=of_states
+    )
     if on_gpu:
+        if of_states:
+            raise BackendError("cuda", "no loss of the states h: pass classes, or backend='cpu'")
         kind, workers = _gpu_task(path, network, pool), 1
     run = replace(
         run,
@@ -295,8 +301,13 @@ def _begun(
     return task(begun, first, last, stop)
 
 
-def _kind_of_task(network: Network, columns: int, sampler: str) -> tuple[type[Task], str]:
-    """Return the class of tasks for a sampler that `run_of` has checked, and what draws rows."""
+def _kind_of_task(
+    network: Network, columns: int, sampler: str, *, needs_rows: bool
+) -> tuple[type[Task], str]:
+    """Return the class of tasks for a sampler that `run_of` has checked, and what draws rows.
+
+    `needs_rows` tells whether the direction at the top depends on the rows h.
+    """
     # Fewer weights than normals: a convolution has taps · width², and patches taps · width rows of
     # as many normals as columns.
     layers = layers_of(network.pattern).layers[1:]
@@ -305,7 +316,7 @@ def _kind_of_task(network: Network, columns: int, sampler: str) -> tuple[type[Ta
     )
     if sampler == "weights" or (sampler == "auto" and has_few_weights):
         return NetworkTask, "weights"
-    if all(is_drawn(layer) and layer.is_plain for layer in layers):
+    if not needs_rows and all(is_drawn(layer) and layer.is_plain for layer in layers):
         return Task, "conditional"
     are_gaussian = all(layer.linear.law.rows_given_gram for layer in layers)
     return NetworkTask, "conditional" if are_gaussian else "weights"

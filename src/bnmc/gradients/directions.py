@@ -48,7 +48,9 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class Readout:
-    """A loss of outputs V a of the last layer, where V has independent entries N(0, 1/width).
+    """A loss of outputs V a of the last layer, or of its states h.
+
+    V has independent entries N(0, 1/width).
 
     Attributes
     ----------
@@ -59,12 +61,15 @@ class Readout:
     name : str
     pixels : int
         Columns of a sample, which the readout averages: 1 unless samples are images.
+    of_states : bool
+        Whether the outputs are the states h of the last layer, without V.
     """
 
     classes: int
     gradient: Gradient
     name: str
     pixels: int = 1
+    of_states: bool = False
 
     def of_columns(self, outputs: Float64Array, chain: int, layer: int) -> Float64Array:
         """Return the gradient with respect to the outputs of each column, (classes, columns).
@@ -104,11 +109,9 @@ def direction_of(
             raise ArgumentError("loss", loss, "no loss, with loss_gradient")
         if labels is not None:
             raise ArgumentError("labels", labels, "None with loss_gradient")
-        if classes is None:
-            raise ArgumentError("classes", None, "the number of outputs, with loss_gradient")
-        count = integer("classes", classes, low=1)
+        count = chain.width if classes is None else integer("classes", classes, low=1)
         _require_memory(count, samples)
-        return Readout(count, loss_gradient, "function", pixels)
+        return Readout(count, loss_gradient, "function", pixels, of_states=classes is None)
     if isinstance(loss, str):
         if choice("loss", loss, _LOSSES) == "gaussian":
             _require_none(loss, labels=labels, classes=classes)

@@ -228,6 +228,10 @@ class _NetworkPass(Pass):
             return scaled(direction.of(number).T[None])
         if not isinstance(direction, Readout):
             return scaled(generator.standard_normal((1, width, run.columns)))
+        if direction.of_states:
+            outputs = network.layers[depth].hidden()[0]
+            gradient, exponent = scaled(direction.of_columns(outputs, number, depth))
+            return gradient[None], exponent
         readout = generator.standard_normal((direction.classes, width)) / math.sqrt(width)
         outputs = readout @ network.layers[depth].outputs()[0]
         gradient, exponent = scaled(direction.of_columns(outputs, number, depth))

@@ -10,11 +10,12 @@ from scipy import optimize
 
 from bnmc._support.arguments import real
 from bnmc.chain.chain import Chain
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, BnmcError
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
 from bnmc.mean_field.duals.duals import Dual, dual
+from bnmc.mean_field.field import MeanField
 from bnmc.torch.layers import require_own_weight, weight_matrices
 from bnmc.torch.models import Model, as_model, torch
-from bnmc.torch.prediction import predicted
 from bnmc.torch.preservation import as_it_was
 from bnmc.torch.reading import ModelChain, chain_of
 
@@ -152,10 +153,15 @@ def _gain(duals: Dual, target: float) -> float:
 
 
 def _backward_rate(chain: Chain) -> float | None:
-    """Return the backward rate that the mean field predicts, or None if it predicts none."""
-    return predicted(ModelChain(dataclasses.replace(chain, eps=0.0), ())).values.get(
-        "backward_rate"
-    )
+    """Return the backward rate at the fixed point for ε = 0, or None if there is none."""
+    chain = dataclasses.replace(chain, eps=0.0)
+    try:
+        if not chain.normalization.acts_on_rows:
+            return CorrelationMap.of(chain).phase().gradient_factor
+        point = MeanField(chain).fixed_point()
+    except BnmcError:
+        return None
+    return point.backward_rate if point.stable and math.isfinite(point.backward_rate) else None
 
 
 def _recommendation(chain: Chain, target: float) -> str:

@@ -96,6 +96,32 @@ def gradient_norms(loss: torch.Tensor, parameters: dict[str, torch.Tensor]) -> F
     return norms
 
 
+def gradient_of_outputs(goal: Loss, output: torch.Tensor) -> Callable[[FloatArray], FloatArray]:
+    """Return the gradient of the mean loss by outputs like `output`, (samples, outputs)."""
+    device, dtype = output.device, output.dtype
+
+    def gradient(outputs: FloatArray) -> FloatArray:
+        with torch.inference_mode(False), torch.enable_grad():
+            given = torch.tensor(outputs, device=device, dtype=dtype, requires_grad=True)
+            (result,) = torch.autograd.grad(goal(given).mean(), given)
+            values: FloatArray = result.to("cpu", torch.float64).numpy()
+        return values
+
+    return gradient
+
+
+def gradient_by(loss: torch.Tensor, output: torch.Tensor) -> FloatArray | None:
+    """Return the gradient of a number by an output (samples, width), as (width, samples).
+
+    Return None if the output has other axes, or the number does not depend on it.
+    """
+    (gradient,) = _gradients(loss, [output])
+    if gradient is None or gradient.ndim != 2:
+        return None
+    values: FloatArray = gradient.to("cpu", torch.float64).numpy().T
+    return values
+
+
 def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) -> FloatArray:
     """Return the cosines between the gradients of samples, (parameters, samples, samples).
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
+from bnmc import gram
 from bnmc._support.arguments import choice, integer
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
@@ -16,9 +17,9 @@ from bnmc.torch import losses, representations
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.models import as_batch, torch
-from bnmc.torch.prediction import predicted
+from bnmc.torch.prediction import Gradient, Prediction, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
-from bnmc.torch.reading import ModelChain, chain_of
+from bnmc.torch.reading import ModelNetwork, network_of
 from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
 
@@ -121,16 +122,18 @@ def measure(
             for _ in range(networks):
                 network = next_network()
                 with nullcontext() if network is inner else as_it_was(network):
-                    passes.append(_Pass(network, data, goal, layers, view, cosines))
+                    if not passes:
+                        reading = network_of(network, batch=len(data))
+                    passes.append(_Pass(network, data, goal, layers, view, cosines, reading))
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
                 if len(passes) == 1:
                     # Those of each network, and the arrays that join them.
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
-            reading = chain_of(inner, batch=len(data), shape=passes[0].image_shape)
             notes = _notes(inner, passes[0])
-    return _result(type(inner).__name__, len(data), view, passes, reading, notes)
+    prediction = _prediction(reading, data, passes)
+    return _result(type(inner).__name__, len(data), view, passes, reading, prediction, notes)
 
 
 class _Pass:
@@ -144,6 +147,7 @@ class _Pass:
         layers: object,
         view: str,
         cosines: bool | None,
+        reading: ModelNetwork,
     ) -> None:
         chosen = chosen_layers(model, layers)
         second = representations.channels_second(model)
@@ -151,7 +155,6 @@ class _Pass:
         self.layouts: list[str] = []
         self.numbers: list[Numbers] = []
         self.weights: list[tuple[str, ...]] = []
-        images: Counter[tuple[int, ...]] = Counter()
         trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
         identities = {id(weight): name for name, weight in trained.items()}
 
@@ -159,18 +162,19 @@ class _Pass:
             self.numbers.append(representations.measured(name, tensor, len(batch), view, second))
             self.names.append(name or type(model).__name__)
             self.layouts.append(representations.layout(tuple(tensor.shape), second))
-            if tensor.ndim in (3, 4):
-                images[tuple(tensor.shape[2:])] += 1
             matrices = (part for part in module.parameters() if part.ndim > 1)
             names = (identities.get(id(matrix)) for matrix in matrices)
             self.weights.append(tuple(filter(None, names)))
 
-        with torch.set_grad_enabled(goal is not None):
+        with (
+            torch.set_grad_enabled(goal is not None),
+            _inputs_seen(model, () if reading.unfit else reading.layers) as self.seen,
+        ):
             output = forward(model, batch, chosen, visit)
-        self.image_shape = _image_shape(images)
         self.shapes = {name: tuple(weight.shape) for name, weight in trained.items()}
         self.loss = 0.0
         self.norms: dict[str, float] = {}
+        self.direction: FloatArray | Gradient | None = None
         self.cosines: FloatArray | None = None
         self.without_cosines = ""
         if goal is not None:
@@ -196,6 +200,10 @@ class _Pass:
         self.loss = float(values.detach().double().mean())
         norms = losses.gradient_norms(values.mean(), trained)
         self.norms = dict(zip(trained, norms.tolist(), strict=True))
+        if self.seen.output is output and output.ndim == 2:
+            self.direction = losses.gradient_of_outputs(goal, output)
+        elif self.seen.output is not None:
+            self.direction = losses.gradient_by(values.mean(), self.seen.output)
         size = len(output) * sum(weight.numel() for weight in trained.values())
         if values.ndim == 0:
             if cosines:
@@ -206,12 +214,54 @@ class _Pass:
             self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
 
 
-def _image_shape(shapes: Counter[tuple[int, ...]]) -> tuple[int, int] | None:
-    """Return the most frequent height and width; the height of a line is 1."""
-    if not shapes:
-        return None
-    (most, _), *_ = shapes.most_common(1)
-    return (1, *most) if len(most) == 1 else (most[0], most[1])
+class _Inputs:
+    """The Gram matrices of the inputs of weight layers, and the output of the last one."""
+
+    def __init__(self) -> None:
+        self.grams: list[FloatArray] = []
+        self.output: Any = None
+
+
+@contextmanager
+def _inputs_seen(model: Any, names: tuple[str, ...]) -> Iterator[_Inputs]:
+    """Keep the Gram matrices of the inputs of weight layers, if these are (samples, features)."""
+    seen = _Inputs()
+
+    def before(_: Any, received: Any) -> None:
+        rows = received[0].detach().to("cpu", torch.float64).numpy()
+        if rows.ndim == 2 and np.isfinite(rows).all():  # else the layer raises, with its name
+            seen.grams.append(gram.cross_gram(rows.T, rows.T))
+
+    def after(_: Any, __: Any, output: Any) -> None:
+        seen.output = output
+
+    named = dict(model.named_modules())
+    modules = [named.get(name, model) for name in names]  # a single layer has the name of its class
+    handles = [module.register_forward_pre_hook(before) for module in modules]
+    handles += [module.register_forward_hook(after) for module in modules[-1:]]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _prediction(reading: ModelNetwork, batch: torch.Tensor, passes: list[_Pass]) -> Prediction:
+    """Return the prediction beside the numbers of all networks."""
+    weights = [f"{name}.weight" for name in reading.layers]
+    if weights and "weight" in passes[0].shapes:
+        weights = ["weight"]  # of a single layer, which has the name of its class
+    grams = [each.seen.grams for each in passes]
+    rows = batch.to("cpu", torch.float64).numpy().T if batch.ndim == 2 else None
+    direction = passes[0].direction
+    gradients = None
+    if direction is not None and all(name in passes[0].norms for name in weights):
+        gradients = np.array([[each.norms[name] for name in weights] for each in passes])
+    complete = bool(weights) and all(len(each) == len(weights) for each in grams)
+    return predicted(
+        reading, rows, np.array(grams) if complete else None, gradients,
+        None if gradients is None else direction,
+    )  # fmt: skip
 
 
 def _notes(model: Any, first: _Pass) -> tuple[str, ...]:
@@ -236,7 +286,8 @@ def _result(
     samples: int,
     view: str,
     passes: list[_Pass],
-    reading: ModelChain,
+    reading: ModelNetwork,
+    prediction: Prediction,
     notes: tuple[str, ...],
 ) -> Measurement:
     first = passes[0]
@@ -258,7 +309,7 @@ def _result(
         model=name, samples=samples, layers=tuple(first.names), layouts=tuple(first.layouts),
         view=view, spectrum=tuple(map(np.array, spectra)), rank_threshold=np.array(rank_threshold),
         parameters=parameters, gradient_cosine=cosines, comparable=_comparable(first),
-        reading=reading, prediction=predicted(reading), notes=notes, **arrays,
+        reading=reading, prediction=prediction, notes=notes, **arrays,
     )  # fmt: skip
 
 

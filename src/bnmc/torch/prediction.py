@@ -1,41 +1,72 @@
-"""The mean field beside a measurement, and the reasons why it does not apply."""
+"""The law of a model's own numbers in random networks of its layers, widths and batch.
+
+`Prediction` puts three columns side by side: measured in the model, simulated at its widths, and
+infinite width. Both predictions start from the batch itself. They run when they are first read.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bnmc import gram
-from bnmc._support.text import Result
-from bnmc.chain.chain import Chain
+from bnmc._support.text import Result, text_table
+from bnmc.chain.chain import Chain, Network, Residual
+from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
-from bnmc.mean_field.correlation.correlation_map import CorrelationMap
+from bnmc.gradients.backpropagation import backpropagate
 from bnmc.mean_field.field import MeanField
-from bnmc.torch.reading import ModelChain
+from bnmc.simulation.run import simulate
+from bnmc.torch.reading import ModelNetwork
+from bnmc.torch.representations import FloatArray
 
-# The fixed point is that of ε = 0, so ε must be at most this part of the variance of a neuron.
-_SMALL = 1e-3
+#: A gradient of a loss by outputs (samples, outputs), as a function of them.
+Gradient = Callable[[FloatArray], FloatArray]
+
+#: The quantities of the Gram matrix of the input of a layer.
+_OF_GRAM = ("scale", "correlation", "spread")
+
+#: The largest number of layers in a table.
+_SHOWN = 24
+
+#: Networks that are simulated at most, and at least.
+_MOST, _LEAST = 200, 40
+
+#: Nanoseconds of all networks, of a weight, of a number of a layer, and of a factorization, about.
+_TIME, _PER_WEIGHT, _PER_NUMBER, _PER_FACTOR = 1e10, 30.0, 300.0, 8.0
+
+#: Bytes of the Gram matrices that exist at a time.
+_BYTES = 1 << 26
+
+#: A number departs if its distance from the middle of a band is above this many half widths.
+_FAR = 3.0
+
+#: Accuracy of the mean field in a table of four digits.
+_RTOL = 1e-2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction(Result):
-    """The fixed point of the mean field of a model's chain, or why there is no prediction.
+    """What random networks of a model's layers, widths and batch give, beside what it gives.
+
+    Column k of an array is the k-th weight layer: `scale`, `correlation` and `spread` describe its
+    input, "gradient" its weight. The simulation and the mean field run when they are first read.
 
     Attributes
     ----------
-    chain : Chain or None
-        The chain to which the numbers refer; with ε = 0 if its norm is over the batch.
-    values : dict of str to float
-        At the fixed point, after many layers of infinite width: ``backward_rate``,
-        ``rank_bound``, ``orthogonality_gap``, ``mean_correlation`` and ``scale`` of the
-        representations that the weights multiply. Empty if there is no prediction. For chains
-        without a norm over the batch, ranks and correlations are missing if they depend on the
-        input, or converge slower than exponentially.
+    network : Network or None
+        What was simulated, `bnmc.torch.network_of`; None if the model cannot be read.
+    layers : tuple of str
+        Names of the weight layers.
+    measured : dict of str to (networks, layers) ndarray of float64
+        "scale", root mean square of the input of the layer; "correlation" and "spread", mean and
+        standard deviation of the cosines between two samples that are not zero; and if there is a
+        loss, "gradient": ln of the norm of the gradient by the weight, over that of the last layer.
     reasons : tuple of str
         Why there is no prediction; empty if there is one.
 
@@ -44,118 +75,262 @@ class Prediction(Result):
     >>> import torch
     >>> from torch import nn
     >>> from bnmc.torch import measure
-    >>> blocks = [nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU()) for _ in range(3)]
-    >>> model = nn.Sequential(*blocks, nn.Linear(32, 2))
-    >>> prediction = measure(model, torch.randn(8, 32)).prediction
-    >>> prediction.applies, sorted(prediction.values)
-    (True, ['backward_rate', 'mean_correlation', 'orthogonality_gap', 'rank_bound', 'scale'])
+    >>> seed = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
+    >>> prediction = measure(model, torch.randn(8, 20)).prediction
+    >>> prediction.measured["scale"].shape, prediction.bands["scale"].shape
+    ((1, 2), (2, 2))
+    >>> low, high = prediction.bands["scale"][1]
+    >>> bool(low < prediction.measured["scale"][0, 1] < high)
+    True
     """
 
-    chain: Chain | None
-    values: dict[str, float] = field(default_factory=dict)
+    network: Network | None
+    layers: tuple[str, ...] = ()
+    measured: dict[str, FloatArray] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    _start: Any = None
+    _direction: FloatArray | Gradient | None = None
+    _factors: tuple[float, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes; a loss of the user's may have no pickle, so it is used before."""
+        _ = self.simulated
+        return {**self.__dict__, "_direction": None}
+
+    def __repr__(self) -> str:
+        if not self.applies:
+            return f"<no Prediction: {'; '.join(self.reasons)}>"
+        return f"<Prediction of {len(self.layers)} weight layers: {', '.join(self.measured)}>"
 
     @property
     def applies(self) -> bool:
         """Whether there is a prediction."""
         return not self.reasons
 
-    def sentence(self, growth: tuple[float, float] | None) -> str:
-        """Return prediction and measurement of the growth of squared gradients, in one line.
+    @cached_property
+    def simulated(self) -> dict[str, FloatArray]:
+        """The same numbers of simulated networks, each (chains, layers).
 
-        Parameters
-        ----------
-        growth : tuple of (float, float) or None
-            The measured growth per layer and its standard error, NaN if it is unknown.
+        Empty if there is no prediction. The law is that of the model: uniform weights as PyTorch
+        draws them, and biases by the number of inputs. If these take too long, weights are
+        Gaussian with the same variance.
+        """
+        if not self.applies:
+            return {}
+        assert self.network is not None
+        network, chains = _affordable(self.network)
+        gram_bytes = 8 * (network.depth + 1) * network.batch**2
+        size = max(1, min(chains, _BYTES // gram_bytes))
+        parts = [
+            self._simulated(network, min(size, chains - first), first)
+            for first in range(0, chains, size)
+        ]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @cached_property
+    def bands(self) -> dict[str, FloatArray]:
+        """Lower and upper end of the band that holds 90 % of the networks, (layers, 2)."""
+        return {name: _band(values) for name, values in self.simulated.items()}
+
+    @cached_property
+    def infinite(self) -> dict[str, FloatArray]:
+        """Scale, correlation and spread at infinite width, (layers,); empty without a mean field.
+
+        They are `bnmc.MeanField.trajectory` of the network, from the Gram matrix of the batch.
+        """
+        if not self.applies:
+            return {}
+        assert self.network is not None
+        below = self.network.until(self.network.depth - 1)
+        start = simulate(self.network.until(0), initial=self._start, rng=0).gram[0, 0]
+        try:
+            grams = MeanField(below).trajectory(start, rtol=_RTOL, rng=0).gram
+        except BnmcError:
+            return {}
+        return _numbers_of_grams(grams)
+
+    @property
+    def departures(self) -> tuple[str, ...]:
+        """The first layer where each mean is far from what fresh networks give, in sentences.
+
+        Far means: further from the middle of the band of 90 % than 3 half widths of it.
+        """
+        sentences = []
+        for name, band in self.bands.items():
+            values = self.measured[name].mean(axis=0)
+            middle, half = band.mean(axis=1), np.diff(band, axis=1)[:, 0] / 2.0
+            # The first input is the batch itself, and its band is a point.
+            apart = np.abs(values - middle) > np.maximum(_FAR * half, 1e-4 * np.abs(middle))
+            if apart.any():
+                layer = int(np.argmax(apart))
+                low, high = _shown(name, band[layer, 0]), _shown(name, band[layer, 1])
+                sentences.append(
+                    f"{name} at {self.layers[layer]!r} is {_shown(name, values[layer])}; 90 % of "
+                    f"fresh networks have {low} to {high}"
+                )
+        return tuple(sentences)
+
+    def table(self) -> str:
+        """Return a table: measured numbers, bands of 90 %, and infinite width.
+
+        Returns
+        -------
+        str
         """
         if not self.applies:
             more = len(self.reasons) - 3
             tail = f"; and {more} more" if more > 0 else ""
             return f"no prediction: {'; '.join(self.reasons[:3])}{tail}"
-        rate = self.values["backward_rate"]
-        text = f"infinite width: squared gradients ×{rate:.4g} per layer, towards the input"
-        if growth is None:
-            return text
-        error = "" if math.isnan(growth[1]) else f" ± {growth[1]:.1g}"
-        return f"{text}; measured ×{growth[0]:.4g}{error}"
+        heads, columns = ["weight layer"], [list(self.layers)]
+        for name, values in self.measured.items():
+            heads += [name, "90 %"]
+            columns.append([_shown(name, value) for value in values.mean(axis=0)])
+            columns.append([
+                " to ".join(_shown(name, end) for end in ends) for ends in self.bands[name]
+            ])  # fmt: skip
+            if name in self.infinite and name != "spread":
+                heads.append("∞")
+                columns.append([_shown(name, value) for value in self.infinite[name]])
+        chains = len(self.simulated["scale"])
+        rows = list(zip(*columns, strict=True))
+        shown = shown_of(len(rows))
+        lines = [
+            f"beside {chains} random networks of these layers, for this batch: the input of each "
+            "weight layer, and the norm of the gradient over that of the last layer",
+            text_table(heads, [rows[layer] for layer in shown], align="<>"),
+        ]
+        return "\n".join([*lines, *(f"departs: {text}" for text in self.departures)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return {
-            "chain": None if self.chain is None else repr(self.chain),
-            "values": dict(self.values), "reasons": list(self.reasons),
-        }  # fmt: skip
+        """Return layers, measured means, bands, infinite width and reasons, for JSON."""
+        rows = []
+        for layer, label in enumerate(self.layers if self.applies else ()):
+            row: dict[str, Any] = {"layer": label}
+            for name, values in self.measured.items():
+                row[name] = float(values[:, layer].mean())
+                row[f"{name}_band"] = self.bands[name][layer].tolist()
+                if name in self.infinite:
+                    row[f"{name}_infinite"] = float(self.infinite[name][layer])
+            rows.append(row)
+        network = None if self.network is None else repr(self.network)
+        return {"network": network, "rows": rows, "reasons": list(self.reasons)}
+
+    def _simulated(self, network: Network, chains: int, rng: int) -> dict[str, FloatArray]:
+        """Return the numbers of some networks."""
+        options: dict[str, Any] = {"chains": chains, "initial": self._start, "rng": rng}
+        run: Any
+        if self._direction is None:
+            run = simulate(network, **options)
+            return _numbers_of_grams(run.gram[:, :-1])
+        name = "loss_gradient" if callable(self._direction) else "loss"
+        options[name] = self._direction
+        run = backpropagate(network, observables=("gram",), **options)
+        first = simulate(network.until(0), initial=self._start, rng=0).gram
+        grams = np.concatenate([np.repeat(first, chains, axis=0), run.gram[:, :-1]], axis=1)
+        gains = [network.layer(number).linear.gain for number in range(1, network.depth + 1)]
+        with np.errstate(invalid="ignore"):
+            # The weight of the model is gain/factor times a matrix of variance 1/fan_in.
+            logs = run.log_gradient_norm - np.log(np.divide(gains, self._factors))
+            return _numbers_of_grams(grams) | {"gradient": logs - logs[:, -1:]}
 
 
-def predicted(reading: ModelChain) -> Prediction:
-    """Return the prediction of the mean field for the chain of a model."""
-    if reading.chain is None or reading.unfit:
-        return Prediction(None, reasons=reading.unfit)
-    chain = reading.chain
-    pairs = chain.normalization.is_identity or not chain.normalization.acts_on_rows
-    try:
-        return _of_pairs(chain) if pairs else _over_the_batch(chain)
-    except BnmcError as error:
-        instead = "; bnmc.backpropagate simulates the chain at its own width"
-        return Prediction(chain, reasons=(f"{error}{instead}",))
+def shown_of(layers: int) -> list[int]:
+    """Return the layers that a table shows: all, or 24 of them at equal distances."""
+    return sorted({round(k * (layers - 1) / (_SHOWN - 1)) for k in range(_SHOWN)})
 
 
-def _over_the_batch(chain: Chain) -> Prediction:
-    """Return the prediction for a norm over the batch."""
-    eps = chain.eps
-    chain = dataclasses.replace(chain, eps=0.0)
-    point = MeanField(chain).fixed_point()
-    if not point.stable:
-        return Prediction(chain, reasons=(
-            f"the fixed point is unstable (deviations ×{point.rate:.4g} per layer), so the Gram "
-            "matrices do not converge to it",
-        ))  # fmt: skip
-    if not math.isfinite(point.backward_rate):
-        cause = f"the mean squared gradient is infinite for batches of {chain.batch}"
-        return Prediction(chain, reasons=(f"in the limit ε → 0, {cause}",))
-    variance = chain.gain * chain.gain * point.b * (1.0 - point.c)
-    if eps > _SMALL * variance:
-        reason = f"ε = {eps:.3g} is not small against the variance {variance:.3g} of a neuron"
-        return Prediction(chain, reasons=(reason,))
-    # The Gram matrix of a convolution depends on the view: samples, or samples and positions.
-    numbers = {} if chain.convolution is not None else _of_gram(point.gram)
-    return Prediction(chain, {
-        "backward_rate": point.backward_rate, **numbers,
-        "mean_correlation": point.c, "scale": math.sqrt(point.b),
-    })  # fmt: skip
+def predicted(
+    reading: ModelNetwork,
+    batch: FloatArray | None,
+    grams: FloatArray | None,
+    gradients: FloatArray | None,
+    direction: FloatArray | Gradient | None,
+) -> Prediction:
+    """Return the prediction for a network and a batch, (features, samples).
 
-
-def _of_pairs(chain: Chain) -> Prediction:
-    """Return the prediction for a norm over the features, or without a norm.
-
-    A layer with weights of variance 1, without bias and skip connection, keeps the mean square and
-    the correlation of the activations that it multiplies. So its map predicts these two numbers.
+    Parameters
+    ----------
+    grams : (networks, layers, samples, samples) ndarray, or None
+        Gram matrices of the inputs of the weight layers; None if they are not (samples, features).
+    gradients : (networks, layers) ndarray or None
+        Norms of the gradients by the weights; None without a loss.
+    direction : callable or (outputs, samples) ndarray or None
+        Gradient of the loss by the output of the last weight layer; as a function of this output,
+        (samples, outputs), if it is that of the model.
     """
-    phase = CorrelationMap.of(chain).phase()
-    if not 0.0 < phase.variance < math.inf:
-        reason = f"the variance of the neurons tends to {phase.variance:g} with depth"
-        instead = (
-            "bnmc.mean_field.residual_growth has its law" if chain.skip
-            else "bnmc.torch.gain_for_ sets a gain that keeps it"
-        )  # fmt: skip
-        return Prediction(chain, reasons=(f"{reason}; {instead}",))
-    if abs(phase.variance_rate) >= 1.0 - _SMALL:
-        return Prediction(chain, reasons=("without a norm the mean field depends on the input",))
-    layer = CorrelationMap(
-        chain.activation, norm=chain.normalization, order=chain.order, eps=chain.eps
+    network, reasons = reading.network, reading.unfit
+    if network is None or reasons:
+        return Prediction(None, reasons=reasons or ("there is no network",))
+    if batch is None or grams is None or len(batch) != network.widths[0]:
+        reason = "the layers take positions of samples, not samples alone"
+        return Prediction(None, reasons=(reason,))
+    if _affordable(network)[1] < _LEAST:
+        reason = f"{network.batch} samples in {network.depth} layers take too long to simulate"
+        return Prediction(None, reasons=(f"{reason}; pass fewer samples",))
+    measured = _numbers_of_grams(grams)
+    if gradients is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            measured["gradient"] = np.log(gradients) - np.log(gradients[:, -1:])
+    return Prediction(
+        network, reading.layers, measured, (), batch, direction, reading.factors
+    )  # fmt: skip
+
+
+def _numbers_of_grams(grams: FloatArray) -> dict[str, FloatArray]:
+    """Return scale, mean and spread of the cosines of Gram matrices (..., n, n)."""
+    n = grams.shape[-1]
+    squares = np.diagonal(grams, axis1=-2, axis2=-1)
+    roots = np.sqrt(squares)
+    pairs = (roots[..., :, None] > 0.0) & (roots[..., None, :] > 0.0) & ~np.eye(n, dtype=bool)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = np.where(pairs, grams / roots[..., :, None] / roots[..., None, :], 0.0)
+        count = pairs.sum(axis=(-2, -1))
+        mean = cosines.sum(axis=(-2, -1)) / count
+        second = np.square(cosines).sum(axis=(-2, -1)) / count
+    spread = np.sqrt(np.maximum(second - mean * mean, 0.0))
+    return dict(zip(_OF_GRAM, (np.sqrt(squares.mean(axis=-1)), mean, spread), strict=True))
+
+
+def _band(values: FloatArray) -> FloatArray:
+    """Return the order statistics between which a new value lies with probability 0.9."""
+    with np.errstate(invalid="ignore"):
+        ends = np.quantile(values, [0.05, 0.95], axis=0, method="weibull")
+    return np.moveaxis(ends, 0, -1)
+
+
+def _affordable(network: Network) -> tuple[Network, int]:
+    """Return the network and a number of chains, with Gaussian weights if others take too long."""
+    n, widths = network.batch, network.widths
+    numbers = _PER_NUMBER * n * sum(widths) + _PER_FACTOR * network.depth * n**3
+    weights = sum(before * width for before, width in pairwise(widths))
+    if (numbers + weights * (_PER_WEIGHT + n / 4.0)) * _MOST <= _TIME:
+        return network, _MOST
+    by_rows = numbers + sum(widths) * n * n
+    chains = [
+        stage[0]
+        for stage in network.stages
+        if not isinstance(stage, Residual)  # `network_of` reads none
+        for _ in range(stage[1])
+    ]
+    stages = [
+        (_gaussian(chain, network.layer(number).linear), 1)
+        for number, chain in enumerate(chains, 1)
+    ]
+    return Network((network.first, 0), *stages), min(_MOST, int(_TIME // by_rows))
+
+
+def _gaussian(chain: Chain, linear: Linear) -> Chain:
+    """Return the chain of a layer with Gaussian weights and biases of the same variances."""
+    if chain.weight_law.rows_given_gram:
+        return chain
+    return dataclasses.replace(
+        chain, weights="gaussian", gain=linear.gain, bias_variance=linear.bias_variance
     )
-    b = layer.layer.level(phase.variance).following
-    values = {"backward_rate": phase.gradient_factor, "scale": math.sqrt(b)}
-    if phase.correlation is None or phase.name == "critical":
-        # Correlations depend on the inputs, or converge like a power of the depth.
-        return Prediction(chain, values)
-    c = float(layer(phase.correlation, variance=phase.variance))
-    matrix = b * (c + (1.0 - c) * np.eye(chain.batch))
-    return Prediction(chain, values | _of_gram(matrix) | {"mean_correlation": c})
 
 
-def _of_gram(matrix: NDArray[np.float64]) -> dict[str, float]:
-    return {
-        "rank_bound": float(gram.rank_bound(matrix)),
-        "orthogonality_gap": float(gram.orthogonality_gap(matrix)),
-    }
+def _shown(name: str, value: Any) -> str:
+    """Return a number; a gradient as a factor."""
+    if np.isnan(value):
+        return "-"
+    return f"{np.exp(value):.3g}" if name == "gradient" else f"{value:.3g}"

@@ -67,6 +67,8 @@ class ModelNetwork(Result):
         What the network does not describe, in sentences. Empty if it describes the model.
     layers : tuple of str
         Names of the weight layers: those of layers 1, …, depth.
+    factors : tuple of float
+        Factors of the branches with these layers, which the gains contain; 1 without a factor.
 
     Examples
     --------
@@ -81,6 +83,7 @@ class ModelNetwork(Result):
     network: Network | None
     unfit: tuple[str, ...]
     layers: tuple[str, ...] = ()
+    factors: tuple[float, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.network, self.unfit))
@@ -140,7 +143,7 @@ def chain_of(
         Number of samples of a batch. It cannot be read from a model.
     shape : (int, int), optional
         Height and width of the images in the hidden layers, for convolutions. The height is 1 for
-        one-dimensional convolutions. `measure` reads them from the batch.
+        one-dimensional convolutions.
 
     Returns
     -------
@@ -321,7 +324,8 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
         network = Network(*chains)
     except BnmcError as error:
         return ModelNetwork(None, (*_unique(troubles), str(error)), names)
-    return ModelNetwork(network, _unique(troubles), names)
+    factors = tuple(block.of("sum")[0].gain if block.of("sum") else 1.0 for block in blocks)
+    return ModelNetwork(network, _unique(troubles), names, factors)
 
 
 def _input_of(steps: Sequence[Step]) -> _Block:

@@ -16,16 +16,13 @@ from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
-from bnmc.torch.prediction import Prediction
-from bnmc.torch.reading import ModelChain
+from bnmc.torch.prediction import Prediction, shown_of
+from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
-
-#: The largest number of layers in a table.
-_SHOWN = 24
 
 #: The numbers of each layer, with their heads in the table.
 _HEADS = {
@@ -102,10 +99,10 @@ class Measurement(Result):
     comparable : tuple of int
         The layers whose weights have the same shapes, the most frequent ones. The growth of
         gradients refers to these layers.
-    reading : ModelChain
-        The chain of the model, and what does not fit.
+    reading : ModelNetwork
+        The network of the model, and what does not fit.
     prediction : Prediction
-        The mean field beside the measurement, or the reason why it does not apply.
+        What random networks of these layers, widths and batch give, or why there is none.
     notes : tuple of str
         Remarks on the measurement.
 
@@ -146,7 +143,7 @@ class Measurement(Result):
     gradient_cosine: FloatArray | None
     layer_gradient_norm: FloatArray | None
     comparable: tuple[int, ...]
-    reading: ModelChain
+    reading: ModelNetwork
     prediction: Prediction
     notes: tuple[str, ...]
     soft_threshold: float = SOFT_THRESHOLD
@@ -175,7 +172,7 @@ class Measurement(Result):
         return f"{self.table()}\n\n{self.verdict}"
 
     def table(self) -> str:
-        """Return a table as text: one line for each layer, and the mean field below.
+        """Return a table as text: one line for each layer, and the prediction below.
 
         Numbers are means over networks. With several networks, the standard errors follow after ±.
         Of more than 24 layers it shows 24.
@@ -184,18 +181,12 @@ class Measurement(Result):
         -------
         str
         """
-        shown = sorted({
-            round(k * (len(self.layers) - 1) / (_SHOWN - 1)) for k in range(_SHOWN)
-        })  # fmt: skip
+        shown = shown_of(len(self.layers))
         columns = self._columns()
         rows = [
             [self.layers[layer], *(_mean(values[:, layer]) for values in columns.values())]
             for layer in shown
         ]
-        if self.prediction.applies:
-            predicted = self.prediction.values
-            texts = (f"{predicted[name]:.4g}" if name in predicted else "" for name in columns)
-            rows.append(["infinite width", *texts])
         networks = "1 network" if self.networks == 1 else f"{self.networks} networks"
         lines = [f"{self.model}, {networks}; rows are {self.view}s", *self._layout_lines()]
         lines.append(text_table(["layer", *map(_HEADS.__getitem__, columns)], rows, align="<>"))
@@ -205,7 +196,7 @@ class Measurement(Result):
         )
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
-        lines.append(self.prediction.sentence(self._growth()))
+        lines.append(self.prediction.table())
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
@@ -215,8 +206,8 @@ class Measurement(Result):
         r"""Return the growth of the squared gradient norm per layer, towards the input.
 
         With g_k the norm of the gradient by the weights of the k-th comparable layer, it is
-        ``exp(2 E[ln g_first − ln g_last] / (last − first))``, by the mean over networks. At
-        infinite width it tends to `bnmc.mean_field.FixedPoint.backward_rate`.
+        ``exp(2 E[ln g_first − ln g_last] / (last − first))``, by the mean over networks. In deep
+        networks of infinite width it tends to `bnmc.mean_field.FixedPoint.backward_rate`.
 
         Parameters
         ----------
@@ -263,8 +254,7 @@ class Measurement(Result):
         """
         from bnmc.plot.gradients import measurement
 
-        rate = self.prediction.values.get("backward_rate") if self.prediction.applies else None
-        return measurement(self, rate=rate)
+        return measurement(self)
 
     def to_xarray(self) -> xarray.Dataset:
         """Return the result as a dataset (extra ``xarray``).
@@ -321,7 +311,6 @@ class Measurement(Result):
             "model": self.model, "networks": self.networks, "samples": self.samples,
             "view": self.view, "rows": rows, "gradient_norm": gradients,
             "loss": None if self.loss is None else float(self.loss.mean()),
-            "chain": None if self.reading.chain is None else repr(self.reading.chain),
             "unfit": list(self.reading.unfit), "prediction": self.prediction.to_dict(),
             "notes": list(self.notes), "verdict": self.verdict,
         }  # fmt: skip
@@ -334,17 +323,6 @@ class Measurement(Result):
             extent = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             lines.append(f"layout of {extent}: {layout}")
         return lines
-
-    def _growth(self) -> tuple[float, float] | None:
-        """Return growth per layer and its standard error (NaN for one network), if known."""
-        try:
-            rate = self.rate()
-        except ArgumentError:
-            return None
-        except PartialEstimateError as error:
-            partial: Any = error.partial
-            return None if partial is None else (float(partial), math.nan)
-        return rate.value, rate.stderr
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         """Return the numbers of each layer, (networks, layers), by attribute."""
