@@ -71,6 +71,7 @@ CROSS_CUTTING = {
     "experiments/training/test_full_sizes.py": "runs all training figures on files of data",
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",
     "_support/test_workers_on_clusters.py": "runs workers.py on Dask and MPI, which start slowly",
+    "mean_field/test_published.py": "compares the mean field with constants that papers print",
     "experiments/test_authors.py": "compares all experiments with the numbers of the papers' code",
     "experiments/test_figures.py": "checks what all figures share",
     "_claims/test_evidence.py": "tests claims.py for the p-values of evidence",
