@@ -253,6 +253,11 @@ def law():
 
 
 @cache
+def product_law():
+    return random_matrix.ProductLaw([random_matrix.Factor(4, 4, 1.0, [0.5, 2.0])] * 2)
+
+
+@cache
 def field():
     return bnmc.MeanField(chain())
 
@@ -397,6 +402,13 @@ FUNCTIONS = {
     "random_matrix.MarchenkoPastur.rvs": (1, law().rvs, {"size": value(3), "rng": RNG}),
     "random_matrix.SingularValueLaw": (1, random_matrix.SingularValueLaw, {
         "squares": value(law())}),
+    "random_matrix.Factor": (1, random_matrix.Factor, {
+        "columns": value(4), "rows": value(4), "variance": POSITIVE, "values": value([0.5, 2.0]),
+        "weights": value(None), "is_orthogonal": value(False), "moments": value(None),
+        "is_bounded": value(True)}),
+    "random_matrix.ProductLaw": (1, random_matrix.ProductLaw, {
+        "factors": value([random_matrix.Factor(4, 4, 1.0, [0.5, 2.0])]), "size": value(4)}),
+    "random_matrix.ProductLaw.density": (1, product_law().density, {"x": number(0.5, [0.1, 1.0])}),
     "random_matrix.StationaryBulk": (1, random_matrix.StationaryBulk, {
         "width": value(50), "batch": value(5), "b": value(0.5), "c": value(0.2),
         "spread": value(2.0)}),
@@ -512,6 +524,17 @@ RUNS = {
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
         "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
         "probes": value(None), "rng": RNG, "sampler": value("auto"), "progress": value(False)}),
+    "gradients.jacobian": (4, bnmc.gradients.jacobian, {
+        "chain": CHAIN, "depth": value(2), "directions": value(2), "chains": value(2),
+        "initial": value("gaussian"), "every": value(1), "rng": RNG, "threads": value(1),
+        "progress": value(False)}),
+    "gradients.jacobian_law": (2, bnmc.gradients.jacobian_law, {
+        "chain": value(bnmc.Chain(9, 2, "tanh", norm="none")), "depth": value(2),
+        "mean_square": value(0.4)}),
+    "gradients.extreme_singular_values": (2, bnmc.gradients.extreme_singular_values, {
+        "chain": CHAIN, "depth": value(2), "which": value("largest"), "chains": value(2),
+        "initial": value("gaussian"), "rtol": value(0.01), "rng": RNG, "threads": value(1),
+        "progress": value(False)}),
     "gradients.probing_variance": (2, bnmc.gradients.probing_variance, {
         "kernel": G, "probes": value(3)}),
     "regularity.averages": (2, reg.averages, {"chain": CHAIN, **SHORT, "tau": value(0.5)}),

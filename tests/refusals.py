@@ -356,6 +356,31 @@ REFUSALS = {
         ({"depth": 1 << 40}, TOO_LARGE, "^depth"),
         ({"chain": Chain(100_000, 1000)}, TOO_LARGE, "probes"),
     ],
+    "gradients.jacobian": [
+        *values(directions=[0, 10**6], every=[0]),
+        ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
+        ({"chain": Chain(3000, 100, "relu"), "directions": None}, TOO_LARGE, "^directions"),
+    ],
+    "gradients.jacobian_law": [
+        *values(mean_square=[0.0]),
+        ({"chain": Chain(9, 4, norm="none", skip=1.0)}, ArgumentError, "^skip"),
+        ({"chain": Chain(9, 6, "relu")}, ArgumentError, "^mean_square"),
+    ],
+    "gradients.extreme_singular_values": [
+        *names(which=["middle"]),
+        *values(rtol=[0.0, 1.0]),
+        ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
+        ({"chain": Chain(10**8, 1000, "relu")}, TOO_LARGE, "^width"),
+    ],
+    "random_matrix.Factor": [
+        *values(columns=[0], rows=[0], variance=[0.0], values=[[], [-1.0], [0.0]]),
+        ({"weights": [0.5, 0.4]}, ArgumentError, "^weights"),
+        ({"is_orthogonal": True, "rows": 7}, ArgumentError, "^rows"),
+    ],
+    "random_matrix.ProductLaw": [
+        *values(factors=[[]], size=[3]),
+        *types(factors=[[1.0]]),
+    ],
     "gradients.probing_variance": values(kernel=[np.ones((2, 3))]),
     "warmup": [
         *names(dtypes=["float16"], samplers=["gibbs"]),

@@ -33,6 +33,14 @@ RESULTS = {
         lambda rng: bnmc.gradients.tangent_kernel(CHAIN, 3, chains=2, rng=rng),
         lambda result: result.kernels,
     ),
+    "jacobian": (
+        lambda rng: bnmc.gradients.jacobian(CHAIN, 3, chains=2, rng=rng),
+        lambda result: result.log_singular_values,
+    ),
+    "extreme_singular_values": (
+        lambda rng: bnmc.gradients.extreme_singular_values(CHAIN, 3, chains=2, rng=rng),
+        lambda result: result.squares,
+    ),
     "tv_bound": (
         lambda rng: bnmc.mixing.tv_bound(CHAIN, 4, chains=20, rng=rng),
         lambda result: result.meeting_times,

@@ -84,15 +84,16 @@ PUBLIC = {
         "ComparisonRow Contraction CrossedStart LaggedDistance RateEstimate Relaxation Spectrum "
         "TVBound TwoInputs autocorrelation compare contraction relaxation spectral tv_bound "
         "two_inputs",
-    "bnmc.gradients": "Backpropagation TangentKernel backpropagate probing_variance "
-        "tangent_kernel",
+    "bnmc.gradients": "Backpropagation ExtremeSingularValues Jacobian TangentKernel backpropagate "
+        "extreme_singular_values jacobian jacobian_law probing_variance tangent_kernel",
     "bnmc.plot": "COLOURS LABELS band estimates figure gradient_norms measurement overview "
         "plain_ticks predicted_band spectrum style trajectory",
     "bnmc.pytest_plugin": "bnmc_rng bnmc_roofline bnmc_warm pytest_addoption pytest_configure "
         "pytest_configure_node pytest_terminal_summary",
-    "bnmc.random_matrix": "LogNorm MarchenkoPastur SingularValueLaw StationaryBulk "
-        "WishartMoments four_point_vertex kl linear_covariance log_norm lyapunov_ginibre "
-        "lyapunov_residual lyapunov_residual_estimate shaped_relu tangent_kernel_dispersion "
+    "bnmc.random_matrix": "Factor LogNorm MarchenkoPastur ProductLaw SingularValueLaw "
+        "StationaryBulk WishartMoments four_point_vertex kl linear_covariance log_norm "
+        "lyapunov_ginibre lyapunov_residual lyapunov_residual_estimate shaped_relu "
+        "tangent_kernel_dispersion "
         "total_variation vanilla_deviation wasserstein",
     "bnmc.regularity": "Averages Figures averages constant figures one_step_change "
         "one_step_second_moment",

@@ -25,7 +25,7 @@ from bnmc.mean_field.finite_width.results import Prediction
 #: Classes of `PUBLIC` that users make: specifications, laws and functions.
 SPECIFICATIONS = {
     "Activation", "Chain", "Network", "Convolution", "GroupNorm", "Dual", "Scaling",
-    "MarchenkoPastur", "SingularValueLaw", "bnmc.kernels.c.Table",
+    "MarchenkoPastur", "SingularValueLaw", "ProductLaw", "Factor", "bnmc.kernels.c.Table",
 }  # fmt: skip
 
 CLASSES = {

@@ -250,7 +250,7 @@ class Rows:
             which the skip connection keeps.
         """
         if self._map.keeps_normed:
-            return self.through_norm(at_a * self._slopes() + at_x)
+            return self.through_norm(self.down_to_state(at_a, at_x))
         if self._map.activates_first:
             return self.through_norm(at_a) * self._slopes() + at_x
         return self.through_norm(at_a * self._slopes()) + at_x
@@ -264,6 +264,14 @@ class Rows:
         if self._map.activates_first:
             return self.through_norm(direction * self._slopes()), direction
         return self.through_norm(direction) * self._slopes(), direction
+
+    def activated(self, at_x: Float64Array) -> Float64Array:
+        """Return the derivatives of a along directions of x, (..., width, k, columns)."""
+        return at_x * self._slopes() if self._map.keeps_normed else self.along(at_x)[0]
+
+    def down_to_state(self, at_a: Float64Array, at_x: Float64Array | float = 0.0) -> Float64Array:
+        """Return the gradient with respect to x, given that of a function of a and x."""
+        return at_a * self._slopes() + at_x if self._map.keeps_normed else self.down(at_a, at_x)
 
     def through_norm(self, gradient: Float64Array) -> Float64Array:
         """Return the gradient with respect to y, given that with respect to N(y)."""

@@ -14,13 +14,22 @@ from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
 from bnmc.gradients.backpropagation import backpropagate
+from bnmc.gradients.jacobian_result import Jacobian
+from bnmc.gradients.jacobians import jacobian
+from bnmc.gradients.lanczos import ExtremeSingularValues, extreme_singular_values
+from bnmc.gradients.limit_law import jacobian_law
 from bnmc.gradients.result import Backpropagation
 from bnmc.gradients.tangent import TangentKernel, probing_variance, tangent_kernel
 
 __all__ = [
     "Backpropagation",
+    "ExtremeSingularValues",
+    "Jacobian",
     "TangentKernel",
     "backpropagate",
+    "extreme_singular_values",
+    "jacobian",
+    "jacobian_law",
     "probing_variance",
     "tangent_kernel",
 ]

@@ -33,11 +33,14 @@ from bnmc.random_matrix.linear_chain import (
     vanilla_deviation,
 )
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
+from bnmc.random_matrix.product_law import Factor, ProductLaw
 from bnmc.random_matrix.stationary_bulk import StationaryBulk
 
 __all__ = [
+    "Factor",
     "LogNorm",
     "MarchenkoPastur",
+    "ProductLaw",
     "SingularValueLaw",
     "StationaryBulk",
     "WishartMoments",
