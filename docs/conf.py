@@ -56,7 +56,7 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 8,
     "secondary_sidebar_items": ["page-toc"],
 }
 # A host of several versions sets the address of its list of versions, a JSON file as the theme
@@ -69,8 +69,10 @@ if versions:
         "check_switcher": False,
     }
 html_show_sourcelink = False
-# Pages that have none below them have no list of them at their side.
-html_sidebars = {page.stem: [] for page in HERE.glob("*.rst") if page.stem != "notebooks"}
+# These pages belong to no section, so they have no list of pages at their side.
+html_sidebars = {
+    page: [] for page in ("index", "installation", "start", "practitioners", "results")
+}
 
 # What is quick is run in every build; `make docs-full` runs all.  Of the others a build shows the
 # picture and the table that the repository keeps.

@@ -66,7 +66,7 @@ CROSS_CUTTING = {
     "test_public_api.py": "lists all public names",
     "test_results.py": "makes results of all packages",
     "test_ranges.py": "calls all public functions at the ends of the ranges of their arguments",
-    "test_readme.py": "runs the programs of the README",
+    "test_readme.py": "runs the program of the README",
     "experiments/limits/test_full_sizes.py": "runs all figures of the limits on files of data",
     "experiments/training/test_full_sizes.py": "runs all training figures on files of data",
     "_kernels/test_gpu_ptx.py": "compiles all GPU kernels to PTX",

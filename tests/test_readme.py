@@ -1,4 +1,4 @@
-"""The programs of the README print what it shows."""
+"""The program of the README prints what it shows, and its commands exist."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```\s+```text\n(.*?)```", README, re.S)
 
 
-# The last two programs take 7 and 22 s.  `tests/mixing/test_meeting_bound.py` and
-# `tests/invariant/test_stationary_mean.py` test their functions.
 @pytest.mark.untraced
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_programs(
-    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first programs, one after the other in one process, print what it shows."""
     monkeypatch.chdir(tmp_path)
-    space: dict[str, object] = {"__name__": "__main__"}
-    for code, shown in BLOCKS[:count]:
-        exec(code, space)
-        assert capsys.readouterr() == (shown, "")
+    ((code, shown),) = BLOCKS
+    exec(code, {"__name__": "__main__"})
+    assert capsys.readouterr() == (shown, "")
+
+
+def test_two_commands() -> None:
+    """The section shows both in one block; the Makefile has them."""
+    block = README.partition("## Two commands")[2].partition("```console\n")[2].partition("```")[0]
+    assert block == "$ make demo\n$ make test\n"
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^demo:", makefile, re.M)
+    assert re.search(r"^test:", makefile, re.M)
 
 
 def test_blocks_and_links() -> None:
     """Each program is followed by its output, and files that the page links exist."""
-    assert len(BLOCKS) == README.count("```python") == 4
+    assert len(BLOCKS) == README.count("```python") == 1
     for name in re.findall(r"\]\(((?!https:)[^)]+)\)", README):
         assert (ROOT / name).exists()
