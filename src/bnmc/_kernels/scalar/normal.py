@@ -25,11 +25,28 @@ LAST_BELOW_2_32 = f32(4294967040.0)
 _LAST = Both(LAST_BELOW_2_32, f64(18446744073709549568.0))
 _UNIT = floats(2.0**-32, 2.0**-64)
 
-# The angle within its quadrant has all bits of a word but two.
-_SHIFT, _ANGLE_BITS = words(30, 62), words(0x3FFFFFFF, 0x3FFFFFFFFFFFFFFF)
-_EIGHTH = words(0x20000000, 0x2000000000000000)
-_ANGLE = floats(1.5707963267948966 / 2**30, 1.5707963267948966 / 2**62)
-# (sin(t) - t) / t^3, and (cos(t) - 1 + t^2 / 2) / t^4, in t^2.
+# The bits of the root of 1/2 times 2^32 (2^64); -2 log 2; and -4 (atanh(s) / s - 1) / s^2 in s^2
+# on |s| <= (sqrt 2 - 1) / (sqrt 2 + 1), 2^-30.2 (2^-59.5) in -4 atanh(s) / s.
+_WHOLE = floats(2.0**32, 2.0**64)
+_MANTISSA = Both(np.int32(23), np.int64(52))
+_MIDDLE = Both(np.int32(0x4F3504F3), np.int64(0x43E6A09E667F3BCD))
+_MINUS_2_LOG_2 = floats(-1.3862943611198906, -1.3862943611198906)
+_LOG = Both(
+    coefficients(f32, -5.974190071425841e-1, -7.995514722639432e-1, -1.3333355217367915, -4.0),
+    coefficients(
+        f64, -2.9590983300853047e-1, -3.0628194307219875e-1, -3.6367124943999120e-1,
+        -4.4444397218968700e-1, -5.7142857484056180e-1, -7.9999999998832640e-1,
+        -1.3333333333333468, -4.0,
+    ),
+)  # fmt: skip
+
+# Angles are computed times four, as what remains of a word if its quadrant is shifted out: a
+# quarter of the unit of an angle, and half the unit.
+_ANGLE = floats(1.5707963267948966 / 2**32, 1.5707963267948966 / 2**64)
+_HALF = floats(1.5707963267948966 / 2**31, 1.5707963267948966 / 2**63)
+_EIGHTH, _QUADRANT = _u64(1 << 29), _u64(1 << 30)
+_ODD, _SIGN = words(1 << 30, 1 << 62), words(1 << 31, 1 << 63)
+# (sin(t) - t) / t^3, and cos(t), in t^2.
 _SINE = Both(
     coefficients(f32, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1),
     coefficients(
@@ -38,10 +55,10 @@ _SINE = Both(
     ),
 )  # fmt: skip
 _COSINE = Both(
-    coefficients(f32, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2),
+    coefficients(f32, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5, 1.0),
     coefficients(
         f64, -1.13585365213876817300e-11, 2.08757008419747316778e-9, -2.75573141792967388112e-7,
-        2.48015872888517045348e-5, -1.38888888888730564116e-3, 4.16666666666665929218e-2,
+        2.48015872888517045348e-5, -1.38888888888730564116e-3, 4.16666666666665929218e-2, -0.5, 1.0,
     ),
 )  # fmt: skip
 
@@ -84,18 +101,26 @@ _root = Both(root32, root64)
 
 @both
 def radius(word):
-    """Return sqrt(-2 log u) for u = uniform(word)."""
-    return _root(f(f(-2.0) * log(uniform(word))))
+    """Return sqrt(-2 log u) for u = uniform(word).
+
+    The uniform times 2^32 (2^64) is 2^e m with m / 2^32 (2^64) in [sqrt(1/2), sqrt 2), whose
+    logarithm is 2 atanh(s).
+    """
+    bits = same_bits(smaller(f(f(word) + f(0.5)), _LAST), i)
+    exponent = i(i(bits - _MIDDLE) >> _MANTISSA)
+    m = same_bits(i(bits - i(exponent << _MANTISSA)), f)
+    s = f(f(m - _WHOLE) / f(m + _WHOLE))
+    return _root(f(s * polynomial(_LOG, f(s * s)) + f(f(exponent) * _MINUS_2_LOG_2)))
 
 
-def _turned32(word):
-    """Return the word an eighth of a turn further."""
-    return _u32((_u64(word) + _u64(0x20000000)) & _WORD)
+def _turned32(word, angle):
+    """Return the word of the sum of two angles, both of 32 bits."""
+    return _u32((_u64(word) + angle) & _WORD)
 
 
-def _turned64(word):
-    """Return the word an eighth of a turn further: the upper half wraps alone."""
-    return joined(_turned32(word >> _u64(32)), word & _WORD)
+def _turned64(word, angle):
+    """Return the word of the sum of two angles, of 64 and 32 bits: the upper half wraps alone."""
+    return joined(_turned32(word >> _u64(32), angle), word & _WORD)
 
 
 _turned = Both(_turned32, _turned64)
@@ -104,22 +129,19 @@ _turned = Both(_turned32, _turned64)
 @both
 def sincos(word):
     """Return (sin, cos) of the angle 2 pi (word + 1/2) / 2^32 (2^64)."""
-    # Shifted by an eighth of a turn, the two top bits are the quadrant and the others the
-    # angle within it, an integer in [-2^29, 2^29), or [-2^61, 2^61).
-    shifted = _turned(word)
-    quadrant = u(shifted >> _SHIFT)
-    offset = i(i(shifted & _ANGLE_BITS) - i(_EIGHTH))
-    t = f((f(offset) + f(0.5)) * _ANGLE)
+    t = f(f(same_bits(u(word << u(2)), i)) * _ANGLE + _HALF)
     z = f(t * t)
     s = f(f(polynomial(_SINE, z) * z) * t + t)
-    c = f(f(polynomial(_COSINE, z) * z) * z + f(f(-0.5) * z + f(1.0)))
-    swap = (quadrant & u(1)) != u(0)
+    c = polynomial(_COSINE, z)
+    # An eighth of a turn further, the two top bits are the quadrant: the sine is negative in the
+    # last two, the cosine in the middle two.
+    turned = _turned(word, _EIGHTH)
+    swap = u(turned & _ODD) != u(0)
     sine = f(c if swap else s)
     cosine = f(s if swap else c)
-    sign_of_sine = u((quadrant & u(2)) << _SHIFT)
-    sign_of_cosine = u(((quadrant ^ u(quadrant << u(1))) & u(2)) << _SHIFT)
-    sine = same_bits(u(same_bits(sine, u) ^ sign_of_sine), f)
-    return sine, same_bits(u(same_bits(cosine, u) ^ sign_of_cosine), f)
+    sine = same_bits(u(same_bits(sine, u) ^ u(turned & _SIGN)), f)
+    turned = _turned(turned, _QUADRANT)
+    return sine, same_bits(u(same_bits(cosine, u) ^ u(turned & _SIGN)), f)
 
 
 @both
