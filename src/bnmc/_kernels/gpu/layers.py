@@ -47,7 +47,7 @@ def layers(state, law, target, slots, status, address, layer, step):
         The number of the first layer, and that of the launch, which is 0.
     """
     whole = cuda.shared.array(0, int64)
-    chain = cuda.blockIdx.x
+    chain = u32(cuda.blockIdx.x)  # signed, it would take one more register
     x = state.xs[chain] if skipped else NOTHING
     stream = np.uint32(STREAM_ROWS | (address.first_chain + chain))
     begin()
