@@ -265,6 +265,31 @@ def test_the_furthest_float32_normal():
     assert abs(normal.radius.double(np.uint64(0)) - math.sqrt(130 * math.log(2))) < 1e-14
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_radius_and_angle_are_precise_for_every_kind_of_word(bits):
+    """Words by chance, small ones, and ones near the largest, by the formula in 40 digits.
+
+    The uniform is rounded before the logarithm, so its rounding is part of the formula.
+    """
+    mpmath = pytest.importorskip("mpmath")
+    number, word = (np.float32, np.uint32) if bits == 32 else (np.float64, np.uint64)
+    radius, sincos = (each[bits // 64] for each in (normal.radius, normal.sincos))
+    rng, last = np.random.default_rng(8), 2**bits - 1
+    small = [int(2.0**power) for power in rng.uniform(0, bits, 150)]
+    words = [0, 1, last, 2 ** (bits - 3), *small, *(last - each for each in small)]
+    words += [int(each) for each in rng.integers(0, last, 150, dtype=np.uint64)]
+    below = float(np.nextafter(number(2.0**bits), number(0)))
+    with mpmath.workdps(40):
+        for each in words:
+            uniform = min(float(number(word(each)) + number(0.5)), below) / mpmath.mpf(2) ** bits
+            turn = (each + mpmath.mpf(0.5)) / 2**bits
+            exact = (mpmath.sqrt(-2 * mpmath.log(uniform)), mpmath.sinpi(2 * turn))
+            exact += (mpmath.cospi(2 * turn),)
+            for got, true in zip((radius(word(each)), *sincos(word(each))), exact, strict=True):
+                assert type(got) is number
+                assert abs(mpmath.mpf(float(got)) - true) < 3.0 * np.spacing(number(abs(true)))
+
+
 @DTYPES
 def test_uniform_weights(dtype):
     """Range, chi-square over 4096 cells, and moments 1 to 4, of 4.2e6 draws."""

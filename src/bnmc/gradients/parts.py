@@ -166,6 +166,8 @@ class Pass(ABC):
             return
         to = slots[due] + recorded.before(first + 1)
         part[SCALES][:, to] = math.log(2.0) * scales[:, due]
+        if not self.task.observables:
+            return
         widths = np.array([each.width for each in linears])[numbers[due], None, None]
         matrices = {
             "gram": in_units(grams[:, due + 1], units[:, due + 1]),
