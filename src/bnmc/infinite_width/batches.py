@@ -51,7 +51,7 @@ from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import Progress, reporting
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.chain.homogeneity import homogeneous_slopes
-from bnmc.chain.layers import Rows
+from bnmc.chain.layers import Path, Rows
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,
@@ -75,6 +75,7 @@ from bnmc.mean_field.float64 import EPSILON, FloatArray, within
 _MOST_POINTS = 1 << 18
 
 _Key = tuple[int, int]
+_Moments = tuple[FloatArray, FloatArray]
 _Report = Callable[[], None]
 
 
@@ -273,8 +274,12 @@ class NormalizedBatches(BatchNetwork):
         """Return the kernel, computed layer by layer."""
         kernels = self.of_inputs()
         tangents = {pair: kernels[pair] for pair in self.pairs}
+        sources: dict[tuple[int, _Key], list[_Moments]] = {}
+        begins = {
+            number + 1 - layer.path.length for number, layer in enumerate(self.layers) if layer.path
+        }
         for depth, (layer, stream) in enumerate(zip(layers, streams, strict=True)):
-            _, weights, skip = self.layers[depth]
+            _, weights, skip, path = self.layers[depth]
             laws = [self.law(kernels[i, i], depth, i) for i in range(len(self.sizes))]
             following: dict[_Key, FloatArray] = {}
             for key, kernel in kernels.items():
@@ -283,8 +288,13 @@ class NormalizedBatches(BatchNetwork):
                 value, slope = _moments(layer, pair)
                 fresh, moved = weights.variance * value, weights.variance * slope
                 following[key] = fresh = self.with_bias(fresh, weights)
+                if depth in begins:
+                    sources[depth, key] = [(value, slope), _moments(stream, pair)]
                 if skip:
-                    value, slope = _moments(stream, pair)
+                    if path is None:
+                        value, slope = _moments(stream, pair)
+                    else:
+                        value, slope = self._projected(path, sources[depth + 1 - path.length, key])
                     with np.errstate(over="ignore"):
                         following[key] = fresh + skip**2 * value
                         moved = moved + skip**2 * slope
@@ -295,6 +305,20 @@ class NormalizedBatches(BatchNetwork):
                 report()
             kernels = following
         return self.assembled(self.joined(tangents if self.tangent else kernels))
+
+    def _projected(self, path: Path, source: list[_Moments]) -> _Moments:
+        """Return the covariances that a skip path adds, and the other tangents.
+
+        `source` has those of the activations and of the state at which it begins.
+        """
+        value, slope = source[0 if path.takes_activations else 1]
+        if path.projection is None:
+            return value, slope
+        linear = path.projection
+        weights = Weights(linear.gain * linear.gain, linear.bias_variance)
+        value, slope = weights.variance * value, weights.variance * slope
+        value = self.with_bias(value, weights)
+        return value, value + slope
 
 
 def _moments(layer: BatchLayer, pair: Pair) -> tuple[FloatArray, FloatArray]:
@@ -381,7 +405,7 @@ class RowPaths(BatchNetwork):
     def replicate(self, points: int, rng: np.random.Generator, report: _Report) -> FloatArray:
         """Return an estimate of the kernel from some random paths."""
         h, weight, tangents = self._first(normal_points(sum(self.sizes), points, rng))
-        for depth, (row_map, weights, skip) in enumerate(self.layers, 1):
+        for depth, (row_map, weights, skip, _) in enumerate(self.layers, 1):
             layers = [row_map._replace(batch=part.shape[1]).rows(part) for part in h]
             a = np.concatenate([layer.outputs() for layer in layers], axis=1)
             fresh = self._blocks(weights.weighed(a.T @ a / points))
@@ -430,7 +454,7 @@ class RowPaths(BatchNetwork):
         self, a: FloatArray, x: FloatArray, depth: int, rng: np.random.Generator
     ) -> list[FloatArray]:
         """Return the deviations of h of the next layer."""
-        (points, samples), (_, weights, skip) = x.shape, self.layers[depth - 1]
+        (points, samples), (_, weights, skip, _) = x.shape, self.layers[depth - 1]
         outputs = np.hstack([part - part.mean(axis=1, keepdims=True) for part in self._split(a)])
         covariance = weights.variance * (outputs.T @ outputs) / points
         rows = self._blocks(covariance + skip**2 * (x.T @ x) / points)

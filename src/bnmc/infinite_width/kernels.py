@@ -426,11 +426,13 @@ def _of_chain(
         _require_squares(name, inputs, norm, first)
     rtol = None if rtol is None else real("rtol", rtol, above=0.0)
     dtype, progress = precision(dtype), as_progress(progress)
-    if not is_batched:
+    has_paths = any(layer.path is not None for layer in hidden)
+    if not (is_batched or has_paths):
         made = {id(layer): pairwise_layer(layer) for layer in hidden}
         tiles = TiledKernel(sets, first, [made[id(layer)] for layer in hidden], tangent)
         return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
-    batches = _batches([inputs.shape[1] for inputs in sets], "batch", network.batch)
+    norm, batch = ("batch", network.batch) if is_batched else ("none", None)
+    batches = _batches([inputs.shape[1] for inputs in sets], norm, batch)
     for rows in {layer.rows for layer in hidden}:
         rows.activation.check()
         if tangent and homogeneous_slopes(rows.activation) is None:
@@ -542,9 +544,10 @@ def of_batches(
     is_batched = [layer.rows.norm.axis == "batch" for layer in network.layers]
     orders = {layer.rows.order for layer in network.layers}
     kind: type[BatchNetwork] = GaussianBatches
-    if all(is_batched) and orders <= {ACTIVATION_FIRST}:
+    is_plain = all(is_batched) and all(layer.path is None for layer in network.layers)
+    if is_plain and orders <= {ACTIVATION_FIRST}:
         kind = ActivatedBatches
-    elif all(is_batched) and orders <= {NORM_FIRST}:
+    elif is_plain and orders <= {NORM_FIRST}:
         has_skips = any(layer.skip for layer in network.layers[:-1])
         kind = RowPaths if has_skips else NormalizedBatches
     for layer in network.layers:

@@ -46,7 +46,7 @@ def hidden_layers(
     ArgumentError
         If a layer has no limit.
     """
-    for chain, _ in network.stages:
+    for chain in network.chains:
         require(chain, _LIMIT)
     distinct = layers_of(network.pattern)
     layers = [distinct.layers[distinct.at(number)] for number in range(network.depth + 1)]
@@ -57,7 +57,8 @@ def hidden_layers(
             made[key] = _hidden(*pair)
     hidden = tuple(made[id(before), id(after)] for before, after in pairwise(layers))
     _require_gaussian_rows(hidden)
-    if starts_at_input and hidden and _is_identity(layers[0]) and hidden[0].skip == 0.0:
+    is_input = starts_at_input and bool(hidden) and _is_identity(layers[0])
+    if is_input and hidden[0].skip == 0.0 and not layers[1].begins:
         return hidden[0].weights, hidden[1:]
     return Weights(1.0, 0.0), hidden
 
@@ -66,7 +67,8 @@ def _hidden(before: Layer, after: Layer) -> HiddenLayer:
     """Return a layer with the way to the next one."""
     linear = after.linear
     weights = Weights(linear.gain * linear.gain, linear.bias_variance)
-    return HiddenLayer(before.rows._replace(batch=1, skip=0.0), weights, after.rows.skip)
+    rows = before.rows._replace(batch=1, skip=0.0)
+    return HiddenLayer(rows, weights, after.rows.skip, after.path)
 
 
 def _is_identity(layer: Layer) -> bool:
@@ -74,17 +76,24 @@ def _is_identity(layer: Layer) -> bool:
 
 
 def _require_gaussian_rows(hidden: tuple[HiddenLayer, ...]) -> None:
-    """Raise if a skip connection keeps N(h) with N over the batch, unless all layers are so."""
+    """Raise unless rows are Gaussian, or all layers keep N(h) with N over the batch."""
 
     def is_normed(layer: HiddenLayer) -> bool:
         return layer.rows.norm.axis == "batch" and layer.rows.keeps_normed
 
-    if all(map(is_normed, hidden)):
+    if all(is_normed(layer) and layer.path is None for layer in hidden):
         return
-    for layer in hidden:
-        if layer.skip != 0.0 and is_normed(layer):
+    for number, layer in enumerate(hidden):
+        path = layer.path
+        if layer.skip == 0.0 or (path is not None and path.projection is not None):
+            continue
+        source = layer if path is None else hidden[number + 1 - path.length]
+        if is_normed(source) or (path is not None and path.takes_activations):
             allowed = '0 after a norm over the batch of the order "norm-activation"'
             hint = "rows of N(x + W σ(x)) are not Gaussian; all layers may be of this kind"
+            if path is not None and path.takes_activations:
+                allowed = 'that of a block with a projection, or of source "state"'
+                hint = "rows of W a + σ(x) are not Gaussian"
             raise ArgumentError("skip", layer.skip, allowed, hint)
 
 

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result
-from bnmc.chain.layers import RowMap, Rows
+from bnmc.chain.layers import Path, RowMap, Rows
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
 
@@ -126,11 +126,14 @@ class HiddenLayer(NamedTuple):
         They multiply the outputs of the layer.
     skip : float
         Factor of the skip connection to the next layer.
+    path : Path, optional
+        The skip path that ends at the next layer, in place of a skip connection.
     """
 
     rows: RowMap
     weights: Weights
     skip: float = 0.0
+    path: Path | None = None
 
 
 @dataclass(frozen=True)

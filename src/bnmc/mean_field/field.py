@@ -52,7 +52,6 @@ class MeanField:
 
     def __init__(self, chain: Chain | Network) -> None:
         self.network, self._given = as_network(chain, default=1), chain
-        require_no_blocks(self.network, "bnmc.simulate measures it")
 
     @property
     def chain(self) -> Chain:
@@ -501,6 +500,7 @@ class MeanField:
             return trajectory(network, G0, covariance, rtol, rng, max_nodes)
         for chain in network.chains:
             require(chain, [INDEPENDENT_ENTRIES, _NO_SKIP], WITHOUT_DEPENDENCE)
+        require_no_blocks(network, _NO_SKIP.hint)
         wanted = real("fluctuation_rtol", fluctuation_rtol, above=0.0)
         most = integer("max_points", max_points, low=1)
         key = draw_key(rng)

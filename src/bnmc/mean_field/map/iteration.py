@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bnmc._support.arguments import draw_key, finite_array, integer, real
 from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain, Network, depth_of
+from bnmc.chain.chain import Chain, Network
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Layer, start_of
 from bnmc.errors import ArgumentError, NonFiniteError, ZeroVarianceError
@@ -164,10 +163,17 @@ class _Pairs(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What the next layer sees: G, and the covariance of the rows that a skip connection keeps."""
+    """What a layer sees: G of the layer before, and the covariance of what a skip path adds."""
 
     gram: FloatArray
-    stream: FloatArray | None = None
+    added: FloatArray | None = None
+
+
+class _Source(NamedTuple):
+    """What a skip path takes of a layer: G, or the covariance of the rows of its state."""
+
+    gram: FloatArray
+    state: FloatArray | None = None
 
 
 def step(chain: Chain, G: ArrayLike, rtol: float | None, rng: Any, max_nodes: int) -> Step:
@@ -204,15 +210,28 @@ _RTOL, _POINTS_RTOL = 1e-4, 1e-3
 _NOT_GAUSSIAN = "rows of N(x + W σ(x)) are not Gaussian; bnmc.simulate measures this chain"
 
 
+def _source_of(layer: Layer, number: int) -> int:
+    """Return the number of the layer at which the skip path to a layer begins."""
+    return number - (1 if layer.path is None else layer.path.length)
+
+
 def _require_rows(layers: Sequence[Layer], starts_at_state: bool) -> None:
     """Raise unless the rows of all layers are Gaussian; `layers` are layers 0, 1, …."""
-    for number, (before, layer) in enumerate(pairwise(layers), 1):
-        if layer.rows.skip == 0.0:
+    for number, layer in enumerate(layers):
+        if number == 0 or layer.rows.skip == 0.0:
             continue
-        if before.rows.keeps_normed and before.rows.norm.axis == "batch":
+        source, path = _source_of(layer, number), layer.path
+        takes_activations = path is not None and path.takes_activations
+        before = layers[source].rows
+        is_normed = before.keeps_normed and before.norm.axis == "batch"
+        if (path is None or path.projection is None) and (takes_activations or is_normed):
             allowed = '0 after a norm over the batch of the order "norm-activation"'
-            raise ArgumentError("skip", layer.rows.skip, allowed, _NOT_GAUSSIAN)
-        if number == 1 and not starts_at_state:
+            hint = _NOT_GAUSSIAN
+            if takes_activations:
+                allowed = 'that of a block with a projection, or of source "state"'
+                hint = "rows of W a + σ(x) are not Gaussian; bnmc.simulate measures this network"
+            raise ArgumentError("skip", layer.rows.skip, allowed, hint)
+        if source == 0 and not (starts_at_state or takes_activations):
             hint = "with a skip connection the next Gram matrix depends on more than this one: "
             hint += "MeanField(chain).trajectory(covariance=) starts at the initial state"
             raise ArgumentError("skip", layer.rows.skip, "0 in the layer after G0", hint)
@@ -223,8 +242,9 @@ def _run(
 ) -> tuple[MeanFieldTrajectory, float]:
     """Check the arguments; return the trajectory, refined to `rtol` or up to `most` nodes."""
     starts_at_state = name == "covariance"
-    # The last layer repeats.
-    repeats = network.depth - depth_of(network.stages[-1]) + 1 + (not network.is_repeated)
+    last, repeats = network.stages[-1], network.depth
+    if isinstance(last, tuple):  # the last layer repeats
+        repeats += 1 - last[1] + (not network.is_repeated)
     layers = [network.layer(number) for number in range(max(1, min(repeats, network.depth)) + 1)]
     _require_rows(layers, starts_at_state)
     layers = [start_of(layers[0]), *layers[1:]] if starts_at_state else layers[1:]
@@ -301,17 +321,33 @@ def _covariance(layer: Layer, state: _State, *, seen: bool = True) -> tuple[Floa
     matrix, gain = row_covariance(layer, law, state.gram)
     if skip == 0.0:
         return matrix, gain
-    assert state.stream is not None
-    return skip * skip * state.stream + gain * gain * matrix, 1.0
+    assert state.added is not None
+    return skip * skip * state.added + gain * gain * matrix, 1.0
 
 
-def _streamed(layer: Layer, state: _State, seen: Rows | _Pairs) -> tuple[FloatArray, FloatArray]:
-    """Return the covariances of the rows h, and of those that a skip connection keeps."""
+def _covariance_of_state(layer: Layer, state: _State) -> FloatArray:
+    """Return the covariance of the rows h."""
     matrix, gain = _covariance(layer, state, seen=False)
-    rows = matrix * gain * gain
-    if isinstance(seen, _Pairs) and seen.layer.streams_normalized:
-        return rows, seen.covariance / (seen.level.scale[:, None] * seen.level.scale)
-    return rows, rows
+    return matrix * gain * gain
+
+
+def _kept_by(layer: Layer, state: _State, seen: Rows | _Pairs) -> FloatArray:
+    """Return the covariance of the rows that skip paths take of a layer: h, or N(h)."""
+    if not layer.rows.keeps_normed or layer.rows.norm.is_identity:
+        return _covariance_of_state(layer, state)
+    if isinstance(seen, Rows):
+        return homogeneous_map(seen, 1.0, 1.0)[0]
+    return seen.covariance / (seen.level.scale[:, None] * seen.level.scale)
+
+
+def _added(layer: Layer, source: _Source) -> FloatArray | None:
+    """Return the covariance of what a skip path adds to the rows of a layer."""
+    path = layer.path
+    rows = source.gram if path is not None and path.takes_activations else source.state
+    if path is None or path.projection is None or rows is None:
+        return rows
+    linear = path.projection
+    return np.asarray(linear.covariance()(rows) * linear.gain * linear.gain)
 
 
 def _pairs(layer: Layer, state: _State, number: int, name: str) -> _Pairs:
@@ -408,7 +444,11 @@ def iterates(
     """
     method = max(map(_method, layers), key=_METHODS.index)
     is_random = method in ("lattice", "points")
-    has_skips = any(layer.rows.skip != 0.0 for layer in layers)
+    last_uses = {
+        _source_of(layer, number): number
+        for number in range(first, depth + 1)
+        if (layer := layers[min(number - first, len(layers) - 1)]).rows.skip != 0.0
+    }
     # Two matrices a layer, and those of a step.
     matrices = 2 * (depth + 1) + (3 * SHIFTS if is_random else 10)
     require_memory("depth", matrices * gram.nbytes, _GO_ON)
@@ -422,17 +462,27 @@ def iterates(
         """
         grams, stderrs, covariances = [gram], [np.zeros_like(gram)], []
         worst, most = 0.0, 0
-        states = [_State(gram)] * len(shifts)
+        images = np.repeat(gram[None], len(shifts), axis=0)
+        sources = {0: [_Source(gram)] * len(shifts)}
         for number in range(first, depth + 1):
             layer = layers[min(number - first, len(layers) - 1)]
+            states = [_State(each) for each in images]
+            if layer.rows.skip != 0.0:
+                begin = _source_of(layer, number)
+                pairs = zip(images, sources[begin], strict=True)
+                states = [_State(each, _added(layer, source)) for each, source in pairs]
+                if last_uses[begin] == number:
+                    del sources[begin]
             seen = [start if number == first else _seen(layer, each, number, "") for each in states]
-            streams: list[FloatArray | None] = [None] * len(states)
-            if has_skips or first == 0:
-                pairs = [_streamed(layer, *pair) for pair in zip(states, seen, strict=True)]
-                covariances.append(np.mean([rows for rows, _ in pairs], axis=0))
-                streams = [each for _, each in pairs]
+            if first == 0:
+                matrices_of_h = [_covariance_of_state(layer, state) for state in states]
+                covariances.append(np.mean(matrices_of_h, axis=0))
             images, error, nodes = _mapped(layer, seen, angles, shifts, number)
-            states = [_State(*pair) for pair in zip(images, streams, strict=True)]
+            if number in last_uses:
+                laws = zip(images, states, seen, strict=True)
+                sources[number] = [
+                    _Source(G, _kept_by(layer, state, rows)) for G, state, rows in laws
+                ]
             most = max(most, nodes)
             mean = np.mean(images, axis=0)
             if np.isnan(mean).any() and _method(layer) == "points":
