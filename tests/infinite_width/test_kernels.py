@@ -550,26 +550,26 @@ def tangents_of_blocks(width, rng, x):
 
 
 def test_kernels_of_blocks():
-    """80 networks of widths 12 and 24 in plain NumPy, extrapolated to infinite width.
+    """200 networks of widths 10 and 20 in plain NumPy, extrapolated to infinite width.
 
-    Of 9 entries |z| > 7 has the probability 1e-8 (t, 79 degrees of freedom); the terms of second
-    order are about 1/24² of the kernel.
+    Of 18 entries |z| > 6.5 has the probability 1e-8 (t, 199 degrees of freedom); the terms of
+    second order are about 1/20² of the kernel.
     """
     x, network = X[:, :3], block_network(8)
     limits = nngp(network, x), ntk(network, x)
     path = MeanField(network).trajectory(covariance=x.T @ x / 9)
     np.testing.assert_allclose(limits[0], path.covariance[-1], rtol=1e-9)
     samples = []
-    for width in (12, 24):
+    for width in (10, 20):
         rng = np.random.default_rng(width)
-        samples.append(np.array([tangents_of_blocks(width, rng, x) for _ in range(80)]))
-    means, errors = zip(*((s.mean(0), s.std(0, ddof=1) / 80**0.5) for s in samples), strict=True)
+        samples.append(np.array([tangents_of_blocks(width, rng, x) for _ in range(200)]))
+    means, errors = zip(*((s.mean(0), s.std(0, ddof=1) / 200**0.5) for s in samples), strict=True)
     mean = 2.0 * means[1] - means[0]
     error = np.hypot(2.0 * errors[1], errors[0])
-    for value, limit, off in zip(mean, limits, error, strict=True):
+    for value, limit, off, most in zip(mean, limits, error, (0.1, 0.04), strict=True):
         size = np.abs(limit).max()
-        assert (np.abs(value - limit) < 7.0 * off + 0.01 * size).all(), value / limit
-        assert off.max() < 0.06 * size
+        assert (np.abs(value - limit) < 6.5 * off + 0.01 * size).all(), value / limit
+        assert off.max() < most * size
 
 
 def test_blocks_with_a_norm_over_the_batch():

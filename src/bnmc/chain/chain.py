@@ -629,7 +629,7 @@ class Network:
     @property
     def depth(self) -> int:
         """The number of layers after layer 0."""
-        return sum(depth_of(stage) for stage in self.stages)
+        return sum(_depth_of(stage) for stage in self.stages)
 
     @property
     def batch(self) -> int:
@@ -725,7 +725,7 @@ class Network:
         """
         stages, left = [], layer
         for place, stage in enumerate(self.stages):
-            depth, is_last = depth_of(stage), place == len(self.stages) - 1
+            depth, is_last = _depth_of(stage), place == len(self.stages) - 1
             if left > depth and not is_last:
                 stages.append(stage)
                 left -= depth
@@ -898,7 +898,7 @@ Stage = tuple[Chain, int] | Residual
 Pattern = tuple[Stage, ...]
 
 
-def depth_of(stage: Stage) -> int:
+def _depth_of(stage: Stage) -> int:
     """Return the number of layers of a stage after layer 0."""
     return stage.branch.depth if isinstance(stage, Residual) else stage[1]
 
