@@ -141,6 +141,8 @@ class UnknownNameError(ArgumentError):
         The unknown name.
     names : iterable of str
         The allowed names, in the order of the message.
+    hint : str, default ""
+        What to do. By default it is the nearest name.
 
     Attributes
     ----------
@@ -159,13 +161,14 @@ class UnknownNameError(ArgumentError):
     'relu'?)
     """
 
-    def __init__(self, argument: str, value: str, names: Iterable[str]) -> None:
+    def __init__(self, argument: str, value: str, names: Iterable[str], hint: str = "") -> None:
         self.names = tuple(names)
         # The comparison ignores case: "ReLU" is near "relu".
         by_folded = {name.casefold(): name for name in self.names}
         nearest = difflib.get_close_matches(value.casefold(), by_folded, n=1)
         self.suggestion = by_folded[nearest[0]] if nearest else None
-        hint = f"did you mean {self.suggestion!r}?" if self.suggestion is not None else ""
+        if self.suggestion is not None:
+            hint = hint or f"did you mean {self.suggestion!r}?"
         super().__init__(argument, value, ", ".join(self.names), hint)
 
 

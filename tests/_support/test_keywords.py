@@ -34,7 +34,11 @@ def test_the_error_names_the_argument(call, keyword, ours):
     assert str(caught.value).endswith(f" has no argument {keyword})")
 
 
-OF_CODE = {place: names for place, names in RENAMED.items() if not place.startswith("bnmc ")}
+#: Options of commands, and sizes of figures, have tests of their own.
+OF_CODE = {
+    place: names for place, names in RENAMED.items()
+    if not place.startswith("bnmc ") and place != "experiments.run"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("place", OF_CODE)
@@ -43,6 +47,10 @@ def test_renamed_arguments_and_attributes(place):
     for old, new in OF_CODE[place].items():
         if isinstance(thing, type):
             names = {*dir(thing), *thing.__dataclass_fields__}
+            result = object.__new__(thing)  # without its fields
+            message = f"'{thing.__name__}' object has no attribute '{old}'; it is now '{new}'"
+            with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
+                getattr(result, old)
         else:
             names = inspect.signature(thing).parameters
             with pytest.raises(ArgumentTypeError, match=f"^{old}: got 3") as caught:

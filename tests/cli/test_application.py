@@ -72,7 +72,7 @@ RESULTS = {
     ),
     f"rates {CHAIN} --seed 2": lambda: mixing.compare(chain(), rng=2),
     f"{NORMS} --activation tanh --norm layer --norm none --seed 2": lambda: norms(
-        norms=("layer", "none"), activation="tanh", width=40, batch=4, depth=4, networks=3, rng=2
+        norms=("layer", "none"), activation="tanh", width=40, batch=4, depth=4, chains=3, rng=2
     ),
 }
 

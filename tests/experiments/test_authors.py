@@ -50,7 +50,7 @@ def times(measured, factor):
 
 
 def orthogonalizes_1(chains):
-    data = orthogonalizes.fig_1(width=32, layers=49, networks=chains, rng=1).data
+    data = orthogonalizes.fig_1(width=32, layers=49, chains=chains, rng=1).data
     curves = {
         "batch norm, absolute cosine": curve(data, "cosine")[0],
         "vanilla, log sin²": curve(data, "log_squared_sine")[1],
@@ -63,7 +63,7 @@ def orthogonalizes_1(chains):
 
 
 def orthogonalizes_2a(chains):
-    data = orthogonalizes.fig_2a(widths=(32, 512), layers=50, networks=chains, rng=2).data
+    data = orthogonalizes.fig_2a(widths=(32, 512), layers=50, chains=chains, rng=2).data
     logs = np.log(curve(data, "gap"))
     return {
         f"log V, width {width}, layer {layer}": banded(logs[row, layer - 1], chains)
@@ -75,7 +75,7 @@ def orthogonalizes_2a(chains):
 def orthogonalizes_2b(chains):
     """Theirs is divided by the number of networks, 20, before the mean over these."""
     widths = (16, 32, 64, 128, 256, 512)
-    data = orthogonalizes.fig_2b(widths=widths, layers=500, networks=chains, rng=3).data
+    data = orthogonalizes.fig_2b(widths=widths, layers=500, chains=chains, rng=3).data
     gaps = curve(data, "gap_of_all_layers")
     return {
         f"V over 20, width {width}": times(banded(gap, chains), 1 / 20)
@@ -117,7 +117,7 @@ def rank_collapse_2(chains, depth):
     """Their "relu" is tanh."""
     laws = ("gaussian", "uniform")
     data = rank_collapse.fig_2(
-        depth=depth, networks=chains, activations=("linear", "tanh"), weights=laws, rng=5
+        depth=depth, chains=chains, activations=("linear", "tanh"), weights=laws, rng=5
     ).data
 
     def at(quantity, name, network, law, layer):
@@ -139,7 +139,7 @@ def rank_collapse_2(chains, depth):
 
 def rank_collapse_3a(chains, rtol):
     data = rank_collapse.fig_3a(
-        gammas=(1.0,), widths=((8, 32),), networks=(chains,), rtols=(rtol,), depths=(200_000,),
+        gammas=(1.0,), widths=((8, 32),), chains=(chains,), rtols=(rtol,), depths=(200_000,),
         rng=6,
     ).data  # fmt: skip
     return {
@@ -150,7 +150,7 @@ def rank_collapse_3a(chains, rtol):
 
 
 def rank_collapse_3b(chains):
-    data = rank_collapse.fig_3b(width=50, depth=100, networks=chains, rng=7).data
+    data = rank_collapse.fig_3b(width=50, depth=100, chains=chains, rng=7).data
     logs = np.log(curve(data, "eigenvalue"))
     return {
         f"log eigenvalue {mode}, layer {layer}": banded(logs[layer, mode - 1], chains)
@@ -164,7 +164,7 @@ def rank_collapse_3b(chains):
 
 def bridging_1a(chains):
     """Vanilla: theirs starts from Gaussian samples, one layer after orthogonal ones."""
-    data = bridging.fig_1a(depth=71, networks=2, vanilla=chains, points=14, rng=8).data
+    data = bridging.fig_1a(depth=71, chains=2, vanilla=chains, points=14, rng=8).data
     vanilla = data.sel(norm="none", layer=[11, 41, 71])
     return {
         f"vanilla, square of the error, iteration {layer - 2}": banded(square, chains)

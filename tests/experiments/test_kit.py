@@ -150,7 +150,7 @@ class Sizes(NamedTuple):
     """
 
     width: int = 3
-    networks: int = 2
+    chains: int = 2
 
 
 def public(trains=False):
@@ -169,7 +169,7 @@ def public(trains=False):
 
 def test_sizes_are_chosen():
     assert public()()[1] == Sizes()
-    assert public()(full=True, networks=4)[1] == Sizes(30, 4)
+    assert public()(full=True, chains=4)[1] == Sizes(30, 4)
     run, _ = public()(full=True, rng=3, threads=2)
     assert (run.name, run.full, run.seed, run.threads) == ("nothing", True, 3, 2)
     assert public(trains=True)(data="folder")[0].data == "folder"
@@ -178,7 +178,7 @@ def test_sizes_are_chosen():
 def test_the_docstring_describes_sizes():
     text = public().__doc__
     assert text.startswith("Do nothing.\n\nParameters\n----------\nfull : bool, default False\n")
-    assert "width : int, default 3\n    Width of nothing.  With `full`: 30.\nnetworks : int" in text
+    assert "width : int, default 3\n    Width of nothing.  With `full`: 30.\nchains : int" in text
     assert text.endswith("Networks of each kind.\n\nReturns\n-------\nExperiment")
     assert "\ndata : path" not in text
     assert "\ndata : path" in public(trains=True).__doc__

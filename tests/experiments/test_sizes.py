@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
     stages: tuple[tuple[int, ...], ...] = ((8, 8), (16,))
     kinds: tuple[tuple[sizes.Builtin, int], ...] = (("linear", 100),)
     rates: Annotated[tuple[float, ...], {"repeats": True}] = (0.1, 0.1)
-    networks: sizes.Several = 2
+    chains: sizes.Several = 2
     batches: sizes.Integers = (3, 4)
 
 
@@ -65,8 +65,10 @@ def test_texts_have_values(text):
         ("width=0", ArgumentError, "width: got 0, allowed: an integer >= 1"),
         ("width=1.5", ArgumentTypeError, "width: got '1.5', allowed: an integer >= 1"),
         ("widths=1,", ArgumentTypeError, "widths: got '', allowed: an integer >= 1"),
+        ("networks=5", UnknownNameError, "batches .`networks` is now `chains`.$"),
+        ("pairs=5", UnknownNameError, "batches .`pairs` is now `chains`.$"),
         ("widths=5,5", ArgumentError, "widths: got '5,5', allowed: different values"),
-        ("networks=1", ArgumentError, "networks: got 1, allowed: an integer >= 2"),
+        ("chains=1", ArgumentError, "chains: got 1, allowed: an integer >= 2"),
         ("batches=5", ArgumentError, "batches: .* of int, of at least 2 values"),
         ("rate=0", ArgumentError, "rate: got 0.0, allowed: a finite real number > 0"),
         ("share=1.5", ArgumentError, "share: got 1.5, allowed: a finite real number >= 0.0 and"),

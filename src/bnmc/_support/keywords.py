@@ -31,6 +31,10 @@ _KEYWORDS = {
 RENAMED = {
     "bnmc certify": {"--replicates": "--chains"},
     "bnmc check": {"--size": "--chains"},
+    "experiments.run": {
+        "networks": "chains", "batch_networks": "batch_chains", "wide_networks": "wide_chains",
+        "pairs": "contraction_chains", "replicates": "bound_chains",
+    },
     "infinite_width.SimulatedKernel": {"networks": "chains"},
     "infinite_width.convergence": {"networks": "chains"},
     "infinite_width.nngp": {"networks": "chains"},
@@ -51,7 +55,21 @@ RENAMED = {
     "mixing.compare": {"pairs": "chains", "replicates": "chains"},
     "mixing.contraction": {"pairs": "chains"},
     "mixing.tv_bound": {"replicates": "chains"},
-}
+}  # fmt: skip
+
+
+def renamed(thing: Any) -> dict[str, str]:
+    """Return the present names of arguments or attributes of a function or class, by earlier one.
+
+    Examples
+    --------
+    >>> from bnmc._support.keywords import renamed
+    >>> from bnmc.mixing import TVBound
+    >>> renamed(TVBound)
+    {'replicates': 'chains'}
+    """
+    package = thing.__module__.removeprefix("bnmc.").partition(".")[0]
+    return RENAMED.get(f"{package}.{thing.__qualname__.removesuffix('.__init__')}", {})
 
 
 def explains_keywords(function: _Function) -> _Function:
@@ -70,8 +88,7 @@ def explains_keywords(function: _Function) -> _Function:
     argument seed)
     """
     ours = inspect.signature(function).parameters
-    owner = function.__qualname__.removesuffix(".__init__")
-    renamed = RENAMED.get(f"{function.__module__.partition('.')[2].partition('.')[0]}.{owner}", {})
+    owner, earlier = function.__qualname__.removesuffix(".__init__"), renamed(function)
     foreign = {
         name: (argument, what)
         for argument, (what, *names) in _KEYWORDS.items()
@@ -82,8 +99,8 @@ def explains_keywords(function: _Function) -> _Function:
     @functools.wraps(function)
     def explained(*arguments: Any, **options: Any) -> Any:
         for name in options:
-            if name in renamed:
-                new = renamed[name]
+            if name in earlier:
+                new = earlier[name]
                 raise ArgumentTypeError(name, options[name], new, f"`{name}` is now `{new}`")
             if name in foreign:
                 argument, what = foreign[name]

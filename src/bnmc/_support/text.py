@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 
 class Table(NamedTuple):
@@ -190,6 +190,17 @@ class Result:
     def _repr_html_(self) -> str:
         """Return what notebooks show: the text that is printed."""
         return f"<pre>{html.escape(str(self))}</pre>"
+
+    if not TYPE_CHECKING:  # type checkers know the attributes
+
+        def __getattr__(self, name: str) -> Any:
+            from bnmc._support.keywords import renamed
+
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            for kind in type(self).__mro__:
+                if name in (names := renamed(kind)):
+                    message += f"; it is now {names[name]!r}"
+            raise AttributeError(message, name=name, obj=self)
 
     def _shown_fields(self) -> Iterator[tuple[str, Any]]:
         return ((field.name, getattr(self, field.name)) for field in _fields_of(self) if field.repr)

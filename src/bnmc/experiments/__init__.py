@@ -120,7 +120,7 @@ def run(
     Examples
     --------
     >>> from bnmc import experiments
-    >>> found = experiments.run("bridging-1b", networks=32)  # doctest: +SKIP
+    >>> found = experiments.run("bridging-1b", chains=32)  # doctest: +SKIP
     >>> found.data["distance"].dims  # doctest: +SKIP
     ('width',)
     """

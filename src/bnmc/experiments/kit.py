@@ -177,13 +177,13 @@ class Column:
     axes : dict of str to list
         Labels by axis.
     values : ndarray
-        Numbers or estimates, one axis for each of `axes`.  If `networks` is not 0, one axis more,
+        Numbers or estimates, one axis for each of `axes`.  If `chains` is not 0, one axis more,
         of length 3: means over so many networks with the ends of their intervals.
     text : str
         Description.
     units : str
         "1" for numbers without a unit.
-    networks : int
+    chains : int
     """
 
     name: str
@@ -191,7 +191,7 @@ class Column:
     values: NDArray[Any]
     text: str
     units: str = "1"
-    networks: int = 0
+    chains: int = 0
 
     def at(self, **places: int) -> Column:
         """Return the column at places, by number, of some axes."""
@@ -201,11 +201,11 @@ class Column:
 
     def means(self) -> Column:
         """Return the column without its intervals."""
-        return replace(self, values=self.ends()[..., 0], networks=0)
+        return replace(self, values=self.ends()[..., 0], chains=0)
 
     def ends(self) -> Float64Array:
         """Return values and ends of intervals along a new last axis of length 3 or, without, 1."""
-        if self.networks:
+        if self.chains:
             return self.values
         if self.values.dtype != object:
             return self.values[..., None]
@@ -221,8 +221,8 @@ class Column:
             strict=True,
         ):
             value: Any = self.values[place]
-            if self.networks:
-                value = mean_of_band(value, self.networks) if np.isfinite(value).all() else None
+            if self.chains:
+                value = mean_of_band(value, self.chains) if np.isfinite(value).all() else None
             elif isinstance(value, np.generic):
                 value = value.item()
             cells[tuple(map(_label, labels))] = value if value == value else None
@@ -259,7 +259,7 @@ class Results:
         values: Any,
         text: str,
         units: str = "1",
-        networks: int = 0,
+        chains: int = 0,
     ) -> Column:
         """Add numbers or estimates over some axes.
 
@@ -276,15 +276,15 @@ class Results:
         text : str
             Description.
         units : str, default "1"
-        networks : int, default 0
+        chains : int, default 0
             If it is not 0, `values` have a last axis with the mean over so many networks and the
             ends of its interval, as `banded` returns them.
         """
-        column = replace(self.column(dims, values, networks), name=name, text=text, units=units)
+        column = replace(self.column(dims, values, chains), name=name, text=text, units=units)
         self._columns.append(column)
         return column
 
-    def column(self, dims: tuple[str, ...], values: Any, networks: int = 0) -> Column:
+    def column(self, dims: tuple[str, ...], values: Any, chains: int = 0) -> Column:
         """Return a column for a table, of numbers, estimates or texts, that is not in the data.
 
         The arguments are those of `add`.
@@ -292,7 +292,7 @@ class Results:
         if isinstance(values, Mapping):
             values = self._stacked(dims, values)
         axes = {axis: self.axes[axis] for axis in dims}
-        return Column("", axes, np.asarray(values), "", networks=networks)
+        return Column("", axes, np.asarray(values), "", chains=chains)
 
     def add_means(
         self,

@@ -120,8 +120,8 @@ def finish(
 
 def about(data: xarray.Dataset, text: str, space: str = " ") -> str:
     """Return a heading: a format of the data's attributes, and what curves and bands are."""
-    networks = {"networks": data.attrs.get("chains"), **data.attrs}["networks"]
-    return f"{text.format(**data.attrs)}:{space}mean of {networks} networks, 95 % interval"
+    chains = data.attrs.get("chains")
+    return f"{text.format(**data.attrs)}:{space}mean of {chains} networks, 95 % interval"
 
 
 def legend_below(figure: Figure, ax: Axes, columns: int | None = None) -> None:

@@ -21,8 +21,9 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 from bnmc._kernels.scalar.activations import BUILTIN
 from bnmc._support.arguments import choice, instance, integer, real
+from bnmc._support.keywords import RENAMED
 from bnmc.chain.activations import Activation, as_activation
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 
 #: A name of an activation, or an activation.
 Named: TypeAlias = str | Activation
@@ -44,6 +45,7 @@ _MEANINGS = {
     "activations": "activations",
     "batch": "batch size",
     "batches": "batch sizes",
+    "chains": "networks of each kind",
     "classes": "the two classes of images",
     "depth": "number of layers",
     "depths": "numbers of hidden layers",
@@ -53,9 +55,7 @@ _MEANINGS = {
     "images": "largest number of images",
     "last": "last layer of the average",
     "layers": "number of layers",
-    "networks": "networks of each kind",
     "norms": "norms",
-    "pairs": "pairs of coupled chains",
     "rate": "learning rate",
     "rates": "learning rates, of which each kind of network has its best one",
     "stages": "channels of the convolutions of each stage",
@@ -86,7 +86,7 @@ def checked(sizes: tuple[Any, ...], changes: Mapping[str, object]) -> tuple[Any,
         If a size does not take a value.
     """
     kinds = _kinds(type(sizes))
-    given = {choice("size", name, kinds): value for name, value in changes.items()}
+    given = {_name("size", name, kinds): value for name, value in changes.items()}
     values = {
         name: _checked(name, value, kinds[name])
         for name, value in given.items()
@@ -111,7 +111,7 @@ def parsed(sizes: type[tuple[Any, ...]], texts: Iterable[str]) -> dict[str, Any]
         name, sign, content = text.partition("=")
         if not sign:
             raise ArgumentError("set", text, "a size and its value", "for example width=500")
-        kind = kinds[choice("set", name, kinds)]
+        kind = kinds[_name("set", name, kinds)]
         values[name] = _checked(name, _parsed(content, kind, _SEPARATORS), kind)
     return values
 
@@ -158,6 +158,15 @@ def meanings(sizes: type[tuple[Any, ...]]) -> dict[str, str]:
         name: " ".join((special.get(name) or _MEANINGS[name]).split())
         for name in sizes._fields  # type: ignore[attr-defined]
     }
+
+
+def _name(argument: str, name: str, kinds: Mapping[str, Any]) -> str:
+    """Return the name of a size; the error about an earlier name has the present one."""
+    renamed = RENAMED["experiments.run"]
+    if name not in kinds and name in renamed:
+        new = renamed[name] if renamed[name] in kinds else "chains"
+        raise UnknownNameError(argument, name, kinds, f"`{name}` is now `{new}`")
+    return choice(argument, name, kinds)
 
 
 def _kinds(sizes: type[tuple[Any, ...]]) -> dict[str, Any]:

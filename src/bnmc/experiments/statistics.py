@@ -35,13 +35,13 @@ def banded(samples: ArrayLike) -> NDArray[np.float64]:
     return np.stack([mean, mean - reach, mean + reach], axis=-1)
 
 
-def mean_of_band(band: NDArray[np.float64], networks: int) -> Estimate:
+def mean_of_band(band: NDArray[np.float64], chains: int) -> Estimate:
     """Return one mean of `banded`, shape (3,), as an `Estimate`."""
     from scipy.special import stdtrit
 
     mean, low, high = (float(end) for end in band)
-    stderr = (high - low) / 2 / float(stdtrit(networks - 1, (1 + LEVEL) / 2))
-    return Estimate(mean, stderr, (low, high), networks, "mean over networks", LEVEL)
+    stderr = (high - low) / 2 / float(stdtrit(chains - 1, (1 + LEVEL) / 2))
+    return Estimate(mean, stderr, (low, high), chains, "mean over networks", LEVEL)
 
 
 def rms(samples: ArrayLike, *, level: float = LEVEL) -> Estimate:

@@ -14,7 +14,7 @@ from bnmc.cli.commands import figures
 from bnmc.experiments import bridging
 from bnmc.experiments.bridging import distances
 
-SMALL = {"widths": (400, 800), "networks": 4, "first": 41, "last": 60}
+SMALL = {"widths": (400, 800), "chains": 4, "first": 41, "last": 60}
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_files(printed, document_of, tmp_path):
 
 
 def test_sizes(printed):
-    sizes = ("widths=50,60", "activations=tanh", "batches=4", "networks=3", "last=70")
+    sizes = ("widths=50,60", "activations=tanh", "batches=4", "chains=3", "last=70")
     out = printed("figure gap " + " ".join(f"--set {size}" for size in sizes))
     assert "d = 50  d = 60" in out
     assert "At width 60 the ratio that differs most from 1 is that of tanh, batch 4" in out
@@ -103,7 +103,7 @@ def test_sizes(printed):
 def test_help(printed):
     text = " ".join(printed("figure gap --help").split())
     assert "Sizes of gap, for --set: activations=linear,relu," in text
-    assert "networks=32 Networks of each kind. With --full: 64." in text
+    assert "chains=32 Networks of each kind. With --full: 64." in text
     out = printed("figure --help")
     assert "Sizes of" not in out
     assert "Example: bnmc figure bridging-1a --plot error.png" in " ".join(out.split())
@@ -128,7 +128,7 @@ def test_it_is_two_figures_and_a_picture(printed):
     out = printed("demo --depth 20 --chains 10 --seed 3")
     assert "\x1b" not in out
     assert Path("bnmc-demo.png").read_bytes().startswith(b"\x89PNG")
-    sizes = "--set depth=20 --set networks=10 --set vanilla=50"
+    sizes = "--set depth=20 --set chains=10 --set vanilla=50"
     for figure in ("digits", f"bridging-1a {sizes}"):
         shown = printed(f"figure {figure} --seed 3").partition("\nseed 3")[0]
         assert shown.rstrip("\n") in out

@@ -11,7 +11,7 @@ from bnmc.experiments.beyond import attention_over_width
 
 FIGURE = "gpt-sizes"
 
-LENGTH, NETWORKS = FIGURES[FIGURE].sizes["length"], FIGURES[FIGURE].sizes["networks"]
+LENGTH, NETWORKS = FIGURES[FIGURE].sizes["length"], FIGURES[FIGURE].sizes["chains"]
 
 
 def test_laws(data):

@@ -45,7 +45,7 @@ def test_gradients_of_relu_keep_their_size_without_batch_normalization(data):
 
 @pytest.mark.parametrize("name", ["gap", "correlation", "log_norm"])
 def test_networks_follow_the_mean_field(data, name):
-    stderr, quantile = errors(curve(data, name), SIZES["networks"])
+    stderr, quantile = errors(curve(data, name), SIZES["chains"])
     # Means are off by order 1/width in each layer, as are logarithms of norms.
     allowed = quantile * stderr + 2 * N * (np.arange(DEPTH) + 1) / SIZES["width"]
     difference = np.abs(data[name] - data[f"{name}_predicted"]).values
@@ -55,7 +55,7 @@ def test_networks_follow_the_mean_field(data, name):
 def test_gradients_of_tanh_whose_size_changes():
     """The variance of tanh without norm approaches 1 from layer to layer, with its own factors."""
     norms = "none", "rms"
-    sizes = {"width": 400, "batch": 3, "depth": 5, "networks": 8}
+    sizes = {"width": 400, "batch": 3, "depth": 5, "chains": 8}
     data = beyond.norms(norms=norms, activation="tanh", rng=4, **sizes).data
     z, weights = np.polynomial.hermite_e.hermegauss(60)
     weights = weights / weights.sum()
@@ -75,7 +75,7 @@ def test_gradients_of_tanh_whose_size_changes():
 
 def test_norms_without_a_prediction_have_none():
     norms = "batch-uncentred", "batch"
-    result = beyond.norms(norms=norms, width=20, batch=3, depth=4, networks=2, rng=5)
+    result = beyond.norms(norms=norms, width=20, batch=3, depth=4, chains=2, rng=5)
     predicted = result.data["gap_predicted"]
     assert np.isnan(predicted.sel(norm="batch-uncentred")).all()
     assert np.isnan(result.data["log_norm_predicted"]).all()
@@ -85,7 +85,7 @@ def test_norms_without_a_prediction_have_none():
 
 
 def test_gradients_that_vanish_are_refused():
-    sizes = {"activation": "tanh", "width": 20, "batch": 2, "depth": 4, "networks": 2}
+    sizes = {"activation": "tanh", "width": 20, "batch": 2, "depth": 4, "chains": 2}
     with pytest.raises(ArgumentError, match='^width: got 20.*norm "batch"'):
         beyond.norms(norms=("batch",), rng=6, **sizes)
 

@@ -25,7 +25,7 @@ def test_the_first_layer_is_that_of_plain_networks(figure):
         column = figure.table.columns.index(f"{name}: ‖G − G*‖")
         first = figure.table.rows[0][column]
         error = np.hypot(first.stderr, plain.std(ddof=1) / np.sqrt(count))
-        require_near(first.value, error, SIZES["networks"], plain.mean())
+        require_near(first.value, error, SIZES["chains"], plain.mean())
 
 
 def test_the_last_layer_has_the_stationary_distance(figure):

@@ -25,12 +25,12 @@ class TestGap:
 
     def test_ratios_are_one_up_to_one_over_the_width(self, data):
         # Linear, n = 12: 8/d.  The next order of n = 10 is at most that of n = 12.
-        count, bias = SIZES["networks"], 10.0 / data["width"].values
+        count, bias = SIZES["chains"], 10.0 / data["width"].values
         require_near(data["ratio"], stderr_of(data, "ratio", count), count, 1.0, bias)
 
     def test_unstable_fixed_points_are_left_out(self):
         result = gap(
-            activations=("tanh", "silu"), batches=(32,), widths=(100,), networks=2, first=2, last=3
+            activations=("tanh", "silu"), batches=(32,), widths=(100,), chains=2, first=2, last=3
         )
         assert result.findings[-1] == "Unstable, without a prediction: silu, batch 32."
         assert [row[0] for row in result.table.rows] == ["tanh"]

@@ -63,7 +63,7 @@ class TestIsometry:
 
     def test_networks_follow_the_mean_field(self, data):
         part = data.sel(activation="relu")
-        stderr, quantile = errors(curve(part, "gap"), self.SIZES["networks"])
+        stderr, quantile = errors(curve(part, "gap"), self.SIZES["chains"])
         # log det of a Wishart matrix is (n + 1)/(2 width) below its limit, by eigenvalue and layer.
         bias = 5 * (np.arange(self.SIZES["depth"] + 1) + 1) / self.SIZES["width"]
         assert (np.abs(part["gap"] - part["predicted"]).values <= quantile * stderr + bias).all()
@@ -102,7 +102,7 @@ class TestEdgeOfChaos:
         assert (np.sign(data["predicted"].values[0]) == [[-1, 1], [-1, 1]]).all()
 
     def test_measured_growth_is_that_of_the_mean_field(self, data):
-        stderr, quantile = errors(curve(data, "growth"), self.SIZES["networks"])
+        stderr, quantile = errors(curve(data, "growth"), self.SIZES["chains"])
         # Logarithms at width d lie below the limit by a few times 1/d per layer.
         allowed = quantile * stderr + 10 / self.SIZES["width"]
         assert (np.abs(data["growth"] - data["predicted"]).values <= allowed).all()

@@ -47,7 +47,7 @@ class TestDirections:
 
     def test_cosines_are_those_of_real_networks(self, data):
         sizes = FIGURES["gradients-directions"].sizes
-        count, chains = 1000, sizes["networks"]
+        count, chains = 1000, sizes["chains"]
         for row, name in enumerate(("linear", "relu")):
             for column, norm in enumerate(("none", "batch")):
                 gain = 2**0.5 if name == "relu" and norm == "none" else 1.0
@@ -63,7 +63,7 @@ class TestDirections:
                     assert (far < special.ndtri(1 - CERTAIN / 2) * error).all(), (name, norm, kind)
 
     def test_only_vanilla_networks_align(self):
-        deep = directions(width=24, batch=4, depth=240, networks=30)
+        deep = directions(width=24, batch=4, depth=240, chains=30)
         last = deep.data["readout"].values[:, :, -1]
         assert (last[:, 0] > 0.9).all()
         assert (last[:, 1] < 0.6).all()
@@ -142,7 +142,7 @@ class TestOrthogonal:
                 logs = log_norms(chain, SIZES["depth"], count, 3)
                 logs = logs - logs[:, -1:]
                 error = np.hypot(
-                    stderr_of(data, "log_norm", SIZES["networks"])[index, row],
+                    stderr_of(data, "log_norm", SIZES["chains"])[index, row],
                     logs.std(axis=0) / np.sqrt(count),
                 )
                 far = np.abs(data["log_norm"].values[index, row] - logs.mean(axis=0))

@@ -83,9 +83,9 @@ X = np.random.default_rng(5).standard_normal((3, 6)) / np.sqrt(3.0)
 Y = X[0] > 0
 
 
-def outputs(rng, threads=1, labels=Y, networks=4, progress=lambda done, total: None):
+def outputs(rng, threads=1, labels=Y, chains=4, progress=lambda done, total: None):
     trained = train_ensemble(
-        "ntk", X, labels, (0, 3), networks=networks, rng=rng, threads=threads, progress=progress,
+        "ntk", X, labels, (0, 3), chains=chains, rng=rng, threads=threads, progress=progress,
         width=16, learning_rate=1.0,
     )  # fmt: skip
     return trained.outputs
@@ -120,15 +120,15 @@ def test_threads_fit_in_memory(bytes_, workers, monkeypatch):
     monkeypatch.setattr(ensembles, "available_memory", lambda: bytes_)
     monkeypatch.setattr(ensembles, "ThreadPoolExecutor", watched)
     train_ensemble(
-        "ntk", X, Y, (0, 1), networks=5, rng=np.random.default_rng(1), threads=4, width=16,
+        "ntk", X, Y, (0, 1), chains=5, rng=np.random.default_rng(1), threads=4, width=16,
         progress=lambda done, total: None, test=X[:, :4],
     )  # fmt: skip
     assert given == [workers]
 
 
 def test_each_network_may_have_its_own_labels():
-    same = outputs(np.random.default_rng(1), networks=2)
-    other = outputs(np.random.default_rng(1), networks=2, labels=np.stack([Y, ~Y]))
+    same = outputs(np.random.default_rng(1), chains=2)
+    other = outputs(np.random.default_rng(1), chains=2, labels=np.stack([Y, ~Y]))
     np.testing.assert_array_equal(other[0], same[0])
     np.testing.assert_array_equal(other[1, 0], same[1, 0])
     assert not np.isclose(other[1, 1], same[1, 1]).all()
@@ -147,5 +147,5 @@ def test_networks_that_wait_do_not_run_after_an_interruption(monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        outputs(np.random.default_rng(1), 1, networks=1000, progress=stop)
+        outputs(np.random.default_rng(1), 1, chains=1000, progress=stop)
     assert len(ran) < 500

@@ -23,7 +23,7 @@ def test_the_kernel_limit_is_that_of_wide_networks():
     ).transpose(1, 2, 0)
     assert told == [(step, 13) for step in range(13)]
     outputs = train_ensemble(
-        "ntk", inputs.train, inputs.labels, sizes.steps, networks=40,
+        "ntk", inputs.train, inputs.labels, sizes.steps, chains=40,
         rng=np.random.default_rng(3), threads=1, progress=lambda done, total: None, width=1024,
         reference_width=16, learning_rate=0.5, test=inputs.test,
     ).test_outputs  # fmt: skip

@@ -50,7 +50,7 @@ class TestKernels:
         x = np.array([[0.5, 1.0, -1.0], [1.0, 0.2, 0.3]])
         width = 4
         (kernel,) = over_width._shallow_kernels(
-            x, width, networks=1, rng=np.random.default_rng(3), progress=lambda *now: None
+            x, width, chains=1, rng=np.random.default_rng(3), progress=lambda *now: None
         )
         rng = np.random.default_rng(3)
         values, vectors = np.linalg.eigh(x.T @ x / 2)

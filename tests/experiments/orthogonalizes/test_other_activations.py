@@ -60,7 +60,7 @@ def test_means_are_the_fixed_points_to_order_1_over_d(data):
 def test_activations_see_rows_of_length_1():
     """Beside plain networks; the two differ by less than 4 % or the test fails."""
     data = orthogonalizes.fig_6(
-        activations=["tanh(x/2)"], widths=(32, 64), layers=100, networks=200, rng=7
+        activations=["tanh(x/2)"], widths=(32, 64), layers=100, chains=200, rng=7
     ).data.sel(activation="tanh(x/2)")
 
     # Rows of four entries of mean square 1 have length 2.
@@ -72,7 +72,7 @@ def test_activations_see_rows_of_length_1():
 def test_networks_that_lost_a_sample_are_left_out():
     """Of relu at width 14 a seventh has by layer 600: a sample dies in one layer of 2^14."""
     data = orthogonalizes.fig_6(
-        activations=["relu"], widths=(14, 32), layers=300, networks=250, rng=6
+        activations=["relu"], widths=(14, 32), layers=300, chains=250, rng=6
     ).data.sel(activation="relu")
     lost = 250 - data.alive.values
     assert lost[1] == 0

@@ -52,7 +52,7 @@ def test_the_rank_before_training_is_that_of_numpy(data):
 
 def test_findings_without_failure():
     figure = rank_and_accuracy.fig_1(
-        width=16, depths=(1,), batch=16, images=160, epochs=15, rates=(0.3,), networks=2, rng=1
+        width=16, depths=(1,), batch=16, images=160, epochs=15, rates=(0.3,), chains=2, rng=1
     )
     assert "learn at each of these depths" in figure.findings[-1]
 
@@ -83,7 +83,7 @@ def test_the_depth_of_the_failure_is_that_without_batch_norm():
 
     def column(centres):
         values = np.multiply.outer(centres, [1.0, 0.9, 1.1])
-        return kit.Column("", axes, values, "", networks=4)
+        return kit.Column("", axes, values, "", chains=4)
 
     rank = column([[40.0, 20.0, 10.0], [64.0, 63.0, 62.0]])
     bound = column([[4.0, 1.5, 1.25], [32.0, 31.0, 30.0]])
@@ -96,7 +96,7 @@ def test_the_depth_of_the_failure_is_that_without_batch_norm():
 def test_networks_that_diverged_have_not_learnt():
     with np.errstate(all="ignore"):
         figure = rank_and_accuracy.fig_1(
-            width=8, depths=(1,), batch=8, images=16, epochs=1, rates=(1e300,), networks=2
+            width=8, depths=(1,), batch=8, images=16, epochs=1, rates=(1e300,), chains=2
         )
     assert [row[-1] for row in figure.table.rows] == ["diverged", "diverged"]
     assert figure.findings[-1].endswith("is undecided at 1 hidden layer.")

@@ -61,7 +61,7 @@ class TestFig2:
     def test_networks_without_an_active_neuron_have_rank_0(self):
         """At width 3 a relu network without batch norm loses all of them in dozens of layers."""
         sizes = {"width": 3, "activations": ("relu",), "weights": ("gaussian",)}
-        data = rank_collapse.fig_2(**sizes, depth=256, networks=4).data.sel(network="vanilla")
+        data = rank_collapse.fig_2(**sizes, depth=256, chains=4).data.sel(network="vanilla")
         for name in ("rank_bound", "numerical_rank"):
             ranks = data[name].values.ravel()
             assert ranks[0] > 1

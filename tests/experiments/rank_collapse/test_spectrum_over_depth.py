@@ -48,7 +48,7 @@ class TestLemma3:
     def test_the_pace_is_that_of_the_last_recorded_layer(self):
         """A last layer for angles that is not recorded gives the results of the one before."""
         first, second = (
-            spectrum_over_depth.lemma_3(width=4, depth=12, angle_depth=depth, networks=3)
+            spectrum_over_depth.lemma_3(width=4, depth=12, angle_depth=depth, chains=3)
             for depth in (8, 11)
         )
         assert first.data.identical(second.data)

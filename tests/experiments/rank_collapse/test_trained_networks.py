@@ -75,7 +75,7 @@ class TestFig10:
     def test_findings_of_a_training_that_diverges_name_no_nan(self):
         with np.errstate(all="ignore"):
             figure = trained_networks.fig_10(
-                stages=((2,),), batch=8, images=16, epochs=2, rate=1e300, networks=2
+                stages=((2,),), batch=8, images=16, epochs=2, rate=1e300, chains=2
             )
         assert np.isnan(curve(figure.data, "loss")[1, 1:]).all()
         assert "nan" not in " ".join(figure.findings)

@@ -24,7 +24,7 @@ def test_words_of_the_comparison():
 def test_findings_say_undecided_where_intervals_overlap():
     """The finding names the depths whose intervals overlap, and what undecided means."""
     figure = orthogonalizes.fig_4(
-        width=8, depths=(2, 3), batch=16, images=32, epochs=1, every=1, rates=(0.01,), networks=2,
+        width=8, depths=(2, 3), batch=16, images=32, epochs=1, every=1, rates=(0.01,), chains=2,
         rng=1,
     )  # fmt: skip
     loss = curve(figure.data, "loss")[..., -1, :]

@@ -20,7 +20,7 @@ BUILD = partial(mlp, 64, 8, 1)
 
 
 def made(*cases, rates=(0.1,), rng=1, count=32, **further):
-    sizes = SimpleNamespace(images=count, batch=16, epochs=2, networks=2)
+    sizes = SimpleNamespace(images=count, batch=16, epochs=2, chains=2)
     run = Run("x", {}, rng=rng)
     training = runs.Training(run, sizes, rates, **further)
     return list(training.records({(k,): case for k, case in enumerate(cases)}).values())

@@ -200,7 +200,7 @@ def compare_norms(
     return _report_of(
         norms(
             norms=tuple(dict.fromkeys(norm)) if norm else None, activation=activation, width=width,
-            batch=batch, depth=depth, networks=chains, rng=seed, progress=progress,
+            batch=batch, depth=depth, chains=chains, rng=seed, progress=progress,
             threads=threads,
         )
     )  # fmt: skip
@@ -246,7 +246,7 @@ def demo(
     shared: dict[str, Any] = {"rng": seed, "threads": threads, "progress": progress}
     figures = (
         beyond.digits(**shared),
-        bridging.fig_1a(depth=depth, networks=chains, vanilla=5 * chains, **shared),
+        bridging.fig_1a(depth=depth, chains=chains, vanilla=5 * chains, **shared),
     )
     repeat = {"threads": count, "seconds": round(time.perf_counter() - begun, 3)}
     document = {figure.name: figure.to_dict() for figure in figures}

@@ -56,7 +56,7 @@ class Sizes(NamedTuple):
     tokens: Annotated[int, {"low": _SHOWN}] = 128
     blocks: int = 3
     length: Annotated[int, {"low": 2}] = 16
-    networks: Several = 3
+    chains: Several = 3
 
 
 @kit.figure("gpt-sizes", Sizes(), shapes=tuple(_SHAPES), tokens=2048, blocks=96)
@@ -91,8 +91,8 @@ def gpt_sizes(run: Run, sizes: Sizes) -> Experiment:
     def measured(rule: str, shape: str, progress: Progress) -> dict[str, Float64Array]:
         """Return the numbers of each network, and the attention of a head of the first one."""
         networks = []
-        for network in range(sizes.networks):
-            progress(network, sizes.networks)
+        for network in range(sizes.chains):
+            progress(network, sizes.chains)
             first = _attention_of_first_block(rule, shape, tokens, rng)
             networks.append(first | _pass(rule, shape, sizes.blocks, sizes.length, rng))
         return {name: np.stack([each[name] for each in networks]) for name in networks[0]}
@@ -120,7 +120,7 @@ def gpt_sizes(run: Run, sizes: Sizes) -> Experiment:
     results.add("head", (*per, "query", "key"), heads, "attention of head 0 in the first block")
     return results.experiment(
         "Attention at initialization, from GPT-2 to GPT-3", kit.table_of(columns),
-        _findings(sizes, parts, laws), _draw, networks=sizes.networks, tokens=tokens,
+        _findings(sizes, parts, laws), _draw, chains=sizes.chains, tokens=tokens,
         blocks=sizes.blocks, length=sizes.length, largest=sizes.shapes[-1],
     )  # fmt: skip
 

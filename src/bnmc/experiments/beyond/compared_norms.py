@@ -42,7 +42,7 @@ class Sizes(NamedTuple):
 
     activation: activation
     depth: number of layers, at least 4
-    networks: networks of each norm, at least 2
+    chains: networks of each norm, at least 2
     """
 
     norms: tuple[str, ...] = ("batch", "layer", "rms", "group(8)", "none")
@@ -50,10 +50,10 @@ class Sizes(NamedTuple):
     width: int = 400
     batch: Several = 8
     depth: Annotated[int, {"low": 4}] = 30
-    networks: Several = 8
+    chains: Several = 8
 
 
-@kit.figure("norms", Sizes(), width=1000, batch=10, depth=60, networks=20)
+@kit.figure("norms", Sizes(), width=1000, batch=10, depth=60, chains=20)
 def norms(run: Run, sizes: Sizes) -> Experiment:
     r"""Rank, orthogonality gap, correlation and gradients over depth, for each norm.
 
@@ -86,7 +86,7 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     def panels(norm: str, progress: Progress) -> dict[str, Float64Array]:
         """Return the panels of each network, (networks, depth)."""
         passed = backpropagate(
-            chains[norm], depth, chains=sizes.networks, observables=("gram",),
+            chains[norm], depth, chains=sizes.chains, observables=("gram",),
             **run.options(progress),
         )  # fmt: skip
         logs = passed.log_gradient_norm
@@ -139,7 +139,7 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     return results.experiment(
         f"Norms compared: {activation.name}, width {sizes.width}, batch {sizes.batch}", table,
         findings, _draw, activation=activation.name, gain=gain, width=sizes.width,
-        batch=sizes.batch, networks=sizes.networks, tau=_TAU,
+        batch=sizes.batch, chains=sizes.chains, tau=_TAU,
     )  # fmt: skip
 
 

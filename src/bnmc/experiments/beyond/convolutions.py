@@ -42,13 +42,13 @@ class Sizes(NamedTuple):
     samples: int = 2
     shape: tuple[_Pixels, _Pixels] = (4, 4)
     depth: int = 100
-    networks: Several = 10
+    chains: Several = 10
     every: int = 5
 
 
 @kit.figure(
     "conv", Sizes(), activations=("relu", "tanh", "linear"), channels=256, samples=4, shape=(8, 8),
-    depth=1000, networks=20, every=25,
+    depth=1000, chains=20, every=25,
 )  # fmt: skip
 def conv(run: Run, sizes: Sizes) -> Experiment:
     r"""Rank and orthogonality gap of convolutional networks, with and without batch norm.
@@ -87,7 +87,7 @@ def conv(run: Run, sizes: Sizes) -> Experiment:
     ) -> tuple[Float64Array, ...]:
         """Return all measures, each (networks, recorded layers)."""
         trajectory = simulate(
-            chains[activation, layers, norm], sizes.depth, chains=sizes.networks,
+            chains[activation, layers, norm], sizes.depth, chains=sizes.chains,
             observables=_MEASURES, every=sizes.every, **run.options(progress),
         )  # fmt: skip
         return tuple(trajectory[name] for name in _MEASURES)
@@ -118,7 +118,7 @@ def conv(run: Run, sizes: Sizes) -> Experiment:
     height, width = sizes.shape
     return results.experiment(
         "Convolutions with and without batch norm: rank and orthogonality over depth", table,
-        findings, _draw, channels=sizes.channels, samples=sizes.samples, networks=sizes.networks,
+        findings, _draw, channels=sizes.channels, samples=sizes.samples, chains=sizes.chains,
         height=height, width=width,
     )  # fmt: skip
 

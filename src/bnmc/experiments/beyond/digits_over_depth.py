@@ -35,10 +35,10 @@ class Sizes(NamedTuple):
     width: int = 1000
     batch: Annotated[int, {"low": 2, "high": 1740}] = 10
     depth: int = 40
-    networks: Several = 64
+    chains: Several = 64
 
 
-@kit.figure("digits", Sizes(), networks=1000)
+@kit.figure("digits", Sizes(), chains=1000)
 def digits(run: Run, sizes: Sizes) -> Experiment:
     r"""Handwritten digits in deep random networks: they converge to the mean field.
 
@@ -68,7 +68,7 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
     def observables(name: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return distances from the fixed point and orthogonality gaps, (networks, layers)."""
         recorded = simulate(
-            chains[name], sizes.depth, chains=sizes.networks, initial=inputs,
+            chains[name], sizes.depth, chains=sizes.chains, initial=inputs,
             observables=[Distance(stars[name].gram), "orthogonality_gap"], **run.options(progress),
         )  # fmt: skip
         return recorded["distance"], recorded["orthogonality_gap"]
@@ -101,7 +101,7 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "Digits converge to the fixed point of the mean field", table, findings, _draw,
-        width=sizes.width, batch=sizes.batch, norm="batch", networks=sizes.networks,
+        width=sizes.width, batch=sizes.batch, norm="batch", chains=sizes.chains,
     )  # fmt: skip
 
 

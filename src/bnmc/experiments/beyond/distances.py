@@ -36,14 +36,14 @@ class _GapSizes(NamedTuple):
     activations: tuple[Builtin, ...] = ("linear", "relu", "tanh", "sigmoid", "selu", "gelu")
     batches: tuple[int, ...] = (5, 10)
     widths: tuple[int, ...] = (100, 300, 1000, 3000)
-    networks: int = 32
+    chains: int = 32
     first: Natural = 61
     last: int = 260
 
 
 @kit.figure(
     "gap", _GapSizes(), activations=tuple(BUILTIN), batches=(5, 10, 32),
-    widths=(100, 300, 1000, 3000, 10_000, 30_000, 100_000), networks=64, first=201, last=600,
+    widths=(100, 300, 1000, 3000, 10_000, 30_000, 100_000), chains=64, first=201, last=600,
 )  # fmt: skip
 def gap(run: Run, sizes: _GapSizes) -> Experiment:
     r"""Mean square distance from the fixed point, measured over predicted.
@@ -77,7 +77,7 @@ def gap(run: Run, sizes: _GapSizes) -> Experiment:
         """Return the mean square of each network over its prediction."""
         star = stable[name, batch].fixed_point.gram
         distances = simulate(
-            Chain(width, batch, name), sizes.last, chains=sizes.networks, burn_in=sizes.first,
+            Chain(width, batch, name), sizes.last, chains=sizes.chains, burn_in=sizes.first,
             observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
         return np.square(distances).mean(axis=1) * width / moments[name, batch].value
@@ -91,7 +91,7 @@ def gap(run: Run, sizes: _GapSizes) -> Experiment:
         "The distance from the fixed point, measured over predicted",
         kit.table_of({"predicted, times d": constant, **widths}),
         _findings(sizes, ratios, [case for case in laws if case not in stable]), _draw_gap,
-        norm="batch", networks=sizes.networks, layers=[sizes.first, sizes.last],
+        norm="batch", chains=sizes.chains, layers=[sizes.first, sizes.last],
     )  # fmt: skip
 
 
@@ -162,23 +162,23 @@ _Batch: TypeAlias = Annotated[int, {"low": 3}]
 class _ScaleSizes(NamedTuple):
     """Sizes of the figure.
 
-    networks: networks of each width
+    chains: networks of each width
     layers: layers of the networks over the width, at least 10
     width: width of the networks over the batch size
-    batch_networks: networks of each batch size
+    batch_chains: networks of each batch size
     deep: layers of the networks over the batch size
     """
 
     widths: Integers = (1000, 10_000, 100_000, 1_000_000)
-    networks: Several = 4
+    chains: Several = 4
     layers: Annotated[int, {"low": _FIRST}] = 40
     batches: Annotated[tuple[_Batch, ...], {"least": 2}] = (8, 32, 128, 512)
     width: int = 8192
-    batch_networks: Several = 4
+    batch_chains: Several = 4
     deep: int = 3
 
 
-@kit.figure("scale", _ScaleSizes(), networks=16, layers=100, width=32_768, batch_networks=8, deep=5)
+@kit.figure("scale", _ScaleSizes(), chains=16, layers=100, width=32_768, batch_chains=8, deep=5)
 def scale(run: Run, sizes: _ScaleSizes) -> Experiment:
     r"""Networks of width a million, and batches of 512.
 
@@ -204,17 +204,17 @@ def scale(run: Run, sizes: _ScaleSizes) -> Experiment:
         """Return distances from the fixed point, (networks, layers), and layers per second."""
         is_wide = kind == "wide"
         chain = Chain(size, _BATCH, name) if is_wide else Chain(sizes.width, size, name)
-        networks = sizes.networks if is_wide else sizes.batch_networks
+        count = sizes.chains if is_wide else sizes.batch_chains
         depth, first = (sizes.layers, _FIRST) if is_wide else (sizes.deep, 0)
         star = MeanField(chain).fixed_point().gram
         # Compiles, so that the speeds do not include compilation.
         simulate(Chain(100, _BATCH, name), 1, rng=0)
         begun = time.perf_counter()
         distances = simulate(
-            chain, depth, chains=networks, burn_in=first, observables=Distance(star),
+            chain, depth, chains=count, burn_in=first, observables=Distance(star),
             **run.options(progress),
         )["distance"]  # fmt: skip
-        return distances, networks * (depth + 1) / (time.perf_counter() - begun)
+        return distances, count * (depth + 1) / (time.perf_counter() - begun)
 
     results = kit.Results(
         run, wide=kit.Axis(_OVER_WIDTH, "activation", ""), width=sizes.widths,
@@ -222,8 +222,8 @@ def scale(run: Run, sizes: _ScaleSizes) -> Experiment:
     )  # fmt: skip
     across, along = ("wide", "width"), ("large", "batch")
     wide, large = results.points(*across), results.points(*along)
-    costs = [width / 1000 * sizes.layers * sizes.networks for _, width in wide]
-    costs += [sizes.width / 1e5 * batch**2 * sizes.batch_networks for _, batch in large]
+    costs = [width / 1000 * sizes.layers * sizes.chains for _, width in wide]
+    costs += [sizes.width / 1e5 * batch**2 * sizes.batch_chains for _, batch in large]
     points = [*(("wide", *point) for point in wide), *(("large", *point) for point in large)]
     parts = run.parts(timed, points, costs)
     distances, speeds = kit.entry(parts, 0), kit.entry(parts, 1)
@@ -282,7 +282,7 @@ def scale(run: Run, sizes: _ScaleSizes) -> Experiment:
     return results.experiment(
         "Widths up to a million, batches up to 512", table, findings, _draw_scale,
         batch_fixed=_BATCH, width_fixed=sizes.width, norm="batch", deep=sizes.deep,
-        layers=[_FIRST, sizes.layers], networks=[sizes.networks, sizes.batch_networks],
+        layers=[_FIRST, sizes.layers], chains=[sizes.chains, sizes.batch_chains],
     )  # fmt: skip
 
 

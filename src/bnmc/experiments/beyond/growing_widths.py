@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
     """
 
     widths: Integers = (64, 256, 1024, 4096, 16_384)
-    networks: Several = 16
+    chains: Several = 16
     layers: int = 4
     blocks: int = 2
     tokens: int = 6
@@ -78,7 +78,7 @@ def wider_than_memory(run: Run, sizes: Sizes) -> Experiment:
     for width in sizes.widths:
         if width % _HEAD:
             raise ArgumentError("widths", width, f"multiples of {_HEAD}, the neurons of a head")
-    count, widest = sizes.networks, max(sizes.widths)
+    count, widest = sizes.chains, max(sizes.widths)
     inputs = np.eye(sizes.batch) + 0.5
 
     def draws(kind: str, width: int, progress: Progress) -> dict[str, Float64Array]:
@@ -132,7 +132,7 @@ def wider_than_memory(run: Run, sizes: Sizes) -> Experiment:
     columns = {f"d = {d}": distance.at(width=k).means() for k, d in enumerate(sizes.widths)}
     return results.experiment(
         "Networks of growing width, distance from infinite width",
-        kit.table_of({**columns, "slope": fitted}), findings, _draw, networks=count,
+        kit.table_of({**columns, "slope": fitted}), findings, _draw, chains=count,
         layers=sizes.layers, blocks=sizes.blocks, tokens=sizes.tokens, batch=sizes.batch,
     )  # fmt: skip
 
@@ -210,6 +210,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         logarithmic(ax)
         pictures.finish(ax, title, y=y, legend=True)
     figure.suptitle(
-        "MLP with batch norm and transformer: {networks} networks, 95 % interval"
+        "MLP with batch norm and transformer: {chains} networks, 95 % interval"
         .format(**data.attrs)
     )  # fmt: skip

@@ -37,6 +37,7 @@ class _StabilitySizes(NamedTuple):
     measured: activations of the measurement
     at: batch sizes of the measurement
     width: width of the measurement
+    chains: pairs of coupled chains of the measurement
     """
 
     activations: tuple[Builtin, ...] = (
@@ -46,7 +47,7 @@ class _StabilitySizes(NamedTuple):
     measured: tuple[Builtin, ...] = ("relu", "tanh")
     at: tuple[Annotated[int, {"low": 3}], ...] = (4, 8, 16)
     width: int = 2000
-    pairs: Several = 32
+    chains: Several = 32
 
 
 @kit.figure(
@@ -98,7 +99,7 @@ def stability_atlas(run: Run, sizes: _StabilitySizes) -> Experiment:
             }
         try:
             measured = contraction(
-                Chain(sizes.width, batch, name), chains=sizes.pairs, rng=run.generator,
+                Chain(sizes.width, batch, name), chains=sizes.chains, rng=run.generator,
                 executor=pool, progress=progress,
             )  # fmt: skip
         except NotMixing:
@@ -138,7 +139,7 @@ def stability_atlas(run: Run, sizes: _StabilitySizes) -> Experiment:
         findings.append(f"{name}, batch {batch}: {said}, mean field {theory:.4g}.")
     return results.experiment(
         "Batch sizes with a stable symmetric fixed point", table, findings, _draw_stability,
-        width=sizes.width, norm="batch", pairs=sizes.pairs,
+        width=sizes.width, norm="batch", chains=sizes.chains,
     )  # fmt: skip
 
 
@@ -199,22 +200,22 @@ class _RateSizes(NamedTuple):
 
     batches: batch sizes at width 1000
     widths: widths at batch size 5
-    pairs: pairs of the contraction
-    replicates: pairs of the meeting times
-    networks: networks of the stationary run
+    contraction_chains: pairs of the contraction
+    bound_chains: pairs of the meeting times
+    chains: networks of the stationary run
     """
 
     activations: tuple[Builtin, ...] = ("relu", "tanh")
     batches: tuple[Several, ...] = (3, 5, 8)
     widths: tuple[int, ...] = (400, 1000, 2500)
-    pairs: Several = 16
-    replicates: Several = 120
-    networks: Annotated[int, {"low": 5}] = 16
+    contraction_chains: Several = 16
+    bound_chains: Several = 120
+    chains: Annotated[int, {"low": 5}] = 16
 
 
 @kit.figure(
     "rates", _RateSizes(), activations=tuple(BUILTIN), batches=(3, 5, 8, 12, 16),
-    widths=(250, 1000, 4000, 16_000), pairs=32, replicates=500, networks=50,
+    widths=(250, 1000, 4000, 16_000), contraction_chains=32, bound_chains=500, chains=50,
 )  # fmt: skip
 def rates(run: Run, sizes: _RateSizes) -> Experiment:
     r"""Rates of mixing against batch size and width, by every estimator of `mixing.compare`.
@@ -248,7 +249,8 @@ def rates(run: Run, sizes: _RateSizes) -> Experiment:
         """
         comparison = compare(
             Chain(width, batch, name), rng=run.generator, executor=pool, chains={
-                "contraction": sizes.pairs, "tv_bound": sizes.replicates, "runs": sizes.networks
+                "contraction": sizes.contraction_chains, "tv_bound": sizes.bound_chains,
+                "runs": sizes.chains,
             },
         )  # fmt: skip
         return tuple(

@@ -120,12 +120,12 @@ class _IsometrySizes(NamedTuple):
     width: int = 1000
     batch: Several = 10
     depth: int = 30
-    networks: Several = 10
+    chains: Several = 10
 
 
 @kit.figure(
     "isometry", _IsometrySizes(), activations=("relu", "tanh", "sigmoid", "gelu", "selu", "sin"),
-    width=4000, depth=60, networks=20,
+    width=4000, depth=60, chains=20,
 )  # fmt: skip
 def isometry(run: Run, sizes: _IsometrySizes) -> Experiment:
     r"""Isometry gap of the Gram matrix over depth, with the norm before or after the activation.
@@ -162,7 +162,7 @@ def isometry(run: Run, sizes: _IsometrySizes) -> Experiment:
         )  # fmt: skip
         start = (1.0 - _ISOMETRY_GAP) * np.ones((n, n)) + _ISOMETRY_GAP * np.eye(n)
         grams = _ensemble(
-            network, start, sizes.depth, sizes.networks, run.generator, progress=progress
+            network, start, sizes.depth, sizes.chains, run.generator, progress=progress
         )
         values = np.linalg.eigvalsh(grams)
         regular = values[..., :1] > _SINGULAR * values[..., -1:]
@@ -195,7 +195,7 @@ def isometry(run: Run, sizes: _IsometrySizes) -> Experiment:
     ]
     return results.experiment(
         "Isometry gap with the norm before and after the activation", table, findings, _draw_gaps,
-        width=sizes.width, batch=sizes.batch, networks=sizes.networks, norm="layer",
+        width=sizes.width, batch=sizes.batch, chains=sizes.chains, norm="layer",
     )  # fmt: skip
 
 
@@ -258,7 +258,7 @@ class _PhaseSizes(NamedTuple):
     curve: bias variances of the curve
     biases: bias variances of the points
     factors: weight variances of the points, divided by that of the edge
-    networks: networks of each point
+    chains: networks of each point
     """
 
     activations: tuple[Named, ...] = ("tanh", "erf", "selu")
@@ -269,13 +269,13 @@ class _PhaseSizes(NamedTuple):
     factors: tuple[float, ...] = (0.7, 1.0, 1.4)
     width: int = 1000
     depth: int = 5
-    networks: Several = 40
+    chains: Several = 40
 
 
 @kit.figure(
     "edge-of-chaos", _PhaseSizes(), activations=("tanh", "erf", "sin", "selu", "elu", "sigmoid"),
     curve=(0.0, *(k / 40 for k in range(1, 25))), biases=(0.05, 0.15, 0.3, 0.5),
-    factors=(0.6, 0.8, 1.0, 1.2, 1.5), width=10_000, depth=8, networks=100,
+    factors=(0.6, 0.8, 1.0, 1.2, 1.5), width=10_000, depth=8, chains=100,
 )  # fmt: skip
 def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
     r"""Phases of deep networks without normalization: ordered, critical and chaotic.
@@ -319,7 +319,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
         network = _Network(as_activation(name), sizes.width, weights[name, bias, factor], bias)
         start = variance * np.array([[1.0, 1.0 - _PHASE_GAP], [1.0 - _PHASE_GAP, 1.0]])
         grams = _ensemble(
-            network, start, sizes.depth, sizes.networks, run.generator, progress=progress
+            network, start, sizes.depth, sizes.chains, run.generator, progress=progress
         )
         square = grams[..., 0, 0] + grams[..., 1, 1] - 2.0 * grams[..., 0, 1]
         logs: Float64Array = np.log(square[:, -1] / square[:, 0]) / sizes.depth
@@ -359,7 +359,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
         )
     return results.experiment(
         "The edge of chaos, and measured growth of differences", table, findings, _draw_phases,
-        width=sizes.width, depth=sizes.depth, networks=sizes.networks, norm="none",
+        width=sizes.width, depth=sizes.depth, chains=sizes.chains, norm="none",
     )  # fmt: skip
 
 

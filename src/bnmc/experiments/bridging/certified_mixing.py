@@ -25,18 +25,18 @@ _BATCH = 5
 class Sizes(NamedTuple):
     """Sizes of the figure.
 
-    replicates: pairs of coupled chains for the bound
-    pairs: pairs of coupled chains for the contraction
+    chains: pairs of coupled chains for the bound
+    contraction_chains: pairs of coupled chains for the contraction
     """
 
     activations: tuple[Builtin, ...] = ("linear", *ACTIVATIONS)
     width: int = 1000
-    replicates: Several = 500
-    pairs: Several = 32
+    chains: Several = 500
+    contraction_chains: Several = 32
     depth: int = 40
 
 
-@kit.figure("bridging-certificate", Sizes(), replicates=5000)
+@kit.figure("bridging-certificate", Sizes(), chains=5000)
 def certificate(run: Run, sizes: Sizes) -> Experiment:
     r"""Assumption 1: certified mixing in total variation, which the paper assumes.
 
@@ -73,11 +73,9 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
             "rng": run.generator, "executor": pool, "progress": progress, "level": LEVEL,
         }  # fmt: skip
         if kind == "rate":
-            estimate = contraction(chains[name], chains=sizes.pairs, **common).rate_estimate
-            return astuple(estimate)
-        bound = tv_bound(
-            chains[name], sizes.depth, lag=sizes.depth, chains=sizes.replicates, **common
-        )
+            measured = contraction(chains[name], chains=sizes.contraction_chains, **common)
+            return astuple(measured.rate_estimate)
+        bound = tv_bound(chains[name], sizes.depth, lag=sizes.depth, chains=sizes.chains, **common)
         tail = astuple(bound.rate_estimate)
         return bound.bound, *bound.ci.T, bound.layers_to(0.25), tail
 
@@ -116,7 +114,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "Certified mixing, beside what the paper assumes", table, findings, _draw,
-        width=sizes.width, batch=_BATCH, norm="batch", replicates=sizes.replicates,
+        width=sizes.width, batch=_BATCH, norm="batch", chains=sizes.chains,
         lag=sizes.depth, initial="gaussian", level=LEVEL,
     )  # fmt: skip
 
@@ -127,7 +125,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     axes = pictures.axes_of(figure, columns, -(-len(names) // columns), width=3.4, height=2.9)
     pictures.label_outer(axes, len(names), "layer", r"$\|\mu_\ell - \mu_*\|_{tv}$, at most")
     layers, attrs = data["layer"].values, data.attrs
-    least = 0.1 / attrs["replicates"]
+    least = 0.1 / attrs["chains"]
     for ax, name in zip(axes.flat, names, strict=False):
         part = data.sel(activation=name)
         bound = np.where(part["bound"].values > 0.0, part["bound"].values, np.nan)
@@ -145,5 +143,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         alpha = 1 - float(part["mean_field_rate"])
         ax.set_title(f"{name}, α = {alpha:.3f}", loc="left", fontsize="medium")
     text = "Total variation from the quasi-stationary law, n = {batch}, d = {width}, "
-    figure.suptitle((text + "{replicates} pairs").format(**attrs))
+    figure.suptitle((text + "{chains} pairs").format(**attrs))
     pictures.legend_below(figure, figure.axes[0], 3)

@@ -40,18 +40,18 @@ _WIDTH_1A, _BATCH_1A = 1000, 5
 class _DepthSizes(NamedTuple):
     """Sizes of the figure.
 
-    networks: networks with batch normalization
+    chains: networks with batch normalization
     vanilla: networks without it
     points: about how many layers are recorded
     """
 
     depth: int = 1000
-    networks: Several = 200
+    chains: Several = 200
     vanilla: Several = 1000
     points: int = 200
 
 
-@kit.figure("bridging-1a", _DepthSizes(), depth=3000, networks=1000, vanilla=5000)
+@kit.figure("bridging-1a", _DepthSizes(), depth=3000, chains=1000, vanilla=5000)
 def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     r"""Fig. 1a: the error of the mean field over depth, with and without batch normalization.
 
@@ -92,7 +92,7 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     chains = {"batch": normalised, "none": Chain.vanilla(_WIDTH_1A, _BATCH_1A)}
     # Without normalization every Gram matrix is a fixed point; the networks start at the identity.
     stars = {"batch": MeanField(normalised).fixed_point().gram, "none": np.eye(_BATCH_1A)}
-    counts = {"batch": sizes.networks, "none": sizes.vanilla}
+    counts = {"batch": sizes.chains, "none": sizes.vanilla}
 
     def distances(norm: str, progress: Progress) -> tuple[Float64Array, NDArray[np.int64]]:
         """Return the error of each network, (networks, layers), and the layers."""
@@ -103,7 +103,7 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
         )  # fmt: skip
         return recorded["distance"], recorded.layers
 
-    parts = run.parts(distances, [("batch",), ("none",)], [3 * sizes.networks, sizes.vanilla])
+    parts = run.parts(distances, [("batch",), ("none",)], [3 * sizes.chains, sizes.vanilla])
     errors, layers = kit.entry(parts, 0), parts["none",][1]
     results = kit.Results(run, norm=counts, layer=layers)
     both, unit = ("norm", "layer"), "Frobenius norm"
@@ -163,7 +163,7 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     return results.experiment(
         "The error of the mean field grows without batch norm and stays constant with it", table,
         findings, _draw_depth, width=_WIDTH_1A, batch=_BATCH_1A, activation="linear",
-        networks=[sizes.networks, sizes.vanilla], initial="orthogonal samples",
+        chains=[sizes.chains, sizes.vanilla], initial="orthogonal samples",
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _grown(values: Float64Array) -> float:
 
 def _draw_depth(data: Dataset, figure: Drawing) -> None:
     (ax,) = pictures.axes_of(figure, 1, width=7.2, height=5.0).flat
-    layers, counts = data["layer"].values, data.attrs["networks"]
+    layers, counts = data["layer"].values, data.attrs["chains"]
     labels = {"batch": "batch norm", "none": "no normalization"}
     for colour, (norm, label) in zip(COLOURS, labels.items(), strict=False):
         of_norm = data.sel(norm=norm)
@@ -221,17 +221,17 @@ class _WidthSizes(NamedTuple):
     """Sizes of the figure.
 
     widths: widths, two or more of them at least 400
-    networks: networks per width
+    chains: networks per width
     """
 
     widths: tuple[int, ...] = (100, 200, 400, 800, 1600, 3200)
-    networks: Several = 16
+    chains: Several = 16
     first: Natural = 41
     last: int = 599
 
 
 @kit.figure(
-    "bridging-1b", _WidthSizes(), widths=(100, 200, 500, 1000, 2000, 5000, 10_000), networks=32
+    "bridging-1b", _WidthSizes(), widths=(100, 200, 500, 1000, 2000, 5000, 10_000), chains=32
 )  # fmt: skip
 def fig_1b(run: Run, sizes: _WidthSizes) -> Experiment:
     r"""Fig. 1b: the distance from the fixed point against the width.
@@ -269,7 +269,7 @@ def fig_1b(run: Run, sizes: _WidthSizes) -> Experiment:
     def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return the mean and the root mean square distance of each network."""
         values = simulate(
-            Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.networks,
+            Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.chains,
             burn_in=sizes.first, observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
         return values.mean(axis=1), np.sqrt(np.square(values).mean(axis=1))
@@ -300,7 +300,7 @@ def fig_1b(run: Run, sizes: _WidthSizes) -> Experiment:
     )
     return results.experiment(
         "The distance from the fixed point decreases as 1/√width", table, findings, _draw_width,
-        batch=n, activation="linear", norm="batch", networks=sizes.networks,
+        batch=n, activation="linear", norm="batch", chains=sizes.chains,
         layers=[sizes.first, sizes.last], slope=fitted.value, slope_ci=fitted.ci,
     )  # fmt: skip
 
@@ -328,9 +328,7 @@ def _draw_width(data: Dataset, figure: Drawing) -> None:
         plain_ticks(ax.xaxis, width)
         ax.set_xlabel("width $d$")
     plain_ticks(left.yaxis)
-    text = (
-        "Linear, batch norm, n = {batch}: layers {layers[0]} to {layers[1]} of {networks} networks"
-    )
+    text = "Linear, batch norm, n = {batch}: layers {layers[0]} to {layers[1]} of {chains} networks"
     figure.suptitle(text.format(**data.attrs))
 
 
@@ -354,13 +352,13 @@ class _PosterSizes(NamedTuple):
 
     activations: tuple[Builtin, ...] = ("relu", "tanh")
     depth: int = 40
-    networks: Several = 64
+    chains: Several = 64
     widths: Integers = (100, 200, 400, 800, 1600, 3200)
     batches: tuple[int, ...] = (4, 6, 10, 16, 25, 40)
 
 
 @kit.figure(
-    "bridging-poster", _PosterSizes(), activations=ACTIVATIONS, networks=256,
+    "bridging-poster", _PosterSizes(), activations=ACTIVATIONS, chains=256,
     widths=(100, 200, 400, 800, 1600, 3200, 6400, 12_800),
 )  # fmt: skip
 def poster(run: Run, sizes: _PosterSizes) -> Experiment:
@@ -418,7 +416,7 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
         is_depth = panel == "depth"
         inputs = paired_samples(batch) if is_depth else np.eye(batch)
         return simulate(
-            chain, sizes.depth if is_depth else _LAYER, chains=sizes.networks,
+            chain, sizes.depth if is_depth else _LAYER, chains=sizes.chains,
             initial=first_layer_of_covariance(inputs), burn_in=0 if is_depth else _LAYER,
             observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
@@ -499,7 +497,7 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
     return results.experiment(
         "The error converges with depth, falls with the width and rises with the batch", table,
         findings, _draw_poster, width_fixed=_POSTER_WIDTH, batch_fixed=_POSTER_BATCH,
-        layer_fixed=_LAYER, norm="batch", networks=sizes.networks, rates=rates,
+        layer_fixed=_LAYER, norm="batch", chains=sizes.chains, rates=rates,
         initial="(a) pairs of samples of correlation 0.99, (b, c) independent samples",
     )  # fmt: skip
 
@@ -532,6 +530,6 @@ def _draw_poster(data: Dataset, figure: Drawing) -> None:
     axes[0].plot([], [], ":", color="0.4", label="mean field")
     axes[0].plot([], [], "--", color="0.4", label="poster's theorem, constant 1")
     axes[0].plot([], [], "-.", color="0.4", label="predicted, stationary")
-    text = "Error of the mean field, mean of {networks} networks with 95 % intervals"
+    text = "Error of the mean field, mean of {chains} networks with 95 % intervals"
     figure.suptitle(text.format(**attrs))
     pictures.legend_below(figure, axes[0])

@@ -49,10 +49,10 @@ class _DensitySizes(NamedTuple):
     activations: tuple[Builtin, ...] = ACTIVATIONS
     width: int = 500
     layer: int = 20
-    networks: Several = 200
+    chains: Several = 200
 
 
-@kit.figure("bridging-2", _DensitySizes(), width=1000, networks=1000)
+@kit.figure("bridging-2", _DensitySizes(), width=1000, chains=1000)
 def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     r"""Fig. 2 a–f: the spectrum of G for six activations, and its width in theory.
 
@@ -94,7 +94,7 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
         chain = Chain(sizes.width, _DENSITY_BATCH, name)
         star = MeanField(chain).fixed_point()
         matrices = simulate(
-            chain, sizes.layer, chains=sizes.networks, every=sizes.layer,
+            chain, sizes.layer, chains=sizes.chains, every=sizes.layer,
             initial=first_layer_of_covariance(star.gram), **run.options(progress),
         )["gram"]  # fmt: skip
         relative = bulk(matrices) / (star.b * (1.0 - star.c))
@@ -154,7 +154,7 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     return results.experiment(
         "One layer nearly follows Marchenko-Pastur; the stationary spectrum is wider", table,
         findings, _draw_density, width=sizes.width, batch=_DENSITY_BATCH, norm="batch",
-        layer=sizes.layer, networks=sizes.networks, initial="rows N(0, G*)",
+        layer=sizes.layer, chains=sizes.chains, initial="rows N(0, G*)",
     )  # fmt: skip
 
 
@@ -240,7 +240,7 @@ def _draw_density(data: Dataset, figure: Drawing) -> None:
         deep = float(of_name["variance"].values[1])
         ax.set_title(f"({'abcdefghij'[index]}) {name}: variance {deep:.2f} n/d", loc="left")
         ax.set_ylim(bottom=0.0)
-    text = "Spectra of $G_{{{layer}}}$, n = {batch}, d = {width}, {networks} networks, with 95 % "
+    text = "Spectra of $G_{{{layer}}}$, n = {batch}, d = {width}, {chains} networks, with 95 % "
     figure.suptitle(text.format(**data.attrs) + "intervals")
     pictures.legend_below(figure, figure.axes[0], 3)
 
@@ -257,18 +257,18 @@ _WINDOWS = {"printed_window": "1 ∓ √(n/d)", "mp_window": "(1 ∓ √(n/d))²
 class _BulkSizes(NamedTuple):
     """Sizes of the figure.
 
-    networks: networks per activation and width
+    chains: networks per activation and width
     """
 
     activations: tuple[Builtin, ...] = ("relu", "tanh")
     widths: tuple[int, ...] = (200, 400, 800, 1600, 3200)
     depth: int = 60
-    networks: Several = 64
+    chains: Several = 64
 
 
 @kit.figure(
     "bridging-conditioning", _BulkSizes(), activations=common.ACTIVATIONS,
-    widths=(200, 400, 800, 1600, 3200, 6400), networks=256,
+    widths=(200, 400, 800, 1600, 3200, 6400), chains=256,
 )  # fmt: skip
 def conditioning(run: Run, sizes: _BulkSizes) -> Experiment:
     r"""Corollary 8: in deep layers n − 1 eigenvalues lie near b*(1−c*), so G is well-conditioned.
@@ -301,7 +301,7 @@ def conditioning(run: Run, sizes: _BulkSizes) -> Experiment:
         chain = Chain(width, _BULK_BATCH, name)
         star = MeanField(chain).fixed_point()
         grams = simulate(
-            chain, sizes.depth, chains=sizes.networks, initial=inputs, **run.options(progress)
+            chain, sizes.depth, chains=sizes.chains, initial=inputs, **run.options(progress)
         )["gram"]
         values: NDArray[Any] = np.linalg.eigvalsh(common.bulk(grams)) / (star.b * (1.0 - star.c))
         return values[..., 0], values[..., -1]
@@ -341,7 +341,7 @@ def conditioning(run: Run, sizes: _BulkSizes) -> Experiment:
     return results.experiment(
         "Deep layers are well-conditioned, in a window wider than the printed one",
         kit.table_of(columns), findings, _draw_bulk, batch=_BULK_BATCH, norm="batch",
-        networks=sizes.networks, depth=sizes.depth, initial="pairs of samples of correlation 0.99",
+        chains=sizes.chains, depth=sizes.depth, initial="pairs of samples of correlation 0.99",
     )  # fmt: skip
 
 
@@ -397,12 +397,12 @@ class _PairSizes(NamedTuple):
     activations: tuple[Builtin, ...] = ("relu", "tanh")
     widths: Integers = (250, 1000, 4000)
     depth: int = 60
-    networks: Several = 64
+    chains: Several = 64
 
 
 @kit.figure(
     "bridging-two-inputs", _PairSizes(), activations=ACTIVATIONS, widths=(250, 1000, 4000, 16000),
-    networks=256,
+    chains=256,
 )  # fmt: skip
 def two_inputs(run: Run, sizes: _PairSizes) -> Experiment:
     r"""Corollaries 2 and 4: two inputs through one network certify stability without G*.
@@ -434,7 +434,7 @@ def two_inputs(run: Run, sizes: _PairSizes) -> Experiment:
         normals = run.generator.standard_normal((2, width, _PAIR_BATCH))
         normals[0] = normals[0] @ semidefinite_root(paired_samples(_PAIR_BATCH))
         grams = simulate(
-            Chain(width, _PAIR_BATCH, name), sizes.depth, chains=sizes.networks, initial=normals,
+            Chain(width, _PAIR_BATCH, name), sizes.depth, chains=sizes.chains, initial=normals,
             inputs=2, **run.options(progress),
         )["gram"]  # fmt: skip
         first, second = grams[:, :, 0], grams[:, :, 1]
@@ -475,7 +475,7 @@ def two_inputs(run: Run, sizes: _PairSizes) -> Experiment:
     )
     return results.experiment(
         "Two inputs to one network converge to one spectrum, up to 1/√width", table, findings,
-        _draw_pair, batch=_PAIR_BATCH, norm="batch", networks=sizes.networks,
+        _draw_pair, batch=_PAIR_BATCH, norm="batch", chains=sizes.chains,
         initial="pairs of samples of correlation 0.99, and independent samples",
     )  # fmt: skip
 

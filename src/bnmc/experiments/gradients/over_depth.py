@@ -38,11 +38,11 @@ class _DirectionSizes(NamedTuple):
     width: int = 32
     batch: int = 10
     depth: int = 256
-    networks: int = 50
+    chains: int = 50
     activations: tuple[Builtin, ...] = ("linear", "relu")
 
 
-@kit.figure("gradients-directions", _DirectionSizes(), width=128, depth=1024, networks=200)
+@kit.figure("gradients-directions", _DirectionSizes(), width=128, depth=1024, chains=200)
 def directions(run: Run, sizes: _DirectionSizes) -> Experiment:
     r"""Prop. 19 and Fig. 10 of *rank collapse*: directions of gradients of single samples.
 
@@ -82,7 +82,7 @@ def directions(run: Run, sizes: _DirectionSizes) -> Experiment:
         gain = _GAINS.get(name, 1.0) if norm == "none" else 1.0
         chain = Chain(sizes.width, sizes.batch, name, norm=norm, gain=gain)
         passed = backpropagate(
-            chain, depth, chains=sizes.networks, loss="cross-entropy",
+            chain, depth, chains=sizes.chains, loss="cross-entropy",
             labels=np.arange(chain.batch), observables=("gram", "delta_gram"),
             **run.options(progress),
         )  # fmt: skip
@@ -117,7 +117,7 @@ def directions(run: Run, sizes: _DirectionSizes) -> Experiment:
     )
     return results.experiment(
         f"Directions of gradients, width {sizes.width}, batch {sizes.batch}", table, findings,
-        _draw, width=sizes.width, batch=sizes.batch, depth=depth, chains=sizes.networks,
+        _draw, width=sizes.width, batch=sizes.batch, depth=depth, chains=sizes.chains,
         loss="cross-entropy",
     )  # fmt: skip
 
@@ -188,12 +188,12 @@ class _ExplosionSizes(NamedTuple):
     width: int = 500
     batch: int = 10
     depth: Several = 1000
-    networks: Several = 6
+    chains: Several = 6
     activations: tuple[Builtin, ...] = tuple(BUILTIN)
     weights: tuple[Annotated[str, {"allowed": tuple(_STYLES)}], ...] = tuple(_STYLES)
 
 
-@kit.figure("gradients-explosion", _ExplosionSizes(), width=1000, networks=50)
+@kit.figure("gradients-explosion", _ExplosionSizes(), width=1000, chains=50)
 def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     r"""Gradients of networks with batch normalization explode with depth, for every activation.
 
@@ -228,7 +228,7 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     def log_norms(weights: str, name: str, progress: Progress) -> Float64Array:
         """Return the log norms of the gradients of all layers, (networks, depth)."""
         return backpropagate(
-            Chain(sizes.width, sizes.batch, name, weights=weights), depth, chains=sizes.networks,
+            Chain(sizes.width, sizes.batch, name, weights=weights), depth, chains=sizes.chains,
             dtype="float32", observables=(), **run.options(progress),
         ).log_gradient_norm  # fmt: skip
 
@@ -268,7 +268,7 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     return results.experiment(
         f"Gradients explode with depth: batch {sizes.batch}, width {sizes.width}", table, findings,
         _draw_activations, width=sizes.width, batch=sizes.batch, depth=depth,
-        chains=sizes.networks, norm="batch", dtype="float32",
+        chains=sizes.chains, norm="batch", dtype="float32",
     )  # fmt: skip
 
 
@@ -315,11 +315,11 @@ class _KindSizes(NamedTuple):
 
     width: int = 100
     depth: Several = 160
-    networks: Several = 6
+    chains: Several = 6
     kinds: tuple[tuple[Builtin, int], ...] = (("linear", 100), ("linear", 50), ("tanh", 100))
 
 
-@kit.figure("gradients-orthogonal", _KindSizes(), depth=1000, networks=20)
+@kit.figure("gradients-orthogonal", _KindSizes(), depth=1000, chains=20)
 def orthogonal(run: Run, sizes: _KindSizes) -> Experiment:
     r"""Gradients under Gaussian and under orthogonal weights (Meterez et al., arXiv 2310.02012).
 
@@ -366,7 +366,7 @@ def orthogonal(run: Run, sizes: _KindSizes) -> Experiment:
     def log_norms(kind: str, weights: str, progress: Progress) -> Float64Array:
         """Return the log norms of the gradients of all layers, (networks, depth)."""
         return backpropagate(
-            chain(kind, weights), depth, chains=sizes.networks, observables=(),
+            chain(kind, weights), depth, chains=sizes.chains, observables=(),
             **run.options(progress),
         ).log_gradient_norm  # fmt: skip
 
@@ -414,7 +414,7 @@ def orthogonal(run: Run, sizes: _KindSizes) -> Experiment:
     )
     return results.experiment(
         f"Gradients under Gaussian and orthogonal weights, width {sizes.width}", table, findings,
-        _draw_kinds, width=sizes.width, depth=depth, chains=sizes.networks,
+        _draw_kinds, width=sizes.width, depth=depth, chains=sizes.chains,
         norm="batch-uncentred",
     )  # fmt: skip
 

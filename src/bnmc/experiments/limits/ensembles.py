@@ -159,7 +159,7 @@ def train_ensemble(
     labels: NDArray[Any],
     steps: tuple[int, ...],
     *,
-    networks: int,
+    chains: int,
     rng: np.random.Generator,
     threads: int,
     progress: Progress,
@@ -173,13 +173,13 @@ def train_ensemble(
         As `train_networks` takes them.
     labels : (samples,) or (networks, samples) ndarray
         Labels of all networks, or of each.
-    networks : int
+    chains : int
     rng : numpy.random.Generator
         Advances by one draw.
     threads : int
         Fewer are used if their networks would not fit in memory.
     progress : callable
-        Called with (done, networks).
+        Called with (done, chains).
     **options
         Further arguments of `train_networks`.
 
@@ -190,11 +190,11 @@ def train_ensemble(
     """
     # The number of children that a generator has spawned is no part of its state, so the children
     # of `rng` itself would depend on which parts of a figure were stored.
-    seeds = np.random.SeedSequence(draw_key(rng)).spawn(networks)
+    seeds = np.random.SeedSequence(draw_key(rng)).spawn(chains)
     children = [np.random.default_rng(seed).spawn(1)[0] for seed in seeds]
-    each = np.broadcast_to(labels, (networks, x.shape[1]))
-    size = max(1, min(_ROWS // options["width"], -(-networks // threads)))
-    groups = [slice(first, first + size) for first in range(0, networks, size)]
+    each = np.broadcast_to(labels, (chains, x.shape[1]))
+    size = max(1, min(_ROWS // options["width"], -(-chains // threads)))
+    groups = [slice(first, first + size) for first in range(0, chains, size)]
 
     def trained(at: slice) -> NetworkTraining:
         return train_networks(
@@ -210,7 +210,7 @@ def train_ensemble(
     with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
         for at, result in zip(groups, pool.map(trained, groups), strict=True):
             results.append(result)
-            progress(min(at.stop, networks), networks)
+            progress(min(at.stop, chains), chains)
     parts = ([getattr(result, name) for result in results] for name in _OF_NETWORKS)
     joined: list[Any] = [None if part[0] is None else np.concatenate(part) for part in parts]
     return NetworkTraining(results[0].steps, *joined)

@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
     test: largest number of images for testing
     widths: two widths, the second of which is twice the first
     reference: width of the reference
-    networks: networks of each scaling and width; IC-MF, with which the others are compared, has
+    chains: networks of each scaling and width; IC-MF, with which the others are compared, has
         four times as many
     references: networks of the reference
     rate: learning rate at the reference width
@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
     test: ensembles.Count = 96
     widths: tuple[int, int] = (256, 512)
     reference: int = 128
-    networks: Several = 12
+    chains: Several = 12
     references: Several = 200
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 60, 100, 150, 200)
     rate: float = 0.02
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
 
 
 @kit.figure(
-    "limits-kl", Sizes(), trains=True, train=1000, test=1000, widths=(4096, 8192), networks=50,
+    "limits-kl", Sizes(), trains=True, train=1000, test=1000, widths=(4096, 8192), chains=50,
     steps=(0, 1, 3, 10, 30, 100, 200, 400, 700, 1000),
 )  # fmt: skip
 def kl(run: Run, sizes: Sizes) -> Experiment:
@@ -96,13 +96,13 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     narrow, wide = sizes.widths
     if wide != 2 * narrow:
         raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
-    for name, count in (("networks", sizes.networks), ("references", sizes.references)):
+    for name, count in (("chains", sizes.chains), ("references", sizes.references)):
         if not _groups(count):
             raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
     inputs = ensembles.standardized(
         ensembles.two_classes(run.data, sizes.train, sizes.test, sizes.classes)
     )
-    counts = dict.fromkeys(_PARTICLES, sizes.networks) | {_BEST: 4 * sizes.networks}
+    counts = dict.fromkeys(_PARTICLES, sizes.chains) | {_BEST: 4 * sizes.chains}
 
     def logits(name: str, width: int, progress: Progress) -> Float64Array:
         """Return test logits (networks, steps, images), of "ntk" (images, networks, steps)."""
@@ -111,7 +111,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         is_reference = name == "reference"
         trained = ensembles.train_ensemble(
             "ntk" if is_reference else name, inputs.train, inputs.labels, sizes.steps,
-            networks=sizes.references if is_reference else counts[name], rng=run.generator,
+            chains=sizes.references if is_reference else counts[name], rng=run.generator,
             threads=run.processors(), progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate, test=inputs.test,
         )  # fmt: skip
@@ -161,7 +161,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         f"Divergence of logits from those of width {sizes.reference}",
         Table(table.columns, (("ntk, infinite width", *limits), *others)),
         _findings(sizes, compared), _draw, images=inputs.describe(),
-        reference_width=sizes.reference, networks=sizes.networks, references=sizes.references,
+        reference_width=sizes.reference, chains=sizes.chains, references=sizes.references,
         learning_rate=sizes.rate, activation="leaky_relu",
     )  # fmt: skip
 

@@ -32,14 +32,14 @@ class _KernelSizes(NamedTuple):
 
     depths: tuple[int, ...] = (1, 2, 6)
     widths: Integers = (64, 256, 1024, 4096)
-    networks: Several = 200
+    chains: Several = 200
     images: Count = 10
     classes: Classes = (0, 1)
 
 
 @kit.figure(
     "limits-ntk-convergence", _KernelSizes(), trains=True, depths=(1, 2, 6, 11),
-    widths=(64, 256, 1024, 4096, 16_384), networks=1000, images=16,
+    widths=(64, 256, 1024, 4096, 16_384), chains=1000, images=16,
 )  # fmt: skip
 def ntk_convergence(run: Run, sizes: _KernelSizes) -> Experiment:
     r"""Tangent kernels of random networks approach that of infinite width as 1/√width.
@@ -83,11 +83,11 @@ def ntk_convergence(run: Run, sizes: _KernelSizes) -> Experiment:
         of that of the mean is its root mean square if the mean is right.
         """
         if depths[name] == 1:
-            kernels = _shallow_kernels(x, width, sizes.networks, run.generator, progress)
+            kernels = _shallow_kernels(x, width, sizes.chains, run.generator, progress)
         else:
             kernels = tangent_kernel(
                 Chain(width, n, "relu", norm="batch" if name == _NORMALIZED else "none"),
-                depths[name] - 1, chains=sizes.networks, initial=FirstLayer(x),
+                depths[name] - 1, chains=sizes.chains, initial=FirstLayer(x),
                 **run.options(progress),
             ).kernels  # fmt: skip
         mean = kernels.mean(axis=0)
@@ -96,8 +96,8 @@ def ntk_convergence(run: Run, sizes: _KernelSizes) -> Experiment:
         lengths = np.linalg.norm(kernels - centre, axis=(1, 2)) / size
         if name not in limits:
             # Networks are nearer to their own mean than to the expectation.
-            return lengths * math.sqrt(sizes.networks / (sizes.networks - 1)), np.full(2, np.nan)
-        spread = kernels.var(axis=0, ddof=1).sum() / sizes.networks
+            return lengths * math.sqrt(sizes.chains / (sizes.chains - 1)), np.full(2, np.nan)
+        spread = kernels.var(axis=0, ddof=1).sum() / sizes.chains
         return lengths, np.array([np.linalg.norm(mean - centre), math.sqrt(spread)]) / size
 
     results = kit.Results(run, network=depths, width=sizes.widths)
@@ -128,14 +128,14 @@ def ntk_convergence(run: Run, sizes: _KernelSizes) -> Experiment:
             f"{of_mean[name, d] / noise[name, d]:.2g} at width {d}" for d in sizes.widths
         )
         findings.append(
-            f"{name}: distance of the mean of {sizes.networks} networks from infinite "
+            f"{name}: distance of the mean of {sizes.chains} networks from infinite "
             f"width, over its root mean square if they are equal in expectation: {ratios}."
         )
     first, second = sizes.classes
     return results.experiment(
         "Tangent kernels of finite networks, distance from infinite width",
         kit.table_of({**at_widths, "slope": slopes}), findings, _draw_kernel,
-        images=f"{inputs.name}, {n} images of classes {first}, {second}", networks=sizes.networks,
+        images=f"{inputs.name}, {n} images of classes {first}, {second}", chains=sizes.chains,
         activation="relu",
     )  # fmt: skip
 
@@ -150,7 +150,7 @@ def _limit(x: Float64Array, depth: int) -> Float64Array:
 
 
 def _shallow_kernels(
-    x: Float64Array, width: int, networks: Several, rng: np.random.Generator, progress: Progress
+    x: Float64Array, width: int, chains: Several, rng: np.random.Generator, progress: Progress
 ) -> Float64Array:
     """Return tangent kernels of networks with one hidden layer, (networks, n, n).
 
@@ -160,9 +160,9 @@ def _shallow_kernels(
     """
     products = x.T @ x / len(x)
     root = semidefinite_root(products)
-    kernels = np.empty((networks, *products.shape))
-    for network in range(networks):
-        progress(network, networks)
+    kernels = np.empty((chains, *products.shape))
+    for network in range(chains):
+        progress(network, chains)
         h = rng.standard_normal((width, len(root))) @ root
         a, b = np.maximum(h, 0.0), rng.standard_normal((width, 1)) * (h > 0.0)
         kernels[network] = (a.T @ a + b.T @ b * products) / width
@@ -182,7 +182,7 @@ def _draw_kernel(data: Dataset, figure: Drawing) -> None:
     logarithmic(ax)
     distance = r"$\|\Theta_d - \Theta_\infty\|_F\,/\,\|\Theta_\infty\|_F$, root mean square"
     pictures.finish(ax, "Tangent kernels against the width", y=distance, legend=True)
-    figure.suptitle("ReLU, {images}: {networks} networks, 95 % interval".format(**data.attrs))
+    figure.suptitle("ReLU, {images}: {chains} networks, 95 % interval".format(**data.attrs))
 
 
 # --- powers of the width, measured, beside the theory of scalings
@@ -202,19 +202,19 @@ class _PowerSizes(NamedTuple):
     """Sizes of the figure.
 
     reference: reference width
-    networks: networks of each scaling and width
+    chains: networks of each scaling and width
     """
 
     images: ensembles.Count = 24
     widths: Integers = (128, 512, 2048, 4096)
     reference: int = 1
-    networks: Several = 60
+    chains: Several = 60
     rate: float = 4.0
     classes: ensembles.Classes = (0, 1)
 
 
 @kit.figure(
-    "limits-exponents", _PowerSizes(), trains=True, images=100, networks=200,
+    "limits-exponents", _PowerSizes(), trains=True, images=100, chains=200,
     widths=(128, 512, 2048, 8192, 32_768),
 )  # fmt: skip
 def exponents(run: Run, sizes: _PowerSizes) -> Experiment:
@@ -250,7 +250,7 @@ def exponents(run: Run, sizes: _PowerSizes) -> Experiment:
     def numbers(scaling: str, width: int, progress: Progress) -> Float64Array:
         """Return all quantities of each network, (networks, quantities)."""
         trained = ensembles.train_ensemble(
-            scaling, inputs.train, inputs.labels, (0, 1), networks=sizes.networks,
+            scaling, inputs.train, inputs.labels, (0, 1), chains=sizes.chains,
             rng=run.generator, threads=run.processors(), progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate,
         )  # fmt: skip
@@ -291,7 +291,7 @@ def exponents(run: Run, sizes: _PowerSizes) -> Experiment:
     return results.experiment(
         "Powers of the width at the start and in the first step", table, _findings(table.rows),
         _draw_power, images=f"{inputs.name}, {inputs.train.shape[1]} images",
-        networks=sizes.networks, reference_width=sizes.reference,
+        chains=sizes.chains, reference_width=sizes.reference,
         learning_rate=sizes.rate, activation="leaky_relu",
     )  # fmt: skip
 
@@ -358,4 +358,4 @@ def _draw_power(data: Dataset, figure: Drawing) -> None:
     ax.set_yticks(places, list(map(str, quantities)))
     pictures.finish(ax, "Measured powers beside the theory", "power of the width", "quantity")
     ax.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.01, 1.0))
-    figure.suptitle("{images}: {networks} networks, 95 % interval".format(**data.attrs))
+    figure.suptitle("{images}: {chains} networks, 95 % interval".format(**data.attrs))

@@ -39,20 +39,20 @@ class _AlignmentSizes(NamedTuple):
     """Sizes of the figure.
 
     draws: draws of random labels
-    networks: networks of the true labels, and of random ones
+    chains: networks of the true labels, and of random ones
     """
 
     images: ensembles.Count = 200
     draws: Several = 20
     width: int = 512
-    networks: Several = 5
+    chains: Several = 5
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 100, 200)
     classes: ensembles.Classes = (0, 1)
 
 
 @kit.figure(
     "limits-alignment", _AlignmentSizes(), trains=True, images=1000, draws=100, width=4096,
-    networks=10, steps=(0, 1, 3, 10, 30, 100, 300, 1000),
+    chains=10, steps=(0, 1, 3, 10, 30, 100, 300, 1000),
 )  # fmt: skip
 def alignment(run: Run, sizes: _AlignmentSizes) -> Experiment:
     r"""True labels align with the leading eigenvectors of the tangent kernel; random ones do not.
@@ -89,18 +89,18 @@ def alignment(run: Run, sizes: _AlignmentSizes) -> Experiment:
     >>> found = limits.alignment()  # doctest: +SKIP
     """
     ensembles.require_start(sizes.steps)
-    if sizes.networks > sizes.draws:
-        raise ArgumentError("networks", sizes.networks, f"at most the {sizes.draws} draws")
+    if sizes.chains > sizes.draws:
+        raise ArgumentError("chains", sizes.chains, f"at most the {sizes.draws} draws")
     inputs = ensembles.standardized(ensembles.two_classes(run.data, sizes.images, 0, sizes.classes))
     n = inputs.train.shape[1]
     true = np.where(inputs.labels, 1.0, -1.0)
     random = np.where(run.generator.random((sizes.draws, n)) < 0.5, 1.0, -1.0)
-    labels = {"true": np.tile(true, (sizes.networks, 1)), "random": random[: sizes.networks]}
+    labels = {"true": np.tile(true, (sizes.chains, 1)), "random": random[: sizes.chains]}
 
     def residuals(kind: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return mean squares of networks, (networks, steps), and over those of infinite width."""
         outputs = ensembles.train_ensemble(
-            "ntk", inputs.train, labels[kind], sizes.steps, networks=sizes.networks,
+            "ntk", inputs.train, labels[kind], sizes.steps, chains=sizes.chains,
             rng=run.generator, threads=run.processors(), progress=progress, width=sizes.width,
             reference_width=1, activation="relu", learning_rate=1.0, loss="squared",
         ).outputs  # fmt: skip
@@ -127,11 +127,11 @@ def alignment(run: Run, sizes: _AlignmentSizes) -> Experiment:
     results.add("eigenvalue", ("rank",), spectrum.eigenvalues, "eigenvalue of the kernel")
     share = results.add(
         "share", ("labels", "rank"), _with_random(np.cumsum(squares, axis=1) / n),
-        "share of |y|², cumulative", networks=sizes.draws,
+        "share of |y|², cumulative", chains=sizes.draws,
     )  # fmt: skip
     results.add(
         "residual", ("labels", "time"), _with_random(decays), "residual over |y|²",
-        networks=sizes.draws,
+        chains=sizes.draws,
     )  # fmt: skip
     least = float(spectrum.eigenvalues[-1])
     bound = du_residual(times, n, max(least, 1e-300))
@@ -155,7 +155,7 @@ def alignment(run: Run, sizes: _AlignmentSizes) -> Experiment:
         "Alignment of labels with the tangent kernel, and convergence", table,
         _findings_alignment(sizes, table, spectrum.eigenvalues), _draw_alignment,
         images=f"{inputs.name}, {n} images of classes {sizes.classes[0]} and {sizes.classes[1]}",
-        width=sizes.width, networks=sizes.networks, draws=sizes.draws,
+        width=sizes.width, chains=sizes.chains, draws=sizes.draws,
     )  # fmt: skip
 
 

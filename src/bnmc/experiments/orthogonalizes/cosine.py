@@ -31,10 +31,10 @@ class Sizes(NamedTuple):
 
     width: Several = 32
     layers: int = 50
-    networks: Several = 400
+    chains: Several = 400
 
 
-@kit.figure("orthogonalizes-1", Sizes(), networks=20_000)
+@kit.figure("orthogonalizes-1", Sizes(), chains=20_000)
 def fig_1(run: Run, sizes: Sizes) -> Experiment:
     r"""Fig. 1: the cosine of two samples over depth, with and without batch normalization.
 
@@ -70,7 +70,7 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
         """Return the cosines of both samples, (networks, layers)."""
         chain, start = _NETWORKS[network]
         grams = simulate(
-            chain(d, 2), sizes.layers - 1, chains=sizes.networks, initial=FirstLayer(start),
+            chain(d, 2), sizes.layers - 1, chains=sizes.chains, initial=FirstLayer(start),
             observables="scaled_gram", **run.options(progress),
         )["scaled_gram"]  # fmt: skip
         return grams[..., 0, 1] / np.sqrt(grams[..., 0, 0] * grams[..., 1, 1])
@@ -108,7 +108,7 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         f"Cosine of two samples, linear networks of width {d}", table, findings, _draw, width=d,
-        batch=2, chains=sizes.networks, start=f"cosine 1 - {_NEAR**2 / 2:g}",
+        batch=2, chains=sizes.chains, start=f"cosine 1 - {_NEAR**2 / 2:g}",
     )  # fmt: skip
 
 

@@ -65,16 +65,16 @@ def stationary_mean_gap(width: int, batch: int) -> float:
 class _DepthSizes(NamedTuple):
     """Sizes of the figure.
 
-    networks: networks per width
+    chains: networks per width
     """
 
     widths: tuple[int, ...] = (32, 512)
     layers: Several = 50
-    networks: Several = 200
+    chains: Several = 200
     batch: Several = 4
 
 
-@kit.figure("orthogonalizes-2a", _DepthSizes(), networks=5000)
+@kit.figure("orthogonalizes-2a", _DepthSizes(), chains=5000)
 def fig_2a(run: Run, sizes: _DepthSizes) -> Experiment:
     r"""Fig. 2a: the orthogonality gap over depth, from nearly collinear samples.
 
@@ -108,7 +108,7 @@ def fig_2a(run: Run, sizes: _DepthSizes) -> Experiment:
     def gaps(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return V, (networks, layers), and V² less its exact mean given the layer before."""
         eigenvalues = simulate(
-            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.networks,
+            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.chains,
             initial=FirstLayer(_collinear_samples(n)), observables="eigenvalues",
             **run.options(progress),
         )["eigenvalues"]  # fmt: skip
@@ -123,7 +123,7 @@ def fig_2a(run: Run, sizes: _DepthSizes) -> Experiment:
     means = kit.each(kit.entry(parts, 0), lambda gap: np.exp(banded(np.log(gap))))
     gap = results.add(
         "gap", ("width", "layer"), means, "orthogonality gap, geometric mean",
-        networks=sizes.networks,
+        chains=sizes.chains,
     )  # fmt: skip
     results.add(
         "gap_at_infinite_width", ("layer",), _gaps_at_infinite_width(n, sizes.layers),
@@ -160,7 +160,7 @@ def fig_2a(run: Run, sizes: _DepthSizes) -> Experiment:
     )
     return results.experiment(
         f"Orthogonality gap over depth, batch {n}", table, findings, _draw_depths, batch=n,
-        chains=sizes.networks, start=f"singular values 1 and {_SMALL_SINGULAR_VALUE:g}",
+        chains=sizes.chains, start=f"singular values 1 and {_SMALL_SINGULAR_VALUE:g}",
     )  # fmt: skip
 
 
@@ -207,18 +207,18 @@ class _WidthSizes(NamedTuple):
     """Sizes of the figure.
 
     layers: number of layers, of which the first 100 are burn-in
-    networks: networks per width
+    chains: networks per width
     """
 
     widths: Integers = (16, 32, 64, 128, 256, 512)
     layers: Annotated[int, {"low": _BURN_IN + 1}] = 500
-    networks: Several = 64
+    chains: Several = 64
     batch: Several = 4
 
 
 @kit.figure(
     "orthogonalizes-2b", _WidthSizes(), widths=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
-    networks=400,
+    chains=400,
 )  # fmt: skip
 def fig_2b(run: Run, sizes: _WidthSizes) -> Experiment:
     r"""Fig. 2b: the orthogonality gap of deep layers against the width, slope −1/2.
@@ -250,7 +250,7 @@ def fig_2b(run: Run, sizes: _WidthSizes) -> Experiment:
     def gaps(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return the mean of V by network, over stationary layers and over all layers."""
         gap = simulate(
-            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.networks,
+            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.chains,
             initial=FirstLayer(_collinear_samples(n)), observables="orthogonality_gap",
             **run.options(progress),
         )["orthogonality_gap"]  # fmt: skip
@@ -284,7 +284,7 @@ def fig_2b(run: Run, sizes: _WidthSizes) -> Experiment:
     )
     return results.experiment(
         f"Orthogonality gap of deep layers against width, batch {n}", table, findings, _draw_widths,
-        batch=n, chains=sizes.networks, layers=sizes.layers, settled_from_layer=_BURN_IN + 1,
+        batch=n, chains=sizes.chains, layers=sizes.layers, settled_from_layer=_BURN_IN + 1,
     )  # fmt: skip
 
 

@@ -27,23 +27,23 @@ _SPREAD = 0.2
 class Sizes(NamedTuple):
     """Sizes of the figure.
 
-    networks: networks per width
+    chains: networks per width
     wide: a further width
     wide_layers: its number of layers
-    wide_networks: its networks
+    wide_chains: its networks
     """
 
     widths: tuple[int, ...] = (32, 512)
     layers: int = 40
-    networks: Several = 200
+    chains: Several = 200
     wide: int = 10**6
     wide_layers: int = 40
-    wide_networks: Several = 8
+    wide_chains: Several = 8
     batch: Several = 4
 
 
 @kit.figure(
-    "orthogonalizes-wasserstein", Sizes(), widths=(32, 512, 8192), networks=1000, wide_networks=20
+    "orthogonalizes-wasserstein", Sizes(), widths=(32, 512, 8192), chains=1000, wide_chains=20
 )  # fmt: skip
 def wasserstein(run: Run, sizes: Sizes) -> Experiment:
     r"""Corollary 3: the distance of W H from a Gaussian matrix over depth, and the bounds.
@@ -76,7 +76,7 @@ def wasserstein(run: Run, sizes: Sizes) -> Experiment:
     if sizes.wide in sizes.widths:
         raise ArgumentError("wide", sizes.wide, "a width that is not among widths")
     layers_of = dict.fromkeys(sizes.widths, sizes.layers) | {sizes.wide: sizes.wide_layers}
-    networks_of = dict.fromkeys(sizes.widths, sizes.networks) | {sizes.wide: sizes.wide_networks}
+    networks_of = dict.fromkeys(sizes.widths, sizes.chains) | {sizes.wide: sizes.wide_chains}
     start = FirstLayer(np.diag([1.0] + [math.sqrt(_SPREAD)] * (n - 1)))
 
     def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array, float]:

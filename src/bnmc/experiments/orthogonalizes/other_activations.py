@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
 
     activations: activations, built-in or those of the paper
     layers: layers of the average, after as many of burn-in
-    networks: networks per activation and width
+    chains: networks per activation and width
     """
 
     activations: tuple[Annotated[str, {"allowed": (*BUILTIN, *_OF_HALF)}], ...] = (
@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
     )  # fmt: skip
     widths: Integers = (16, 32, 64, 128, 256)
     layers: int = 100
-    networks: Several = 64
+    chains: Several = 64
 
 
 @kit.figure(
@@ -110,7 +110,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
         A sample that is zero in one layer is zero in all later layers, so the last layer suffices.
         """
         stationary = simulate(
-            chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.networks,
+            chain, 2 * sizes.layers, burn_in=sizes.layers, chains=sizes.chains,
             observables=observable, reduce="layer", **run.options(progress),
         )  # fmt: skip
         last = simulate(chain, 0, initial=stationary.final_state, observables="gram")["gram"][:, -1]
@@ -163,7 +163,7 @@ def fig_6(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         f"Deviation of the Gram matrix from its mean against width, batch {_BATCH}", table,
-        findings, _draw, batch=_BATCH, chains=sizes.networks, layers=sizes.layers,
+        findings, _draw, batch=_BATCH, chains=sizes.chains, layers=sizes.layers,
         norm="batch-uncentred",
     )  # fmt: skip
 

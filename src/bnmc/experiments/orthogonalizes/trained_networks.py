@@ -40,7 +40,7 @@ class _DepthSizes(NamedTuple):
     epochs: int = 16
     every: int = 2
     rate: float = 0.03
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
@@ -152,12 +152,12 @@ class _PerceptronSizes(NamedTuple):
     every: int = 2
     power: Annotated[float, {"low": -1.0, "high": 0.5}] = -0.5
     rates: tuple[float, ...] = (0.01, 0.1)
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
     "orthogonalizes-4", _PerceptronSizes(), trains=True, width=800, depths=(14, 29, 44, 59, 74),
-    batch=500, images=50_000, epochs=30, every=1, rates=(0.01,), networks=4,
+    batch=500, images=50_000, epochs=30, every=1, rates=(0.01,), chains=4,
 )  # fmt: skip
 def fig_4(run: Run, sizes: _PerceptronSizes) -> Experiment:
     """Fig. 4: training from orthogonal representations, without batch normalization, and with it.
@@ -217,12 +217,12 @@ class _ConvolutionSizes(NamedTuple):
     epochs: int = 8
     every: int = 2
     rates: tuple[float, ...] = (0.03,)
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
     "orthogonalizes-7", _ConvolutionSizes(), trains=True, stages=((64,), (192,), (192, 256, 256)),
-    further=(15, 75), images=50_000, batch=30, epochs=20, every=1, rates=(0.001,), networks=4,
+    further=(15, 75), images=50_000, batch=30, epochs=20, every=1, rates=(0.001,), chains=4,
 )  # fmt: skip
 def fig_7(run: Run, sizes: _ConvolutionSizes) -> Experiment:
     """Fig. 7: training convolutional networks from orthogonal representations.

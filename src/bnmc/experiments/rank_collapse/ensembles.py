@@ -42,14 +42,14 @@ class Sizes(NamedTuple):
 
     gammas: strengths γ of the weights; inf: no skip connection
     widths: widths for each γ, also the batch sizes
-    networks: networks of each width, for each γ
+    chains: networks of each width, for each γ
     rtols: target of the relative standard errors for each γ
     depths: largest number of layers for each γ
     """
 
     gammas: tuple[Annotated[float, {"above": 0.0, "finite": False}], ...] = (math.inf, 1.0, 0.1)
     widths: tuple[_Widths, ...] = ((8, 16, 32, 64, 128), (8, 16, 32), (8, 16))
-    networks: Annotated[tuple[Several, ...], {"repeats": True}] = (64, 16, 8)
+    chains: Annotated[tuple[Several, ...], {"repeats": True}] = (64, 16, 8)
     rtols: Annotated[tuple[float, ...], {"repeats": True}] = (0.01, 0.03, 0.03)
     depths: Annotated[tuple[Annotated[int, {"low": 4}], ...], {"repeats": True}] = (200_000,) * 3
 
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
 _FULL: dict[str, Any] = {
     "gammas": (math.inf, 1.0, 0.1, 0.01),
     "widths": ((8, 16, 32, 64, 128, 256), (8, 16, 32, 64, 128), (8, 16, 32, 64), (8, 16, 32)),
-    "networks": (64, 16, 16, 8), "rtols": (0.01, 0.01, 0.02, 0.03),
+    "chains": (64, 16, 16, 8), "rtols": (0.01, 0.01, 0.02, 0.03),
     "depths": (200_000, 200_000, 10**6, 10**7),
 }  # fmt: skip
 
@@ -271,12 +271,12 @@ def _measured(
             raise ArgumentError(name, as_text(values), allowed)
 
     def averages_of(
-        gamma: float, widths: tuple[int, ...], networks: int, rtol: float, depth: int,
+        gamma: float, widths: tuple[int, ...], chains: int, rtol: float, depth: int,
         progress: Progress,
     ) -> dict[str, Any]:  # fmt: skip
         """Return last layers, and estimates by quantity, of each width."""
         averages = figures(
-            widths, gamma=gamma, tau=_TAU, chains=networks, rtol=rtol, depth=depth,
+            widths, gamma=gamma, tau=_TAU, chains=chains, rtol=rtol, depth=depth,
             **run.options(progress),
         ).averages  # fmt: skip
         return {
@@ -306,7 +306,7 @@ def _measured(
         width=kit.Axis(sorted(set().union(*sizes.widths)), "width and batch"),
     )  # fmt: skip
     layers = [layer for part in parts.values() for layer in part["layers"]]
-    attributes = {"chains": list(sizes.networks), "tau": _TAU, "layers": layers}
+    attributes = {"chains": list(sizes.chains), "tau": _TAU, "layers": layers}
     return results, averages, attributes
 
 

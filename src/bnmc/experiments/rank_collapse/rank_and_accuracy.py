@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
     images: int = 1280
     epochs: int = 5
     rates: tuple[float, ...] = (0.1,)
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(

@@ -55,14 +55,14 @@ class _RankSizes(NamedTuple):
 
     width: Annotated[int, {"low": 3}] = 32
     depth: int = 2**12
-    networks: Several = 8
+    chains: Several = 8
     activations: tuple[Builtin, ...] = ("linear", "relu")
     weights: tuple[Annotated[str, {"allowed": ("gaussian", "uniform", "rademacher")}], ...] = (
         "gaussian", "uniform",
     )  # fmt: skip
 
 
-@kit.figure("rank-collapse-2", _RankSizes(), depth=10**6, networks=10)
+@kit.figure("rank-collapse-2", _RankSizes(), depth=10**6, chains=10)
 def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
     r"""Fig. 2: the rank of the last layer over depth, with and without batch normalization.
 
@@ -120,7 +120,7 @@ def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
             every = max(1, (layer - before) // 16)
             # Draws the weights, because a Gram matrix does not resolve its small eigenvalues.
             passed = simulate(
-                chain, layer - before, chains=sizes.networks, initial=start, rng=rng,
+                chain, layer - before, chains=sizes.chains, initial=start, rng=rng,
                 sampler="weights", observables="scaled_gram", every=every, burn_in=every,
                 threads=run.threads,
             )  # fmt: skip
@@ -158,7 +158,7 @@ def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
     return results.experiment(
         f"Rank over depth, width and batch {d}",
         Table((*per, "layer", "r", "rank at 1e-12"), tuple(rows)), findings, _draw_rank,
-        width=d, batch=d, chains=sizes.networks, tolerance=_TOLERANCE, alpha=alpha,
+        width=d, batch=d, chains=sizes.chains, tolerance=_TOLERANCE, alpha=alpha,
     )  # fmt: skip
 
 
@@ -244,12 +244,10 @@ class _CentringSizes(NamedTuple):
     width: Annotated[int, {"low": 40}] = 128
     batch: Annotated[int, {"low": 3}] = 16
     depth: int = 120
-    networks: Several = 100
+    chains: Several = 100
 
 
-@kit.figure(
-    "rank-collapse-centring", _CentringSizes(), width=512, batch=32, depth=400, networks=1000
-)
+@kit.figure("rank-collapse-centring", _CentringSizes(), width=512, batch=32, depth=400, chains=1000)
 def centring(run: Run, sizes: _CentringSizes) -> Experiment:
     r"""Fig. 7's claim on the chain: the effect of centring on the rank.
 
@@ -295,7 +293,7 @@ def centring(run: Run, sizes: _CentringSizes) -> Experiment:
     def ranks_and_common_parts(case: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return r and the part of the squares that samples share, (networks, layers)."""
         measured = simulate(
-            cases[case], sizes.depth, chains=sizes.networks, initial="collinear",
+            cases[case], sizes.depth, chains=sizes.chains, initial="collinear",
             observables=["rank_bound", Observable(_common_part, name="common_part")],
             **run.options(progress),
         )  # fmt: skip
@@ -323,7 +321,7 @@ def centring(run: Run, sizes: _CentringSizes) -> Experiment:
     return results.experiment(
         f"Rank with and without centring, width {d}, batch {n}",
         kit.table_of(columns, ("network",)), findings, _draw_centring, width=d, batch=n,
-        chains=sizes.networks, start="nearly equal samples", settled_from_layer=half,
+        chains=sizes.chains, start="nearly equal samples", settled_from_layer=half,
     )  # fmt: skip
 
 

@@ -36,11 +36,11 @@ class _SpectrumSizes(NamedTuple):
 
     width: Several = 50
     depth: Annotated[int, {"low": 10}] = 100
-    networks: Several = 64
+    chains: Several = 64
     shown: Several = 10
 
 
-@kit.figure("rank-collapse-3b", _SpectrumSizes(), networks=500)
+@kit.figure("rank-collapse-3b", _SpectrumSizes(), chains=500)
 def fig_3b(run: Run, sizes: _SpectrumSizes) -> Experiment:
     r"""Fig. 3b: the ten largest eigenvalues of M over depth, from nearly equal samples.
 
@@ -71,7 +71,7 @@ def fig_3b(run: Run, sizes: _SpectrumSizes) -> Experiment:
     >>> found = rank_collapse.fig_3b()  # doctest: +SKIP
     >>> found.plot().savefig("fig_3b.png")  # doctest: +SKIP
     """
-    d, depth, networks = sizes.width, sizes.depth, sizes.networks
+    d, depth, networks = sizes.width, sizes.depth, sizes.chains
     if sizes.shown > d:
         raise ArgumentError("shown", sizes.shown, f"at most the width {d}")
     chain = Chain.bn_residual(d, d, gamma=1.0)
@@ -97,11 +97,11 @@ def fig_3b(run: Run, sizes: _SpectrumSizes) -> Experiment:
     )  # fmt: skip
     eigenvalue = results.add(
         "eigenvalue", ("layer", "mode"), np.exp(banded(logs)), "eigenvalues of M, geometric mean",
-        networks=networks,
+        chains=networks,
     )  # fmt: skip
     settled = results.add(
         "settled", ("mode",), np.exp(banded(deep.mean(axis=1))),
-        "the same from Gaussian inputs, deep layers", networks=networks,
+        "the same from Gaussian inputs, deep layers", chains=networks,
     )  # fmt: skip
     rank = results.add_means(
         "rank_bound", ("layer",), {(): r}, "r, lower bound of the rank"
@@ -175,10 +175,10 @@ class _CollapseSizes(NamedTuple):
     gamma: float = 0.25
     depth: Annotated[int, {"low": _EVERY}] = 256
     angle_depth: Annotated[int, {"low": _EVERY}] = 96
-    networks: Several = 200
+    chains: Several = 200
 
 
-@kit.figure("rank-collapse-lemma-3", _CollapseSizes(), networks=1000)
+@kit.figure("rank-collapse-lemma-3", _CollapseSizes(), chains=1000)
 def lemma_3(run: Run, sizes: _CollapseSizes) -> Experiment:
     r"""Lemma 3: vanilla linear networks collapse to rank one, with and without a skip connection.
 
@@ -220,7 +220,7 @@ def lemma_3(run: Run, sizes: _CollapseSizes) -> Experiment:
     def collapse(case: str, progress: Progress) -> dict[str, Float64Array]:
         """Return means with intervals of log sin² and log(r − 1) over layers, and paces."""
         matrices = simulate(
-            cases[case], sizes.depth, chains=sizes.networks, initial=np.eye(d), every=_EVERY,
+            cases[case], sizes.depth, chains=sizes.chains, initial=np.eye(d), every=_EVERY,
             observables="scaled_gram", **run.options(progress),
         )["scaled_gram"]  # fmt: skip
         sines = _mean_log_squared_sines(matrices[:, is_near])
@@ -238,11 +238,11 @@ def lemma_3(run: Run, sizes: _CollapseSizes) -> Experiment:
     parts = run.parts(collapse, results.points("case"))
     results.add(
         "log_squared_sine", ("case", "angle_layer"), kit.entry(parts, "sines"),
-        "mean log of the squared sine between samples", networks=sizes.networks,
+        "mean log of the squared sine between samples", chains=sizes.chains,
     )  # fmt: skip
     excess = results.add(
         "excess_rank", ("case", "layer"), kit.each(parts, lambda part: np.exp(part["excess"])),
-        "r - 1, geometric mean", networks=sizes.networks,
+        "r - 1, geometric mean", chains=sizes.chains,
     )  # fmt: skip
     paces = kit.each(
         kit.entry(parts, "paces"), partial(Estimate.from_samples, method="pace of log sin^2")
@@ -264,7 +264,7 @@ def lemma_3(run: Run, sizes: _CollapseSizes) -> Experiment:
     return results.experiment(
         f"Collapse of vanilla linear networks to rank one, width and batch {d}", table,
         findings, _draw_collapse, width=d, batch=d, gamma=sizes.gamma,
-        chains=sizes.networks, start="identity",
+        chains=sizes.chains, start="identity",
     )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ class _PretrainedSizes(NamedTuple):
     pretraining_rate: float = 0.03
     rates: tuple[float, ...] = (0.003, 0.01)
     scale: float = 255.0
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
@@ -136,7 +136,7 @@ class _BrokenSizes(NamedTuple):
     images: int = 320
     epochs: int = 5
     rate: float = 0.05
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
@@ -227,7 +227,7 @@ class _RankSizes(NamedTuple):
     every: int = 4
     pretraining_rate: float = 1.0
     rate: float = 0.1
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(
@@ -329,7 +329,7 @@ class _DirectionSizes(NamedTuple):
     images: int = 320
     epochs: int = 5
     rate: float = 0.01
-    networks: Several = 5
+    chains: Several = 5
 
 
 @kit.figure(

@@ -67,7 +67,7 @@ class Training:
     ----------
     run : Run
     sizes : NamedTuple
-        Sizes of the figure, with `images`, `batch`, `epochs` and `networks` (>= 2).  The networks
+        Sizes of the figure, with `images`, `batch`, `epochs` and `chains` (>= 2).  The networks
         of a case differ in weights and in the order of the images.
     rates : tuple of float
         Learning rates.  The records of a case are those of the rate with the smallest mean final
@@ -94,7 +94,7 @@ class Training:
         scale: tuple[float, float] = (1.0, 0.0),
     ) -> None:
         import_extra("torch", "torch")
-        self.run, self.networks = run, sizes.networks
+        self.run, self.chains = run, sizes.chains
         self.images = images(run.data, sizes.images, sizes.batch)
         self.plan = Plan(sizes.epochs, sizes.batch, every)
         self._rates, self._scale = rates, scale
@@ -102,7 +102,7 @@ class Training:
     def attributes(self) -> dict[str, Any]:
         """Return attributes of the data."""
         return {
-            "batch": self.plan.batch, "networks": self.networks,
+            "batch": self.plan.batch, "chains": self.chains,
             "images": f"{self.images.name}, {len(self.images.labels)} images",
         }  # fmt: skip
 
@@ -131,13 +131,13 @@ class Training:
                     case.prepare(model, inputs, rng)
                 return train(model, inputs, labels, self.plan, rate * case.faster, rng, progress)
 
-        points = list(itertools.product(cases, self._rates, range(self.networks)))
+        points = list(itertools.product(cases, self._rates, range(self.chains)))
         costs = [cases[at].cost for at, _, _ in points]
         facts = {"images": self.images.digest(), "torch": torch.__version__}
         parts = self.run.parts(network, points, costs, facts)
 
         def stacked(at: Point, rate: float) -> dict[str, Float64Array]:
-            records = [parts[at, rate, k] for k in range(self.networks)]
+            records = [parts[at, rate, k] for k in range(self.chains)]
             arrays = {name: np.stack([record[name] for record in records]) for name in records[0]}
             return {**arrays, "rate": np.array(rate * cases[at].faster)}
 
