@@ -146,7 +146,7 @@ def test_rates(turns, width, activation):
     run = turns.timed(name, lambda: bnmc.backpropagate(
         chain, depth, chains=chains, dtype="float32", observables=(), threads=THREADS, rng=1
     ))  # fmt: skip
-    rate = run.rate()
+    rate = run.backward_rate()
     predicted = bnmc.MeanField(chain).fixed_point().backward_rate
     difference, error = rate.value / predicted - 1.0, rate.stderr / rate.value
     turns.add(name, {"rate": rate.value, "mean field": predicted, "difference %": 100 * difference})

@@ -96,7 +96,7 @@ def compare(turns, name, case, width, networks, seed):
     assert chain is not None
     assert not sample.reading.unfit, sample.reading.unfit
     chains = HAAR_CHAINS if chain.is_orthogonal else CHAINS
-    rate, exact = sample.rate(), exact_rate(chain, turns.of(chains, chains, 4), seed)
+    rate, exact = sample.backward_rate(), exact_rate(chain, turns.of(chains, chains, 4), seed)
     ours, theirs = rate.stderr / rate.value, exact.stderr / exact.value
     z = math.log(rate.value / exact.value) / math.hypot(ours, theirs)
     # Welch's degrees of freedom, for the difference of two means of logarithms.
@@ -144,4 +144,4 @@ def exact_rate(chain, chains, seed):
     run = bnmc.backpropagate(
         dataclasses.replace(chain, eps=0.0), DEPTH, chains=chains, rng=seed, observables=()
     )
-    return run.rate(first=first - 1, last=last - 1)
+    return run.backward_rate(first=first - 1, last=last - 1)

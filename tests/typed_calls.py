@@ -27,7 +27,7 @@ def calls() -> tuple[object, ...]:
     bnmc.testing.assert_same_law(lambda h: h, chain)
     samples: int = len(bnmc.infinite_width.ntk(chain, gram, 3))
     gradients = bnmc.backpropagate(chain, 3, loss_gradient=lambda h: h, classes=2, rng=key)
-    double: bnmc.Estimate = 2 * gradients.rate()
+    double: bnmc.Estimate = 2 * gradients.backward_rate()
 
     kernels.gram(3, gram, gram, gram)  # type: ignore[arg-type]
     kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]

@@ -118,13 +118,13 @@ def test_phase(printed, document_of):
     field = mean_field.CorrelationMap("tanh", weight_variance=1.5, bias_variance=0.05)
     star = field.phase()
     assert document["phase"] == "ordered"
-    assert document["gradient_factor"] == star.gradient_factor
+    assert document["backward_rate"] == star.backward_rate
     assert document["correlation_depth"] == star.correlation_depth
     edge = float(mean_field.edge_of_chaos("tanh", 0.05).weight_variance)
     assert document["edge_weight_variance"] == edge
     out = printed(line)
     assert "phase  ordered" in out
-    assert f"{star.gradient_factor:.6g}" in out
+    assert f"{star.backward_rate:.6g}" in out
 
 
 def test_phase_without_edge_and_with_skip_connection(printed, document_of):

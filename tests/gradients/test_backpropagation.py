@@ -105,7 +105,7 @@ def test_networks_have_the_bits_of_their_chain_and_of_all_ways(tmp_path):
         assert_same_bits(run, runs[0])
     assert (runs[0].network, runs[0].depth) == (network, 4)
     assert repr(network) in str(runs[0])
-    assert runs[0].mean_field_rate() is None
+    assert runs[0].mean_field_backward_rate() is None
     assert np.isfinite(runs[0].cosines()).all()
     with pytest.raises(errors.BackendError, match="layers that differ"):
         bnmc.backpropagate(network, backend="cuda")
@@ -119,7 +119,7 @@ def test_the_rate_is_that_of_the_mean_field():
     for name in ("relu", "tanh", "gelu"):
         chain = Chain(4000, 10, name)
         run = bnmc.backpropagate(chain, 60, chains=40, rng=1, dtype="float32", observables=())
-        rate = run.rate()
+        rate = run.backward_rate()
         predicted = bnmc.MeanField(chain).fixed_point().backward_rate
         assert rate.stderr < 0.002 * rate.value
         assert abs(rate.value / predicted - 1) < 5 * rate.stderr / rate.value + 10 / 4000
@@ -134,9 +134,9 @@ def test_the_rate_of_convolutions_is_that_of_the_mean_field():
     """
     chain = Chain.conv(512, 4, shape=(4, 4))
     run = bnmc.backpropagate(chain, 60, chains=16, rng=1, observables=())
-    rate = run.rate()
+    rate = run.backward_rate()
     assert rate.stderr < 0.003
-    assert run.mean_field_rate() == pytest.approx(1.4931, abs=5e-5)
+    assert run.mean_field_backward_rate() == pytest.approx(1.4931, abs=5e-5)
     assert abs(rate.value - 1.4930629) < stats.t.isf(FALSE_ALARM / 2, 15) * rate.stderr
 
 
@@ -375,19 +375,19 @@ def test_own_activations_with_their_derivative():
 def test_rate_needs_chains_and_layers():
     run = bnmc.backpropagate(TANH, 8, rng=0)
     with pytest.raises(errors.PartialEstimateError, match="2 chains") as caught:
-        run.rate()
+        run.backward_rate()
     expected = run.log_gradient_norm[0, 2] - run.log_gradient_norm[0, 6]
     assert caught.value.partial == pytest.approx(math.exp(2 * expected / 4))
     with pytest.raises(errors.ArgumentError, match="last"):
-        run.rate(first=5, last=3)
+        run.backward_rate(first=5, last=3)
     dead = bnmc.backpropagate(Chain(9, 2, "tanh"), 8, chains=3, rng=0)
     with pytest.raises(errors.PartialEstimateError, match="zero"):
-        dead.rate()
+        dead.backward_rate()
 
 
 def test_the_rate_is_the_slope_of_the_logarithms():
     run = bnmc.backpropagate(TANH, 8, chains=5, rng=0)
-    rate = run.rate(first=1, last=5)
+    rate = run.backward_rate(first=1, last=5)
     slopes = (run.log_gradient_norm[:, 1] - run.log_gradient_norm[:, 5]) / 2
     assert rate.value == pytest.approx(math.exp(slopes.mean()))
     error = slopes.std(ddof=1) / math.sqrt(5)

@@ -35,7 +35,7 @@ def test_line_is_the_mean_and_band_the_quantiles(run):
 
 
 def test_a_rate_is_a_line_of_half_its_logarithm(run):
-    ax = plot.gradient_norms(run, rate=1.5, label="relu")
+    ax = plot.gradient_norms(run, backward_rate=1.5, label="relu")
     mean, predicted = (line.get_ydata() for line in ax.lines)
     assert predicted[4] == mean[4]
     np.testing.assert_allclose(np.diff(predicted), -0.5 * math.log(1.5))
@@ -54,7 +54,7 @@ def test_one_network_in_given_axes():
 
 def test_layers_without_a_gradient_are_left_out():
     dead = bnmc.backpropagate(bnmc.Chain(9, 2, "tanh"), 4, chains=3, rng=0)
-    ax = plot.gradient_norms(dead, rate=2.0)
+    ax = plot.gradient_norms(dead, backward_rate=2.0)
     (line,) = ax.lines
     assert np.isfinite(line.get_ydata()).tolist() == [False, False, False, True]
     ax.figure.canvas.draw()
@@ -63,7 +63,7 @@ def test_layers_without_a_gradient_are_left_out():
 def test_lines_and_bands():
     model, batch = mlp(5, 8), torch.randn(6, 8)
     measured = bnmc.torch.measure(model, batch, labels=[0, 1] * 3, networks=3, cosines=False)
-    left, right = plot.measurement(measured, rate=1.5).axes
+    left, right = plot.measurement(measured, backward_rate=1.5).axes
     for line, values in zip(
         left.lines, (measured.rank, measured.soft_rank, measured.rank_bound), strict=True
     ):
@@ -101,7 +101,7 @@ def measured():
     [
         (lambda _: plot.gradient_norms(bnmc.simulate(CHAIN, 2, rng=0)), ArgumentTypeError, "run"),
         (lambda run: plot.gradient_norms(run, level=1.0), ArgumentError, "level"),
-        (lambda run: plot.gradient_norms(run, rate=0.0), ArgumentError, "rate"),
+        (lambda run: plot.gradient_norms(run, backward_rate=0.0), ArgumentError, "rate"),
         (lambda _: plot.measurement(3), ArgumentTypeError, "result: got 3"),
         (lambda _: plot.measurement(measured(), rate=0.0), ArgumentError, "rate: got 0"),
     ],

@@ -55,23 +55,23 @@ def test_dataset(measurement):
 def test_rate_is_the_growth_of_logarithms(measurement):
     norms = measurement.layer_gradient_norm
     growth = 2.0 * np.log(norms[:, 7] / norms[:, 22]) / 15
-    rate = measurement.rate()
+    rate = measurement.backward_rate()
     assert abs(rate.value - math.exp(growth.mean())) < 1e-12
     assert abs(rate.stderr - rate.value * growth.std(ddof=1) / 2.0) < 1e-12
     with pytest.raises(ArgumentError, match="last: got 30"):
-        measurement.rate(last=30)
+        measurement.backward_rate(last=30)
     with pytest.raises(ArgumentError, match="loss: got None"):
-        measure(mlp(4, 8), torch.randn(6, 8)).rate()
+        measure(mlp(4, 8), torch.randn(6, 8)).backward_rate()
     single = measure(mlp(4, 8), torch.randn(6, 8), labels=[0, 1] * 3)
     with pytest.raises(PartialEstimateError) as caught:
-        single.rate()
+        single.backward_rate()
     norms = single.layer_gradient_norm[0]
     assert abs(caught.value.partial - (norms[1] / norms[3])) < 1e-9
     model = mlp(4, 8, norm=False)
     with torch.no_grad():
         model[-1].weight.zero_()
     with pytest.raises(PartialEstimateError, match="zero"):
-        measure(model, torch.randn(6, 8), labels=[0, 1] * 3).rate()
+        measure(model, torch.randn(6, 8), labels=[0, 1] * 3).backward_rate()
 
 
 @pytest.fixture(scope="module")

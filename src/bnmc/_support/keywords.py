@@ -35,6 +35,9 @@ RENAMED = {
         "networks": "chains", "batch_networks": "batch_chains", "wide_networks": "wide_chains",
         "pairs": "contraction_chains", "replicates": "bound_chains",
     },
+    "gradients.Backpropagation": {
+        "rate": "backward_rate", "mean_field_rate": "mean_field_backward_rate"
+    },
     "infinite_width.SimulatedKernel": {"networks": "chains"},
     "infinite_width.convergence": {"networks": "chains"},
     "infinite_width.nngp": {"networks": "chains"},
@@ -47,6 +50,8 @@ RENAMED = {
     "invariant.sample": {"size": "chains", "tolerance": "atol"},
     "mean_field.CorrelationMap.fixed_points": {"tolerance": "atol"},
     "mean_field.CorrelationMap.phase": {"tolerance": "atol"},
+    "mean_field.PairTrajectory": {"gradient_factor": "backward_rate"},
+    "mean_field.Phase": {"gradient_factor": "backward_rate"},
     "mixing.LaggedDistance": {"replicates": "chains"},
     "mixing.LaggedDistance.layers_to": {"tolerance": "atol"},
     "mixing.TVBound": {"replicates": "chains"},
@@ -55,6 +60,9 @@ RENAMED = {
     "mixing.compare": {"pairs": "chains", "replicates": "chains"},
     "mixing.contraction": {"pairs": "chains"},
     "mixing.tv_bound": {"replicates": "chains"},
+    "plot.gradient_norms": {"rate": "backward_rate"},
+    "plot.measurement": {"rate": "backward_rate"},
+    "torch.Measurement": {"rate": "backward_rate"},
 }  # fmt: skip
 
 

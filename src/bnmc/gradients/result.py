@@ -69,7 +69,7 @@ class Backpropagation(Recordings):
     >>> run = bnmc.backpropagate(bnmc.Chain(200, 5, "relu"), 30, chains=20, rng=0)
     >>> run.log_gradient_norm.shape
     (20, 30)
-    >>> run.rate().value > 2
+    >>> run.backward_rate().value > 2
     True
     """
 
@@ -120,10 +120,10 @@ class Backpropagation(Recordings):
             text_table(heads, rows, align=">>>"),
         ]
         try:
-            lines.append(f"growth of the squared norm per layer, towards the input: ×{self.rate()}")
+            lines.append(f"squared gradient norm, growth per layer: ×{self.backward_rate()}")
         except (ArgumentError, PartialEstimateError) as error:
             lines.append(f"no rate: {error}")
-        predicted = self.mean_field_rate()
+        predicted = self.mean_field_backward_rate()
         if predicted is not None:
             lines.append(f"the same at infinite width: ×{predicted:.6g}")
         if not self.complete:
@@ -133,17 +133,17 @@ class Backpropagation(Recordings):
     def to_dict(self) -> dict[str, Any]:
         """Return the table that `print` shows, and the rates, for `json.dumps`."""
         try:
-            rate: dict[str, Any] | None = self.rate().as_json()
+            rate: dict[str, Any] | None = self.backward_rate().as_json()
         except (ArgumentError, PartialEstimateError):
             rate = None
         return {
             "chain": self.network.shown.as_json(), "depth": self.depth, "chains": self.chains,
-            "loss": self.loss, "rows": self._shown(), "rate": rate,
-            "mean_field_rate": self.mean_field_rate(), "complete": self.complete,
+            "loss": self.loss, "rows": self._shown(), "backward_rate": rate,
+            "mean_field_backward_rate": self.mean_field_backward_rate(), "complete": self.complete,
             "key": str(self.key), "dtype": self.dtype, "sampler": self.sampler, "cpu": self.cpu,
         }  # fmt: skip
 
-    def mean_field_rate(self) -> float | None:
+    def mean_field_backward_rate(self) -> float | None:
         """Return `bnmc.mean_field.FixedPoint.backward_rate` of the chain, or None if it has none.
 
         It is None if the mean field has no fixed point for the chain or does not find it, or if the
@@ -159,7 +159,7 @@ class Backpropagation(Recordings):
     def plot(self, *, ax: Axes | None = None, level: float = 0.9) -> Axes:
         """Draw the logarithm of the gradient norm against depth.
 
-        A dashed line has the slope of `mean_field_rate`, if there is one.
+        A dashed line has the slope of `mean_field_backward_rate`, if there is one.
 
         Parameters
         ----------
@@ -189,9 +189,10 @@ class Backpropagation(Recordings):
         """
         from bnmc.plot.gradients import gradient_norms
 
-        return gradient_norms(self, rate=self.mean_field_rate(), ax=ax, level=level)
+        predicted = self.mean_field_backward_rate()
+        return gradient_norms(self, backward_rate=predicted, ax=ax, level=level)
 
-    def rate(
+    def backward_rate(
         self, *, first: int | None = None, last: int | None = None, level: float = 0.95
     ) -> Estimate:
         r"""Return the growth of the squared gradient norm per layer, towards the input.
@@ -230,7 +231,7 @@ class Backpropagation(Recordings):
         --------
         >>> import bnmc
         >>> run = bnmc.backpropagate(bnmc.Chain(1000, 10, "relu"), 40, chains=20, rng=0)
-        >>> rate = run.rate()
+        >>> rate = run.backward_rate()
         >>> abs(rate.value - bnmc.MeanField(run.chain).fixed_point().backward_rate) < 0.05
         True
         """

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import real
+from bnmc._support.keywords import explains_keywords
 from bnmc.plot import axes
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@explains_keywords
 def gradient_norms(
     run: Any,
     *,
-    rate: float | None = None,
+    backward_rate: float | None = None,
     label: str | None = None,
     ax: Axes | None = None,
     level: float = 0.9,
@@ -29,10 +31,11 @@ def gradient_norms(
     Parameters
     ----------
     run : Backpropagation
-    rate : float, optional
+    backward_rate : float, optional
         Growth of the squared gradient norm per layer towards the input, > 0, for example
         `bnmc.mean_field.FixedPoint.backward_rate`. A dashed line of slope
-        :math:`-\tfrac12 \ln(\text{rate})` per layer goes through the mean of the middle layer.
+        :math:`-\tfrac12 \ln(\text{backward rate})` per layer goes through the mean of the middle
+        layer.
     label : str, optional
         Label of the run in the legend.
     ax : matplotlib.axes.Axes, optional
@@ -61,14 +64,15 @@ def gradient_norms(
     >>> from bnmc.plot import gradient_norms
     >>> import bnmc
     >>> run = bnmc.backpropagate(bnmc.Chain(300, 10, "relu"), 30, chains=16, rng=0)
-    >>> ax = gradient_norms(run, rate=1.696)
+    >>> ax = gradient_norms(run, backward_rate=1.696)
     >>> ax.get_xlabel()
     'layer $\\ell$'
     """
     allowed = "a result of bnmc.backpropagate"
     axes.require_attributes("run", run, allowed, "log_gradient_norm", "network")
     level = real("level", level, above=0.0, below=1.0)
-    rate = None if rate is None else real("rate", rate, above=0.0)
+    if backward_rate is not None:
+        backward_rate = real("backward_rate", backward_rate, above=0.0)
     norms = run.log_gradient_norm
     chains, depth = norms.shape
     layers = np.arange(depth)
@@ -81,11 +85,11 @@ def gradient_norms(
     edges = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2], axis=0)
     axes.draw_mean(ax, layers, (mean, *edges), label or "measured")
     middle = depth // 2
-    if rate is not None and np.isfinite(mean[middle]):
-        predicted = mean[middle] - 0.5 * math.log(rate) * (layers - middle)
+    if backward_rate is not None and np.isfinite(mean[middle]):
+        predicted = mean[middle] - 0.5 * math.log(backward_rate) * (layers - middle)
         ax.plot(
             layers, predicted, "--", color="black", linewidth=1.0,
-            label=f"infinite width: squared norm ×{rate:.4g} per layer, towards the input",
+            label=f"infinite width: squared norm ×{backward_rate:.4g} per layer, towards the input",
         )  # fmt: skip
     axes.label_layers(ax, r"layer $\ell$")
     ax.set_ylabel(r"$\ln\, \|\partial L / \partial W_\ell\|_F$")
@@ -93,7 +97,8 @@ def gradient_norms(
     return ax
 
 
-def measurement(result: Any, *, rate: float | None = None) -> Figure:
+@explains_keywords
+def measurement(result: Any, *, backward_rate: float | None = None) -> Figure:
     r"""Draw ranks, and gradient norms if there are any, against the layers.
 
     Lines are means over networks, and bands reach from the smallest to the largest value.
@@ -101,7 +106,7 @@ def measurement(result: Any, *, rate: float | None = None) -> Figure:
     Parameters
     ----------
     result : bnmc.torch.Measurement
-    rate : float, optional
+    backward_rate : float, optional
         Growth of the squared gradient norm per layer towards the input, > 0. A dashed line of this
         slope goes through the middle one of the comparable layers.
 
@@ -127,7 +132,8 @@ def measurement(result: Any, *, rate: float | None = None) -> Figure:
     """
     names = ("layers", "rank", "soft_rank", "rank_bound", "layer_gradient_norm", "comparable")
     axes.require_attributes("result", result, "a result of bnmc.torch.measure", *names)
-    rate = None if rate is None else real("rate", rate, above=0.0)
+    if backward_rate is not None:
+        backward_rate = real("backward_rate", backward_rate, above=0.0)
     norms = result.layer_gradient_norm
     picture, places = axes.figure(columns=1 if norms is None else 2)
     depth = np.arange(1, len(result.layers) + 1)
@@ -137,7 +143,7 @@ def measurement(result: Any, *, rate: float | None = None) -> Figure:
     places[0].set_ylabel("rank")
     places[0].set_ylim(bottom=0.0)
     if norms is not None:
-        _gradients(places[1], depth, norms, result.comparable, rate)
+        _gradients(places[1], depth, norms, result.comparable, backward_rate)
     for ax in places:
         axes.label_layers(ax)
         if ax.get_legend_handles_labels()[0]:
@@ -150,7 +156,7 @@ def _gradients(
     depth: NDArray[Any],
     norms: NDArray[np.float64],
     comparable: tuple[int, ...],
-    rate: float | None,
+    backward_rate: float | None,
 ) -> None:
     present = np.all((norms > 0.0) & (norms < math.inf), axis=0)
     ax.set_ylabel(r"$\|\partial L / \partial W\|_F$")
@@ -159,13 +165,14 @@ def _gradients(
     ax.set_yscale("log")
     _curve(ax, depth[present], norms[:, present], axes.COLOURS[0], "measured")
     compared = [layer for layer in comparable if present[layer]]
-    if rate is not None and len(compared) > 1:
+    if backward_rate is not None and len(compared) > 1:
         middle = compared[len(compared) // 2]
         centre = math.exp(float(np.log(norms[:, middle]).mean()))
         steps = np.array([compared.index(layer) for layer in compared]) - len(compared) // 2
         ax.plot(
-            depth[compared], centre * rate ** (-0.5 * steps), "--", color="black", linewidth=1.0,
-            label=f"infinite width: squares ×{rate:.4g} per layer, towards the input",
+            depth[compared], centre * backward_rate ** (-0.5 * steps), "--", color="black",
+            linewidth=1.0,
+            label=f"infinite width: squares ×{backward_rate:.4g} per layer, towards the input",
         )  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def _backward_rate(chain: Chain) -> float | None:
     chain = dataclasses.replace(chain, eps=0.0)
     try:
         if not chain.normalization.acts_on_rows:
-            return CorrelationMap.of(chain).phase().gradient_factor
+            return CorrelationMap.of(chain).phase().backward_rate
         point = MeanField(chain).fixed_point()
     except BnmcError:
         return None

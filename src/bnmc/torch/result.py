@@ -200,7 +200,7 @@ class Measurement(Result):
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
-    def rate(
+    def backward_rate(
         self, *, first: int | None = None, last: int | None = None, level: float = 0.95
     ) -> Estimate:
         r"""Return the growth of the squared gradient norm per layer, towards the input.
@@ -213,7 +213,7 @@ class Measurement(Result):
         ----------
         first, last : int, optional
             Positions in `comparable`. The defaults are a quarter and three quarters of their
-            number, as in `bnmc.gradients.Backpropagation.rate`.
+            number, as in `bnmc.gradients.Backpropagation.backward_rate`.
         level : float, default 0.95
             Level of the interval, which is Student's, for the logarithm.
 

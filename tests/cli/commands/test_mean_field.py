@@ -33,7 +33,7 @@ def test_an_unstable_fixed_point_is_named(printed):
 def test_an_infinite_backward_rate_is_explained(printed, batch, infinite):
     out = printed(f"fixed-point --batch {batch}")
     assert ("the squared gradient norm has no finite mean" in out) == infinite
-    assert ("backward rate  infinite" in out) == infinite
+    assert ("growth per layer  infinite" in out) == infinite
 
 
 def test_a_cross_batch_entry_below_the_error_is_zero(printed):

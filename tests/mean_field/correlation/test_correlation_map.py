@@ -30,7 +30,7 @@ def test_erf(w, b):
     assert point.slope == pytest.approx(slope, rel=1e-10)
     phase = field.phase()
     gradient = w * 4 / np.pi / np.sqrt(1 + 4 * q)
-    assert phase.gradient_factor == pytest.approx(gradient, rel=1e-12)
+    assert phase.backward_rate == pytest.approx(gradient, rel=1e-12)
     assert phase.gradient_depth == pytest.approx(1 / abs(math.log(gradient)), rel=1e-10)
     assert phase.variance_depth == pytest.approx(-1 / math.log(slope), rel=1e-9)
     c = np.array([-1.0, -0.3, 0.0, 0.9, 1.0])
@@ -79,11 +79,11 @@ def test_relu():
         phase = CorrelationMap("relu", weight_variance=w, bias_variance=b).phase()
         assert (phase.name, phase.correlation) == (name, 1.0)
         assert phase.variance == pytest.approx(variance)
-        assert phase.gradient_factor == pytest.approx(w / 2, rel=1e-14)
+        assert phase.backward_rate == pytest.approx(w / 2, rel=1e-14)
 
 
 @pytest.mark.parametrize(
-    ("options", "name", "correlation", "gradient_factor"),
+    ("options", "name", "correlation", "backward_rate"),
     [
         ({"norm": "layer"}, "critical", 1.0, 1.0),
         ({"norm": "group", "bias_variance": 0.1}, "ordered", 1.0, 1 / 1.2),
@@ -91,10 +91,10 @@ def test_relu():
         ({"norm": "rms", "order": "activation-norm"}, "critical", 1.0, 1.0),
     ],
 )
-def test_relu_with_a_norm(options, name, correlation, gradient_factor):
+def test_relu_with_a_norm(options, name, correlation, backward_rate):
     phase = CorrelationMap("relu", **options).phase()
     assert (phase.name, phase.correlation) == (name, correlation)
-    assert phase.gradient_factor == pytest.approx(gradient_factor, rel=1e-12)
+    assert phase.backward_rate == pytest.approx(backward_rate, rel=1e-12)
 
 
 def test_the_bias_of_a_linear_network_wins_if_weights_do_not_grow():
@@ -118,7 +118,7 @@ def test_networks_that_become_linear():
     for w, name in ((0.9, "ordered"), (1.0, "critical")):
         phase = CorrelationMap("tanh", weight_variance=w).phase()
         assert (phase.name, phase.variance, phase.correlation) == (name, 0.0, None)
-        assert phase.gradient_factor == pytest.approx(w, rel=1e-14)
+        assert phase.backward_rate == pytest.approx(w, rel=1e-14)
     assert CorrelationMap("linear").phase().correlation is None
     with pytest.raises(ArgumentError, match="every correlation is a fixed point"):
         CorrelationMap("linear").fixed_points()
@@ -134,7 +134,7 @@ def test_several_attractors():
     assert (low.stable, high.stable) == (True, False)
     assert field.phase().variance == low.variance
     beyond = field.phase(start=2.0)
-    assert (beyond.variance, beyond.gradient_factor) == (math.inf, math.inf)
+    assert (beyond.variance, beyond.backward_rate) == (math.inf, math.inf)
 
 
 def test_a_variance_map_that_decreases():
@@ -149,7 +149,7 @@ def test_a_variance_map_that_decreases():
 
 def test_a_jump_is_chaotic():
     phase = CorrelationMap("step").phase()
-    assert (phase.name, phase.gradient_factor) == ("chaotic", math.inf)
+    assert (phase.name, phase.backward_rate) == ("chaotic", math.inf)
     star = brentq(lambda c: 0.5 + np.arcsin(c) / np.pi - c, 0.1, 0.9, xtol=1e-15)
     assert phase.correlation == pytest.approx(star, abs=1e-12)
     assert phase.gradient_depth == 0.0
@@ -158,10 +158,10 @@ def test_a_jump_is_chaotic():
 def test_gradients_that_vanish_in_one_layer_have_no_depth():
     """1/|ln χ| tends to 0 if χ does; it is infinite at χ = 1, as of a linear network."""
     constant = CorrelationMap(Activation(lambda x: 0.0 * x), bias_variance=0.5).phase()
-    assert (constant.name, constant.gradient_factor) == ("ordered", 0.0)
+    assert (constant.name, constant.backward_rate) == ("ordered", 0.0)
     assert constant.gradient_depth == 0.0
     linear = CorrelationMap("linear", weight_variance=1.0).phase()
-    assert (linear.name, linear.gradient_factor) == ("critical", 1.0)
+    assert (linear.name, linear.backward_rate) == ("critical", 1.0)
     assert linear.gradient_depth == math.inf
 
 
@@ -317,7 +317,7 @@ def test_gradients_of_networks(options):
     # E log of a mean over `width` entries is below its limit by about their variance / (2 width):
     # at most 10 per layer is allowed, and as much for the forward pass.
     allowed = reach(logarithms) + 2 * 5.0 * depth / width
-    assert abs(np.mean(logarithms) - np.log(run.gradient_factor[1:]).sum()) <= allowed
+    assert abs(np.mean(logarithms) - np.log(run.backward_rate[1:]).sum()) <= allowed
     assert allowed < 0.5
 
 
@@ -384,8 +384,6 @@ def test_kinks_need_not_be_declared(norm):
     result = CorrelationMap(Activation(bent), **options)
     declared = CorrelationMap(Activation(bent, kinks=(0.377,)), **options)
     assert result.phase().error < 1e-11
-    assert result.phase().gradient_factor == pytest.approx(
-        declared.phase().gradient_factor, rel=1e-11
-    )
+    assert result.phase().backward_rate == pytest.approx(declared.phase().backward_rate, rel=1e-11)
     c = np.array([-0.9, 0.3, 0.99])
     np.testing.assert_allclose(result(c, rtol=1e-8), declared(c, rtol=1e-8), rtol=0, atol=1e-10)

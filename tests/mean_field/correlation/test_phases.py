@@ -145,7 +145,7 @@ def test_a_variance_of_zero_that_repels_has_the_next_slope_after_one():
 @pytest.mark.parametrize("bias", [5e-324, 1e-320, 1e-300, 1.0])
 def test_homogeneous_networks_have_the_same_rates_at_the_least_variances(bias):
     phase = CorrelationMap("relu", weight_variance=0.5, bias_variance=bias).phase()
-    rates = phase.variance_rate, phase.correlation_rate, phase.gradient_factor
+    rates = phase.variance_rate, phase.correlation_rate, phase.backward_rate
     assert (rates, phase.correlation) == ((0.25, 0.25, 0.25), 1.0)
     linear = CorrelationMap("linear").phase(start=bias)
     assert (linear.correlation, linear.variance_rate) == (None, 1.0)

@@ -408,7 +408,7 @@ def test_samples_that_become_parallel():
         MeanField(chain).fluctuations()
     assert isinstance(caught.value.partial, Phase)
     assert caught.value.exponent == pytest.approx(
-        0.5 * math.log(caught.value.partial.gradient_factor)
+        0.5 * math.log(caught.value.partial.backward_rate)
     )
     with pytest.raises(NotMixing, match="critical phase"):
         MeanField(Chain(100, 4, "relu", norm="layer")).fluctuations()

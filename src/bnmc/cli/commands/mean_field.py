@@ -8,6 +8,9 @@ from typing import Any
 from bnmc.cli.command import Report, command, table_of
 from bnmc.cli.options import integers
 
+#: The name of `backward_rate` in tables.
+_BACKWARD_RATE = "squared gradient norm, growth per layer"
+
 
 @command()
 def fixed_point(
@@ -41,7 +44,9 @@ def fixed_point(
         facts["distance"] = math.sqrt(law.mean_square(width).value)
         facts["least_width"] = law.least_width
     chosen = {"activation": activation, "batch": batch, "norm": norm, "gain": chain.gain}
-    names = {"eigenvalues": "eigenvalues λ_L, λ_M"} if norm == "batch" else {}
+    names = {"backward_rate": _BACKWARD_RATE}
+    if norm == "batch":
+        names["eigenvalues"] = "eigenvalues λ_L, λ_M"
     # A number below the error is a rounding error of 0.
     is_zero = abs(point.cross_batch) < point.error
     text = [
@@ -50,13 +55,13 @@ def fixed_point(
     ]
     if not point.stable:
         text.append(
-            "\nThe fixed point is unstable: networks leave its neighbourhood. The backward rate is "
-            "the one at the fixed point, so it does not describe these networks."
+            "\nThe fixed point is unstable: networks leave its neighbourhood. The growth is the "
+            "one at the fixed point, so it does not describe these networks."
         )
     elif math.isinf(point.backward_rate):
         text.append(
-            "\nThe backward rate is infinite: in the limit ε → 0, the squared gradient norm has no "
-            "finite mean."
+            "\nThe growth is infinite: in the limit ε → 0, the squared gradient norm has no finite "
+            "mean."
         )
     return Report({**chosen, **facts}, text)
 
@@ -167,4 +172,6 @@ def phase(
         f'{activation}, norm "{norm}", weight variance {weight_variance:g}, bias variance '
         f"{bias_variance:g}: mean field\n"
     )
-    return Report({**chosen, **facts}, [head, table_of(facts)])
+    return Report(
+        {**chosen, **facts}, [head, table_of(facts, names={"backward_rate": _BACKWARD_RATE})]
+    )

@@ -116,7 +116,7 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
         ).exp(),
     )
     growth = results.add(
-        "growth", ("norm",), factors, "growth of the squared gradient norm per layer"
+        "backward_rate", ("norm",), factors, "squared gradient norm, growth per layer"
     )
     theory = np.exp(2.0 * predicted["log_norm"].values[:, 0] / (depth - 2))
     table = kit.table_of({
@@ -126,8 +126,8 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
         "gap, mean field": predicted["gap"].at(layer=-1),
         "correlation": measured["correlation"].at(layer=-1),
         "correlation, mean field": predicted["correlation"].at(layer=-1),
-        "squared gradient, per layer": growth,
-        "gradient, mean field": results.column(("norm",), theory),
+        "squared gradient norm, growth per layer": growth,
+        "growth, mean field": results.column(("norm",), theory),
     })  # fmt: skip
     gaps = measured["gap"].at(layer=-1).ends()
     findings = (
@@ -196,7 +196,7 @@ def _by_pairs(chain: Chain, depth: int) -> dict[str, Float64Array]:
     c = path.correlation[2:]
     of_gram = _of_gram((1.0 - c)[:, None, None] * np.eye(n) + c[:, None, None])
     # ∂L/∂W of layer l has δ of layer l + 1, and the size of G of layer l.
-    factors, sizes_of_gram = np.log(path.gradient_factor), np.log(path.variance[1:])
+    factors, sizes_of_gram = np.log(path.backward_rate), np.log(path.variance[1:])
     logs = np.full(depth, np.nan)
     for layer in range(depth - 1):
         passed = factors[layer + 1 : depth - 1].sum()
@@ -214,8 +214,8 @@ def _finding(sizes: Sizes, norm: str, *cells: Any) -> str:
     rank, gap, correlation = (short_interval(value) + beside(theory) for value, theory in pairs)
     return (
         f'norm "{norm}", layer {sizes.depth}: soft rank {rank} of {sizes.batch}, '
-        f"orthogonality gap {gap}, mean correlation {correlation}; squared gradients grow by "
-        f"{interval(growth)} per layer towards the input{beside(rate, 4)}."
+        f"orthogonality gap {gap}, mean correlation {correlation}; the squared gradient norm "
+        f"grows by {interval(growth)} per layer towards the input{beside(rate, 4)}."
     )
 
 

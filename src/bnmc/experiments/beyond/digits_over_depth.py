@@ -115,6 +115,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     ax.set(yscale="log", ylabel=r"distance from the fixed point, $\|G_\ell - G_*\|_F$")
     ax.set_xlabel(
         f"layer\n{attrs['batch']} digits, width {attrs['width']}; mean and 90 % of "
-        f"{attrs['networks']} networks"
+        f"{attrs['chains']} networks"
     )
     figure.legend(loc="outside lower center", ncols=2, fontsize="small")

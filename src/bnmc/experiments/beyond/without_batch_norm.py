@@ -328,7 +328,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
     parts = run.parts(growth_of, results.points(*per))
     results.add("edge", ("activation", "curve"), edges, "weight variance on the edge")
     results.add("weight", per, weights, "weight variance")
-    predicted = {point: math.log(phase.gradient_factor) for point, phase in phases.items()}
+    predicted = {point: math.log(phase.backward_rate) for point, phase in phases.items()}
     results.add("predicted", per, predicted, "logarithm of χ of the mean field")
     growth = results.add_means("growth", per, parts, "measured logarithm of χ")
     estimates = dict(zip(parts, growth.cells().values(), strict=True))
@@ -337,7 +337,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
         tuple(
             (
                 as_activation(point[0]).name, weights[point], point[1], phase.name,
-                phase.gradient_factor, estimates[point].exp(),
+                phase.backward_rate, estimates[point].exp(),
             )
             for point, phase in phases.items()
         ),

@@ -377,7 +377,7 @@ def _draw_bulk(data: Dataset, figure: Drawing) -> None:
     pictures.finish(right, title, "width $d$", ratio, xscale="log", legend=True)
     plain_ticks(right.xaxis, widths)
     figure.suptitle(
-        f"Bulk of n − 1 eigenvalues, n = {data.attrs['batch']}, {data.attrs['networks']} networks"
+        f"Bulk of n − 1 eigenvalues, n = {data.attrs['batch']}, {data.attrs['chains']} networks"
     )
 
 
@@ -499,7 +499,7 @@ def _draw_pair(data: Dataset, figure: Drawing) -> None:
         left, data.sel(activation=name), "spectral", "layer", by="width", kind="_band",
         colours=shades, text="d = {}",
     )  # fmt: skip
-    title = f"{name}, mean and 90 % of {data.attrs['networks']} networks"
+    title = f"{name}, mean and 90 % of {data.attrs['chains']} networks"
     pictures.finish(left, title, "layer", r"$\Sigma_i\, |\lambda_i/\lambda_i' - 1|$", yscale="log")
     left.legend()
     panels = {

@@ -201,9 +201,9 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
     the last layer, for 1000 layers, the thirteen named activations, batch 10 and width 500
     (`full`: 1000), with 6 networks (`full`: 50) for each law of weights: Gaussian, and uniformly
     distributed on the orthogonal matrices ("haar").  The gradient with respect to the last layer
-    has independent normal entries.  The table has the growth of the squared norm per layer towards
-    the input, between layers 30 from both ends, and `FixedPoint.backward_rate`, the growth at
-    infinite width with Gaussian weights.
+    has independent normal entries.  The table has the growth of the squared gradient norm per layer
+    towards the input, between layers 30 from both ends, and `FixedPoint.backward_rate`, the growth
+    at infinite width with Gaussian weights.
 
     Expected: straight lines.  With Gaussian weights their slope is the rate of the mean field up to
     a relative difference of order batch/width, which is measured here: at width 500 it is larger
@@ -245,15 +245,15 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
         return Estimate.from_samples(slopes, method="growth of norms").exp()
 
     rates = kit.each(logs, growth)
-    results.add("rate", per, rates, "growth of the squared norm per layer")
+    results.add("backward_rate", per, rates, "squared gradient norm, growth per layer")
     results.add(
         "mean_field", ("activation",), list(predicted.values()),
         "the same at infinite width, Gaussian weights",
     )  # fmt: skip
     table = Table(
         (
-            "activation", "weights", "squared norm, per layer", "mean field, Gaussian weights",
-            "difference, %",
+            "activation", "weights", "squared gradient norm, growth per layer",
+            "mean field, Gaussian weights", "difference, %",
         ),
         tuple(
             (name, weights, rate, predicted[name], 100.0 * (rate.value / predicted[name] - 1.0))
@@ -295,7 +295,7 @@ def _draw_activations(data: Dataset, figure: Drawing) -> None:
     left.legend(fontsize="x-small", ncols=2)
     places = np.arange(len(names))
     for row, weights in enumerate(laws):
-        rates, label = pictures.curve(data, "rate")[row].T, f"measured, {weights}"
+        rates, label = pictures.curve(data, "backward_rate")[row].T, f"measured, {weights}"
         estimates(right, places + 0.15 * row, *rates, colour=COLOURS[row], label=label)
     right.plot(places, data["mean_field"], "k_", markersize=12, label="mean field")
     right.set_xticks(places, names, rotation=60)

@@ -42,7 +42,7 @@ class PairTrajectory(Result):
         q_l, the variance of the pre-activations of layer l.
     correlation : ndarray of shape (depth + 1, ...)
         c_l, with the shape of the argument `correlation` behind the axis of layers.
-    gradient_factor : ndarray of shape (depth,)
+    backward_rate : ndarray of shape (depth,)
         Factor of the expected squared gradient norm from layer l + 1 back to layer l.
     error : float
         Bound of the error of one application of the map, relative to the variance.  Errors of
@@ -58,7 +58,7 @@ class PairTrajectory(Result):
 
     variance: FloatArray
     correlation: FloatArray
-    gradient_factor: FloatArray
+    backward_rate: FloatArray
     error: float
 
     @property
@@ -124,7 +124,7 @@ class CorrelationMap:
     >>> from bnmc.mean_field import CorrelationMap
     >>> tanh = CorrelationMap("tanh", weight_variance=2.5, bias_variance=0.05)
     >>> print(tanh.phase())
-    chaotic: variance 1.06396, correlation 0.446804, depth scale 11.8 layers; squared gradients
+    chaotic: variance 1.06396, correlation 0.446804, depth scale 11.8 layers; squared gradient norm
     ×1.13352 per layer, depth scale 7.979 layers
     >>> tanh([0.0, 0.5, 1.0]).round(6)
     array([0.046994, 0.495928, 1.      ])
@@ -349,7 +349,7 @@ class CorrelationMap:
         >>> CorrelationMap("tanh", weight_variance=0.9, norm="layer").phase().name
         'chaotic'
         >>> print(CorrelationMap("relu", weight_variance=2.0, skip=0.5).phase())
-        chaotic: variance inf, correlation 1, depth scale inf layers; squared gradients ×1.25
+        chaotic: variance inf, correlation 1, depth scale inf layers; squared gradient norm ×1.25
         per layer, depth scale 4.481 layers
         >>> round(
         ...     CorrelationMap("tanh", weight_variance=1.2, bias_variance=0.3)
@@ -421,7 +421,7 @@ class CorrelationMap:
         run = PairTrajectory(
             variance=np.array(variances),
             correlation=np.array(correlations),
-            gradient_factor=np.array(gradients),
+            backward_rate=np.array(gradients),
             error=worst,
         )
         return within(run, worst, rtol, "a layer is")

@@ -43,7 +43,7 @@ class Phase(Result):
     Attributes
     ----------
     name : {"ordered", "critical", "chaotic"}
-        Whether `gradient_factor` is below 1, equal to 1 within the tolerance, or above 1.  Only if
+        Whether `backward_rate` is below 1, equal to 1 within the tolerance, or above 1.  Only if
         q* is positive and finite, the name also says whether nearly equal inputs approach.
     variance : float
         q*, the variance that the pre-activations converge to; 0 and ``inf`` are possible.
@@ -56,7 +56,7 @@ class Phase(Result):
     correlation_rate : float
         Φ′(c*), the factor per layer by which deviations from c* shrink; 1 if `correlation` is None.
         Φ′(1) is χ if q* is positive and finite, and else χ divided by `variance_rate`.
-    gradient_factor : float
+    backward_rate : float
         χ, the factor per layer of the expected squared gradient norm in backpropagation.
     error : float
         Bound of the error of χ, relative if χ exceeds 1.
@@ -74,7 +74,7 @@ class Phase(Result):
     variance_rate: float
     correlation: float | None
     correlation_rate: float
-    gradient_factor: float
+    backward_rate: float
     error: float
 
     @property
@@ -93,7 +93,7 @@ class Phase(Result):
 
         Gradients vanish over this depth in the ordered phase and explode in the chaotic one.
         """
-        growth = self.gradient_factor
+        growth = self.backward_rate
         if growth in (0.0, math.inf):
             return 0.0
         return math.inf if self.name == "critical" else 1.0 / abs(math.log(growth))
@@ -103,7 +103,7 @@ class Phase(Result):
         where = "depends on the inputs" if self.correlation is None else f"{self.correlation:.6g}"
         return (
             f"{self.name}: variance {self.variance:.6g}, correlation {where}, depth scale "
-            f"{self.correlation_depth:.4g} layers; squared gradients ×{self.gradient_factor:.6g} "
+            f"{self.correlation_depth:.4g} layers; squared gradient norm ×{self.backward_rate:.6g} "
             f"per layer, depth scale {self.gradient_depth:.4g} layers"
         )
 
@@ -115,7 +115,7 @@ class Phase(Result):
             "variance_depth": self.variance_depth,
             "correlation": self.correlation,
             "correlation_depth": self.correlation_depth,
-            "gradient_factor": self.gradient_factor,
+            "backward_rate": self.backward_rate,
             "gradient_depth": self.gradient_depth,
             "error": self.error,
         }
@@ -154,7 +154,7 @@ def phase_of(layer: PairLayer, variance: float, atol: float) -> tuple[Phase, flo
         variance_rate=variance_rate,
         correlation=correlation,
         correlation_rate=rate,
-        gradient_factor=gradient,
+        backward_rate=gradient,
         error=error,
     )
     return phase, worst

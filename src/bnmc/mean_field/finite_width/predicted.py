@@ -165,7 +165,7 @@ def _attractor(chain: Chain, field: CorrelationMap, phase: Phase) -> Correlation
         hint = f"every correlation is a fixed point, so correlations do a random walk. {_INSTEAD}"
         raise ArgumentError("activation", chain.activation.name, allowed, hint)
     if phase.correlation == 1.0:
-        factor = phase.gradient_factor
+        factor = phase.backward_rate
         exponent = 0.5 * math.log(factor) if factor > 0.0 else -math.inf
         message = f"the correlation of all samples tends to 1 ({phase.name} phase), so Gram "
         message += "matrices become singular and do not fluctuate around a fixed point. "
@@ -189,7 +189,7 @@ def _fixed_point(n: int, phase: Phase, at: _PairMoments, error: float, moves: bo
         eigenvalues=(at.of_length, at.of_pair) if moves else (at.of_pair,),
         multiplicities=(n, pairs) if moves else (pairs,),
         rate=max(abs(at.of_length) if moves else 0.0, abs(at.of_pair)),
-        backward_rate=phase.gradient_factor,
+        backward_rate=phase.backward_rate,
         cross_batch=at.pair,
         cross_batch_rate=at.of_pair,
         error=error,
