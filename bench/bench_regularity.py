@@ -27,7 +27,7 @@ def verified():
     # Batches of 100 layers are independent: autocorrelation times are a few layers.
     residuals = (squares - alpha * cubes).reshape(-1, 100).mean(axis=1)
     stderr = residuals.std(ddof=1) / math.sqrt(residuals.size) / cubes.mean()
-    chain = bnmc.Chain.bn_linear(SPEED_WIDTH, SPEED_WIDTH)
+    chain = bnmc.Chain(SPEED_WIDTH, SPEED_WIDTH, "linear", norm="batch-uncentred")
     ours = regularity.constant(chain, rng=0, rtol=1e-3)
     if not abs(alpha - ours.value) <= 6 * math.hypot(stderr, ours.stderr):
         raise AssertionError(f"the loop has alpha = {alpha} ± {stderr}, the library {ours}")
@@ -80,7 +80,8 @@ def ours(layers):
     """Run all layers of an ensemble, with an unreachable target."""
     with pytest.raises(bnmc.errors.PartialEstimateError):
         regularity.constant(
-            bnmc.Chain.bn_linear(SPEED_WIDTH, SPEED_WIDTH), rng=0, rtol=1e-12, chains=CHAINS,
+            bnmc.Chain(SPEED_WIDTH, SPEED_WIDTH, "linear", norm="batch-uncentred"),
+            rng=0, rtol=1e-12, chains=CHAINS,
             burn_in=layers // 2, depth=layers, threads=THREADS,
         )  # fmt: skip
 
@@ -89,7 +90,7 @@ def test_target(turns):
     """The time of one call, including burn-in, to a standard error of 1 %."""
     width, rtol, seeds = turns.of((TARGET_WIDTH, TARGET, 7), (TARGET_WIDTH, TARGET, 3), (8, 0.5, 1))
     turns.group = f"Regularity constant at width {width}, rtol = {rtol}"
-    chain = bnmc.Chain.bn_linear(width, width)
+    chain = bnmc.Chain(width, width, "linear", norm="batch-uncentred")
     for seed in range(seeds):
         name = f"seed {seed}"
         alpha = turns.timed(

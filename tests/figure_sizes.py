@@ -24,7 +24,7 @@ _ENSEMBLES = {
 }  # fmt: skip
 
 FIGURES = {
-    "bridging-1a": Small({"depth": 200, "chains": 100, "vanilla": 400, "points": 50}),
+    "bridging-1a": Small({"depth": 200, "chains": 100, "vanilla_chains": 400, "points": 50}),
     "bridging-1b": Small(
         {"widths": (200, 400, 800, 1600), "chains": 16, "first": 41, "last": 240}
     ),
@@ -124,7 +124,7 @@ FIGURES = {
     "limits-plane": Small({"points": 8}),
     "limits-kl": Small({
         "train": 16, "test": 16, "widths": (32, 64), "reference": 16, "chains": 6,
-        "references": 12, "steps": (0, 4, 40), "rate": 0.2,
+        "reference_chains": 12, "steps": (0, 4, 40), "rate": 0.2,
     }, 1),
     "limits-exponents": Small(
         {"images": 12, "widths": (64, 1024), "reference": 1, "chains": 30}, 1

@@ -341,12 +341,8 @@ FUNCTIONS = {
     "Chain.conv": (1, bnmc.Chain.conv, {
         "channels": WIDTH, "batch": BATCH, "shape": value((2, 2)), "kernel": value((1, 2)),
         "norm": value("rms"), "gain": POSITIVE, "eps": value(1e-5)}),
-    "Chain.bn_mlp": (1, bnmc.Chain.bn_mlp, {
-        "width": WIDTH, "batch": BATCH, "activation": value("relu")}),
-    "Chain.bn_linear": (1, bnmc.Chain.bn_linear, {"width": WIDTH, "batch": BATCH}),
     "Chain.bn_residual": (2, bnmc.Chain.bn_residual, {
         "width": WIDTH, "batch": BATCH, "gamma": POSITIVE}),
-    "Chain.vanilla": (1, bnmc.Chain.vanilla, {"width": WIDTH, "batch": BATCH}),
     "Chain.repeat": (1, chain().repeat, {"depth": DEPTH}),
     "Network.of": (2, bnmc.Network.of, {
         "width": WIDTH, "batch": BATCH, "depth": number(1, 3), "activation": value("relu"),

@@ -196,7 +196,10 @@ EXCEPTIONS = {
 ERGODIC = [
     *values(burn_in=[1]),
     *types(chains=[2.0]),
-    ({"chain": Chain.vanilla(4, 4)}, ArgumentError, 'norm: got .* "batch" or "batch-uncentred"'),
+    (
+        {"chain": Chain(4, 4, "linear", norm="none")}, ArgumentError,
+        'norm: got .* "batch" or "batch-uncentred"',
+    ),
     ({"depth": 95}, ArgumentError, "depth: got 95, allowed: at least 96 .*burn_in"),
     ({"depth": 950, "rtol": 1e-3}, ArgumentError, "depth: got 950, allowed: at least 960"),
     ({"rtol": 1e-300}, ArgumentError, "depth: got 200000, allowed: at least"),
@@ -283,8 +286,10 @@ OTHERS = {
     "mixing.spectral, of values": (mixing.spectral, {"run": NOISE, "lags": 1}),
     "mixing.RateEstimate": (mixing.rate.RateEstimate, {
         "value": 0.5, "stderr": 0.1, "ci": (0.4, 0.6), "n": 5, "method": "test"}),
-    "regularity.averages": (regularity.averages, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
-    "regularity.constant": (regularity.constant, {"chain": Chain.bn_linear(4, 4), "rng": 0}),
+    "regularity.averages": (regularity.averages, {
+        "chain": Chain(4, 4, "linear", norm="batch-uncentred"), "rng": 0}),
+    "regularity.constant": (regularity.constant, {
+        "chain": Chain(4, 4, "linear", norm="batch-uncentred"), "rng": 0}),
 }  # fmt: skip
 
 REFUSALS = {

@@ -531,7 +531,7 @@ RUNS = {
     "fewer rows than samples": (Chain(3, 6, "tanh", norm="batch-uncentred"), {}),
     "scale": (Chain(60, 3, "relu", norm="none", gain=2.0**-40), {}),
     "factors": (Chain(30, 4, "linear", norm="none", gain=3.0), {}),
-    "factors, width below batch": (Chain.vanilla(3, 5), {}),
+    "factors, width below batch": (Chain(3, 5, "linear", norm="none"), {}),
     "haar": (haar(8, 4, "leaky_relu", norm="none", gain=50.0), {}),
     "haar, float32": (haar(4, 6, norm="none"), {"dtype": "float32"}),
     "haar, dead rows": (

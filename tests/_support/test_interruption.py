@@ -57,7 +57,7 @@ RUNS = {
     "conditional": (CHAIN, {}),
     "skip": (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
     "weights": (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2}),
-    "factor": (bnmc.Chain.vanilla(30, 3), {"observables": "log_scale"}),
+    "factor": (bnmc.Chain(30, 3, "linear", norm="none"), {"observables": "log_scale"}),
 }
 
 

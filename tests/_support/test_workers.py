@@ -240,7 +240,10 @@ RUNS = {
     "conditional": (CHAIN, {}),
     "inputs, skip": (bnmc.Chain(20, 3, "relu", skip=0.5), {"inputs": 2, "every": 4, "burn_in": 2}),
     "weights in float32": (bnmc.Chain(20, 3, "relu", weights="uniform"), {"dtype": "float32"}),
-    "factor": (bnmc.Chain.vanilla(20, 3), {"observables": ["scaled_gram", "log_scale"]}),
+    "factor": (
+        bnmc.Chain(20, 3, "linear", norm="none"),
+        {"observables": ["scaled_gram", "log_scale"]},
+    ),
     "moments": (CHAIN, {"reduce": ("chain", "layer")}),
     "moments over chains": (CHAIN, {"reduce": "chain", "every": 3}),
 }

@@ -268,7 +268,12 @@ def test_corollary_8():
 def vanilla_norms(n, width, depth, chains, order):
     start = math.sqrt(width) * np.eye(width, n)
     run = bnmc.simulate(
-        bnmc.Chain.vanilla(width, n), depth, chains=chains, initial=start, rng=5, observables="gram"
+        bnmc.Chain(width, n, "linear", norm="none"),
+        depth,
+        chains=chains,
+        initial=start,
+        rng=5,
+        observables="gram",
     )
     return np.linalg.norm(run.gram - np.eye(n), ord=order, axis=(-2, -1))
 

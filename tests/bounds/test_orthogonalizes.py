@@ -241,7 +241,7 @@ def test_theorem_1_and_corollary_3_along_chains(shares, width, alpha):
     """
     n, depth, chains = len(shares), 40, 40
     run = bnmc.simulate(
-        bnmc.Chain.bn_linear(width, n), depth, chains=chains, rng=5,
+        bnmc.Chain(width, n, "linear", norm="batch-uncentred"), depth, chains=chains, rng=5,
         initial=layer_of(shares, width), observables=["orthogonality_gap", "eigenvalues"],
     )  # fmt: skip
     spectrum = run["eigenvalues"] / run["eigenvalues"].sum(axis=-1, keepdims=True)
@@ -292,7 +292,11 @@ def test_stationary_second_moments(centred):
     n, widths, chains = 5, (125, 500), 400
     means, errors = [], []
     for width in widths:
-        chain = bnmc.Chain.bn_mlp(width, n, "linear") if centred else bnmc.Chain.bn_linear(width, n)
+        chain = (
+            bnmc.Chain(width, n, "linear")
+            if centred
+            else bnmc.Chain(width, n, "linear", norm="batch-uncentred")
+        )
         run = bnmc.simulate(chain, 330, chains=chains, rng=[7, width], burn_in=30, every=3)
         star = (n * np.eye(n) - 1) / (n - 1) if centred else np.eye(n)
         # For the uncentred chain Tr G = n, so n V is the distance to I.

@@ -110,7 +110,7 @@ def test_lemma_3_gaussian_weights_without_skip():
     d, depth, chains = 6, 1000, 50
     start = np.eye(d)[:, :2]
     run = bnmc.simulate(
-        bnmc.Chain.vanilla(d, 2), depth, chains=chains, rng=2, initial=start,
+        bnmc.Chain(d, 2, "linear", norm="none"), depth, chains=chains, rng=2, initial=start,
         observables="scaled_gram", every=depth,
     )  # fmt: skip
     assert gm.orthogonality_gap(run["scaled_gram"][:, 0]) == pytest.approx(0, abs=1e-15)

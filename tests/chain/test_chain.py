@@ -97,11 +97,11 @@ def test_is_gaussian():
 
 
 def test_is_vanilla_linear():
-    assert Chain.vanilla(5, 3).is_vanilla_linear
+    assert Chain(5, 3, "linear", norm="none").is_vanilla_linear
     assert Chain(5, 3, norm="none", gain=2.0).is_vanilla_linear
     for chain in (
         Chain(5, 3),
-        Chain.vanilla(5, 3, "relu"),
+        Chain(5, 3, "relu", norm="none"),
         Chain(5, 3, norm="none", skip=1.0),
         Chain(5, 3, norm="none", weights="uniform"),
         Chain(5, 3, Activation(lambda x: x, name="linear"), norm="none"),
@@ -110,10 +110,10 @@ def test_is_vanilla_linear():
 
 
 def test_the_chains_of_the_papers():
-    assert Chain.bn_mlp(9, 3, "tanh") == Chain(9, 3, "tanh")
-    assert Chain.bn_linear(9, 3) == Chain(9, 3, norm="batch-uncentred")
-    assert Chain.vanilla(9, 3) == Chain(9, 3, norm="none")
-    assert Chain.vanilla(9, 3, "relu") == Chain(9, 3, "relu", norm="none")
+    assert Chain(9, 3, "tanh") == Chain(9, 3, "tanh")
+    assert Chain(9, 3, "linear", norm="batch-uncentred") == Chain(9, 3, norm="batch-uncentred")
+    assert Chain(9, 3, "linear", norm="none") == Chain(9, 3, norm="none")
+    assert Chain(9, 3, "relu", norm="none") == Chain(9, 3, "relu", norm="none")
     residual = Chain.bn_residual(9, 3, "relu", gamma=0.1)
     assert residual == Chain(9, 3, "relu", norm="batch-uncentred", skip=1.0, gain=0.1 * 3.0)
     without_skip = Chain.bn_residual(9, 3, gamma=np.inf)

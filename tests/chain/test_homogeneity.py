@@ -91,10 +91,10 @@ def test_named_activations():
 
 def test_chains_whose_scale_is_split_off():
     for name in ("linear", "relu", "leaky_relu", "abs"):
-        assert keeps_scale(bnmc.Chain.vanilla(5, 2, name).layers[1])
+        assert keeps_scale(bnmc.Chain(5, 2, name, norm="none").layers[1])
         assert not keeps_scale(bnmc.Chain(5, 2, name).layers[1])
-    assert keeps_scale(bnmc.Chain.vanilla(5, 2, HOMOGENEOUS[3]).layers[1])
-    assert not keeps_scale(bnmc.Chain.vanilla(5, 2, "tanh").layers[1])
+    assert keeps_scale(bnmc.Chain(5, 2, HOMOGENEOUS[3], norm="none").layers[1])
+    assert not keeps_scale(bnmc.Chain(5, 2, "tanh", norm="none").layers[1])
 
 
 @pytest.mark.parametrize("exponent", [-700, 700])

@@ -164,7 +164,7 @@ def rank_collapse_3b(chains):
 
 def bridging_1a(chains):
     """Vanilla: theirs starts from Gaussian samples, one layer after orthogonal ones."""
-    data = bridging.fig_1a(depth=71, chains=2, vanilla=chains, points=14, rng=8).data
+    data = bridging.fig_1a(depth=71, chains=2, vanilla_chains=chains, points=14, rng=8).data
     vanilla = data.sel(norm="none", layer=[11, 41, 71])
     return {
         f"vanilla, square of the error, iteration {layer - 2}": banded(square, chains)
@@ -191,7 +191,7 @@ def bridging_relu(chains):
     generator = np.random.default_rng(9)
     measured = {}
     for batch, width in ((5, 1000), (10, 100), (10, 500)):
-        chain = bnmc.Chain.bn_mlp(width, batch, "relu")
+        chain = bnmc.Chain(width, batch, "relu")
         wide = width == 1000
         start = "gaussian" if wide else nearly_rank_one(chains, width, batch, generator)
         distance = bnmc.simulate(
@@ -216,7 +216,7 @@ def bridging_two(chains):
     generator = np.random.default_rng(10)
     measured = {}
     for width in (100, 1000):
-        chain = bnmc.Chain.bn_mlp(width, 10, "relu")
+        chain = bnmc.Chain(width, 10, "relu")
         start = generator.standard_normal((2, width, 10))
         run = bnmc.simulate(
             chain, 69, chains=chains, initial=start, inputs=2, rng=generator, burn_in=48, every=3,
@@ -264,7 +264,7 @@ def mlp(activation, width, batch, degeneracy, layer, chains, generator):
 
     Its G is of h, the products of weights and activations; its first batch norm has no activation.
     """
-    chain = bnmc.Chain.bn_mlp(width, batch, activation)
+    chain = bnmc.Chain(width, batch, activation)
     sizes = np.ones(batch)
     sizes[0] = degeneracy
     basis = np.linalg.qr(generator.standard_normal((chains, batch, batch)))[0]
@@ -362,7 +362,7 @@ def test_agrees_with_the_authors_code(figure):
 
 def test_the_published_relu_fixed_point_is_ours():
     """The matrix that a notebook prints, of relu and 5 samples."""
-    star = bnmc.MeanField(bnmc.Chain.bn_mlp(1000, 5, "relu")).fixed_point().gram
+    star = bnmc.MeanField(bnmc.Chain(1000, 5, "relu")).fixed_point().gram
     printed = np.full((5, 5), REFERENCE["relu_fixed_point"][1])
     np.fill_diagonal(printed, REFERENCE["relu_fixed_point"][0])
     np.testing.assert_allclose(star, printed, rtol=0, atol=5e-9)

@@ -236,7 +236,10 @@ def test_burn_in_is_left_out():
         ({}, 3, "^observables: got 3, .* function of G"),
         ({"inputs": 2}, None, "^observables: got None, .*without inputs="),
         ({"chain": bnmc.Chain(20, 2, "tanh")}, None, "^observables: got None, .* 3 or more"),
-        ({"chain": bnmc.Chain.vanilla(20, 3)}, None, '^observables: got None, .*norm "batch"'),
+        (
+            {"chain": bnmc.Chain(20, 3, "linear", norm="none")}, None,
+            '^observables: got None, .*norm "batch"',
+        ),
         ({"observables": "soft_rank"}, np.trace, "^run: .* recorded 'gram'"),
         ({"reduce": "chain"}, "gram", "^run: .* not reduced"),
         ({"every": 4}, "gram", "^run: .* equally spaced .*multiple of every"),

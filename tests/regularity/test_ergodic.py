@@ -78,10 +78,10 @@ def assert_agree(averages, samples):
 
 
 CHAINS = {
-    "paper": bnmc.Chain.bn_linear(8, 8),
+    "paper": bnmc.Chain(8, 8, "linear", norm="batch-uncentred"),
     "centred": bnmc.Chain(6, 3),
-    "wide batch": bnmc.Chain.bn_linear(4, 7),
-    "narrow batch": bnmc.Chain.bn_linear(9, 4),
+    "wide batch": bnmc.Chain(4, 7, "linear", norm="batch-uncentred"),
+    "narrow batch": bnmc.Chain(9, 4, "linear", norm="batch-uncentred"),
     "eps": bnmc.Chain(5, 4, norm="batch-uncentred", gain=0.7, eps=0.3),
     "residual": bnmc.Chain.bn_residual(6, 6, gamma=0.5),
     "residual, centred": bnmc.Chain(6, 5, "tanh", skip=-0.8, gain=0.9),
@@ -134,7 +134,9 @@ NUMPY = {
 @pytest.mark.parametrize("d", some(NUMPY, 8, 16))
 def test_reference_values_without_a_skip_connection(d):
     """Full rank or a part of it at the start: at d = 32 the library starts with 26 directions."""
-    averages = regularity.averages(bnmc.Chain.bn_linear(d, d), rng=d, rtol=0.003, chains=256)
+    averages = regularity.averages(
+        bnmc.Chain(d, d, "linear", norm="batch-uncentred"), rng=d, rtol=0.003, chains=256
+    )
     estimates = (averages.alpha, averages.rank_bound, averages.scaled_norm)
     limit = normal_threshold(3)
     for estimate, (value, stderr) in zip(estimates, NUMPY[d], strict=True):
@@ -155,7 +157,7 @@ SLOW = bnmc.Chain.bn_residual(4, 4, gamma=0.02)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("chain", "repeats", "burn_in"),
-    [(bnmc.Chain.bn_linear(4, 4), 300, 48), (SLOW, 200, 16)],
+    [(bnmc.Chain(4, 4, "linear", norm="batch-uncentred"), 300, 48), (SLOW, 200, 16)],
     ids=["fused", "slow"],
 )
 def test_intervals_cover_and_standard_errors_are_honest(chain, repeats, burn_in):
@@ -196,7 +198,7 @@ def test_standard_errors_know_of_autocorrelation():
 
 
 def test_a_target_that_is_not_met_hands_over_what_there_is():
-    chain = bnmc.Chain.bn_linear(4, 4)
+    chain = bnmc.Chain(4, 4, "linear", norm="batch-uncentred")
     with pytest.raises(PartialEstimateError, match="alpha has a standard error of .* > ") as caught:
         regularity.constant(chain, rng=0, rtol=1e-6, depth=200, burn_in=48)
     partial = caught.value.partial
@@ -218,14 +220,14 @@ def test_a_start_that_is_not_forgotten_is_seen():
 
 def test_a_rank_at_the_start_that_may_matter_is_seen():
     """Width 64 starts with 32 of 64 directions; the first dies after some hundred layers."""
-    chain = bnmc.Chain.bn_linear(64, 64)
+    chain = bnmc.Chain(64, 64, "linear", norm="batch-uncentred")
     with pytest.raises(PartialEstimateError, match="the rank of the start has not yet fallen"):
         regularity.constant(chain, rng=0, rtol=10, burn_in=8, depth=16)
     assert regularity.constant(chain, rng=0, rtol=10).value < 0.87
 
 
 def test_it_goes_on_until_the_target_is_met():
-    chain = bnmc.Chain.bn_linear(4, 4)
+    chain = bnmc.Chain(4, 4, "linear", norm="batch-uncentred")
     short = regularity.constant(chain, rng=0, rtol=0.01)
     long = regularity.constant(chain, rng=0, rtol=0.0002, depth=20_000, burn_in=600)
     assert short.stderr <= 0.01 * short.value
@@ -312,7 +314,9 @@ def test_moments_are_those_of_M():
 def test_a_direction_that_stays_comes_back_however_small_it_got():
     """Of four directions at d = 8 the last is below 1e-14 of the trace at times, never for good."""
     with ThreadPoolExecutor(1) as pool:
-        ensemble = ensembles.FusedEnsemble(bnmc.Chain.bn_linear(8, 8), 64, 1, 1)
+        ensemble = ensembles.FusedEnsemble(
+            bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), 64, 1, 1
+        )
         assert ensemble.has_forgotten_start  # since it starts with all there are
         shares = []
         for _ in range(1500):
@@ -342,7 +346,7 @@ def test_bits_do_not_depend_on_threads(name):
 
 def test_progress_is_reported():
     seen = []
-    chain = bnmc.Chain.bn_linear(4, 4)
+    chain = bnmc.Chain(4, 4, "linear", norm="batch-uncentred")
     regularity.constant(chain, rng=0, progress=lambda *now: seen.append(now))
     done = [now[0] for now in seen]
     assert done == sorted(done)
@@ -357,9 +361,12 @@ def test_progress_is_reported():
 
 @pytest.mark.parametrize(
     ("function", "argument"),
-    [("constant", bnmc.Chain.bn_linear(2, 2)), ("averages", bnmc.Chain.bn_linear(2, 2)),
-     ("figures", [2])],
-)  # fmt: skip
+    [
+        ("constant", bnmc.Chain(2, 2, "linear", norm="batch-uncentred")),
+        ("averages", bnmc.Chain(2, 2, "linear", norm="batch-uncentred")),
+        ("figures", [2]),
+    ],
+)
 def test_there_is_no_bar_unless_it_is_asked_for(function, argument, monkeypatch):
     asked = []
     monkeypatch.setattr(
@@ -377,7 +384,10 @@ def test_figures_are_averages_against_the_width():
     np.testing.assert_array_equal(figures.widths, [2, 4, 8])
     assert figures.gamma == math.inf
     for width, average in zip(figures.widths, figures.averages, strict=True):
-        assert (average.chain, average.tau) == (bnmc.Chain.bn_linear(width, width), 0.25)
+        assert (average.chain, average.tau) == (
+            bnmc.Chain(width, width, "linear", norm="batch-uncentred"),
+            0.25,
+        )
     for name in (*QUANTITIES, "scaled_norm"):
         estimates = [getattr(average, name) for average in figures.averages]
         values, errors = figures.value(name), figures.stderr(name)
@@ -473,7 +483,7 @@ def test_the_change_for_small_gamma_is_lemma_7():
 def test_a_chain_beyond_the_memory(monkeypatch):
     monkeypatch.setattr(machine, "available_memory", lambda: 10_000)
     with pytest.raises(ResultTooLargeError, match="chain: the result needs"):
-        regularity.constant(bnmc.Chain.bn_linear(4, 4))
+        regularity.constant(bnmc.Chain(4, 4, "linear", norm="batch-uncentred"))
 
 
 def test_an_ensemble_needs_memory_for_the_rows_of_all_chains(monkeypatch):
@@ -520,7 +530,15 @@ def test_a_direction_that_rounding_removed_stays_away():
 def judged_halves(first, second, rtol):
     """What `ErgodicRun` says of averages of α of each chain, in the two halves of a try."""
     run = ergodic.ErgodicRun(
-        bnmc.Chain.bn_linear(4, 4), 0, rtol, len(first), 1000, 48, 1, False, None
+        bnmc.Chain(4, 4, "linear", norm="batch-uncentred"),
+        0,
+        rtol,
+        len(first),
+        1000,
+        48,
+        1,
+        False,
+        None,
     )
     run.layers = (49, 96)
     halves = [
@@ -546,7 +564,7 @@ def test_a_drift_is_a_third_of_the_target_and_three_standard_errors(noise):
 
 
 def test_a_burn_in_is_at_least_two_layers_and_at_most_half_the_depth():
-    chain, others = bnmc.Chain.bn_linear(4, 4), (1, False, None)
+    chain, others = bnmc.Chain(4, 4, "linear", norm="batch-uncentred"), (1, False, None)
     for depth, burn_in in ((4, 2), (20, 2), (20, 10), (21, 10)):
         run = ergodic.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
         assert (run.burn_in, run.every) == (burn_in, min(run.every, burn_in // 2))

@@ -66,7 +66,7 @@ SAMPLERS = pytest.mark.parametrize("sampler", ["conditional", "weights"])
 def test_frobenius_error_of_the_vanilla_chain(sampler, width, batch, layers, chains):
     """From G_0 = I, E |G_l - I|² = n(n+2)/3 (1+2/d)^l - n(n-1)/3 (1-1/d)^l - n, at every width."""
     start = math.sqrt(width) * np.eye(width, batch)
-    chain = bnmc.Chain.vanilla(width, batch)
+    chain = bnmc.Chain(width, batch, "linear", norm="none")
     gram = law_of(chain, sampler, 1, chains, layers, start, parts=chains // 4000)
     n, grown, shrunk = (
         batch,
@@ -84,7 +84,8 @@ def test_lyapunov_exponents_of_square_products(width, chains):
     """2 λ_k = psi((d - k + 1) / 2) + log(2 / d): each layer adds an independent log chi square."""
     depth = 250
     run = bnmc.simulate(
-        bnmc.Chain.vanilla(width, width), depth, chains=chains, initial=np.eye(width),
+        bnmc.Chain(width, width, "linear", norm="none"), depth, chains=chains,
+        initial=np.eye(width),
         observables="log_pivots", burn_in=depth, rng=2, threads=1,
     )  # fmt: skip
     # G_0 = I / d, whose log-pivots are -log d.
@@ -264,7 +265,7 @@ STATIONARY_RANKS = [(8, 2.24, 0.911, 1.30), (16, 3.31, 0.884, 1.23), (32, 4.85, 
 @pytest.mark.parametrize(("width", "rank", "_", "size"), STATIONARY_RANKS)
 def test_stationary_rank_of_the_linear_chain(width, rank, _, size):
     """Of n = d samples, uncentred, without skip: the rank falls to about sqrt(d)."""
-    chain = bnmc.Chain.bn_linear(width, width)
+    chain = bnmc.Chain(width, width, "linear", norm="batch-uncentred")
     chains, layers = {8: (400, 600), 16: (300, 500), 32: (150, 400)}[width]
     run = bnmc.simulate(
         chain, 300 + layers, chains=chains, burn_in=300, rng=8, threads=1, sampler="conditional"
@@ -280,7 +281,7 @@ def test_stationary_rank_of_the_linear_chain(width, rank, _, size):
 )
 def test_stationary_regularity_of_the_linear_chain(width, _, alpha, __):
     """α = E Tr diag(M²)² / E Tr M³ needs x itself, which the weights sampler keeps."""
-    chain = bnmc.Chain.bn_linear(width, width)
+    chain = bnmc.Chain(width, width, "linear", norm="batch-uncentred")
     run = bnmc.simulate(chain, 300, chains=500, burn_in=300, rng=9, sampler="weights", threads=1)
     above, below = [], []
     for _step in range(12):

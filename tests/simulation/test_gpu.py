@@ -815,7 +815,7 @@ def test_what_is_missing():
 @pytest.mark.parametrize(
     ("chain", "options", "match"),
     [
-        (Chain.vanilla(20, 2), {}, "Wishart factors.*backend=.cpu"),
+        (Chain(20, 2, "linear", norm="none"), {}, "Wishart factors.*backend=.cpu"),
         (Chain(20, 2, weights=np.random.Generator.normal), {}, "runs on the CPU.*backend=.cpu"),
         (haar(20, 3), WEIGHTS, "drawn on the CPU alone.*backend='cpu', or sampler='conditional'"),
         (haar(20, 3, norm="layer"), {}, "backend='cpu', or sampler='conditional'"),

@@ -564,7 +564,7 @@ def test_a_state_continues_with_other_layers(name, dtype):
         (TANH, BLOCK, "what its skip connection adds"),
         (BLOCK, Chain.resnet(20, 3, norm="layer"), "what its skip connection adds"),
         (TANH, Chain(20, 4), "a state of Chain"),
-        (Chain.vanilla(20, 3), TANH, "not a factor of it"),
+        (Chain(20, 3, "linear", norm="none"), TANH, "not a factor of it"),
     ],
 )  # fmt: skip
 def test_a_state_that_lacks_what_a_layer_needs_is_refused(before, after, message):

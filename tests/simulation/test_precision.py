@@ -18,7 +18,7 @@ from bnmc.simulation import segment
 from bnmc.simulation.engine.rows import least_pivots
 from bnmc.simulation.engine.state import exponents_of
 
-RELU = bnmc.Chain.vanilla(20, 3, "relu")
+RELU = bnmc.Chain(20, 3, "relu", norm="none")
 IN_LOGARITHMS = ["scaled_gram", "log_scale"]
 
 
@@ -38,7 +38,7 @@ UNIFORM = replace(RELU, weights="uniform")
 #: range of the rows.
 UNITS = {
     "conditional": (RELU, {}, 12),
-    "inputs": (bnmc.Chain.vanilla(20, 3, "leaky_relu"), {"inputs": 2}, 12),
+    "inputs": (bnmc.Chain(20, 3, "leaky_relu", norm="none"), {"inputs": 2}, 12),
     "skip": (replace(RELU, skip=0.5), {"dtype": "float32"}, 12),
     "weights": (UNIFORM, {}, 12),
     "weights, skip": (replace(UNIFORM, skip=1.0), {"inputs": 2}, 12),
@@ -96,12 +96,12 @@ def test_what_is_in_range_is_what_it_is():
 
 
 def test_a_million_layers_of_a_relu_network():
-    run = bnmc.simulate(bnmc.Chain.vanilla(8, 2, "relu"), 10**6, rng=1, every=10**5)
+    run = bnmc.simulate(bnmc.Chain(8, 2, "relu", norm="none"), 10**6, rng=1, every=10**5)
     # A narrow one dies: all units are off in some layer, and G is exactly zero from there on.
     assert run.gram[0, 0].any()
     assert not run.gram[0, -1].any()
     run = bnmc.simulate(
-        bnmc.Chain.vanilla(60, 2, "relu"), 10**5, rng=1, every=10**4,
+        bnmc.Chain(60, 2, "relu", norm="none"), 10**5, rng=1, every=10**4,
         observables=["scaled_gram", "log_scale", "rank_bound"],
     )  # fmt: skip
     assert np.isfinite(run["log_scale"]).all()
@@ -112,7 +112,7 @@ def test_a_million_layers_of_a_relu_network():
 
 
 def test_what_is_not_homogeneous_has_no_scale_and_says_so():
-    chain = bnmc.Chain.vanilla(8, 2, "tanh")
+    chain = bnmc.Chain(8, 2, "tanh", norm="none")
     with pytest.raises(NonFiniteError, match="too small") as caught:
         bnmc.simulate(chain, 10**6, rng=0, every=10**5)
     assert caught.value.chain == 0
@@ -126,11 +126,11 @@ def cube(x):
 @pytest.mark.parametrize("dtype", some(["float32", "float64"], "float64"))
 def test_what_becomes_too_small_for_its_rows_says_so(dtype):
     """The cube of a small number is 0 after a few layers, which is not the law."""
-    chain = bnmc.Chain.vanilla(6, 2, cube)
+    chain = bnmc.Chain(6, 2, cube, norm="none")
     for sampler in ("conditional", "weights"):
         with pytest.raises(NonFiniteError, match="too small for float"):
             bnmc.simulate(chain, 30, rng=0, initial=np.eye(6, 2) / 9, sampler=sampler, dtype=dtype)
-    dead = bnmc.Chain.vanilla(1, 1, lambda x: max(x, 0.0) ** 3)
+    dead = bnmc.Chain(1, 1, lambda x: max(x, 0.0) ** 3, norm="none")
     run = bnmc.simulate(dead, 60, rng=0, dtype=dtype, sampler="conditional")
     assert not run.gram[0, -1].any()
 
@@ -239,9 +239,11 @@ def test_normed_chains_whose_activations_are_too_small_say_so():
 def test_a_start_whose_squares_are_zero_is_too_small():
     start = np.ones((6, 2)) * [1.0, 1e-170]
     with pytest.raises(NonFiniteError, match="too small for float64") as caught:
-        bnmc.simulate(bnmc.Chain.vanilla(6, 2, "tanh"), 3, rng=0, initial=start)
+        bnmc.simulate(bnmc.Chain(6, 2, "tanh", norm="none"), 3, rng=0, initial=start)
     assert caught.value.layer == 0
-    zero = bnmc.simulate(bnmc.Chain.vanilla(6, 2, "tanh"), 3, rng=0, initial=start * [1.0, 0.0])
+    zero = bnmc.simulate(
+        bnmc.Chain(6, 2, "tanh", norm="none"), 3, rng=0, initial=start * [1.0, 0.0]
+    )
     assert not zero.gram[0, :, 1].any()
     assert zero.gram[0, :, 0, 0].all()
 

@@ -19,7 +19,7 @@ RUNS = {
     "conditional": (RELU, {}),
     "skip in float32": (bnmc.Chain(30, 4, "relu", skip=0.5), {"dtype": "float32"}),
     "weights": (bnmc.Chain(24, 3, "relu", weights="uniform", skip=1.0), {"inputs": 2}),
-    "factor": (bnmc.Chain.vanilla(30, 3), {}),
+    "factor": (bnmc.Chain(30, 3, "linear", norm="none"), {}),
     "without a norm": (bnmc.Chain(24, 3, "relu", norm="none"), {"dtype": "float32"}),
 }
 

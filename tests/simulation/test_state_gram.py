@@ -13,7 +13,9 @@ STARTS = np.random.default_rng(0).standard_normal((2, 1, 40, 4))
 
 
 def test_linear_chains_without_norm_have_one_gram_matrix():
-    run = bnmc.simulate(bnmc.Chain.vanilla(30, 3), 400, rng=0, observables=NAMES, every=100)
+    run = bnmc.simulate(
+        bnmc.Chain(30, 3, "linear", norm="none"), 400, rng=0, observables=NAMES, every=100
+    )
     np.testing.assert_array_equal(run["state_gram"], run.gram)
 
 

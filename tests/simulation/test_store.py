@@ -48,7 +48,9 @@ RUNS = {
     ),
     "widened": (bnmc.Chain(30, 4, "linear"), {"dtype": "float32", "initial": "collinear"}),
     "weights": (bnmc.Chain(24, 3, "relu", weights="uniform"), {"inputs": 2, "burn_in": 3}),
-    "factor": (bnmc.Chain.vanilla(30, 3), {"observables": ["scaled_gram", "log_scale"]}),
+    "factor": (
+        bnmc.Chain(30, 3, "linear", norm="none"), {"observables": ["scaled_gram", "log_scale"]}
+    ),
     "passes": (bnmc.Chain(40, 4, "tanh", norm="group(4)", skip=0.5, bias_variance=0.1), {}),
     "taps": (bnmc.Chain.conv(40, 1, "tanh", shape=(2, 2), kernel=(1, 2)), {}),
 }  # fmt: skip

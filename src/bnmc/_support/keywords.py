@@ -34,6 +34,7 @@ RENAMED = {
     "experiments.run": {
         "networks": "chains", "batch_networks": "batch_chains", "wide_networks": "wide_chains",
         "pairs": "contraction_chains", "replicates": "bound_chains",
+        "references": "reference_chains", "vanilla": "vanilla_chains",
     },
     "gradients.Backpropagation": {
         "rate": "backward_rate", "mean_field_rate": "mean_field_backward_rate"

@@ -1,8 +1,8 @@
 """The statements of Joudaki, Daneshmand and Bach on mean field and finite width, as functions.
 
 The paper is *On bridging the gap between mean field and finite width in deep random neural networks
-with batch normalization* (arXiv 2205.13076), with its poster. Its chain is that of
-`bnmc.Chain.bn_mlp`. G_l is the Gram matrix of layer l, and G* is the stable fixed point of the
+with batch normalization* (arXiv 2205.13076), with its poster. Its chain is `bnmc.Chain` with norm
+"batch". G_l is the Gram matrix of layer l, and G* is the stable fixed point of the
 mean-field map. Each function carries the number of its statement and returns the printed bound. Its
 notes list the errors of the paper. `gram_concentration` and `one_step_total_variation` are provable
 versions of Lemmas 9 and 11. `distortion` computes γ.

@@ -2,7 +2,8 @@
 
 Daneshmand, Joudaki and Bach, arXiv 2106.03970 (statement numbers are those of the arXiv version).
 The chain is ``H₊ = BN(W H)/√d``: linear, uncentred, ``d >= n``, W with i.i.d. N(0, 1/d) entries,
-so ``‖H‖_F = 1``. It is the chain of `bnmc.Chain.bn_linear`, whose representations are ``√(nd) H``.
+so ``‖H‖_F = 1``. It is the chain of
+``Chain(d, n, "linear", norm="batch-uncentred")``, whose representations are ``√(nd) H``.
 
 All bounded quantities depend on H through its *shares* only, the eigenvalues of ``HᵀH``, which sum
 to 1. Functions of ``eigenvalues`` take the eigenvalues of any multiple of ``HᵀH``, such as the
@@ -518,7 +519,7 @@ def stationary_squared_gap(width: Reals, batch: Reals) -> Float64Array:
 def stationary_squared_distance(width: Reals, batch: Reals) -> Float64Array:
     """Mean ``E‖G − G*‖_F² = n²(m−1)(m+2)²/(4m(m+1)d)``, m = n−1, of the *centred* linear chain.
 
-    That chain is ``bnmc.Chain.bn_mlp(width, batch, "linear")``, with ``G* = (n I − 11ᵀ)/(n−1)``.
+    That chain is ``bnmc.Chain(width, batch, "linear")``, with ``G* = (n I − 11ᵀ)/(n−1)``.
     Its rows lie in the m dimensions orthogonal to 1. So the mean is n² times
     `stationary_squared_gap` of a batch of m, also to leading order in 1/d.
 

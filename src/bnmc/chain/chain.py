@@ -344,16 +344,6 @@ class Chain:
         )  # fmt: skip
 
     @classmethod
-    def bn_mlp(cls, width: int, batch: int, activation: ActivationLike) -> Self:
-        """Return the chain of *On bridging …*, eq. (2): BN before a nonlinear activation."""
-        return cls(width, batch, activation)
-
-    @classmethod
-    def bn_linear(cls, width: int, batch: int) -> Self:
-        """Return the chain of *Batch normalization orthogonalizes …*: linear, uncentred BN."""
-        return cls(width, batch, "linear", norm="batch-uncentred")
-
-    @classmethod
     def bn_residual(
         cls, width: int, batch: int, activation: ActivationLike = "linear", *, gamma: float
     ) -> Self:
@@ -459,11 +449,6 @@ class Chain:
             channels, samples * convolution.positions, activation, norm=norm, gain=gain, eps=eps,
             convolution=convolution,
         )  # fmt: skip
-
-    @classmethod
-    def vanilla(cls, width: int, batch: int, activation: ActivationLike = "linear") -> Self:
-        """Return the chain without normalization."""
-        return cls(width, batch, activation, norm="none")
 
 
 class Layers(NamedTuple):

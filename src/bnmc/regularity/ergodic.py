@@ -86,7 +86,7 @@ def constant(
     --------
     >>> from bnmc.regularity import constant
     >>> import bnmc
-    >>> alpha = constant(bnmc.Chain.bn_linear(8, 8), rng=0)
+    >>> alpha = constant(bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), rng=0)
     >>> round(alpha.value, 2), alpha.stderr < 0.01 * alpha.value
     (0.91, True)
     """
@@ -133,7 +133,7 @@ def averages(
     --------
     >>> from bnmc.regularity import averages
     >>> import bnmc
-    >>> found = averages(bnmc.Chain.bn_linear(8, 8), rng=0)
+    >>> found = averages(bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), rng=0)
     >>> print(f"{found.rank_bound:.2f}, {found.scaled_norm:.2f}")
     2.24 ± 0.01, 1.29 ± 0.01
     """
@@ -320,7 +320,7 @@ class Averages(Result):
     Examples
     --------
     >>> import bnmc
-    >>> found = bnmc.regularity.averages(bnmc.Chain.bn_linear(8, 8), rng=0)
+    >>> found = bnmc.regularity.averages(bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), rng=0)
     >>> print(f"{found.rank_bound:.2f}")
     2.24 ± 0.01
     """

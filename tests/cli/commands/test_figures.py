@@ -128,7 +128,7 @@ def test_it_is_two_figures_and_a_picture(printed):
     out = printed("demo --depth 20 --chains 10 --seed 3")
     assert "\x1b" not in out
     assert Path("bnmc-demo.png").read_bytes().startswith(b"\x89PNG")
-    sizes = "--set depth=20 --set chains=10 --set vanilla=50"
+    sizes = "--set depth=20 --set chains=10 --set vanilla_chains=50"
     for figure in ("digits", f"bridging-1a {sizes}"):
         shown = printed(f"figure {figure} --seed 3").partition("\nseed 3")[0]
         assert shown.rstrip("\n") in out

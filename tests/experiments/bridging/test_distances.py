@@ -56,7 +56,7 @@ class TestFig1a:
         for depth, points, expected in (
             (120, 120, [1, 10, 100, 120]), (120, 4, [0, 90, 120]), (20, 20, [1, 10, 20]),
         ):  # fmt: skip
-            figure = bridging.fig_1a(depth=depth, chains=3, vanilla=4, points=points)
+            figure = bridging.fig_1a(depth=depth, chains=3, vanilla_chains=4, points=points)
             assert [row[0] for row in figure.table.rows] == expected
             nearest = expected[-2] if depth == 120 else 20
             assert f"at layer {nearest} (r.m.s.)" in figure.findings[1]

@@ -16,7 +16,7 @@ FIGURES = {
     "limits-ntk-convergence": {"widths": (16, 32), "chains": 4, "images": 6},
     "limits-alignment": {"draws": 3, "width": 16, "chains": 2, "steps": (0, 1, 3)},
     "limits-complexity": {"splits": 2},
-    "limits-kl": {"widths": (8, 16), "chains": 4, "references": 6, "steps": (0, 1, 3)},
+    "limits-kl": {"widths": (8, 16), "chains": 4, "reference_chains": 6, "steps": (0, 1, 3)},
     "limits-exponents": {"widths": (8, 16, 32), "chains": 3},
 }
 

@@ -16,7 +16,7 @@ def test_the_kernel_limit_is_that_of_wide_networks():
     0.05 for the next order in the width.
     """
     inputs = standardized(two_classes(None, 16, 16, (0, 1)))
-    sizes = logit_laws.Sizes(reference=16, references=4000, steps=(0, 4, 12), rate=0.5)
+    sizes = logit_laws.Sizes(reference=16, reference_chains=4000, steps=(0, 4, 12), rate=0.5)
     told = []
     limit = logit_laws._kernel_limit(
         inputs, sizes, np.random.default_rng(0), lambda done, total: told.append((done, total))

@@ -246,7 +246,7 @@ def demo(
     shared: dict[str, Any] = {"rng": seed, "threads": threads, "progress": progress}
     figures = (
         beyond.digits(**shared),
-        bridging.fig_1a(depth=depth, chains=chains, vanilla=5 * chains, **shared),
+        bridging.fig_1a(depth=depth, chains=chains, vanilla_chains=5 * chains, **shared),
     )
     repeat = {"threads": count, "seconds": round(time.perf_counter() - begun, 3)}
     document = {figure.name: figure.to_dict() for figure in figures}

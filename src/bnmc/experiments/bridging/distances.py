@@ -41,17 +41,17 @@ class _DepthSizes(NamedTuple):
     """Sizes of the figure.
 
     chains: networks with batch normalization
-    vanilla: networks without it
+    vanilla_chains: networks without it
     points: about how many layers are recorded
     """
 
     depth: int = 1000
     chains: Several = 200
-    vanilla: Several = 1000
+    vanilla_chains: Several = 1000
     points: int = 200
 
 
-@kit.figure("bridging-1a", _DepthSizes(), depth=3000, chains=1000, vanilla=5000)
+@kit.figure("bridging-1a", _DepthSizes(), depth=3000, chains=1000, vanilla_chains=5000)
 def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     r"""Fig. 1a: the error of the mean field over depth, with and without batch normalization.
 
@@ -88,11 +88,11 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     {'norm': 2, 'layer': 201}
     """
     inputs = _orthogonal_samples(run.generator)
-    normalised = Chain.bn_mlp(_WIDTH_1A, _BATCH_1A, "linear")
-    chains = {"batch": normalised, "none": Chain.vanilla(_WIDTH_1A, _BATCH_1A)}
+    normalised = Chain(_WIDTH_1A, _BATCH_1A, "linear")
+    chains = {"batch": normalised, "none": Chain(_WIDTH_1A, _BATCH_1A, "linear", norm="none")}
     # Without normalization every Gram matrix is a fixed point; the networks start at the identity.
     stars = {"batch": MeanField(normalised).fixed_point().gram, "none": np.eye(_BATCH_1A)}
-    counts = {"batch": sizes.chains, "none": sizes.vanilla}
+    counts = {"batch": sizes.chains, "none": sizes.vanilla_chains}
 
     def distances(norm: str, progress: Progress) -> tuple[Float64Array, NDArray[np.int64]]:
         """Return the error of each network, (networks, layers), and the layers."""
@@ -103,7 +103,7 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
         )  # fmt: skip
         return recorded["distance"], recorded.layers
 
-    parts = run.parts(distances, [("batch",), ("none",)], [3 * sizes.chains, sizes.vanilla])
+    parts = run.parts(distances, [("batch",), ("none",)], [3 * sizes.chains, sizes.vanilla_chains])
     errors, layers = kit.entry(parts, 0), parts["none",][1]
     results = kit.Results(run, norm=counts, layer=layers)
     both, unit = ("norm", "layer"), "Frobenius norm"
@@ -163,7 +163,7 @@ def fig_1a(run: Run, sizes: _DepthSizes) -> Experiment:
     return results.experiment(
         "The error of the mean field grows without batch norm and stays constant with it", table,
         findings, _draw_depth, width=_WIDTH_1A, batch=_BATCH_1A, activation="linear",
-        chains=[sizes.chains, sizes.vanilla], initial="orthogonal samples",
+        chains=[sizes.chains, sizes.vanilla_chains], initial="orthogonal samples",
     )  # fmt: skip
 
 
@@ -264,12 +264,12 @@ def fig_1b(run: Run, sizes: _WidthSizes) -> Experiment:
     if len(wide) < 2:
         raise ArgumentError("widths", widths, f"two or more widths >= {4 * n**2}, for the slope")
     integer("first", sizes.first, high=sizes.last)
-    star = MeanField(Chain.bn_mlp(widths[0], n, "linear")).fixed_point().gram
+    star = MeanField(Chain(widths[0], n, "linear")).fixed_point().gram
 
     def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return the mean and the root mean square distance of each network."""
         values = simulate(
-            Chain.bn_mlp(width, n, "linear"), sizes.last, chains=sizes.chains,
+            Chain(width, n, "linear"), sizes.last, chains=sizes.chains,
             burn_in=sizes.first, observables=Distance(star), **run.options(progress),
         )["distance"]  # fmt: skip
         return values.mean(axis=1), np.sqrt(np.square(values).mean(axis=1))

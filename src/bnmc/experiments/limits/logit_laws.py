@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
     reference: width of the reference
     chains: networks of each scaling and width; IC-MF, with which the others are compared, has
         four times as many
-    references: networks of the reference
+    reference_chains: networks of the reference
     rate: learning rate at the reference width
     """
 
@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
     widths: tuple[int, int] = (256, 512)
     reference: int = 128
     chains: Several = 12
-    references: Several = 200
+    reference_chains: Several = 200
     steps: tuple[Natural, ...] = (0, 1, 3, 10, 30, 60, 100, 150, 200)
     rate: float = 0.02
     classes: ensembles.Classes = (0, 1)
@@ -96,7 +96,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     narrow, wide = sizes.widths
     if wide != 2 * narrow:
         raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
-    for name, count in (("chains", sizes.chains), ("references", sizes.references)):
+    for name, count in (("chains", sizes.chains), ("reference_chains", sizes.reference_chains)):
         if not _groups(count):
             raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
     inputs = ensembles.standardized(
@@ -111,7 +111,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         is_reference = name == "reference"
         trained = ensembles.train_ensemble(
             "ntk" if is_reference else name, inputs.train, inputs.labels, sizes.steps,
-            chains=sizes.references if is_reference else counts[name], rng=run.generator,
+            chains=sizes.reference_chains if is_reference else counts[name], rng=run.generator,
             threads=run.processors(), progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate, test=inputs.test,
         )  # fmt: skip
@@ -122,7 +122,8 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     with one_blas_thread():
         of_limits = run.parts(
             logits, [("reference", sizes.reference), ("ntk", wide), *points],
-            [float(sizes.references * sizes.reference), 1.0, *costs], {"images": inputs.digest},
+            [float(sizes.reference_chains * sizes.reference), 1.0, *costs],
+            {"images": inputs.digest},
         )  # fmt: skip
     reference = of_limits.pop(("reference", sizes.reference))
     exact = of_limits["ntk", wide].transpose(1, 2, 0)
@@ -161,7 +162,8 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         f"Divergence of logits from those of width {sizes.reference}",
         Table(table.columns, (("ntk, infinite width", *limits), *others)),
         _findings(sizes, compared), _draw, images=inputs.describe(),
-        reference_width=sizes.reference, chains=sizes.chains, references=sizes.references,
+        reference_width=sizes.reference, chains=sizes.chains,
+        reference_chains=sizes.reference_chains,
         learning_rate=sizes.rate, activation="leaky_relu",
     )  # fmt: skip
 
@@ -180,7 +182,7 @@ def _kernel_limit(
     hidden = np.asarray(ntk(scaled, 1, activation="leaky_relu")) - prior
     n = inputs.train.shape[1]
     kernel = sizes.rate / n * (sizes.reference * prior + hidden)[:, :n]
-    outputs = semidefinite_root(prior) @ rng.standard_normal((len(prior), sizes.references))
+    outputs = semidefinite_root(prior) @ rng.standard_normal((len(prior), sizes.reference_chains))
     recorded = []
     for step in range(sizes.steps[-1] + 1):
         progress(step, sizes.steps[-1] + 1)

@@ -1,7 +1,7 @@
 """The figures of *Batch normalization orthogonalizes representations in deep random networks*.
 
-Daneshmand, Joudaki and Bach, arXiv 2106.03970.  The chain is ``H₊ = BN(W H)/√d``, linear and
-uncentred (`bnmc.Chain.bn_linear`), with d the width and n the batch size.  Its orthogonality gap is
+Daneshmand, Joudaki and Bach, arXiv 2106.03970.  The chain is ``H₊ = BN(W H)/√d``, linear with
+``norm="batch-uncentred"``, with d the width and n the batch size.  Its orthogonality gap is
 ``V(H) = ‖HᵀH/‖H‖_F² − I/n‖_F``.
 
 A layer is counted by the weights before it: layer 1 is the first normalized layer, which is layer 0

@@ -19,10 +19,10 @@ from bnmc.simulation.run import simulate
 #: Distance between the two nearly equal samples, which have length 1.
 _NEAR = 1e-3
 
-#: The networks: their chains, and the two samples from which they start.
+#: The networks: their norms, and the two samples from which they start.
 _NETWORKS = {
-    "batch norm": (Chain.bn_linear, [[1.0, 1.0 - _NEAR], [0.0, _NEAR]]),
-    "vanilla": (Chain.vanilla, [[1.0, 0.0], [0.0, 1.0]]),
+    "batch norm": ("batch-uncentred", [[1.0, 1.0 - _NEAR], [0.0, _NEAR]]),
+    "vanilla": ("none", [[1.0, 0.0], [0.0, 1.0]]),
 }
 
 
@@ -68,10 +68,10 @@ def fig_1(run: Run, sizes: Sizes) -> Experiment:
 
     def cosines(network: str, progress: Progress) -> Float64Array:
         """Return the cosines of both samples, (networks, layers)."""
-        chain, start = _NETWORKS[network]
+        norm, start = _NETWORKS[network]
         grams = simulate(
-            chain(d, 2), sizes.layers - 1, chains=sizes.chains, initial=FirstLayer(start),
-            observables="scaled_gram", **run.options(progress),
+            Chain(d, 2, "linear", norm=norm), sizes.layers - 1, chains=sizes.chains,
+            initial=FirstLayer(start), observables="scaled_gram", **run.options(progress),
         )["scaled_gram"]  # fmt: skip
         return grams[..., 0, 1] / np.sqrt(grams[..., 0, 0] * grams[..., 1, 1])
 

@@ -108,7 +108,8 @@ def fig_2a(run: Run, sizes: _DepthSizes) -> Experiment:
     def gaps(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return V, (networks, layers), and V² less its exact mean given the layer before."""
         eigenvalues = simulate(
-            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.chains,
+            Chain(width, n, "linear", norm="batch-uncentred"), sizes.layers - 1,
+            chains=sizes.chains,
             initial=FirstLayer(_collinear_samples(n)), observables="eigenvalues",
             **run.options(progress),
         )["eigenvalues"]  # fmt: skip
@@ -250,7 +251,8 @@ def fig_2b(run: Run, sizes: _WidthSizes) -> Experiment:
     def gaps(width: int, progress: Progress) -> tuple[Float64Array, Float64Array]:
         """Return the mean of V by network, over stationary layers and over all layers."""
         gap = simulate(
-            Chain.bn_linear(width, n), sizes.layers - 1, chains=sizes.chains,
+            Chain(width, n, "linear", norm="batch-uncentred"), sizes.layers - 1,
+            chains=sizes.chains,
             initial=FirstLayer(_collinear_samples(n)), observables="orthogonality_gap",
             **run.options(progress),
         )["orthogonality_gap"]  # fmt: skip

@@ -82,7 +82,8 @@ def wasserstein(run: Run, sizes: Sizes) -> Experiment:
     def distances(width: int, progress: Progress) -> tuple[Float64Array, Float64Array, float]:
         """Return squared distances, (networks, layers), their bound 2n V, and the least share."""
         eigenvalues = simulate(
-            Chain.bn_linear(width, n), layers_of[width] - 1, chains=networks_of[width],
+            Chain(width, n, "linear", norm="batch-uncentred"), layers_of[width] - 1,
+            chains=networks_of[width],
             initial=start, observables="eigenvalues", **run.options(progress),
         )["eigenvalues"]  # fmt: skip
         shares = eigenvalues / eigenvalues.sum(axis=-1, keepdims=True)
