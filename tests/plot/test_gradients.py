@@ -103,7 +103,7 @@ def measured():
         (lambda run: plot.gradient_norms(run, level=1.0), ArgumentError, "level"),
         (lambda run: plot.gradient_norms(run, backward_rate=0.0), ArgumentError, "rate"),
         (lambda _: plot.measurement(3), ArgumentTypeError, "result: got 3"),
-        (lambda _: plot.measurement(measured(), rate=0.0), ArgumentError, "rate: got 0"),
+        (lambda _: plot.measurement(measured(), backward_rate=0.0), ArgumentError, "rate: got 0"),
     ],
 )
 def test_arguments_that_are_not_allowed(run, draw, error, words):

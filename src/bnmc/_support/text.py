@@ -194,13 +194,17 @@ class Result:
     if not TYPE_CHECKING:  # type checkers know the attributes
 
         def __getattr__(self, name: str) -> Any:
-            from bnmc._support.keywords import renamed
+            raise AttributeError(self._missing(name), name=name, obj=self)
 
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            for kind in type(self).__mro__:
-                if name in (names := renamed(kind)):
-                    message += f"; it is now {names[name]!r}"
-            raise AttributeError(message, name=name, obj=self)
+    def _missing(self, name: str, otherwise: str = "") -> str:
+        """Return the message about an attribute that is not there: its present name, if any."""
+        from bnmc._support.keywords import renamed
+
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        for kind in type(self).__mro__:
+            if name in (names := renamed(kind)):
+                return f"{text}; it is now {names[name]!r}"
+        return otherwise or text
 
     def _shown_fields(self) -> Iterator[tuple[str, Any]]:
         return ((field.name, getattr(self, field.name)) for field in _fields_of(self) if field.repr)

@@ -65,7 +65,8 @@ class Recordings(Result):
     def __getattr__(self, name: str) -> NDArray[np.float64]:
         if not name.startswith("_") and name in self.__dict__.get("observables", {}):
             return self.observables[name]
-        raise AttributeError(f"{name!r} was not recorded; add it to observables=")
+        message = f"{name!r} was not recorded; add it to observables="
+        raise AttributeError(self._missing(name, message))
 
 
 @dataclass(frozen=True, eq=False)
