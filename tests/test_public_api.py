@@ -68,8 +68,7 @@ PUBLIC = {
         "Scaling NetworkTraining SimulatedKernel alignment complexity convergence descent dual "
         "logit_divergence nngp ntk posterior train_networks",
     "bnmc.invariant": "CheckReport Claim InvariantSample check expectation sample",
-    "bnmc.kernels": "BAD_ARGUMENT GAUSSIAN Law NOT_FINITE OK RADEMACHER ROWS SMALL_WORKSPACE "
-        "Sigma UNIFORM UNRESOLVED WEIGHTS ZERO_VARIANCE activate activation activations "
+    "bnmc.kernels": "Law Sigma Status Stream WeightLaw activate activation activations "
         "conditional_layer digest failed_row gram law normalise_activate normalise_activate_row "
         "normals philox raise_status representation uniforms weight_law weights_layer workspace",
     "bnmc.kernels.c": "ABI_VERSION Table declarations function header table write_header",

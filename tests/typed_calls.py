@@ -30,7 +30,7 @@ def calls() -> tuple[object, ...]:
     double: bnmc.Estimate = 2 * gradients.backward_rate()
 
     kernels.gram(3, gram, gram, gram)  # type: ignore[arg-type]
-    kernels.normals(gram, 0, 0, 0, 0, 7, kernels.ROWS)  # type: ignore[arg-type]
+    kernels.normals(gram, 0, 0, 0, 0, 7, kernels.Stream.ROWS)  # type: ignore[arg-type]
     text = kernels.failed_row(gram)  # type: ignore[assignment]
     bnmc.warmup(dtypes=3)  # type: ignore[arg-type]
     return status, words, address, text, seconds, samples, double

@@ -68,7 +68,7 @@ def walked(relu, chain, key):
             ctypes.byref(law), gram.ctypes.data, layer, chain, key, gram.ctypes.data,
             work.ctypes.data, work.nbytes, None, None,
         )  # fmt: skip
-        assert status == kernels.OK
+        assert status == kernels.Status.OK
     return gram
 
 
@@ -94,9 +94,9 @@ def test_layers_by_weights(relu, work):
     )
     for layer in (1, 2):
         status |= relu["weights_layer"](
-            ctypes.byref(law), kernels.RADEMACHER, a.ctypes.data, layer, 0, run.key, *ends
+            ctypes.byref(law), kernels.WeightLaw.RADEMACHER, a.ctypes.data, layer, 0, run.key, *ends
         )
-    assert status == kernels.OK
+    assert status == kernels.Status.OK
     np.testing.assert_array_equal(out, run.gram[0, -1])
 
 
@@ -113,20 +113,20 @@ def test_rows_and_numbers(relu, work):
     np.testing.assert_allclose(gram, oracle.gram(out), rtol=0, atol=2**-45)
     for name in ("normals", "uniforms"):
         numbers, same = np.zeros(64), np.zeros(64)
-        address = 3, 128, 7, 2, KEY, kernels.WEIGHTS
-        assert relu[name](numbers.ctypes.data, 64, *address) == kernels.OK
-        getattr(kernels, name)(same, *address[:4], np.uint64(KEY), kernels.WEIGHTS)
+        address = 3, 128, 7, 2, KEY, kernels.Stream.WEIGHTS
+        assert relu[name](numbers.ctypes.data, 64, *address) == kernels.Status.OK
+        getattr(kernels, name)(same, *address[:4], np.uint64(KEY), kernels.Stream.WEIGHTS)
         np.testing.assert_array_equal(numbers, same)
     counter, key, words = (
         (ctypes.c_uint32 * 4)(1, 2, 3, 4),
         (ctypes.c_uint32 * 2)(5, 6),
         (ctypes.c_uint32 * 4)(),
     )
-    assert relu["philox"](counter, key, words) == kernels.OK
+    assert relu["philox"](counter, key, words) == kernels.Status.OK
     assert tuple(words) == kernels.philox(1, 2, 3, 4, 5, 6)
     h[17] = 1.0
     status = relu["normalise_activate"](pointer, h.ctypes.data, rows, out.ctypes.data, *ends)
-    assert (status, relu["failed_row"](*ends)) == (kernels.ZERO_VARIANCE, 17)
+    assert (status, relu["failed_row"](*ends)) == (kernels.Status.ZERO_VARIANCE, 17)
 
 
 # ---------------------------------------------------------------- nothing crosses but a status
@@ -141,7 +141,7 @@ def test_statuses_and_results_are_those_of_the_python_bodies(relu, work):
     plain, law = bodies(kernels.activation("relu"), np.float64), law_of(CHAIN)
     pointer, ends = ctypes.addressof(law), (work.ctypes.data, work.nbytes)
     wrong = [law_of(CHAIN, **change) for change in WRONG]
-    ok, bad, results = kernels.OK, kernels.BAD_ARGUMENT, []
+    ok, bad, results = kernels.Status.OK, kernels.Status.BAD_ARGUMENT, []
     for functions in (relu, plain):
         a, out, numbers = kernels.activations(CHAIN), np.eye(5), np.zeros(64)
         h = np.random.default_rng(0).standard_normal((70, 5))
@@ -162,7 +162,7 @@ def test_statuses_and_results_are_those_of_the_python_bodies(relu, work):
             (ok, "uniforms", numbers.ctypes.data, 64, *address),
             (ok, "philox", to_words, to_words, to_words + 16),
             (ok, "conditional_layer", *layer),
-            (kernels.SMALL_WORKSPACE, "conditional_layer", *layer[:7], 1000, None, None),
+            (kernels.Status.SMALL_WORKSPACE, "conditional_layer", *layer[:7], 1000, None, None),
             *((bad, "conditional_layer", *layer[:place], value, *layer[place + 1 :])
               for place, value in changes),
             (bad, "weights_layer", None, 0, of_a, 1, 0, key, to, *ends, None),
@@ -217,8 +217,8 @@ def test_cffi(run, work):
     assert table.activate(-1.0) == 0.0
     constants = ffi.dlopen(None)
     assert (constants.BNMC_ABI_MAJOR, constants.BNMC_ABI_MINOR) == c.ABI_VERSION
-    assert constants.BNMC_WEIGHTS == kernels.WEIGHTS
-    assert constants.BNMC_NOT_FINITE == kernels.NOT_FINITE
+    assert constants.BNMC_WEIGHTS == kernels.Stream.WEIGHTS
+    assert constants.BNMC_NOT_FINITE == kernels.Status.NOT_FINITE
 
 
 @pytest.fixture(scope="module")
@@ -264,11 +264,11 @@ def test_constants_of_the_header_are_those_of_the_kernels():
     header = c.header()
     for name in ("OK", "ZERO_VARIANCE", "NOT_FINITE", "UNRESOLVED", "BAD_ARGUMENT"):
         assert f"BNMC_{name} = {getattr(kernels, name)}" in header
-    assert f"BNMC_SMALL_WORKSPACE = {kernels.SMALL_WORKSPACE}" in header
+    assert f"BNMC_SMALL_WORKSPACE = {kernels.Status.SMALL_WORKSPACE}" in header
     for name in ("GAUSSIAN", "UNIFORM", "RADEMACHER"):
         assert f"BNMC_{name} = {getattr(kernels, name)}" in header
-    assert f"BNMC_WEIGHTS 0x{kernels.WEIGHTS:08X}U" in header
-    assert f"BNMC_ROWS 0x{kernels.ROWS:08X}U" in header
+    assert f"BNMC_WEIGHTS 0x{kernels.Stream.WEIGHTS:08X}U" in header
+    assert f"BNMC_ROWS 0x{kernels.Stream.ROWS:08X}U" in header
 
 
 @needs_compiler

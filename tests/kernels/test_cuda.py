@@ -32,7 +32,7 @@ def launched(kernel, threads, *arrays):
 @pytest.mark.parametrize("name", ["normals", "uniforms"])
 def test_numbers_are_those_of_the_cpu(name, dtype):
     four = getattr(device, name)(dtype)
-    stream, (key0, key1) = np.uint32(kernels.WEIGHTS + 5), WORDS
+    stream, (key0, key1) = np.uint32(kernels.Stream.WEIGHTS + 5), WORDS
 
     @cuda.jit
     def fill(out):
@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_cpu(name, dtype):
 
     out, expected = np.zeros(128, dtype), np.zeros(128, dtype)
     launched(fill, 32, out)
-    getattr(kernels, name)(expected, 7, 0, 9, 5, np.uint64(KEY), kernels.WEIGHTS)
+    getattr(kernels, name)(expected, 7, 0, 9, 5, np.uint64(KEY), kernels.Stream.WEIGHTS)
     # The CPU contracts products and sums; radius and angle are sums of a few terms.
     unit = np.finfo(dtype).eps if name == "normals" else 0.0
     np.testing.assert_allclose(out, expected, rtol=0, atol=16 * unit)
@@ -84,7 +84,9 @@ def test_rows(norm, dtype):
     # Where a row of 5 equal entries is centred, its mean is right to a few units.
     np.testing.assert_allclose(out, expected, rtol=0, atol=64 * np.finfo(dtype).eps)
     without = [t == 4 and norm != "none" for t in range(6)]
-    np.testing.assert_array_equal(status, np.where(without, kernels.ZERO_VARIANCE, kernels.OK))
+    np.testing.assert_array_equal(
+        status, np.where(without, kernels.Status.ZERO_VARIANCE, kernels.Status.OK)
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -103,7 +105,7 @@ def test_the_least_variance_of_a_row_is_that_of_the_cpu(dtype):
     h[:, 1] += 2 * np.arange(1, 5).astype(dtype) * np.finfo(dtype).eps
     out, status = np.zeros_like(h), np.full(4, -1)
     launched(rows, 4, h, out, status)
-    assert status.tolist() == [kernels.ZERO_VARIANCE] * 2 + [kernels.OK] * 2
+    assert status.tolist() == [kernels.Status.ZERO_VARIANCE] * 2 + [kernels.Status.OK] * 2
     np.testing.assert_array_equal(out, [[0, 0], [0, 0], [-1, 1], [-1, 1]])
     chain = bnmc.Chain(4, 2, "linear")
     law, work = kernels.law(chain), kernels.workspace(chain, dtype)

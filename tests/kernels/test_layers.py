@@ -30,9 +30,9 @@ KEY = np.uint64(0xFEDCBA9876543210)
 @numba.njit(nogil=True)
 def walk(law, depth, chain, key, gram, work):
     """RELU is a global variable here, a constant of the compiled code."""
-    status = kernels.OK
+    status = kernels.Status.OK
     for layer in range(depth + 1):
-        if status == kernels.OK:
+        if status == kernels.Status.OK:
             status = kernels.conditional_layer(RELU, law, gram, layer, chain, key, gram, work)
     return status
 
@@ -51,13 +51,13 @@ def call_all(times, law, key, square, rows, numbers, work, x, a):
     for _ in range(times[4]):
         kernels.normalise_activate_row(RELU, law, rows[0], rows[0], work)
     for _ in range(times[5]):
-        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+        kernels.normals(numbers, 0, 0, 1, 0, key, kernels.Stream.ROWS)
     for _ in range(times[6]):
         kernels.philox(0, 0, 0, 0, 0, 0)
     for _ in range(times[7]):
-        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.ROWS)
+        kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.Stream.ROWS)
     for _ in range(times[8]):
-        kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, key, square, work, x)
+        kernels.weights_layer(RELU, law, kernels.WeightLaw.GAUSSIAN, a, 1, 0, key, square, work, x)
 
 
 #: What is compiled: the others make values in Python.
@@ -79,7 +79,7 @@ def test_layers_of_a_run():
     law, work, key = kernels.law(CHAIN), kernels.workspace(CHAIN), np.uint64(run.key)
     for chain in range(3):
         gram = np.eye(5)
-        assert walk(law, 12, chain, key, gram, work) == kernels.OK
+        assert walk(law, 12, chain, key, gram, work) == kernels.Status.OK
         np.testing.assert_array_equal(gram, run.gram[chain, -1])
 
 
@@ -131,7 +131,7 @@ def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
     a, x = kernels.activations(SKIP, inputs=2), kernels.representation(SKIP, inputs=2)
     out = np.zeros((10, 10))
     weights = kernels.weight_law(SKIP)
-    assert weights == kernels.UNIFORM
+    assert weights == kernels.WeightLaw.UNIFORM
     x[:] = 7.0  # of no meaning before layer 0
     assert (
         kernels.conditional_layer(RELU, law, np.eye(10), 0, 0, np.uint64(run.key), out, work, x, a)
@@ -165,17 +165,17 @@ def test_a_float32_chain_that_loses_its_pivots():
         arguments = RELU, law, gram, layer, 0, np.uint64(run.key), out
         status = kernels.conditional_layer(*arguments, kernels.workspace(chain, dtype))
         seen.append(status)
-        if status == kernels.UNRESOLVED:
+        if status == kernels.Status.UNRESOLVED:
             np.testing.assert_array_equal(out, gram)
             dtype = "float64"
             status = kernels.conditional_layer(*arguments, kernels.workspace(chain, dtype))
-        assert status == kernels.OK
+        assert status == kernels.Status.OK
         np.testing.assert_array_equal(out, run.gram[0, layer])
         gram = out.copy()
-    assert seen.count(kernels.UNRESOLVED) == 1
+    assert seen.count(kernels.Status.UNRESOLVED) == 1
     arguments = RELU, law, np.full((3, 3), np.inf), 1, 0, KEY, out
     assert kernels.conditional_layer(*arguments, kernels.workspace(chain, "float32")) == (
-        kernels.NOT_FINITE
+        kernels.Status.NOT_FINITE
     )
 
 
@@ -190,13 +190,13 @@ def test_rows_are_normalised_and_activated(norm, eps):
     h = np.random.default_rng(0).standard_normal((1100, 10)) + 1.0
     expected = np.maximum(oracle.normalise(h, norm, 5, eps), 0.0)
     out = np.zeros_like(h)
-    assert kernels.normalise_activate(RELU, law, h, out, work) == kernels.OK
+    assert kernels.normalise_activate(RELU, law, h, out, work) == kernels.Status.OK
     np.testing.assert_allclose(out, expected, rtol=0, atol=64 * 2**-52)
-    assert kernels.normalise_activate_row(RELU, law, h[1050], out[0], work) == kernels.OK
+    assert kernels.normalise_activate_row(RELU, law, h[1050], out[0], work) == kernels.Status.OK
     np.testing.assert_array_equal(out[0], out[1050])
     whole = out.copy()
     whole[0] = 0.0
-    assert kernels.normalise_activate(RELU, law, h, h, work) == kernels.OK
+    assert kernels.normalise_activate(RELU, law, h, h, work) == kernels.Status.OK
     np.testing.assert_array_equal(h[1:], whole[1:])
 
 
@@ -205,10 +205,10 @@ def test_gram_matrix_of_rows():
     a = np.random.default_rng(0).standard_normal((1500, 5))
     out = np.zeros((5, 5))
     for rows in (1, 512, 1500):  # what is left of earlier rows does not count
-        assert kernels.gram(law, a[-rows:], out, work) == kernels.OK
+        assert kernels.gram(law, a[-rows:], out, work) == kernels.Status.OK
         np.testing.assert_allclose(out, oracle.gram(a[-rows:]), rtol=0, atol=2**-45)
     a[700, 2] = np.inf
-    assert kernels.gram(law, a, out, work) == kernels.NOT_FINITE
+    assert kernels.gram(law, a, out, work) == kernels.Status.NOT_FINITE
 
 
 def test_a_workspace_serves_several_laws():
@@ -217,10 +217,10 @@ def test_a_workspace_serves_several_laws():
     work[:] = np.nan  # not even zeros are needed
     a = np.random.default_rng(0).standard_normal((20, 5))
     first, second, other = np.zeros((5, 5)), np.zeros((5, 5)), np.zeros((2, 2))
-    assert kernels.gram(kernels.law(CHAIN), a, first, work) == kernels.OK
-    assert kernels.gram(kernels.law(small), np.ones((9, 2)), other, work) == kernels.OK
+    assert kernels.gram(kernels.law(CHAIN), a, first, work) == kernels.Status.OK
+    assert kernels.gram(kernels.law(small), np.ones((9, 2)), other, work) == kernels.Status.OK
     np.testing.assert_array_equal(other, 1.0)
-    assert kernels.gram(kernels.law(CHAIN), a, second, work) == kernels.OK
+    assert kernels.gram(kernels.law(CHAIN), a, second, work) == kernels.Status.OK
     np.testing.assert_array_equal(first, second)
 
 
@@ -237,7 +237,7 @@ WRONG = (
 def test_statuses_and_results_are_those_of_the_python_bodies():
     """Nothing touches memory that is not its own; compiled functions are their Python text."""
     law, plain, key = kernels.law(SKIP), kernels.law(CHAIN), np.uint64(7)
-    ok, bad, small = kernels.OK, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE
+    ok, bad, small = kernels.Status.OK, kernels.Status.BAD_ARGUMENT, kernels.Status.SMALL_WORKSPACE
     layer, by_weights = kernels.conditional_layer, kernels.weights_layer
     gram, rows = kernels.gram, kernels.normalise_activate
     results = []
@@ -245,7 +245,7 @@ def test_statuses_and_results_are_those_of_the_python_bodies():
         a, x, out = kernels.activations(SKIP), kernels.representation(SKIP), np.eye(5)
         h, work = np.random.default_rng(0).standard_normal((600, 5)), kernels.workspace(SKIP)
         numbers, others, square = np.zeros(64), np.zeros(64, "float32"), np.eye(5)
-        address = 3, 64, 2, 1, key, kernels.WEIGHTS
+        address = 3, 64, 2, 1, key, kernels.Stream.WEIGHTS
         short_x, short_a, narrow = x[:, :9].copy(), a[:, :9, :9].copy(), h[:, :4].copy()
         begin, place = (RELU, law, out, 0, 1, key, out), (1, 1, key, out)
         words, to = (RELU, law, 1, a), (key, square, work)
@@ -255,7 +255,7 @@ def test_statuses_and_results_are_those_of_the_python_bodies():
             (ok, kernels.normalise_activate_row, RELU, law, h[1] + [1, 0, 0, 0, 0], h[2], work),
             (ok, gram, law, h, out, work), (ok, kernels.normals, numbers, *address),
             (ok, kernels.uniforms, others, *address),
-            (kernels.ZERO_VARIANCE, rows, RELU, law, np.ones((2, 5)), h[:2], work),
+            (kernels.Status.ZERO_VARIANCE, rows, RELU, law, np.ones((2, 5)), h[:2], work),
             (0, kernels.failed_row, work), (-1, kernels.failed_row, work[:1]),
             (bad, layer, *begin, work), (small, layer, *begin, work[:99], x, a),
             (bad, layer, *begin, work, short_x, a), (bad, layer, *begin, work, x, short_a),
@@ -280,7 +280,7 @@ def test_statuses_and_results_are_those_of_the_python_bodies():
             calls += [(bad, fill, numbers[:3], *address), (bad, fill, np.zeros(63), *address)]
             for place in ((0, 1, 0, 0), (0, -64, 0, 0), (-1, 0, 0, 0), (0, 0, -1, 0),
                           (0, 0, 0, 1 << 28)):  # fmt: skip
-                calls.append((bad, fill, np.zeros(64), *place, key, kernels.ROWS))
+                calls.append((bad, fill, np.zeros(64), *place, key, kernels.Stream.ROWS))
         for number, (status, function, *arguments) in enumerate(calls):
             assert how(function)(*arguments) == status, (number, function)
         sizes = [how(workspace.workspace_bytes)(5, 5, 8), *how(kernels.philox)(1, 2, 3, 4, 5, 6)]
@@ -293,13 +293,13 @@ def test_statuses_and_results_are_those_of_the_python_bodies():
 def test_a_workspace_that_is_too_small():
     law, work, out = kernels.law(CHAIN), kernels.workspace(CHAIN), np.eye(5)
     a = np.ones((3, 5))
-    assert kernels.gram(law, a, out, work) == kernels.OK
+    assert kernels.gram(law, a, out, work) == kernels.Status.OK
     # Cut off behind its header, it is not taken for the whole; nor is anything shorter.
     for size in (0, 1, 8, 16, len(work) // 2):
         part = work[:size]
-        assert kernels.gram(law, a, out, part) == kernels.SMALL_WORKSPACE
+        assert kernels.gram(law, a, out, part) == kernels.Status.SMALL_WORKSPACE
         assert kernels.conditional_layer(RELU, law, out, 1, 0, KEY, out, part) == (
-            kernels.SMALL_WORKSPACE
+            kernels.Status.SMALL_WORKSPACE
         )
         assert kernels.failed_row(part) == -1
     assert kernels.failed_row(np.zeros(1000)) == -1
@@ -310,7 +310,7 @@ def test_a_workspace_that_is_too_small():
 def test_numbers_that_are_not_finite_end_no_kernel_and_have_their_status(norm, number):
     chain = bnmc.Chain(70, 5, "relu", norm=norm)
     law, work = kernels.law(chain), kernels.workspace(chain)
-    out, bad = np.zeros((5, 5)), kernels.NOT_FINITE
+    out, bad = np.zeros((5, 5)), kernels.Status.NOT_FINITE
     for place in ((0, 0), (3, 1), slice(None)):
         gram = np.eye(5)
         gram[place] = gram.T[place] = number
@@ -321,10 +321,13 @@ def test_numbers_that_are_not_finite_end_no_kernel_and_have_their_status(norm, n
     x = kernels.representation(chain)
     a[0, :5, :70] = h.T
     a[0, 2, 9] = h[9, 2] = number
-    assert kernels.weights_layer(RELU, law, kernels.GAUSSIAN, a, 1, 0, KEY, out, work, x) == bad
+    assert (
+        kernels.weights_layer(RELU, law, kernels.WeightLaw.GAUSSIAN, a, 1, 0, KEY, out, work, x)
+        == bad
+    )
     assert kernels.gram(law, h, out, work) == bad
     # Without a normalization, they pass through.
-    expected = kernels.OK if norm == "none" else bad
+    expected = kernels.Status.OK if norm == "none" else bad
     assert kernels.normalise_activate(RELU, law, h, h.copy(), work) == expected
 
 
@@ -332,7 +335,7 @@ def test_centring_that_overflows_ends():
     signs = np.array([1.0, -1.0, -1.0, -1.0, -1.0])  # the first is 1.6 from their mean
     gram, work = 1.7e308 * np.outer(signs, signs), kernels.workspace(CHAIN)
     status = kernels.conditional_layer(RELU, kernels.law(CHAIN), gram, 1, 0, KEY, gram, work)
-    assert status == kernels.NOT_FINITE
+    assert status == kernels.Status.NOT_FINITE
 
 
 def test_rows_without_variance_are_named():
@@ -340,16 +343,18 @@ def test_rows_without_variance_are_named():
     h = np.random.default_rng(0).standard_normal((600, 5))
     h[555] = 3.0
     status = kernels.normalise_activate(RELU, law, h, h, work)
-    assert (status, kernels.failed_row(work)) == (kernels.ZERO_VARIANCE, 555)
+    assert (status, kernels.failed_row(work)) == (kernels.Status.ZERO_VARIANCE, 555)
     with pytest.raises(ZeroVarianceError, match="row 555") as caught:
         kernels.raise_status(status, work, layer=3, chain=2)
     assert (caught.value.chain, caught.value.layer, caught.value.row) == (2, 3, 555)
     out = np.zeros((5, 5))
     # Samples that are equal, of which rows have no variance.
     status = kernels.conditional_layer(RELU, law, np.ones((5, 5)), 1, 0, KEY, out, work)
-    assert status == kernels.ZERO_VARIANCE
+    assert status == kernels.Status.ZERO_VARIANCE
     assert kernels.failed_row(work) >= 0
-    assert kernels.conditional_layer(RELU, law, np.eye(5), 1, 0, KEY, out, work) == kernels.OK
+    assert (
+        kernels.conditional_layer(RELU, law, np.eye(5), 1, 0, KEY, out, work) == kernels.Status.OK
+    )
     assert kernels.failed_row(work) == -1
 
 
@@ -358,10 +363,15 @@ def test_rows_without_variance_are_named():
 
 def test_other_statuses_have_errors_too():
     work = kernels.workspace(CHAIN)
-    kernels.raise_status(kernels.OK, work, layer=1)
+    kernels.raise_status(kernels.Status.OK, work, layer=1)
     with pytest.raises(NonFiniteError):
-        kernels.raise_status(kernels.NOT_FINITE, work, layer=1)
-    for status in (kernels.UNRESOLVED, kernels.BAD_ARGUMENT, kernels.SMALL_WORKSPACE, 99):
+        kernels.raise_status(kernels.Status.NOT_FINITE, work, layer=1)
+    for status in (
+        kernels.Status.UNRESOLVED,
+        kernels.Status.BAD_ARGUMENT,
+        kernels.Status.SMALL_WORKSPACE,
+        99,
+    ):
         with pytest.raises(ArgumentError, match="status"):
             kernels.raise_status(status, work, layer=1)
 
@@ -404,14 +414,14 @@ def test_words():
 
 
 @pytest.mark.parametrize(("dtype", "units"), [(np.float64, 2**-50), (np.float32, 2**-20)])
-@pytest.mark.parametrize("stream", [kernels.ROWS, kernels.WEIGHTS])
+@pytest.mark.parametrize("stream", [kernels.Stream.ROWS, kernels.Stream.WEIGHTS])
 def test_numbers_are_those_of_the_address(dtype, units, stream):
     out, address = np.zeros(128, dtype), (7, 64, 9, 5, KEY, stream)
     rows, draw = np.arange(64, 192), draw_of(9, 5, stream)
-    assert kernels.normals(out, *address) == kernels.OK
+    assert kernels.normals(out, *address) == kernels.Status.OK
     expected = oracle.normals(np.array([7]), rows, draw, dtype)[0]
     np.testing.assert_allclose(out, expected.astype(float), rtol=0, atol=8 * units)
-    assert kernels.uniforms(out, *address) == kernels.OK
+    assert kernels.uniforms(out, *address) == kernels.Status.OK
     high, low = (words[0] for words in oracle.words_in_place(np.array([7]), rows, draw))
     np.testing.assert_array_equal(out, oracle.uniform(high, low, dtype))
 

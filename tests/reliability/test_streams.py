@@ -59,7 +59,7 @@ def test_a_stream_is_random(stream, request, option):
 
 def words(seed, layer):
     """Return the words of one layer."""
-    return _words(np.uint64(seed), layer, kernels.ROWS)
+    return _words(np.uint64(seed), layer, kernels.Stream.ROWS)
 
 
 @njit
@@ -81,7 +81,7 @@ def _words(key, layer, stream):
 
 def normals(seed, layer):
     """Return the normals of one layer as words, by the normal distribution function."""
-    values = _normals(np.uint64(seed), layer, kernels.ROWS)
+    values = _normals(np.uint64(seed), layer, kernels.Stream.ROWS)
     return (ndtr(values) * 2.0**32).astype(np.uint64).astype(np.uint32)
 
 

@@ -16,8 +16,8 @@ They take these arguments:
   laws in turn, but is cleared when batch or inputs change. Its dtype, float32 or float64, is the
   precision of rows and weights.
 
-All arrays are C-contiguous. Each function returns a status: `OK`, `ZERO_VARIANCE`, `NOT_FINITE`,
-`UNRESOLVED`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`. `raise_status` raises the error of a status.
+All arrays are C-contiguous. Each function returns the number of a `Status`. `raise_status` raises
+the error of a status.
 
 The rows of a layer are stored as an array of shape (columns, stride), with columns = batch × inputs
 and the width rounded up to a multiple of 512 as stride. `activations` and `representation` make
@@ -39,9 +39,9 @@ Thirty layers of a chain in compiled code:
 >>> from bnmc import kernels
 >>> @numba.njit(nogil=True)
 ... def walk(sigma, law, depth, key, gram, work):
-...     status = kernels.OK
+...     status = kernels.Status.OK
 ...     for layer in range(depth + 1):
-...         if status == kernels.OK:
+...         if status == kernels.Status.OK:
 ...             status = kernels.conditional_layer(sigma, law, gram, layer, 0, key, gram, work)
 ...     return status
 >>> chain = bnmc.Chain(100, 4, "relu")
@@ -55,15 +55,7 @@ True
 """
 
 from bnmc._kernels.compiling import Sigma, activate
-from bnmc._kernels.scalar.codes import (
-    GAUSSIAN,
-    NOT_FINITE,
-    RADEMACHER,
-    UNIFORM,
-    UNRESOLVED,
-    ZERO_VARIANCE,
-)
-from bnmc.kernels.checks import BAD_ARGUMENT, OK, ROWS, SMALL_WORKSPACE, WEIGHTS, Law
+from bnmc.kernels.checks import Law, Status, Stream, WeightLaw
 from bnmc.kernels.layers import (
     conditional_layer,
     failed_row,
@@ -85,19 +77,11 @@ from bnmc.kernels.values import (
 )
 
 __all__ = [
-    "BAD_ARGUMENT",
-    "GAUSSIAN",
-    "NOT_FINITE",
-    "OK",
-    "RADEMACHER",
-    "ROWS",
-    "SMALL_WORKSPACE",
-    "UNIFORM",
-    "UNRESOLVED",
-    "WEIGHTS",
-    "ZERO_VARIANCE",
     "Law",
     "Sigma",
+    "Status",
+    "Stream",
+    "WeightLaw",
     "activate",
     "activation",
     "activations",

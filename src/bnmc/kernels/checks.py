@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -10,26 +11,93 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.compiling import inlined, kernel
 from bnmc._kernels.scalar.codes import (
+    GAUSSIAN,
     MOST_CHAINS,
     MOST_LAYERS,
     MOST_ROWS,
+    NOT_FINITE,
+    RADEMACHER,
     RUNNING,
     STREAM_ROWS,
     STREAM_WEIGHTS,
+    UNIFORM,
+    UNRESOLVED,
+    ZERO_VARIANCE,
     Draw,
 )
 
 #: Statuses beside those of a chain, which are in `bnmc._kernels.scalar.codes`.
 OK, BAD_ARGUMENT, SMALL_WORKSPACE = RUNNING, 4, 5
 
-#: Streams of random numbers: that of the rows drawn given a Gram matrix, and that of weights.
-ROWS, WEIGHTS = int(STREAM_ROWS), int(STREAM_WEIGHTS)
-
 #: Arrays of the dtype of a workspace, and arrays that are float64 in any case.
 Rows = NDArray[np.floating[Any]]
 Float64Array = NDArray[np.float64]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Status(IntEnum):
+    """What a kernel returns: `raise_status` raises the error of a status.
+
+    Attributes
+    ----------
+    OK
+        The layer is done.
+    ZERO_VARIANCE
+        The row `failed_row` has no variance.
+    NOT_FINITE
+        A number is not finite, or its square leaves the range of the dtype.
+    UNRESOLVED
+        The layer needs a float64 workspace.
+    BAD_ARGUMENT
+        An array has another shape, or the law or an address is not valid.
+    SMALL_WORKSPACE
+        The workspace is one of another batch, dtype or number of inputs.
+
+    Examples
+    --------
+    >>> from bnmc.kernels import Status
+    >>> Status(1).name, Status.OK == 0
+    ('ZERO_VARIANCE', True)
+    """
+
+    OK = RUNNING
+    ZERO_VARIANCE = ZERO_VARIANCE
+    NOT_FINITE = NOT_FINITE
+    UNRESOLVED = UNRESOLVED
+    BAD_ARGUMENT = BAD_ARGUMENT
+    SMALL_WORKSPACE = SMALL_WORKSPACE
+
+
+class WeightLaw(IntEnum):
+    """Laws of independent weights, as `weights_layer` takes them.
+
+    Examples
+    --------
+    >>> import bnmc
+    >>> bnmc.kernels.WeightLaw(bnmc.kernels.weight_law(bnmc.Chain(10, 2, weights="uniform")))
+    <WeightLaw.UNIFORM: 1>
+    """
+
+    GAUSSIAN = GAUSSIAN
+    UNIFORM = UNIFORM
+    RADEMACHER = RADEMACHER
+
+
+class Stream(IntEnum):
+    """Streams of random numbers: rows drawn given a Gram matrix, and weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc import kernels
+    >>> out = np.empty(64)
+    >>> kernels.normals(out, 0, 0, 1, 0, np.uint64(7), kernels.Stream.WEIGHTS)
+    0
+    """
+
+    ROWS = int(STREAM_ROWS)
+    WEIGHTS = int(STREAM_WEIGHTS)
 
 
 class Law(NamedTuple):

@@ -72,8 +72,8 @@ def normals(dtype: DTypeLike) -> Any:
     -------
     device function
         Its arguments are the column of the random matrix, the number of the quad, the layer,
-        ``stream``, and the low and high 32-bit words of the key. ``stream`` is `bnmc.kernels.ROWS`
-        or `bnmc.kernels.WEIGHTS`, plus the number of the chain.
+        ``stream``, and the low and high 32-bit words of the key. ``stream`` is a
+        `bnmc.kernels.Stream` plus the number of the chain.
 
     Raises
     ------
@@ -159,8 +159,8 @@ def normalise_activate_row(
     Returns
     -------
     device function
-        It writes σ(N(h)) to ``out`` and returns `bnmc.kernels.OK`. If ``h`` has no variance, it
-        writes nothing and returns `bnmc.kernels.ZERO_VARIANCE`. ``h`` and ``out`` are
+        It writes σ(N(h)) to ``out`` and returns 0, a `bnmc.kernels.Status`. If ``h`` has no
+        variance, it writes nothing and returns 1, ZERO_VARIANCE. ``h`` and ``out`` are
         one-dimensional arrays, and may be the same one; ``eps`` is added to the variance.
 
     Raises

@@ -81,14 +81,16 @@ def conditional_layer(
     int
         A status:
 
-        - `OK`.
-        - `ZERO_VARIANCE`: the row `failed_row` has no variance.
-        - `NOT_FINITE`: `gram` or the new Gram matrix is not finite, or squares of a row leave the
+        A `Status`:
+
+        - OK.
+        - ZERO_VARIANCE: the row `failed_row` has no variance.
+        - NOT_FINITE: `gram` or the new Gram matrix is not finite, or squares of a row leave the
           range of its dtype.
-        - `UNRESOLVED`: float32 rows do not resolve the pivots of `gram`, or their squares leave the
+        - UNRESOLVED: float32 rows do not resolve the pivots of `gram`, or their squares leave the
           range of float32. The kernel leaves `out` equal to `gram`; use a float64 workspace for
           this layer and all later ones, as `bnmc.simulate` does.
-        - `BAD_ARGUMENT` or `SMALL_WORKSPACE`: nothing was done.
+        - BAD_ARGUMENT or SMALL_WORKSPACE: nothing was done.
 
     Examples
     --------
@@ -160,7 +162,7 @@ def weights_layer(
     sigma, law, chain, key, work, x
         As in `conditional_layer`.
     weights : int
-        Law of the weights: `GAUSSIAN`, `UNIFORM` or `RADEMACHER`. See `weight_law`.
+        Law of the weights: the number of a `WeightLaw`. See `weight_law`.
     activations : (2, padded columns, stride) of the dtype of `work`
         Activations of two layers, from `bnmc.kernels.activations`. Those of layer l are
         ``activations[l % 2]``; they are zero beyond columns and width. The kernel reads the
@@ -173,8 +175,7 @@ def weights_layer(
     Returns
     -------
     int
-        `OK`, `ZERO_VARIANCE`, `NOT_FINITE`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`, as in
-        `conditional_layer`.
+        A `Status`, as in `conditional_layer`.
 
     Examples
     --------
@@ -234,8 +235,8 @@ def normalise_activate(sigma: Sigma, law: Law, h: Rows, out: Rows, work: Rows) -
     Returns
     -------
     int
-        `OK`, `BAD_ARGUMENT`, `SMALL_WORKSPACE`, or `ZERO_VARIANCE` for the row `failed_row`, or
-        `NOT_FINITE` if squares of a row leave the range of the dtype of `work`. The kernel works in
+        A `Status`: OK, BAD_ARGUMENT, SMALL_WORKSPACE, or ZERO_VARIANCE for the row `failed_row`, or
+        NOT_FINITE if squares of a row leave the range of the dtype of `work`. The kernel works in
         blocks of 512 rows; after the last two, all blocks before that of the row are written.
         Without a normalization, non-finite numbers pass through.
 
@@ -337,7 +338,7 @@ def gram(law: Law, a: Rows, out: Float64Array, work: Rows) -> int:
     Returns
     -------
     int
-        `OK`, `NOT_FINITE`, `BAD_ARGUMENT` or `SMALL_WORKSPACE`.
+        A `Status`: OK, NOT_FINITE, BAD_ARGUMENT or SMALL_WORKSPACE.
 
     Examples
     --------
@@ -390,7 +391,7 @@ def failed_row(work: Rows) -> int:
     >>> work = kernels.workspace(chain)
     >>> h = np.array([[0.0, 1.0], [2.0, 2.0], [1.0, 0.0]])
     >>> status = normalise_activate(kernels.activation("relu"), kernels.law(chain), h, out, work)
-    >>> status == kernels.ZERO_VARIANCE, failed_row(work)
+    >>> status == kernels.Status.ZERO_VARIANCE, failed_row(work)
     (True, 1)
     """
     if work.nbytes < 2 * LINE_BYTES:

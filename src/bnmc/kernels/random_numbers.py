@@ -61,19 +61,19 @@ def normals(
     layer, chain, key
         As in `conditional_layer`.
     stream : int
-        `ROWS` for the rows drawn given a Gram matrix, `WEIGHTS` for weights.
+        `Stream.ROWS` for the rows drawn given a Gram matrix, `Stream.WEIGHTS` for weights.
 
     Returns
     -------
     int
-        `OK` or `BAD_ARGUMENT`.
+        `Status.OK` or `Status.BAD_ARGUMENT`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bnmc import kernels
     >>> out = np.zeros(64)
-    >>> kernels.normals(out, 0, 0, 1, 0, np.uint64(7), kernels.ROWS)
+    >>> kernels.normals(out, 0, 0, 1, 0, np.uint64(7), kernels.Stream.ROWS)
     0
     >>> bool(abs(out.mean()) < 1.0)
     True
@@ -101,14 +101,14 @@ def uniforms(
     Returns
     -------
     int
-        `OK` or `BAD_ARGUMENT`.
+        `Status.OK` or `Status.BAD_ARGUMENT`.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bnmc import kernels
     >>> out = np.zeros(64)
-    >>> kernels.uniforms(out, 0, 0, 1, 0, np.uint64(7), kernels.WEIGHTS)
+    >>> kernels.uniforms(out, 0, 0, 1, 0, np.uint64(7), kernels.Stream.WEIGHTS)
     0
     >>> bool((out > 0.0).all() and (out < 1.0).all())
     True

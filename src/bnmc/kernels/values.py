@@ -104,7 +104,7 @@ def weight_law(chain: Chain) -> int:
     Returns
     -------
     int
-        `GAUSSIAN`, `UNIFORM` or `RADEMACHER`.
+        The number of a `WeightLaw`.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def weight_law(chain: Chain) -> int:
     >>> from bnmc.kernels import weight_law
     >>> import bnmc
     >>> from bnmc import kernels
-    >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.RADEMACHER
+    >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.WeightLaw.RADEMACHER
     True
     """
     code = as_chain(chain).weight_law.code
@@ -231,7 +231,7 @@ def representation(chain: Chain, dtype: DTypeLike = "float64", *, inputs: int = 
 
 
 def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None:
-    """Raise the typed error of a status, or return if the status is `OK`.
+    """Raise the typed error of a status, or return if the status is `Status.OK`.
 
     Parameters
     ----------
@@ -247,18 +247,18 @@ def raise_status(status: int, work: Rows, *, layer: int, chain: int = 0) -> None
     Raises
     ------
     ZeroVarianceError
-        For `ZERO_VARIANCE`.
+        For `Status.ZERO_VARIANCE`.
     NonFiniteError
-        For `NOT_FINITE`.
+        For `Status.NOT_FINITE`.
     ArgumentError
-        For all other statuses. `UNRESOLVED` means that the layer needs a float64 workspace.
+        For all other statuses. `Status.UNRESOLVED` means that the layer needs a float64 workspace.
 
     Examples
     --------
     >>> from bnmc.kernels import raise_status
     >>> import bnmc
     >>> from bnmc import kernels
-    >>> raise_status(kernels.NOT_FINITE, kernels.workspace(bnmc.Chain(10, 2)), layer=7)
+    >>> raise_status(kernels.Status.NOT_FINITE, kernels.workspace(bnmc.Chain(10, 2)), layer=7)
     Traceback (most recent call last):
         ...
     bnmc.errors.NonFiniteError: Gram matrix no longer finite in chain 0, layer 7

@@ -22,7 +22,10 @@ def _gap_after(
 ) -> float:
     """Largest off-diagonal entry after some layers; NaN where a layer cannot be made."""
     for layer in range(depth + 1):
-        if kernels.conditional_layer(RELU, law, gram, layer, 0, key, gram, work) != kernels.OK:
+        if (
+            kernels.conditional_layer(RELU, law, gram, layer, 0, key, gram, work)
+            != kernels.Status.OK
+        ):
             return np.nan
     largest = 0.0
     for i in range(law.columns):
