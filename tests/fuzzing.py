@@ -519,7 +519,8 @@ RUNS = {
         "threads": value(1), "timeout": value(9.0), "progress": value(False)}),
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
         "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
-        "probes": value(None), "rng": RNG, "sampler": value("auto"), "progress": value(False)}),
+        "probes": value(None), "parts": value(False), "trained_biases": value(False), "rng": RNG,
+        "sampler": value("auto"), "progress": value(False)}),
     "gradients.jacobian": (4, bnmc.gradients.jacobian, {
         "chain": CHAIN, "depth": value(2), "directions": value(2), "chains": value(2),
         "initial": value("gaussian"), "every": value(1), "rng": RNG, "threads": value(1),

@@ -413,6 +413,35 @@ def test_cosines_of_the_parts_of_samples():
         bnmc.backpropagate(TANH, 5, rng=0, observables=ALL, every=2).cosines()
 
 
+@pytest.mark.parametrize("loss", ["gaussian", "cross-entropy"])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        Chain(9, 4, "tanh", norm="layer", skip=0.4, weights="uniform"), Chain(9, 4, "tanh"),
+        Chain.resnet(7, 4, "tanh"), Chain(8, 4, "tanh", skip=0.5, order="activation-norm"),
+        Chain(9, 4, "sin", norm="none", gain=1e-30),
+    ],
+    ids=["layer", "batch", "residual", "after", "small"],
+)  # fmt: skip
+def test_log_norms_of_gradients_and_biases(chain, loss):
+    """δ 1 is the gradient of the bias: it is 0 where all outputs see h without its mean."""
+    names = ("delta_gram", "log_delta_norm", "log_bias_norm")
+    labels = [0, 1, 0, 1] if loss == "cross-entropy" else None
+    run = bnmc.backpropagate(
+        chain, 5, chains=3, rng=2, loss=loss, labels=labels, observables=names, every=2
+    )
+    squares = np.trace(run.delta_gram, axis1=2, axis2=3)
+    expected = 0.5 * np.log(squares) + run.log_scale
+    np.testing.assert_allclose(run.log_delta_norm, expected, rtol=1e-14, atol=1e-12)
+    sums = run.delta_gram.sum(axis=(2, 3)) / squares
+    is_seen = np.isfinite(run.log_bias_norm)
+    assert (np.abs(sums[~is_seen]) < 1e-12).all()
+    assert (sums[is_seen] > 1e-9).all()
+    expected = 0.5 * np.log((sums * squares)[is_seen]) + run.log_scale[is_seen]
+    np.testing.assert_allclose(run.log_bias_norm[is_seen], expected, rtol=1e-14, atol=1e-12)
+    assert run.to_xarray()["log_delta_norm"].dims == ("chain", "layer")
+
+
 def test_names_of_observables_are_attributes_and_variables():
     run = bnmc.backpropagate(TANH, 5, chains=2, rng=0, every=2)
     assert run.delta_gram is run["delta_gram"]

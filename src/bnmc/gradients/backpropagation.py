@@ -127,6 +127,8 @@ def backpropagate(
         kernels have not run on hardware yet, so "auto" is "cpu".
     observables : names or functions, default ("delta_gram",)
         Recorded at layers: "delta_gram", δᵀδ for δ = ∂L/∂h_l; "gram", G_l; "hidden_delta", h_lᵀδ;
+        "log_delta_norm", ln ‖δ‖; "log_bias_norm", ln ‖∂L/∂b_l‖ of the bias of layer l, random or 0
+        and trained, −inf if the loss does not depend on it because norms subtract it;
         or functions of (G, δᵀδ, hᵀδ), each of shape (chains, layers, samples, samples), that return
         one number for each chain and layer.  A mapping gives names, with (function, shape) for
         arrays.  δ is in units of exp(`log_scale`).  If the norm subtracts the means of rows of h,

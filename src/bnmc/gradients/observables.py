@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,8 +14,10 @@ from bnmc._support.arguments import Float64Array, choice, returned
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.simulation.observables import observables_of
 
-#: Names that `backpropagate` takes as `observables`.
-NAMES = ("delta_gram", "gram", "hidden_delta")
+#: Names that `backpropagate` takes as `observables`: matrices over samples, and logs of norms.
+MATRICES = ("delta_gram", "gram", "hidden_delta")
+LOG_NORMS = ("log_delta_norm", "log_bias_norm")
+NAMES = MATRICES + LOG_NORMS
 
 #: Those that a function of the user takes.
 _ARGUMENTS = ("gram", "delta_gram", "hidden_delta")
@@ -76,15 +79,35 @@ class GradientObservable:
 
     def shape_of(self, columns: int) -> tuple[int, ...]:
         """Return the shape of the value of one layer."""
-        return self.shape if self.function is not None else (columns, columns)
+        return (columns, columns) if self.name in MATRICES else self.shape
 
     def evaluate(self, matrices: Mapping[str, Float64Array]) -> Float64Array:
-        """Return the values, (chains, layers, ...), given the matrices by name."""
+        """Return the values, (chains, layers, ...), given matrices and log norms by name."""
         if self.function is None:
             return matrices[self.name]
         given = self.function(*(matrices[name] for name in _ARGUMENTS))
         expected = (*matrices["gram"].shape[:2], *self.shape)
         return returned("observables", given, expected, f"{self.name} to return")
+
+
+def log_norms(products: Float64Array, scales: Float64Array, width: Any) -> dict[str, Float64Array]:
+    """Return ln of the norms of δ and of δ 1, which is the gradient of a bias, by name.
+
+    Parameters
+    ----------
+    products : (chains, layers, columns, columns) ndarray of float64
+        δᵀδ / width.
+    scales : (chains, layers) ndarray of float64
+        δ is in units of 2**scales.
+    width : (layers,) array_like
+    """
+    squares = np.trace(products, axis1=2, axis2=3), products.sum(axis=(2, 3))
+    with np.errstate(divide="ignore"):
+        logs = (np.log(np.maximum(square, 0.0)) + np.log(width) for square in squares)
+        shifts = math.log(2.0) * scales
+        return {
+            name: 0.5 * log + shifts for name, log in zip(LOG_NORMS, logs, strict=True)
+        }  # fmt: skip
 
 
 def as_gradient_observables(wanted: Any) -> tuple[GradientObservable, ...]:

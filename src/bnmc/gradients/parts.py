@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -22,8 +23,14 @@ from bnmc.chain.layers import Linear
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.descent import Descent, Stretch, buffers_of
-from bnmc.gradients.directions import Direction
-from bnmc.gradients.observables import GradientObservable, Gradients, in_units
+from bnmc.gradients.directions import Direction, Readout
+from bnmc.gradients.observables import (
+    LOG_NORMS,
+    GradientObservable,
+    Gradients,
+    in_units,
+    log_norms,
+)
 from bnmc.simulation.engine.rows import RowSampler, bytes_of_thread
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import Frames, State, bytes_of
@@ -181,6 +188,9 @@ class Pass(ABC):
                 chain, at = np.argwhere(~finite)[0].tolist()
                 number = self.run.first + chain, first + 1 + int(due[at])
                 raise NonFiniteError(*number, f"{name}, too large for float64, is")
+        if any(each.name in LOG_NORMS for each in self.task.observables):
+            matrices |= log_norms(products[:, due, 0], scales[:, due], widths[:, 0, 0])
+            matrices["log_bias_norm"][:, self.task.hides_bias[first + due]] = -np.inf
         for each in self.task.observables:
             part[each.name][:, to] = each.evaluate(matrices)
 
@@ -322,6 +332,20 @@ class Task:
     def wants_hidden(self) -> bool:
         """Whether an observable needs hᵀδ."""
         return any(each.needs_hidden for each in self.observables)
+
+    @cached_property
+    def hides_bias(self) -> NDArray[np.bool_]:
+        """Whether the loss does not depend on the bias of each layer, 1, …, depth."""
+        run, hides, skip = self.run, isinstance(self.direction, Readout), 0.0
+        hidden = np.zeros(run.depth, np.bool_)
+        for number in reversed(range(1, run.depth + 1)):
+            layer = run.layer(number)
+            if number == run.depth:
+                hides = hides and layer.rows.hides_common_part()
+            else:
+                hides = layer.hides_common_part(hides, skip)
+            hidden[number - 1], skip = hides, layer.rows.skip
+        return hidden
 
     @property
     def bytes_of_x(self) -> int:

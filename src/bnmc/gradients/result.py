@@ -16,6 +16,7 @@ from bnmc._support.text import text_table
 from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
+from bnmc.gradients.observables import MATRICES
 from bnmc.mean_field.field import MeanField
 from bnmc.simulation.trajectory import Recordings
 
@@ -293,7 +294,7 @@ class Backpropagation(Recordings):
         }
         for name, values in self.observables.items():
             axes = [f"{name}_{axis}" for axis in range(values.ndim - 2)]
-            if name in ("delta_gram", "gram", "hidden_delta"):
+            if name in MATRICES:
                 axes = ["sample_i", "sample_j"]
             data[name] = (("chain", "layer", *axes), values)
         coordinates = {"layer": self.layers, "weight_layer": np.arange(self.depth)}

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import Float64Array, choice, draw_key, finite_array, integer
+from bnmc._support.arguments import (
+    Float64Array,
+    choice,
+    draw_key,
+    finite_array,
+    instance,
+    integer,
+)
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
@@ -57,6 +64,9 @@ class TangentKernel(Result):
         Number of batches that went through each network.  If there are several, the samples are
         those of the first batch, then those of the second one, ….  Those of a convolutional chain
         are its images.
+    parts : (chains, depth + 1, samples, samples) ndarray of float64, or None
+        With ``parts=True``, what the parameters of each layer contribute: first ω_0 and β_0, last
+        the readout v.  Their sum is `kernels`, up to rounding.
 
     Examples
     --------
@@ -73,6 +83,7 @@ class TangentKernel(Result):
     sampler: str
     key: int = field(repr=False)
     inputs: int | None = None
+    parts: Float64Array | None = None
 
     @property
     def chains(self) -> int:
@@ -163,6 +174,8 @@ def tangent_kernel(
     initial: str | ArrayLike | FirstLayer = "gaussian",
     inputs: int | None = None,
     probes: int | None = None,
+    parts: bool = False,
+    trained_biases: bool = False,
     rng: Any = None,
     sampler: str = "auto",
     threads: int | None = None,
@@ -210,6 +223,12 @@ def tangent_kernel(
     probes : int, optional
         Number m >= 2 of random combinations of the outputs that replace the outputs.  They take
         m columns per sample, or pixel.  Default: all outputs, exactly.
+    parts : bool, default False
+        Whether the result has what each layer contributes, as `TangentKernel.parts`.
+    trained_biases : bool, default False
+        Whether the layers of a chain without random biases have biases b_l that begin at 0 and are
+        trained: they change no output, but ⟨∂f_i/∂b_l, ∂f_k/∂b_l⟩ counts, which is the term of
+        β_l with s = 1.  Under a norm that subtracts them it is 0, up to rounding.
     rng : optional
         Anything `numpy.random.default_rng` takes.
     sampler : {"auto", "conditional", "weights"}
@@ -275,6 +294,10 @@ def tangent_kernel(
     workers = thread_count(threads)
     if probes is not None:
         probes = integer("probes", probes, low=2)
+    instance("parts", parts, bool, "True or False")
+    if instance("trained_biases", trained_biases, bool, "True or False") and chain.bias_variance:
+        hint = "random biases are trained in any case"
+        raise ArgumentError("trained_biases", True, "False with bias_variance > 0", hint)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
     path = "conditional" if chain.is_gaussian and sampler != "weights" else "weights"
     if sampler not in ("auto", path):
@@ -284,11 +307,12 @@ def tangent_kernel(
         network, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
     )
     run = replace(run, path=path, recorded=Recorded(depth, 1, depth), key=draw_key(rng))
-    job = _Job(run, probes)
+    job = _Job(run, probes, parts, trained_biases)
     size = job.bytes_of_network()
     hint = "take fewer probes" if probes else "probes=m takes m columns per sample"
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
-    needed = min(workers, chains) * together * size + 8 * chains * job.samples**2
+    matrices = chains * (depth + 2 if parts else 1)
+    needed = min(workers, chains) * together * size + 8 * matrices * job.samples**2
     chain.activation.check()
     require_derivative(chain.activation)
     require_memory("depth, batch", needed, hint)
@@ -380,6 +404,8 @@ class _Job:
 
     run: Run
     probes: int | None
+    parts: bool
+    trained_biases: bool
 
     @property
     def pixels(self) -> int:
@@ -420,7 +446,7 @@ class _Job:
     # The bits of products of narrow matrices depend on the number of their threads.
     @one_blas_thread()
     def __call__(self, start: Start, first: int, last: int) -> Float64Array:
-        """Return the kernels of networks first:last."""
+        """Return the kernels of networks first:last, and their parts, in place 0 and from 1 on."""
         run = self.run.part(first, last)
         depth, x = run.depth, start_rows(run, start)
         generators = [generator_of(run, index) for index in range(run.chains)]
@@ -436,19 +462,26 @@ class _Job:
             at_a = np.repeat(at_a / self.pixels, self.pixels, axis=2)
         delta = network.through_activation(depth, at_a)
         kernels = self._of_readout(directions, network.gram(depth))
+        parts = [kernels]
         for layer in range(depth, 0, -1):
             # The Gram matrix of what weights and bias multiply.
             linear = linear_of(run, layer)
             gram = linear.covariance()(network.gram(layer - 1))
             inner, by = in_range(delta)
-            gain = times_power(linear.gain, by)
-            kernels += gain * gain * self._contribution(inner, gram)
+            gain, unit = times_power(linear.gain, by), times_power(1.0, by)
+            part = gain * gain * self._contribution(inner, gram)
+            if self.trained_biases:
+                part += unit * unit * self._contribution(inner, np.ones_like(gram))
+            kernels = kernels + part
+            if self.parts:
+                parts.append(part)
             if not np.isfinite(kernels).all():
                 wrong = int(np.isfinite(kernels).all(axis=(1, 2)).argmin())
                 raise NonFiniteError(run.first + wrong, layer, "tangent kernel")
             if layer > 1:
                 delta = network.down(layer, delta)
-        return kernels if self.probes is None else _unprobed(directions, kernels)
+        every = np.stack([kernels, *reversed(parts)] if self.parts else [kernels], axis=1)
+        return every if self.probes is None else _unprobed(directions[:, None], every)
 
     def _directions(self, generators: list[np.random.Generator]) -> Float64Array:
         """Return the combinations of outputs, (networks, combinations, samples).
@@ -482,14 +515,15 @@ class _Job:
 
     def result(self, done: list[Float64Array]) -> TangentKernel:
         """Return the result of finished networks."""
-        run = self.run
+        run, every = self.run, np.concatenate(done)
         return TangentKernel(
-            run.chain, run.depth, np.concatenate(done), self.probes, run.path, run.key, run.inputs
+            run.chain, run.depth, every[:, 0], self.probes, run.path, run.key, run.inputs,
+            every[:, 1:] if self.parts else None,
         )  # fmt: skip
 
 
 def _unprobed(probes: Float64Array, kernels: Float64Array) -> Float64Array:
-    """Return the estimates of kernels from uᵀΘu of different probes u, (networks, m, n)."""
-    m = probes.shape[1]
+    """Return the estimates of kernels from uᵀΘu of different probes u, (networks, …, m, n)."""
+    m = probes.shape[-2]
     different = kernels * (1.0 - np.eye(m))
-    return probes.swapaxes(1, 2) @ different @ probes / (m * (m - 1))
+    return probes.swapaxes(-1, -2) @ different @ probes / (m * (m - 1))
