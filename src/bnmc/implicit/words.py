@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc._kernels.cpu.numbers import GROUP
 from bnmc._support.arguments import Key, draw_key, generator
 from bnmc.implicit import products
-from bnmc._kernels.scalar.codes import STREAM_WEIGHTS
+from bnmc.kernels.checks import Stream
 from bnmc.kernels.random_numbers import normals as write_normals
 
 
@@ -42,5 +42,5 @@ def normals(key: int, call: int, columns: NDArray[np.intp], size: int, dtype: st
         return out[:, :size]
     numbers = np.empty(shape, dtype)
     for row, column in zip(numbers, columns, strict=True):
-        write_normals(row, int(column), 0, call, 0, np.uint64(key), STREAM_WEIGHTS)
+        write_normals(row, int(column), 0, call, 0, np.uint64(key), Stream.WEIGHTS.value)
     return products.like(numbers[:, :size], x)

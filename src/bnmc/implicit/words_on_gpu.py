@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._kernels.gpu.device import SIMULATED, cuda
 from bnmc.implicit.products import precision_of
-from bnmc._kernels.scalar.codes import STREAM_WEIGHTS
+from bnmc.kernels.checks import Stream
 from bnmc.kernels.cuda import normals
 
 #: Threads of a block, each with the four rows of a quad.
@@ -24,7 +24,7 @@ def fill(out: Any, key: int, call: int, columns: NDArray[np.intp]) -> None:
     The simulator takes a NumPy array.
     """
     blocks = -(-out.shape[1] // (4 * _THREADS)), len(columns)
-    words = np.uint32(call), STREAM_WEIGHTS, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
+    words = np.uint32(call), Stream.WEIGHTS.value, np.uint32(key & 0xFFFFFFFF), np.uint32(key >> 32)
     with nullcontext() if SIMULATED else cuda.gpus[out.device.index]:
         array = cuda.to_device(out) if SIMULATED else cuda.as_cuda_array(out)
         elements = cuda.to_device(columns.astype(np.uint32))

@@ -299,7 +299,9 @@ def _draw_activations(data: Dataset, figure: Drawing) -> None:
         estimates(right, places + 0.15 * row, *rates, colour=COLOURS[row], label=label)
     right.plot(places, data["mean_field"], "k_", markersize=12, label="mean field")
     right.set_xticks(places, names, rotation=60)
-    pictures.finish(right, "Growth", "activation", "squared norm, per layer", legend=True)
+    pictures.finish(
+        right, "Growth", "activation", "squared gradient norm, growth per layer", legend=True
+    )
     text = "Gradients with batch norm, width {width}, batch {batch}"
     figure.suptitle(pictures.about(data, text))
 
