@@ -412,7 +412,6 @@ FUNCTIONS = {
     **_by_name("random_matrix", 2, width=value(4), k=value(2), atol=value(1e-6),
                widths=value([5, 8]), slopes=value((0.5, 1.0)), gram=G, time=number(0.5, 0.1),
                steps=value(20), paths=value(2)),
-    "regularity.one_step_change": (2, reg.one_step_change, {"M": G, "gamma": POSITIVE}),
     "regularity.one_step_second_moment": (2, reg.one_step_second_moment, {"H": X}),
     "testing.activations": (1, tools.activations, {}),
     "testing.batches": (1, tools.batches, {"width": WIDTH, "batch": BATCH}),

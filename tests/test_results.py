@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 import numpy as np
 import pytest
 import xarray
-from test_public_api import PUBLIC, value_of
+from test_public_api import PUBLIC, RETURNED, value_of
 
 import bnmc
 from bnmc import Chain, MeanField
@@ -22,7 +22,7 @@ from bnmc._support.text import Result
 from bnmc.bounds import bridging
 from bnmc.mean_field.finite_width.results import Prediction
 
-#: Classes of `PUBLIC` that users make: specifications, laws and functions.
+#: Classes that users make: specifications, laws and functions.
 SPECIFICATIONS = {
     "Activation", "Chain", "Network", "Convolution", "GroupNorm", "Dual", "Scaling",
     "MarchenkoPastur", "SingularValueLaw", "ProductLaw", "Factor", "bnmc.kernels.c.Table",
@@ -30,7 +30,8 @@ SPECIFICATIONS = {
 
 CLASSES = {
     f"{module}.{name}": kind
-    for module, names in PUBLIC.items()
+    for table in (PUBLIC, RETURNED)
+    for module, names in table.items()
     if module not in ("bnmc.pytest_plugin", "bnmc.cli")
     for name in names.split()
     if inspect.isclass(kind := value_of(__import__(module, fromlist=["_"]), name))

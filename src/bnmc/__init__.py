@@ -75,7 +75,10 @@ _MODULES = (
     "testing", "torch", "training",
 )  # fmt: skip
 
-__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
+#: Names that the reference documents beside what returns or takes them.
+_BESIDE = {"GroupNorm", "Trajectory"}
+
+__all__ = sorted([*({*_HOMES} - _BESIDE), *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -20,7 +20,6 @@ from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
 from bnmc._support import machine
 from bnmc._support.progress import reporting
-from bnmc.bounds.rank_collapse import lemma_7
 from bnmc.errors import ArgumentError, PartialEstimateError, ResultTooLargeError
 from bnmc.regularity import ensembles, ergodic
 
@@ -471,10 +470,6 @@ def test_second_moment_is_of_direction_alone():
         np.testing.assert_allclose(regularity.one_step_second_moment(scale * H), value, rtol=1e-13)
     np.testing.assert_array_equal(regularity.one_step_second_moment(H[1, 2]), value[1, 2])
     assert regularity.one_step_second_moment(H.astype(np.float32)).dtype == np.float64
-
-
-def test_the_change_for_small_gamma_is_lemma_7():
-    assert regularity.one_step_change is lemma_7
 
 
 # ------------------------------------------------------------------- bad input

@@ -68,18 +68,12 @@ from bnmc.bounds.gaussian import spectral_deviation
 from bnmc.errors import ArgumentError, ArgumentTypeError, SingularGramError
 
 __all__ = [
-    "Bulk",
-    "Concentration",
-    "Distortion",
     "corollary_2",
     "corollary_4",
     "corollary_6",
     "corollary_7",
     "corollary_8",
     "distortion",
-    "equation_6",
-    "equation_19",
-    "equation_47",
     "gram_concentration",
     "lemma_5",
     "lemma_9",

@@ -191,12 +191,6 @@ def lemma_7(M: Reals, gamma: Reals) -> Float64Array:
     >>> from bnmc.bounds.rank_collapse import lemma_7
     >>> print(lemma_7([[1.0, 0.9], [0.9, 1.0]], gamma=0.1).round(6))
     -0.017024
-
-    `bnmc.regularity` has the same function under the name `one_step_change`:
-
-    >>> from bnmc.regularity import one_step_change
-    >>> one_step_change is lemma_7
-    True
     """
     rounding = rounding_unit(arguments.finite_array("M", M, shape=(..., "d", "d")))
     matrices = gram.validate_gram(M, "M")

@@ -13,20 +13,17 @@ The package may import `mean_field`, `simulation` and lower levels.
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.gradients.backpropagation import backpropagate
-from bnmc.gradients.jacobian_result import Jacobian
+from bnmc.gradients.backpropagation import backpropagate as backpropagate
+from bnmc.gradients.jacobian_result import Jacobian as Jacobian
 from bnmc.gradients.jacobians import jacobian
-from bnmc.gradients.lanczos import ExtremeSingularValues, extreme_singular_values
+from bnmc.gradients.lanczos import ExtremeSingularValues as ExtremeSingularValues
+from bnmc.gradients.lanczos import extreme_singular_values
 from bnmc.gradients.limit_law import jacobian_law
-from bnmc.gradients.result import Backpropagation
-from bnmc.gradients.tangent import TangentKernel, probing_variance, tangent_kernel
+from bnmc.gradients.result import Backpropagation as Backpropagation
+from bnmc.gradients.tangent import TangentKernel as TangentKernel
+from bnmc.gradients.tangent import probing_variance, tangent_kernel
 
 __all__ = [
-    "Backpropagation",
-    "ExtremeSingularValues",
-    "Jacobian",
-    "TangentKernel",
-    "backpropagate",
     "extreme_singular_values",
     "jacobian",
     "jacobian_law",

@@ -24,33 +24,24 @@ width).
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.infinite_width.distances import Convergence, convergence, logit_divergence
+from bnmc.infinite_width.distances import Convergence as Convergence
+from bnmc.infinite_width.distances import convergence, logit_divergence
 from bnmc.infinite_width.kernels import nngp, ntk
-from bnmc.infinite_width.networks import SimulatedKernel
-from bnmc.infinite_width.scalings import SCALINGS, Properties, Scaling
-from bnmc.infinite_width.trained_networks import NetworkTraining, train_networks
-from bnmc.infinite_width.training import (
-    Alignment,
-    Descent,
-    Posterior,
-    alignment,
-    complexity,
-    descent,
-    posterior,
-)
-from bnmc.mean_field.duals.duals import Dual, dual
+from bnmc.infinite_width.networks import SimulatedKernel as SimulatedKernel
+from bnmc.infinite_width.scalings import SCALINGS, Scaling
+from bnmc.infinite_width.scalings import Properties as Properties
+from bnmc.infinite_width.trained_networks import NetworkTraining as NetworkTraining
+from bnmc.infinite_width.trained_networks import train_networks
+from bnmc.infinite_width.training import Alignment as Alignment
+from bnmc.infinite_width.training import Descent as Descent
+from bnmc.infinite_width.training import Posterior as Posterior
+from bnmc.infinite_width.training import alignment, complexity, descent, posterior
+from bnmc.mean_field.duals.duals import Dual as Dual
+from bnmc.mean_field.duals.duals import dual
 
 __all__ = [
     "SCALINGS",
-    "Alignment",
-    "Convergence",
-    "Descent",
-    "Dual",
-    "NetworkTraining",
-    "Posterior",
-    "Properties",
     "Scaling",
-    "SimulatedKernel",
     "alignment",
     "complexity",
     "convergence",

@@ -54,8 +54,10 @@ Thirty layers of a chain in compiled code:
 True
 """
 
-from bnmc._kernels.compiling import Sigma, activate
-from bnmc.kernels.checks import Law, Status, Stream, WeightLaw
+from bnmc._kernels.compiling import Sigma as Sigma
+from bnmc._kernels.compiling import activate
+from bnmc.kernels.checks import Law as Law
+from bnmc.kernels.checks import Status, Stream, WeightLaw
 from bnmc.kernels.layers import (
     conditional_layer,
     failed_row,
@@ -77,8 +79,6 @@ from bnmc.kernels.values import (
 )
 
 __all__ = [
-    "Law",
-    "Sigma",
     "Status",
     "Stream",
     "WeightLaw",

@@ -55,7 +55,6 @@ from bnmc.kernels.c_header import (
 
 __all__ = [
     "ABI_VERSION",
-    "Table",
     "declarations",
     "function",
     "header",

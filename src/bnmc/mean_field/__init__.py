@@ -29,61 +29,42 @@ The package imports `bnmc._support`, `bnmc.errors`, `bnmc.chain`, `bnmc.gram` an
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from typing import TYPE_CHECKING
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.mean_field.blocks.block_fixed_point import (
-    BlockFixedPoint,
-    block_symmetric,
-    partial_collapse,
-)
-from bnmc.mean_field.correlation.correlation_map import CorrelationMap, PairTrajectory
-from bnmc.mean_field.correlation.fixed_points import CorrelationPoint, VariancePoint
-from bnmc.mean_field.correlation.phases import EdgeOfChaos, Phase, edge_of_chaos
-from bnmc.mean_field.correlation.residual import (
-    GrowthLaw,
-    IsometryRate,
-    ResidualGrowth,
-    isometry_rate,
-    residual_growth,
-)
-from bnmc.mean_field.field import MeanField
-from bnmc.mean_field.finite_width.gaussian import PathFluctuations, PathPrediction
-from bnmc.mean_field.finite_width.results import Fluctuations, PairFluctuations, Prediction
-from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
-from bnmc.mean_field.fixed_point.results import FixedPoint, FourierMode
-from bnmc.mean_field.fixed_point.stability import Crossing, Stability, atlas, stability
-from bnmc.mean_field.fixed_point.symmetric import Limit, limit
-from bnmc.mean_field.map.iteration import MeanFieldTrajectory, Step
+from bnmc.mean_field.blocks.block_fixed_point import BlockFixedPoint as BlockFixedPoint
+from bnmc.mean_field.blocks.block_fixed_point import block_symmetric, partial_collapse
+from bnmc.mean_field.correlation.correlation_map import CorrelationMap
+from bnmc.mean_field.correlation.correlation_map import PairTrajectory as PairTrajectory
+from bnmc.mean_field.correlation.fixed_points import CorrelationPoint as CorrelationPoint
+from bnmc.mean_field.correlation.fixed_points import VariancePoint as VariancePoint
+from bnmc.mean_field.correlation.phases import EdgeOfChaos as EdgeOfChaos
+from bnmc.mean_field.correlation.phases import Phase as Phase
+from bnmc.mean_field.correlation.phases import edge_of_chaos
+from bnmc.mean_field.correlation.residual import GrowthLaw as GrowthLaw
+from bnmc.mean_field.correlation.residual import IsometryRate as IsometryRate
+from bnmc.mean_field.correlation.residual import ResidualGrowth as ResidualGrowth
+from bnmc.mean_field.correlation.residual import isometry_rate, residual_growth
+from bnmc.mean_field.field import MeanField as MeanField
+from bnmc.mean_field.finite_width.gaussian import PathFluctuations as PathFluctuations
+from bnmc.mean_field.finite_width.gaussian import PathPrediction as PathPrediction
+from bnmc.mean_field.finite_width.results import Fluctuations as Fluctuations
+from bnmc.mean_field.finite_width.results import PairFluctuations as PairFluctuations
+from bnmc.mean_field.finite_width.results import Prediction as Prediction
+from bnmc.mean_field.finite_width.sectors import EntryCovariance as EntryCovariance
+from bnmc.mean_field.finite_width.sectors import Sector as Sector
+from bnmc.mean_field.fixed_point.results import FixedPoint as FixedPoint
+from bnmc.mean_field.fixed_point.results import FourierMode as FourierMode
+from bnmc.mean_field.fixed_point.stability import Crossing as Crossing
+from bnmc.mean_field.fixed_point.stability import Stability as Stability
+from bnmc.mean_field.fixed_point.stability import atlas, stability
+from bnmc.mean_field.fixed_point.symmetric import Limit as Limit
+from bnmc.mean_field.fixed_point.symmetric import limit
+from bnmc.mean_field.map.iteration import MeanFieldTrajectory as MeanFieldTrajectory
+from bnmc.mean_field.map.iteration import Step as Step
 
 __all__ = [
-    "BlockFixedPoint",
     "CorrelationMap",
-    "CorrelationPoint",
-    "Crossing",
-    "EdgeOfChaos",
-    "EntryCovariance",
-    "FixedPoint",
-    "Fluctuations",
-    "FourierMode",
-    "GrowthLaw",
-    "IsometryRate",
-    "Limit",
-    "MeanField",
-    "MeanFieldTrajectory",
-    "PairFluctuations",
-    "PairTrajectory",
-    "PathFluctuations",
-    "PathPrediction",
-    "Phase",
-    "Prediction",
-    "ResidualGrowth",
-    "Sector",
-    "Stability",
-    "Step",
-    "VariancePoint",
     "atlas",
     "block_symmetric",
     "edge_of_chaos",
@@ -95,23 +76,16 @@ __all__ = [
     "stability",
 ]
 
-#: Modules that the documentation named under this package, and where they are now.
-_MOVED = {"pairwise": "bnmc.mean_field.map.pairwise"}
-
 if TYPE_CHECKING:
     from bnmc.plot.stability import plot_stability
 else:  # so that type checkers still report unknown names
 
     def __getattr__(name: str) -> object:
-        if name == "plot_stability":  # the first use imports the pictures
-            from bnmc.plot.stability import plot_stability
-
-            return plot_stability
-        if name not in _MOVED:
+        if name != "plot_stability":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        message = f"bnmc.mean_field.{name} has moved to {_MOVED[name]}; the old name goes in 0.3"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return importlib.import_module(_MOVED[name])
+        from bnmc.plot.stability import plot_stability  # the first use imports the pictures
+
+        return plot_stability
 
 
 ignore_underflow(__name__)

@@ -11,30 +11,27 @@ events.  The estimators that read a run stand on `observed.py`.
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.mixing.absorption import AbsorbingEvent
-from bnmc.mixing.autocorrelation_time import Autocorrelation, autocorrelation
-from bnmc.mixing.comparison import Comparison, ComparisonRow, compare
-from bnmc.mixing.contraction_rate import Contraction, TwoInputs, contraction, two_inputs
-from bnmc.mixing.coupling import CrossedStart
-from bnmc.mixing.implied_timescales import ChapmanKolmogorov, Spectrum, spectral
-from bnmc.mixing.meeting_bound import LaggedDistance, TVBound, tv_bound
-from bnmc.mixing.rate import RateEstimate
-from bnmc.mixing.relaxation_curve import Relaxation, relaxation
+from bnmc.mixing.absorption import AbsorbingEvent as AbsorbingEvent
+from bnmc.mixing.autocorrelation_time import Autocorrelation as Autocorrelation
+from bnmc.mixing.autocorrelation_time import autocorrelation
+from bnmc.mixing.comparison import Comparison as Comparison
+from bnmc.mixing.comparison import ComparisonRow as ComparisonRow
+from bnmc.mixing.comparison import compare
+from bnmc.mixing.contraction_rate import Contraction as Contraction
+from bnmc.mixing.contraction_rate import TwoInputs as TwoInputs
+from bnmc.mixing.contraction_rate import contraction, two_inputs
+from bnmc.mixing.coupling import CrossedStart as CrossedStart
+from bnmc.mixing.implied_timescales import ChapmanKolmogorov as ChapmanKolmogorov
+from bnmc.mixing.implied_timescales import Spectrum as Spectrum
+from bnmc.mixing.implied_timescales import spectral
+from bnmc.mixing.meeting_bound import LaggedDistance as LaggedDistance
+from bnmc.mixing.meeting_bound import TVBound as TVBound
+from bnmc.mixing.meeting_bound import tv_bound
+from bnmc.mixing.rate import RateEstimate as RateEstimate
+from bnmc.mixing.relaxation_curve import Relaxation as Relaxation
+from bnmc.mixing.relaxation_curve import relaxation
 
 __all__ = [
-    "AbsorbingEvent",
-    "Autocorrelation",
-    "ChapmanKolmogorov",
-    "Comparison",
-    "ComparisonRow",
-    "Contraction",
-    "CrossedStart",
-    "LaggedDistance",
-    "RateEstimate",
-    "Relaxation",
-    "Spectrum",
-    "TVBound",
-    "TwoInputs",
     "autocorrelation",
     "compare",
     "contraction",

@@ -10,23 +10,22 @@ that they read. The package may import `gram`, `random_matrix` and lower levels.
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.plot.axes import COLOURS, band, estimates, figure, plain_ticks, style
+from bnmc.plot.axes import COLOURS as COLOURS
+from bnmc.plot.axes import band as band
+from bnmc.plot.axes import estimates as estimates
+from bnmc.plot.axes import figure as figure
+from bnmc.plot.axes import plain_ticks as plain_ticks
+from bnmc.plot.axes import style as style
 from bnmc.plot.gradients import gradient_norms, measurement
-from bnmc.plot.runs import LABELS, overview, predicted_band, spectrum, trajectory
+from bnmc.plot.runs import LABELS as LABELS
+from bnmc.plot.runs import overview, spectrum, trajectory
+from bnmc.plot.runs import predicted_band as predicted_band
 
 __all__ = [
-    "COLOURS",
-    "LABELS",
-    "band",
-    "estimates",
-    "figure",
     "gradient_norms",
     "measurement",
     "overview",
-    "plain_ticks",
-    "predicted_band",
     "spectrum",
-    "style",
     "trajectory",
 ]
 

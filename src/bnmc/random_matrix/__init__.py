@@ -16,34 +16,30 @@ first.
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
+from bnmc.random_matrix.depth_over_width import LogNorm as LogNorm
 from bnmc.random_matrix.depth_over_width import (
-    LogNorm,
     four_point_vertex,
     log_norm,
     shaped_relu,
     tangent_kernel_dispersion,
 )
 from bnmc.random_matrix.gaussian_distances import kl, total_variation, wasserstein
+from bnmc.random_matrix.linear_chain import WishartMoments as WishartMoments
 from bnmc.random_matrix.linear_chain import (
-    WishartMoments,
     linear_covariance,
     lyapunov_ginibre,
     lyapunov_residual,
     lyapunov_residual_estimate,
     vanilla_deviation,
 )
-from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur, SingularValueLaw
-from bnmc.random_matrix.product_law import Factor, ProductLaw
-from bnmc.random_matrix.stationary_bulk import StationaryBulk
+from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
+from bnmc.random_matrix.marchenko_pastur import SingularValueLaw as SingularValueLaw
+from bnmc.random_matrix.product_law import Factor as Factor
+from bnmc.random_matrix.product_law import ProductLaw as ProductLaw
+from bnmc.random_matrix.stationary_bulk import StationaryBulk as StationaryBulk
 
 __all__ = [
-    "Factor",
-    "LogNorm",
     "MarchenkoPastur",
-    "ProductLaw",
-    "SingularValueLaw",
-    "StationaryBulk",
-    "WishartMoments",
     "four_point_vertex",
     "kl",
     "linear_covariance",

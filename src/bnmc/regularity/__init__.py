@@ -8,9 +8,9 @@ constant of the stationary law (Definition 3),
 
 for representations x of shape (d, n).  They estimate α by ergodic averages (Fig. 8), and
 ``E‖M‖_F²`` (Fig. 9).  `constant` estimates α, `averages` all quantities of the two figures, and
-`figures` these quantities for several widths; all with standard errors.  `one_step_change` and
-`one_step_second_moment` are the laws of one layer, for small γ and for γ = ∞, where γ is the
-strength of the weights in x + γ W x.
+`figures` these quantities for several widths; all with standard errors.  The law of one layer is
+`bnmc.bounds.rank_collapse.lemma_7` for small γ and `one_step_second_moment` for γ = ∞, where γ is
+the strength of the weights in x + γ W x.
 
 How the averages are taken
 --------------------------
@@ -43,23 +43,14 @@ The package may import `simulation`, `bounds` and lower levels.  Read `ergodic.p
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.bounds.rank_collapse import lemma_7 as one_step_change
-from bnmc.regularity.ergodic import (
-    Averages,
-    Figures,
-    averages,
-    constant,
-    figures,
-    one_step_second_moment,
-)
+from bnmc.regularity.ergodic import Averages as Averages
+from bnmc.regularity.ergodic import Figures as Figures
+from bnmc.regularity.ergodic import averages, constant, figures, one_step_second_moment
 
 __all__ = [
-    "Averages",
-    "Figures",
     "averages",
     "constant",
     "figures",
-    "one_step_change",
     "one_step_second_moment",
 ]
 

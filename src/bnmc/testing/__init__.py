@@ -12,20 +12,19 @@ for wrong covariances.
 """
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.testing import examples
+from bnmc.testing import examples as examples
 from bnmc.testing.examples import from_features_last, from_images, from_linear_first
-from bnmc.testing.machine_limits import Roofline, roofline
-from bnmc.testing.same_law import LawMismatch, assert_same_law
+from bnmc.testing.machine_limits import Roofline as Roofline
+from bnmc.testing.machine_limits import roofline
+from bnmc.testing.same_law import LawMismatch as LawMismatch
+from bnmc.testing.same_law import assert_same_law
 from bnmc.testing.strategies import activations, batches, chains, generators, gram_matrices
 
 __all__ = [
-    "LawMismatch",
-    "Roofline",
     "activations",
     "assert_same_law",
     "batches",
     "chains",
-    "examples",
     "from_features_last",
     "from_images",
     "from_linear_first",

@@ -22,10 +22,12 @@ from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
 from bnmc.torch.measuring import measure
 from bnmc.torch.orthogonalizing import orthogonalize_
-from bnmc.torch.prediction import Prediction
+from bnmc.torch.prediction import Prediction as Prediction
 from bnmc.torch.ranks import maximize_rank_
-from bnmc.torch.reading import ModelChain, ModelNetwork, chain_of, network_of
-from bnmc.torch.result import Measurement
+from bnmc.torch.reading import ModelChain as ModelChain
+from bnmc.torch.reading import ModelNetwork as ModelNetwork
+from bnmc.torch.reading import chain_of, network_of
+from bnmc.torch.result import Measurement as Measurement
 
 if TYPE_CHECKING:
     from bnmc.torch.implicit_models import implicit_, implicit_layers
@@ -41,10 +43,6 @@ _HOMES = {
 __all__ = [
     "ImplicitLinear",
     "ImplicitSGD",
-    "Measurement",
-    "ModelChain",
-    "ModelNetwork",
-    "Prediction",
     "break_",
     "chain_of",
     "gain_for_",

@@ -13,9 +13,9 @@ The package may import `gradients`, `infinite_width`, `implicit` and lower level
 from __future__ import annotations
 
 from bnmc._support.arithmetic import ignore_underflow
-from bnmc.training.result import Training
+from bnmc.training.result import Training as Training
 from bnmc.training.running import train
 
-__all__ = ["Training", "train"]
+__all__ = ["train"]
 
 ignore_underflow(__name__)
