@@ -12,6 +12,7 @@ import bnmc
 from bench.bench_scaling import against_size
 from bench.roofline import Rates
 from bench.turns import THREADS, Candidate, Timing, only, repeating
+from bnmc._support.workers import Parallel
 from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.coupling import PILOT_REPLICATES, CoupledPairs
 from bnmc.mixing.meeting_bound import tv_bound
@@ -69,7 +70,7 @@ def test_certificate(turns, job):
     peer_replicates = max(2, job.peer_replicates // turns.of(1, 4, 4))
     turns.group = f"tv_bound to depth {DEPTH} of {replicates} pairs at {job}, {THREADS} cores"
     bound = tv_bound(chain, DEPTH, chains=64, rng=0)  # compiles, and chooses the lag
-    coupled = CoupledPairs(chain, "gaussian", 0, MOST_LAYERS, None, False)
+    coupled = CoupledPairs(chain, "gaussian", 0, MOST_LAYERS, Parallel.of())
     layers = coupled.run(bound.lag, 0, replicates).layers
     times = []
 
@@ -137,7 +138,7 @@ def test_scaling(turns):
 
     def candidate(width):
         chain = bnmc.Chain(width, turns.of(10, 10, 3), "relu")
-        coupled = CoupledPairs(chain, "gaussian", 0, MOST_LAYERS, None, False)
+        coupled = CoupledPairs(chain, "gaussian", 0, MOST_LAYERS, Parallel.of())
         return Candidate("", lambda size: lambda: coupled.run(16, 0, 2 * size), 2)
 
     widths = turns.of(WIDTHS, WIDTHS[:3], (20, 30))

@@ -9,6 +9,7 @@ import pytest
 from stationary_processes import AtOnce
 
 import bnmc
+from bnmc._support import workers
 from bnmc.errors import NotMixing
 from bnmc.invariant import expectation
 from bnmc.mixing import coupling
@@ -119,7 +120,7 @@ def test_the_median_wait_of_the_pilot_chooses_each_that_is_not_given(monkeypatch
 def test_the_interval_covers(monkeypatch):
     # 700 seeds of 24 pairs: the share has a standard error of 0.8 %.  An error that is stated
     # 20 % too small, a share of 89 %, is missed with probability 0.004.
-    monkeypatch.setattr(coupling, "available_processors", lambda: 1)
+    monkeypatch.setattr(workers, "available_processors", lambda: 1)
     monkeypatch.setattr(EXPECTATION, "BLOCK_LAYERS", 12)
     # Neither of these enters the interval.
     monkeypatch.setattr(coupling.CoupledPairs, "cross_starts", lambda self, *arguments: ())

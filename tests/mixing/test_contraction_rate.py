@@ -14,8 +14,8 @@ import scipy.stats
 from stationary_processes import AtOnce
 
 import bnmc
+from bnmc._support import workers
 from bnmc.errors import NotMixing, SingularGramError
-from bnmc.mixing import coupling
 from bnmc.mixing.contraction_rate import contraction, two_inputs
 
 # The package has a function of this name.
@@ -76,7 +76,7 @@ def test_the_interval_covers(monkeypatch):
     # 700 seeds of 12 pairs; the truth by 1000 times as many. A share of 95 % has a standard error
     # of 0.8 % here; an error that is stated 20 % too small, a share of 89 %, is missed with
     # probability 0.004.
-    monkeypatch.setattr(coupling, "available_processors", lambda: 1)
+    monkeypatch.setattr(workers, "available_processors", lambda: 1)
     monkeypatch.setattr(module, "BLOCK_LAYERS", 32)
     chain = bnmc.Chain(12, 3, "relu")
     truth = contraction(chain, chains=12_000, rng=0).rate

@@ -10,7 +10,8 @@ from slow_cases import some
 
 import bnmc
 from bnmc import Chain
-from bnmc._support import machine
+from bnmc._support import machine, workers
+from bnmc._support.workers import Parallel
 from bnmc.chain.start import Covariance, Representation, prepare
 from bnmc.errors import NotMixing, ResultTooLargeError, ZeroVarianceError
 from bnmc.mean_field import block_symmetric, partial_collapse
@@ -72,7 +73,7 @@ METASTABLE = {
 def test_the_lag_is_a_waiting_time_of_the_pilot():
     cert = tv_bound(RELU, 5, chains=200, rng=0)
     # The lag is the 29th of the 32 waiting times of the pairs after those of the bound.
-    pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, None, False)
+    pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, Parallel.of())
     assert pairs.key == cert.key
     pilot = pairs.run(coupling.PILOT_LAG, 200, 232).layers - coupling.PILOT_LAG
     assert cert.lag == np.sort(pilot)[28]
@@ -255,7 +256,7 @@ def test_states_for_absorbing_events_are_those_of_the_chain(monkeypatch):
 
 def test_the_lag_is_the_waiting_time_that_nine_of_ten_pilot_pairs_do_not_exceed(monkeypatch):
     """Waiting times 1 to 32 of 32 pairs: of the 31 steps between them 0.9 are 27.9."""
-    pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, None, False)
+    pairs = coupling.CoupledPairs(RELU, "gaussian", 0, 4000, Parallel.of())
     waited = np.random.default_rng(0).permutation(np.arange(1, 33))
 
     def run(self, lag, first, last, behind=None):
@@ -386,7 +387,7 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
     One task runs at a time: how many tasks of several overlap depends on the load of the machine.
     """
     count = {"tv_bound": 4000, "contraction": 1000, "expectation": 500}[call]
-    monkeypatch.setattr(coupling, "available_processors", lambda: 1)
+    monkeypatch.setattr(workers, "available_processors", lambda: 1)
     with monkeypatch.context() as patch:
         patch.setattr(machine, "available_memory", lambda: 0)
         with pytest.raises(ResultTooLargeError) as caught:
@@ -404,15 +405,14 @@ def test_the_estimate_for_pairs_is_within_a_third_of_the_peak(call, monkeypatch)
 def test_each_task_that_runs_at_the_same_time_is_counted(monkeypatch):
     """64 pairs in tasks of two: a task alone, two at a time, and eight; two pairs are one task."""
     monkeypatch.setattr(machine, "available_memory", lambda: 0)
-    runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, None, False)
 
-    def requested(count, workers):
-        monkeypatch.setattr(coupling, "available_processors", lambda: workers)
+    def requested(count, threads):
+        runs = coupling.CoupledPairs(DEEP, "gaussian", 0, 10, Parallel.of(threads))
         with pytest.raises(ResultTooLargeError) as caught:
             runs.size_of_task(count, 2)
         return caught.value.requested
 
-    alone, two, four, eight = (requested(64, workers) for workers in (1, 2, 4, 8))
+    alone, two, four, eight = (requested(64, threads) for threads in (1, 2, 4, 8))
     assert two > alone
     assert four - alone == 3 * (two - alone)
     assert eight - alone == 7 * (two - alone)

@@ -10,6 +10,8 @@ import scipy.stats
 from stationary_processes import AtOnce
 
 import bnmc
+from bnmc._support import workers
+from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, NotMixing, PartialEstimateError
 from bnmc.estimate.estimate import bounded_mean_interval, mean_interval
 from bnmc.mixing import coupling, meeting_bound
@@ -286,7 +288,7 @@ def test_tables_show_powers_of_two_and_the_ends():
 @pytest.fixture
 def one_processor(monkeypatch):
     """Few tasks, since a task of a small chain costs more than its pairs."""
-    monkeypatch.setattr(coupling, "available_processors", lambda: 1)
+    monkeypatch.setattr(workers, "available_processors", lambda: 1)
 
 
 def test_two_centred_samples_forget_everything_in_one_layer():
@@ -365,7 +367,7 @@ def shares(chain, lag, replicates, seeds, depth, result):
 
 def _parts(chain, lag, replicates, count, seed):
     """Yield the meetings of independent parts of one run: many small runs cost more."""
-    pairs = coupling.CoupledPairs(chain, "gaussian", seed, 4000, AtOnce(), False)
+    pairs = coupling.CoupledPairs(chain, "gaussian", seed, 4000, Parallel.of(executor=AtOnce()))
     whole = pairs.run(lag, 0, count * replicates)
     for first in range(0, count * replicates, replicates):
         part = slice(first, first + replicates)

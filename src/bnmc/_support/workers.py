@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from bnmc._support.arguments import integer
+from bnmc._support.arguments import integer, real
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted, with_partial
 from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress
+from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc.errors import ArgumentTypeError, WorkersLostError
+
+_T = TypeVar("_T")
 
 #: The largest number of losses of a task while no other task finishes.
 MOST_LOSSES = 5
@@ -373,6 +376,54 @@ def _another(
     return renewed(settings._max_workers, **same), False
 
 
+@dataclass(frozen=True)
+class Parallel:
+    """Who makes calls, and what tells of them: the arguments that all long functions share.
+
+    Attributes
+    ----------
+    executor : Executor or None
+        None for threads of this process.
+    threads : int
+    progress : bool or callable
+    stop : Stop
+    """
+
+    executor: futures.Executor | None
+    threads: int
+    progress: bool | Progress
+    stop: Stop
+
+    @classmethod
+    def of(
+        cls,
+        threads: int | None = None,
+        executor: object = None,
+        progress: object = False,
+        timeout: float | None = None,
+    ) -> Self:
+        """Return those of the arguments of a function, or raise for one that is not allowed."""
+        count, pool = thread_count(threads), as_executor(executor)
+        limit = None if timeout is None else real("timeout", timeout, above=0.0)
+        return cls(pool, count, as_progress(progress), Stop(limit))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of a function that this one calls."""
+        return {"threads": self.threads, "executor": self.executor, "progress": self.progress}
+
+    def results(
+        self,
+        calls: Calls[_T],
+        label: str,
+        unit: str,
+        whole: Callable[[list[_T]], Any] = lambda results: None,
+    ) -> list[_T]:
+        """Make calls; return the results in order, as `results_of`."""
+        report = reporting(self.progress, label, unit)
+        return results_of(calls, self.executor, self.threads, report, self.stop, whole)
+
+
 # --- consecutive ranges that make up a count, to share work among workers
 
 
@@ -415,8 +466,6 @@ def ranges(count: int, size: int) -> list[tuple[int, int]]:
 
 
 # --- work in parts, which workers do in any order and which becomes whole block by block
-
-_T = TypeVar("_T")
 
 
 class Work(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +20,9 @@ from bnmc._support.arguments import (
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.machine import one_blas_thread, require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result
-from bnmc._support.workers import Calls, ranges, results_of, thread_count
+from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_chain
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
@@ -179,6 +180,8 @@ def tangent_kernel(
     rng: Any = None,
     sampler: str = "auto",
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> TangentKernel:
     r"""Simulate the neural tangent kernel of random networks of finite width.
@@ -237,6 +240,11 @@ def tangent_kernel(
     threads : int, optional
         Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes the networks in place of threads.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the first networks, up to the first one that is
+        not finished: see `TangentKernel.chains`.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -252,6 +260,8 @@ def tangent_kernel(
         If one network would not fit in memory, before any work; take fewer `probes`.
     ZeroVarianceError, NonFiniteError
         If a row of a layer has no variance, or a layer leaves the range of numbers.
+    PartialEstimateError
+        If no network is finished within `timeout`.
     Interrupted
         On Ctrl-C; `partial` has the finished networks.
 
@@ -291,7 +301,8 @@ def tangent_kernel(
     initial = as_initial(chain, initial)
     depth = integer("depth", depth, low=1)
     chains = integer("chains", chains, low=1)
-    workers = thread_count(threads)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    workers = parallel.threads
     if probes is not None:
         probes = integer("probes", probes, low=2)
     instance("parts", parts, bool, "True or False")
@@ -302,7 +313,6 @@ def tangent_kernel(
     path = "conditional" if chain.is_gaussian and sampler != "weights" else "weights"
     if sampler not in ("auto", path):
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
-    report_to = as_progress(progress)
     run = run_of(
         network, initial, chains=chains, inputs=inputs, rng=rng, sampler=path, dtype="float64"
     )
@@ -318,13 +328,16 @@ def tangent_kernel(
     require_memory("depth, batch", needed, hint)
     start = prepare(network, initial, chains, run.inputs)
     pieces = ranges(chains, together)
-    calls = Calls(
-        job,
+    calls: Calls[Float64Array] = Calls(
+        Shared("executor", parallel.executor, job),
         [(start.part(first, last), first, last) for first, last in pieces],
         [last - first for first, last in pieces],
     )
-    report = reporting(report_to, "tangent_kernel", "chains")
-    return job.result(results_of(calls, None, workers, report, whole=job.result))
+    done = parallel.results(calls, "tangent_kernel", "chains", job.result)
+    if not done:
+        message = f"no network is finished within timeout={timeout:g} seconds"
+        raise PartialEstimateError(message, None)
+    return job.result(done)
 
 
 def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:

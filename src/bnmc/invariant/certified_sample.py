@@ -14,9 +14,9 @@ from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result
-from bnmc._support.workers import as_executor
+from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import FirstLayer, as_initial
@@ -105,6 +105,7 @@ def sample(
     rng: Any = None,
     level: float = 0.95,
     max_layers: int = 4000,
+    threads: int | None = None,
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> InvariantSample:
@@ -119,7 +120,7 @@ def sample(
     atol : float, default 0.01
         Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
         9.2/atol pairs, at least 200.
-    initial, rng, level, max_layers, executor, progress
+    initial, rng, level, max_layers, threads, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
     Returns
@@ -159,7 +160,7 @@ def sample(
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     initial = as_initial(chain, initial)
-    executor, progress = as_executor(executor), as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress)
     key = draw_key(rng)
     generator = np.random.default_rng(key)
     # The state, a frame of it, a copy for the observable, and the result.
@@ -168,7 +169,7 @@ def sample(
     pairs = max(200, math.ceil(SPARE * needed))
     certificate = tv_bound(
         chain, min(max_layers, MOST_DEPTH), chains=pairs, initial=initial,
-        rng=generator, level=level, max_layers=max_layers, executor=executor, progress=progress,
+        rng=generator, level=level, max_layers=max_layers, **parallel.options,
     )  # fmt: skip
     layer = certificate.layers_to(atol)
     if layer is None:
@@ -177,6 +178,6 @@ def sample(
         )
     run = simulate(
         chain, layer, chains=chains, initial=initial, rng=generator, burn_in=layer,
-        progress=progress,
+        **parallel.options,
     )  # fmt: skip
     return InvariantSample(chain, run.gram[:, -1], layer, atol, certificate, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -20,9 +21,9 @@ from bnmc._claims.layer import COARSE, Layer, as_states, near_a_line, next_state
 from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result, plain, text_table
-from bnmc._support.workers import ranges
+from bnmc._support.workers import Parallel, ranges
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, FULLY_CONNECTED, STATIONARY, TWO_SAMPLES, Need, require
@@ -155,6 +156,8 @@ def check(
     alpha: float = 1e-3,
     rng: Any = None,
     max_layers: int = 4000,
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> CheckReport:
     r"""Test claims about the stationary law of a chain, one by one.
@@ -187,6 +190,8 @@ def check(
         the ``key`` of a result.
     max_layers : int, default 4000
         As in `bnmc.invariant.sample`.
+    threads, executor
+        As in `bnmc.invariant.sample`, which draws the states.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total): of tasks
         while states are drawn, then of samples.
@@ -315,7 +320,7 @@ def check(
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     ahead = integer("ahead", ahead, low=1)
     alpha = real("alpha", alpha, above=0.0, below=1.0)
-    progress = as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress)
     chain.activation.check()
     given = None
     if samples is not None:
@@ -332,7 +337,7 @@ def check(
     assumes: tuple[str, ...] = ()
     if given is None:
         draw = partial(
-            sample, chain, chains, atol, rng=generator, max_layers=max_layers, progress=progress
+            sample, chain, chains, atol, rng=generator, max_layers=max_layers, **parallel.options
         )
         # Drawn states, their Gram matrices and a second draw.
         needed = 8 * chains * chain.batch * (chain.width + 5 * chain.batch)
@@ -347,7 +352,7 @@ def check(
             evidence.note(claims.uniqueness(draws.gram, other.gram))
     if step is not None:
         source += ", taken on by `step`"
-    with reporting(progress, "check", "samples") as report:
+    with reporting(parallel.progress, "check", "samples") as report:
         block = 2 * max(1, BLOCK_NUMBERS // (2 * chain.width * chain.batch))
         for first, last in ranges(len(given), block):
             evidence.add(given[first:last], first)

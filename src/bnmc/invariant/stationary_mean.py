@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.workers import sendable, shares_memory
+from bnmc._support.workers import Parallel, sendable, shares_memory
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer, Start
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -45,6 +45,7 @@ def expectation(
     rng: Any = None,
     level: float = 0.95,
     max_layers: int = 4000,
+    threads: int | None = None,
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Estimate:
@@ -66,7 +67,7 @@ def expectation(
         for the average.
     lag : int, optional
         Layers by which one chain of a pair is ahead, >= 1.  Default: chosen by the pilot run.
-    initial, rng, level, max_layers, executor, progress
+    initial, rng, level, max_layers, threads, executor, progress
         As in `bnmc.mixing.tv_bound`.
 
     Returns
@@ -104,9 +105,10 @@ def expectation(
     >>> mean.n, bool(mean.stderr < 0.01)
     (100, True)
     """
-    coupled = coupling.CoupledPairs(chain, initial, rng, max_layers, executor, progress)
+    parallel = Parallel.of(threads, executor, progress)
+    coupled = coupling.CoupledPairs(chain, initial, rng, max_layers, parallel)
     observable = _as_number(f, chain)
-    if not shares_memory(coupled.executor):
+    if not shares_memory(parallel.executor):
         sendable("f", f, f)
     chains = integer("chains", chains, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)

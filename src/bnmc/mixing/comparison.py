@@ -14,9 +14,9 @@ import numpy as np
 
 from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.progress import Progress, as_progress
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result, plain, text_table
-from bnmc._support.workers import as_executor
+from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, TWO_SAMPLES, require
 from bnmc.errors import ArgumentError, BnmcError, NotMixing
@@ -168,6 +168,7 @@ def compare(
     level: float = 0.95,
     max_layers: int = 4000,
     rng: Any = None,
+    threads: int | None = None,
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Comparison:
@@ -190,7 +191,7 @@ def compare(
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7), from which one 64-bit key is drawn, or
         the ``key`` of a result.
-    executor, progress
+    threads, executor, progress
         As in `tv_bound`; each run reports its own progress.
 
     Returns
@@ -236,13 +237,13 @@ def compare(
     numbers = _numbers_of_chains({} if chains is None else chains)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1)
-    executor, progress = as_executor(executor), as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress)
     chain.activation.check()
     key = draw_key(rng)
     seeds = np.random.SeedSequence(key).spawn(5)
 
     shared: dict[str, Any] = {
-        "level": level, "max_layers": max_layers, "executor": executor, "progress": progress
+        "level": level, "max_layers": max_layers, **parallel.options
     }  # fmt: skip
     rows = [
         _row("mean field", lambda: _of_mean_field(chain)),
@@ -256,7 +257,7 @@ def compare(
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
     try:
-        values, approach = _runs(chain, numbers["runs"], memory, seeds[2:], progress)
+        values, approach = _runs(chain, numbers["runs"], memory, seeds[2:], parallel)
     except BnmcError as error:
         rows += [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
     else:
@@ -303,7 +304,11 @@ def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
 
 
 def _runs(
-    chain: Chain, chains: int, memory: float, seeds: Sequence[np.random.SeedSequence], progress: Any
+    chain: Chain,
+    chains: int,
+    memory: float,
+    seeds: Sequence[np.random.SeedSequence],
+    parallel: Parallel,
 ) -> tuple[Float64Array, Float64Array]:
     """Return the component along a stationary run, and along one from a batch where it is large.
 
@@ -315,7 +320,7 @@ def _runs(
     component = _component(chain)
     shared: dict[str, Any] = {
         "observables": [Observable(partial(np.vdot, component), name="component")],
-        "progress": progress,
+        **parallel.options,
     }
     stationary = simulate(
         chain, burn_in + layers, chains=chains, burn_in=burn_in, rng=seeds[0], **shared

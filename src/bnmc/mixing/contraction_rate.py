@@ -19,8 +19,9 @@ from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result
+from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
@@ -79,6 +80,7 @@ def contraction(
     rng: Any = None,
     level: float = 0.95,
     max_layers: int = 4000,
+    threads: int | None = None,
     executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> Contraction:
@@ -91,7 +93,7 @@ def contraction(
         activations that W multiplies is a Markov chain, for each norm, order, bias and convolution.
     chains : int, default 32
         Number of independent pairs of chains, >= 2.
-    initial, rng, level, executor, progress
+    initial, rng, level, threads, executor, progress
         As in `tv_bound`.  The two chains of a pair start independently; if `initial` is a batch,
         the second chain starts one layer later.
     max_layers : int, default 4000
@@ -130,7 +132,8 @@ def contraction(
     >>> abs(found.rate - bnmc.MeanField(chain).fixed_point().rate) < 0.02
     True
     """
-    coupled = CoupledPairs(chain, initial, rng, max_layers, executor, progress)
+    parallel = Parallel.of(threads, executor, progress)
+    coupled = CoupledPairs(chain, initial, rng, max_layers, parallel)
     chains = integer("chains", chains, low=2, high=2**20)
     level = real("level", level, above=0.0, below=1.0)
     # Five arrays hold distances and pivots of at least two blocks of layers.
@@ -252,6 +255,8 @@ def two_inputs(
     depth: int = 50,
     chains: int = 100,
     rng: Any = None,
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool | Progress = False,
 ) -> TwoInputs:
     r"""Compare the Gram matrices of two inputs of the same random networks.
@@ -266,7 +271,7 @@ def two_inputs(
         Number of layers, >= 0.
     chains : int, default 100
         Number of independent networks; both inputs pass through each of them.
-    rng, progress
+    rng, threads, executor, progress
         As in `bnmc.simulate`.
 
     Returns
@@ -306,12 +311,13 @@ def two_inputs(
     ]
     depth = integer("depth", depth, low=0)
     chains = integer("chains", chains, low=1)
-    key, progress = draw_key(rng), as_progress(progress)
+    parallel, key = Parallel.of(threads, executor, progress), draw_key(rng)
     # The matrices of both inputs, with each other four; their regular parts; and temporary arrays.
     require_memory("depth, chains", 8 * 8 * chains * (depth + 1) * chain.batch**2)
     run = simulate(
-        chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=key, progress=progress
-    )
+        chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=key,
+        **parallel.options,
+    )  # fmt: skip
     first, second = (_regular_part(chain, run.gram[:, :, k]) for k in range(2))
     relative = grams.relative_deviation(first, second)
     grams.relative_deviation(second, first)  # raises if G′ is singular

@@ -22,10 +22,9 @@ from bnmc._kernels.cpu.numbers import STRIDE
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import Float64Array, choice, draw_key, integer
 from bnmc._support.device_arrays import require_gpu
-from bnmc._support.machine import available_processors, require_memory
-from bnmc._support.progress import as_progress, reporting
+from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
-from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of
+from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import COUPLED, OF_A_RUN, require
 from bnmc.chain.start import Covariance, Representation, Start, prepare
@@ -186,13 +185,12 @@ class CoupledPairs:
         initial: Any,
         rng: Any,
         max_layers: int,
-        executor: object,
-        progress: object,
+        parallel: Parallel,
         backend: str = "cpu",
     ) -> None:
         self.backend = choice("backend", backend, ("cpu", "cuda"))
         if self.backend == "cuda":
-            require_gpu(executor)
+            require_gpu(parallel.executor)
         require(chain, COUPLED, OF_A_RUN)
         if self.backend == "cuda" and not chain.is_row_by_row:
             raise errors.BackendError(
@@ -202,8 +200,7 @@ class CoupledPairs:
             )
         self.chain = chain
         self.max_layers = integer("max_layers", max_layers, low=1, high=2**30)
-        self.executor = as_executor(executor)
-        self.progress = as_progress(progress)
+        self.parallel = parallel
         chain.activation.check()
         self.start: Start = prepare(chain.repeat(0), initial, 1, None)
         self.key = draw_key(rng)
@@ -337,12 +334,11 @@ class CoupledPairs:
         """
         size = self.size_of_task(last - first, most, layers, numbers)
         call = partial(_of_range, function, (self.chain, self.start, self.key), arguments)
-        shared = Shared("executor", self.executor, call)
+        shared = Shared("executor", self.parallel.executor, call)
         calls: Calls[T] = Calls(
             shared, [(first + a, first + b) for a, b in ranges(last - first, size)]
         )
-        report = reporting(self.progress, label, "tasks")
-        return results_of(calls, self.executor, available_processors(), report)
+        return self.parallel.results(calls, label, "tasks")
 
     def size_of_task(self, pairs: int, most: float, layers: int = 0, numbers: int = 0) -> int:
         """Return the number of pairs of a task, or raise if the pairs do not fit in memory.
@@ -363,7 +359,7 @@ class CoupledPairs:
         ResultTooLargeError
             With the size.
         """
-        workers = available_processors()
+        workers = self.parallel.threads
         size = int(max(1, min(most, pairs // (4 * workers))))
         n = self.chain.batch
         matrix = 8 * n * n

@@ -14,6 +14,7 @@ from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result, plain, text_table
+from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
@@ -393,6 +394,7 @@ def tv_bound(
     rng: Any = None,
     level: float = 0.95,
     max_layers: int = 4000,
+    threads: int | None = None,
     executor: Executor | None = None,
     backend: str = "cpu",
     progress: bool | Progress = False,
@@ -433,9 +435,11 @@ def tv_bound(
         Level of the intervals, in (0, 1).
     max_layers : int, default 4000
         Number of layers, from the start of the coupling, after which a pair is given up.
+    threads : int, optional
+        Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
     executor : concurrent.futures.Executor, optional
-        Executor that runs the tasks; a task is a range of pairs.  By default a thread pool.
-        Results do not depend on it.
+        Executor that runs the tasks in place of threads; a task is a range of pairs.  Results do
+        not depend on it.
     backend : {"cpu", "cuda"}
         "cuda" runs all pairs on the visible GPUs, one block per pair, with the same
         random numbers.  Meeting times differ from those of "cpu" only where rounding decides. It
@@ -500,7 +504,8 @@ def tv_bound(
     >>> cert.law, cert.horizon == 2 * cert.lag
     ('quasi-stationary', True)
     """
-    pairs = CoupledPairs(chain, initial, rng, max_layers, executor, progress, backend)
+    parallel = Parallel.of(threads, executor, progress)
+    pairs = CoupledPairs(chain, initial, rng, max_layers, parallel, backend)
     depth = integer("depth", depth, low=0, high=MOST_DEPTH)
     chains = integer("chains", chains, low=2, high=coupling.MOST_REPLICATES)
     level = real("level", level, above=0.0, below=1.0)
