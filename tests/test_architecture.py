@@ -61,6 +61,7 @@ CROSS_CUTTING = {
     "test_fuzz.py": "calls public functions and commands at random",
     "test_estimators.py": "compares the page about estimators with functions of several packages",
     "test_keys.py": "repeats results of several packages from their keys",
+    "test_parallel.py": "runs long functions of several packages on executors",
     "test_memory.py": "measures the memory of functions of several packages",
     "test_pages.py": "compares tables and pictures of the documentation with the package",
     "test_public_api.py": "lists all public names",

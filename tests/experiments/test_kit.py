@@ -171,7 +171,7 @@ def test_sizes_are_chosen():
     assert public()()[1] == Sizes()
     assert public()(full=True, chains=4)[1] == Sizes(30, 4)
     run, _ = public()(full=True, rng=3, threads=2)
-    assert (run.name, run.full, run.seed, run.threads) == ("nothing", True, 3, 2)
+    assert (run.name, run.full, run.seed, run.parallel.threads) == ("nothing", True, 3, 2)
     assert public(trains=True)(data="folder")[0].data == "folder"
 
 

@@ -20,6 +20,7 @@ from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar import codes
 from bnmc._support import machine
 from bnmc._support.progress import reporting
+from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, PartialEstimateError, ResultTooLargeError
 from bnmc.regularity import ensembles, ergodic
 
@@ -312,9 +313,10 @@ def test_moments_are_those_of_M():
 
 def test_a_direction_that_stays_comes_back_however_small_it_got():
     """Of four directions at d = 8 the last is below 1e-14 of the trace at times, never for good."""
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as threads:
+        pool = Parallel.of(1, threads)
         ensemble = ensembles.FusedEnsemble(
-            bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), 64, 1, 1
+            bnmc.Chain(8, 8, "linear", norm="batch-uncentred"), 64, 1, pool
         )
         assert ensemble.has_forgotten_start  # since it starts with all there are
         shares = []
@@ -497,7 +499,7 @@ def test_an_ensemble_needs_memory_for_the_rows_of_all_chains(monkeypatch):
     for available, expected in ((needed, StartedError), (needed - 1, ResultTooLargeError)):
         monkeypatch.setattr(machine, "available_memory", lambda free=available: free)
         with pytest.raises(expected):
-            ensembles.SimulatedEnsemble(chain, chains, 0, 2)
+            ensembles.SimulatedEnsemble(chain, chains, 0, Parallel.of(2))
 
 
 # ------------------------------------------------------------------- the limits
@@ -525,16 +527,9 @@ def test_a_direction_that_rounding_removed_stays_away():
 def judged_halves(first, second, rtol):
     """What `ErgodicRun` says of averages of α of each chain, in the two halves of a try."""
     run = ergodic.ErgodicRun(
-        bnmc.Chain(4, 4, "linear", norm="batch-uncentred"),
-        0,
-        rtol,
-        len(first),
-        1000,
-        48,
-        1,
-        False,
-        None,
-    )
+        bnmc.Chain(4, 4, "linear", norm="batch-uncentred"), 0, rtol, len(first), 1000, 48,
+        Parallel.of(1), None,
+    )  # fmt: skip
     run.layers = (49, 96)
     halves = [
         {"squares": np.asarray(half), "cubes": np.ones(len(half))} for half in (first, second)
@@ -559,7 +554,7 @@ def test_a_drift_is_a_third_of_the_target_and_three_standard_errors(noise):
 
 
 def test_a_burn_in_is_at_least_two_layers_and_at_most_half_the_depth():
-    chain, others = bnmc.Chain(4, 4, "linear", norm="batch-uncentred"), (1, False, None)
+    chain, others = bnmc.Chain(4, 4, "linear", norm="batch-uncentred"), (Parallel.of(1), None)
     for depth, burn_in in ((4, 2), (20, 2), (20, 10), (21, 10)):
         run = ergodic.ErgodicRun(chain, 0, 0.01, 2, depth, burn_in, *others)
         assert (run.burn_in, run.every) == (burn_in, min(run.every, burn_in // 2))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -411,6 +411,10 @@ class Parallel:
     def options(self) -> dict[str, Any]:
         """The arguments of a function that this one calls."""
         return {"threads": self.threads, "executor": self.executor, "progress": self.progress}
+
+    def silent(self, executor: futures.Executor) -> Self:
+        """Return who makes parts of the work: without a report and a time limit of their own."""
+        return replace(self, executor=executor, progress=False, stop=Stop(None))
 
     def results(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arguments import choice
@@ -71,6 +72,7 @@ def run(
     rng: Any = 0,
     progress: bool | Progress = False,
     threads: int | None = None,
+    executor: Executor | None = None,
     store: Store = None,
     data: Store = None,
     **sizes: Any,
@@ -90,6 +92,8 @@ def run(
         total).
     threads : int, optional
         Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that runs the simulations in place of threads.  Results do not depend on it.
     store : path, optional
         Folder for finished parts.  If a run was interrupted, the same call continues it and
         returns the same results.
@@ -127,8 +131,9 @@ def run(
     function = function_of(name)
     require_extras(extras_of(name))
     return function(
-        full=full, rng=rng, progress=progress, threads=threads, store=store, data=data, **sizes
-    )
+        full=full, rng=rng, progress=progress, threads=threads, executor=executor, store=store,
+        data=data, **sizes,
+    )  # fmt: skip
 
 
 def extras_of(name: str) -> dict[str, str]:

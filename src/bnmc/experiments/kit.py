@@ -77,6 +77,8 @@ progress : bool or callable
     True shows a bar on standard error (extra ``cli``).  A function is called with (done, total).
 threads : int, optional
     Number of threads, >= 1.  Default: all processors.  Results do not depend on it.
+executor : concurrent.futures.Executor or Dask Client, optional
+    Executor that runs the simulations in place of threads.  Results do not depend on it.
 store : path, optional
     Folder for finished parts.  If a run was interrupted, the same call continues it and returns
     the same results.
@@ -112,9 +114,10 @@ def figure(
     Returns
     -------
     callable
-        Decorates the function.  The public one takes `full`, `rng`, `progress`, `threads`, `store`,
-        `data` if it `trains`, and each size, by name.  Its docstring describes them before the
-        section "Returns".  Its attribute `sizes` is the pair of default and full sizes.
+        Decorates the function.  The public one takes `full`, `rng`, `progress`, `threads`,
+        `executor`, `store`, `data` if it `trains`, and each size, by name.  Its docstring describes
+        them before the section "Returns".  Its attribute `sizes` is the pair of default and full
+        sizes.
     """
     of_paper: _Sizes = default._replace(**full)  # type: ignore[attr-defined]
 
@@ -126,6 +129,7 @@ def figure(
             rng: Any = 0,
             progress: Any = False,
             threads: Any = None,
+            executor: Any = None,
             store: Any = None,
             data: Any = None,
             **sizes: Any,
@@ -136,7 +140,10 @@ def figure(
             if not isinstance(full, (bool, np.bool_)):
                 raise ArgumentTypeError("full", full, "a bool")
             chosen = of_sizes.checked(of_paper if full else default, sizes)
-            run = Run(name, of_sizes.facts(chosen), bool(full), rng, progress, threads, store, data)
+            run = Run(
+                name, of_sizes.facts(chosen), bool(full), rng, progress, threads, executor, store,
+                data,
+            )  # fmt: skip
             return ignoring(function)(run, chosen)  # type: ignore[arg-type]
 
         public.__dict__ |= {

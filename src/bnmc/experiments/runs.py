@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Foreign
-from bnmc._support.arguments import Key, draw_key, integer
+from bnmc._support.arguments import Key, draw_key
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.environment import environment
-from bnmc._support.machine import available_processors
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import loads
+from bnmc._support.workers import Parallel
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
 
 #: Labels of one point of the axes of a figure.
@@ -44,7 +44,7 @@ class Run:
         Name of the figure.
     facts : mapping of str to str
         The sizes as text, on which the parts depend.
-    full, rng, progress, threads, store, data : object
+    full, rng, progress, threads, executor, store, data : object
         As the user passed them to the figure.
 
     Attributes
@@ -53,8 +53,8 @@ class Run:
         `rng` itself if it is an integer, else a number drawn from it.
     generator : numpy.random.Generator
         Generator with that seed, from which all parts draw.
-    threads : int or None
-        Number of threads; None for all processors.
+    parallel : Parallel
+        Who runs the simulations.
     data : path or None
         Folder with the images.
 
@@ -72,6 +72,7 @@ class Run:
         rng: Any = 0,
         progress: bool | Progress = False,
         threads: int | None = None,
+        executor: Any = None,
         store: Store = None,
         data: Store = None,
     ) -> None:
@@ -79,20 +80,16 @@ class Run:
         self.name, self.full, self.data = name, full, data
         self.seed = int(rng) if is_seed and not isinstance(rng, Key) else draw_key(rng)
         self.generator = np.random.default_rng(self.seed)
-        self.threads = None if threads is None else integer("threads", threads, low=1)
-        self._progress, self._folder = as_progress(progress), as_folder(store)
+        self.parallel = Parallel.of(threads, executor, progress)
+        self._folder = as_folder(store)
         self._facts = {
             "experiment": name, **facts, "seed": str(self.seed), **environment(blas=True),
         }  # fmt: skip
         self._parts = 0
 
-    def processors(self) -> int:
-        """Return the number of threads as a number."""
-        return self.threads or available_processors()
-
-    def options(self, progress: Progress) -> dict[str, Any]:
+    def options(self, progress: bool | Progress) -> dict[str, Any]:
         """Return the arguments that all simulations of a part share."""
-        return {"rng": self.generator, "threads": self.threads, "progress": progress}
+        return {**self.parallel.options, "rng": self.generator, "progress": progress}
 
     def parts(
         self,
@@ -134,7 +131,7 @@ class Run:
             folder = None
             if self._folder is not None:
                 folder = stack.enter_context(_Parts(self._folder, {**self._facts, **(facts or {})}))
-            report = stack.enter_context(reporting(self._progress, self.name, "%"))
+            report = stack.enter_context(reporting(self.parallel.progress, self.name, "%"))
             percentage = _Percentage(report)
             for place, point in enumerate(points):
                 progress = percentage.between(*shares[place : place + 2])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from bnmc._kernels.cpu import lanes as kernels
 from bnmc._kernels.scalar.codes import Draw
 from bnmc._support.arguments import Float64Array
 from bnmc._support.machine import require_memory
+from bnmc._support.workers import Calls, Parallel, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.layers import over_square
 from bnmc.simulation.engine.replay import replaying, representation
@@ -32,26 +35,31 @@ _MOMENTS = ("squared_norm", "cubes", "squares")
 class FusedEnsemble:
     """Linear chains without a skip connection, by kernels that take a group of chains at a time."""
 
-    def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
+    def __init__(self, chain: Chain, chains: int, key: int, parallel: Parallel) -> None:
         self.chains = chains
         # Centred rows are orthogonal to the ones.
         dimensions = chain.normalization.dimensions(chain.batch)
         self.most = min(chain.width, dimensions)
         self.rank = min(self.most, 3 * math.ceil(math.sqrt(chain.width)) + 8)
-        count = -(-chains // kernels.LANES)
+        count, threads = -(-chains // kernels.LANES), parallel.threads
         matrices = count + (2 + ROUND_LAYERS // PACE) * min(threads, count)
         numbers = matrices * self.rank**2 + min(threads, count) * (chain.width + 8) * self.rank
         require_memory("chain", 8 * kernels.LANES * numbers, "a smaller width, or fewer chains=")
-        self.groups = [_Group(chain, self.rank, number, key) for number in range(count)]
+        self.groups: Sequence[_Group] = [
+            _Group(chain, self.rank, number, key) for number in range(count)
+        ]
 
     def measured(
-        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
+        self, pool: Parallel, every: int, slots: int, tau: float | None
     ) -> dict[str, Float64Array]:
-        """Go through slots * every layers on a pool of threads, and measure one layer in `every`.
+        """Go through slots * every layers on a pool, and measure one layer in `every`.
 
         Returns sums over the measured layers, (chains,), by name; with `tau` also sums of ranks.
         """
-        parts = list(pool.map(lambda group: group.measured(every, slots, tau), self.groups))
+        calls: Calls[tuple[_Group, dict[str, Float64Array]]] = Calls(
+            _measured, [(group, every, slots, tau) for group in self.groups]
+        )
+        self.groups, parts = zip(*pool.results(calls, "", ""), strict=True)
         return {
             name: np.concatenate([part[name] for part in parts])[: self.chains] for name in parts[0]
         }
@@ -98,42 +106,50 @@ class _Group:
         self.gram = matrices[: self.order, : self.order].flatten()
 
 
+def _measured(
+    group: _Group, every: int, slots: int, tau: float | None
+) -> tuple[_Group, dict[str, Float64Array]]:
+    """Return a group after some layers, and what it measured: another process has a copy of it."""
+    return group, group.measured(every, slots, tau)
+
+
 class SimulatedEnsemble:
     """All other chains: `simulate` takes them through layers, and a replay makes their rows."""
 
     #: These chains start with all directions.
     has_forgotten_start = True
 
-    def __init__(self, chain: Chain, chains: int, key: int, threads: int) -> None:
+    def __init__(self, chain: Chain, chains: int, key: int, parallel: Parallel) -> None:
         self.chain = chain
         self.chains = chains
-        self.threads = threads
+        self.options: dict[str, Any] = {"threads": parallel.threads, "executor": parallel.executor}
         width, order = chain.width, chain.batch
-        groups = min(threads, -(-chains // kernels.LANES))
+        groups = min(parallel.threads, -(-chains // kernels.LANES))
         # The rows of all chains; for each thread the rows of a group, twice, and Gram matrices.
         of_group = 2 * kernels.LANES * (width + order) * order
         require_memory("chains", 8 * (chains * width * order + groups * of_group))
         run = simulate(
-            chain, 0, chains=chains, rng=np.random.default_rng(key), observables=(), threads=threads
-        )
+            chain, 0, chains=chains, rng=np.random.default_rng(key), observables=(),
+            **self.options,
+        )  # fmt: skip
         self.state = run.final_state
 
     def measured(
-        self, pool: ThreadPoolExecutor, every: int, slots: int, tau: float | None
+        self, pool: Parallel, every: int, slots: int, tau: float | None
     ) -> dict[str, Float64Array]:
         """Simulate `every` layers at a time, and measure the last of them."""
         sums: dict[str, Float64Array] = {}
         for _ in range(slots):
             run = simulate(
                 self.chain, every, initial=self.state, every=every, observables=(),
-                threads=self.threads,
+                **self.options,
             )  # fmt: skip
             self.state = run.final_state
             for name, values in self._moments(pool, tau).items():
                 sums[name] = sums.get(name, 0.0) + values
         return sums
 
-    def _rows(self, pool: ThreadPoolExecutor) -> Float64Array:
+    def _rows(self, threads: int) -> Float64Array:
         """Return x of a layer of the stationary law, (chains, batch, width)."""
         if "x" in self.state.arrays:  # the state of a chain with a skip connection
             return self.state.arrays["x"][:, :, : self.chain.width]
@@ -145,34 +161,39 @@ class SimulatedEnsemble:
             # A replayed layer is a part of a longer buffer, which a view would keep.
             rows[index] = representation(sampler, index)
 
-        list(pool.map(make, range(self.chains)))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(make, range(self.chains)))
         return rows
 
-    def _moments(self, pool: ThreadPoolExecutor, tau: float | None) -> dict[str, Float64Array]:
-        width, order = self.chain.width, self.chain.batch
-        shape = kernels.Shape(width, order, order, 0.0)
-
-        def of_group(x: Float64Array) -> dict[str, Float64Array]:
-            lanes = np.zeros((width, order, kernels.LANES))
-            lanes[:, :, : len(x)] = x.transpose(2, 1, 0)
-            gram_, moments = np.empty(order**2 * kernels.LANES), np.empty((1, 3, kernels.LANES))
-            kernels.measure(shape, lanes.reshape(-1), gram_, moments[0])
-            grams = gram_.reshape(1, order, order, kernels.LANES)[..., : len(x)]
-            return _summed(moments[..., : len(x)], grams, self.chain, tau)
-
-        x = self._rows(pool)
-        groups = [x[first : first + kernels.LANES] for first in range(0, len(x), kernels.LANES)]
-        parts = list(pool.map(of_group, groups))
+    def _moments(self, pool: Parallel, tau: float | None) -> dict[str, Float64Array]:
+        x = self._rows(pool.threads)
+        calls = Calls(
+            _moments_of,
+            [(self.chain, tau, x[first:last]) for first, last in ranges(len(x), kernels.LANES)],
+        )
+        parts = pool.results(calls, "", "")
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+def _moments_of(chain: Chain, tau: float | None, x: Float64Array) -> dict[str, Float64Array]:
+    """Return the moments of chains with the rows x, (chains, batch, width)."""
+    width, order = chain.width, chain.batch
+    shape = kernels.Shape(width, order, order, 0.0)
+    lanes = np.zeros((width, order, kernels.LANES))
+    lanes[:, :, : len(x)] = x.transpose(2, 1, 0)
+    gram_, moments = np.empty(order**2 * kernels.LANES), np.empty((1, 3, kernels.LANES))
+    kernels.measure(shape, lanes.reshape(-1), gram_, moments[0])
+    grams = gram_.reshape(1, order, order, kernels.LANES)[..., : len(x)]
+    return _summed(moments[..., : len(x)], grams, chain, tau)
+
+
 def ensemble_of(
-    chain: Chain, chains: int, key: int, threads: int
+    chain: Chain, chains: int, key: int, parallel: Parallel
 ) -> FusedEnsemble | SimulatedEnsemble:
     """Return independent chains before their first layer."""
     is_fused = chain.activation.is_linear and chain.is_gaussian and chain.skip == 0.0
     kind = FusedEnsemble if is_fused else SimulatedEnsemble
-    return kind(chain, chains, key, threads)
+    return kind(chain, chains, key, parallel)
 
 
 def _summed(

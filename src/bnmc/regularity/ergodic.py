@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._kernels.scalar.codes import MOST_CHAINS
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, items, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result
-from bnmc._support.workers import ranges, thread_count
+from bnmc._support.workers import Parallel, ranges
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, NORM_OVER_BATCH, ROWS_ALONE, require
 from bnmc.errors import ArgumentError, PartialEstimateError
@@ -34,6 +34,8 @@ def constant(
     depth: int = 200_000,
     burn_in: int | None = None,
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Estimate:
     """Regularity constant ``α = E Tr(diag(M²)²) / E Tr(M³)`` under the stationary law of a chain.
@@ -57,6 +59,11 @@ def constant(
         24 (1 + skip²/gain²) √min(width, batch), times 0.01/rtol if that factor exceeds 1.
     threads : int, optional
         Number of threads; the default is the number of processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes the chains in place of threads.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which no further layers are added.  If the target is not met,
+        `PartialEstimateError` has the estimate so far.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) layers.
         The total grows if the ensemble needs more layers.
@@ -90,7 +97,8 @@ def constant(
     >>> round(alpha.value, 2), alpha.stderr < 0.01 * alpha.value
     (0.91, True)
     """
-    run = ErgodicRun(chain, rng, rtol, chains, depth, burn_in, threads, progress, tau=None)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    run = ErgodicRun(chain, rng, rtol, chains, depth, burn_in, parallel, tau=None)
     return run.constant()
 
 
@@ -105,13 +113,15 @@ def averages(
     depth: int = 200_000,
     burn_in: int | None = None,
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Averages:
     """Ergodic averages of all quantities in Figures 8 and 9 of the rank-collapse paper.
 
     Parameters
     ----------
-    chain, rng, chains, depth, burn_in, threads, progress
+    chain, rng, chains, depth, burn_in, threads, executor, timeout, progress
         As in `constant`.
     tau : float, default 0.5
         Threshold of the soft rank, > 0.
@@ -137,7 +147,8 @@ def averages(
     >>> print(f"{found.rank_bound:.2f}, {found.scaled_norm:.2f}")
     2.24 ± 0.01, 1.29 ± 0.01
     """
-    return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, threads, progress, tau).averages()
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    return ErgodicRun(chain, rng, rtol, chains, depth, burn_in, parallel, tau).averages()
 
 
 @explains_keywords
@@ -151,6 +162,8 @@ def figures(
     chains: int = 64,
     depth: int = 200_000,
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Figures:
     """Figures 8 and 9 of the rank-collapse paper: the averages against the width d, with n = d.
@@ -162,7 +175,7 @@ def figures(
     gamma : float, default inf
         Weight scale γ > 0 of `Chain.bn_residual`; inf removes the skip connection.  Chains need
         about 1/γ² times as many layers.
-    tau, rng, rtol, chains, depth, threads, progress
+    tau, rng, rtol, chains, depth, threads, executor, timeout, progress
         As in `averages`; progress counts layers of all widths so far.
 
     Returns
@@ -186,10 +199,10 @@ def figures(
     >>> bool((found.stderr("alpha") < 0.01 * found.value("alpha")).all())
     True
     """
-    progress = as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
     generator = np.random.default_rng(draw_key(rng))
     runs = [
-        ErgodicRun(chain, generator, rtol, chains, depth, None, threads, False, tau)
+        ErgodicRun(chain, generator, rtol, chains, depth, None, parallel, tau)
         for chain in _chains_of(widths, gamma)
     ]
     finished: list[Averages] = []
@@ -198,10 +211,10 @@ def figures(
         done = [averages.chain.width for averages in finished]
         return Figures(float(gamma), np.array(done, np.int64), tuple(finished))
 
-    with reporting(progress, "figures", "layers") as report:
+    with reporting(parallel.progress, "figures", "layers") as report:
         before = 0
         for run in runs:
-            run.progress = _later(report, before)
+            run.parallel = replace(parallel, progress=_later(report, before))
             try:
                 finished.append(run.averages())
             except PartialEstimateError as error:
@@ -411,8 +424,7 @@ class ErgodicRun:
         chains: int,
         depth: int,
         burn_in: int | None,
-        threads: int | None,
-        progress: bool | Progress,
+        parallel: Parallel,
         tau: float | None,
     ) -> None:
         require(chain, _NEEDS, "average an observable of bnmc.simulate")
@@ -432,11 +444,11 @@ class ErgodicRun:
         else:
             self.burn_in = integer("burn_in", burn_in, low=2, high=self.depth // 2)
         self.every = min(math.ceil(pace), self.burn_in // 2)
-        self.threads = thread_count(threads)
-        self.progress = as_progress(progress)
+        self.parallel = parallel
         key = draw_key(rng)
-        self.ensemble = ensembles.ensemble_of(chain, self.chains, key, self.threads)
+        self.ensemble = ensembles.ensemble_of(chain, self.chains, key, parallel)
         self.layer = 0
+        self.layers = 0, 0  # measured so far
 
     def constant(self) -> Estimate:
         """Go through layers until the standard error of α meets the target."""
@@ -457,16 +469,18 @@ class ErgodicRun:
 
     def _tries(self, judged: tuple[str, ...]) -> Iterator[tuple[dict[str, Estimate], str]]:
         """Yield estimates from increasing numbers of layers, up to `depth`, with their defects."""
+        parallel = self.parallel
         with (
-            reporting(self.progress, "regularity", "layers") as report,
-            ThreadPoolExecutor(self.threads, thread_name_prefix="bnmc") as pool,
+            reporting(parallel.progress, "regularity", "layers") as report,
+            ThreadPoolExecutor(parallel.threads, thread_name_prefix="bnmc") as of_run,
         ):
+            pool = parallel.silent(parallel.executor or of_run)
             total = self.burn_in + self._length(self.burn_in)
             for first, last in ranges(self.burn_in, ensembles.ROUND_LAYERS):
                 self.ensemble.measured(pool, last - first, 1, None)
                 self._moved(last - first, total, report)
             # Each try begins at the end of the try before.
-            while total <= self.depth:
+            while total <= self.depth and not (self.layers[1] and parallel.stop()):
                 self.layers = self.layer + 1, total
                 half = (total - self.layer) // 2
                 halves = [self._half(half, pool, total, report) for _ in range(2)]
@@ -478,7 +492,7 @@ class ErgodicRun:
         return before // (2 * self.every) * 2 * self.every
 
     def _half(
-        self, layers: int, pool: ThreadPoolExecutor, total: int, report: Progress
+        self, layers: int, pool: Parallel, total: int, report: Progress
     ) -> dict[str, Float64Array]:
         """Go through half of the layers of a try; return the averages of each chain by name."""
         sums: dict[str, Float64Array] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
@@ -99,8 +98,7 @@ def stability_atlas(run: Run, sizes: _StabilitySizes) -> Experiment:
             }
         try:
             measured = contraction(
-                Chain(sizes.width, batch, name), chains=sizes.chains, rng=run.generator,
-                executor=pool, progress=progress,
+                Chain(sizes.width, batch, name), chains=sizes.chains, **run.options(progress)
             )  # fmt: skip
         except NotMixing:
             return None
@@ -109,8 +107,7 @@ def stability_atlas(run: Run, sizes: _StabilitySizes) -> Experiment:
     measurements = results.points("measured", "measured_batch")
     costs = [10.0, *(0.1 * batch**1.5 for _, batch in measurements)]
     points = [("mean field", "", 0), *(("measured", *point) for point in measurements)]
-    with ThreadPoolExecutor(run.processors()) as pool:
-        field, *contractions = run.parts(made, points, costs).values()
+    field, *contractions = run.parts(made, points, costs).values()
     per = ("activation", "batch")
     rate = results.add("rate", per, field["rate"], "rate of the mean field")
     results.add("lambda_L", per, field["eigenvalues"][..., 0], "eigenvalue λ_L")
@@ -248,7 +245,7 @@ def rates(run: Run, sizes: _RateSizes) -> Experiment:
         There is no progress: the estimators would report one after the other, each from 0.
         """
         comparison = compare(
-            Chain(width, batch, name), rng=run.generator, executor=pool, chains={
+            Chain(width, batch, name), **run.options(False), chains={
                 "contraction": sizes.contraction_chains, "tv_bound": sizes.bound_chains,
                 "runs": sizes.chains,
             },
@@ -258,8 +255,7 @@ def rates(run: Run, sizes: _RateSizes) -> Experiment:
         )
 
     costs = [batch * (width / 1000 + 1) for _, width, batch in points]
-    with ThreadPoolExecutor(run.processors()) as pool:
-        parts = run.parts(compared, points, costs)
+    parts = run.parts(compared, points, costs)
     values = {
         point: [fields and Estimate(*fields) for fields in part] for point, part in parts.items()
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
@@ -69,9 +68,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
 
     def certified(name: str, kind: str, progress: Progress) -> Any:
         """Return the bound, its intervals, the layer where it is 1/4, and its tail; or the rate."""
-        common: dict[str, Any] = {
-            "rng": run.generator, "executor": pool, "progress": progress, "level": LEVEL,
-        }  # fmt: skip
+        common: dict[str, Any] = {**run.options(progress), "level": LEVEL}
         if kind == "rate":
             measured = contraction(chains[name], chains=sizes.contraction_chains, **common)
             return astuple(measured.rate_estimate)
@@ -80,8 +77,7 @@ def certificate(run: Run, sizes: Sizes) -> Experiment:
         return bound.bound, *bound.ci.T, bound.layers_to(0.25), tail
 
     points = [(name, kind) for name in sizes.activations for kind in ("bound", "rate")]
-    with ThreadPoolExecutor(run.processors()) as pool:
-        parts = run.parts(certified, points, [4.0, 1.0] * len(chains))
+    parts = run.parts(certified, points, [4.0, 1.0] * len(chains))
     bounds = {(name,): parts[name, "bound"] for name in sizes.activations}
     layers = np.arange(sizes.depth + 1)
     results = kit.Results(run, activation=sizes.activations, layer=layers)

@@ -112,7 +112,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
         trained = ensembles.train_ensemble(
             "ntk" if is_reference else name, inputs.train, inputs.labels, sizes.steps,
             chains=sizes.reference_chains if is_reference else counts[name], rng=run.generator,
-            threads=run.processors(), progress=progress, width=width,
+            threads=run.parallel.threads, progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate, test=inputs.test,
         )  # fmt: skip
         return np.asarray(trained.test_outputs)

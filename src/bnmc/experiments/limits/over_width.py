@@ -251,7 +251,7 @@ def exponents(run: Run, sizes: _PowerSizes) -> Experiment:
         """Return all quantities of each network, (networks, quantities)."""
         trained = ensembles.train_ensemble(
             scaling, inputs.train, inputs.labels, (0, 1), chains=sizes.chains,
-            rng=run.generator, threads=run.processors(), progress=progress, width=width,
+            rng=run.generator, threads=run.parallel.threads, progress=progress, width=width,
             reference_width=sizes.reference, learning_rate=sizes.rate,
         )  # fmt: skip
         start, end = trained.outputs.swapaxes(0, 1)

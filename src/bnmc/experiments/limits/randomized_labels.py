@@ -101,7 +101,7 @@ def alignment(run: Run, sizes: _AlignmentSizes) -> Experiment:
         """Return mean squares of networks, (networks, steps), and over those of infinite width."""
         outputs = ensembles.train_ensemble(
             "ntk", inputs.train, labels[kind], sizes.steps, chains=sizes.chains,
-            rng=run.generator, threads=run.processors(), progress=progress, width=sizes.width,
+            rng=run.generator, threads=run.parallel.threads, progress=progress, width=sizes.width,
             reference_width=1, activation="relu", learning_rate=1.0, loss="squared",
         ).outputs  # fmt: skip
         squares = np.square(outputs - labels[kind][:, None]).mean(axis=-1)

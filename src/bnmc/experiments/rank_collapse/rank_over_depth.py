@@ -122,7 +122,7 @@ def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
             passed = simulate(
                 chain, layer - before, chains=sizes.chains, initial=start, rng=rng,
                 sampler="weights", observables="scaled_gram", every=every, burn_in=every,
-                threads=run.threads,
+                threads=run.parallel.threads, executor=run.parallel.executor,
             )  # fmt: skip
             grams = passed.scaled_gram
             means.append((_rank_bound(grams).mean(axis=1), _numerical_rank(grams).mean(axis=1)))
@@ -138,7 +138,10 @@ def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
         for place, (name, text) in enumerate(_RANKS.items())
     ]
     linear = Chain(d, d, "linear")
-    alpha = constant(linear, chains=32, rng=run.generator, threads=run.threads).value
+    alpha = constant(
+        linear, chains=32, rng=run.generator, threads=run.parallel.threads,
+        executor=run.parallel.executor,
+    ).value  # fmt: skip
     lower = float(bounds.theorem_14(d, alpha, 0.0))
     results.add("theorem_14", (), lower, "bound of r in Theorem 14, for tau = 0")
     exponents = lyapunov_ginibre(d)

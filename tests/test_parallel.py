@@ -1,0 +1,147 @@
+"""Parallel work: all long functions take the same keywords, and executors change no bits."""
+
+import inspect
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from test_public_api import MODULES, callables_of
+
+import bnmc
+from bnmc import Chain
+from bnmc._support.workers import Parallel
+from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+
+#: Functions whose work is in tasks, with what they take besides `threads`, `executor` and
+#: `progress`.  Pairs that meet early are no sample of all pairs, so coupled pairs have no time
+#: limit: it would bias the estimate.
+LONG = {
+    "bnmc.backpropagate": "timeout store backend",
+    "bnmc.simulate": "timeout store backend",
+    "bnmc.experiments.run": "store",
+    "bnmc.gradients.tangent_kernel": "timeout",
+    "bnmc.invariant.check": "",
+    "bnmc.invariant.expectation": "",
+    "bnmc.invariant.sample": "",
+    "bnmc.mixing.compare": "",
+    "bnmc.mixing.contraction": "",
+    "bnmc.mixing.tv_bound": "backend",
+    "bnmc.mixing.two_inputs": "",
+    "bnmc.regularity.averages": "timeout",
+    "bnmc.regularity.constant": "timeout",
+    "bnmc.regularity.figures": "timeout",
+}
+KEYWORDS = {"threads", "executor", "progress", "timeout", "store", "backend"}
+
+#: Functions with some of these keywords that run no tasks of an executor.
+OTHERS = {
+    "bnmc.errors.BackendError", "bnmc.kernels.workspace", "bnmc.infinite_width.convergence",
+    "bnmc.infinite_width.nngp", "bnmc.infinite_width.ntk", "bnmc.infinite_width.train_networks",
+}  # fmt: skip
+
+
+def keywords_of(function):
+    return KEYWORDS & set(inspect.signature(function).parameters)
+
+
+def test_long_functions_take_the_same_keywords():
+    for module in MODULES:
+        for name, function in callables_of(__import__(module, fromlist=["_"])):
+            try:
+                taken = keywords_of(function)
+            except ValueError:  # functions compiled for C
+                continue
+            full = f"{module}.{name}"
+            if module.startswith("bnmc.experiments.") or full in OTHERS or not taken:
+                continue
+            expected = {"threads", "executor", "progress", *LONG[full].split()}
+            assert taken == expected, full
+
+
+def test_figures_take_an_executor():
+    for function in (bnmc.experiments.beyond.gap, bnmc.experiments.limits.plane):
+        assert keywords_of(function) == {"threads", "executor", "progress", "store"}
+
+
+RELU = Chain(30, 4, "relu")
+LINEAR = Chain(8, 8, "linear", norm="batch-uncentred")
+X, Y = np.random.default_rng(0).normal(size=(2, 30, 4))
+
+#: Calls of long functions, and the numbers of their results.
+CALLS = {
+    "tangent_kernel": lambda **o: (
+        bnmc.gradients.tangent_kernel(RELU, 2, chains=5, rng=0, **o).kernels
+    ),
+    "contraction": lambda **o: bnmc.mixing.contraction(RELU, chains=8, rng=0, **o).rate,
+    "tv_bound": lambda **o: bnmc.mixing.tv_bound(RELU, 20, chains=20, rng=0, **o).bound,
+    "two_inputs": lambda **o: (
+        bnmc.mixing.two_inputs(RELU, X, Y, depth=3, chains=4, rng=0, **o).spectral
+    ),
+    "expectation": lambda **o: (
+        bnmc.invariant.expectation(RELU, "orthogonality_gap", chains=20, rng=0, **o).value
+    ),
+    "sample": lambda **o: bnmc.invariant.sample(RELU, 5, 0.2, rng=0, **o).gram,
+    "constant": lambda **o: (
+        bnmc.regularity.constant(LINEAR, rtol=0.05, chains=32, rng=0, **o).value
+    ),
+    "constant, simulated": lambda **o: (
+        bnmc.regularity.constant(
+            Chain.bn_residual(6, 6, gamma=1.0), rtol=0.1, chains=20, rng=0, **o
+        ).value
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_depend_neither_on_threads_nor_on_the_executor(name, processes):
+    call = CALLS[name]
+    whole = call(threads=1)
+    np.testing.assert_array_equal(call(threads=3), whole)
+    np.testing.assert_array_equal(call(executor=processes), whole)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_wrong_arguments_are_named(name):
+    with pytest.raises(ArgumentError, match="^threads: got 0"):
+        CALLS[name](threads=0)
+    with pytest.raises(ArgumentTypeError, match="^executor: got 3"):
+        CALLS[name](executor=3)
+    with pytest.raises(ArgumentTypeError, match="^progress: got 3"):
+        CALLS[name](progress=3)
+
+
+def test_a_figure_runs_on_an_executor():
+    sizes = {"widths": (50, 60), "activations": ("tanh",), "batches": (4,), "chains": 3, "last": 70}
+    alone = bnmc.experiments.run("gap", first=5, **sizes)
+    with ThreadPoolExecutor(2) as pool:
+        other = bnmc.experiments.run("gap", first=5, executor=pool, **sizes)
+    assert alone.data.identical(other.data)
+
+
+def test_a_time_limit_returns_the_first_networks(monkeypatch):
+    monkeypatch.setattr(bnmc.gradients.tangent, "TOGETHER_BYTES", 1)
+    chain, whole = Chain(60, 6, "tanh"), 400
+    part = bnmc.gradients.tangent_kernel(chain, 6, chains=whole, rng=0, timeout=0.1, threads=1)
+    assert 0 < part.chains < whole
+    same = bnmc.gradients.tangent_kernel(chain, 6, chains=part.chains, rng=0, threads=1)
+    np.testing.assert_array_equal(part.kernels, same.kernels)
+
+
+def test_a_time_limit_ends_the_averages():
+    with pytest.raises(PartialEstimateError, match="standard error") as caught:
+        bnmc.regularity.constant(LINEAR, rtol=1e-6, chains=32, rng=0, burn_in=64, timeout=1e-9)
+    assert abs(caught.value.partial.value - 0.912) < 0.05
+    with pytest.raises(ArgumentError, match="^timeout: got 0"):
+        bnmc.regularity.constant(LINEAR, timeout=0)
+
+
+def test_options_are_those_of_another_function():
+    pool = ThreadPoolExecutor(1)
+    assert Parallel.of(2, pool, True).options == {"threads": 2, "executor": pool, "progress": True}
