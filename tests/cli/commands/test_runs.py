@@ -1,7 +1,9 @@
 """``bnmc simulate`` and ``backprop``: what they print and write, and Ctrl-C."""
 
+import io
 import json
 import re
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import bnmc
 from bnmc._support import progress
 from bnmc.cli import statuses
 from bnmc.cli.commands import runs
+from bnmc.errors import ArgumentError
 from bnmc.experiments.training.images import digits
 from bnmc.gradients import parts
 
@@ -192,6 +195,31 @@ def test_a_file_that_looks_transposed_needs_an_option(refusal):
         assert "--samples-first" in err
         assert "--features-first" in err
     assert "one of" in refusal(f"{line} --samples-first --features-first")
+
+
+class Terminal(io.StringIO):
+    """Lines that somebody types, or what a terminal shows."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_is_asked_what_the_rows_are(monkeypatch):
+    rows = np.random.default_rng(3).standard_normal((4, 12))
+    np.save("x.npy", rows)
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+
+    def read(typed):
+        monkeypatch.setattr(sys, "stdin", Terminal(typed))
+        return runs._read_batch(Path("x.npy"), None, False, False, None)[0]
+
+    np.testing.assert_array_equal(read("samples\n"), rows.T)
+    np.testing.assert_array_equal(read("what\n\nF\n"), rows)
+    question = "x.npy has 4 rows and 12 columns. Are its rows samples (s) or features (f)? "
+    assert shown.getvalue() == 4 * question
+    with pytest.raises(ArgumentError, match="--samples-first"):
+        read("")
 
 
 def test_batch_takes_the_first_samples(document_of):

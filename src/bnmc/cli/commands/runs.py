@@ -178,11 +178,27 @@ def _read_batch(
         raise ArgumentError("features_first", True, "one of --samples-first and --features-first")
     x = read_input(path, array=array, samples_first=samples_first)
     if not (samples_first or features_first) and x.shape[1] > x.shape[0]:
-        shape = f"{x.shape[0]} rows and {x.shape[1]} columns"
-        hint = "rows are samples with --samples-first, columns are samples with --features-first"
-        raise ArgumentError("input", shape, "at least as many rows (features) as columns", hint)
+        if _rows_are_samples(path, *x.shape):
+            x = read_input(path, array=array, samples_first=True)
     samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
     return x[:, :samples], str(path)
+
+
+def _rows_are_samples(path: Path, rows: int, columns: int) -> bool:
+    """Ask what the rows of a file are, or raise if there is no terminal to answer."""
+    from bnmc.errors import ArgumentError
+
+    shape = f"{rows} rows and {columns} columns"
+    while sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"{path} has {shape}. Are its rows samples (s) or features (f)? ", end="",
+              file=sys.stderr, flush=True)  # fmt: skip
+        answer = sys.stdin.readline()
+        if answer.strip().lower() in ("s", "samples", "f", "features"):
+            return answer.strip().lower().startswith("s")
+        if not answer:  # the end of the input
+            break
+    hint = "rows are samples with --samples-first, columns are samples with --features-first"
+    raise ArgumentError("input", shape, "at least as many rows (features) as columns", hint)
 
 
 def _timed(simulate: Callable[[], Trajectory]) -> tuple[Trajectory, int, dict[str, float]]:
