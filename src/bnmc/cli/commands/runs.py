@@ -177,9 +177,9 @@ def _read_batch(
     if samples_first and features_first:
         raise ArgumentError("features_first", True, "one of --samples-first and --features-first")
     x = read_input(path, array=array, samples_first=samples_first)
-    if not (samples_first or features_first) and x.shape[1] > x.shape[0]:
-        if _rows_are_samples(path, *x.shape):
-            x = read_input(path, array=array, samples_first=True)
+    is_unclear = not (samples_first or features_first) and x.shape[1] > x.shape[0]
+    if is_unclear and _rows_are_samples(path, *x.shape):
+        x = read_input(path, array=array, samples_first=True)
     samples = x.shape[1] if batch is None else integer("batch", batch, low=1, high=x.shape[1])
     return x[:, :samples], str(path)
 
