@@ -12,6 +12,8 @@ import bnmc
 from bnmc import Chain
 from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
+from bnmc.experiments import beyond, limits
+from bnmc.gradients import tangent
 
 #: Functions whose work is in tasks, with what they take besides `threads`, `executor` and
 #: `progress`.  Pairs that meet early are no sample of all pairs, so coupled pairs have no time
@@ -60,7 +62,7 @@ def test_long_functions_take_the_same_keywords():
 
 
 def test_figures_take_an_executor():
-    for function in (bnmc.experiments.beyond.gap, bnmc.experiments.limits.plane):
+    for function in (beyond.gap, limits.plane):
         assert keywords_of(function) == {"threads", "executor", "progress", "store"}
 
 
@@ -126,7 +128,7 @@ def test_a_figure_runs_on_an_executor():
 
 
 def test_a_time_limit_returns_the_first_networks(monkeypatch):
-    monkeypatch.setattr(bnmc.gradients.tangent, "TOGETHER_BYTES", 1)
+    monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
     chain, whole = Chain(60, 6, "tanh"), 400
     part = bnmc.gradients.tangent_kernel(chain, 6, chains=whole, rng=0, timeout=0.1, threads=1)
     assert 0 < part.chains < whole

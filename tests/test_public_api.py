@@ -92,7 +92,7 @@ PUBLIC = {
 #: Names in no `__all__`: what functions return or raise, parts of pictures, and examples.  The
 #: reference documents them beside these functions, and they can be imported from the same module.
 RETURNED = {
-    "bnmc": "GroupNorm Trajectory",
+    "bnmc": "Estimates GroupNorm Trajectory",
     "bnmc.bounds.bridging": "Bulk Concentration Distortion equation_19 equation_47 equation_6",
     "bnmc.gradients": "Backpropagation ExtremeSingularValues Jacobian TangentKernel backpropagate",
     "bnmc.infinite_width": "Alignment Convergence Descent Dual NetworkTraining Posterior "

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
     from bnmc.chain.norms import GroupNorm as GroupNorm
     from bnmc.chain.start import FirstLayer as FirstLayer
     from bnmc.estimate.estimate import Estimate as Estimate
+    from bnmc.estimate.estimate import Estimates as Estimates
     from bnmc.gradients.backpropagation import backpropagate as backpropagate
     from bnmc.gradients.warming import warmup as warmup
     from bnmc.mean_field import MeanField as MeanField
@@ -61,8 +62,8 @@ if TYPE_CHECKING:  # an import as the same name is public to type checkers
 _HOMES = {
     "Activation": "chain.activations", "Chain": "chain.chain", "Convolution": "chain.convolution",
     "Distance": "simulation.observables", "Estimate": "estimate.estimate",
-    "FirstLayer": "chain.start", "GroupNorm": "chain.norms", "MeanField": "mean_field",
-    "Network": "chain.chain", "Residual": "chain.chain",
+    "Estimates": "estimate.estimate", "FirstLayer": "chain.start", "GroupNorm": "chain.norms",
+    "MeanField": "mean_field", "Network": "chain.chain", "Residual": "chain.chain",
     "Observable": "simulation.observables", "SoftRank": "simulation.observables",
     "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",
     "drawn_biases": "simulation.run", "drawn_weights": "simulation.run",
@@ -76,7 +77,7 @@ _MODULES = (
 )  # fmt: skip
 
 #: Names that the reference documents beside what returns or takes them.
-_BESIDE = {"GroupNorm", "Trajectory"}
+_BESIDE = {"Estimates", "GroupNorm", "Trajectory"}
 
 __all__ = sorted([*({*_HOMES} - _BESIDE), *_MODULES, "__version__"])
 

@@ -29,7 +29,7 @@ def test_singular_values_and_eigenvalues_by_their_definition():
     spectrum = spectral_or_partial(x, [1, 3])
     for row, lag in enumerate((1, 3)):
         expected, eigenvalues = by_definition(x, lag)
-        np.testing.assert_allclose(spectrum.singular_values[row], expected, rtol=1e-9)
+        np.testing.assert_allclose(spectrum.singular_values.value[row], expected, rtol=1e-9)
         eigenvalues = eigenvalues[np.argsort(-np.abs(eigenvalues))]
         np.testing.assert_allclose(spectrum.eigenvalues[row], eigenvalues, rtol=1e-9)
         np.testing.assert_allclose(spectrum.timescales[row], -lag / np.log(expected), rtol=1e-9)
@@ -62,8 +62,8 @@ def test_processes_in_closed_form(A):
     """Reversible or not: VAMP sees the singular values, TICA the eigenvalues."""
     spectrum = spectral_or_partial(var1(np.random.default_rng(1), 100, 1000, A), [1, 2, 4])
     for row, lag in enumerate((1, 2, 4)):
-        error = 5.5 * spectrum.singular_errors[row]
-        difference = np.abs(spectrum.singular_values[row] - singular_values(A, lag))
+        error = 5.5 * spectrum.singular_values.stderr[row]
+        difference = np.abs(spectrum.singular_values.value[row] - singular_values(A, lag))
         assert (difference < error).all()
         assert (error < 0.05).all()
         moduli = np.sort(np.abs(linalg.eigvals(np.linalg.matrix_power(A, lag))))[::-1]
@@ -109,8 +109,8 @@ def test_null_directions_are_left_out():
     constant = np.full((20, 200, 1), 7.0)
     redundant = np.concatenate([x, x[:, :, :1] - 2 * x[:, :, 1:], constant, x[:, :, :1]], axis=2)
     plain, other = spectral(x, 1), spectral(redundant, 1)
-    assert other.singular_values.shape == (1, 2)
-    np.testing.assert_allclose(other.singular_values, plain.singular_values, rtol=1e-9)
+    assert other.singular_values.value.shape == (1, 2)
+    np.testing.assert_allclose(other.singular_values.value, plain.singular_values.value, rtol=1e-9)
     assert other.rate == pytest.approx(plain.rate, rel=1e-9)
 
 
@@ -274,8 +274,8 @@ def test_the_default_has_the_rate_of_the_mean_field(activation, batch):
     # its interval tells the rate from its square
     assert spectrum.ci[0] > star.rate**2
     both = np.sort(np.abs(star.eigenvalues))[::-1]
-    error = 5.5 * spectrum.singular_errors[0] + 0.002
-    assert (np.abs(spectrum.singular_values[0] - both) < error).all()
+    error = 5.5 * spectrum.singular_values.stderr[0] + 0.002
+    assert (np.abs(spectrum.singular_values.value[0] - both) < error).all()
 
 
 # ---------------------------------------------------------------- quantiles and degrees of freedom

@@ -66,8 +66,8 @@ def test_the_fit_is_the_weighted_least_squares_fit(limit, rho):
         assert fitted.limit.stderr == pytest.approx(stderr[2], rel=1e-4)
     else:
         assert fitted.limit.value == 2.0
-    np.testing.assert_allclose(fitted.deviation, values.mean(axis=0) - fitted.limit.value)
-    np.testing.assert_allclose(fitted.deviation_stderr, values.std(axis=0, ddof=1) / math.sqrt(30))
+    np.testing.assert_allclose(fitted.deviation.value, values.mean(axis=0) - fitted.limit.value)
+    np.testing.assert_allclose(fitted.deviation.stderr, values.std(axis=0, ddof=1) / math.sqrt(30))
     assert fitted.n == 30
 
 

@@ -251,6 +251,44 @@ class Estimate(Result):
         return f"{self.value:{spec}} ± {self.stderr:{spec}}" if spec else str(self)
 
 
+@dataclass(frozen=True, eq=False)
+class Estimates(Result):
+    """Estimates of several real numbers: each item is an `Estimate`.
+
+    Attributes
+    ----------
+    value, stderr : (...) ndarray of float64
+        The estimates and their standard errors.
+    n : int
+        Number of independent samples, >= 2.
+    method : str
+    level : float, default 0.95
+        Level of the intervals of items, which are Student's.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bnmc import Estimates
+    >>> means = Estimates(np.array([1.0, 2.0]), np.array([0.1, 0.2]), 30, "sample mean")
+    >>> print(means[1], len(means), means.value.sum())
+    2.00 ± 0.20 2 3.0
+    """
+
+    value: NDArray[np.float64]
+    stderr: NDArray[np.float64]
+    n: int
+    method: str
+    level: float = 0.95
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, index: int | tuple[int, ...]) -> Estimate:
+        """Return one of the estimates."""
+        value, stderr = float(self.value[index]), float(self.stderr[index])
+        return with_student_interval(value, stderr, self.n - 1, self.n, self.method, self.level)
+
+
 def _is_constant(number: object) -> bool:
     return isinstance(number, Real) and not isinstance(number, bool | np.bool)
 

@@ -26,7 +26,7 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
 from bnmc.errors import NotMixing
-from bnmc.estimate.estimate import half_width
+from bnmc.estimate.estimate import Estimate, half_width
 from bnmc.mixing.coupling import CoupledPairs
 from bnmc.mixing.rate import RateEstimate, WithRate
 from bnmc.simulation.engine.pairs import APART, Pairs
@@ -49,9 +49,9 @@ class Contraction(WithRate):
     ----------
     rate_estimate : RateEstimate
         exp(exponent), with its error.
-    exponent, exponent_stderr : float
+    exponent : Estimate or None
         The finite-width Lyapunov exponent: mean change per layer of the natural logarithm of a
-        small distance; −inf if successive layers are independent.
+        small distance; None if successive layers are independent, so that the rate is 0.
     distance : (chains, layers) ndarray of float64
         ``‖L⁻¹S′L⁻ᵀ − I‖_F``, minimized over the scale of S′, before each layer from layer 1 on.
         S = LLᵀ and S′ are the covariances of the rows of the two chains.  0 after the first
@@ -66,8 +66,7 @@ class Contraction(WithRate):
     """
 
     rate_estimate: RateEstimate
-    exponent: float
-    exponent_stderr: float
+    exponent: Estimate | None
     distance: Float64Array
 
 
@@ -170,7 +169,12 @@ def contraction(
         rate, rate * stderr, (math.exp(exponent - half), min(1.0, math.exp(exponent + half))),
         chains, "common normals", level,
     )  # fmt: skip
-    return Contraction(estimate, exponent, stderr, distance)
+    log_rate = None
+    if rate > 0.0:
+        log_rate = Estimate(
+            exponent, stderr, (exponent - half, exponent + half), chains, "common normals", level
+        )
+    return Contraction(estimate, log_rate, distance)
 
 
 def _approach(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import Float64Array, integer, items, real
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
-from bnmc.estimate.estimate import half_width, jackknife
+from bnmc.estimate.estimate import Estimates, half_width, jackknife
 from bnmc.mixing import observed
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
 from bnmc.simulation.trajectory import Trajectory
@@ -78,11 +78,9 @@ class Spectrum(RateEstimate):
         In layers.
     rates : tuple of RateEstimate
         ``σ^(1/lag)`` for the leading singular value σ, estimated from held-out stretches.
-    singular_values : (lags, r) ndarray of float64
-        Of the whitened time-lagged covariance of all data (VAMP), descending; r is the rank of the
-        features.
-    singular_errors : (lags, r) ndarray of float64
-        Their standard errors.  Nearly equal values are biased away from each other.
+    singular_values : Estimates
+        Of the whitened time-lagged covariance of all data (VAMP), (lags, r), descending; r is the
+        rank of the features.  Nearly equal values are biased away from each other.
     eigenvalues : (lags, r) ndarray of complex128
         Eigenvalues of the same matrix, by descending modulus (TICA without the assumption of
         reversibility).
@@ -94,21 +92,20 @@ class Spectrum(RateEstimate):
     >>> import bnmc
     >>> run = bnmc.simulate(bnmc.Chain(200, 3, "relu"), 220, chains=40, burn_in=20, rng=0)
     >>> found = bnmc.mixing.spectral(run, [1, 2])
-    >>> found.lags, found.singular_values.shape, found.method
+    >>> found.lags, found.singular_values.value.shape, found.method
     (array([1, 2]), (2, 1), 'spectral, lag 1')
     """
 
     lags: NDArray[np.int64]
     rates: tuple[RateEstimate, ...]
-    singular_values: Float64Array
-    singular_errors: Float64Array
+    singular_values: Estimates
     eigenvalues: NDArray[np.complex128]
     chapman_kolmogorov: ChapmanKolmogorov
 
     @property
     def timescales(self) -> Float64Array:
         """Implied timescales ``−lag / ln σ`` in layers, (lags, r); inf for σ >= 1."""
-        of_a_step = np.vectorize(timescale)(np.minimum(self.singular_values, 1.0))
+        of_a_step = np.vectorize(timescale)(np.minimum(self.singular_values.value, 1.0))
         return of_a_step * self.lags[:, None]
 
 
@@ -241,8 +238,13 @@ def spectral(
         *astuple(chosen),
         lags=series.stride * np.array(steps),
         rates=rates,
-        singular_values=np.stack([spectrum[0] for spectrum in spectra]),
-        singular_errors=np.stack([jackknife(s[0], s[1:])[1] for s in spectra]),
+        singular_values=Estimates(
+            np.stack([spectrum[0] for spectrum in spectra]),
+            np.stack([jackknife(s[0], s[1:])[1] for s in spectra]),
+            len(spectra[0]) - 1,
+            "jackknife over stretches",
+            level,
+        ),
         eigenvalues=np.stack([eigenvalues(sums[h].sum(axis=0)) for h in steps]),
         chapman_kolmogorov=test,
     )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bnmc._support.arguments import Float64Array, finite_array, integer, real
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
-from bnmc.estimate.estimate import Estimate, half_width, with_student_interval
+from bnmc.estimate.estimate import Estimate, Estimates, half_width, with_student_interval
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mixing import observed
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
@@ -38,8 +38,8 @@ class Relaxation(RateEstimate):
         As in `RateEstimate`; `n` is the number of chains.
     layers : (layers,) ndarray of int
         The recorded layers.
-    deviation, deviation_stderr : (layers,) ndarray of float64
-        Mean over chains less `limit`, and standard error of the mean.
+    deviation : Estimates
+        Mean over chains less `limit`, (layers,), with the standard errors of the mean.
     limit : Estimate
         The stationary mean E* f, given or fitted.
     amplitude : Estimate
@@ -60,8 +60,7 @@ class Relaxation(RateEstimate):
     """
 
     layers: NDArray[np.int64]
-    deviation: Float64Array
-    deviation_stderr: Float64Array
+    deviation: Estimates
     limit: Estimate
     amplitude: Estimate
     window: tuple[int, int]
@@ -274,8 +273,13 @@ def _result(
     return Relaxation(
         *astuple(rate),
         layers=series.layers,
-        deviation=values.mean(axis=0) - limit.value,
-        deviation_stderr=values.std(axis=0, ddof=1) / math.sqrt(chains),
+        deviation=Estimates(
+            values.mean(axis=0) - limit.value,
+            values.std(axis=0, ddof=1) / math.sqrt(chains),
+            chains,
+            "mean over chains",
+            level,
+        ),
         limit=limit,
         amplitude=estimate(0, "fitted amplitude"),
         window=(int(series.layers[fit.start]), int(series.layers[fit.stop - 1])),
