@@ -21,6 +21,8 @@ from bnmc.gradients import tangent
 LONG = {
     "bnmc.backpropagate": "timeout store backend",
     "bnmc.simulate": "timeout store backend",
+    "bnmc.train": "timeout store",
+    "bnmc.training.train": "timeout store",
     "bnmc.experiments.run": "store",
     "bnmc.gradients.tangent_kernel": "timeout",
     "bnmc.invariant.check": "",
