@@ -9,7 +9,7 @@ import pytest
 from test_public_api import MODULES, callables_of
 
 import bnmc
-from bnmc import Chain
+from bnmc import Chain, infinite_width
 from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.experiments import beyond, limits
@@ -25,6 +25,10 @@ LONG = {
     "bnmc.training.train": "timeout store",
     "bnmc.experiments.run": "store",
     "bnmc.gradients.tangent_kernel": "timeout",
+    "bnmc.infinite_width.convergence": "",
+    "bnmc.infinite_width.nngp": "",
+    "bnmc.infinite_width.ntk": "",
+    "bnmc.infinite_width.train_networks": "",
     "bnmc.invariant.check": "",
     "bnmc.invariant.expectation": "",
     "bnmc.invariant.sample": "",
@@ -40,8 +44,7 @@ KEYWORDS = {"threads", "executor", "progress", "timeout", "store", "backend"}
 
 #: Functions with some of these keywords that run no tasks of an executor.
 OTHERS = {
-    "bnmc.errors.BackendError", "bnmc.kernels.workspace", "bnmc.infinite_width.convergence",
-    "bnmc.infinite_width.nngp", "bnmc.infinite_width.ntk", "bnmc.infinite_width.train_networks",
+    "bnmc.errors.BackendError", "bnmc.kernels.workspace"
 }  # fmt: skip
 
 
@@ -86,6 +89,18 @@ CALLS = {
         bnmc.invariant.expectation(RELU, "orthogonality_gap", chains=20, rng=0, **o).value
     ),
     "sample": lambda **o: bnmc.invariant.sample(RELU, 5, 0.2, rng=0, **o).gram,
+    "nngp": lambda **o: infinite_width.nngp(Chain(9, 2, "tanh", norm="layer"), X, 2, **o),
+    "nngp, batch": lambda **o: infinite_width.nngp(
+        X[:, :3], 2, activation="tanh", norm="batch", batch=3, skip=0.5, rtol=0.1, rng=0, **o
+    ),
+    "ntk": lambda **o: (
+        infinite_width.ntk(X, 2, method="monte-carlo", width=16, chains=5, rng=0, **o).kernels
+    ),
+    "train_networks": lambda **o: (
+        infinite_width.train_networks(
+            "ntk", X, X[0] > 0, [0, 5], width=700, chains=5, rng=0, **o
+        ).outputs
+    ),
     "constant": lambda **o: (
         bnmc.regularity.constant(LINEAR, rtol=0.05, chains=32, rng=0, **o).value
     ),

@@ -19,6 +19,7 @@ import bnmc
 from bnmc import Activation, Chain, MeanField
 from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST, NORM_IN_BRANCH
 from bnmc._support import machine
+from bnmc._support.workers import Parallel
 from bnmc.chain.activations import as_activation
 from bnmc.chain.layers import RowMap
 from bnmc.chain.norms import as_norm
@@ -256,13 +257,13 @@ def pairwise(layer):
 
 def tiled(layers, tangent, inputs=X):
     tiles = TiledKernel([inputs], FIRST, [pairwise(layer) for layer in layers], tangent)
-    return tiles.compute("ntk" if tangent else "nngp", 1e-9, "float64", progress=False)
+    return tiles.compute("ntk" if tangent else "nngp", 1e-9, "float64", Parallel.of())
 
 
 def simulated(layers, tangent, width, inputs=X):
     sets, batches = [inputs], [(inputs.shape[1],)]
     network = FiniteNetwork(sets, batches, FIRST, layers, tangent, width)
-    return simulated_kernel(network, 150, 5, progress=False)
+    return simulated_kernel(network, 150, 5, Parallel.of())
 
 
 @pytest.mark.parametrize("tangent", [False, True])

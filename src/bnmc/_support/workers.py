@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from bnmc._support.arguments import integer, real
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted, with_partial
-from bnmc._support.machine import available_processors
+from bnmc._support.machine import available_memory, available_processors
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
@@ -411,6 +411,10 @@ class Parallel:
     def options(self) -> dict[str, Any]:
         """The arguments of a function that this one calls."""
         return {"threads": self.threads, "executor": self.executor, "progress": self.progress}
+
+    def fitting(self, size: int) -> Self:
+        """Return who makes calls of so many bytes: with no more threads than fit in memory."""
+        return replace(self, threads=max(1, min(self.threads, available_memory() // max(1, size))))
 
     def silent(self, executor: futures.Executor) -> Self:
         """Return who makes parts of the work: without a report and a time limit of their own."""

@@ -41,6 +41,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -48,7 +49,8 @@ from scipy.linalg import block_diag
 
 from bnmc._support.linalg import binary_scale
 from bnmc._support.machine import one_blas_thread
-from bnmc._support.progress import Progress, reporting
+from bnmc._support.progress import reporting
+from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.chain.homogeneity import homogeneous_slopes
 from bnmc.chain.layers import Path, Rows
@@ -518,9 +520,7 @@ _REPLICATES = 8
 _FEWEST = 1 << 11
 
 
-def batch_kernel(
-    network: BatchNetwork, rtol: float, key: int, progress: bool | Progress
-) -> FloatArray:
+def batch_kernel(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -> FloatArray:
     """Return the covariance or the tangent kernel of a network with batch normalization.
 
     Raises
@@ -532,23 +532,27 @@ def batch_kernel(
     """
     integrals = network.integrals()
     if integrals is None:
-        return _sampled(network, rtol, key, progress)
-    with reporting(progress, network.name, "pairs of batches") as report:
+        return _sampled(network, rtol, key, parallel)
+    with reporting(parallel.progress, network.name, "pairs of batches") as report:
         kernel, error = integrals(_counted(report, network.steps))
     return _accurate(network, kernel, error, rtol, "by quadrature")
 
 
-def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Progress) -> FloatArray:
+def _sampled(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -> FloatArray:
     """Return the mean of the kernels of all replicates, with more points until `rtol` holds."""
     most = network.most_points
     points, rng = min(_FEWEST, most), np.random.default_rng(key)
-    steps = _REPLICATES * network.steps
     while True:
         generators = rng.spawn(_REPLICATES)
+        calls: Calls[FloatArray] = Calls(
+            Shared("executor", parallel.executor, partial(_replicate, network, points)),
+            [(each,) for each in generators],
+        )
         # Matrices of a block of points are too small for several threads.
-        with reporting(progress, network.name, "pairs of batches") as report, one_blas_thread():
-            done = _counted(report, steps)
-            kernels = [network.replicate(points, each, done) for each in generators]
+        with one_blas_thread():
+            kernels = parallel.fitting(8 * network.numbers).results(
+                calls, network.name, "replicates"
+            )
         mean = np.mean(kernels, axis=0)
         spread = np.std(kernels, axis=0, ddof=1) / np.sqrt(_REPLICATES)
         norm = float(np.linalg.norm(mean))
@@ -558,6 +562,11 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, progress: bool | Prog
             return _accurate(network, mean, error, rtol, what)
         # The error falls at best as 1/points: so far from `rtol`, twice the points are too few.
         points = min(most, points * (4 if error > 4.0 * rtol else 2))
+
+
+def _replicate(network: BatchNetwork, points: int, rng: np.random.Generator) -> FloatArray:
+    with one_blas_thread():  # another process has threads of its own
+        return network.replicate(points, rng, lambda: None)
 
 
 def _accurate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from bnmc._support.keywords import explains_keywords
 from bnmc._support.linalg import binary_scale, require_finite
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
+from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate, with_student_interval
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk
@@ -85,6 +87,8 @@ def convergence(
     widths: Iterable[int] = (64, 128, 256, 512),
     chains: int = 50,
     rng: Any = None,
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool | Progress = False,
     **options: Any,
 ) -> Convergence:
@@ -100,7 +104,7 @@ def convergence(
         Networks of each width, >= 2.
     rng : optional
         Seed of the networks, and of the limit if it is estimated.
-    progress : bool or callable, default False
+    threads, executor, progress
         As in `ntk`, for each width.
     **options
         Other arguments of `ntk` except `method`, `width` and `dtype`.
@@ -139,14 +143,16 @@ def convergence(
         if name in options:
             raise ArgumentError(name, options[name], "arguments of ntk except this one")
     key = draw_key(rng)
-    limit = np.asarray(ntk(x, depth, rng=key, progress=progress, **options))
+    parallel = Parallel.of(threads, executor, progress)
+    options |= parallel.options
+    limit = np.asarray(ntk(x, depth, rng=key, **options))
     if not limit.any():
         raise ArgumentError("x", 0.0, "inputs whose kernel is not 0")
     samples, scale = [], binary_scale(limit)
     for number, width in enumerate(sizes):
         finite = ntk(
             x, depth, method="monte-carlo", width=width, chains=chains,
-            rng=np.random.default_rng([key, number]), progress=progress, **options,
+            rng=np.random.default_rng([key, number]), **options,
         )  # fmt: skip
         assert isinstance(finite, SimulatedKernel)
         far = finite.kernels / scale - limit / scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import wraps
 from inspect import signature
 from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, overload
@@ -14,7 +15,8 @@ from bnmc._kernels.scalar.codes import ACTIVATION_FIRST, NORM_FIRST
 from bnmc._support.arguments import choice, draw_key, finite_array, integer, items, precision, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress
+from bnmc._support.progress import Progress
+from bnmc._support.workers import Parallel
 from bnmc.chain.activations import Activation, as_activation, require_derivative
 from bnmc.chain.chain import ORDERS, Chain, as_network
 from bnmc.chain.chain import Network as ChainNetwork
@@ -86,6 +88,8 @@ class _Options(TypedDict, total=False):
     width: int
     chains: int
     dtype: DTypeLike
+    threads: int | None
+    executor: Executor | None
     progress: bool | Progress
     rng: Any
 
@@ -141,7 +145,7 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
         if bound.arguments["method"] != "analytic":
             hint = "bnmc.simulate and bnmc.gradients.tangent_kernel simulate a chain"
             raise ArgumentError("method", bound.arguments["method"], "analytic, of a chain", hint)
-        names = ("x", "depth", "other", "rtol", "dtype", "progress", "rng")
+        names = ("x", "depth", "other", "rtol", "dtype", "threads", "executor", "progress", "rng")
         given = {name: bound.arguments[name] for name in names}
         return _of_chain(chain, tangent=function.__name__ == "ntk", **given)
 
@@ -166,6 +170,8 @@ def nngp(
     width: int = 512,
     chains: int = 100,
     dtype: DTypeLike = "float64",
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool | Progress = False,
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
@@ -175,7 +181,7 @@ def nngp(
     ``FirstLayer(x)``, in the limit of infinite width.  ``nngp(network, x)`` is that of the last
     layer of a `bnmc.Network`, at its own depth.  If layer 0 of a network is linear and has no norm,
     as that of `Network.of`, it is the input x itself, without weights.  Of the options below, both
-    take `other`, `rtol`, `dtype`, `progress` and `rng`.
+    take `other`, `rtol`, `dtype`, `threads`, `executor`, `progress` and `rng`.
 
     Parameters
     ----------
@@ -213,6 +219,11 @@ def nngp(
         For the Monte Carlo method, the width of the networks, >= 2, and their number, >= 1.
     dtype : {"float64", "float32"}
         Type of the result of the analytic method. The computation uses float64.
+    threads : int, optional
+        Number of threads, >= 1. Default: all processors, or fewer if memory is short. Results do
+        not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes tiles, replicates or networks in place of threads.
     progress : bool or callable, default False
         True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches, or
         networks.
@@ -326,6 +337,8 @@ def ntk(
     width: int = 512,
     chains: int = 100,
     dtype: DTypeLike = "float64",
+    threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool | Progress = False,
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
@@ -338,7 +351,7 @@ def ntk(
     ----------
     x, depth, other, activation, norm, order, weight_variance, bias_variance, skip
         As in `nngp`.
-    batch, rtol, method, width, chains, dtype, progress, rng
+    batch, rtol, method, width, chains, dtype, threads, executor, progress, rng
         As in `nngp`.
 
     Returns
@@ -411,6 +424,8 @@ def _of_chain(
     other: ArrayLike | None,
     rtol: float | None,
     dtype: DTypeLike,
+    threads: int | None,
+    executor: Executor | None,
     progress: bool | Progress,
     rng: Any,
 ) -> _Matrix:
@@ -425,19 +440,19 @@ def _of_chain(
         norm = "batch" if network.layer(0).rows.norm.axis == "batch" else "none"
         _require_squares(name, inputs, norm, first)
     rtol = None if rtol is None else real("rtol", rtol, above=0.0)
-    dtype, progress = precision(dtype), as_progress(progress)
+    dtype, parallel = precision(dtype), Parallel.of(threads, executor, progress)
     has_paths = any(layer.path is not None for layer in hidden)
     if not (is_batched or has_paths):
         made = {id(layer): pairwise_layer(layer) for layer in hidden}
         tiles = TiledKernel(sets, first, [made[id(layer)] for layer in hidden], tangent)
-        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
+        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, parallel)
     norm, batch = ("batch", network.batch) if is_batched else ("none", None)
     batches = _batches([inputs.shape[1] for inputs in sets], norm, batch)
     for rows in {layer.rows for layer in hidden}:
         rows.activation.check()
         if tangent and homogeneous_slopes(rows.activation) is None:
             require_derivative(rows.activation)
-    kernel = of_batches(Network(sets, batches, first, hidden, tangent), rtol, rng, progress)
+    kernel = of_batches(Network(sets, batches, first, hidden, tangent), rtol, rng, parallel)
     with np.errstate(over="ignore"):  # beyond the range of float32
         return kernel.astype(dtype)
 
@@ -469,7 +484,8 @@ def _kernel(
     rtol, activation, rng = options["rtol"], options["activation"], options["rng"]
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
-    dtype, progress = precision(options["dtype"]), as_progress(options["progress"])
+    dtype = precision(options["dtype"])
+    parallel = Parallel.of(options["threads"], options["executor"], options["progress"])
     batches = _batches([inputs.shape[1] for inputs in sets], norm, options["batch"])
     is_simulated = choice("method", method, _METHODS) == "monte-carlo"
     if is_simulated:
@@ -481,7 +497,7 @@ def _kernel(
             bias_variance=weights.bias, skip=skip,
         )  # fmt: skip
         tiles = TiledKernel(sets, weights, (layer,) * depth, tangent)
-        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, progress)
+        return tiles.compute("ntk" if tangent else "nngp", rtol or _RTOL, dtype, parallel)
     if isinstance(activation, Dual):
         allowed = 'an Activation, with norm="batch" or method="monte-carlo"'
         raise ArgumentError("activation", activation.name, allowed)
@@ -493,8 +509,8 @@ def _kernel(
     network = Network(sets, batches, weights, (hidden,) * depth, tangent)
     if is_simulated:
         finite = FiniteNetwork(**vars(network), width=width)
-        return simulated_kernel(finite, chains, draw_key(rng), progress)
-    kernel = of_batches(network, rtol, rng, progress)
+        return simulated_kernel(finite, chains, draw_key(rng), parallel)
+    kernel = of_batches(network, rtol, rng, parallel)
     with np.errstate(over="ignore"):  # beyond the range of float32
         return kernel.astype(dtype)
 
@@ -537,9 +553,7 @@ def _batches(counts: list[int], norm: str, batch: _Batch) -> list[tuple[int, ...
     return sizes
 
 
-def of_batches(
-    network: Network, rtol: float | None, rng: Any, progress: bool | Progress
-) -> FloatArray:
+def of_batches(network: Network, rtol: float | None, rng: Any, parallel: Parallel) -> FloatArray:
     """Return the kernel of a network with batch normalization."""
     is_batched = [layer.rows.norm.axis == "batch" for layer in network.layers]
     orders = {layer.rows.order for layer in network.layers}
@@ -569,7 +583,7 @@ def of_batches(
         if integrated is not None:
             return integrated
     rtol = rtol or (_RTOL if is_exact else _ESTIMATED_RTOL)
-    return batch_kernel(batched, rtol, draw_key(rng), progress)
+    return batch_kernel(batched, rtol, draw_key(rng), parallel)
 
 
 def _integrated(network: NormalizedBatches, rtol: float | None, rng: Any) -> FloatArray | None:

@@ -8,6 +8,7 @@ their weights, but knows no biases and no gradients of the weights of the first 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bnmc._support.machine import one_blas_thread, require_memory
-from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import Result
+from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.layers import Path, RowMap, Rows
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
@@ -295,7 +296,7 @@ class _Made(NamedTuple):
 
 
 def simulated_kernel(
-    network: FiniteNetwork, chains: int, key: int, progress: bool | Progress
+    network: FiniteNetwork, chains: int, key: int, parallel: Parallel
 ) -> SimulatedKernel:
     """Return the kernels of some networks.
 
@@ -314,21 +315,29 @@ def simulated_kernel(
     hidden = network.width * samples * (4 * network.depth + 2)
     if network.is_batched:
         hidden += 6 * network.width * sum(size**2 for size in network.sizes)
-    size = 8 * (chains * rows * columns + weights + hidden + 4 * samples**2)
-    require_memory("width, chains", size, "take fewer networks, or narrower ones")
-    kernels = np.empty((chains, rows, columns))
+    of_network = 8 * (weights + hidden + 4 * samples**2)
+    hint = "take fewer networks, or narrower ones"
+    require_memory("width, chains", 8 * chains * rows * columns + of_network, hint)
+    calls: Calls[FloatArray] = Calls(
+        Shared("executor", parallel.executor, partial(_kernel_of, network, key, rows, columns)),
+        [(number,) for number in range(chains)],
+    )
     # The bits of products of narrow matrices depend on the number of their threads.
-    with reporting(progress, network.name, "networks") as report, one_blas_thread():
-        for number in range(chains):
-            report(number, chains)
-            generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
-            with np.errstate(over="ignore", invalid="ignore"):
-                kernel = network.kernel(generator)
-            if not np.isfinite(kernel).all():
-                raise NonFiniteError(number, network.depth, "kernel")
-            kernels[number] = kernel[:rows, samples - columns :]
-        report(chains, chains)
-    return SimulatedKernel(kernels, network.width, key, _dimensions(network))
+    with one_blas_thread():
+        kernels = parallel.fitting(of_network).results(calls, network.name, "networks")
+    return SimulatedKernel(np.stack(kernels), network.width, key, _dimensions(network))
+
+
+def _kernel_of(
+    network: FiniteNetwork, key: int, rows: int, columns: int, number: int
+) -> FloatArray:
+    """Return the kernel of a network, (rows, columns)."""
+    generator = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, number]))
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        kernel = network.kernel(generator)
+    if not np.isfinite(kernel).all():
+        raise NonFiniteError(number, network.depth, "kernel")
+    return kernel[:rows, sum(network.sizes) - columns :]
 
 
 def _dimensions(network: FiniteNetwork) -> int | None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bnmc._support.machine import available_processors, one_blas_thread, require_memory
-from bnmc._support.progress import Progress, reporting
+from bnmc._support.machine import one_blas_thread, require_memory
+from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.networks import Weights
 from bnmc.mean_field.duals.duals import require_accuracy
@@ -48,7 +48,7 @@ class TiledKernel:
     tangent: bool
 
     def compute(
-        self, name: str, rtol: float, dtype: str, progress: bool | Progress
+        self, name: str, rtol: float, dtype: str, parallel: Parallel
     ) -> NDArray[np.floating[Any]]:
         """Return the kernel, tile by tile: each tile goes through all layers."""
         place = None
@@ -68,29 +68,15 @@ class TiledKernel:
             ]
         result = np.empty((rows, columns), result_type)
         tiles = list(_tiles(rows, columns, symmetric=len(sides) == 1))
-        error = 0.0
-        workers = min(available_processors(), len(tiles))
-        with (
-            reporting(progress, name, "tiles") as report,
-            one_blas_thread(),
-            ThreadPoolExecutor(workers) as pool,
-        ):
-            # NumPy computes tiles in parallel, as it releases the lock of the interpreter.  Threads
-            # of BLAS would wait for these.
-            computed = pool.map(lambda at: self._tile(sides, *at), tiles)
-            try:
-                for done, (i, j) in enumerate(tiles):
-                    report(done, len(tiles))
-                    tile, tile_error = next(computed)
-                    with np.errstate(over="ignore"):  # beyond the range of float32
-                        result[i, j] = tile
-                    if len(sides) == 1 and i != j:
-                        result[j, i] = result[i, j].T
-                    error = max(error, tile_error)
-            finally:
-                # After an interruption, the other tiles are not needed.
-                pool.shutdown(cancel_futures=True)
-            report(len(tiles), len(tiles))
+        # NumPy computes tiles in parallel, as it releases the lock of the interpreter.  Threads of
+        # BLAS would wait for these.
+        calls = _Tiles(
+            Shared("executor", parallel.executor, partial(_tile_of, self, sides)), tiles, result,
+            symmetric=len(sides) == 1,
+        )  # fmt: skip
+        with one_blas_thread():
+            parallel.results(calls, name, "tiles")
+        error = max(calls.results, default=0.0)
         if not np.isfinite(result).all():
             raise NonFiniteError(None, len(self.layers), "kernel")
         if place is not None:
@@ -141,6 +127,37 @@ class TiledKernel:
             # Products of the same numbers, in one order or the other, may round differently.
             result = 0.5 * (result + result.T)
         return result, error
+
+
+def _tile_of(
+    kernel: TiledKernel, sides: list[tuple[FloatArray, list[Level]]], i: slice, j: slice
+) -> tuple[FloatArray, float]:
+    with one_blas_thread():  # another process has threads of its own
+        return kernel._tile(sides, i, j)
+
+
+class _Tiles(Calls[Any]):
+    """Tiles of a matrix, which are written to it as they come; the results are their errors."""
+
+    def __init__(
+        self,
+        function: Shared,
+        tiles: Sequence[tuple[slice, slice]],
+        matrix: NDArray[np.floating[Any]],
+        *,
+        symmetric: bool,
+    ) -> None:
+        super().__init__(function, tiles)
+        self._tiles, self._matrix, self._symmetric = tiles, matrix, symmetric
+
+    def take(self, part: int, block: int, result: Any) -> bool:
+        """Write a tile, and keep its error."""
+        (i, j), (tile, error) = self._tiles[part], result
+        with np.errstate(over="ignore"):  # beyond the range of float32
+            self._matrix[i, j] = tile
+        if self._symmetric and i != j:
+            self._matrix[j, i] = self._matrix[i, j].T
+        return super().take(part, block, error)
 
 
 def _require_finite(variances: FloatArray, layer: int) -> None:

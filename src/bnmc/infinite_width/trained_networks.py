@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +19,10 @@ from scipy.special import expit
 
 from bnmc._support.arguments import choice, finite_array, generator, integer, integers, real
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.machine import require_memory
+from bnmc._support.machine import one_blas_thread, require_memory
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result
+from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import SCALINGS, Scaling
@@ -91,6 +95,9 @@ def train_networks(
     loss: str = "cross-entropy",
     test: ArrayLike | None = None,
     rng: Any = None,
+    threads: int | None = None,
+    executor: Executor | None = None,
+    progress: bool | Progress = False,
 ) -> NetworkTraining:
     """Train networks whose weights and learning rates follow a scaling.
 
@@ -125,6 +132,13 @@ def train_networks(
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7), or a list of generators, one for each
         network.
+    threads : int, optional
+        Number of threads, >= 1. Default: all processors, or fewer if memory is short. Results do
+        not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that trains groups of networks in place of threads.
+    progress : bool or callable, default False
+        True for a bar on standard error (extra ``cli``), or a function of (done, total) networks.
 
     Returns
     -------
@@ -184,17 +198,23 @@ def train_networks(
     tests = inputs[:, :0]
     if test is not None:
         tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
+    parallel = Parallel.of(threads, executor, progress)
     generators = _generators(rng, count)
     columns, together = inputs.shape[1] + tests.shape[1], max(1, min(count, _ROWS // d))
     # The outputs at each step are joined by network, then for all networks.
     outputs = 3 * count * when.size * columns
-    numbers = together * d * (4 * len(inputs) + 6 * layers * columns) + outputs
-    require_memory("width", 8 * (numbers + 4 * together * (layers - 1) * d * d))
+    numbers = together * d * (4 * len(inputs) + 6 * layers * columns + 4 * (layers - 1) * d)
+    require_memory("width", 8 * (numbers + outputs))
     plan = _Plan(chosen, inputs, tests, when, layers, d, reference, sigma, rate, kind)
     each = np.broadcast_to(labels, (count, inputs.shape[1]))
     groups = [slice(first, first + together) for first in range(0, count, together)]
-    with np.errstate(over="ignore", invalid="ignore"):  # raises below
-        records = [list(plan.trained(each[at], generators[at])) for at in groups]
+    calls: Calls[list[_Record]] = Calls(
+        Shared("executor", parallel.executor, partial(_trained, plan)),
+        [(each[at], generators[at]) for at in groups],
+        [len(each[at]) for at in groups],
+    )
+    with one_blas_thread():
+        records = parallel.fitting(8 * numbers).results(calls, "train_networks", "networks")
     outputs, kernels, squares, changes = (
         np.concatenate([np.stack([record[part] for record in group], axis=1) for group in records])
         for part in range(4)
@@ -204,6 +224,14 @@ def train_networks(
     samples = inputs.shape[1]
     test_outputs = None if test is None else outputs[..., samples:]
     return NetworkTraining(when, outputs[..., :samples], test_outputs, kernels, squares, changes)
+
+
+def _trained(
+    plan: _Plan, labels: FloatArray, generators: Sequence[np.random.Generator]
+) -> list[_Record]:
+    """Return the records of a group of networks."""
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):  # raises at the end
+        return list(plan.trained(labels, generators))
 
 
 def _generators(rng: Any, count: int) -> list[np.random.Generator]:
