@@ -584,7 +584,7 @@ def test_a_skip_connection_breaks_the_symmetry_of_means_over_features():
 
 def test_a_report_is_a_table(samples):
     report = check(RELU, samples=2 * samples, rng=24)
-    lines = str(report).splitlines()
+    lines = report.table().splitlines()
     assert lines[0] == f"The stationary law of {RELU!r}: 200 samples, given"
     assert lines[1].split() == [
         "claim", "statistic", "compared", "with", "stderr", "p", "or", "interval", "adjusted",
@@ -594,6 +594,13 @@ def test_a_report_is_a_table(samples):
     assert not report.ok
     assert report.failures
     assert all(row.verdict == "fails" for row in report.failures)
+    short = str(report).splitlines()
+    assert len(short) <= 25
+    assert {*short} - {*lines} == {
+        f"… and {len(report.rows) - len(short) + 4} more claims: see table()"
+    }
+    for row in report.failures:
+        assert any(line.startswith(row.claim) for line in short)
     for row, line in zip(report.rows, lines[2:-1], strict=True):
         assert line.startswith(row.claim)
         assert line.endswith(row.verdict)

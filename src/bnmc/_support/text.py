@@ -10,7 +10,9 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+_Item = TypeVar("_Item")
 
 
 class Table(NamedTuple):
@@ -104,6 +106,19 @@ def text_table(
         ).rstrip()
         for line in lines
     )
+
+
+def first_of(items: Sequence[_Item], most: int, what: str) -> tuple[Sequence[_Item], list[str]]:
+    """Return the first items, and a line about the others if there are some.
+
+    Examples
+    --------
+    >>> from bnmc._support.text import first_of
+    >>> first_of([3, 4, 5, 6], 2, "rows")
+    ([3, 4], ['… and 2 more rows'])
+    """
+    rest = len(items) - most
+    return (items[:most], [f"… and {rest} more {what}"]) if rest > 0 else (items, [])
 
 
 def dumps(document: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from bnmc._support.extras import import_extra
-from bnmc._support.text import Result, plain, text_table
+from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc.estimate.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ class Table(Result):
         ]
 
     def __str__(self) -> str:
-        return text_table(self.columns, self.cells())
+        """Return the first rows, in 25 lines."""
+        return self.text(23)
+
+    def text(self, most: int) -> str:
+        """Return a text with so many rows."""
+        cells, more = first_of(self.cells(), most, "rows")
+        return "\n".join([text_table(self.columns, cells), *more])
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +138,9 @@ class Experiment(Result):
         }
 
     def __str__(self) -> str:
-        return "\n".join([self.title, "", str(self.table), "", *self.findings])
+        """Return the first rows and findings, in 25 lines."""
+        findings, more = first_of(self.findings, 7, "findings")
+        return "\n".join([self.title, "", self.table.text(11), "", *findings, *more])
 
 
 def _text(cell: Any) -> str:

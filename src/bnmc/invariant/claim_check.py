@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -22,7 +22,7 @@ from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, reporting
-from bnmc._support.text import Result, plain, text_table
+from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc._support.workers import Parallel, ranges
 from bnmc.bounds import bridging, orthogonalizes
 from bnmc.chain.chain import Chain
@@ -114,14 +114,32 @@ class CheckReport(Result):
         return {**plain(self), "ok": self.ok}
 
     def __str__(self) -> str:
+        """Return the claims that fail and some others, in 25 lines; `table` has all of them."""
+        # What fails first, then what comes nearest to it.
+        order = sorted(
+            range(len(self.rows)),
+            key=lambda k: (
+                self.rows[k].verdict != "fails",
+                math.inf if (p := self.rows[k].p_value) is None else p,
+            ),
+        )
+        chosen, more = first_of(order, max(1, 22 - len(self.assumes)), "claims: see table()")
+        return self._text([self.rows[k] for k in sorted(chosen)], more)
+
+    def table(self) -> str:
+        """Return the text with all claims."""
+        return self._text(self.rows, [])
+
+    def _text(self, rows: Sequence[Claim], more: list[str]) -> str:
         of_test = ("stderr", "p or interval", "adjusted", "verdict")
         heads = ("claim", "statistic", "compared with", *of_test)
-        table = text_table(heads, [_cells(row) for row in self.rows], align="<>>>>><")
+        table = text_table(heads, [_cells(row) for row in rows], align="<>>>>><")
         count = sum(row.p_value is not None for row in self.rows)
         return "\n".join(
             [
                 f"The stationary law of {self.chain}: {self.chains} samples, {self.source}",
                 table,
+                *more,
                 f"{count - len(self.failures)} of {count} claims that were tested hold, at "
                 f"alpha = {self.alpha:g} (Holm); {len(self.rows) - count} were not tested",
                 *self.assumes,
@@ -199,7 +217,8 @@ def check(
     Returns
     -------
     CheckReport
-        ``print`` shows a table; ``ok`` is True if no claim fails.
+        ``print`` shows the claims that fail and some others, ``print(report.table())`` all of
+        them; ``ok`` is True if no claim fails.
 
     Raises
     ------

@@ -126,7 +126,9 @@ def stability(
     sizes = integers("batches", batches)
     entries = atlas(activation or ["relu", "tanh", "silu"], sizes, norm=norm)
     document = {"norm": norm, "rows": [entry.to_dict() for entry in entries]}
-    return Report(document, ["\n\n".join(map(str, entries))], lambda: plot_stability(entries))
+    return Report(
+        document, ["\n\n".join(entry.table() for entry in entries)], lambda: plot_stability(entries)
+    )
 
 
 @command()

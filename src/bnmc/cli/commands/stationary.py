@@ -165,4 +165,4 @@ def check(
     result = check_claims(
         chain, samples=states, chains=chains, alpha=alpha, rng=seed, progress=progress
     )
-    return Report(result.to_dict(), [result], status=OK if result.ok else FAILED)
+    return Report(result.to_dict(), [result.table()], status=OK if result.ok else FAILED)

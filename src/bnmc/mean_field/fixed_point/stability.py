@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
-from bnmc._support.text import Result, text_table
+from bnmc._support.text import Result, first_of, text_table
 from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NORM_OVER_BATCH
@@ -127,7 +127,14 @@ class Stability(Result):
         return tuple(f"λ_{index + 1}" for index in range(kinds))
 
     def __str__(self) -> str:
+        """Return the table of the first batch sizes, in 25 lines; `table` has all of them."""
+        return self._text(18, 3)
+
+    def table(self) -> str:
         """Return a table: one row per batch size, then one line per crossing."""
+        return self._text(len(self.points), len(self.crossings))
+
+    def _text(self, most: int, most_crossings: int) -> str:
         heads = ("batch", *self.labels, "rate", "")
         cells = np.column_stack([self.eigenvalues, self.rates])
         rows = [
@@ -135,13 +142,16 @@ class Stability(Result):
             for point, row in zip(self.points, cells, strict=True)
         ]
         align = ">" * (len(heads) - 1) + "<"
-        table = text_table(heads, rows, align=align, gap="", least_width=10)
+        shown, more = first_of(rows, most, "batch sizes: see table()")
+        table = text_table(heads, shown, align=align, gap="", least_width=10)
         changes = [
             f"{'stable' if crossing.stable else 'unstable'} from batch {crossing.batch} on "
             f"({self.labels[crossing.eigenvalue]})"
             for crossing in self.crossings
         ]
-        return "\n".join([f'{self.activation}, norm "{self.norm}"', table, *changes])
+        lines, others = first_of(changes, most_crossings, "changes")
+        head = f'{self.activation}, norm "{self.norm}"'
+        return "\n".join([head, table, *more, *lines, *others])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table for `json.dumps`; crossings are batch sizes and whether stable."""
