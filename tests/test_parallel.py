@@ -10,6 +10,7 @@ from test_public_api import MODULES, callables_of
 
 import bnmc
 from bnmc import Chain, infinite_width
+from bnmc._support import interruption
 from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.experiments import beyond, limits
@@ -146,11 +147,21 @@ def test_a_figure_runs_on_an_executor():
 
 def test_a_time_limit_returns_the_first_networks(monkeypatch):
     monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
-    chain, whole = Chain(60, 6, "tanh"), 400
-    part = bnmc.gradients.tangent_kernel(chain, 6, chains=whole, rng=0, timeout=0.1, threads=1)
-    assert 0 < part.chains < whole
-    same = bnmc.gradients.tangent_kernel(chain, 6, chains=part.chains, rng=0, threads=1)
-    np.testing.assert_array_equal(part.kernels, same.kernels)
+    clock = [0.0]
+    monkeypatch.setattr(interruption.time, "monotonic", lambda: clock[0])
+
+    def spend(done, total):
+        clock[0] = float(done)
+
+    whole = bnmc.gradients.tangent_kernel(RELU, 2, chains=40, rng=0)
+    options = {"chains": 40, "rng": 0, "threads": 1, "progress": spend}
+    part = bnmc.gradients.tangent_kernel(RELU, 2, timeout=3.0, **options)
+    assert 3 <= part.chains < 40
+    np.testing.assert_array_equal(part.kernels, whole.kernels[: part.chains])
+    clock[0] = 0.0
+    monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: True)
+    with pytest.raises(PartialEstimateError, match="timeout=3 seconds"):
+        bnmc.gradients.tangent_kernel(RELU, 2, timeout=3.0, **options)
 
 
 def test_a_time_limit_ends_the_averages():
