@@ -63,7 +63,6 @@ _HOMES = {
     "Activation": "chain.activations", "Chain": "chain.chain", "Convolution": "chain.convolution",
     "Distance": "simulation.observables", "Estimate": "estimate.estimate",
     "Estimates": "estimate.estimate", "FirstLayer": "chain.start", "GroupNorm": "chain.norms",
-    "Estimates": "estimate.estimate", "FirstLayer": "chain.start", "GroupNorm": "chain.norms",
     "MeanField": "mean_field", "Network": "chain.chain", "Residual": "chain.chain",
     "Observable": "simulation.observables", "SoftRank": "simulation.observables",
     "Trajectory": "simulation.trajectory", "backpropagate": "gradients.backpropagation",

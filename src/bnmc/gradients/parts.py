@@ -343,7 +343,7 @@ class Task:
             if number == run.depth:
                 hides = hides and layer.rows.hides_common_part()
             else:
-                hides = layer.hides_common_part(hides, skip)
+                hides = layer.hides_common_part([hides] if skip else [])
             hidden[number - 1], skip = hides, layer.rows.skip
         return hidden
 
