@@ -118,6 +118,7 @@ def test_phase(printed, document_of):
     field = mean_field.CorrelationMap("tanh", weight_variance=1.5, bias_variance=0.05)
     star = field.phase()
     assert document["phase"] == "ordered"
+    assert document["chain"]["weight_variance"] == 1.5
     assert document["backward_rate"] == star.backward_rate
     assert document["correlation_depth"] == star.correlation_depth
     edge = float(mean_field.edge_of_chaos("tanh", 0.05).weight_variance)

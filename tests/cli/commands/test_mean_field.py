@@ -11,6 +11,7 @@ def test_fixed_point(printed, document_of):
     star = bnmc.MeanField(bnmc.Chain(64_000, 64, "tanh")).fixed_point()
     line = "fixed-point --activation tanh --batch 64"
     document = document_of(line)
+    assert document["chain"] == {"batch": 64, "activation": "tanh", "norm": "batch", "gain": 1.0}
     assert document["rate"] == star.rate
     assert document["timescale"] == pytest.approx(-1.0 / math.log(star.rate))
     assert document["eigenvalues"] == list(star.eigenvalues)

@@ -43,7 +43,9 @@ def fixed_point(
         law = MeanField(chain).fluctuations()
         facts["distance"] = math.sqrt(law.mean_square(width).value)
         facts["least_width"] = law.least_width
-    chosen = {"activation": activation, "batch": batch, "norm": norm, "gain": chain.gain}
+    chosen = {"batch": batch, "activation": activation, "norm": norm, "gain": chain.gain}
+    if width is not None:
+        chosen = {"width": width, **chosen}
     names = {"backward_rate": _BACKWARD_RATE}
     if norm == "batch":
         names["eigenvalues"] = "eigenvalues λ_L, λ_M"
@@ -63,7 +65,7 @@ def fixed_point(
             "\nThe growth is infinite: in the limit ε → 0, the squared gradient norm has no finite "
             "mean."
         )
-    return Report({**chosen, **facts}, text)
+    return Report({"chain": chosen, **facts}, text)
 
 
 @command()
@@ -92,8 +94,8 @@ def width(
     law = MeanField(chain).fluctuations()
     least, needed = law.least_width, law.width_for(distance)
     document = {
-        "activation": activation, "batch": batch, "norm": norm, "distance": distance,
-        "width": needed, "least_width": least,
+        "chain": {"batch": batch, "activation": activation, "norm": norm},
+        "distance": distance, "width": needed, "least_width": least,
     }  # fmt: skip
     text = [
         f'{activation}, batch {batch}, norm "{norm}": distance {distance:g} from the mean field at '
@@ -125,7 +127,7 @@ def stability(
 
     sizes = integers("batches", batches)
     entries = atlas(activation or ["relu", "tanh", "silu"], sizes, norm=norm)
-    document = {"norm": norm, "rows": [entry.to_dict() for entry in entries]}
+    document = {"chain": {"norm": norm}, "rows": [entry.to_dict() for entry in entries]}
     return Report(
         document, ["\n\n".join(entry.table() for entry in entries)], lambda: plot_stability(entries)
     )
@@ -175,5 +177,5 @@ def phase(
         f"{bias_variance:g}: mean field\n"
     )
     return Report(
-        {**chosen, **facts}, [head, table_of(facts, names={"backward_rate": _BACKWARD_RATE})]
+        {"chain": chosen, **facts}, [head, table_of(facts, names={"backward_rate": _BACKWARD_RATE})]
     )
