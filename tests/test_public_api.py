@@ -264,8 +264,11 @@ def documented_defaults(text):
 
 
 def callables_of(module):
-    """Yield the functions and classes that a module exports, and the methods of the classes."""
-    for member in names_of(module):
+    """Yield the functions and classes that a module exports, and the methods of the classes.
+
+    Those that its functions return count.
+    """
+    for member in [*names_of(module), *RETURNED.get(module.__name__, "").split()]:
         value = value_of(module, member)
         if inspect.isclass(value):
             names = [name for name in vars(value) if name[0] != "_" or name == "__call__"]

@@ -24,7 +24,7 @@ from bnmc.mean_field.finite_width.results import Prediction
 
 #: Classes that users make: specifications, laws and functions.
 SPECIFICATIONS = {
-    "Activation", "Chain", "Network", "Convolution", "GroupNorm", "Dual", "Scaling",
+    "Activation", "Chain", "Network", "Residual", "Convolution", "GroupNorm", "Dual", "Scaling",
     "MarchenkoPastur", "SingularValueLaw", "ProductLaw", "Factor", "bnmc.kernels.c.Table",
 }  # fmt: skip
 

@@ -419,7 +419,7 @@ def test_cosines_of_the_parts_of_samples():
     [
         Chain(9, 4, "tanh", norm="layer", skip=0.4, weights="uniform"), Chain(9, 4, "tanh"),
         Chain.resnet(7, 4, "tanh"), Chain(8, 4, "tanh", skip=0.5, order="activation-norm"),
-        Chain(9, 4, "sin", norm="none", gain=1e-30),
+        Chain(9, 4, "sin", norm="none", gain=1e-10),
     ],
     ids=["layer", "batch", "residual", "after", "small"],
 )  # fmt: skip

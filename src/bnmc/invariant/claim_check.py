@@ -123,7 +123,7 @@ class CheckReport(Result):
                 math.inf if (p := self.rows[k].p_value) is None else p,
             ),
         )
-        chosen, more = first_of(order, max(1, 22 - len(self.assumes)), "claims: see table()")
+        chosen, more = first_of(order, max(1, 21 - len(self.assumes)), "claims: see table()")
         return self._text([self.rows[k] for k in sorted(chosen)], more)
 
     def table(self) -> str:

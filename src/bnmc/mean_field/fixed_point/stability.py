@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.arguments import integer, items
-from bnmc._support.text import Result, first_of, text_table
+from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc.chain.activations import ActivationLike, as_activation
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import NORM_OVER_BATCH
@@ -160,7 +160,7 @@ class Stability(Result):
             "batches": self.batches.tolist(),
             "rates": self.rates.tolist(),
             "stable": self.stable.tolist(),
-            "eigenvalues": self.eigenvalues.tolist(),
+            "eigenvalues": plain(self.eigenvalues),
             "crossings": [[crossing.batch, crossing.stable] for crossing in self.crossings],
         }
 
