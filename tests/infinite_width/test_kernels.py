@@ -292,11 +292,11 @@ def test_batches_are_those_of_networks(kind, tangent):
     """As the test before, with 144 entries; the limits have relative errors of 2 %."""
     layers = BATCHES[kind]
     network = Network([X], [(12,)], FIRST, layers, tangent)
-    limit = of_batches(network, 0.02, 1, progress=False)
+    limit = of_batches(network, 0.02, 1, Parallel.of())
     mean, error = extrapolated(*(simulated(layers, tangent, width) for width in (24, 48)))
     off = 6.5 * error + 0.02 * np.linalg.norm(limit) / 12
     assert (np.abs(mean - limit) < off).all()
-    other = of_batches(Network([X], [(12,)], FIRST, layers[::-1], tangent), 0.02, 1, progress=False)
+    other = of_batches(Network([X], [(12,)], FIRST, layers[::-1], tangent), 0.02, 1, Parallel.of())
     assert np.linalg.norm(other - limit) > 0.1 * np.linalg.norm(limit)
 
 
@@ -394,7 +394,7 @@ def test_layers_of_several_kinds_are_those_of_networks(kind, tangent):
     """As for batches of one kind."""
     layers = RESIDUAL[kind]
     network = Network([X], [(12,)], FIRST, layers, tangent)
-    limit = of_batches(network, 0.02, 1, progress=False)
+    limit = of_batches(network, 0.02, 1, Parallel.of())
     mean, error = extrapolated(*(simulated(layers, tangent, width) for width in (24, 48)))
     off = 6.5 * error + 0.02 * np.linalg.norm(limit) / 12
     assert (np.abs(mean - limit) < off).all()
@@ -404,7 +404,7 @@ def test_batches_of_several_kinds():
     """A batch beside another one has the kernel that it has alone; blocks between are not 0."""
     layers = RESIDUAL["kinds"]
     both, alone = (
-        of_batches(Network([x], [sizes], FIRST, layers, True), 1e-4, 1, progress=False)
+        of_batches(Network([x], [sizes], FIRST, layers, True), 1e-4, 1, Parallel.of())
         for x, sizes in ((X, (6, 6)), (X[:, 6:], (6,)))
     )
     np.testing.assert_allclose(both[6:, 6:], alone, rtol=0, atol=1e-6 * np.abs(both).max())
@@ -416,7 +416,7 @@ def test_large_means_beside_a_norm_over_the_batch():
     """Means of 1e6 leave the kernel of residual blocks with digits of differences."""
     layers, shifted = RESIDUAL["blocks"][:1], X + 1e6
     small, large = (
-        of_batches(Network([x], [(12,)], Weights(1.0, 0.0), layers, True), 1e-4, 1, progress=False)
+        of_batches(Network([x], [(12,)], Weights(1.0, 0.0), layers, True), 1e-4, 1, Parallel.of())
         for x in (X, shifted)
     )
     centre = np.eye(12) - 1 / 12
