@@ -26,6 +26,8 @@ LONG = {
     "bnmc.train": "timeout store",
     "bnmc.training.train": "timeout store",
     "bnmc.experiments.run": "store",
+    "bnmc.gradients.extreme_singular_values": "timeout",
+    "bnmc.gradients.jacobian": "timeout",
     "bnmc.gradients.tangent_kernel": "timeout",
     "bnmc.infinite_width.convergence": "",
     "bnmc.infinite_width.nngp": "",
@@ -83,6 +85,9 @@ X, Y = np.random.default_rng(0).normal(size=(2, 30, 4))
 CALLS = {
     "tangent_kernel": lambda **o: (
         bnmc.gradients.tangent_kernel(RELU, 2, chains=5, rng=0, **o).kernels
+    ),
+    "jacobian": lambda **o: (
+        bnmc.gradients.jacobian(Chain(9, 3, "tanh"), 2, chains=3, rng=0, **o).log_singular_values
     ),
     "contraction": lambda **o: bnmc.mixing.contraction(RELU, chains=8, rng=0, **o).rate,
     "tv_bound": lambda **o: bnmc.mixing.tv_bound(RELU, 20, chains=20, rng=0, **o).bound,

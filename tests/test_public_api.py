@@ -60,7 +60,7 @@ PUBLIC = {
     "bnmc.gram": "centre condition correlation cross_gram distance eigenvalues gram "
         "orthogonality_gap rank_bound relative_deviation soft_rank validate_gram",
     "bnmc.implicit": "GaussianMatrix HaarMatrix load",
-    "bnmc.infinite_width": "SCALINGS Scaling alignment complexity convergence descent dual "
+    "bnmc.infinite_width": "Scaling alignment complexity convergence descent dual "
         "logit_divergence nngp ntk posterior train_networks",
     "bnmc.invariant": "check expectation sample",
     "bnmc.kernels": "Status Stream WeightLaw activate activation activations conditional_layer "
@@ -69,7 +69,7 @@ PUBLIC = {
     "bnmc.kernels.c": "ABI_VERSION declarations function header table write_header",
     "bnmc.kernels.cuda": "activation normalise_activate_row normals philox uniforms",
     "bnmc.mean_field": "CorrelationMap atlas block_symmetric edge_of_chaos "
-        "isometry_rate limit partial_collapse plot_stability residual_growth stability",
+        "isometry_rate limit partial_collapse residual_growth stability",
     "bnmc.mixing": "autocorrelation compare contraction relaxation spectral tv_bound two_inputs",
     "bnmc.gradients": "extreme_singular_values jacobian jacobian_law probing_variance "
         "tangent_kernel",
@@ -96,7 +96,7 @@ RETURNED = {
     "bnmc.bounds.bridging": "Bulk Concentration Distortion equation_19 equation_47 equation_6",
     "bnmc.gradients": "Backpropagation ExtremeSingularValues Jacobian TangentKernel backpropagate",
     "bnmc.infinite_width": "Alignment Convergence Descent Dual NetworkTraining Posterior "
-        "Properties SimulatedKernel",
+        "Properties SCALINGS SimulatedKernel",
     "bnmc.invariant": "CheckReport Claim InvariantSample",
     "bnmc.kernels": "Law Sigma",
     "bnmc.kernels.c": "Table",
@@ -104,7 +104,7 @@ RETURNED = {
         "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
         "MeanFieldTrajectory "
         "PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase Prediction "
-        "ResidualGrowth Sector Stability Step VariancePoint",
+        "ResidualGrowth Sector Stability Step VariancePoint plot_stability",
     "bnmc.mixing": "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow "
         "Contraction CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound "
         "TwoInputs",

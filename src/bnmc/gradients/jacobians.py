@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +13,13 @@ from numpy.typing import ArrayLike
 from bnmc._support.arguments import Float64Array, draw_key, integer
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
-from bnmc._support.workers import Calls, ranges, results_of, thread_count
+from bnmc._support.progress import Progress
+from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_network, require_no_blocks
 from bnmc.chain.chain import Network as Specification
 from bnmc.chain.start import FirstLayer, Representation, Start, as_initial, prepare
-from bnmc.errors import NonFiniteError
+from bnmc.errors import NonFiniteError, PartialEstimateError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.jacobian_result import Jacobian
 from bnmc.gradients.limit_law import activated
@@ -39,6 +40,8 @@ def jacobian(
     every: int = 1,
     rng: Any = None,
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Jacobian:
     r"""Simulate the singular values of the Jacobians of random networks, layer by layer.
@@ -74,6 +77,11 @@ def jacobian(
     threads : int, optional
         Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes the networks in place of threads.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the first networks, up to the first one that is
+        not finished.  `PartialEstimateError` if none is finished.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -123,8 +131,8 @@ def jacobian(
     initial = as_initial(network.first, initial)
     chains = integer("chains", chains, low=1)
     step = integer("every", every, low=1)
-    workers = thread_count(threads)
-    report_to = as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    workers = parallel.threads
     run = one_by_one(network, initial, chains, rng, step)
     features = _size(run, 0)
     k = features if directions is None else integer("directions", directions, low=1, high=features)
@@ -135,7 +143,10 @@ def jacobian(
     start = prepare(network, initial, chains, None)
     mean_squares = _mean_squares(run, start)
     pieces = ranges(chains, 1)
-    calls = Calls(job, [(start.part(first, last), first) for first, last in pieces])
+    calls: Calls[Any] = Calls(
+        Shared("executor", parallel.executor, job),
+        [(start.part(first, last), first) for first, last in pieces],
+    )
 
     def joined(parts: list[Float64Array]) -> Jacobian:
         return Jacobian(
@@ -145,8 +156,10 @@ def jacobian(
             starts_normal=isinstance(initial, str) and initial == "gaussian",
         )  # fmt: skip
 
-    report = reporting(report_to, "jacobian", "chains")
-    return joined(results_of(calls, None, workers, report, whole=joined))
+    done = parallel.results(calls, "jacobian", "chains", joined)
+    if not done:
+        raise PartialEstimateError(f"no network is finished within {timeout=:g} seconds", None)
+    return joined(done)
 
 
 def one_by_one(network: Specification, initial: Any, chains: int, rng: Any, every: int = 1) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,9 @@ from scipy.linalg import eigh_tridiagonal
 from bnmc._support.arguments import Float64Array, choice, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import one_blas_thread, require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress
 from bnmc._support.text import Result
-from bnmc._support.workers import Calls, ranges, results_of, thread_count
+from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import PartialEstimateError
@@ -89,6 +90,8 @@ def extreme_singular_values(
     rtol: float = 1e-3,
     rng: Any = None,
     threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> ExtremeSingularValues:
     r"""Return the largest or smallest singular value of Jacobians of any width.
@@ -115,6 +118,11 @@ def extreme_singular_values(
     threads : int, optional
         Number of threads; each takes some of the networks.  The default is the number of
         processors.  Results do not depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes the networks in place of threads.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the first networks, up to the first one that is
+        not finished.  `PartialEstimateError` if none is finished.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
 
@@ -155,21 +163,26 @@ def extreme_singular_values(
     chains = integer("chains", chains, low=1)
     choice("which", which, ("largest", "smallest"))
     rtol = real("rtol", rtol, above=0.0, below=1.0)
-    workers = thread_count(threads)
-    report_to = as_progress(progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    workers = parallel.threads
     run = one_by_one(network, initial, chains, rng)
     job = _Job(run, which, rtol)
     needed = min(workers, chains) * job.bytes_of_network()
     require_memory("width, batch, depth", needed, "take fewer threads")
     start = prepare(network, initial, chains, None)
     pieces = ranges(chains, 1)
-    calls = Calls(job, [(start.part(first, last), first) for first, last in pieces])
+    calls: Calls[Any] = Calls(
+        Shared("executor", parallel.executor, job),
+        [(start.part(first, last), first) for first, last in pieces],
+    )
 
     def joined(parts: list[float]) -> ExtremeSingularValues:
         return ExtremeSingularValues(network, network.depth, which, np.array(parts), run.key)
 
-    report = reporting(report_to, "extreme_singular_values", "chains")
-    return joined(results_of(calls, None, workers, report, whole=joined))
+    done = parallel.results(calls, "extreme_singular_values", "chains", joined)
+    if not done:
+        raise PartialEstimateError(f"no network is finished within {timeout=:g} seconds", None)
+    return joined(done)
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from bnmc.infinite_width.distances import Convergence as Convergence
 from bnmc.infinite_width.distances import convergence, logit_divergence
 from bnmc.infinite_width.kernels import nngp, ntk
 from bnmc.infinite_width.networks import SimulatedKernel as SimulatedKernel
-from bnmc.infinite_width.scalings import SCALINGS, Scaling
+from bnmc.infinite_width.scalings import SCALINGS as SCALINGS
 from bnmc.infinite_width.scalings import Properties as Properties
+from bnmc.infinite_width.scalings import Scaling
 from bnmc.infinite_width.trained_networks import NetworkTraining as NetworkTraining
 from bnmc.infinite_width.trained_networks import train_networks
 from bnmc.infinite_width.training import Alignment as Alignment
@@ -40,7 +41,6 @@ from bnmc.mean_field.duals.duals import Dual as Dual
 from bnmc.mean_field.duals.duals import dual
 
 __all__ = [
-    "SCALINGS",
     "Scaling",
     "alignment",
     "complexity",

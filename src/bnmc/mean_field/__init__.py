@@ -71,13 +71,12 @@ __all__ = [
     "isometry_rate",
     "limit",
     "partial_collapse",
-    "plot_stability",
     "residual_growth",
     "stability",
 ]
 
 if TYPE_CHECKING:
-    from bnmc.plot.stability import plot_stability
+    from bnmc.plot.stability import plot_stability as plot_stability
 else:  # so that type checkers still report unknown names
 
     def __getattr__(name: str) -> object:
