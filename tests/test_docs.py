@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.rst"))
 #: Pages whose code takes more than a few seconds: it compiles kernels, starts processes,
 #: couples hundreds of chains, or measures networks of 30 layers.
-HEAVY = {"cluster", "embedding", "mixing", "questions", "torch"}
+HEAVY = {"cluster", "embedding", "mixing", "other_papers", "questions", "torch"}
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 pytest_plugins = ["pytester"]
