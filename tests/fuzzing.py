@@ -516,6 +516,13 @@ RUNS = {
         "observables": value(("kernel", "gram")), "layers": value(None), "record": value(None),
         "matrices": number("auto", "implicit", "drawn"), "dtype": value("float64"), "rng": RNG,
         "threads": value(1), "timeout": value(9.0), "progress": value(False)}),
+    "training.largest_rate": (4, bnmc.training.largest_rate, {
+        "network": value(chain(width=8).repeat(2)), "inputs": value(np.eye(3)),
+        "depth": value(None), "outputs": value(2),
+        "loss": number("squared", "cross-entropy"),
+        "parametrization": number("standard", "mup", "ntk"), "reference_width": value(128),
+        "readout_gain": value(1.0), "chains": value(2), "rtol": value(0.01), "rng": RNG,
+        "threads": value(1), "progress": value(False)}),
     "gradients.tangent_kernel": (4, bnmc.gradients.tangent_kernel, {
         "chain": CHAIN, "depth": value(2), "chains": value(2), "initial": value("gaussian"),
         "probes": value(None), "parts": value(False), "trained_biases": value(False), "rng": RNG,

@@ -187,7 +187,7 @@ EXCEPTIONS = {
     "G": ("gram.distance",),
     "chain": ("drawn_biases", "drawn_weights"),
     "initial": ("infinite_width.descent",),
-    "inputs": ("train",),
+    "inputs": ("train", "training.largest_rate"),
     "order": ("random_matrix.MarchenkoPastur.moment",),
     **dict.fromkeys(("chains", "rng", "width"), ("infinite_width.nngp", "infinite_width.ntk")),
 }
@@ -320,6 +320,17 @@ REFUSALS = {
         ({"observables": [np.trace, np.linalg.trace]}, ArgumentError, "^observables"),
         ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
         ({"chains": 1 << 20, "depth": 1 << 20}, TOO_LARGE, "chains"),
+    ],
+    "training.largest_rate": [
+        *values(
+            inputs=[np.ones((3, 4)), np.ones(3), np.full((3, 3), np.inf)], depth=[1], outputs=[0],
+            rtol=[0.0, 1.0], readout_gain=[0.0],
+        ),
+        *types(network=[3]),
+        *names(loss=["hinge"], parametrization=["default"]),
+        ({"network": Chain(9, 3, weights="uniform").repeat(2)}, ArgumentError, "^weights: "),
+        ({"network": Chain(9, 3, lambda x: x * x).repeat(1)}, ArgumentError, "derivative"),
+        ({"network": Chain(10**8, 3, "relu").repeat(9)}, TOO_LARGE, "^inputs"),
     ],
     "train": [
         *values(

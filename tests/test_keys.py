@@ -41,6 +41,12 @@ RESULTS = {
         lambda rng: bnmc.gradients.extreme_singular_values(CHAIN, 3, chains=2, rng=rng),
         lambda result: result.squares,
     ),
+    "largest_rate": (
+        lambda rng: bnmc.training.largest_rate(
+            CHAIN, np.ones((3, CHAIN.batch)) + np.eye(3, CHAIN.batch), depth=2, chains=2, rng=rng
+        ),
+        lambda result: result.eigenvalues,
+    ),
     "tv_bound": (
         lambda rng: bnmc.mixing.tv_bound(CHAIN, 4, chains=20, rng=rng),
         lambda result: result.meeting_times,

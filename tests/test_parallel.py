@@ -25,6 +25,7 @@ LONG = {
     "bnmc.simulate": "timeout store backend",
     "bnmc.train": "timeout store",
     "bnmc.training.train": "timeout store",
+    "bnmc.training.largest_rate": "timeout",
     "bnmc.experiments.run": "store",
     "bnmc.gradients.extreme_singular_values": "timeout",
     "bnmc.gradients.jacobian": "timeout",

@@ -84,7 +84,7 @@ PUBLIC = {
         "from_images from_linear_first generators gram_matrices roofline",
     "bnmc.torch": "ImplicitLinear ImplicitSGD break_ chain_of gain_for_ haar_ implicit_ "
         "implicit_layers maximize_rank_ measure network_of orthogonalize_",
-    "bnmc.training": "train",
+    "bnmc.training": "largest_rate train",
     "bnmc.cli": "main",
 }  # fmt: skip
 

@@ -224,14 +224,14 @@ class _Job:
             return network.back(np.zeros_like(at_a), at_a)[2].reshape(-1)
 
         begin = generator_of(run, 0).standard_normal(size)
-        value = _extreme_eigenvalue(product, begin, self.rtol, self.which)
+        value = extreme_eigenvalue(product, begin, self.rtol, self.which)
         if value is None:
             reason = f"the {self.which} singular value of chain {run.first} does not converge"
             raise PartialEstimateError(reason, None)
         return max(value, 0.0)
 
 
-def _extreme_eigenvalue(
+def extreme_eigenvalue(
     product: Callable[[Float64Array], Float64Array],
     begin: Float64Array,
     rtol: float,

@@ -6,6 +6,7 @@ first, then `course.py`: one network through its training.  `passes.py` has the 
 and tangent passes, `weights.py` the matrices, `architecture.py` the layers and their
 parametrization (`scalings.py`), `steps.py` losses and optimizers, and `observables.py` what is
 recorded.  `forecast.py` predicts memory and time, and `store.py` keeps finished networks.
+`stable_rates.py` has the largest stable learning rates.
 
 The package may import `gradients`, `infinite_width`, `implicit` and lower levels.
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 from bnmc._support.arithmetic import ignore_underflow
 from bnmc.training.result import Training as Training
 from bnmc.training.running import train
+from bnmc.training.stable_rates import LargestRate as LargestRate
+from bnmc.training.stable_rates import largest_rate
 
-__all__ = ["train"]
+__all__ = ["largest_rate", "train"]
 
 ignore_underflow(__name__)

@@ -233,7 +233,7 @@ def train(
     >>> bool(run.loss[0, 2] < run.loss[0, 0])
     True
     """
-    layered = _as_network(network, depth)
+    layered = as_trained_network(network, depth)
     for chain in layered.chains:
         require_derivative(chain.activation)
     x = finite_array("inputs", inputs, shape=("features", "samples")).astype(np.float64)
@@ -338,7 +338,7 @@ class _Networks(Calls[Part]):
         return done + begun, total
 
 
-def _as_network(network: object, depth: object) -> Network:
+def as_trained_network(network: object, depth: object) -> Network:
     """Return the network of the arguments `network` and `depth`, or raise."""
     if isinstance(network, Chain):
         return network.repeat(integer("depth", depth, low=0, high=MOST_LAYERS - 1))

@@ -1,0 +1,463 @@
+"""`largest_rate`: the largest stable learning rate of random networks, before any training."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bnmc._support.arguments import Float64Array, choice, draw_key, finite_array, integer, real
+from bnmc._support.keywords import explains_keywords
+from bnmc._support.machine import one_blas_thread, require_memory
+from bnmc._support.progress import Progress
+from bnmc._support.text import Result, text_table
+from bnmc._support.workers import Calls, Parallel, Shared
+from bnmc.chain.activations import require_derivative
+from bnmc.chain.chain import Chain, Network
+from bnmc.errors import NonFiniteError, PartialEstimateError
+from bnmc.estimate.estimate import Estimate
+from bnmc.gradients.lanczos import extreme_eigenvalue
+from bnmc.infinite_width.scalings import Scaling
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
+from bnmc.training.architecture import Architecture, architecture_of
+from bnmc.training.passes import Model, Tape
+from bnmc.training.running import as_trained_network
+from bnmc.training.scalings import HIDDEN, powers_of
+from bnmc.training.steps import LOSSES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+#: Functions of the outputs whose gradients give the whole kernel with less work than Lanczos'
+#: method, which takes about so many steps.
+_FEW, _STEPS = 8, 16
+
+#: Up to which multiple of 2/λ real gradient descent ended below its start, and from which one it
+#: failed, by activation (None: any of relu and tanh) and norm; three hidden layers, squared loss.
+_MULTIPLES = {
+    ("relu", "none"): (4.0, 6.0),
+    ("tanh", "none"): (2.0, 2.2),
+    (None, "layer"): (1.5, 3.0),
+    (None, "batch"): (1.5, 6.0),
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LargestRate(Result):
+    """Largest learning rates of an ensemble of networks; ``print`` shows a table.
+
+    Attributes
+    ----------
+    network : Network
+    loss : {"squared", "cross-entropy"}
+    parametrization : str
+    eigenvalues : (chains,) ndarray of float64
+        Largest eigenvalue λ of the Gauss-Newton matrix of each network.
+    limit : float or None
+        λ at infinite width; None if it is not known.
+    key : int
+        The 64-bit key of all random numbers: as `rng` it repeats the call.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> x = np.random.default_rng(0).standard_normal((10, 4))
+    >>> network = bnmc.Network.of(
+    ...     width=[10] + 3 * [4096], batch=4, activation="relu", norm="none", gain=2**0.5
+    ... )
+    >>> found = bnmc.training.largest_rate(network, x, chains=20, rng=0)
+    >>> print(f"{found.rate()}, at infinite width {found.limit_rate:.6f}")
+    0.0006318 ± 0.0000056, at infinite width 0.000629
+    """
+
+    network: Network
+    loss: str
+    parametrization: str
+    eigenvalues: Float64Array
+    limit: float | None
+    key: int = field(repr=False)
+
+    @property
+    def chains(self) -> int:
+        """Number of networks."""
+        return len(self.eigenvalues)
+
+    @property
+    def rates(self) -> Float64Array:
+        """The largest stable rate 2/λ of each linearized network, (chains,)."""
+        return 2.0 / self.eigenvalues
+
+    @property
+    def limit_rate(self) -> float | None:
+        """The rate 2/λ at infinite width, or None if it is not known."""
+        return None if self.limit is None else 2.0 / self.limit
+
+    @property
+    def multiples(self) -> tuple[float, float] | None:
+        """Multiples of 2/λ: up to which real gradient descent converges, and from which it fails.
+
+        Above 1 the loss first grows, and then falls (catapult, Lewkowycz et al., arXiv
+        2003.02218).  Networks of ReLU that diverge lose all their units, and then have the outputs
+        0.  The numbers were measured with three layers of ReLU or tanh, 4 samples, squared loss and
+        widths of 128 to 8192, and depend on the data: with other ones, some networks of ReLU fail
+        at 4.  None for other networks, of which `bnmc.train` measures them.
+        """
+        chain = self.network.last
+        name, norm = chain.activation.name, chain.norm
+        if self.loss != "squared" or name not in ("relu", "tanh") or not isinstance(norm, str):
+            return None
+        return _MULTIPLES.get((name, norm)) or _MULTIPLES.get((None, norm))
+
+    def rate(self, *, level: float = 0.95) -> Estimate:
+        """Return the mean of `rates` over networks.
+
+        Raises
+        ------
+        PartialEstimateError
+            If there is one network; `partial` is its rate.
+        """
+        return self._mean(self.rates, level, "largest rate of linearized networks")
+
+    def eigenvalue(self, *, level: float = 0.95) -> Estimate:
+        """Return the mean of `eigenvalues` over networks; errors are those of `rate`."""
+        return self._mean(self.eigenvalues, level, "largest eigenvalue")
+
+    def stable_share(self, rate: float) -> float:
+        """Return the share of the networks that are stable at a learning rate when linearized."""
+        return float((self.rates > real("rate", rate, above=0.0)).mean())
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the share of linearized networks that are stable against the learning rate.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default those of a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            Without Matplotlib (extra ``plot``).
+        """
+        from bnmc.plot import axes
+
+        if ax is None:
+            ax = axes.figure()[1][0]
+            ax.set_title(axes.about_network(self.network), fontsize="medium")
+        shares = 1.0 - np.arange(self.chains) / self.chains
+        ax.step(np.sort(self.rates), shares, where="pre", label="linearized networks")
+        if self.limit_rate is not None:
+            ax.axvline(self.limit_rate, linestyle="--", color="k", label="infinite width")
+        ax.set_xlabel("learning rate")
+        ax.set_ylabel("share of stable networks")
+        ax.legend()
+        return ax
+
+    def __repr__(self) -> str:
+        return f"<LargestRate of {self.chains} chains, loss {self.loss!r}; {self.network.shown}>"
+
+    def __str__(self) -> str:
+        networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
+        head = f"{self.network.shown}: largest learning rates of {networks}, loss {self.loss!r}"
+        rows = [(name, "-" if value is None else value) for name, value in self._rows()]
+        return f"{head}\n{text_table(('quantity', 'value'), rows, align='<>')}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers that `print` shows, for `json.dumps`."""
+        return {
+            "chain": self.network.shown.as_json(), "loss": self.loss,
+            "parametrization": self.parametrization, "chains": self.chains,
+            "rate": float(self.rates.mean()), "limit_rate": self.limit_rate,
+            "eigenvalues": self.eigenvalues.tolist(), "multiples": self.multiples,
+            "key": str(self.key),
+        }  # fmt: skip
+
+    def _rows(self) -> list[tuple[str, str | None]]:
+        rate = float(self.rates.mean())
+        try:
+            shown = str(self.rate())
+        except PartialEstimateError:
+            shown = f"{rate:.4g}"
+        limit = self.limit_rate
+        ends: list[str | None] = [None, None]
+        if self.multiples is not None:
+            ends = [f"{multiple * rate:.4g}" for multiple in self.multiples]
+        return [
+            ("linearized: stable below 2/λ", shown),
+            ("the same at infinite width", None if limit is None else f"{limit:.4g}"),
+            ("gradient descent converges below about", ends[0]),
+            ("gradient descent fails above about", ends[1]),
+        ]
+
+    def _mean(self, samples: Float64Array, level: float, method: str) -> Estimate:
+        if self.chains < 2:
+            raise PartialEstimateError("standard errors need at least 2 chains", float(samples[0]))
+        return Estimate.from_samples(samples, level=level, method=method)
+
+
+@explains_keywords
+def largest_rate(
+    network: Network | Chain,
+    inputs: ArrayLike,
+    *,
+    depth: int | None = None,
+    outputs: int = 1,
+    loss: str = "squared",
+    parametrization: str | Scaling = "standard",
+    reference_width: int = 128,
+    readout_gain: float = 1.0,
+    chains: int = 10,
+    rtol: float = 1e-6,
+    rng: Any = None,
+    threads: int | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
+    progress: bool | Progress = False,
+) -> LargestRate:
+    r"""Return the largest stable learning rate of gradient descent, for networks of any width.
+
+    The Gauss-Newton matrix of the loss at initialization has the non-zero eigenvalues of
+
+    .. math:: \frac{1}{n} H^{1/2} Θ H^{1/2},
+
+    where n is the number of samples, Θ the tangent kernel of the trained parameters, and H the
+    Hessian of the loss of a sample with respect to its outputs: 1 for the squared loss, and
+    diag(p) − p pᵀ for the cross-entropy with the probabilities p.  With λ its largest eigenvalue,
+    gradient descent of the linearized network is stable if the rate is below 2/λ.  Real networks
+    leave the linear regime, and converge at larger rates (`LargestRate.multiples`).
+
+    Parameters
+    ----------
+    network : Network or Chain
+        The layers, as in `bnmc.train`.
+    inputs : (features, samples) array_like
+        Training inputs; their number is the batch of the network.
+    depth : int, optional
+        Number of layers after layer 0, >= 0, if `network` is a chain.
+    outputs : int, default 1
+        Number of outputs of the readout, >= 1.
+    loss : {"squared", "cross-entropy"}
+        As in `bnmc.train`.
+    parametrization : {"standard", "standard/n", "ntk", "mean-field", "mup", "symmetric"} or Scaling
+        Powers of the width in initial weights and learning rates, as in `bnmc.train`.  The result
+        is the rate that `bnmc.train` takes as `learning_rate`.
+    reference_width : int, default 128
+        The width at which all parametrizations are the same, >= 1.
+    readout_gain : float, default 1.0
+        The entries of the readout have the standard deviation readout_gain/√width, > 0.
+    chains : int, default 10
+        Number of independent networks, >= 1.
+    rtol : float, default 1e-6
+        Relative accuracy of the eigenvalue, in (0, 1).
+    rng : optional
+        Anything `numpy.random.default_rng` takes.
+    threads : int, optional
+        Number of threads, one for a network; by default the number of processors.  Results do not
+        depend on it.
+    executor : concurrent.futures.Executor or Dask Client, optional
+        Executor that takes the networks in place of threads.  Results do not depend on it.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the first networks, up to the first one that is
+        not finished.  `PartialEstimateError` if none is finished.
+    progress : bool or callable, default False
+        True for a bar on standard error (extra ``cli``), or a function of (done, total) chains.
+
+    Returns
+    -------
+    LargestRate
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not allowed.
+    ResultTooLargeError
+        If the networks would not fit in memory, before any work.
+    PartialEstimateError
+        If the eigenvalue of a network does not converge.
+    ZeroVarianceError, NonFiniteError
+        If a row of a layer has no variance, or a layer leaves the range of numbers.
+
+    Notes
+    -----
+    Trained are the weights of all layers and of the readout; there are no biases (`bnmc.train`).
+    If few gradients give all of Θ, the eigenvalue is that of Θ.  Otherwise Lanczos' method
+    multiplies Θ by vectors v: one backward pass for the gradients of the outputs along v, and one
+    pass of tangents along these gradients.  Each takes one column for each sample, while Θ takes
+    outputs · samples columns, and outputs · samples² under a norm over the batch.  Hidden matrices
+    of large width are decided where they are asked.
+
+    At infinite width Θ is the kernel of `bnmc.infinite_width.ntk`, with the contribution of each
+    matrix times its rate and its number of columns over its gain².  It is known for the squared
+    loss and for norms over the features or none.  Karakida, Akaho and Amari (arXiv 1806.01316):
+    with entries Θ_d on the diagonal and Θ_o elsewhere, λ = ((n − 1) Θ_o + Θ_d)/n.
+
+    Examples
+    --------
+    >>> import bnmc, numpy as np
+    >>> x = np.random.default_rng(0).standard_normal((10, 4))
+    >>> network = bnmc.Network.of(width=[10] + 3 * [1024], batch=4, activation="tanh", norm="none")
+    >>> found = bnmc.training.largest_rate(network, x, chains=10, rng=0)
+    >>> print(f"{found.rate()}, at infinite width {found.limit_rate:.5f}")
+    0.01006 ± 0.00016, at infinite width 0.01001
+    """
+    layered = as_trained_network(network, depth)
+    for chain in layered.chains:
+        require_derivative(chain.activation)
+    x = finite_array("inputs", inputs, shape=("features", layered.batch)).astype(np.float64)
+    architecture = architecture_of(
+        layered, len(x), powers=powers_of(parametrization),
+        reference_width=integer("reference_width", reference_width, low=1),
+        readout_gain=real("readout_gain", readout_gain, above=0.0), is_maximized=False,
+        dtype="float64",
+    ).reading(integer("outputs", outputs, low=1))  # fmt: skip
+    kind = choice("loss", loss, LOSSES)
+    count = integer("chains", chains, low=1)
+    accuracy = real("rtol", rtol, above=0.0, below=1.0)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    job = _Job(_with_matrices(architecture), x, kind, accuracy, draw_key(rng))
+    require_memory("inputs, outputs", min(parallel.threads, count) * job.bytes_of_network())
+    limit = _limit(architecture, x) if kind == "squared" else None
+    calls: Calls[Any] = Calls(
+        Shared("executor", parallel.executor, job), [(chain,) for chain in range(count)]
+    )
+    name = parametrization if isinstance(parametrization, str) else repr(parametrization)
+
+    def joined(parts: list[float]) -> LargestRate:
+        return LargestRate(layered, kind, name, np.array(parts), limit, job.key)
+
+    done = parallel.results(calls, "largest_rate", "chains", joined)
+    if not done:
+        raise PartialEstimateError(f"no network is finished within {timeout=:g} seconds", None)
+    return joined(done)
+
+
+def _columns(architecture: Architecture) -> tuple[int, int]:
+    """Return functions of the outputs whose gradients give all of Θ, and all asked columns."""
+    samples = architecture.network.batch
+    functions = architecture.outputs * (samples if architecture.mixes_samples else 1)
+    passes = functions if functions <= _FEW else 2 * _STEPS
+    return functions, samples * (1 + passes)
+
+
+def _with_matrices(architecture: Architecture) -> Architecture:
+    """Return the architecture with hidden matrices implicit if they are asked for few columns."""
+    _, columns = _columns(architecture)
+    matrices = tuple(
+        matrix._replace(
+            is_implicit=matrix.place == HIDDEN and 2 * columns < min(matrix.rows, matrix.columns)
+        )
+        for matrix in architecture.matrices
+    )
+    return architecture._replace(matrices=matrices)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What all networks have in common."""
+
+    architecture: Architecture
+    inputs: Float64Array
+    loss: str
+    rtol: float
+    key: int
+
+    def bytes_of_network(self) -> int:
+        """Return the bytes of all arrays of one network, about."""
+        _, columns = _columns(self.architecture)
+        size = 0
+        for matrix in self.architecture.matrices:
+            if matrix.is_implicit:
+                size += 2 * columns * (matrix.rows + matrix.columns)
+            else:
+                size += 3 * matrix.rows * matrix.columns
+        widest = max(matrix.rows for matrix in self.architecture.matrices)
+        return 8 * (size + 6 * columns * widest)
+
+    @one_blas_thread()
+    def __call__(self, chain: int) -> float:
+        """Return the largest eigenvalue of the Gauss-Newton matrix of a network."""
+        model = Model(self.architecture, self.key, chain, self.inputs)
+        tape = model.forward(self.inputs)
+        samples, outputs = tape.outputs.shape
+        layers = self.architecture.network.depth
+        root = None if self.loss == "squared" else _roots(tape.outputs)
+        if _columns(self.architecture)[0] <= _FEW:
+            kernel = model.kernel(tape)
+            if not np.isfinite(kernel).all():
+                raise NonFiniteError(chain, layers, "tangent kernel")
+            if root is not None:
+                blocks = np.zeros((samples, outputs, samples, outputs))
+                blocks[np.arange(samples), :, np.arange(samples), :] = root
+                whole = blocks.reshape(kernel.shape)
+                kernel = whole @ kernel @ whole
+            return float(np.linalg.eigvalsh(kernel)[-1]) / samples
+        begin = np.random.default_rng([self.key, chain]).standard_normal(samples * outputs)
+        value = extreme_eigenvalue(lambda v: _product(model, tape, root, v), begin, self.rtol)
+        if value is None:
+            raise PartialEstimateError(f"the eigenvalue of chain {chain} does not converge", None)
+        return value / samples
+
+
+def _product(model: Model, tape: Tape, root: Float64Array | None, v: Float64Array) -> Float64Array:
+    """Return H^½ Θ H^½ v."""
+    vector = v.reshape(tape.outputs.shape)
+    if root is not None:
+        vector = np.einsum("sij,sj->si", root, vector)
+    moved = model.kernel_times(tape, vector)
+    if root is not None:
+        moved = np.einsum("sij,sj->si", root, moved)
+    return moved.reshape(-1)
+
+
+def _roots(outputs: Float64Array) -> Float64Array:
+    """Return the roots of diag(p) − p pᵀ for the probabilities of each sample."""
+    p = np.exp(outputs - outputs.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    hessians = p[:, :, None] * (np.eye(p.shape[1]) - p[:, None, :])
+    values, vectors = np.linalg.eigh(hessians)
+    scaled = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    return np.asarray(scaled @ vectors.swapaxes(1, 2))
+
+
+def _limit(architecture: Architecture, x: Float64Array) -> float | None:
+    """Return the largest eigenvalue of Θ/n at infinite width, or None if it is not known."""
+    if architecture.mixes_samples:
+        return None
+    with np.errstate(all="ignore"):
+        kernel = _limit_kernel(architecture, x)
+    if not np.isfinite(kernel).all():
+        return None
+    value = float(np.linalg.eigvalsh(kernel)[-1]) / len(kernel)
+    return value if math.isfinite(value) and value > 0.0 else None
+
+
+def _limit_kernel(architecture: Architecture, x: Float64Array) -> Float64Array:
+    """Return Θ of one output at infinite width, (samples, samples), without norms over the batch.
+
+    A layer is linear in Θ of the layer before, so two steps tell apart what its weights add.
+    """
+    first, *matrices = architecture.matrices
+    layers = architecture.layers
+    kernel = first.deviation**2 * (x.T @ x)
+    tangent = first.factor / first.deviation**2 * kernel
+    for number, matrix in enumerate(matrices, 1):
+        skip = layers[number + 1].rows.skip if number + 1 < len(layers) else 0.0
+        variance = matrix.deviation**2 * matrix.columns
+        layer = PairwiseLayer.of_rows(layers[number].rows, variance, 0.0, skip)
+        level = layer.levels(np.diagonal(kernel).copy(), slopes=True)
+        following, added, _ = layer.step(level, level, kernel, np.zeros_like(kernel), True)
+        _, moved, _ = layer.step(level, level, kernel, tangent, True)
+        assert added is not None
+        assert moved is not None
+        # Without biases, what the weights add is ∂f/∂ω · ∂f/∂ω for W = deviation · ω.
+        tangent = moved - added + matrix.factor / matrix.deviation**2 * added
+        kernel = following
+    return 0.5 * (tangent + tangent.T)
