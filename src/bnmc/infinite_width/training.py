@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.plot.drawn import Curves
 
 # --- eigenvalues of a kernel, and labels
 
@@ -181,7 +183,7 @@ _FIRST_STEP, _MOST_STEPS = 1e-5, 20_000
 
 
 @dataclass(frozen=True)
-class Descent(Result):
+class Descent(Curves, Result):
     """The outputs of an infinitely wide network during training.
 
     Attributes
@@ -202,6 +204,9 @@ class Descent(Result):
     array([[0.      ],
            [0.632121]])
     """
+
+    _axis = "times", "time"
+    _curves = MappingProxyType({"loss": "mean loss over the training set"})
 
     times: FloatArray
     outputs: FloatArray

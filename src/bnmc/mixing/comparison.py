@@ -27,8 +27,9 @@ from bnmc.mixing.contraction_rate import contraction
 from bnmc.mixing.implied_timescales import spectral
 from bnmc.mixing.meeting_bound import tv_bound
 from bnmc.mixing.observed import contrast, slowest_component
-from bnmc.mixing.rate import Drawn, RateEstimate, timescale
+from bnmc.mixing.rate import RateEstimate, timescale
 from bnmc.mixing.relaxation_curve import relaxation
+from bnmc.plot.drawn import Drawn
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
 

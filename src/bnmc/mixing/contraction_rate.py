@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate, half_width
 from bnmc.mixing.coupling import CoupledPairs
 from bnmc.mixing.rate import RateEstimate, WithRate
+from bnmc.plot.drawn import Curves
 from bnmc.simulation.engine.pairs import APART, Pairs
 from bnmc.simulation.run import simulate
 
@@ -42,7 +44,7 @@ BLOCK_LAYERS = 64
 
 
 @dataclass(frozen=True)
-class Contraction(WithRate):
+class Contraction(Curves, WithRate):
     """The contraction of pairs of chains under common normals.
 
     Attributes
@@ -65,9 +67,18 @@ class Contraction(WithRate):
     (32, 0.61)
     """
 
+    _axis = "layers", "layer"
+    _curves = MappingProxyType({"distance": "distance of two chains: median, 90 % of the pairs"})
+    _scale = "log"
+
     rate_estimate: RateEstimate
     exponent: Estimate | None
     distance: Float64Array
+
+    @property
+    def layers(self) -> NDArray[np.int64]:
+        """The layers of `distance`, from 1 on."""
+        return np.arange(1, self.distance.shape[1] + 1)
 
 
 @explains_keywords
@@ -225,7 +236,7 @@ def _mean_slope(values: Float64Array) -> float:
 
 
 @dataclass(frozen=True)
-class TwoInputs(Result):
+class TwoInputs(Curves, Result):
     """Distances between the Gram matrices of two inputs of the same networks.
 
     Attributes
@@ -244,6 +255,15 @@ class TwoInputs(Result):
     >>> bool(found.relative[:, 20].mean() < found.relative[:, 0].mean())
     True
     """
+
+    _axis = "layers", "layer"
+    _curves = MappingProxyType(
+        {
+            "spectral": "|λ/λ′ − 1|, summed: median, 90 % of the networks",
+            "relative": "relative deviation",
+        }
+    )
+    _scale = "log"
 
     layers: NDArray[np.int64]
     spectral: Float64Array

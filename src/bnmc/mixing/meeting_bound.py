@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from bnmc.estimate.estimate import clopper_pearson
 from bnmc.mixing import coupling
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.coupling import CoupledPairs, CrossedStart, absorption_probability, assumptions
-from bnmc.mixing.rate import Drawn, RateEstimate, WithRate
+from bnmc.mixing.rate import RateEstimate, WithRate
+from bnmc.plot.drawn import Curves, Drawn
 from bnmc.simulation.engine.pairs import Meetings
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ HORIZON_LAGS = 2
 
 
 @dataclass(frozen=True)
-class LaggedDistance(Result):
+class LaggedDistance(Curves, Result):
     r"""Upper bounds of ‖μ_l − μ_{l+lag}‖_tv for each layer l; ``print`` shows a table.
 
     A pair that has met by layer l + lag of the chain ahead is one state with both laws, so
@@ -83,6 +85,10 @@ class LaggedDistance(Result):
         4   0.99   [0.9643, 0.9988]
         8  0.065  [0.03506, 0.1086]
     """
+
+    _axis = "layers", "layer l"
+    _curves = MappingProxyType({"bound": "bound of the distance between layers l and l + lag"})
+    _scale = "log"
 
     layers: NDArray[np.int64]
     bound: Float64Array

@@ -1,12 +1,8 @@
-"""`RateEstimate`: the contraction factor per layer, and the timescale that it implies.
-
-`Drawn` is the base of results that draw themselves.
-"""
+"""`RateEstimate`: the contraction factor per layer, and the timescale that it implies."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,39 +12,7 @@ from bnmc.errors import ArgumentError
 from bnmc.estimate.estimate import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-class Drawn(ABC):
-    """A result that draws itself on axes."""
-
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the result.
-
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot.axes import figure
-
-        if ax is None:
-            ax = figure()[1][0]
-        self._draw(ax)
-        return ax
-
-    @abstractmethod
-    def _draw(self, ax: Axes) -> None:
-        """Draw the result on axes."""
+    pass
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from bnmc.estimate.estimate import Estimate, Estimates, half_width, with_student
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mixing import observed
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
+from bnmc.plot.drawn import Curves
 from bnmc.simulation.trajectory import Trajectory
 
 #: Fewest chains for a standard error.
@@ -29,7 +31,7 @@ _MARGIN = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Relaxation(RateEstimate):
+class Relaxation(Curves, RateEstimate):
     """An exponential fitted to the deviation of the mean of an observable from its limit.
 
     Attributes
@@ -58,6 +60,9 @@ class Relaxation(RateEstimate):
     >>> found.n, found.window[0] < found.window[1], len(found.deviation)
     (100, True, 21)
     """
+
+    _axis = "layers", "layer"
+    _curves = MappingProxyType({"deviation": "mean over chains less its limit"})
 
     layers: NDArray[np.int64]
     deviation: Estimates

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,9 @@ from bnmc.mean_field.float64 import FloatArray
 
 # Largest acceptable error of the fixed points, the default of `MeanField.fixed_point`.
 _RTOL = 1e-8
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,27 @@ class Stability(Result):
         lines, others = first_of(changes, most_crossings, "changes")
         head = f'{self.activation}, norm "{self.norm}"'
         return "\n".join([head, table, *more, *lines, *others])
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the rate against the batch size, as `bnmc.mean_field.plot_stability`.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw in. Default: those of a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            If Matplotlib is not installed.
+        """
+        from bnmc.plot.stability import plot_stability
+
+        return plot_stability([self], ax=ax)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table for `json.dumps`; crossings are batch sizes and whether stable."""

@@ -1,0 +1,83 @@
+"""`Drawn` and `Curves`: the bases of results that draw themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from bnmc.estimate.estimate import Estimates
+from bnmc.plot import axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Drawn(ABC):
+    """A result that draws itself on axes."""
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the result.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw on; by default those of a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError
+            Without Matplotlib (extra ``plot``).
+        """
+        if ax is None:
+            ax = axes.figure()[1][0]
+        self._draw(ax)
+        return ax
+
+    @abstractmethod
+    def _draw(self, ax: Axes) -> None:
+        """Draw the result on axes."""
+
+
+class Curves(Drawn):
+    """A result with curves over an axis.
+
+    An array (chains, n) is the band that contains 90 % of the chains, with their median; estimates
+    have bars of two standard errors.
+    """
+
+    #: The attribute with the axis, and its label.
+    _axis: ClassVar[tuple[str, str]]
+    #: Labels of the curves by attribute.
+    _curves: ClassVar[Mapping[str, str]]
+    #: The scale of the axis of the curves, "linear" or "log".
+    _scale: ClassVar[str] = "linear"
+
+    def _draw(self, ax: Axes) -> None:
+        attribute, label = self._axis
+        x = np.asarray(getattr(self, attribute))
+        for (name, text), colour in zip(self._curves.items(), axes.COLOURS, strict=False):
+            _draw_curve(ax, x, getattr(self, name), text, colour)
+        ax.set_xlabel(label)
+        ax.set_yscale(self._scale)
+        ax.legend(fontsize="small")
+
+
+def _draw_curve(ax: Axes, x: Any, values: Any, text: str, colour: str) -> None:
+    if isinstance(values, Estimates):
+        errors = 2.0 * values.stderr
+        axes.estimates(
+            ax, x, values.value, values.value - errors, values.value + errors, colour=colour,
+            label=text,
+        )  # fmt: skip
+    elif values.ndim == 2:
+        low, middle, high = np.quantile(values, [0.05, 0.5, 0.95], axis=0)
+        axes.band(ax, x, middle, low, high, colour=colour, label=text)
+    else:
+        ax.plot(x, values, color=colour, label=text)
