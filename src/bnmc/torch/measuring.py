@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bnmc import gram
-from bnmc._support.arguments import choice, integer
+from bnmc._support.arguments import choice, instance, integer
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
 from bnmc.torch import losses, representations
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
+from bnmc.torch.learning_rate import RATED, rate_of_model
 from bnmc.torch.models import as_batch, torch
 from bnmc.torch.prediction import Gradient, Prediction, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
@@ -35,6 +37,7 @@ def measure(
     reset: Callable[[torch.nn.Module], Any] | None = None,
     view: str = "sample",
     cosines: bool | None = None,
+    largest_rate: bool = False,
 ) -> Measurement:
     """Measure the representations of a batch in the layers of a model, and gradients of a loss.
 
@@ -76,6 +79,10 @@ def measure(
         Whether to compute the cosines between gradients of single samples, by one backward pass
         per sample. Default: if the loss is one number per sample, and samples × parameters is at
         most 2**24.
+    largest_rate : bool, default False
+        Whether to compute the largest learning rate at which gradient descent of the linearized
+        model is stable, for the loss "cross-entropy" or "squared", by products with the
+        Gauss-Newton matrix.
 
     Returns
     -------
@@ -111,13 +118,18 @@ def measure(
     """
     networks = integer("networks", networks, low=1)
     view = choice("view", view, representations.VIEWS)
+    wants_rate = instance("largest_rate", largest_rate, bool, "a bool")
     with random_states_kept(), torch.inference_mode(False):
         inner, next_network = as_networks(model, networks, reset)
         data = as_batch(inner, batch)
         goal = losses.as_loss(loss, labels, len(data), data.device)
         if goal is not None and not any(weight.requires_grad for weight in inner.parameters()):
             raise ArgumentError("loss", goal.name, "None, as no parameter has requires_grad")
+        if wants_rate and (goal is None or goal.name not in RATED):
+            allowed = 'False unless the loss is "cross-entropy" or "squared"'
+            raise ArgumentError("largest_rate", True, allowed)
         passes: list[_Pass] = []
+        rates: list[float] = []
         with as_it_was(inner):
             for _ in range(networks):
                 network = next_network()
@@ -125,6 +137,8 @@ def measure(
                     if not passes:
                         reading = network_of(network, batch=len(data))
                     passes.append(_Pass(network, data, goal, layers, view, cosines, reading))
+                    if wants_rate and goal is not None:
+                        rates.append(rate_of_model(network, data, loss=goal.name))
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
@@ -133,7 +147,8 @@ def measure(
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
             notes = _notes(inner, passes[0])
     prediction = _prediction(reading, data, passes)
-    return _result(type(inner).__name__, len(data), view, passes, reading, prediction, notes)
+    made = _result(type(inner).__name__, len(data), view, passes, reading, prediction, notes)
+    return replace(made, largest_rate=np.array(rates)) if rates else made
 
 
 class _Pass:

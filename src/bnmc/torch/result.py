@@ -105,6 +105,9 @@ class Measurement(Result):
         What random networks of these layers, widths and batch give, or why there is none.
     notes : tuple of str
         Remarks on the measurement.
+    largest_rate : (networks,) ndarray of float64 or None
+        The largest learning rate at which gradient descent of the linearized model is stable, 2/λ
+        with λ the largest eigenvalue of the Gauss-Newton matrix of the loss.
 
     Notes
     -----
@@ -147,6 +150,7 @@ class Measurement(Result):
     prediction: Prediction
     notes: tuple[str, ...]
     soft_threshold: float = SOFT_THRESHOLD
+    largest_rate: FloatArray | None = None
 
     @property
     def networks(self) -> int:
