@@ -4,6 +4,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import bnmc
 from bnmc.training import course
@@ -184,3 +185,104 @@ def test_each_step_is_that_of_pytorch(options, settings, width, matrices, watche
         [torch.tensor(w) for w in last], torch.tensor(TESTS.T), **plain, skip=skip
     )
     assert np.abs(predicted.numpy() - tests[-1]).max() <= 1e-9
+
+
+@pytest.mark.parametrize("matrices", ["implicit", "drawn"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"norm": "batch", "activation": "relu", "skip": [0, 1, 1], "order": "pre-activation"},
+        {"norm": "layer", "activation": "gelu", "order": "activation-norm", "skip": [0, 1, 1]},
+        {"norm": "batch", "skip": [0, 0.5, 0.5]},
+    ],
+)
+def test_observables_of_gradients_are_those_of_autograd(options, matrices, watched):
+    network = bnmc.Network.of(
+        **{"width": [FEATURES, 20, 20, 20], "batch": SAMPLES, "activation": "tanh",
+           "norm": "none", **options}
+    )  # fmt: skip
+    run = bnmc.train(
+        network, INPUTS, TARGETS, loss="squared", steps=2, learning_rate=0.1, rng=1,
+        parametrization="mup", reference_width=5, matrices=matrices,
+        observables=("kernel", "kernel_on_targets", "gradient_norm", "movement", "size", "gram"),
+    )  # fmt: skip
+    (model,) = watched
+    plain = {name: options[name] for name in ("activation", "norm", "order") if name in options}
+    plain["skip"] = np.max(options.get("skip", 0.0))
+    weights = [entries.requires_grad_() for entries in model.first_entries()]
+    x = torch.tensor(INPUTS.T)
+    f = outputs_of(weights, x, **plain)
+    jacobian = [torch.autograd.grad(value, weights, retain_graph=True) for value in f.reshape(-1)]
+    factors = [matrix.factor for matrix in model.architecture.matrices]
+    rows = np.array([
+        np.concatenate([factor**0.5 * part.numpy().ravel() for factor, part in
+                        zip(factors, parts, strict=True)])
+        for parts in jacobian
+    ])  # fmt: skip
+    kernel = rows @ rows.T
+    assert len({*factors}) > 1
+    close = {"rtol": 1e-10, "atol": 1e-10 * kernel.max()}
+    np.testing.assert_allclose(run["kernel"][0, 0], kernel, **close)
+    targets = (kernel @ TARGETS.ravel()).reshape(TARGETS.shape)
+    np.testing.assert_allclose(run["kernel_on_targets"][0, 0], targets, **close)
+    loss = (f - torch.tensor(TARGETS)).square().sum(1).mean() / 2
+    norms = [float(part.norm()) for part in torch.autograd.grad(loss, weights)]
+    np.testing.assert_allclose(run["gradient_norm"][0, 0], norms, rtol=1e-10)
+    assert (run["movement"][0, 0] == 0.0).all()
+    moved = np.sqrt(np.square(run.outputs[0, 2] - run.outputs[0, 0]).mean())
+    assert run["movement"][0, 2, -1] == pytest.approx(moved)
+    assert run["size"][0, 2, -1] == pytest.approx(np.sqrt(np.square(run.outputs[0, 2]).mean()))
+    h = INPUTS.T @ weights[0].detach().numpy().T
+    assert run["size"][0, 0, 0] == pytest.approx(np.sqrt(np.square(h).mean()))
+    change = np.linalg.norm(run["kernel"][0, 1] - kernel) / np.linalg.norm(kernel)
+    assert run.kernel_change[0, :2] == pytest.approx([0.0, change])
+    y = (TARGETS - TARGETS.mean(0)).ravel()
+    alignment = y @ kernel @ y / np.linalg.norm(kernel) / (y @ y)
+    assert run.kernel_alignment[0, 0] == pytest.approx(alignment)
+    assert run["gram"].shape == (1, 3, 3, SAMPLES, SAMPLES)
+
+
+#: Networks whose laws are compared, at widths that the columns exceed and do not exceed.
+LAWS = {
+    "batch norm with momentum and decay": (
+        {"width": [3, 7, 7], "norm": "batch", "activation": "relu"},
+        {"momentum": 0.9, "weight_decay": 0.1, "learning_rate": 0.3},
+    ),
+    "layer norm with minibatches": (
+        {"width": [3, 9, 6], "norm": "layer"},
+        {"batches": [[0, 1], [2, 3], [0, 2]], "learning_rate": 0.3},
+    ),
+    "orthogonal residual blocks": (
+        {"width": [3, 8, 8, 8], "weights": ["gaussian", "haar", "haar"], "skip": [0, 1, 1]},
+        {"learning_rate": 0.2, "parametrization": "mup"},
+    ),
+    "Muon": ({"width": [3, 8, 8]}, {"optimizer": "muon", "momentum": 0.9, "learning_rate": 0.1}),
+}  # fmt: skip
+
+#: Probability that a true equality of all laws is rejected.
+FALSE_ALARM = 1e-6
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("chains", [100, pytest.param(5000, marks=pytest.mark.slow)])
+def test_implicit_and_drawn_networks_have_one_law(name, chains):
+    """Kolmogorov-Smirnov tests of losses, an output, gradient norms and a kernel at each step."""
+    options, settings = LAWS[name]
+    batch = len(settings["batches"][0]) if "batches" in settings else 4
+    network = bnmc.Network.of(**{"batch": batch, "activation": "tanh", "norm": "none", **options})
+    x = np.random.default_rng(5).standard_normal((3, 4))
+    samples = []
+    for seed, matrices in enumerate(("implicit", "drawn")):
+        run = bnmc.train(
+            network, x, [0, 1, 1, 0], steps=3, chains=chains, test=x[:, :2] + 1.0, rng=seed,
+            matrices=matrices, reference_width=5, observables=("gradient_norm", "movement"),
+            **settings,
+        )  # fmt: skip
+        columns = [
+            run.loss, run.outputs[:, :, 0], run.test_outputs[:, :, 1], run["gradient_norm"],
+            run["movement"][:, 1:],
+        ]  # fmt: skip
+        samples.append(np.hstack([column.reshape(chains, -1) for column in columns]))
+    p_values = [stats.ks_2samp(a, b).pvalue for a, b in zip(*(s.T for s in samples), strict=True)]
+    assert min(p_values) * len(p_values) * len(LAWS) * 2 > FALSE_ALARM

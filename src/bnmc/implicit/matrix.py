@@ -53,6 +53,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         self._coefficients: Any = None
         self._basis: list[Any] = []
         self._image: list[Any] = []
+        self._room = 0, 0
         self._family = _Family([self])
 
     # --- what users call
@@ -266,6 +267,13 @@ class ImplicitMatrix(LinearOperator, ABC):
             self._become(entries if side == 1 else entries.T)
         return former
 
+    def reserve(self, directions: int, others: int) -> None:
+        """Expect so many directions of W and of Wᵀ, so that vectors are not copied as they grow.
+
+        Call it before the first question.  Memory that no vector fills is not touched.
+        """
+        self._room = min(directions, self.shape[1]), min(others, self.shape[0])
+
     @property
     def is_decided(self) -> bool:
         """Whether all entries are decided, and kept in place of directions."""
@@ -351,8 +359,9 @@ class ImplicitMatrix(LinearOperator, ABC):
     def _begin(self, x: Any) -> None:
         """Start with no vectors, in the library and on the device of x."""
         (rows, columns), dtype = self.shape, self.dtype.name
-        self._basis = [Basis(x, columns, dtype), Basis(x, rows, dtype)]
-        self._image = [Basis(x, rows, dtype), Basis(x, columns, dtype)]
+        right, left = self._room
+        self._basis = [Basis(x, columns, dtype, right), Basis(x, rows, dtype, left)]
+        self._image = [Basis(x, rows, dtype, right), Basis(x, columns, dtype, left)]
 
     def _leave(self) -> None:
         """Keep a basis of columns for this matrix alone."""

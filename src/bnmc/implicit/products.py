@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dtrsm
 
 from bnmc.errors import ArgumentError
 
@@ -162,9 +162,9 @@ class Basis:
     Rows that are not used yet are never touched, so they take no memory.
     """
 
-    def __init__(self, x: Any, size: int, dtype: str) -> None:
+    def __init__(self, x: Any, size: int, dtype: str, room: int = 0) -> None:
         self.size, self.dtype, self.count = size, dtype, 0
-        self._buffer = empty((0, size), x, dtype)
+        self._buffer = empty((room, size), x, dtype)
 
     def __len__(self) -> int:
         return self.count
@@ -244,7 +244,8 @@ def _solved(factor: NDArray[np.float64], y: Any) -> Any:
     if is_tensor(y):
         solve = sys.modules["torch"].linalg.solve_triangular
         return solve(like(factor, y), y, upper=False)
-    return solve_triangular(factor, y, lower=True, check_finite=False)
+    # q factorᵀ = y, transposed: the memory of y has the order of BLAS already.
+    return dtrsm(1.0, factor, y.T, side=1, lower=1, trans_a=1).T
 
 
 def _times(a: Any, b: Any) -> Any:

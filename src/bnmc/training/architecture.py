@@ -14,7 +14,7 @@ from bnmc.chain.chain import Chain, Network, require_no_blocks
 from bnmc.chain.layers import Layer, RowMap
 from bnmc.chain.needs import FULLY_CONNECTED, NO_BIAS, lacking
 from bnmc.errors import ArgumentError
-from bnmc.implicit.matrix import GaussianMatrix, HaarMatrix
+from bnmc.implicit.matrix import GaussianMatrix, HaarMatrix, ImplicitMatrix
 from bnmc.implicit.words import key_of, normals
 from bnmc.training.scalings import HIDDEN, INPUT, READOUT, Powers
 from bnmc.training.weights import DrawnWeights, ImplicitWeights, MaximizedWeights, Weights
@@ -33,6 +33,9 @@ class Matrix(NamedTuple):
     factor : float
         Of the learning rate.
     is_orthogonal, is_maximized, is_implicit : bool
+        A maximized matrix is an orthogonal one to which the start adds coefficients.
+    directions : (int, int)
+        The most directions for which an implicit matrix and its transpose are asked.
     """
 
     rows: int
@@ -43,24 +46,28 @@ class Matrix(NamedTuple):
     is_orthogonal: bool = False
     is_maximized: bool = False
     is_implicit: bool = False
+    directions: tuple[int, int] = (0, 0)
 
     def weights(self, key: tuple[int, ...], dtype: str) -> Weights:
         """Return the weights at initialization, which the key determines."""
-        if self.is_maximized or (self.is_orthogonal and self.is_implicit):
-            gain = self.deviation * math.sqrt(self.columns)
-            matrix = HaarMatrix(self.columns, gain=gain, rng=key, dtype=dtype)
+        if self.is_implicit or self.is_maximized:
+            matrix = self._implicit(key, dtype)
+            matrix.reserve(*self.directions)
             return (MaximizedWeights if self.is_maximized else ImplicitWeights)(matrix)
-        if self.is_implicit:
-            size = self.rows, self.columns
-            return ImplicitWeights(
-                GaussianMatrix(*size, scale=self.deviation, rng=key, dtype=dtype)
-            )
         entries = self._normals(key, dtype)
         if self.is_orthogonal:
             q, r = np.linalg.qr(entries)
             # The signs make the law of Q uniform.
             entries = q * (np.sign(np.diag(r)) * math.sqrt(self.columns))
         return DrawnWeights(np.ascontiguousarray(self.deviation * entries, dtype))
+
+    def _implicit(self, key: tuple[int, ...], dtype: str) -> ImplicitMatrix:
+        """Return the matrix that is decided where it is asked."""
+        if self.is_orthogonal:
+            gain = self.deviation * math.sqrt(self.columns)
+            return HaarMatrix(self.columns, gain=gain, rng=key, dtype=dtype)
+        size = self.rows, self.columns
+        return GaussianMatrix(*size, scale=self.deviation, rng=key, dtype=dtype)
 
     def _normals(self, key: tuple[int, ...], dtype: str) -> Float64Array:
         """Return standard normal entries, one call for the shorter side."""
@@ -139,14 +146,13 @@ def architecture_of(
         matrices.append(
             _matrix(
                 linear.width, before, INPUT if place == 0 else HIDDEN, abs(linear.gain),
-                linear.law.is_orthogonal and place > 0, powers, reference_width,
+                (linear.law.is_orthogonal or is_maximized) and place > 0, powers, reference_width,
             )._replace(is_maximized=is_maximized and place > 0)
         )  # fmt: skip
         before = linear.width
     matrices.append(_matrix(1, before, READOUT, readout_gain, False, powers, reference_width))
     for matrix in matrices:
-        wants_square = matrix.is_orthogonal or matrix.is_maximized
-        if wants_square and matrix.rows != matrix.columns:
+        if matrix.is_orthogonal and matrix.rows != matrix.columns:
             name = "start" if matrix.is_maximized else "weights"
             value = "maximized" if matrix.is_maximized else "haar"
             allowed = "equal widths of hidden layers, as orthogonal matrices are square"

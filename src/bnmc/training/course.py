@@ -113,7 +113,8 @@ class Course:
         """Return the lengths of the axes of an observable by name."""
         samples, outputs = len(self.targets), self.architecture.outputs
         lengths = {
-            "matrix": len(self.architecture.matrices), "sample": samples, "output": outputs,
+            "matrix": len(self.architecture.matrices), "to_sign": 2,
+            "hidden_layer": len(self.architecture.layers) - 1, "sample": samples, "output": outputs,
             "sample_output": samples * outputs, "sample_output_j": samples * outputs,
         }  # fmt: skip
         if isinstance(observable, OfLayers):

@@ -88,7 +88,8 @@ def with_matrices(course: Course, matrices: str) -> Course:
         if matrix.place != HIDDEN or matrices == "drawn":
             return matrix
         pays = _implicit_seconds(matrix, asked) < _drawn_seconds(matrix, asked, course)
-        return matrix._replace(is_implicit=matrices == "implicit" or pays)
+        is_implicit = matrices == "implicit" or pays
+        return matrix._replace(is_implicit=is_implicit, directions=_directions(matrix, asked))
 
     architecture = course.architecture
     new = tuple(chosen(matrix) for matrix in architecture.matrices)
@@ -106,7 +107,7 @@ def forecast_of(course: Course) -> Forecast:
         else:
             seconds += _drawn_seconds(matrix, asked, course)
             size += 4 * _itemsize(course) * matrix.rows * matrix.columns
-            if matrix.is_maximized or matrix.is_orthogonal:
+            if matrix.is_orthogonal:
                 size += 8 * _WORD * matrix.rows * matrix.columns
     samples, outputs = course.targets.shape
     widths = [matrix.columns for matrix in architecture.matrices]
@@ -125,7 +126,7 @@ def _itemsize(course: Course) -> int:
 
 def _directions(matrix: Matrix, asked: _Asked) -> tuple[int, int]:
     """Return how many directions W and Wᵀ have, at most."""
-    if matrix.is_orthogonal or matrix.is_maximized:
+    if matrix.is_orthogonal:
         both = min(asked.forward + asked.backward, matrix.columns)
         return both, both
     return min(asked.forward, matrix.columns), min(asked.backward, matrix.rows)
@@ -133,10 +134,9 @@ def _directions(matrix: Matrix, asked: _Asked) -> tuple[int, int]:
 
 def _implicit_bytes(matrix: Matrix, asked: _Asked, course: Course) -> int:
     right, left = _directions(matrix, asked)
-    vectors = right if matrix.is_orthogonal or matrix.is_maximized else right + left
+    vectors = right if matrix.is_orthogonal else right + left
     values = 6 * _WORD * (1 + right) * (1 + left)
-    # Buffers double; the old one goes when the new one is filled.
-    return (3 * _itemsize(course) * vectors * (matrix.rows + matrix.columns)) // 2 + values
+    return _itemsize(course) * vectors * (matrix.rows + matrix.columns) + values
 
 
 def _implicit_seconds(matrix: Matrix, asked: _Asked) -> float:
@@ -154,7 +154,7 @@ def _drawn_seconds(matrix: Matrix, asked: _Asked, course: Course) -> float:
     """Return the time of drawing, of products and gradients, and of steps."""
     entries = float(matrix.rows) * matrix.columns
     operations = 2.0 * entries * (asked.forward + 2 * asked.backward)
-    if matrix.is_orthogonal or matrix.is_maximized:
+    if matrix.is_orthogonal:
         operations += 10.0 * entries * matrix.columns
     if course.optimizer == "muon" and matrix.place == HIDDEN:
         operations += 30.0 * course.steps * entries * min(matrix.rows, matrix.columns)

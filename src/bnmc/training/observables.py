@@ -56,6 +56,12 @@ def _size(moment: Moment) -> Float64Array:
     return np.array([np.sqrt(np.square(a).mean()) for a in now])
 
 
+def _sign_changes(moment: Moment) -> Float64Array:
+    pairs = zip(moment.tape.hidden[1:], moment.start.hidden[1:], strict=True)
+    return np.array([[((now > 0) & ~(then > 0)).mean(), ((then > 0) & ~(now > 0)).mean()]
+                     for now, then in pairs])  # fmt: skip
+
+
 class Recorded(NamedTuple):
     """An observable of a network in training.
 
@@ -82,6 +88,7 @@ BUILTIN = {
         Recorded("gradient_norm", _MATRIX, _gradient_norm),
         Recorded("size", _MATRIX, _size),
         Recorded("movement", _MATRIX, _movement),
+        Recorded("sign_changes", ("hidden_layer", "to_sign"), _sign_changes),
         Recorded(
             "kernel",
             ("sample_output", "sample_output_j"),

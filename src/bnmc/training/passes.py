@@ -10,7 +10,12 @@ from bnmc._support.arguments import Float64Array
 from bnmc.chain.layers import Rows
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.training.architecture import Architecture, rows_for
-from bnmc.training.weights import ImplicitWeights, Weights
+from bnmc.training.weights import (
+    DrawnWeights,
+    ImplicitWeights,
+    MaximizedWeights,
+    Weights,
+)
 
 #: Representations with larger entries have squares that overflow: the training has diverged.
 _LARGEST = 1e150
@@ -60,6 +65,11 @@ class Model:
         ]
         if any(matrix.is_maximized for matrix in architecture.matrices):
             self.forward(inputs)
+            for number, matrix in enumerate(architecture.matrices):
+                weights = self.weights[number]
+                if isinstance(weights, MaximizedWeights) and not matrix.is_implicit:
+                    entries = weights.entries().astype(architecture.dtype)
+                    self.weights[number] = DrawnWeights(entries)
 
     @property
     def values(self) -> list[Float64Array]:

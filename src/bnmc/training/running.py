@@ -134,6 +134,8 @@ def train(
           matrix;
         - "size" and "movement": the root mean square of h, and of its change since step 0, of the
           layer after each matrix, and of the outputs;
+        - "sign_changes": the part of the entries of h of each layer that have become positive since
+          step 0, and the part that has ceased to be;
         - "kernel": the tangent kernel Θ, of shape (samples · outputs, samples · outputs). It asks
           for as many directions as samples times outputs, and with a norm over the batch samples
           times as many; record it at few steps;
@@ -206,6 +208,10 @@ def train(
     momentum and the polynomial p of Newton and Schulz. The tangent kernel is the sum over matrices
     Θ = Σ factor · ⟨∂f/∂W, ∂f/∂W⟩, so a small step changes the outputs by −η Θ ∂L/∂f. In "kernel"
     the output is the faster index.
+
+    Observables that multiply by implicit matrices ("gradient_norm" at the last step, "kernel",
+    "kernel_on_targets") and test inputs ask for more directions: they change the random numbers of
+    later steps, and not their law.
 
     A norm over the batch takes the samples of a step, all training inputs where the training inputs
     are recorded, and all test inputs. Networks in float32 take directions below 1e-6 of a vector as
