@@ -162,6 +162,7 @@ FIGURES = {
         "depth": 24, "chains": 4, "every": 10,
     }, 5),
     "wider-than-memory": Small({"widths": (64, 256, 1024), "chains": 24, "tokens": 4}),
+    "depth-over-width": Small({"widths": (24, 48), "ratio": 0.3, "chains": 400}),
     "gpt-sizes": Small({
         "shapes": ("GPT-2", "GPT-3 2.7B"), "tokens": 48, "blocks": 1, "length": 6, "chains": 3,
     }),

@@ -49,8 +49,8 @@ PUBLIC = {
         "MissingExtraError NonFiniteError NotMixing PartialEstimateError SingularGramError "
         "StoreError WorkersLostError ZeroVarianceError",
     "bnmc.experiments": "Experiment Table describe extras_of names run",
-    "bnmc.experiments.beyond": "conv digits edge_of_chaos_diagram gap gpt_sizes isometry norms "
-        "rates scale stability_atlas wider_than_memory",
+    "bnmc.experiments.beyond": "conv depth_over_width digits edge_of_chaos_diagram gap gpt_sizes "
+        "isometry norms rates scale stability_atlas wider_than_memory",
     "bnmc.experiments.bridging": "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster "
         "stationary_linear two_inputs",
     "bnmc.experiments.limits": "alignment complexity exponents kl ntk_convergence plane",

@@ -96,6 +96,8 @@ FIGURES = {
         ("beyond.conv", "rank of convolutional networks over depth, with and without batch norm"),
     "wider-than-memory":
         ("beyond.wider_than_memory", "MLP and transformer of widths to a million, slope -1/2"),
+    "depth-over-width":
+        ("beyond.depth_over_width", "networks nearly as deep as wide: norms, tangent kernels"),
     "gpt-sizes":
         ("beyond.gpt_sizes", "attention from GPT-2 to GPT-3, three rules of initialization"),
 }  # fmt: skip

@@ -8,6 +8,7 @@ Intervals are at level 0.95.
 
 from __future__ import annotations
 
+from bnmc.experiments.beyond.as_deep_as_wide import depth_over_width
 from bnmc.experiments.beyond.attention_over_width import gpt_sizes
 from bnmc.experiments.beyond.compared_norms import norms
 from bnmc.experiments.beyond.convolutions import conv
@@ -19,6 +20,7 @@ from bnmc.experiments.beyond.without_batch_norm import edge_of_chaos_diagram, is
 
 __all__ = [
     "conv",
+    "depth_over_width",
     "digits",
     "edge_of_chaos_diagram",
     "gap",
