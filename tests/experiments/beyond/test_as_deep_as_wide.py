@@ -69,4 +69,4 @@ def test_columns_are_the_laws():
 
 def test_layers_of_zeros_raise():
     with pytest.raises(ArgumentError, match="widths: got 2, .*a layer is 0"):
-        depth_over_width(widths=(2, 3), ratio=5.0, networks=50)
+        depth_over_width(widths=(2, 3), ratio=5.0, chains=50)

@@ -36,10 +36,10 @@ class Sizes(NamedTuple):
 
     widths: Integers = (40, 160)
     ratio: float = 0.2
-    networks: Several = 8000
+    chains: Several = 8000
 
 
-@kit.figure("depth-over-width", Sizes(), widths=(40, 160, 640), networks=40_000)
+@kit.figure("depth-over-width", Sizes(), widths=(40, 160, 640), chains=40_000)
 def depth_over_width(run: Run, sizes: Sizes) -> Experiment:
     r"""Laws of networks that are as deep as wide depend on depth over width.
 
@@ -78,9 +78,9 @@ def depth_over_width(run: Run, sizes: Sizes) -> Experiment:
         """Return samples of each quantity, (networks, times)."""
         layers, rng, blocks = depths[width,], run.generator, []
         size = max(1, _BLOCK // (width * layers[-1]))
-        for first in range(0, sizes.networks, size):
-            progress(first, sizes.networks)
-            count = min(size, sizes.networks - first)
+        for first in range(0, sizes.chains, size):
+            progress(first, sizes.chains)
+            count = min(size, sizes.chains - first)
             squares, tangents = _relu_networks(width, layers, count, rng)
             if not (squares > 0.0).all():
                 allowed = "widths of layers that stay active: 40 or more"
@@ -136,7 +136,7 @@ def depth_over_width(run: Run, sizes: Sizes) -> Experiment:
         "correlation", ("width", "time", "quantile"),
         kit.each(correlations, _quantiles), "correlation of two inputs",
     )  # fmt: skip
-    limit = _limit_of_correlations(times, sizes.networks, run.generator)
+    limit = _limit_of_correlations(times, sizes.chains, run.generator)
     results.add("correlation_limit", ("time", "quantile"), limit, "its limit of infinite width")
     widest = max(sizes.widths)
     deepest = {head: column.at(time=-1).cells() for head, column in columns.items()}
@@ -155,7 +155,7 @@ def depth_over_width(run: Run, sizes: Sizes) -> Experiment:
     )
     return results.experiment(
         "Networks nearly as deep as wide: norms, tangent kernels, correlations",
-        kit.table_of(columns), findings, _draw, networks=sizes.networks, start=_START,
+        kit.table_of(columns), findings, _draw, chains=sizes.chains, start=_START,
     )  # fmt: skip
 
 
@@ -317,5 +317,5 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     pictures.finish(axes[3], title, "depth over width", "correlation of two inputs")
     axes[3].legend(fontsize="small", loc="center right")
     figure.suptitle(
-        f"{data.attrs['networks']} networks; points: simulated, 95 % intervals; lines: theory"
+        f"{data.attrs['chains']} networks; points: simulated, 95 % intervals; lines: theory"
     )
