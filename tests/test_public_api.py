@@ -113,7 +113,7 @@ RETURNED = {
         "WishartMoments",
     "bnmc.regularity": "Averages Figures",
     "bnmc.testing": "LawMismatch Roofline examples",
-    "bnmc.torch": "Measurement ModelChain ModelNetwork Prediction",
+    "bnmc.torch": "Facts Measurement ModelChain ModelNetwork Outlook Prediction",
     "bnmc.training": "Training",
     "bnmc.errors": "KernelCacheWarning LayoutWarning LinearTheoryWarning PlainNumbaWarning "
         "PrecisionWarning ResultTooLargeError StoreInUseError StoreLockError StoreMismatchError "

@@ -1,14 +1,15 @@
 """Your own PyTorch model: measured, explained, cured (extra ``torch``).
 
 `measure` takes a model and a batch, and returns ranks, correlations and gradient norms of all
-layers, with a verdict in words and the mean field beside them. `chain_of` reads the `bnmc.Chain` of
-a model, `network_of` the `bnmc.Network` of layers that differ. Functions whose names end in ``_``
-change a model in place, as initializers of PyTorch do.
+layers, a verdict on training, and random networks of the same layers beside them. `chain_of` reads
+the `bnmc.Chain` of a model, `network_of` the `bnmc.Network` of layers that differ. Functions whose
+names end in ``_`` change a model in place, as initializers of PyTorch do.
 
-The package imports PyTorch when a function is called, and may import `mean_field`, `plot` and lower
-levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
-observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`), which
-`result.py` tells. `steps.py` and `reading.py` read the chain, `prediction.py` asks its mean field.
+The package imports PyTorch when a function is called, and may import `gradients`, `mean_field`,
+`plot` and lower levels. Read `measuring.py` first: a forward pass (`layers.py`) of an
+observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`) and facts
+(`facts.py`), which `result.py` tells. The rules that decide whether the model trains are in
+`outlook.py`. `steps.py` and `reading.py` read the network, and `prediction.py` simulates it.
 The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.py`.
 """
 
@@ -18,10 +19,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arithmetic import ignore_underflow
+from bnmc.torch.facts import Facts as Facts
 from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
 from bnmc.torch.measuring import measure
 from bnmc.torch.orthogonalizing import orthogonalize_
+from bnmc.torch.outlook import Outlook as Outlook
 from bnmc.torch.prediction import Prediction as Prediction
 from bnmc.torch.ranks import maximize_rank_
 from bnmc.torch.reading import ModelChain as ModelChain

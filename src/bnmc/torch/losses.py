@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from bnmc.torch.representations import FloatArray
 #: The losses by name.
 _LOSSES = ("cross-entropy", "squared")
 
+#: The label of positions that count for nothing.
+_IGNORED = -100
+
 #: Cosines are computed by default if samples × parameters is at most this.
 MOST_NUMBERS = 1 << 24
 
@@ -29,6 +33,35 @@ class Loss:
     name: str
     function: Callable[..., Any]
     labels: torch.Tensor | None
+
+    def chance(self, output: torch.Tensor) -> tuple[float, float]:
+        """Return the loss of the best constant output, and the parts of it that still train.
+
+        The chance is NaN for a loss of the user's, and if it is 0.
+        """
+        if self.function is _squared and self.labels is not None:
+            targets = self.labels.double().reshape(len(self.labels), -1)
+            variance = float(targets.var(dim=0, correction=0).sum())
+            return 0.5 * variance or math.nan, 30.0
+        means_of_classes = (torch.nn.functional.cross_entropy, _cross_entropy)
+        module = isinstance(self.function, torch.nn.CrossEntropyLoss)
+        if (module or self.function in means_of_classes) and output.ndim > 1:
+            axis = -1 if _classes_last(output, self.labels) else 1
+            return math.log(output.shape[axis]) or math.nan, 100.0
+        return math.nan, 100.0
+
+    def mean(self, output: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss, which may be infinite or NaN."""
+        labels = () if self.labels is None else (self.labels,)
+        values: torch.Tensor = self.function(output, *labels).mean()
+        return values
+
+    @property
+    def takes_logits(self) -> bool:
+        """Whether the loss takes the logarithms of probabilities, up to a constant."""
+        return self.function in (torch.nn.functional.cross_entropy, _cross_entropy) or isinstance(
+            self.function, torch.nn.CrossEntropyLoss
+        )
 
     def __call__(self, output: torch.Tensor) -> torch.Tensor:
         """Return the finite losses of the samples, (samples,), or that of the batch, ()."""
@@ -81,19 +114,19 @@ def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss 
     return Loss(name, _cross_entropy if name == "cross-entropy" else _squared, targets)
 
 
-def gradient_norms(loss: torch.Tensor, parameters: dict[str, torch.Tensor]) -> FloatArray:
-    """Return the Frobenius norm of the gradient of a number by each parameter.
+def gradients_of(
+    loss: torch.Tensor, parameters: dict[str, torch.Tensor], states: Sequence[torch.Tensor]
+) -> tuple[dict[str, Any], list[Any]]:
+    """Return the gradients of a number by parameters and states, None if it does not depend on one.
 
-    It is 0 for parameters on which the number does not depend. The graph is kept.
+    The gradients of parameters are finite. The graph is kept.
     """
-    norms = np.zeros(len(parameters))
-    gradients = _gradients(loss, list(parameters.values()))
-    for index, (name, gradient) in enumerate(zip(parameters, gradients, strict=True)):
-        if gradient is not None:
-            norms[index] = float(gradient.double().norm())
-            if not np.isfinite(norms[index]):
-                raise NonFiniteError(None, None, f"gradient of {name!r}")
-    return norms
+    gradients = _gradients(loss, [*parameters.values(), *states])
+    by_name = dict(zip(parameters, gradients, strict=False))
+    for name, gradient in by_name.items():
+        if gradient is not None and not bool(torch.isfinite(gradient).all()):
+            raise NonFiniteError(None, None, f"gradient of {name!r}")
+    return by_name, list(gradients[len(parameters) :])
 
 
 def gradient_of_outputs(goal: Loss, output: torch.Tensor) -> Callable[[FloatArray], FloatArray]:
@@ -159,11 +192,25 @@ def _cosines(stack: FloatArray) -> FloatArray:
 
 
 def _cross_entropy(output: Any, labels: Any) -> Any:
-    """Return the cross-entropy of each sample; of outputs with positions, its mean over them."""
+    """Return the cross-entropy of each sample; of outputs with positions, its mean over them.
+
+    Positions with the label −100 are left out.
+    """
     if labels.is_floating_point():
         raise ArgumentTypeError("labels", "floating-point numbers", "integers, for cross-entropy")
+    if _classes_last(output, labels):
+        output = output.movedim(-1, 1)
     losses = torch.nn.functional.cross_entropy(output, labels.long(), reduction="none")
-    return losses.reshape(len(output), -1).mean(dim=1)
+    losses, counted = losses.reshape(len(output), -1), (labels != _IGNORED).reshape(len(output), -1)
+    return losses.sum(dim=1) / counted.sum(dim=1).clamp_min(1)
+
+
+def _classes_last(output: Any, labels: Any) -> bool:
+    """Whether outputs of positions have the classes on the last axis, as those of transformers."""
+    if labels is None or output.ndim < 3 or labels.ndim != output.ndim - 1:
+        return False
+    shape = tuple(output.shape)
+    return tuple(labels.shape) == shape[:-1] != (shape[0], *shape[2:])
 
 
 def _squared(output: Any, labels: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,15 @@ from bnmc._support.arguments import choice, instance, integer
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError
 from bnmc.torch import losses, representations
+from bnmc.torch.facts import (
+    Facts,
+    are_probabilities,
+    effective_rank,
+    gradient_facts,
+    live_units,
+    ratio_of_states,
+    spread_of,
+)
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.learning_rate import RATED, rate_of_model
@@ -24,6 +34,7 @@ from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
 from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
+from bnmc.torch.trying import fall_of
 
 
 def measure(
@@ -38,6 +49,7 @@ def measure(
     view: str = "sample",
     cosines: bool | None = None,
     largest_rate: bool = False,
+    tries: bool = False,
 ) -> Measurement:
     """Measure the representations of a batch in the layers of a model, and gradients of a loss.
 
@@ -83,6 +95,9 @@ def measure(
         Whether to compute the largest learning rate at which gradient descent of the linearized
         model is stable, for the loss "cross-entropy" or "squared", by products with the
         Gauss-Newton matrix.
+    tries : bool, default False
+        Whether to try 20 steps of Adam on the batch at seven rates, in memory. `outlook` needs them
+        to say that Adam does not train.
 
     Returns
     -------
@@ -130,6 +145,7 @@ def measure(
             raise ArgumentError("largest_rate", True, allowed)
         passes: list[_Pass] = []
         rates: list[float] = []
+        fall: float | None = None
         with as_it_was(inner):
             for _ in range(networks):
                 network = next_network()
@@ -139,6 +155,8 @@ def measure(
                     passes.append(_Pass(network, data, goal, layers, view, cosines, reading))
                     if wants_rate and goal is not None:
                         rates.append(rate_of_model(network, data, loss=goal.name))
+                    if tries and len(passes) == 1 and goal is not None:
+                        fall = fall_of(network, data, goal, passes[0].facts.chance)
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
@@ -147,7 +165,8 @@ def measure(
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
             notes = _notes(inner, passes[0])
     prediction = _prediction(reading, data, passes)
-    made = _result(type(inner).__name__, len(data), view, passes, reading, prediction, notes)
+    name = type(inner).__name__
+    made = _result(name, len(data), view, passes, reading, prediction, notes, fall)
     return replace(made, largest_rate=np.array(rates)) if rates else made
 
 
@@ -173,8 +192,14 @@ class _Pass:
         trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
         identities = {id(weight): name for name, weight in trained.items()}
 
+        states: list[torch.Tensor] = []
+        self.live: list[tuple[int, int]] = []
+
         def visit(name: str, module: Any, tensor: Any) -> None:
             self.numbers.append(representations.measured(name, tensor, len(batch), view, second))
+            states.append(tensor)
+            if bool(tensor.any()) and not bool((tensor < 0.0).any()):  # those of a ReLU
+                self.live.append(live_units(tensor, second=second))
             self.names.append(name or type(model).__name__)
             self.layouts.append(representations.layout(tuple(tensor.shape), second))
             matrices = (part for part in module.parameters() if part.ndim > 1)
@@ -184,16 +209,21 @@ class _Pass:
         with (
             torch.set_grad_enabled(goal is not None),
             _inputs_seen(model, () if reading.unfit else reading.layers) as self.seen,
+            _units_seen(model, second) as units,
         ):
             output = forward(model, batch, chosen, visit)
+        self.live += units.live
         self.shapes = {name: tuple(weight.shape) for name, weight in trained.items()}
         self.loss = 0.0
         self.norms: dict[str, float] = {}
         self.direction: FloatArray | Gradient | None = None
         self.cosines: FloatArray | None = None
         self.without_cosines = ""
+        by_state: list[Any] = []
+        facts: dict[str, Any] = {}
         if goal is not None:
-            self._backward(goal, output, trained, cosines)
+            facts, by_state = self._backward(goal, output, trained, states, cosines)
+        self.facts = self._facts(model, batch, output, states, by_state, units.numbers, facts)
 
     @property
     def bytes_of_matrices(self) -> int:
@@ -207,14 +237,31 @@ class _Pass:
         return self.names, self.layouts, list(self.norms)
 
     def _backward(
-        self, goal: losses.Loss, output: Any, trained: dict[str, torch.Tensor], cosines: bool | None
-    ) -> None:
+        self,
+        goal: losses.Loss,
+        output: Any,
+        trained: dict[str, torch.Tensor],
+        states: list[torch.Tensor],
+        cosines: bool | None,
+    ) -> tuple[dict[str, Any], list[Any]]:
+        """Measure the gradients; return their facts, and the gradients by states."""
         values: Any = goal(output)
         if not values.requires_grad:
             raise ArgumentError("loss", goal.name, "a loss that depends on the parameters")
         self.loss = float(values.detach().double().mean())
-        norms = losses.gradient_norms(values.mean(), trained)
-        self.norms = dict(zip(trained, norms.tolist(), strict=True))
+        chosen = [state for state in states if state.requires_grad]
+        gradients, by_state = losses.gradients_of(values.mean(), trained, chosen)
+        self.norms = {
+            name: 0.0 if gradient is None else float(gradient.double().norm())
+            for name, gradient in gradients.items()
+        }
+        chance, most = goal.chance(output)
+        facts = gradient_facts(trained, gradients) | {
+            "loss": self.loss, "chance": chance, "most_of_chance": most,
+            "probabilities": goal.takes_logits and are_probabilities(output),
+        }  # fmt: skip
+        places = iter(by_state)
+        all_states = [next(places) if state.requires_grad else None for state in states]
         if self.seen.output is output and output.ndim == 2:
             self.direction = losses.gradient_of_outputs(goal, output)
         elif self.seen.output is not None:
@@ -227,6 +274,81 @@ class _Pass:
             self.cosines = losses.gradient_cosines(values, trained)
         elif cosines is None:
             self.without_cosines = f"no cosines of {size:.2g} numbers; cosines=True computes them"
+        return facts, all_states
+
+    def _facts(
+        self,
+        model: torch.nn.Module,
+        batch: torch.Tensor,
+        output: torch.Tensor,
+        states: list[torch.Tensor],
+        by_state: list[Any],
+        numbers: list[float],
+        facts: dict[str, Any],
+    ) -> Facts:
+        """Return the facts of this network."""
+        if any(gradient is not None for gradient in by_state):
+            reached = [place for place, each in enumerate(by_state) if each is not None]
+            ratio, bend = ratio_of_states(
+                [self.names[place] for place in reached],
+                [tuple(states[place].shape) for place in reached],
+                [float(by_state[place].double().norm()) for place in reached],
+            )
+            facts |= {"state_gradient_ratio": ratio, "state_gradient_bend": bend}
+        matrices = [part for part in model.parameters() if part.ndim > 1]
+        measured = {name for names in self.weights for name in names}
+        total = sum(part.numel() for part in model.parameters())
+        inside = sum(math.prod(self.shapes[name]) for name in measured)
+        inputs = math.nan
+        if batch.is_floating_point():
+            inputs = representations.mean_correlation(batch)
+        narrowed = [live for live, units in self.live if live < units]
+        return Facts(
+            bool(self.norms),
+            effective_rank=effective_rank(self.numbers[-1].spectrum),
+            input_correlation=inputs,
+            first_correlation=self.numbers[0].mean_correlation,
+            last_correlation=self.numbers[-1].mean_correlation,
+            output_spread=spread_of(output),
+            zero_head=bool(matrices) and not bool(matrices[-1].any()),
+            least_live_units=float(min(narrowed, default=math.inf)),
+            all_dead=any(live == 0 for live, _ in self.live),
+            numbers_per_channel=min(numbers, default=math.nan),
+            measured_share=inside / total if total else math.nan,
+            **facts,
+        )
+
+
+class _Units:
+    """Live units of all ReLUs, and the numbers over which batch norms take statistics."""
+
+    def __init__(self) -> None:
+        self.live: list[tuple[int, int]] = []
+        self.numbers: list[float] = []
+
+
+@contextmanager
+def _units_seen(model: Any, second: bool) -> Iterator[_Units]:
+    """Count the live units of ReLUs, and the numbers of each channel of batch norms."""
+    units = _Units()
+
+    def relu(_: Any, __: Any, output: Any) -> None:
+        units.live.append(live_units(output, second=second))
+
+    def norm(_: Any, received: Any) -> None:
+        units.numbers.append(received[0].numel() / received[0].shape[1])
+
+    handles = []
+    for module in model.modules():
+        if isinstance(module, (torch.nn.ReLU, torch.nn.ReLU6)):
+            handles.append(module.register_forward_hook(relu))
+        elif isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.training:
+            handles.append(module.register_forward_pre_hook(norm))
+    try:
+        yield units
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class _Inputs:
@@ -304,6 +426,7 @@ def _result(
     reading: ModelNetwork,
     prediction: Prediction,
     notes: tuple[str, ...],
+    fall: float | None,
 ) -> Measurement:
     first = passes[0]
     numbers = {
@@ -324,7 +447,8 @@ def _result(
         model=name, samples=samples, layers=tuple(first.names), layouts=tuple(first.layouts),
         view=view, spectrum=tuple(map(np.array, spectra)), rank_threshold=np.array(rank_threshold),
         parameters=parameters, gradient_cosine=cosines, comparable=_comparable(first),
-        reading=reading, prediction=prediction, notes=notes, **arrays,
+        reading=reading, prediction=prediction, notes=notes,
+        draws=tuple(each.facts for each in passes), fall=fall, **arrays,
     )  # fmt: skip
 
 

@@ -97,6 +97,12 @@ def measured(name: str, tensor: torch.Tensor, samples: int, view: str, second: b
     return _numbers(matrix, rows, float(precision))
 
 
+def mean_correlation(batch: torch.Tensor) -> float:
+    """Return the mean cosine of two samples of a batch that are not zero."""
+    values: FloatArray = batch.detach().to("cpu", torch.float64).flatten(1).numpy()
+    return _mean_correlation(values)
+
+
 def _numbers(matrix: FloatArray, rows: FloatArray, precision: float) -> Numbers:
     """Return the numbers of rows, (n, width), with the Gram matrix of the samples given."""
     n, width = rows.shape

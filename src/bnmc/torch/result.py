@@ -16,6 +16,8 @@ from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
+from bnmc.torch.facts import Facts
+from bnmc.torch.outlook import Outlook, outlook_of, said
 from bnmc.torch.prediction import Prediction, shown_of
 from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
@@ -30,15 +32,6 @@ _HEADS = {
     "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "isometry",
     "scale": "scale", "layer_gradient_norm": "‖∂L/∂W‖",
 }  # fmt: skip
-
-# Gradients count as stable if the ratio of first and last norm is between 1/this and this.
-_STABLE = 10.0
-
-# Samples count as indistinguishable above this mean correlation.
-_SAME = 0.95
-
-# A rank that counts only singular values above this part of the largest one is not a rank.
-_COARSE = 0.1
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,6 +101,10 @@ class Measurement(Result):
     largest_rate : (networks,) ndarray of float64 or None
         The largest learning rate at which gradient descent of the linearized model is stable, 2/λ
         with λ the largest eigenvalue of the Gauss-Newton matrix of the loss.
+    draws : tuple of Facts
+        The facts of each network.
+    fall : float or None
+        With ``tries=True``: the loss after 20 steps of Adam at the best rate, over the chance.
 
     Notes
     -----
@@ -149,6 +146,8 @@ class Measurement(Result):
     reading: ModelNetwork
     prediction: Prediction
     notes: tuple[str, ...]
+    draws: tuple[Facts, ...]
+    fall: float | None = None
     soft_threshold: float = SOFT_THRESHOLD
     largest_rate: FloatArray | None = None
 
@@ -158,12 +157,24 @@ class Measurement(Result):
         return len(self.scale)
 
     @property
+    def facts(self) -> Facts:
+        """The facts of the first network, from which the outlook follows."""
+        return self.draws[0]
+
+    @property
+    def outlook(self) -> Outlook:
+        """Whether SGD and Adam train the model, by rules that training decided."""
+        return outlook_of(self.draws, self.fall)
+
+    @property
+    def cures(self) -> tuple[str, ...]:
+        """What to try, in the order of what is wrong."""
+        return self.outlook.cures
+
+    @property
     def verdict(self) -> str:
-        """One or two sentences on gradients and ranks."""
-        norms, sentences = self.layer_gradient_norm, []
-        if norms is not None and len(self.comparable) > 1:
-            sentences.append(_of_gradients(norms[:, list(self.comparable)]))
-        return " ".join([*sentences, _of_ranks(self)])
+        """At most three sentences: what is wrong, the numbers, and what to try."""
+        return said(self.outlook, self.facts, f"{self.view}s")
 
     def __repr__(self) -> str:
         gradients = "" if self.gradient_norm is None else ", with gradients"
@@ -316,7 +327,8 @@ class Measurement(Result):
             "view": self.view, "rows": rows, "gradient_norm": gradients,
             "loss": None if self.loss is None else float(self.loss.mean()),
             "unfit": list(self.reading.unfit), "prediction": self.prediction.to_dict(),
-            "notes": list(self.notes), "verdict": self.verdict,
+            "notes": list(self.notes), "facts": self.facts.to_dict(),
+            "outlook": self.outlook.to_dict(), "verdict": self.verdict,
         }  # fmt: skip
 
     def _layout_lines(self) -> list[str]:
@@ -350,70 +362,3 @@ def _error(values: NDArray[Any]) -> float:
 def _or_none(value: Any) -> float | None:
     number = float(value)
     return None if math.isnan(number) else number
-
-
-def _of_gradients(norms: FloatArray) -> str:
-    layers = norms.shape[1]
-    with np.errstate(divide="ignore"):
-        logs = np.log(norms).mean(axis=0)
-    if not np.isfinite(logs[[0, -1]]).all():
-        return "Gradients vanish: that of the first or the last compared layer is zero."
-    growth = logs[0] - logs[-1]
-    rate = _factor(2.0 * growth / (layers - 1))
-    per_layer = f"squared gradient norms change by the factor {rate} per layer"
-    if abs(growth) <= math.log(_STABLE):
-        return (
-            f"Gradients are stable: {per_layer} towards the input, ×{_factor(growth)} in norm over "
-            f"{layers} layers."
-        )
-    if growth > 0.0:
-        return (
-            f"Gradients explode towards the input: squared norms grow by the factor {rate} per "
-            f"layer, so norms by ×{_factor(growth)} over {layers} layers."
-        )
-    return (
-        f"Gradients vanish towards the input: squared norms change by the factor {rate} per "
-        f"layer, so norms by ×{_factor(growth)} over {layers} layers."
-    )
-
-
-def _factor(logarithm: float) -> str:
-    """Return a factor, of which exp may overflow."""
-    if abs(logarithm) < 600.0:
-        return f"{math.exp(logarithm):.3g}"
-    return f"10^{logarithm / math.log(10.0):.0f}"
-
-
-def _of_ranks(measurement: Measurement) -> str:
-    rows = f"{measurement.view}s"
-    most = [values.shape[1] for values in measurement.spectrum]
-    rank, soft = (values.mean(axis=0) for values in (measurement.rank, measurement.soft_rank))
-    correlation = float(measurement.mean_correlation[:, -1].mean())
-    over = f"over {len(rank)} layers" if len(rank) > 1 else "in 1 layer"
-    if rank[-1] == 0:
-        return "The last layer is zero for all samples."
-    coarse = measurement.rank_threshold.max() > _COARSE
-    softly = f"the soft rank goes from {_number(soft[0])} to {_number(soft[-1])} {over}"
-    same = not math.isnan(correlation) and correlation > _SAME
-    if same or _halved(soft, most):
-        shown = "" if math.isnan(correlation) else f", mean correlation {correlation:.3g}"
-        left = "" if coarse else f" (rank {_number(rank[-1])} of {most[-1]})"
-        return f"The {rows} collapse: {softly}{shown}{left}."
-    if coarse:
-        return f"{softly[0].upper()}{softly[1:]}. The precision is too low for a rank."
-    of = f"{_number(rank[-1])} of {most[-1]} {over}."
-    if _halved(rank, most):
-        return f"The rank falls from {_number(rank[0])} to {of}"
-    return f"The rank keeps {of}"
-
-
-def _halved(values: FloatArray, most: list[int]) -> bool:
-    """Whether a rank, as a part of the largest possible one, falls below half of its first value.
-
-    The width of the layers bounds ranks: a narrow last layer alone is no collapse.
-    """
-    return bool(values[-1] / most[-1] < 0.5 * values[0] / most[0])
-
-
-def _number(value: Any) -> str:
-    return f"{float(value):.3g}"

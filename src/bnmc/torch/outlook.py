@@ -1,0 +1,298 @@
+"""The rules that decide whether a model trains, from its facts.
+
+The thresholds were chosen on 226 small models that were trained with SGD and with Adam at seven
+rates each: a rule is here if it fires on models that did not train, and on few others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from bnmc._support.text import Result
+from bnmc.torch.facts import Facts
+
+#: From best to worst.
+_ANSWERS = ("trains", "undecided", "late", "no")
+
+#: The rules, causes before their effects.
+_CAUSES = (
+    "dead", "inputs", "softmax", "clones", "loss", "growth", "fall", "signal", "samples", "outputs",
+    "norm", "slow",
+)  # fmt: skip
+
+#: A loss below this part of the chance is that of a trained model.
+_TRAINED = 0.5
+
+#: Twenty steps that never lower the loss to this part of the chance fail.
+_FALLS = 0.8
+
+
+class Fault(NamedTuple):
+    """A rule that fires.
+
+    sgd, adam : str
+        The outlook: "late", "no" or "undecided".
+    cure : str
+        What to try.
+    rule : str
+        Name of the rule.
+    text : str
+        What is wrong, with the number.
+    """
+
+    rule: str
+    sgd: str
+    adam: str
+    text: str
+    cure: str
+
+
+@dataclass(frozen=True)
+class Outlook(Result):
+    """Whether a model trains in its first hundreds of steps, by optimizer.
+
+    Attributes
+    ----------
+    sgd, adam : {"trains", "late", "no", "undecided"}
+        SGD without momentum, and Adam, at their best rates. "late": it starts, but not in the first
+        hundreds of steps. "undecided" without a loss, or if draws of the weights disagree.
+    wrong : tuple of str
+        The rules that fire, in sentences, the worst first.
+    beside : tuple of str
+        What is worth a mention, and no fault.
+    cures : tuple of str
+        What to try, in the order of `wrong`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from bnmc.torch import measure
+    >>> seed = torch.manual_seed(0)
+    >>> layers = [part for _ in range(20) for part in (nn.Linear(32, 32), nn.ReLU())]
+    >>> model = nn.Sequential(*layers, nn.Linear(32, 4))
+    >>> outlook = measure(model, torch.randn(16, 32), labels=torch.arange(16) % 4).outlook
+    >>> outlook.sgd, outlook.adam, outlook.cures[0]
+    ('no', 'late', 'another gain (gain_for_), a norm, or skip connections')
+    """
+
+    sgd: str
+    adam: str
+    wrong: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    cures: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return {
+            "sgd": self.sgd, "adam": self.adam, "wrong": list(self.wrong),
+            "beside": list(self.beside), "cures": list(self.cures),
+        }  # fmt: skip
+
+
+def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
+    """Return the outlook of networks of one model.
+
+    Parameters
+    ----------
+    draws : sequence of Facts
+        Of each network. A rule that fires in fewer than half of them decides nothing.
+    fall : float, optional
+        The loss after twenty steps of Adam at the best rate, over the chance.
+    """
+    faults: dict[str, list[Fault]] = {}
+    for facts in draws:
+        for fault in faults_of(facts):
+            faults.setdefault(fault.rule, []).append(fault)
+    first = draws[0]
+    sgd = adam = "trains" if first.trainable else "undecided"
+    wrong, cures, beside = [], [], list(_mentions(first))
+    ordered = sorted(faults.values(), key=lambda each: _rank(each[0]))
+    for fired in ordered:
+        fault, count = fired[0], len(fired)
+        share = "" if count == len(draws) else f" (in {count} of {len(draws)} draws)"
+        if 2 * count < len(draws):
+            beside.append(f"{fault.text}{share}")
+            sgd, adam = _worse(sgd, "undecided"), _worse(adam, "undecided")
+            continue
+        wrong.append(f"{fault.text}{share}")
+        cures.append(fault.cure)
+        sgd, adam = _worse(sgd, fault.sgd), _worse(adam, fault.adam)
+    if fall is not None and fall >= _FALLS and wrong:
+        adam = "no"
+    if fall is not None:
+        beside.append(f"20 steps of Adam lower the loss to {fall:.2g} of chance at the best rate")
+    return Outlook(sgd, adam, tuple(wrong), tuple(beside), tuple(dict.fromkeys(cures)))
+
+
+def _rank(fault: Fault) -> tuple[int, int]:
+    """Return the place of a fault in the verdict: the worst first, causes before effects."""
+    return -_ANSWERS.index(fault.sgd), _CAUSES.index(fault.rule)
+
+
+def _worse(*answers: str) -> str:
+    return max(answers, key=_ANSWERS.index)
+
+
+def faults_of(facts: Facts) -> list[Fault]:
+    """Return the rules that fire for a network."""
+    faults = [*_of_units(facts), *_of_norms(facts)]
+    if facts.loss < _TRAINED * facts.chance:
+        return faults  # a trained model: its gradients and its samples may be anything
+    faults += _of_samples(facts)
+    return [*faults, *_of_gradients(facts), *_of_loss(facts)] if facts.trainable else faults
+
+
+def _of_gradients(facts: Facts) -> list[Fault]:
+    faults = []
+    norm = "another gain (gain_for_), a norm, or skip connections"
+    if facts.without_signal >= 0.45:
+        share = f"{100 * facts.without_signal:.0f} %"
+        faults.append(Fault(
+            "signal", "no", "late" if facts.small_gradients > 0.25 else "trains",
+            f"{share} of the weight matrices have gradients below 1e-6 of their norm", norm,
+        ))  # fmt: skip
+    ratio = facts.state_gradient_ratio
+    where = f" (most at {facts.state_gradient_bend!r})" if facts.state_gradient_bend else ""
+    if ratio < 1 / 50:
+        faults.append(Fault(
+            "fall", "no", "late",
+            f"gradients of states fall to ×{_factor(ratio)} from the last block to the first"
+            f"{where}", norm,
+        ))  # fmt: skip
+    if ratio > 200:
+        answers = ("no", "undecided") if ratio > 1e4 else ("undecided", "undecided")
+        faults.append(Fault(
+            "growth", *answers,
+            f"gradients of states grow ×{_factor(ratio)} from the last block to the first{where}",
+            "skip connections, fewer layers, or another norm",
+        ))  # fmt: skip
+    if facts.clones > 0.85:
+        share = f"{100 * facts.clones:.0f} %"
+        faults.append(Fault(
+            "clones", "no", "no",
+            f"{share} of the units of a layer are equal, with equal gradients", "a new draw",
+        ))  # fmt: skip
+    return faults
+
+
+def _of_loss(facts: Facts) -> list[Fault]:
+    faults = []
+    ratio = facts.loss / facts.chance
+    if ratio > facts.most_of_chance:
+        text = f"the loss {facts.loss:.3g} is ×{ratio:.3g} of chance ({facts.chance:.3g})"
+        cure = "a smaller last layer, or standardized targets"
+        faults.append(Fault("loss", "no", "late", text, cure))
+    if facts.probabilities:
+        faults.append(Fault(
+            "softmax", "no", "no", "outputs are probabilities before a cross-entropy, which takes "
+            "logits", "no softmax at the end",
+        ))  # fmt: skip
+    return faults
+
+
+def _of_samples(facts: Facts) -> list[Fault]:
+    faults = []
+    cosine, rank = facts.last_correlation, facts.effective_rank
+    cure = "skip connections, another activation, or an orthogonal start"
+    if facts.input_correlation > 0.99 and facts.first_correlation > 0.99:
+        faults.append(Fault(
+            "inputs", "no", "late",
+            f"inputs are nearly one (mean cosine {facts.input_correlation:.4g})",
+            "standardized inputs, or a norm first",
+        ))  # fmt: skip
+    if rank < 1.5 or 1.0 - cosine < 3e-4:
+        text = f"samples are one after the last block (effective rank {rank:.3g}, mean cosine "
+        faults.append(Fault("samples", "no", "late", f"{text}{cosine:.4g})", cure))
+    elif facts.output_spread < 1e-3 and not facts.zero_head:
+        text = (
+            f"outputs hardly differ between samples (standard deviation {facts.output_spread:.2g})"
+        )
+        faults.append(Fault("outputs", "no", "late", text, cure))
+    elif cosine > 0.99:
+        text = f"samples are nearly one after the last block (mean cosine {cosine:.4g})"
+        faults.append(Fault("slow", "late", "trains", text, cure))
+    return faults
+
+
+def _of_units(facts: Facts) -> list[Fault]:
+    cure = "other biases, another gain, or LeakyReLU"
+    if facts.all_dead:
+        return [Fault("dead", "no", "no", "all units of a layer are zero for all samples", cure)]
+    if facts.least_live_units <= 2:
+        count = f"{facts.least_live_units:.0f} unit{'s'[: facts.least_live_units > 1]}"
+        text = f"only {count} of a layer are not zero for all samples"
+        return [Fault("dead", "no", "trains", text, cure)]
+    return []
+
+
+def _of_norms(facts: Facts) -> list[Fault]:
+    if not facts.numbers_per_channel < 16:
+        return []
+    text = f"batch normalization takes its statistics over {facts.numbers_per_channel:.0f} numbers"
+    return [Fault("norm", "late", "late", text, "larger batches, or GroupNorm")]
+
+
+def _mentions(facts: Facts) -> list[str]:
+    """Return what is no fault, and worth a mention."""
+    beside = []
+    ratio = facts.loss / facts.chance
+    if 1.5 < ratio <= facts.most_of_chance:
+        beside.append(
+            f"the loss {facts.loss:.3g} is ×{ratio:.2g} of chance, which asks SGD for a lower rate "
+            "or a smaller last layer"
+        )
+    if facts.trainable and facts.without_gradient:
+        names = ", ".join(map(repr, facts.without_gradient[:3]))
+        more = len(facts.without_gradient) - 3
+        tail = f" and {more} more" if more > 0 else ""
+        zero = " (a factor after them is zero, and moves first)" if facts.zero_by_design else ""
+        beside.append(f"no gradient reaches {names}{tail}{zero}")
+    if facts.measured_share < 0.5:
+        share = f"{100 * facts.measured_share:.0f} %"
+        beside.append(f"measured layers hold {share} of the parameters")
+    return beside
+
+
+def said(outlook: Outlook, facts: Facts, rows: str) -> str:
+    """Return the verdict: at most three sentences, what is wrong first."""
+    normal = _numbers(facts, rows)
+    beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
+    if outlook.wrong:
+        first = outlook.wrong[0]
+        more = f", and {outlook.wrong[1]}" if len(outlook.wrong) > 1 else ""
+        head = f"{_answer(outlook)}: {first}{more}."
+        return f"{head} {normal[0].upper()}{normal[1:]}. Try {outlook.cures[0]}."
+    if not facts.trainable:
+        return f"Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
+    if facts.loss < _TRAINED * facts.chance:
+        return f"A trained model: {normal}.{beside}"
+    return f"Nothing found that stops training: {normal}.{beside}"
+
+
+def _answer(outlook: Outlook) -> str:
+    words = {
+        "no": "does not train", "late": "starts late", "trains": "trains",
+        "undecided": "may not train",
+    }  # fmt: skip
+    return f"SGD {words[outlook.sgd]}, Adam {words[outlook.adam]}"
+
+
+def _numbers(facts: Facts, rows: str) -> str:
+    """Return the numbers of a verdict."""
+    parts = []
+    if facts.trainable:
+        chance = "" if math.isnan(facts.chance) else f" (chance {facts.chance:.3g})"
+        parts.append(f"loss {facts.loss:.3g}{chance}")
+        if not math.isnan(facts.state_gradient_ratio):
+            ratio = _factor(facts.state_gradient_ratio)
+            parts.append(f"gradients of states ×{ratio} from the last block to the first")
+    parts.append(f"effective rank of the {rows} {facts.effective_rank:.3g} in the last block")
+    return "; ".join(parts)
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2g}"

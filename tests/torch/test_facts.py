@@ -1,0 +1,122 @@
+"""The facts of models, each from its definition."""
+
+import math
+
+import numpy as np
+import pytest
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
+
+from bnmc.torch import measure
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_facts_are_those_of_hooks():
+    model, batch, labels = mlp(4, 8, nn.ReLU, norm=False), torch.randn(12, 8), torch.arange(12) % 3
+    facts = measure(model, batch, labels=labels).facts
+    states = []
+    x = batch
+    for place, module in enumerate(model):
+        x = module(x)
+        if place in (1, 3, 5, 7):
+            x.retain_grad()
+            states.append(x)
+    loss = nn.functional.cross_entropy(x, labels)
+    loss.backward()
+    assert facts.trainable
+    assert facts.loss == pytest.approx(loss.item())
+    assert facts.chance == math.log(10)
+    ratio = states[0].grad.norm() / states[-1].grad.norm()
+    assert facts.state_gradient_ratio == pytest.approx(ratio.item(), rel=1e-5)
+    last = states[-1].detach().double().numpy()
+    shares = np.linalg.svd(last, compute_uv=False)
+    shares = shares[shares > 1e-9] / shares.sum()
+    assert facts.effective_rank == pytest.approx(math.exp(-(shares * np.log(shares)).sum()))
+    units = batch.double().numpy() / np.linalg.norm(batch.numpy(), axis=1, keepdims=True)
+    cosines = [units[i] @ units[j] for i in range(12) for j in range(i)]
+    assert facts.input_correlation == pytest.approx(np.mean(cosines), abs=1e-6)
+    assert facts.output_spread == pytest.approx(x.detach().numpy().std(axis=0).mean(), rel=1e-5)
+    live = [int((state != 0).any(dim=0).sum()) for state in states]
+    narrowed = [count for count in live if count < 8]
+    assert facts.least_live_units == min(narrowed, default=math.inf)
+    small = [module.weight.grad.norm() / module.weight.norm() < 1e-6 for module in model[::2]]
+    assert facts.without_signal == np.mean(small)
+    weights = sum(part.numel() for name, part in model.named_parameters() if "weight" in name)
+    readout = model[-1].weight.numel()
+    total = sum(part.numel() for part in model.parameters())
+    assert facts.measured_share == (weights - readout) / total
+
+
+def test_chance_of_a_squared_loss_is_the_variance_of_the_targets():
+    model, targets = mlp(2, 5, classes=3), torch.randn(9, 3) + 30.0
+    facts = measure(model, torch.randn(9, 5), labels=targets).facts
+    expected = 0.5 * ((targets - targets.mean(dim=0)) ** 2).sum(dim=1).mean()
+    assert facts.chance == pytest.approx(expected.item(), rel=1e-5)
+    assert facts.loss / facts.chance > facts.most_of_chance == 30.0
+    equal = measure(model, torch.randn(9, 5), labels=torch.ones(9, 3)).facts
+    assert math.isnan(equal.chance)
+
+
+def test_labels_that_are_ignored_count_for_nothing():
+    model = nn.Sequential(nn.Conv1d(2, 5, 1), nn.ReLU(), nn.Conv1d(5, 4, 1))
+    batch, labels = torch.randn(3, 2, 6), torch.arange(18).reshape(3, 6) % 4
+    labels[:, 0] = -100
+    expected = nn.functional.cross_entropy(model(batch), labels).item()
+    assert measure(model, batch, labels=labels).facts.loss == pytest.approx(expected, rel=1e-6)
+    last = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4))  # classes on the last axis
+    tokens = batch.movedim(1, 2)
+    expected = nn.functional.cross_entropy(last(tokens).movedim(2, 1), labels).item()
+    facts = measure(last, tokens, labels=labels).facts
+    assert (facts.loss, facts.chance) == (pytest.approx(expected, rel=1e-6), math.log(4))
+
+
+class WithSpare(nn.Module):
+    """A perceptron, and a layer that the forward pass does not call."""
+
+    def __init__(self):
+        super().__init__()
+        self.spare, self.inner = nn.Linear(3, 3), mlp(2, 6, norm=False)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_parameters_without_gradients_have_names():
+    model = WithSpare()
+    facts = measure(model, torch.randn(7, 6), labels=torch.arange(7) % 4).facts
+    assert {"spare.weight", "spare.bias"} <= set(facts.without_gradient)
+    assert not facts.zero_by_design
+    with torch.no_grad():
+        model.inner[-1].weight.zero_()
+    facts = measure(model, torch.randn(7, 6), labels=torch.arange(7) % 4).facts
+    assert facts.zero_by_design
+    assert facts.zero_head
+    assert facts.without_signal == 0.0
+
+
+def test_clones_and_numbers_of_a_batch_norm():
+    model = nn.Sequential(
+        nn.Conv1d(2, 8, 1), nn.BatchNorm1d(8), nn.ReLU(), nn.Flatten(), nn.Linear(40, 3)
+    )
+    batch, labels = torch.randn(4, 2, 5), torch.arange(4) % 3
+    facts = measure(model, batch, labels=labels).facts
+    assert (facts.numbers_per_channel, facts.clones) == (20.0, 0.0)
+    with torch.no_grad():
+        model[0].weight[:] = model[0].weight[:1]
+        model[-1].weight.fill_(0.1)
+        model[-1].weight.mul_(torch.arange(3.0)[:, None])
+    facts = measure(model, batch, labels=labels).facts
+    assert facts.clones == 1.0
+
+
+def test_a_try_lowers_the_loss_and_changes_nothing():
+    model, batch, labels = mlp(2, 8), torch.randn(20, 8), torch.arange(20) % 3
+    before = digest_of(model)
+    tried = measure(model, batch, labels=labels, tries=True)
+    assert digest_of(model) == before
+    assert tried.fall < 0.5
+    assert tried.outlook.beside[-1].startswith("20 steps of Adam lower the loss to ")
+    unknown = measure(model, batch, loss=lambda out: out.square().mean(), tries=True)
+    assert 0.0 <= unknown.fall < 1.0
+    assert measure(model, batch, labels=labels).fall is None
+    assert measure(model, batch, tries=True).fall is None

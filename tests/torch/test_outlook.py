@@ -1,0 +1,217 @@
+"""The rules of the outlook, and the verdicts on small models whose training is known."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from torch_models import mlp, nn, one_thread, torch  # noqa: F401
+
+from bnmc.torch import Facts, measure
+from bnmc.torch.outlook import faults_of, outlook_of, said
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+#: The facts of a model that trains.
+HEALTHY = Facts(
+    True, loss=2.31, chance=2.303, state_gradient_ratio=0.8, state_gradient_bend="3",
+    effective_rank=17.0, input_correlation=0.4, first_correlation=0.5, last_correlation=0.8,
+    output_spread=0.2, least_live_units=30.0, numbers_per_channel=64.0, measured_share=0.9,
+)  # fmt: skip
+
+#: For each rule: facts at its threshold, facts just beyond, and the outlook of SGD and Adam beyond.
+RULES = {
+    "signal": ({"without_signal": 0.44}, {"without_signal": 0.45}, "no", "trains"),
+    "signal, Adam": (
+        {"without_signal": 0.5, "small_gradients": 0.25},
+        {"without_signal": 0.5, "small_gradients": 0.26}, "no", "late",
+    ),
+    "loss": ({"loss": 230.0}, {"loss": 231.0}, "no", "late"),
+    "squared loss": (
+        {"most_of_chance": 30.0, "loss": 69.0}, {"most_of_chance": 30.0, "loss": 69.2}, "no", "late"
+    ),
+    "fall": ({"state_gradient_ratio": 0.021}, {"state_gradient_ratio": 0.019}, "no", "late"),
+    "growth": (
+        {"state_gradient_ratio": 199.0}, {"state_gradient_ratio": 201.0}, "undecided", "undecided"
+    ),
+    "explosion": (
+        {"state_gradient_ratio": 199.0}, {"state_gradient_ratio": 1.1e4}, "no", "undecided"
+    ),
+    "rank": ({"effective_rank": 1.5}, {"effective_rank": 1.49}, "no", "late"),
+    "cosine": ({"last_correlation": 0.99}, {"last_correlation": 0.9998}, "no", "late"),
+    "slow": ({"last_correlation": 0.99}, {"last_correlation": 0.991}, "late", "trains"),
+    "outputs": ({"output_spread": 1e-3}, {"output_spread": 9e-4}, "no", "late"),
+    "inputs": (
+        {"input_correlation": 0.995}, {"input_correlation": 0.995, "first_correlation": 0.995},
+        "no", "late",
+    ),
+    "live": ({"least_live_units": 3.0}, {"least_live_units": 2.0}, "no", "trains"),
+    "dead": ({}, {"all_dead": True}, "no", "no"),
+    "norm": ({"numbers_per_channel": 16.0}, {"numbers_per_channel": 15.0}, "late", "late"),
+    "clones": ({"clones": 0.85}, {"clones": 0.86}, "no", "no"),
+    "softmax": ({}, {"probabilities": True}, "no", "no"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules(name):
+    before, beyond, sgd, adam = RULES[name]
+    outlook = outlook_of([dataclasses.replace(HEALTHY, **beyond)])
+    assert (outlook.sgd, outlook.adam) == (sgd, adam)
+    assert len(outlook.wrong) == len(outlook.cures) == 1
+    if name != "signal, Adam":
+        assert not faults_of(dataclasses.replace(HEALTHY, **before))
+
+
+def test_nothing_wrong_is_said_with_numbers():
+    outlook = outlook_of([HEALTHY])
+    assert (outlook.sgd, outlook.adam, outlook.wrong) == ("trains", "trains", ())
+    assert said(outlook, HEALTHY, "samples") == (
+        "Nothing found that stops training: loss 2.31 (chance 2.3); gradients of states ×0.8 from "
+        "the last block to the first; effective rank of the samples 17 in the last block."
+    )
+    high = dataclasses.replace(HEALTHY, loss=9.0, measured_share=0.2)
+    assert "is ×3.9 of chance" in said(outlook_of([high]), high, "samples")
+    assert outlook_of([high]).beside[1] == "measured layers hold 20 % of the parameters"
+    blind = Facts(False, effective_rank=4.0)
+    assert outlook_of([blind]).sgd == "undecided"
+    assert said(outlook_of([blind]), blind, "samples").startswith("Nothing found in the forward")
+
+
+def test_a_zero_head_and_a_trained_model_are_no_faults():
+    assert not faults_of(dataclasses.replace(HEALTHY, output_spread=0.0, zero_head=True))
+    trained = dataclasses.replace(
+        HEALTHY, loss=3e-4, effective_rank=1.2, last_correlation=0.9999, state_gradient_ratio=1e-3
+    )
+    assert not faults_of(trained)
+    assert said(outlook_of([trained]), trained, "samples").startswith("A trained model: loss")
+
+
+def test_causes_come_before_effects_and_the_worst_first():
+    sick = dataclasses.replace(
+        HEALTHY, state_gradient_ratio=1e-8, effective_rank=1.0, numbers_per_channel=2.0
+    )
+    outlook = outlook_of([sick])
+    assert [text.split()[0] for text in outlook.wrong] == ["gradients", "samples", "batch"]
+    verdict = said(outlook, sick, "samples")
+    assert verdict.startswith("SGD does not train, Adam starts late: gradients of states fall to ")
+    assert verdict.endswith("Try another gain (gain_for_), a norm, or skip connections.")
+
+
+def test_draws_that_disagree_are_told():
+    sick = dataclasses.replace(HEALTHY, state_gradient_ratio=1e-3)
+    most = outlook_of([sick, sick, HEALTHY])
+    assert most.sgd == "no"
+    assert most.wrong[0].endswith("(in 2 of 3 draws)")
+    few = outlook_of([HEALTHY, HEALTHY, sick])
+    assert (few.sgd, few.adam, few.wrong) == ("undecided", "undecided", ())
+    assert few.beside[-1].endswith("(in 1 of 3 draws)")
+
+
+def test_adam_does_not_train_if_a_fact_and_the_try_agree():
+    sick = dataclasses.replace(HEALTHY, state_gradient_ratio=1e-3)
+    assert [outlook_of([sick], fall).adam for fall in (None, 0.79, 0.8)] == ["late", "late", "no"]
+    assert outlook_of([HEALTHY], 0.99).adam == "trains"
+
+
+# --- models that were trained with SGD and Adam, and what came out
+
+
+def pictures(samples=64):
+    """Return noisy copies of ten patterns of 64 pixels, and their labels."""
+    rng = np.random.default_rng(0)
+    patterns = rng.random((10, 64)) * (rng.random((10, 64)) < 0.5)
+    labels = rng.integers(0, 10, samples)
+    rows = patterns[labels] + 0.3 * rng.standard_normal((samples, 64))
+    return torch.tensor((rows - rows.mean()) / rows.std(), dtype=torch.float32), labels
+
+
+def perceptron(depth, *, he=False, bias=True, norm=False, width=64):
+    model = mlp(depth, width, norm=norm, bias=bias, inputs=64)
+    for module in model if he else ():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, math.sqrt(2.0 / module.weight.shape[1]))
+            nn.init.zeros_(module.bias)
+    return model
+
+
+def changed(model, change):
+    with torch.no_grad():
+        change(model)
+    return model
+
+
+class Rezero(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch, self.factor = nn.Linear(64, 64), nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x + self.factor * torch.relu(self.branch(x))
+
+
+def zeros(model):
+    for parameter in model.parameters():
+        parameter.zero_()
+
+
+def equal(model):
+    for parameter in model.parameters():
+        parameter.fill_(0.02)
+
+
+def normal(model):
+    for parameter in model.parameters():
+        parameter.normal_()
+
+
+#: Model, change of the batch, outlook of SGD and Adam, words of the verdict.
+COLLECTION = {
+    "default": (lambda: perceptron(3), None, "trains", "trains", "Nothing found"),
+    "He": (lambda: perceptron(5, he=True), None, "trains", "trains", "Nothing found"),
+    "deep default": (lambda: perceptron(20), None, "no", "late", "fall to ×"),
+    "deep without bias": (lambda: perceptron(40, bias=False), None, "no", "late", "have gradients"),
+    "batch norm": (lambda: perceptron(5, norm=True), None, "trains", "trains", "Nothing found"),
+    "deep batch norm": (lambda: perceptron(60, norm=True), None, "no", "undecided", "grow ×"),
+    "normal weights": (
+        lambda: changed(perceptron(5), normal), None, "no", "late", "of chance (2.3)"
+    ),
+    "zero head": (
+        lambda: changed(perceptron(5, he=True), lambda model: zeros(model[-1])), None, "trains",
+        "trains", "moves first",
+    ),
+    "ReZero": (
+        lambda: nn.Sequential(nn.Linear(64, 64), *(Rezero() for _ in range(20)), nn.Linear(64, 10)),
+        None, "trains", "trains", "moves first",
+    ),
+    "all zero": (lambda: changed(perceptron(3), zeros), None, "no", "no", "all units of a layer"),
+    "dead": (
+        lambda: changed(perceptron(5), lambda model: model[4].bias.fill_(-99.0)), None, "no", "no",
+        "all units of a layer are zero",
+    ),
+    "equal weights": (
+        lambda: changed(perceptron(3), equal), None, "no", "no", "are equal, with equal",
+    ),
+    "shifted": (lambda: perceptron(3), lambda x: x + 100.0, "no", "late", "inputs are nearly one"),
+    "softmax": (
+        lambda: nn.Sequential(*perceptron(5, he=True), nn.Softmax(-1)), None, "no", "no",
+        "probabilities before",
+    ),
+    "small batch": (lambda: perceptron(3, norm=True), lambda x: x[:4], "late", "late", "4 numbers"),
+    "bfloat16": (lambda: perceptron(3).bfloat16(), lambda x: x.bfloat16(), "trains", "trains", ""),
+    "bfloat16, deep": (
+        lambda: perceptron(20).bfloat16(), lambda x: x.bfloat16(), "no", "late", "fall to ×"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLLECTION)
+def test_verdicts_on_models_whose_training_is_known(name):
+    make, change, sgd, adam, words = COLLECTION[name]
+    images, labels = pictures()
+    batch = images if change is None else change(images)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        measured = measure(make(), batch, labels=labels[: len(batch)], cosines=False)
+        assert (measured.outlook.sgd, measured.outlook.adam) == (sgd, adam), measured.verdict
+        assert words in measured.verdict
