@@ -1,6 +1,7 @@
 """`measure`: numbers of hand-written hooks, choice of layers, networks, and arguments."""
 
 import copy
+import dataclasses
 import gc
 import math
 
@@ -189,6 +190,73 @@ def test_functions_and_modules_that_are_called_twice():
     assert measure(model, batch, layers=["twice"]).layers == ("twice", "twice#2")
 
 
+class Several(nn.Module):
+    """A model of two arguments, whose output is a dataclass with the loss first."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.end = mlp(2, 6, norm=False, classes=6), nn.Linear(6, 3)
+
+    def forward(self, x, scale):
+        features = self.inner(x * scale)
+        logits = self.end(features)
+        return Output(logits.square().mean(), logits, features)
+
+
+@dataclasses.dataclass
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor
+    features: torch.Tensor
+
+
+def test_models_of_several_arguments_and_outputs():
+    model, x, scale = Several(), torch.randn(8, 6), torch.rand(8, 1)
+    labels = torch.arange(8) % 3
+    by_place = measure(model, (x, scale), labels=labels)
+    by_name = measure(model, {"x": x, "scale": scale.numpy()}, labels=labels)
+    np.testing.assert_array_equal(by_place.gram, by_name.gram)
+    logits = model(x, scale).logits
+    expected = nn.functional.cross_entropy(logits, labels).item()
+    np.testing.assert_allclose(by_place.loss, expected, rtol=1e-6)
+    # A function of the user's takes the whole output.
+    own = measure(model, (x, scale), loss=lambda output: output.loss + 0 * output.features.sum())
+    np.testing.assert_allclose(own.loss, logits.square().mean().item(), rtol=1e-6)
+    given = measure(model, (x, scale), labels=labels, loss=lambda out, y: out.logits[:, 0] * y)
+    assert given.gradient_cosine is not None
+
+
+def test_transposed_convolutions():
+    model = nn.Sequential(
+        nn.ConvTranspose2d(4, 3, 2, stride=2), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.ConvTranspose2d(3, 2, 2, stride=2), nn.Tanh(),
+    )  # fmt: skip
+    measured = measure(model, torch.randn(5, 4, 3, 3), labels=torch.zeros(5, 2, 12, 12))
+    assert measured.layers == ("0",)
+    assert "loss" in measured.verdict
+
+
+def test_reentrant_checkpoints_are_named():
+    model = mlp(2, 3)
+    blocks = model[:3]
+    checkpoint = torch.utils.checkpoint.checkpoint
+
+    class Saving(nn.Module):
+        def __init__(self, reentrant):
+            super().__init__()
+            self.blocks, self.rest, self.reentrant = blocks, model[3:], reentrant
+
+        def forward(self, x):
+            x = x + 0 * self.rest[0].bias.sum()
+            return self.rest(checkpoint(self.blocks, x, use_reentrant=self.reentrant))
+
+    expected = measure(model, X, labels=[0, 1, 2, 0])
+    saving = measure(Saving(False), X, labels=[0, 1, 2, 0])
+    np.testing.assert_allclose(saving.loss, expected.loss, rtol=1e-6)
+    with pytest.raises(ArgumentError, match="use_reentrant=False"):
+        measure(Saving(True), X, labels=[0, 1, 2, 0])
+
+
 def test_blocks_of_a_class():
     torch.manual_seed(1)
     model = resnet()
@@ -293,8 +361,9 @@ BAD = {
     "text": ((MODEL, ["a", "b"]), {}, ArgumentTypeError, "batch"),
     "sparse": ((MODEL, X.to_sparse()), {}, ArgumentError, "torch.sparse_coo"),
     "no values": ((MODEL, X.to("meta")), {}, ArgumentError, "device 'meta'"),
-    "several inputs": ((MODEL, (X, X)), {}, ArgumentTypeError, "a module of one input around"),
-    "names": ((MODEL, {"x": X}), {}, ArgumentTypeError, "a module of one input around"),
+    "several inputs": ((MODEL, (X, X)), {}, ArgumentError, "takes 2 positional arguments but 3"),
+    "names": ((MODEL, {"x": X}), {}, ArgumentError, "unexpected keyword argument 'x'"),
+    "unequal": ((MODEL, (X, X[:2])), {}, ArgumentError, "as many samples in each argument"),
     "other width": ((MODEL, X[:, :2]), {}, ArgumentError, "a batch that the model takes"),
     "labels": ((MODEL, X), {"labels": [0]}, ArgumentError, "one for each of 4 samples"),
     "labels 99": (

@@ -10,7 +10,15 @@ from typing import Any
 
 from bnmc._support.arguments import items
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, UnknownNameError
-from bnmc.torch.models import is_implicit, is_weight_layer, own_weight, shape_of, torch
+from bnmc.torch.models import (
+    Inputs,
+    is_implicit,
+    is_weight_layer,
+    own_weight,
+    shape_of,
+    tensor_of,
+    torch,
+)
 
 #: Called with the name of a module, the module, and its first input or its output.
 _Visit = Callable[[str, Any, Any], None]
@@ -64,8 +72,8 @@ def chosen_layers(model: torch.nn.Module, layers: object = None) -> Layers:
 
 
 def forward(
-    model: torch.nn.Module, batch: torch.Tensor, layers: Layers, visit: _Visit
-) -> torch.Tensor:
+    model: torch.nn.Module, batch: torch.Tensor | Inputs, layers: Layers, visit: _Visit
+) -> Any:
     """Call the model on a batch, `visit` with the output of each layer, and return its output.
 
     The second call of a module has the name of the module and "#2", and so on. If the output of the
@@ -90,7 +98,7 @@ def forward(
         nonlocal last
         calls[name] += 1
         full = name if calls[name] == 1 else f"{name}#{calls[name]}"
-        tensor = _first_tensor(output)
+        tensor = tensor_of(output)
         if layers.between:
             last = full, module, tensor
         elif tensor is None:
@@ -103,9 +111,10 @@ def forward(
     if last is not None:
         name, module, tensor = last
         out, inputs = shape_of(module)[:2]
-        is_readout = output is tensor or out != inputs
+        whole = tensor_of(output)
+        is_readout = whole is tensor or out != inputs
         if not (visited and is_readout):
-            show(name, module, output)
+            show(name, module, whole)
     if not visited:
         allowed = "modules that the forward pass calls"
         raise ArgumentError("layers", sorted(layers.modules), allowed)
@@ -114,16 +123,17 @@ def forward(
 
 def called(
     model: torch.nn.Module,
-    batch: torch.Tensor,
+    batch: torch.Tensor | Inputs,
     modules: Mapping[str, Any] | None = None,
     *,
     before: _Visit | None = None,
     after: _Visit | None = None,
-) -> torch.Tensor:
-    """Return the first tensor of the output of a model, and visit modules at each of their calls.
+) -> Any:
+    """Return the output of a model, which has a tensor, and visit modules at each of their calls.
 
     `before` receives the first tensor of the input of a module, `after` its whole output.
     """
+    inputs = batch if isinstance(batch, Inputs) else Inputs((batch,))
     handles: list[Any] = []
     try:
         for name, module in (modules or {}).items():
@@ -133,41 +143,28 @@ def called(
             if after is not None:
                 hook = partial(_show_output, after, name)
                 handles.append(module.register_forward_hook(hook))
-        output = model(batch)
+        output = inputs.through(model)
     except (BnmcError, MemoryError):
         raise
     except Exception as error:  # the forward of a user's model raises anything
         hint = f"{type(error).__name__}: {error}"
         allowed = "a batch that the model takes"
-        raise ArgumentError("batch", tuple(batch.shape), allowed, hint) from error
+        raise ArgumentError("batch", inputs.shapes, allowed, hint) from error
     finally:
         for handle in handles:
             handle.remove()
-    tensor = _first_tensor(output)
-    if tensor is None:
+    if tensor_of(output) is None:
         kind = type(output).__name__
         raise ArgumentError("model", f"an output of type {kind}", "a tensor as output")
-    return tensor
+    return output
 
 
 def _show_input(visit: _Visit, name: str, module: Any, arguments: Any, keywords: Any) -> None:
-    visit(name, module, _first_tensor([*arguments, *keywords.values()]))
+    visit(name, module, tensor_of([*arguments, *keywords.values()]))
 
 
 def _show_output(visit: _Visit, name: str, module: Any, arguments: Any, output: Any) -> None:
     visit(name, module, output)
-
-
-def _first_tensor(output: Any) -> torch.Tensor | None:
-    """Return an output that is a tensor, or the first tensor of a tuple, a list or a mapping."""
-    if isinstance(output, torch.Tensor):
-        return output
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, (tuple, list)):
-        tensors = map(_first_tensor, output)
-        return next((tensor for tensor in tensors if tensor is not None), None)
-    return None
 
 
 def _blocks(named: dict[str, Any]) -> Layers:

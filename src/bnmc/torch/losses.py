@@ -13,7 +13,7 @@ from bnmc import gram
 from bnmc._support.arguments import choice, host_array
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, NonFiniteError
-from bnmc.torch.models import torch
+from bnmc.torch.models import tensor_of, torch
 from bnmc.torch.representations import FloatArray
 
 #: The losses by name.
@@ -50,10 +50,10 @@ class Loss:
             return math.log(output.shape[axis]) or math.nan, 100.0
         return math.nan, 100.0
 
-    def mean(self, output: torch.Tensor) -> torch.Tensor:
+    def mean(self, output: Any) -> torch.Tensor:
         """Return the mean loss, which may be infinite or NaN."""
         labels = () if self.labels is None else (self.labels,)
-        values: torch.Tensor = self.function(output, *labels).mean()
+        values: torch.Tensor = self.function(self._argument(output), *labels).mean()
         return values
 
     @property
@@ -63,11 +63,16 @@ class Loss:
             self.function, torch.nn.CrossEntropyLoss
         )
 
-    def __call__(self, output: torch.Tensor) -> torch.Tensor:
+    def _argument(self, output: Any) -> Any:
+        """Return the whole output for a function of the user's, otherwise its first tensor."""
+        return _tensor(output) if self.function in (_cross_entropy, _squared) else output
+
+    def __call__(self, output: Any) -> torch.Tensor:
         """Return the finite losses of the samples, (samples,), or that of the batch, ()."""
         labels = () if self.labels is None else (self.labels,)
+        tensor = _tensor(output)
         try:
-            values: Any = self.function(output, *labels)
+            values: Any = self.function(self._argument(output), *labels)
         except (BnmcError, MemoryError):
             raise
         except Exception as error:  # a loss of the user's raises anything
@@ -75,9 +80,9 @@ class Loss:
             if self.labels is not None:
                 about, value = "labels", f"shape {tuple(self.labels.shape)} for {self.name}"
             hint = f"{type(error).__name__}: {error}"
-            allowed = f"labels for an output of shape {tuple(output.shape)}"
+            allowed = f"labels for an output of shape {tuple(tensor.shape)}"
             raise ArgumentError(about, value, allowed, hint) from error
-        if not isinstance(values, torch.Tensor) or tuple(values.shape) not in ((), (len(output),)):
+        if not isinstance(values, torch.Tensor) or tuple(values.shape) not in ((), (len(tensor),)):
             shape = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values)
             allowed = "a function that returns one number per sample, or one of the batch"
             raise ArgumentError("loss", f"{self.name}: {shape}", allowed)
@@ -177,7 +182,19 @@ def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) 
 
 
 def _gradients(value: Any, parameters: list[Any]) -> Any:
-    return torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    try:
+        return torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "heckpoint" not in str(error):
+            raise
+        allowed = "checkpoints with use_reentrant=False, or none, in the measurement"
+        raise ArgumentError("model", "reentrant checkpoints", allowed) from error
+
+
+def _tensor(output: Any) -> torch.Tensor:
+    tensor = tensor_of(output)
+    assert tensor is not None  # `called` has looked for one
+    return tensor
 
 
 def _cosines(stack: FloatArray) -> FloatArray:

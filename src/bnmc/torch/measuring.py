@@ -28,7 +28,7 @@ from bnmc.torch.facts import (
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.learning_rate import RATED, rate_of_model
-from bnmc.torch.models import as_batch, torch
+from bnmc.torch.models import Inputs, as_inputs, tensor_of, torch
 from bnmc.torch.prediction import Gradient, Prediction, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
@@ -63,16 +63,17 @@ def measure(
     model : torch.nn.Module or callable
         The model. Of a compiled model and of ``DataParallel``, the module inside is measured. A
         callable is a factory, which returns a new model at each call.
-    batch : torch.Tensor or array_like, shape (n, ...)
+    batch : torch.Tensor or array_like, shape (n, ...); or tuple or mapping of them
         n >= 2 samples on the first axis. A tensor keeps its dtype; floating-point numbers of other
-        arrays get the dtype of the model. The batch is moved to the device of the model.
+        arrays get the dtype of the model. The batch is moved to the device of the model. A tuple of
+        tensors has the arguments of the model, a mapping its keyword arguments.
     labels : torch.Tensor or array_like, shape (n, ...), optional
         Labels of the samples.
     loss : {"cross-entropy", "squared"} or callable, optional
         "squared" is half the squared distance. Default: "cross-entropy" for labels that are
-        integers, "squared" for other labels, and no gradients without labels. A callable takes the
-        output of the model, and the labels if there are any. It returns one number per sample, or
-        one for the batch.
+        integers, "squared" for other labels, and no gradients without labels. These take the first
+        tensor of the output that has axes. A callable takes the whole output of the model, and the
+        labels if there are any. It returns one number per sample, or one for the batch.
     layers : sequence of str or torch.nn.Module, optional
         Modules whose outputs are measured. By default the blocks of the model: the modules of the
         class that repeats and contains most linear layers and convolutions. If there is no such
@@ -136,12 +137,13 @@ def measure(
     wants_rate = instance("largest_rate", largest_rate, bool, "a bool")
     with random_states_kept(), torch.inference_mode(False):
         inner, next_network = as_networks(model, networks, reset)
-        data = as_batch(inner, batch)
-        goal = losses.as_loss(loss, labels, len(data), data.device)
+        data = as_inputs(inner, batch)
+        goal = losses.as_loss(loss, labels, data.samples, data.tensors[0].device)
         if goal is not None and not any(weight.requires_grad for weight in inner.parameters()):
             raise ArgumentError("loss", goal.name, "None, as no parameter has requires_grad")
-        if wants_rate and (goal is None or goal.name not in RATED):
-            allowed = 'False unless the loss is "cross-entropy" or "squared"'
+        rated = goal is not None and goal.name in RATED and len(data.tensors) == 1
+        if wants_rate and not rated:
+            allowed = 'False unless the loss is "cross-entropy" or "squared", of one argument'
             raise ArgumentError("largest_rate", True, allowed)
         passes: list[_Pass] = []
         rates: list[float] = []
@@ -151,10 +153,10 @@ def measure(
                 network = next_network()
                 with nullcontext() if network is inner else as_it_was(network):
                     if not passes:
-                        reading = network_of(network, batch=len(data))
+                        reading = network_of(network, batch=data.samples)
                     passes.append(_Pass(network, data, goal, layers, view, cosines, reading))
                     if wants_rate and goal is not None:
-                        rates.append(rate_of_model(network, data, loss=goal.name))
+                        rates.append(rate_of_model(network, data.tensors[0], loss=goal.name))
                     if tries and len(passes) == 1 and goal is not None:
                         fall = fall_of(network, data, goal, passes[0].facts.chance)
                 if passes[-1].signature != passes[0].signature:
@@ -166,7 +168,7 @@ def measure(
             notes = _notes(inner, passes[0])
     prediction = _prediction(reading, data, passes)
     name = type(inner).__name__
-    made = _result(name, len(data), view, passes, reading, prediction, notes, fall)
+    made = _result(name, data.samples, view, passes, reading, prediction, notes, fall)
     return replace(made, largest_rate=np.array(rates)) if rates else made
 
 
@@ -176,7 +178,7 @@ class _Pass:
     def __init__(
         self,
         model: torch.nn.Module,
-        batch: torch.Tensor,
+        batch: Inputs,
         goal: losses.Loss | None,
         layers: object,
         view: str,
@@ -196,7 +198,7 @@ class _Pass:
         self.live: list[tuple[int, int]] = []
 
         def visit(name: str, module: Any, tensor: Any) -> None:
-            self.numbers.append(representations.measured(name, tensor, len(batch), view, second))
+            self.numbers.append(representations.measured(name, tensor, batch.samples, view, second))
             states.append(tensor)
             if bool(tensor.any()) and not bool((tensor < 0.0).any()):  # those of a ReLU
                 self.live.append(live_units(tensor, second=second))
@@ -211,7 +213,8 @@ class _Pass:
             _inputs_seen(model, () if reading.unfit else reading.layers) as self.seen,
             _units_seen(model, second) as units,
         ):
-            output = forward(model, batch, chosen, visit)
+            whole = forward(model, batch, chosen, visit)
+        output: Any = tensor_of(whole)
         self.live += units.live
         self.shapes = {name: tuple(weight.shape) for name, weight in trained.items()}
         self.loss = 0.0
@@ -222,7 +225,7 @@ class _Pass:
         by_state: list[Any] = []
         facts: dict[str, Any] = {}
         if goal is not None:
-            facts, by_state = self._backward(goal, output, trained, states, cosines)
+            facts, by_state = self._backward(goal, whole, trained, states, cosines)
         self.facts = self._facts(model, batch, output, states, by_state, units.numbers, facts)
 
     @property
@@ -239,13 +242,14 @@ class _Pass:
     def _backward(
         self,
         goal: losses.Loss,
-        output: Any,
+        whole: Any,
         trained: dict[str, torch.Tensor],
         states: list[torch.Tensor],
         cosines: bool | None,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Measure the gradients; return their facts, and the gradients by states."""
-        values: Any = goal(output)
+        values: Any = goal(whole)
+        output: Any = tensor_of(whole)
         if not values.requires_grad:
             raise ArgumentError("loss", goal.name, "a loss that depends on the parameters")
         self.loss = float(values.detach().double().mean())
@@ -279,7 +283,7 @@ class _Pass:
     def _facts(
         self,
         model: torch.nn.Module,
-        batch: torch.Tensor,
+        batch: Inputs,
         output: torch.Tensor,
         states: list[torch.Tensor],
         by_state: list[Any],
@@ -299,9 +303,9 @@ class _Pass:
         measured = {name for names in self.weights for name in names}
         total = sum(part.numel() for part in model.parameters())
         inside = sum(math.prod(self.shapes[name]) for name in measured)
-        inputs = math.nan
-        if batch.is_floating_point():
-            inputs = representations.mean_correlation(batch)
+        inputs, first = math.nan, batch.tensors[0]
+        if first.is_floating_point():
+            inputs = representations.mean_correlation(first)
         narrowed = [live for live, units in self.live if live < units]
         return Facts(
             bool(self.norms),
@@ -383,13 +387,14 @@ def _inputs_seen(model: Any, names: tuple[str, ...]) -> Iterator[_Inputs]:
             handle.remove()
 
 
-def _prediction(reading: ModelNetwork, batch: torch.Tensor, passes: list[_Pass]) -> Prediction:
+def _prediction(reading: ModelNetwork, batch: Inputs, passes: list[_Pass]) -> Prediction:
     """Return the prediction beside the numbers of all networks."""
     weights = [f"{name}.weight" for name in reading.layers]
     if weights and "weight" in passes[0].shapes:
         weights = ["weight"]  # of a single layer, which has the name of its class
     grams = [each.seen.grams for each in passes]
-    rows = batch.to("cpu", torch.float64).numpy().T if batch.ndim == 2 else None
+    first = batch.tensors[0]
+    rows = first.to("cpu", torch.float64).numpy().T if first.ndim == 2 else None
     direction = passes[0].direction
     gradients = None
     if direction is not None and all(name in passes[0].norms for name in weights):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -59,6 +60,74 @@ def is_plain(tensor: Any) -> bool:
     wraps = kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
     dense = tensor.layout == torch.strided and not (tensor.is_quantized or tensor.is_nested)
     return bool(dense and not wraps and tensor.device.type != "meta")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a model for a batch; each has the samples on its first axis.
+
+    Parameters
+    ----------
+    positional : tuple of torch.Tensor
+    named : dict of str to torch.Tensor
+    """
+
+    positional: tuple[torch.Tensor, ...] = ()
+    named: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All arguments."""
+        return [*self.positional, *self.named.values()]
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.tensors[0])
+
+    @property
+    def shapes(self) -> Any:
+        """The shape of the argument, or those of several ones."""
+        shapes = [tuple(tensor.shape) for tensor in self.tensors]
+        return shapes[0] if len(shapes) == 1 else shapes
+
+    def through(self, model: torch.nn.Module) -> Any:
+        """Return the output of a model."""
+        return model(*self.positional, **self.named)
+
+
+def as_inputs(model: torch.nn.Module, batch: object) -> Inputs:
+    """Return a batch, a tuple of arguments, or a mapping of keyword arguments."""
+    inputs = Inputs()
+    if isinstance(batch, Mapping) and batch:
+        named = {name: as_batch(model, part, f"batch[{name!r}]") for name, part in batch.items()}
+        inputs = Inputs((), named)
+    elif isinstance(batch, tuple) and any(isinstance(part, torch.Tensor) for part in batch):
+        parts = enumerate(batch)
+        inputs = Inputs(tuple(as_batch(model, part, f"batch[{place}]") for place, part in parts))
+    else:
+        inputs = Inputs((as_batch(model, batch),))
+    if any(len(tensor) != inputs.samples for tensor in inputs.tensors):
+        raise ArgumentError("batch", inputs.shapes, "as many samples in each argument")
+    return inputs
+
+
+def tensor_of(output: Any) -> torch.Tensor | None:
+    """Return an output that is a tensor, or the first tensor with axes in a collection.
+
+    Collections are tuples, lists, mappings and dataclasses. A number, as the loss that some models
+    put first, is taken only if there is nothing else.
+    """
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    elif is_dataclass(output):
+        output = [getattr(output, part.name) for part in fields(output)]
+    if not isinstance(output, (tuple, list)):
+        return None
+    tensors = [tensor for tensor in map(tensor_of, output) if tensor is not None]
+    return next((tensor for tensor in tensors if tensor.ndim > 0), tensors[0] if tensors else None)
 
 
 def as_batch(model: torch.nn.Module, batch: object, name: str = "batch") -> torch.Tensor:

@@ -6,14 +6,14 @@ import math
 
 from bnmc.torch.layers import called
 from bnmc.torch.losses import Loss
-from bnmc.torch.models import torch
+from bnmc.torch.models import Inputs, torch
 
 _STEPS = 20
 
 _RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
-def fall_of(model: torch.nn.Module, batch: torch.Tensor, goal: Loss, chance: float) -> float:
+def fall_of(model: torch.nn.Module, batch: Inputs, goal: Loss, chance: float) -> float:
     """Return the least loss after twenty steps of Adam at seven rates, over the chance.
 
     If the chance is not known, it is over the first loss. The model keeps its parameters.
