@@ -129,8 +129,8 @@ def measure(
     >>> measurement.gram.shape, measurement.rank[0, -1]
     ((1, 20, 32, 32), np.int64(32))
     >>> print(measurement.verdict)
-    Gradients explode towards the input: squared norms grow by the factor 1... per layer, so norms
-    by ×... over 20 layers. The rank keeps 32 of 32 over 20 layers.
+    Nothing found that stops training: loss 2.41 (chance 2.3); gradients of states ×57 from the last
+    block to the first; effective rank of the samples 27.2 in the last block.
     """
     networks = integer("networks", networks, low=1)
     view = choice("view", view, representations.VIEWS)
