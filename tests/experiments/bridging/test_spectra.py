@@ -39,6 +39,24 @@ class TestFig2:
         inside = np.maximum((high - z**2) * (z**2 - low), 0.0)
         assert_allclose(data["marchenko_pastur"], np.sqrt(inside) / (np.pi * n / d * z), atol=1e-10)
 
+    def test_the_stationary_law_is_near_and_one_eigenvalue_outside(self, data):
+        """Distribution functions differ by less than .06, and those of ratio n/d by more."""
+        width = float(data["bin"][1] - data["bin"][0])
+        deep = data["density"].isel(which=1)
+        gaps = [
+            np.abs(np.cumsum(deep - data[name], axis=-1) * width).max(axis=-1)
+            for name in ("stationary_bulk", "marchenko_pastur")
+        ]
+        assert (gaps[0] < 0.06).all()
+        assert (gaps[1] > 0.08).all()
+        relu = data.sel(activation="relu")
+        star = bnmc.MeanField(bnmc.Chain(100, 20, "relu")).fixed_point()
+        outside = star.b * (1 + 19 * star.c)
+        assert_allclose(relu["outlier_theory"], outside, rtol=1e-9)
+        # The mean of the eigenvalue differs by order 1/width.
+        require_near(relu["outlier"], stderr_of(relu, "outlier", 100), 100, outside, 0.01)
+        assert abs(float(data.sel(activation="linear")["outlier"])) < 1e-9
+
     def test_a_deviation_lasts_as_its_sector_does(self):
         n = 6
         basis = bulk(np.eye(n))  # identity of n - 1 dimensions

@@ -71,6 +71,10 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     is 1 for Marchenko–Pastur, and the prediction for deep layers: the measured fluctuation of the
     single layer times these factors.
 
+    The deep spectrum is close to the law of Marchenko and Pastur of the ratio v n/d, with v the
+    variance that the mean field predicts (`bnmc.random_matrix.StationaryBulk`): the solid line.
+    One eigenvalue lies outside of the bulk, along the ones: b*(1 + (n−1)c*).
+
     The paper says that the stationary spectrum "accurately follows" Marchenko–Pastur.  Only the
     fluctuation of one layer does, approximately.  The authors' notebook draws the density of
     eigenvalues over singular values.  It uses eigenvalues of W times activations, which have one
@@ -89,8 +93,11 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     """
     ratio = _DENSITY_BATCH / sizes.width
 
-    def spectra(name: str, progress: Progress) -> tuple[Float64Array, Float64Array]:
-        """Return eigenvalues of the bulk over b*(1-c*), (networks, 2, n - 1), and predictions."""
+    def spectra(name: str, progress: Progress) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return eigenvalues of the bulk over b*(1-c*), (networks, 2, n - 1), and predictions.
+
+        Also those along the ones at the deep layer.
+        """
         chain = Chain(sizes.width, _DENSITY_BATCH, name)
         star = MeanField(chain).fixed_point()
         matrices = simulate(
@@ -99,7 +106,8 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
         )["gram"]  # fmt: skip
         relative = bulk(matrices) / (star.b * (1.0 - star.c))
         eigenvalues: NDArray[Any] = np.linalg.eigvalsh(relative)
-        return eigenvalues, stationary_spread(relative[:, 0], star, ratio)
+        along_ones = matrices[:, 1].sum(axis=(-2, -1)) / _DENSITY_BATCH
+        return eigenvalues, stationary_spread(relative[:, 0], star, ratio), along_ones
 
     middle = (_EDGES[1:] + _EDGES[:-1]) / 2
     results = kit.Results(
@@ -110,7 +118,7 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     parts = run.parts(spectra, results.points("activation"))
     spectrum = {
         (*name, which): eigenvalues[:, place]
-        for name, (eigenvalues, _) in parts.items()
+        for name, (eigenvalues, *_) in parts.items()
         for place, which in enumerate(results.axes["which"])
     }
     per = ("activation", "which")
@@ -123,6 +131,24 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     results.add(
         "marchenko_pastur", ("bin",), MarchenkoPastur(ratio).singular_values.pdf(middle),
         "density of the law of Marchenko-Pastur",
+    )  # fmt: skip
+    laws = {
+        (name,): MeanField(Chain(sizes.width, _DENSITY_BATCH, name))
+        .fluctuations().bulk(sizes.width) for name in sizes.activations
+    }  # fmt: skip
+    results.add(
+        "stationary_bulk", ("activation", "bin"),
+        kit.each(laws, lambda law: MarchenkoPastur(
+            law.spread * _DENSITY_BATCH / sizes.width).singular_values.pdf(middle)),
+        "density of the law of Marchenko-Pastur of ratio v n/d",
+    )  # fmt: skip
+    outlier = results.add(
+        "outlier", ("activation",), kit.each(kit.entry(parts, 2), Estimate.from_samples),
+        f"eigenvalue along the ones at layer {sizes.layer}",
+    )  # fmt: skip
+    along_ones = results.add(
+        "outlier_theory", ("activation",), kit.each(laws, lambda law: law.outlier),
+        "b*(1 + (n-1)c*)",
     )  # fmt: skip
     variance = results.add(
         "variance", per, kit.each(spectrum, partial(_spread, ratio=ratio)),
@@ -140,13 +166,15 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
         f"layer {sizes.layer}: variance d/n": variance.at(which=1),
         "predicted": predicted,
         "Marchenko-Pastur": results.column(("activation",), dict.fromkeys(parts, 1.0)),
+        "v": results.column(("activation",), kit.each(laws, lambda law: law.spread)),
+        "eigenvalue outside": outlier, "b*(1+(n-1)c*)": along_ones,
     })  # fmt: skip
     findings = (
         *(
             f"{name}: the variance of the bulk is {interval(first)} times that of "
             f"Marchenko-Pastur in one step, and {interval(deep)} at layer {sizes.layer}; "
             f"predicted: {interval(prediction)}."
-            for name, first, deep, prediction, _ in table.rows
+            for name, first, deep, prediction, *_ in table.rows
         ),
         "For linear networks it is exactly (n - 2)/n = "
         f"{(_DENSITY_BATCH - 2) / _DENSITY_BATCH:.4g} in one step.",
@@ -237,12 +265,14 @@ def _draw_density(data: Dataset, figure: Drawing) -> None:
             )  # fmt: skip
             ax.step(x, part["density"], where="mid", color=colour, linewidth=1.3, label=which)
         ax.plot(x, data["marchenko_pastur"], "k--", linewidth=1.2, label="Marchenko–Pastur")
+        law = of_name["stationary_bulk"]
+        ax.plot(x, law, "k-", linewidth=1.0, label="Marchenko–Pastur of ratio v n/d")
         deep = float(of_name["variance"].values[1])
         ax.set_title(f"({'abcdefghij'[index]}) {name}: variance {deep:.2f} n/d", loc="left")
         ax.set_ylim(bottom=0.0)
     text = "Spectra of $G_{{{layer}}}$, n = {batch}, d = {width}, {chains} networks, with 95 % "
     figure.suptitle(text.format(**data.attrs) + "intervals")
-    pictures.legend_below(figure, figure.axes[0], 3)
+    pictures.legend_below(figure, figure.axes[0], 4)
 
 
 # --- Corollary 8: the condition number of deep layers on the complement of the ones
