@@ -220,8 +220,8 @@ def test_models_of_several_arguments_and_outputs():
     expected = nn.functional.cross_entropy(logits, labels).item()
     np.testing.assert_allclose(by_place.loss, expected, rtol=1e-6)
     # A function of the user's takes the whole output.
-    own = measure(model, (x, scale), loss=lambda output: output.loss + 0 * output.features.sum())
-    np.testing.assert_allclose(own.loss, logits.square().mean().item(), rtol=1e-6)
+    first = measure(model, (x, scale), loss=lambda output: output.loss + 0 * output.features.sum())
+    np.testing.assert_allclose(first.loss, logits.square().mean().item(), rtol=1e-6)
     given = measure(model, (x, scale), labels=labels, loss=lambda out, y: out.logits[:, 0] * y)
     assert given.gradient_cosine is not None
 
