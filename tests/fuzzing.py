@@ -374,9 +374,11 @@ FUNCTIONS = {
         "function": value(np.trace), "shape": value(()), "name": value("trace")}),
     "SoftRank": (1, bnmc.SoftRank, {"tau": POSITIVE}),
     "drawn_biases": (1, bnmc.drawn_biases, {
-        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
+        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0),
+        "projection": value(False)}),
     "drawn_weights": (2, bnmc.drawn_weights, {
-        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0)}),
+        "run": lambda rng: weighed(), "layer": number(1, 3), "chain": value(0),
+        "projection": value(False)}),
     "open": (1, bnmc.open, {"paths": lambda rng: path_of_store()}),
     **_by_name("gram", 3, tau=POSITIVE),
     "mixing.autocorrelation": (2, mixing.autocorrelation, {

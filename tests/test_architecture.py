@@ -86,6 +86,7 @@ CROSS_CUTTING = {
     "simulation/test_identity.py": "compares stores of runs that differ",
     "simulation/test_law.py": "compares the laws of all samplers",
     "simulation/test_layers_that_differ.py": "layers of one run that differ from each other",
+    "simulation/test_blocks.py": "networks with residual blocks, forward and backward",
     "simulation/test_state_gram.py": "Gram matrices of h of all samplers and backends",
     "simulation/test_passes.py": "layers that take two passes, or another order, with all samplers",
     "simulation/test_precision.py": "compares float32 rows and exact scales with float64",

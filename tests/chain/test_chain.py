@@ -230,9 +230,10 @@ def test_the_last_layer_of_a_block_has_its_skip_path():
     # A state is kept for a skip path only if the path takes it.
     orders = [network.layer(number).rows.order for number in (2, 8, 9)]
     assert orders == [NORM_FIRST] * 3
+    # The end of a block keeps it for the next one.
     other = Network((BEFORE, 2), BLOCK, BLOCK)
     assert [other.layer(number).rows.order for number in (1, 2, 5, 8)] == [
-        NORM_FIRST, NORM_IN_BRANCH, NORM_IN_BRANCH, NORM_FIRST,
+        NORM_FIRST, NORM_IN_BRANCH, NORM_IN_BRANCH, NORM_IN_BRANCH,
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from gradient_runs import ALL, assert_same_law
 from laws import convolved, haar
-from numpy_network import Networks, network_of
+from numpy_network import Block, Networks, network_of
 from oracle import FALSE_ALARM
 from scipy import special, stats
 
@@ -319,6 +319,25 @@ PUBLIC = {
             Chain(5, 3, "tanh", norm="rms", order="activation-norm"),
         ],
         "conditional", 1_000,
+    ),
+    "blocks": (
+        [
+            Chain(8, 3, norm="none"), Chain(9, 3, "tanh", order="pre-activation", gain=2.0),
+            Block([Chain(6, 3, "tanh", norm="rms"),
+                   Chain(9, 3, "tanh", order="pre-activation", bias_variance=0.4)], skip=0.8),
+            Block([Chain(8, 3, "tanh", norm="none"), Chain(5, 3, "tanh", norm="layer")],
+                  Chain(5, 3, norm="none", gain=1.3, bias_variance=0.2)),
+        ],
+        "conditional", 1_000,
+    ),
+    "blocks by weights": (
+        [
+            Chain(8, 3, "tanh", norm="none"),
+            Block([Chain(6, 3, "tanh", weights="rademacher"), Chain(7, 3, "tanh", norm="none")],
+                  Chain(7, 3, norm="none", weights="pytorch"), source="activations"),
+            Chain(4, 3, "tanh", norm="batch-uncentred", eps=0.1),
+        ],
+        "weights", 1_000,
     ),
     "weights": (
         [

@@ -946,7 +946,8 @@ def layers_of(pattern: Pattern) -> Layers:
         parts[0] = parts[0]._replace(begins=paths)
         open_paths += paths
         if ends is not None:
-            rows = parts[-1].rows._replace(skip=ends.skip)
+            # It keeps its state, as a layer with a skip connection does.
+            rows = parts[-1].rows._replace(skip=ends.skip, order=chain.order_code_beside_skips)
             parts[-1] = parts[-1]._replace(rows=rows, path=open_paths.pop())
         if place == len(spans) - 1:
             parts = parts if ends else parts[:2]

@@ -356,8 +356,8 @@ class Layer(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether rows are drawn one by one, given the Gram matrix itself."""
-        return self.is_row_by_row and self.covariance.is_identity
+        """Whether rows are drawn one by one, given the Gram matrix itself and the layer before."""
+        return self.is_row_by_row and self.covariance.is_identity and self.path is None
 
     def hides_common_part(self, others_do: Iterable[bool]) -> bool:
         """Whether no layer from this one on sees the means of the rows h over a batch.
@@ -374,6 +374,16 @@ class Layer(NamedTuple):
         if previous is None or not previous.rows.activates_first:
             return False
         return previous.rows.norm.hides_common_part and self.linear.bias_variance == 0.0
+
+
+def linears_of(layers: Iterable[Layer]) -> list[Linear]:
+    """Return the linear maps that lead to layers, with the projections of skip paths."""
+    linears: list[Linear] = []
+    for layer in layers:
+        linears.append(layer.linear)
+        if layer.path is not None and layer.path.projection is not None:
+            linears.append(layer.path.projection)
+    return linears
 
 
 def start_of(layer: Layer) -> Layer:

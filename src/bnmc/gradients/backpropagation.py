@@ -22,7 +22,8 @@ from bnmc._support.machine import require_memory
 from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, Network, as_network, layers_of, require_no_blocks
+from bnmc.chain.chain import Chain, Network, as_network, layers_of
+from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
 from bnmc.gradients.directions import Readout, direction_of
@@ -199,6 +200,9 @@ def backpropagate(
     (32 MiB, or √depth layers if these take more), and the Gram matrices of "conditional" equal
     those of `simulate` up to rounding.
 
+    A block (`bnmc.Residual`) adds the gradient of its last layer to that of what its skip path
+    takes, through the projection if there is one.  `log_gradient_norm` has no projections.
+
     A convolution multiplies the patches of a, a matrix P with one row for each tap and channel.
     Then P takes the place of a, and its number of rows that of the width.  The gradient with
     respect to a is the sum over the taps of the shifted rows of :math:`W^T δ`.
@@ -223,7 +227,6 @@ def backpropagate(
     True
     """
     network = as_network(chain, depth, low=1)
-    require_no_blocks(network, "bnmc.simulate takes blocks")
     initial = as_initial(network.first, initial)
     of_layers, depth = network.chains, network.depth
     on_gpu = choice("backend", backend, ("auto", "cpu", "cuda")) == "cuda"
@@ -314,13 +317,13 @@ def _kind_of_task(
     # as many normals as columns.
     layers = layers_of(network.pattern).layers[1:]
     has_few_weights = any(
-        layer.linear.convolution is not None and columns > layer.linear.width for layer in layers
+        linear.convolution is not None and columns > linear.width for linear in linears_of(layers)
     )
     if sampler == "weights" or (sampler == "auto" and has_few_weights):
         return NetworkTask, "weights"
     if not needs_rows and all(is_drawn(layer) and layer.is_plain for layer in layers):
         return Task, "conditional"
-    are_gaussian = all(layer.linear.law.rows_given_gram for layer in layers)
+    are_gaussian = all(linear.law.rows_given_gram for linear in linears_of(layers))
     return NetworkTask, "conditional" if are_gaussian else "weights"
 
 

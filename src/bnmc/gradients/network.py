@@ -26,7 +26,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.machine import one_blas_thread
-from bnmc.chain.layers import Linear, Normalised, Rows
+from bnmc.chain.layers import Linear, Normalised, Path, Rows, linears_of
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.gradients.descent import Stretch
@@ -35,7 +35,7 @@ from bnmc.gradients.observables import Gradients
 from bnmc.gradients.parts import Pass, Task, layers_of_stretch
 from bnmc.simulation.engine.replay import biases_of_layer, unit_weights_of_layer
 from bnmc.simulation.engine.rows import RowSampler
-from bnmc.simulation.runs import Run
+from bnmc.simulation.runs import Run, number_of_projection
 
 #: Exponents of gradients whose squares are far from the ends of float64.
 _MOST_EXPONENT = 400
@@ -87,17 +87,34 @@ class Network:
             normed = Normalised(start, None, None)
             start = made.rows(start, normed if made.keeps_normed else self._normalised(start, 0))
         self.layers = {begin: start}
+        #: By the layer where skip paths begin: whether they take a, gradients, and their exponent.
+        self._of_skips: dict[int, list[tuple[bool, Float64Array, int]]] = {}
         for layer in range(begin + 1, last + 1):
             before, (linear, made, *_) = self.layers[layer - 1], run.layer(layer)
             with np.errstate(over="ignore", invalid="ignore"):  # raises below
                 h = linear.gain * weights.times(layer, before.outputs())
                 if made.skip != 0.0:
-                    h += made.skip * before.x
+                    h += made.skip * self._skipping(layer)
             if not np.isfinite(h).all():
                 wrong = int(np.isfinite(h).all(axis=(1, 2)).argmin())
                 raise NonFiniteError(run.first + wrong, layer, "representation")
             self.layers[layer] = made.rows(h, self._normalised(h, layer))
             self._require_range(layer)
+
+    def taken(self, layer: int) -> Float64Array:
+        """Return what the skip connection of a layer takes, before its projection."""
+        path = self.run.layer(layer).path
+        if path is None:
+            return self.layers[layer - 1].x
+        before = self.layers[layer - path.length]
+        return before.outputs() if path.takes_activations else before.x
+
+    def _skipping(self, layer: int) -> Float64Array:
+        """Return what the skip connection of a layer adds, without its factor."""
+        taken, number = self.taken(layer), number_of_projection(layer)
+        if number not in self.run.projections:
+            return taken
+        return self.run.layer(number).linear.gain * self.weights.times(number, taken)
 
     def gram(self, layer: int) -> Float64Array:
         """Return the Gram matrices aᵀa / width of a layer."""
@@ -116,14 +133,37 @@ class Network:
         """
         return self.layers[layer].down(self._by_function(gradient)).reshape(gradient.shape)
 
-    def down(self, layer: int, delta: Float64Array) -> Float64Array:
-        """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2."""
-        before, (linear, made, *_) = self.layers[layer - 1], self.run.layer(layer)
+    def down(self, layer: int, delta: Float64Array, exponent: int = 0) -> Float64Array:
+        """Return the gradients with respect to h of layer - 1, given those of h of a layer >= 2.
+
+        They are in units of 2**exponent.
+        """
+        before = self.layers[layer - 1]
+        at_a = self._transposed(layer, before.outputs(), delta)
+        at_x = np.zeros_like(at_a)
+        self._go_through_skip(layer, delta, exponent)
+        for takes_a, values, unit in self._of_skips.pop(layer - 1, []):
+            at = at_a if takes_a else at_x
+            at += np.ldexp(values, unit - exponent)
+        return before.down(self._by_function(at_a), self._by_function(at_x)).reshape(at_a.shape)
+
+    def _transposed(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
+        """Return the gradient at what the weights of a layer or projection multiply."""
         inner, by = in_range(delta)
-        at_a = self.weights.transposed_times(layer, before.outputs(), inner)
-        at_a *= times_power(linear.gain, by)
-        at_x = made.skip * self._by_function(delta) if made.skip != 0.0 else 0.0
-        return before.down(self._by_function(at_a), at_x).reshape(at_a.shape)
+        at_a = self.weights.transposed_times(layer, a, inner)
+        return at_a * times_power(self.run.layer(layer).linear.gain, by)
+
+    def _go_through_skip(self, layer: int, delta: Float64Array, exponent: int) -> None:
+        """Keep the gradient with respect to what the skip connection of a layer takes."""
+        made, number = self.run.layer(layer), number_of_projection(layer)
+        if made.rows.skip == 0.0:
+            return
+        values = made.rows.skip * delta
+        if number in self.run.projections:
+            values = self._transposed(number, self.taken(layer), values)
+        path = made.path or Path(1)
+        kept = self._of_skips.setdefault(layer - path.length, [])
+        kept.append((path.takes_activations, values, exponent))
 
     def _by_function(self, gradient: Float64Array) -> Float64Array:
         networks, width, _ = gradient.shape
@@ -216,7 +256,7 @@ class _NetworkPass(Pass):
             if self.task.wants_hidden:
                 products[index, 2] = network.layers[layer].hidden()[0].T @ delta[0] / width
             if layer > 1:
-                self._delta, more = scaled(network.down(layer, delta))
+                self._delta, more = scaled(network.down(layer, delta, self._scale))
                 self._scale += more
 
     def _top(self, network: Network) -> tuple[Float64Array, int]:
@@ -276,7 +316,7 @@ class NetworkTask(Task):
     @property
     def _largest(self) -> tuple[int, int]:
         """The largest number of rows of a layer, and of weights of a row."""
-        linears = [layer.linear for layer in self.run.layers]
+        linears = linears_of(self.run.layers)
         return max(each.width for each in linears), max(each.fan_in for each in linears)
 
 

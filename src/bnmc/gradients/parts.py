@@ -103,6 +103,8 @@ class Pass(ABC):
         """Go forward and back; return None if told to stop."""
         run, task = self.run, self.task
         ends = [*range(0, run.depth, task.layers_of_stretch(run.chains)), run.depth]
+        # A skip path is in one stretch.
+        ends = sorted({run.outside_of_blocks(end) for end in ends})
         states: list[Any] = [None]
         for first, last in pairwise(ends[:-1]):
             if self.stop.is_set():

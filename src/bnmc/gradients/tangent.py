@@ -24,13 +24,13 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, as_chain
+from bnmc.chain.chain import Chain, Network, as_network, layers_of
+from bnmc.chain.layers import Layer, linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.network import (
     DrawnWeights,
-    Network,
     UnseenWeights,
     generator_of,
     in_range,
@@ -38,7 +38,8 @@ from bnmc.gradients.network import (
     start_rows,
     times_power,
 )
-from bnmc.simulation.runs import Recorded, Run
+from bnmc.gradients.network import Network as LayersOfRows
+from bnmc.simulation.runs import Recorded, Run, number_of_projection
 from bnmc.simulation.starting import run_of
 
 #: Bytes of the arrays of the networks that are computed together.
@@ -51,8 +52,7 @@ class TangentKernel(Result):
 
     Attributes
     ----------
-    chain : Chain
-    depth : int
+    network : Network
     kernels : (chains, samples, samples) ndarray of float64
         Θ of each network; with `probes`, an unbiased estimate of it.
     probes : int or None
@@ -77,14 +77,23 @@ class TangentKernel(Result):
     ((6, 6), (6, 6))
     """
 
-    chain: Chain
-    depth: int
+    network: Network
     kernels: Float64Array
     probes: int | None
     sampler: str
     key: int = field(repr=False)
     inputs: int | None = None
     parts: Float64Array | None = None
+
+    @property
+    def chain(self) -> Chain:
+        """The chain, whose layer repeats; `ArgumentTypeError` if layers differ."""
+        return self.network.chain
+
+    @property
+    def depth(self) -> int:
+        """Number of layers after layer 0."""
+        return self.network.depth
 
     @property
     def chains(self) -> int:
@@ -112,7 +121,7 @@ class TangentKernel(Result):
         the expectation given that it does not occur.  Other activations that are constant on an
         interval lose rank, too.
         """
-        if _lacks_moment(self.chain, 1):
+        if _lacks_moment(self.network, 1):
             raise PartialEstimateError(
                 "the expectation of the kernel is infinite, since that of 1/variance of rows is",
                 np.median(self.kernels, axis=0),
@@ -130,7 +139,7 @@ class TangentKernel(Result):
             `partial` is the mean.
         """
         mean = self.mean()
-        if _lacks_moment(self.chain, 2):
+        if _lacks_moment(self.network, 2):
             raise PartialEstimateError(
                 "the variance of the kernel is infinite, since that of 1/variance of rows is", mean
             )
@@ -163,13 +172,14 @@ class TangentKernel(Result):
 
     def __repr__(self) -> str:
         by = "" if self.probes is None else f", {self.probes} probes"
-        return f"<TangentKernel of {self.chains} chains, {self.depth} layers{by}; {self.chain}>"
+        layers = f"{self.chains} chains, {self.depth} layers{by}"
+        return f"<TangentKernel of {layers}; {self.network.shown}>"
 
 
 @explains_keywords
 def tangent_kernel(
-    chain: Chain,
-    depth: int,
+    chain: Chain | Network,
+    depth: int | None = None,
     *,
     chains: int = 100,
     initial: str | ArrayLike | FirstLayer = "gaussian",
@@ -193,8 +203,9 @@ def tangent_kernel(
               x_{l+1} = N(h_{l+1}), \qquad f_i = \frac{1}{\sqrt{d}}\, v^T σ(x_L)_i,
 
     or as its order says (`bnmc.Chain`), where d is the width, L the depth, s² the variance of the
-    bias, and the parameters ω_l, β_l and v have independent entries of mean 0 and variance 1.  The
-    kernel is
+    bias, and the parameters ω_l, β_l and v have independent entries of mean 0 and variance 1.  If
+    layers differ, d is the width of layer l.  The projections of blocks (`bnmc.Residual`) have
+    parameters like the others.  The kernel is
 
     .. math:: Θ_{ik} = \Big\langle \frac{∂f_i}{∂v}, \frac{∂f_k}{∂v} \Big\rangle
               + \sum_{l=0}^{L-1}
@@ -211,10 +222,10 @@ def tangent_kernel(
 
     Parameters
     ----------
-    chain : Chain
-        The network.
+    chain : Chain or Network
+        A network has a depth and layers of its own.
     depth : int
-        L >= 1.
+        L >= 1, of a chain; None for a network.
     chains : int, default 100
         Number of independent networks.
     initial : str, array_like or FirstLayer, default "gaussian"
@@ -297,20 +308,21 @@ def tangent_kernel(
     >>> bool((found.stderr() < 0.1 * abs(found.mean()).max()).all())
     True
     """
-    network = as_chain(chain).repeat(0)
-    initial = as_initial(chain, initial)
-    depth = integer("depth", depth, low=1)
+    network = as_network(chain, depth, low=1)
+    initial, depth = as_initial(network.first, initial), network.depth
     chains = integer("chains", chains, low=1)
     parallel = Parallel.of(threads, executor, progress, timeout)
     workers = parallel.threads
     if probes is not None:
         probes = integer("probes", probes, low=2)
     instance("parts", parts, bool, "True or False")
-    if instance("trained_biases", trained_biases, bool, "True or False") and chain.bias_variance:
+    are_random = any(each.bias_variance for each in network.chains)
+    if instance("trained_biases", trained_biases, bool, "True or False") and are_random:
         hint = "random biases are trained in any case"
         raise ArgumentError("trained_biases", True, "False with bias_variance > 0", hint)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
-    path = "conditional" if chain.is_gaussian and sampler != "weights" else "weights"
+    are_gaussian = all(each.is_gaussian for each in network.chains)
+    path = "conditional" if are_gaussian and sampler != "weights" else "weights"
     if sampler not in ("auto", path):
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
     run = run_of(
@@ -323,8 +335,9 @@ def tangent_kernel(
     together = max(1, min(TOGETHER_BYTES // size, -(-chains // workers)))
     matrices = chains * (depth + 2 if parts else 1)
     needed = min(workers, chains) * together * size + 8 * matrices * job.samples**2
-    chain.activation.check()
-    require_derivative(chain.activation)
+    for each in network.chains:
+        each.activation.check()
+        require_derivative(each.activation)
     require_memory("depth, batch", needed, hint)
     start = prepare(network, initial, chains, run.inputs)
     pieces = ranges(chains, together)
@@ -398,17 +411,22 @@ def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:
     return np.asarray(variance)
 
 
-def _lacks_moment(chain: Chain, order: int) -> bool:
-    """Whether E (1/v)^order is infinite for the variance v of a row of h."""
-    norm = chain.normalization
-    if norm.is_identity or chain.eps > 0.0:
+def _lacks_moment(network: Network, order: int) -> bool:
+    """Whether E (1/v)^order is infinite for the variance v of a row of h of any layer."""
+    return any(_layer_lacks_moment(each, order) for each in layers_of(network.pattern).layers[1:])
+
+
+def _layer_lacks_moment(layer: Layer, order: int) -> bool:
+    linear, norm = layer.linear, layer.rows.norm
+    if norm.is_identity or layer.rows.eps > 0.0:
         return False
     # Near 0, the density of v is that of a chi-squared number with these degrees of freedom.
     if norm.axis == "features":
-        degrees = chain.width // norm.groups - norm.centred
+        degrees = linear.width // norm.groups - norm.centred
     else:
-        degrees = norm.dimensions(chain.batch)
-    return degrees != 1 and min(degrees, chain.fan_in + chain.shows_bias) <= 2 * order
+        degrees = norm.dimensions(layer.rows.batch)
+    shows_bias = linear.bias_variance > 0.0 and not layer.rows.hides_common_part()
+    return degrees != 1 and min(degrees, linear.fan_in + shows_bias) <= 2 * order
 
 
 @dataclass(frozen=True)
@@ -445,7 +463,7 @@ class _Job:
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        run, linears = self.run, [layer.linear for layer in self.run.layers]
+        run, linears = self.run, linears_of(self.run.layers)
         width = max(each.width for each in linears)
         columns = run.columns * self.combinations
         layers = 8 * width * (2 * run.columns + (run.inputs or 1)) * (run.depth + 1)
@@ -465,7 +483,7 @@ class _Job:
         generators = [generator_of(run, index) for index in range(run.chains)]
         is_drawn = run.path == "weights"
         weights = DrawnWeights(run) if is_drawn else UnseenWeights(run, generators)
-        network = Network(run, x, weights, depth)
+        network = LayersOfRows(run, x, weights, depth)
         width = run.layer(depth).linear.width
         readout = np.stack([each.standard_normal(width) for each in generators])
         directions = self._directions(generators)
@@ -477,14 +495,20 @@ class _Job:
         kernels = self._of_readout(directions, network.gram(depth))
         parts = [kernels]
         for layer in range(depth, 0, -1):
-            # The Gram matrix of what weights and bias multiply.
-            linear = linear_of(run, layer)
-            gram = linear.covariance()(network.gram(layer - 1))
             inner, by = in_range(delta)
-            gain, unit = times_power(linear.gain, by), times_power(1.0, by)
-            part = gain * gain * self._contribution(inner, gram)
-            if self.trained_biases:
-                part += unit * unit * self._contribution(inner, np.ones_like(gram))
+            maps = [(layer, network.gram(layer - 1), 1.0)]
+            if (number := number_of_projection(layer)) in run.projections:
+                taken = network.taken(layer)
+                gram = taken.swapaxes(1, 2) @ taken / taken.shape[1]
+                maps.append((number, gram, run.layer(layer).rows.skip))
+            part = np.zeros_like(kernels)
+            for number, gram, factor in maps:
+                # The Gram matrix of what weights and bias multiply.
+                linear = linear_of(run, number)
+                gain, unit = (factor * times_power(each, by) for each in (linear.gain, 1.0))
+                part += gain * gain * self._contribution(inner, linear.covariance()(gram))
+                if self.trained_biases:
+                    part += unit * unit * self._contribution(inner, np.ones_like(gram))
             kernels = kernels + part
             if self.parts:
                 parts.append(part)
@@ -530,7 +554,7 @@ class _Job:
         """Return the result of finished networks."""
         run, every = self.run, np.concatenate(done)
         return TangentKernel(
-            run.chain, run.depth, every[:, 0], self.probes, run.path, run.key, run.inputs,
+            run.network, every[:, 0], self.probes, run.path, run.key, run.inputs,
             every[:, 1:] if self.parts else None,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bnmc._kernels.processor import host_cpu
-from bnmc._support.arguments import choice, integer, real
+from bnmc._support.arguments import choice, instance, integer, real
 from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted, with_partial
@@ -29,7 +29,7 @@ from bnmc.simulation.engine.state import State
 from bnmc.simulation.export import extras_of
 from bnmc.simulation.memory import Request, require_memory
 from bnmc.simulation.observables import OBSERVABLES, Observable
-from bnmc.simulation.runs import NAMES, Run
+from bnmc.simulation.runs import NAMES, Run, number_of_projection
 from bnmc.simulation.sinks import RunningMoments, reduced_axes, require_storable, sink_of
 from bnmc.simulation.starting import is_on_host, run_of, started
 from bnmc.simulation.store.store import RunStore, as_store_path
@@ -395,7 +395,9 @@ def _list(chains: tuple[int, ...]) -> str:
     return shown if len(chains) <= 10 else f"{shown} and {len(chains) - 10} more"
 
 
-def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
+def drawn_weights(
+    run: Trajectory, layer: int, *, chain: int = 0, projection: bool = False
+) -> NDArray[np.floating[Any]]:
     r"""Return the weights of one chain that lead to a layer of a run.
 
     The function draws them again: a run never holds more than a tile of them.
@@ -408,6 +410,8 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
         The layer that the weights lead to, from 1 to the last layer of the run.
     chain : int, default 0
         Number of the chain.
+    projection : bool, default False
+        Whether to return P of the block that ends at the layer (`bnmc.Residual`), and not W.
 
     Returns
     -------
@@ -419,7 +423,7 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the run has no weights, no such layer or no such chain.
+        If the run has no weights, no such layer, chain or projection.
 
     Examples
     --------
@@ -428,10 +432,12 @@ def drawn_weights(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.
     >>> bnmc.drawn_weights(run, 1).shape
     (50, 50)
     """
-    return weights_of_layer(*_drawn(run, layer, chain))
+    return weights_of_layer(*_drawn(run, layer, chain, projection))
 
 
-def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.floating[Any]]:
+def drawn_biases(
+    run: Trajectory, layer: int, *, chain: int = 0, projection: bool = False
+) -> NDArray[np.floating[Any]]:
     r"""Return the biases of one chain that lead to a layer of a run.
 
     Parameters
@@ -442,6 +448,8 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
         The layer that the biases lead to, from 1 to the last layer of the run.
     chain : int, default 0
         Number of the chain.
+    projection : bool, default False
+        Whether to return the biases of the projection of the block that ends at the layer.
 
     Returns
     -------
@@ -451,7 +459,7 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
     Raises
     ------
     ArgumentError, ArgumentTypeError
-        If the run has no weights, no such layer or no such chain.
+        If the run has no weights, no such layer, chain or projection.
 
     Examples
     --------
@@ -461,11 +469,11 @@ def drawn_biases(run: Trajectory, layer: int, *, chain: int = 0) -> NDArray[np.f
     >>> bnmc.drawn_biases(run, 1).shape
     (50,)
     """
-    return biases_of_layer(*_drawn(run, layer, chain))
+    return biases_of_layer(*_drawn(run, layer, chain, projection))
 
 
-def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[Run, int, int]:
-    """Check the arguments; return the run on the CPU, the chain and the layer."""
+def _drawn(run: Trajectory, layer: int, chain: int, projection: bool) -> tuple[Run, int, int]:
+    """Check the arguments; return the run on the CPU, the chain, and the layer or projection."""
     if not isinstance(run, Trajectory):
         raise ArgumentTypeError("run", run, "a Trajectory")
     if run.sampler != "weights":
@@ -475,4 +483,10 @@ def _drawn(run: Trajectory, layer: int, chain: int) -> tuple[Run, int, int]:
         integer("layer", layer, low=1, high=last),
         integer("chain", chain, low=0, high=most),
     )
-    return Run(run.network, "weights", 1, run.inputs, run.dtype, run.key), chain, layer
+    drawn = Run(run.network, "weights", 1, run.inputs, run.dtype, run.key)
+    if not instance("projection", projection, bool, "True or False"):
+        return drawn, chain, layer
+    number = number_of_projection(layer)
+    if number not in drawn.projections:
+        raise ArgumentError("projection", True, f"False: no projection ends at layer {layer}")
+    return drawn, chain, number

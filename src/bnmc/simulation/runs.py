@@ -237,6 +237,12 @@ class Run:
             return self.projections[number].stage
         return self.stages[bisect_right(self.stages, number, key=attrgetter("end"))]
 
+    def outside_of_blocks(self, number: int) -> int:
+        """Return the last layer up to this one that is not inside of a block."""
+        while (stage := self.stage(number)).level > 0:
+            number = stage.first - 1
+        return number
+
     @property
     def tile(self) -> int:
         """Columns of a tile of weights."""

@@ -16,6 +16,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import choice, draw_key, integer, precision
 from bnmc._support.device_arrays import is_device_array
 from bnmc.chain.chain import Network, layers_of
+from bnmc.chain.layers import linears_of
 from bnmc.chain.start import Covariance, FirstLayer, Representation, prepare, shape_of
 from bnmc.errors import ArgumentError, BackendError
 from bnmc.simulation.engine.state import State
@@ -79,8 +80,7 @@ def run_of(
     run = Run(
         network, path, chains, inputs, dtype, observables=chosen, recorded=recorded, stays=stays
     )
-    layers = [*run.layers, *(each.layer for each in run.projections.values())]
-    for linear in (layer.linear for layer in layers if path != "factor"):
+    for linear in linears_of(run.layers) if path != "factor" else []:
         most = codes.MOST_ELEMENTS if run.draws_weights else codes.MOST_ROWS
         if max(linear.width, linear.fan_in * run.draws_weights) > most:
             raise ArgumentError("width", linear.width, f"at most {most} for this chain")
@@ -121,9 +121,11 @@ def _lacking(state: State, run: Run, after: Run) -> str:
     number = state.layer
     if run.path == "factor":
         return "a Gram matrix, not a factor of it"
-    if after.stage(number + 1).by_weights and not run.draws_weights:
+    following = after.layer(number + 1)
+    takes_a = [path.takes_activations for path in following.begins]
+    if (after.stage(number + 1).by_weights or any(takes_a)) and "activations" not in run.layout:
         return "activations, of a run by weights"
-    if after.layer(number + 1).rows.skip == 0.0:
+    if not following.skips_from_before and all(takes_a):
         return ""
     there, here = after.spec(number), run.spec(number)
     same = there.order == here.order and here.hides_common <= there.hides_common
