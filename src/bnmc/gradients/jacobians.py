@@ -128,6 +128,7 @@ def jacobian(
     1.004 ± 0.045
     """
     network = as_network(chain, depth, low=1)
+    require_no_blocks(network, "bnmc.backpropagate takes blocks")
     initial = as_initial(network.first, initial)
     chains = integer("chains", chains, low=1)
     step = integer("every", every, low=1)

@@ -17,7 +17,7 @@ from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
-from bnmc.chain.chain import Chain, Network, as_network
+from bnmc.chain.chain import Chain, Network, as_network, require_no_blocks
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import PartialEstimateError
 from bnmc.estimate.estimate import Estimate
@@ -159,6 +159,7 @@ def extreme_singular_values(
     array([10.88])
     """
     network = as_network(chain, depth, low=1)
+    require_no_blocks(network, "bnmc.backpropagate takes blocks")
     initial = as_initial(network.first, initial)
     chains = integer("chains", chains, low=1)
     choice("which", which, ("largest", "smallest"))

@@ -98,6 +98,7 @@ def jacobian_law(
     1.70
     """
     network = as_network(chain, depth, low=1)
+    require_no_blocks(network, "bnmc.backpropagate takes blocks")
     require_no_blocks(network, "bnmc.simulate takes blocks")
     for of_layer in network.chains:
         require(of_layer, (FULLY_CONNECTED, NO_SKIP), "bnmc.gradients.jacobian simulates it")
