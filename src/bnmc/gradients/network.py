@@ -162,8 +162,8 @@ class Network:
         if number in self.run.projections:
             values = self._transposed(number, self.taken(layer), values)
         path = made.path or Path(1)
-        kept = self._of_skips.setdefault(layer - path.length, [])
-        kept.append((path.takes_activations, values, exponent))
+        gradients = self._of_skips.setdefault(layer - path.length, [])
+        gradients.append((path.takes_activations, values, exponent))
 
     def _by_function(self, gradient: Float64Array) -> Float64Array:
         networks, width, _ = gradient.shape

@@ -483,10 +483,10 @@ def _drawn(run: Trajectory, layer: int, chain: int, projection: bool) -> tuple[R
         integer("layer", layer, low=1, high=last),
         integer("chain", chain, low=0, high=most),
     )
-    drawn = Run(run.network, "weights", 1, run.inputs, run.dtype, run.key)
+    by_weights = Run(run.network, "weights", 1, run.inputs, run.dtype, run.key)
     if not instance("projection", projection, bool, "True or False"):
-        return drawn, chain, layer
+        return by_weights, chain, layer
     number = number_of_projection(layer)
-    if number not in drawn.projections:
+    if number not in by_weights.projections:
         raise ArgumentError("projection", True, f"False: no projection ends at layer {layer}")
-    return drawn, chain, number
+    return by_weights, chain, number
