@@ -155,7 +155,7 @@ def test_tangent_kernels_are_those_of_numpy():
         network_of(ITEMS), "weights", 2, None, "float64", run.key,
         recorded=Recorded(len(CHAINS) - 1, 1, len(CHAINS) - 1),
     )  # fmt: skip
-    kernels = _Job(run, None)(Representation(START[None], START[None]), 0, 2)
+    kernels = _Job(run, None, False, False)(Representation(START[None], START[None]), 0, 2)
     for number in range(2):
         _, network = drawn(number)
         readout = generator_of(run, number).standard_normal(11) / np.sqrt(11)
@@ -164,7 +164,7 @@ def test_tangent_kernels_are_those_of_numpy():
             [[sum((x * y).sum() for x, y in zip(left, right, strict=True)) for right in of_outputs]
              for left in of_outputs]
         )  # fmt: skip
-        np.testing.assert_allclose(kernels[number], expected, rtol=1e-9, atol=1e-10)
+        np.testing.assert_allclose(kernels[number, 0], expected, rtol=1e-9, atol=1e-10)
 
 
 def of_output(network, readout, sample):

@@ -265,7 +265,7 @@ def test_gradients_of_drawn_weights_are_those_of_autograd():
 
 def test_tangent_kernels_are_those_of_autograd():
     run = replace(segment_of(2, "weights").run, observables=())
-    kernels = _Job(run, None)(Representation(START[None], START[None]), 0, 2)
+    kernels = _Job(run, None, False, False)(Representation(START[None], START[None]), 0, 2)
     for network in range(2):
         _, a, parameters = by_autograd(run, network)
         readout = torch.tensor(generator_of(run, network).standard_normal(30))
@@ -278,7 +278,7 @@ def test_tangent_kernels_are_those_of_autograd():
         for i, left in enumerate(gradients):
             for j, right in enumerate(gradients):
                 kernel[i, j] += sum((x * y).sum() for x, y in zip(left, right, strict=True))
-        np.testing.assert_allclose(kernels[network], kernel, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(kernels[network, 0], kernel, rtol=1e-10, atol=1e-10)
 
 
 def by_autograd(run, network):
