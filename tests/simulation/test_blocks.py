@@ -68,7 +68,7 @@ def simulated(segment):
     return list(values.values())
 
 
-def drawn(network):
+def by_weights(network):
     """The network with the weights and biases of a run by weights."""
     run = bnmc.simulate(
         network_of(ITEMS), chains=2, initial=START, sampler="weights", rng=np.random.default_rng(4)
@@ -78,9 +78,10 @@ def drawn(network):
 
 def maps_of(run, network):
     def stacked(layer, **options):
-        drawn = (draw(run, layer, chain=network, **options) for draw in
-                 (bnmc.drawn_weights, bnmc.drawn_biases))  # fmt: skip
-        weights, bias = drawn
+        weights, bias = (
+            draw(run, layer, chain=network, **options)
+            for draw in (bnmc.drawn_weights, bnmc.drawn_biases)
+        )
         return weights[None].astype(float), bias[None, :, None].astype(float)
 
     weights, biases = zip(*map(stacked, LAYERS), strict=True)
@@ -92,7 +93,7 @@ def maps_of(run, network):
 
 @pytest.mark.parametrize("network", [0, 1])
 def test_layers_by_weights_are_the_formula_of_their_numbers(network):
-    run, expected = drawn(network)
+    run, expected = by_weights(network)
     np.testing.assert_allclose(run.gram[network], expected.grams[0], rtol=1e-10, atol=1e-11)
 
 
@@ -126,7 +127,7 @@ def test_gradients_of_drawn_weights_are_those_of_numpy(monkeypatch):
         if values.dtype.kind == "f":
             np.testing.assert_allclose(cut[name], values, rtol=1e-13)
     for number in range(2):
-        _, network = drawn(number)
+        _, network = by_weights(number)
         delta = np.cos(np.arange(55.0)).reshape(1, 5, 11).swapaxes(1, 2)
         deltas, of_weights = network.backward(delta)
         norms = [np.log(np.linalg.norm(each)) for each in of_weights]
@@ -139,7 +140,7 @@ def test_gradients_of_drawn_weights_are_those_of_numpy(monkeypatch):
 
 
 def gradients(names):
-    run, _ = drawn(0)
+    run, _ = by_weights(0)
     run = Run(
         network_of(ITEMS), "weights", 2, None, "float64", run.key,
         recorded=Recorded(1, 1, len(CHAINS) - 1),
@@ -150,14 +151,14 @@ def gradients(names):
 
 
 def test_tangent_kernels_are_those_of_numpy():
-    run, _ = drawn(0)
+    run, _ = by_weights(0)
     run = Run(
         network_of(ITEMS), "weights", 2, None, "float64", run.key,
         recorded=Recorded(len(CHAINS) - 1, 1, len(CHAINS) - 1),
     )  # fmt: skip
     kernels = _Job(run, None, False, False)(Representation(START[None], START[None]), 0, 2)
     for number in range(2):
-        _, network = drawn(number)
+        _, network = by_weights(number)
         readout = generator_of(run, number).standard_normal(11) / np.sqrt(11)
         of_outputs = [of_output(network, readout, i) for i in range(5)]
         expected = network.gram(network.depth)[0] + np.array(
