@@ -269,7 +269,7 @@ def test_smooth_functions_reach_a_small_error(monkeypatch):
     )  # fmt: skip
     again = ntk(x, 1, activation="tanh", norm="batch", rtol=5e-4, rng=1)
     assert 0.0 < distance(again, kernel) < 5e-3
-    assert calls[0] == (0, 8)
+    assert calls == sorted(calls)
     assert calls[-1] == (8, 8)
     monkeypatch.setattr(batches, "_MOST_POINTS", 1 << 14)
     with pytest.raises(PartialEstimateError, match="rtol is 1.0e-09") as caught:

@@ -124,7 +124,7 @@ def test_progress_and_text():
         X, 1, method="monte-carlo", chains=2, width=8, rng=0,
         progress=lambda done, total: calls.append((done, total)),
     )  # fmt: skip
-    assert calls == [(0, 2), (1, 2), (2, 2)]
+    assert calls[-1] == (2, 2)
     assert isinstance(simulated, SimulatedKernel)
     assert repr(simulated) == "<SimulatedKernel of 2 networks of width 8>"
     assert simulated.chains == 2
