@@ -387,3 +387,44 @@ def test_kinks_need_not_be_declared(norm):
     assert result.phase().backward_rate == pytest.approx(declared.phase().backward_rate, rel=1e-11)
     c = np.array([-0.9, 0.3, 0.99])
     np.testing.assert_allclose(result(c, rtol=1e-8), declared(c, rtol=1e-8), rtol=0, atol=1e-10)
+
+
+# --- networks
+
+
+def layers_that_differ():
+    tanh = bnmc.Chain(20, 2, "tanh", norm="layer", skip=0.7, order="pre-activation", eps=0.2)
+    relu = bnmc.Chain(20, 2, "relu", norm="none", gain=1.3, bias_variance=0.3)
+    gelu = bnmc.Chain(20, 2, "gelu", norm="rms", order="activation-norm", skip=-0.4)
+    return relu.repeat(1) + tanh.repeat(2) + gelu.repeat(1) + relu.repeat(1)
+
+
+def test_paths_of_networks_are_those_of_the_mean_field():
+    network, q, c = layers_that_differ(), 1.7, 0.4
+    run = CorrelationMap.path(network, variance=q, correlation=c)
+    start = q * np.array([[1.0, c], [c, 1.0]])
+    states = bnmc.MeanField(network).trajectory(covariance=start).covariance
+    np.testing.assert_allclose(run.variance, states[:, 0, 0], rtol=1e-9)
+    np.testing.assert_allclose(run.correlation, states[:, 0, 1] / states[:, 0, 0], rtol=1e-8)
+    assert run.backward_rate.shape == (5,)
+
+
+def test_a_path_of_one_chain_is_its_trajectory():
+    chain = bnmc.Chain(20, 2, "gelu", norm="none", gain=1.2, bias_variance=0.1)
+    run = CorrelationMap.path(chain.repeat(4), correlation=[0.1, 0.9], variance=2.0)
+    expected = CorrelationMap.of(chain).trajectory(4, correlation=[0.1, 0.9], variance=2.0)
+    for name in ("variance", "correlation", "backward_rate"):
+        np.testing.assert_array_equal(getattr(run, name), getattr(expected, name))
+
+
+def test_networks_without_a_path_of_pairs():
+    chain = bnmc.Chain(20, 2, "relu", norm="none")
+    block = bnmc.Residual(chain.repeat(2))
+    with pytest.raises(ArgumentError, match="network: .*without residual blocks"):
+        CorrelationMap.path(bnmc.Network((chain, 0), block), correlation=0.5)
+    with pytest.raises(ArgumentError, match="norm: .*MeanField"):
+        CorrelationMap.path(bnmc.Chain(20, 2).repeat(2), correlation=0.5)
+    with pytest.raises(ArgumentTypeError, match="network"):
+        CorrelationMap.path(chain, correlation=0.5)
+    with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
+        CorrelationMap.of(layers_that_differ())

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer, real, real_numbers
+from bnmc._support.arguments import instance, integer, real, real_numbers
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.text import Result
 from bnmc.chain.activations import ActivationLike
-from bnmc.chain.chain import Chain
+from bnmc.chain.chain import Chain, Network, require_no_blocks
 from bnmc.chain.needs import FULLY_CONNECTED, PAIRWISE, require
 from bnmc.chain.norms import Norm
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.mean_field.correlation import fixed_points
-from bnmc.mean_field.correlation.layer import LEAST_VARIANCE, LevelMap, level_map, pair_layer
+from bnmc.mean_field.correlation.layer import (
+    LEAST_VARIANCE,
+    LevelMap,
+    PairLayer,
+    level_map,
+    pair_layer,
+)
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
 
@@ -407,24 +415,55 @@ class CorrelationMap:
         depth, c = integer("depth", depth, low=0), _correlations(correlation)
         q = real("variance", variance, low=LEAST_VARIANCE)
         rtol = real("rtol", rtol, above=0.0)
-        variances, correlations, gradients, worst = [q], [c], [], 0.0
-        for layer in range(1, depth + 1):
-            at = level_map(self.layer, q)
-            q = at.level.following
-            if not LEAST_VARIANCE <= q < math.inf:
-                raise NonFiniteError(None, layer, "variance")
-            c, error = _value(at, c, rtol)
-            variances.append(q)
-            correlations.append(c)
-            gradients.append(at.level.gradient)
-            worst = max(worst, error)
-        run = PairTrajectory(
-            variance=np.array(variances),
-            correlation=np.array(correlations),
-            backward_rate=np.array(gradients),
-            error=worst,
-        )
-        return within(run, worst, rtol, "a layer is")
+        return _path([self.layer] * depth, q, c, rtol)
+
+    @staticmethod
+    def path(
+        network: Network, *, correlation: ArrayLike, variance: float = 1.0, rtol: float = 1e-6
+    ) -> PairTrajectory:
+        """Variance and correlations along a network whose layers differ.
+
+        Parameters
+        ----------
+        network : Network
+            Without norms over the batch, convolutions and residual blocks. Layer l owns its norm
+            and activation, and the weights that lead to it.
+        correlation, variance, rtol
+            As in `trajectory`, of the pre-activations of layer 0.
+
+        Returns
+        -------
+        PairTrajectory
+            Widths do not matter: the squared gradient norm of a layer is over all its neurons.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError, NonFiniteError, PartialEstimateError
+            As `trajectory`.
+
+        Examples
+        --------
+        >>> from bnmc import Chain
+        >>> from bnmc.mean_field import CorrelationMap
+        >>> relu = Chain(64, 2, "relu", norm="none", gain=2**0.5)
+        >>> network = relu.repeat(2) + Chain(32, 2, "tanh", norm="layer").repeat(1)
+        >>> CorrelationMap.path(network, correlation=0.5).correlation.round(4)
+        array([0.5   , 0.609 , 0.6839, 0.7381])
+        """
+        network = instance("network", network, Network, "a bnmc.Network")
+        require_no_blocks(network, "bnmc.MeanField(network).trajectory has them", "network")
+        for chain in network.chains:
+            require(chain, [_FULLY_CONNECTED, PAIRWISE])
+        c, q = _correlations(correlation), real("variance", variance, low=LEAST_VARIANCE)
+        rtol = real("rtol", rtol, above=0.0)
+        layers = [network.layer(number) for number in range(network.depth + 1)]
+        made = [
+            PairLayer.of_rows(
+                before.rows, layer.linear.gain**2, layer.linear.bias_variance, layer.rows.skip
+            )
+            for before, layer in pairwise(layers)
+        ]
+        return _path(made, q, c, rtol)
 
     def _at(self, variance: float | None) -> LevelMap:
         """Return Φ at the argument `variance`, or at the fixed point of the variance."""
@@ -440,6 +479,28 @@ class CorrelationMap:
     def _accurate(self, value: FloatArray, error: float, rtol: float) -> FloatArray:
         note = ": near correlation 1 or -1, declare the kinks of the activation"
         return within(value, error, rtol, f"the series of {self.layer.sigma.name} is", note)
+
+
+def _path(layers: Sequence[PairLayer], q: float, c: FloatArray, rtol: float) -> PairTrajectory:
+    """Return variance and correlations through some layers; raise if `rtol` is not reached."""
+    variances, correlations, gradients, worst = [q], [c], [], 0.0
+    for number, layer in enumerate(layers, 1):
+        at = level_map(layer, q)
+        q = at.level.following
+        if not LEAST_VARIANCE <= q < math.inf:
+            raise NonFiniteError(None, number, "variance")
+        c, error = _value(at, c, rtol)
+        variances.append(q)
+        correlations.append(c)
+        gradients.append(at.level.gradient)
+        worst = max(worst, error)
+    run = PairTrajectory(
+        variance=np.array(variances),
+        correlation=np.array(correlations),
+        backward_rate=np.array(gradients),
+        error=worst,
+    )
+    return within(run, worst, rtol, "a layer is")
 
 
 def _value(at: LevelMap, c: FloatArray, rtol: float) -> tuple[FloatArray, float]:
