@@ -161,6 +161,9 @@ FIGURES = {
         "activations": ("relu", "tanh"), "channels": 32, "samples": 1, "shape": (3, 3),
         "depth": 24, "chains": 4, "every": 10,
     }, 5),
+    "training-kernel-change": Small({"widths": (50, 100, 200), "chains": 8, "steps": 2}),
+    "training-orthogonal-start": Small({"widths": (16, 48), "chains": 4, "hidden": 3, "steps": 4}),
+    "coordinate-check": Small({"widths": (32, 64, 128), "chains": 6}),
     "wider-than-memory": Small({"widths": (64, 256, 1024), "chains": 24, "tokens": 4}),
     "depth-over-width": Small({"widths": (24, 48), "ratio": 0.3, "chains": 400}),
     "gpt-sizes": Small({

@@ -57,6 +57,7 @@ PUBLIC = {
     "bnmc.experiments.orthogonalizes": "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein",
     "bnmc.experiments.rank_collapse": "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 "
         "fig_6 fig_8 fig_9 lemma_3",
+    "bnmc.experiments.training_law": "coordinate_check kernel_change orthogonal_start",
     "bnmc.gram": "centre condition correlation cross_gram distance eigenvalues gram "
         "orthogonality_gap rank_bound relative_deviation soft_rank validate_gram",
     "bnmc.implicit": "GaussianMatrix HaarMatrix load",

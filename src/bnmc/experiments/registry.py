@@ -81,6 +81,12 @@ FIGURES = {
     "limits-kl": ("limits.kl", "logits of five limits beside those of width 128, in training"),
     "limits-exponents":
         ("limits.exponents", "powers of the width in training, measured and theory"),
+    "training-kernel-change":
+        ("training_law.kernel_change", "change of the tangent kernel in training against width"),
+    "training-orthogonal-start":
+        ("training_law.orthogonal_start", "training from orthogonal and rank-maximized weights"),
+    "coordinate-check":
+        ("training_law.coordinate_check", "movement of layers in a step against the width"),
     "stability-atlas":
         ("beyond.stability_atlas", "for which batch sizes the fixed point is stable"),
     "rates": ("beyond.rates", "rate of mixing against batch and width, by every estimator"),

@@ -1,0 +1,11 @@
+"""The training of random networks against their width, by `bnmc.train`.
+
+Intervals are at level 0.95.  Read `kernel_change` in `over_width.py` first.
+"""
+
+from __future__ import annotations
+
+from bnmc.experiments.training_law.over_width import coordinate_check, kernel_change
+from bnmc.experiments.training_law.starts import orthogonal_start
+
+__all__ = ["coordinate_check", "kernel_change", "orthogonal_start"]
