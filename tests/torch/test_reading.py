@@ -555,7 +555,6 @@ NO_NETWORK = {
         lambda: changed(mlp(4, 6, norm=False), torch.Tensor.zero_), "gain: got 0.0", True
     ),
     "shared": (UNFIT["shared"][0], "layers share its weights", False),
-    "two layers in a branch": (UNFIT["two layers"][0], "one weight layer per skip", False),
     "a sum before the weights": (
         lambda: nn.Sequential(Sum(), nn.Linear(4, 2)), "before the first weights", False
     ),
@@ -575,6 +574,54 @@ NO_NETWORK = {
 class Sum(nn.Module):
     def forward(self, x):
         return x + torch.relu(x)
+
+
+class TwoLayers(nn.Module):
+    """x + W₂ σ(N(W₁ σ(N(x)))) / 2; or σ(x + W₂ σ(W₁ x)) if `after` is true."""
+
+    def __init__(self, width, middle, *, after=False):
+        super().__init__()
+        layers = [nn.Linear(width, middle), nn.Tanh(), nn.Linear(middle, width)]
+        if not after:
+            layers = [
+                nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, middle), nn.LayerNorm(middle),
+                nn.Tanh(), nn.Linear(middle, width),
+            ]  # fmt: skip
+        self.branch, self.after = nn.Sequential(*layers), after
+
+    def forward(self, x):
+        if self.after:
+            return torch.tanh(x + self.branch(x))
+        return x + 0.5 * self.branch(x)
+
+
+def test_residual_blocks_of_two_layers():
+    first = bnmc.Chain(5, 4, "linear", norm="none")
+    model = nn.Sequential(
+        nn.Linear(5, 6), TwoLayers(6, 9), TwoLayers(6, 7), nn.LayerNorm(6), nn.ReLU(),
+        nn.Linear(6, 2),
+    )  # fmt: skip
+    reading = network_of(model, batch=4)
+    assert reading.unfit == ()
+    options = {"weights": "pytorch", "eps": 1e-5, "order": "pre-activation"}
+    before = bnmc.Chain(6, 4, "relu", norm="layer", **options)
+
+    stages = reading.network.stages
+    assert stages[0] == (first, 0)
+    assert stages[1] == (before, 1)
+    orders = "pre-activation", "norm-activation"  # the skip path of the second block sees h
+    for stage, middle, order in zip(stages[2:4], (9, 7), orders, strict=True):
+        assert (stage.skip, stage.source, stage.projection) == (1.0, "state", None)
+        inner, last = (chain for chain, _ in stage.branch.stages)
+        assert (inner.width, inner.activation.name, inner.norm) == (middle, "tanh", "layer")
+        assert (last.width, last.order, last.skip) == (6, order, 0.0)
+        assert last.gain == pytest.approx(0.5 / 3**0.5)
+    assert reading.factors == (1.0, 1.0, 0.5, 1.0, 0.5, 1.0)
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), TwoLayers(6, 9, after=True), nn.Linear(6, 2))
+    reading = network_of(model, batch=4)
+    assert reading.unfit == ()
+    block = reading.network.stages[2]
+    assert (block.source, block.branch.last.skip) == ("activations", 0.0)
 
 
 @pytest.mark.parametrize("what", NO_NETWORK)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.text import Result, text_table
-from bnmc.chain.chain import Chain, Network, Residual
+from bnmc.chain.chain import Chain, Network, Residual, Stage
 from bnmc.chain.layers import Linear
 from bnmc.errors import BnmcError
 from bnmc.gradients.backpropagation import backpropagate
@@ -269,6 +269,8 @@ def predicted(
         reason = f"{network.batch} samples in {network.depth} layers take too long to simulate"
         return Prediction(None, reasons=(f"{reason}; pass fewer samples",))
     measured = _numbers_of_grams(grams)
+    if any(isinstance(stage, Residual) for stage in network.stages):
+        gradients = direction = None  # `backpropagate` takes no blocks of several layers
     if gradients is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             measured["gradient"] = np.log(gradients) - np.log(gradients[:, -1:])
@@ -307,21 +309,36 @@ def _affordable(network: Network) -> tuple[Network, int]:
     if (numbers + weights * (_PER_WEIGHT + n / 4.0)) * _MOST <= _TIME:
         return network, _MOST
     by_rows = numbers + sum(widths) * n * n
-    chains = [
-        stage[0]
-        for stage in network.stages
-        if not isinstance(stage, Residual)  # `network_of` reads none
-        for _ in range(stage[1])
-    ]
-    stages = [
-        (_gaussian(chain, network.layer(number).linear), 1)
-        for number, chain in enumerate(chains, 1)
-    ]
-    return Network((network.first, 0), *stages), min(_MOST, int(_TIME // by_rows))
+    return _gaussian(network), min(_MOST, int(_TIME // by_rows))
 
 
-def _gaussian(chain: Chain, linear: Linear) -> Chain:
-    """Return the chain of a layer with Gaussian weights and biases of the same variances."""
+def _gaussian(network: Network) -> Network:
+    """Return a network with Gaussian weights and biases of the same variances."""
+    stages: list[Stage] = [(network.first, 0)]
+    number = 0
+    for stage in network.stages:
+        inner = stage.branch.stages if isinstance(stage, Residual) else (stage,)
+        chains = [
+            part[0]
+            for part in inner
+            if not isinstance(part, Residual)  # `network_of` reads no block inside a block
+            for _ in range(part[1])
+        ]
+        layers = [network.layer(number + k) for k in range(1, len(chains) + 1)]
+        number += len(chains)
+        made = [
+            (_with_gaussian(chain, layer.linear), 1)
+            for chain, layer in zip(chains, layers, strict=True)
+        ]
+        if isinstance(stage, Residual):
+            branch = Network(*made)
+            stages.append(Residual(branch, stage.projection, skip=stage.skip, source=stage.source))
+        else:
+            stages += made
+    return Network(*stages)
+
+
+def _with_gaussian(chain: Chain, linear: Linear) -> Chain:
     if chain.weight_law.rows_given_gram:
         return chain
     return dataclasses.replace(

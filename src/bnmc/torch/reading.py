@@ -11,7 +11,7 @@ from typing import Any
 
 from bnmc._support.arguments import integer
 from bnmc._support.text import Result
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, Residual
 from bnmc.chain.convolution import Convolution
 from bnmc.errors import BnmcError
 from bnmc.torch.models import as_model, own_weight, shape_of, torch
@@ -99,6 +99,8 @@ class _Block:
     weight: Step
     others: tuple[Step, ...]
     skipped: tuple[str, ...] | None = None
+    path: tuple[str, ...] = ()
+    begun: int | None = None
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -226,8 +228,8 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
     Parameters
     ----------
     model : torch.nn.Module
-        Linear layers with norms, activations, and skip connections of one linear layer each, which
-        takes the features of a sample on the last axis. `chain_of` says how it is read.
+        Linear layers with norms, activations, and skip connections around one or several layers,
+        which takes the features of a sample on the last axis. `chain_of` says how it is read.
     batch : int, default 64
         Number of samples of a batch, >= 2.
 
@@ -306,10 +308,18 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
     pooled = {
         kind: weights_of([each.weight.module for each in like]) for kind, like in alike.items()
     }
+    spans = _spans(blocks)
+    lasts = [span.last for span in spans.values()]
     chains: list[tuple[Chain, int]] = []
     try:
-        for block, following in zip([start, *blocks], [*blocks, None], strict=True):
-            options = _rows(block, None if following is None else following.skipped, troubles)
+        for place, (block, following) in enumerate(
+            zip([start, *blocks], [*blocks, None], strict=True)
+        ):
+            ends = place + 1 in lasts  # the skip connection of the next layer is that of its block
+            skipped = None if following is None or ends else following.skipped
+            if place in spans:
+                skipped = spans[place].skipped or None
+            options = _rows(block, skipped, troubles)
             if block is start:
                 width = int(shape_of(blocks[0].weight.module)[1])
             else:
@@ -317,15 +327,56 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
                 if weights.troubles or weights.bias_troubles:
                     weights = weights_of([block.weight.module])
                 options |= _map(block, weights, troubles)
+            if place in lasts:
+                options["skip"] = 0.0  # that of the block
             chain = Chain(width, batch, **options)
             if block is not start and chain.shows_bias:
                 troubles.extend(weights.bias_troubles)
             chains.append((chain, int(block is not start)))
-        network = Network(*chains)
+        network = Network(*_staged(chains, spans))
     except BnmcError as error:
         return ModelNetwork(None, (*_unique(troubles), str(error)), names)
     factors = tuple(block.of("sum")[0].gain if block.of("sum") else 1.0 for block in blocks)
     return ModelNetwork(network, _unique(troubles), names, factors)
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A residual block up to its last layer.
+
+    `skipped` has the kinds of the steps from the start of the skip connection to the first weights.
+    """
+
+    last: int
+    skip: float
+    skipped: tuple[str, ...]
+
+
+def _spans(blocks: list[_Block]) -> dict[int, _Span]:
+    """Return the residual blocks of several layers, by the layer before them."""
+    spans: dict[int, _Span] = {}
+    for last, block in enumerate(blocks, 1):
+        sums = block.of("sum")
+        if len(sums) == 1 and block.begun is not None and block.begun < last - 1:
+            inner = blocks[block.begun : last - 1]
+            if block.begun not in spans and not any(each.of("sum") for each in inner):
+                spans[block.begun] = _Span(last, sums[0].skip, block.path)
+    return spans
+
+
+def _staged(
+    chains: list[tuple[Chain, int]], spans: dict[int, _Span]
+) -> Iterator[tuple[Chain, int] | Residual]:
+    """Return the stages of a network: the layers, and the residual blocks of several of them."""
+    place = 0
+    while place < len(chains):
+        yield chains[place]
+        while (span := spans.get(place)) is not None:
+            branch = Network(*chains[place + 1 : span.last + 1])
+            source = "state" if span.skipped else "activations"
+            yield Residual(branch, skip=span.skip, source=source)
+            place = span.last
+        place += 1
 
 
 def _input_of(steps: Sequence[Step]) -> _Block:
@@ -343,26 +394,29 @@ def _blocks_of(steps: Sequence[Step]) -> list[_Block]:
         _Block(
             steps[start],
             tuple(step for step in steps[start + 1 : end] if step.kind != "none"),
-            _skipped(steps, start, end),
+            *_path(steps, start, end, starts),
         )
         for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def _skipped(steps: Sequence[Step], start: int, end: int) -> tuple[str, ...] | None:
-    """Return the kinds of the steps between the start of a layer's skip connection and its weights.
+def _path(
+    steps: Sequence[Step], start: int, end: int, starts: Sequence[int]
+) -> tuple[tuple[str, ...] | None, tuple[str, ...], int | None]:
+    """Return where the skip connection of a layer begins; None, (), None if it has none.
 
-    Return None if the layer has no skip connection, "elsewhere" if the skip connection begins
-    before the previous layer.
+    The first part has the kinds of the steps between the start of the skip connection and the
+    weights, "elsewhere" unless it begins after the previous weights. The second part has those up
+    to the next weights, and the last one is the number of weight layers before the start.
     """
     sums = [step for step in steps[start:end] if step.kind == "sum"]
     if not sums:
-        return None
+        return None, (), None
     source = sums[0].source
-    before = next((k for k in reversed(range(start)) if steps[k].kind == "weight"), -1)
-    if len(sums) > 1 or not before <= source < start:
-        return ("elsewhere",)
-    return tuple(step.kind for step in steps[source + 1 : start] if step.kind != "none")
+    begun = sum(place <= source for place in starts)
+    kinds = tuple(step.kind for step in steps[source + 1 : starts[begun]] if step.kind != "none")
+    is_short = len(sums) == 1 and starts[begun] == start
+    return kinds if is_short else ("elsewhere",), kinds, begun
 
 
 def _chain(
