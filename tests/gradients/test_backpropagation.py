@@ -442,6 +442,25 @@ def test_log_norms_of_gradients_and_biases(chain, loss):
     assert run.to_xarray()["log_delta_norm"].dims == ("chain", "layer")
 
 
+@pytest.mark.parametrize("loss", ["gaussian", "cross-entropy"])
+@pytest.mark.parametrize("norm", ["layer", "batch", "none"])
+def test_biases_of_residual_blocks_are_hidden_if_all_that_sees_them_does(norm, loss):
+    """A block of two layers, the first under a norm that subtracts biases, the last under any."""
+    first, last = Chain(8, 4, "tanh"), Chain(8, 4, "tanh", norm=norm)
+    block = bnmc.Residual(bnmc.Network((first, 1), (last, 1)))
+    network = bnmc.Network((first, 2), block, (first, 1))
+    labels = [0, 1, 0, 1] if loss == "cross-entropy" else None
+    run = bnmc.backpropagate(
+        network, chains=2, rng=0, loss=loss, labels=labels,
+        observables=("delta_gram", "log_bias_norm"),
+    )  # fmt: skip
+    squares = np.trace(run.delta_gram, axis1=2, axis2=3)
+    shares = run.delta_gram.sum(axis=(2, 3)) / squares
+    is_seen = np.isfinite(run.log_bias_norm)
+    assert (np.abs(shares[~is_seen]) < 1e-12).all()
+    assert (shares[is_seen] > 1e-9).all()
+
+
 def test_names_of_observables_are_attributes_and_variables():
     run = bnmc.backpropagate(TANH, 5, chains=2, rng=0, every=2)
     assert run.delta_gram is run["delta_gram"]

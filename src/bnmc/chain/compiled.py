@@ -39,7 +39,7 @@ def specs_of(
     """
     specs: list[codes.LayerSpec] = []
     hides: dict[int, bool] = {}
-    ends = _ends_of_skips(layers)
+    ends = ends_of_skips(layers)
     for number in reversed(range(len(layers))):
         layer = layers[number]
         others = (hides[end] for end in ends[number])
@@ -52,7 +52,7 @@ def specs_of(
     return tuple(reversed(specs))
 
 
-def _ends_of_skips(layers: Sequence[Layer]) -> list[list[int]]:
+def ends_of_skips(layers: Sequence[Layer]) -> list[list[int]]:
     """Return the places to which skip connections lead from the state of each layer."""
     ends: list[list[int]] = [[] for _ in layers]
     begun: list[tuple[int, Path]] = []

@@ -19,6 +19,7 @@ from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.version import versions
 from bnmc._support.workers import ranges
+from bnmc.chain.compiled import ends_of_skips
 from bnmc.chain.layers import Linear
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError
@@ -338,16 +339,14 @@ class Task:
     @cached_property
     def hides_bias(self) -> NDArray[np.bool_]:
         """Whether the loss does not depend on the bias of each layer, 1, …, depth."""
-        run, hides, skip = self.run, isinstance(self.direction, Readout), 0.0
-        hidden = np.zeros(run.depth, np.bool_)
-        for number in reversed(range(1, run.depth + 1)):
-            layer = run.layer(number)
-            if number == run.depth:
-                hides = hides and layer.rows.hides_common_part()
-            else:
-                hides = layer.hides_common_part([hides] if skip else [])
-            hidden[number - 1], skip = hides, layer.rows.skip
-        return hidden
+        run = self.run
+        layers = [run.layer(number) for number in range(run.depth + 1)]
+        ends, hidden = ends_of_skips(layers), np.zeros(run.depth + 1, np.bool_)
+        is_seen_by_norm = isinstance(self.direction, Readout)
+        hidden[-1] = is_seen_by_norm and layers[-1].rows.hides_common_part()
+        for number in reversed(range(1, run.depth)):
+            hidden[number] = layers[number].hides_common_part(hidden[ends[number]])
+        return hidden[1:]
 
     @property
     def bytes_of_x(self) -> int:
