@@ -5,7 +5,7 @@ import pytest
 
 import bnmc
 from bnmc.chain.needs import ROW_BY_ROW, STATIONARY, TWO_SAMPLES, require
-from bnmc.errors import ArgumentError, BackendError
+from bnmc.errors import ArgumentError, ArgumentTypeError, BackendError
 from bnmc.mixing.absorption import absorbing_events
 
 NONE = bnmc.Chain(20, 3, "relu", norm="none")
@@ -142,3 +142,20 @@ def test_no_gpu_couples_layers_that_are_not_row_by_row(monkeypatch):
     for options in (OTHER_LAYERS["norm"], OTHER_LAYERS["order"]):
         with pytest.raises(BackendError, match="are coupled on the CPU: backend='cpu'"):
             bnmc.mixing.tv_bound(bnmc.Chain(20, 3, "relu", **options), 3, backend="cuda")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        bound, mean, bnmc.mixing.contraction, bnmc.mixing.compare, bnmc.regularity.constant,
+        bnmc.invariant.check, lambda chain: bnmc.invariant.sample(chain, 2), bnmc.kernels.law,
+        lambda chain: bnmc.MeanField(chain).fixed_point(), bnmc.mean_field.CorrelationMap.of,
+        lambda chain: bnmc.MeanField(chain).fluctuations(),
+        lambda chain: bnmc.MeanField(chain).step(np.eye(3)),
+        lambda chain: bnmc.testing.assert_same_law(lambda h: h, chain),
+    ],
+)  # fmt: skip
+def test_layers_that_differ_have_no_meaning_for_a_repeated_layer(call):
+    network = bnmc.Chain(20, 3, "relu").repeat(1) + bnmc.Chain(20, 3, "tanh").repeat(1)
+    with pytest.raises(ArgumentTypeError, match="meaning for one repeated layer only"):
+        call(network)
