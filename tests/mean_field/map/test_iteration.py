@@ -404,7 +404,7 @@ def test_starts_and_skip_connections_that_have_no_map():
 
 def with_blocks(kind, width):
     pre = bnmc.Chain(width, 6, "relu", order="pre-activation", gain=1.4)
-    tanh, linear = (bnmc.Chain(width, 6, name, norm="none") for name in ("tanh", "linear"))
+    tanh = bnmc.Chain(width, 6, "tanh", norm="none")
     network, block = bnmc.Network, bnmc.Residual
     if kind == "pre-activation":
         end = bnmc.Chain(width // 2, 6, "tanh", order="pre-activation")
@@ -417,7 +417,8 @@ def with_blocks(kind, width):
         last = bnmc.Chain(width, 6, "linear", norm="layer")
         return network((last, 0), *[block(network((tanh, 1), (last, 1)))] * 2)
     if kind == "projected activations":
-        return network((tanh, 1), block(network((tanh, 2)), linear, source="activations"))
+        biased = bnmc.Chain(width, 6, norm="none", gain=0.8, bias_variance=0.4)
+        return network((tanh, 1), block(network((tanh, 2)), biased, source="activations"))
     normed = bnmc.Chain(width, 6, "relu")
     return network(
         (normed, 1), block(network((normed, 2)), bnmc.Chain(width, 6, norm="none", gain=2.0))
