@@ -161,7 +161,7 @@ def fig_2(run: Run, sizes: _RankSizes) -> Experiment:
     return results.experiment(
         f"Rank over depth, width and batch {d}",
         Table((*per, "layer", "r", "rank at 1e-12"), tuple(rows)), findings, _draw_rank,
-        width=d, batch=d, chains=sizes.chains, tolerance=_TOLERANCE, alpha=alpha,
+        width=d, batch=d, chains=sizes.chains, rtol=_TOLERANCE, alpha=alpha,
     )  # fmt: skip
 
 
