@@ -29,7 +29,7 @@ _LAYERS = 50
 _IMAGES = (256, 256)
 
 # Alternatives for a normalized model.
-_ACTIVATIONS = ("linear", "tanh", "relu")
+_ACTIVATIONS = ("tanh", "relu")
 _BATCHES = (16, 64, 256)
 
 

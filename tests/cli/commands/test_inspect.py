@@ -100,6 +100,13 @@ def test_document(document_of):
     assert any("evaluation mode" in reason for reason in other["prediction"]["reasons"])
 
 
+def test_twenty_steps_are_tried(document_of):
+    document = document_of(f"{FACTORY} --labels y.npy --tries")
+    expected = json.loads(dumps(measured(tries=True).to_dict()))
+    assert document["outlook"] == expected["outlook"]
+    assert any("20 steps of Adam" in text for text in document["outlook"]["beside"])
+
+
 def test_widths_beyond_memory(document_of, printed):
     """A layer of the largest width has 40 GB of weights."""
     widths = "inspect own_models:wide --input x.npy --labels y.npy --seed 5 --widths"

@@ -39,6 +39,7 @@ def inspect(
     networks: int = 1,
     view: str = "sample",
     eval_: bool = False,
+    tries: bool = False,
     widths: str | None = None,
     *,
     seed: int,
@@ -74,6 +75,9 @@ def inspect(
         Rows of the representation: sample or position.
     eval_
         Evaluation mode: normalization by running statistics.
+    tries
+        Twenty steps of Adam at seven rates, in memory: the verdict needs them to say that Adam does
+        not train.
     widths : N N …
         Widths that the factory takes, separated by spaces or commas.
     """
@@ -94,7 +98,7 @@ def inspect(
             results.append(
                 measure(
                     made, states, labels=targets, loss=loss, networks=networks, view=view,
-                    layers=None if layers is None else layers.split(","),
+                    tries=tries, layers=None if layers is None else layers.split(","),
                 )
             )  # fmt: skip
     head = f"input: {layout(states.shape, states.ndim > 3)}"
