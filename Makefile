@@ -78,9 +78,13 @@ docs-full:
 demo: $(VENV)/.demo
 	$(BIN)/bnmc demo $(ARGS)
 
-# The main table; `make ARGS="-k gradients" bench` runs other ones, `make ARGS=-v bench` all.
+# The main table, whose figures the documentation shows for each kind of processor;
+# `make ARGS="-k gradients" bench` runs other ones, `make ARGS=-v bench` all.
+KEPT = bench/results/$(shell date -u +%F)-simulate-$(shell $(BIN)/python -c \
+	"from llvmlite import binding; print(binding.get_host_cpu_name())").json
+
 bench: $(VENV)/.bench
-	$(BIN)/python -m pytest $(if $(ARGS),bench $(ARGS),bench/bench_simulate.py)
+	$(BIN)/python -m pytest $(if $(ARGS),bench $(ARGS),bench/bench_simulate.py --benchmark-json=$(KEPT))
 
 # It carries kernels for x86-64-v3 and x86-64-v4, for the versions of Python and Numba of PYTHON's
 # environment; `make ARGS=-Ckernels=none wheel` makes the wheel for all other machines.

@@ -151,6 +151,39 @@ def test_results_are_files_of_pytest_benchmark(bench):
         assert bench("turns").tables(document["benchmarks"]), path.name
 
 
+def test_the_table_of_processors_has_the_newest_full_run_of_each(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_extensions"))
+    bench_tables = pytest.importorskip("bench_tables")
+
+    def document(processor, time, quick, ratio):
+        entry = {"group": "(500, 20), relu", "name": "bnmc conditional float32, ensemble"}
+        cpu = {"brand_raw": "CPU", "llvm": processor}
+        return {
+            "machine_info": {"cpu": cpu}, "datetime": time, "quick": quick,
+            "benchmarks": [{**entry, "extra_info": {"x hand-written": ratio}}],
+        }  # fmt: skip
+
+    headers, *rows = bench_tables.processors({
+        "2026-01-03-simulate": document("b", "2026-01-03T01:00", False, 3.0),
+        "2026-01-04-simulate": document("b", "2026-01-04T01:00", True, 4.0),
+        "2026-01-02-simulate-a": document("a", "2026-01-02T01:00", False, 2.0),
+        "2026-01-01-simulate-b": document("b", "2026-01-01T01:00", False, 1.0),
+        "2026-01-05-normals": document("c", "2026-01-05T01:00", False, 5.0),
+    })  # fmt: skip
+    assert headers == [
+        "processor",
+        "figure",
+        "(1000, 10)",
+        "(4000, 10)",
+        "(500, 20)",
+        "(1000, 100)",
+    ]
+    assert rows == [
+        ["CPU (a)", "x hand-written, 2026-01-02", "", "", "2", ""],
+        ["CPU (b)", "x hand-written, 2026-01-03", "", "", "3", ""],
+    ]
+
+
 @pytest.mark.parametrize(
     ("sampler", "sampled", "normals"),
     [("conditional", False, 10_000), ("conditional", True, 9000), ("weights", True, 10**6)],

@@ -1,13 +1,19 @@
-"""The directive ``bench``: shows tables of one file of ``bench/results``, with date and machine.
+"""The directives ``bench`` and ``bench-processors``, which show files of ``bench/results``.
 
-The files are those of pytest-benchmark.  A table is a group; its columns are the numbers of the
-extra information of each benchmark.
+The files are those of pytest-benchmark.  A table of ``bench`` is a group; its columns are the
+numbers of the extra information of each benchmark.  Date and machine stand above.
 
 .. bench:: 2026-11-25-simulate
    :tables: 1 3
+
+.. bench:: 2026-11-27-instructions
+   :columns: registers; instructions
+
+``bench-processors`` is one table of all kinds of processors, of the newest full run on each.
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -18,12 +24,33 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "bench" / "results"
 sys.path.append(str(ROOT))
 
-from bench.turns import tables  # noqa: E402 - after the path
+from bench.turns import number, tables  # noqa: E402 - after the path
+
+#: Sizes of the table of processors, as groups and names write them.
+SIZES = ("(1000, 10)", "(4000, 10)", "(500, 20)", "(1000, 100)")
+
+#: Its figures: text, kind of file, benchmark (or any), and column.
+FIGURES = (
+    ("of the roofline, float32", "simulate", "bnmc conditional float32, ensemble",
+     "of the roofline"),
+    ("the same, drawn normals", "simulate", "bnmc conditional float32, ensemble",
+     "the same, drawn normals"),
+    ("of the roofline, float64", "simulate", "bnmc conditional float64, ensemble",
+     "of the roofline"),
+    ("x drawing W, tuned too", "simulate", "bnmc conditional float32, ensemble",
+     "x drawing W, tuned too"),
+    ("x hand-written", "simulate", "bnmc conditional float32, ensemble", "x hand-written"),
+    ("backpropagate, forward passes", "gradients", "", "forward passes"),
+    ("backpropagate, x PyTorch", "gradients", "", "x PyTorch"),
+)  # fmt: skip
 
 
 class Bench(Directive):
     required_arguments = 1
-    option_spec = {"tables": directives.positive_int_list}  # noqa: RUF012 - as docutils has it
+    option_spec = {  # noqa: RUF012 - as docutils has it
+        "tables": directives.positive_int_list,
+        "columns": lambda text: [name.strip() for name in text.split(";")],
+    }
 
     def run(self):
         path = RESULTS / f"{self.arguments[0]}.json"
@@ -40,18 +67,70 @@ class Bench(Directive):
         paragraph = nodes.paragraph("", "", nodes.emphasis(text=line))
         groups = tables(document["benchmarks"])
         wanted = self.options.get("tables", range(1, len(groups) + 1))
-        return [paragraph, *(drawing(groups[number - 1]) for number in wanted)]
+        chosen = [groups[place - 1] for place in wanted]
+        if "columns" in self.options:
+            for table in chosen:
+                table.rows = {
+                    name: {column: cells.get(column) for column in self.options["columns"]}
+                    for name, cells in table.rows.items()
+                }
+        return [paragraph, *(drawing(table.title, *table.cells()) for table in chosen)]
 
 
-def drawing(table):
-    headers, *rows = table.cells()
+class BenchProcessors(Directive):
+    def run(self):
+        files = sorted(RESULTS.glob("*.json"))
+        for path in files:
+            self.state.document.settings.env.note_dependency(str(path))
+        documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+        return [drawing("Kinds of processors", *processors(documents))]
+
+
+def processors(documents):
+    """Yield the texts of the table of processors, of documents by the names of their files."""
+    yield ["processor", "figure", *SIZES]
+    newest = {}
+    for name, document in documents.items():
+        kinds = [kind for _, kind, _, _ in FIGURES if re.fullmatch(rf"[\d-]+{kind}.*", name)]
+        if kinds and not document["quick"]:
+            of_processor = newest.setdefault(processor_of(document), {})
+            before = of_processor.get(kinds[0])
+            if before is None or before["datetime"] < document["datetime"]:
+                of_processor[kinds[0]] = document
+    for processor, of_processor in sorted(newest.items()):
+        title = processor
+        for text, kind, benchmark, column in FIGURES:
+            document = of_processor.get(kind)
+            values = values_of(document, benchmark, column) if document else {}
+            if values:
+                date = f"{text}, {document['datetime'][:10]}"
+                yield [title, date, *(number(values.get(size)) for size in SIZES)]
+                title = ""
+
+
+def processor_of(document):
+    cpu = document["machine_info"]["cpu"]
+    return f"{cpu['brand_raw']} ({cpu['llvm']})"
+
+
+def values_of(document, benchmark, column):
+    """Return the values of a column by size; those of the first benchmark that has it."""
+    values = {}
+    for entry in document["benchmarks"]:
+        size = re.search(r"\(\d+, \d+\)", f"{entry['group']} {entry['name']}")
+        if benchmark in ("", entry["name"]) and column in entry["extra_info"] and size:
+            values.setdefault(size.group(), entry["extra_info"][column])
+    return values
+
+
+def drawing(title, headers, *rows):
     group = nodes.tgroup(cols=len(headers))
     group += [nodes.colspec(colwidth=1) for _ in headers]
     head, body = nodes.thead(), nodes.tbody()
     head += row(headers)
     body += [row(cells) for cells in rows]
     group += [head, body]
-    return nodes.table("", nodes.title(text=table.title), group, classes=["colwidths-auto"])
+    return nodes.table("", nodes.title(text=title), group, classes=["colwidths-auto"])
 
 
 def row(cells):
@@ -65,4 +144,5 @@ def row(cells):
 
 def setup(app):
     app.add_directive("bench", Bench)
+    app.add_directive("bench-processors", BenchProcessors)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from bnmc._kernels.compiling import inlined, kernel
+from bnmc._kernels.cpu import vectors
 from bnmc._kernels.cpu.blocks import copy_matrix, unpack_gram
 from bnmc._kernels.cpu.factor import Factored, cholesky
 from bnmc._kernels.cpu.memory import Zeros, aligned_zeros, padded
@@ -20,6 +21,9 @@ from bnmc._kernels.cpu.rows import prepare_factor
 from bnmc._kernels.scalar.cholesky import find_twins, scale_of
 from bnmc._kernels.scalar.codes import GIVEN
 from bnmc._kernels.scalar.elementary import smaller
+
+#: Numbers of a strip of a row of a right-hand side.
+_STRIP = vectors.STRIP_BYTES // 8
 
 
 class Matrices(NamedTuple):
@@ -32,7 +36,7 @@ class Matrices(NamedTuple):
     root: np.ndarray  # (padded, padded), dtype of the backward pass: the factor of δᵀδ / width
     in_root: np.ndarray  # bool
     mixing: np.ndarray  # (padded, padded), dtype of the backward pass
-    right: np.ndarray  # float64 (columns, columns): the right-hand side of systems with F
+    right: np.ndarray  # float64 (padded, whole strips): the right-hand side of systems with F
 
 
 class Haar(NamedTuple):
@@ -55,7 +59,7 @@ def matrices(columns: int, dtype: DTypeLike, zeros: Zeros = aligned_zeros) -> Ma
         zeros((whole, whole), dtype),
         zeros((columns,), np.bool_),
         zeros((whole, whole), dtype),
-        zeros((columns, columns), np.float64),
+        zeros((whole, -(-columns // _STRIP) * _STRIP), np.float64),
     )
 
 
@@ -227,12 +231,15 @@ def project_noise(cross, spec, centred, ratio, work, matrices):
     for i in range(columns):
         _scale_row(right, i, ratio[i])
     if centred:
-        _subtract_means(right, spec.batch, work.diagonal)
+        _subtract_means(right, columns, spec.batch, work.diagonal)
     # A sample without a column of F plays no part: the place of that column has zeros.
-    for i in range(columns):
-        if matrices.in_basis[i]:
-            _subtract_rows(right, i, basis[i], 0, i)
-            _scale_row(right, i, 1.0 / basis[i, i])
+    for first in range(0, columns, 4):
+        _subtract_from_four(vectors.load_column, basis, right, first, 0, first)
+        for i in range(first, smaller(first + 4, columns)):
+            if matrices.in_basis[i]:
+                for k in range(first, i):
+                    _subtract_row(right, i, basis[i, k], k)
+                _scale_row(right, i, 1.0 / basis[i, i])
 
 
 @kernel
@@ -248,35 +255,49 @@ def mix(spec, centred, ratio, cross, work, matrices):
         for j in range(np.uintp(columns)):
             row[j] = above[j] - row[j] if is_in else 0.0
     # F⁻ᵀ times that.
-    for i in range(columns - 1, -1, -1):
-        if matrices.in_basis[i]:
-            for k in range(i + 1, columns):
-                work.diagonal[k] = basis[k, i]
-            _subtract_rows(right, i, work.diagonal, i + 1, columns)
-            _scale_row(right, i, 1.0 / basis[i, i])
+    for first in range((columns - 1) // 4 * 4, -1, -4):
+        last = smaller(first + 4, columns)
+        _subtract_from_four(_row_of_four, basis, right, first, last, columns)
+        for i in range(last - 1, first - 1, -1):
+            if matrices.in_basis[i]:
+                for k in range(i + 1, last):
+                    _subtract_row(right, i, basis[k, i], k)
+                _scale_row(right, i, 1.0 / basis[i, i])
     if centred:
-        _subtract_means(right, spec.batch, work.diagonal)
+        _subtract_means(right, columns, spec.batch, work.diagonal)
     for i in range(columns):
         for j in range(columns):
             matrices.mixing[j, i] = ratio[i] * right[i, j]
 
 
+@inlined
+def _row_of_four(matrix, i, k):
+    """Return the entries (k, i) … (k, i + 3) of a matrix: `load_column` of its transpose."""
+    return matrix[k, i], matrix[k, i + 1], matrix[k, i + 2], matrix[k, i + 3]
+
+
+@inlined
+def _subtract_from_four(four, factor, matrix, i, first, last):
+    """Subtract the rows `first`, …, `last` - 1 of a matrix from four rows, from row i on.
+
+    Their weights are four(factor, i, k), with the number k of a row.
+    """
+    values, columns = vectors.flat(matrix), matrix.shape[1]
+    for at in range(0, columns, _STRIP):
+        sums = vectors.load_strips(values, i * columns + at, columns)
+        for k in range(first, last):
+            w0, w1, w2, w3 = four(factor, i, k)
+            lanes = vectors.load_strip(values, k * columns + at)
+            sums = vectors.add_scaled((-w0, -w1, -w2, -w3), lanes, sums)
+        vectors.store_strips(values, i * columns + at, columns, sums)
+
+
 @kernel
-def _subtract_rows(matrix, i, weights, first, last):
-    """Subtract the rows `first`, …, `last` - 1 of a matrix, with weights, from row i."""
-    row = matrix[i]
-    k = first
-    while k + 4 <= last:
-        w0, w1, w2, w3 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
-        r0, r1, r2, r3 = matrix[k], matrix[k + 1], matrix[k + 2], matrix[k + 3]
-        for j in range(np.uintp(row.shape[0])):
-            row[j] -= (w0 * r0[j] + w1 * r1[j]) + (w2 * r2[j] + w3 * r3[j])
-        k += 4
-    while k < last:
-        w0, r0 = weights[k], matrix[k]
-        for j in range(np.uintp(row.shape[0])):
-            row[j] -= w0 * r0[j]
-        k += 1
+def _subtract_row(matrix, i, weight, k):
+    """Subtract row k of a matrix from row i, with a weight."""
+    row, other = matrix[i], matrix[k]
+    for j in range(np.uintp(row.shape[0])):
+        row[j] -= weight * other[j]
 
 
 @kernel
@@ -288,9 +309,8 @@ def _scale_row(matrix, i, factor):
 
 
 @kernel
-def _subtract_means(matrix, batch, means):
+def _subtract_means(matrix, columns, batch, means):
     """Subtract from each entry the mean over the rows of its batch; `means` is work space."""
-    columns = matrix.shape[1]
     for first in range(0, columns, batch):
         means[:] = 0.0
         for i in range(first, first + batch):
