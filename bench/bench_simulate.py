@@ -10,6 +10,9 @@ from bench import peers
 from bench.roofline import DTYPES, Rates
 from bench.turns import LAYER, THREADS, Candidate, cpu_model, fastest
 
+#: A column: other programs on the machine hardly change it.
+BY_PROCESSOR = "of the roofline, processor time"
+
 PEER_CHAINS = (1, 8, 64)  # batch sizes tried for the hand-written conditional samplers
 
 
@@ -124,6 +127,7 @@ def test_layers(turns, shape, verified):
         "x drawing W, tuned too": best(straightforward, tuned),
         "x hand-written": best(handwritten),
     }
+    on_processor = {name: timing.on_processor for name, timing in timings.items()}
     speeds = {}
     for each in ALL_OURS:
         layer = {"width": width, "batch": batch, "sampler": each.sampler}
@@ -131,6 +135,8 @@ def test_layers(turns, shape, verified):
         rivals["the same, drawn normals"] = Rates(each.dtype).layer(timings, **layer, sampled=True)
         mine = timings[each.name]
         speeds[each.name] = {name: mine.speed_over(rival) for name, rival in rivals.items()}
+        ideal = Rates(each.dtype).layer(on_processor, **layer)
+        speeds[each.name][BY_PROCESSOR] = mine.on_processor.speed_over(ideal)
         turns.add(each.name, speeds[each.name])
     floors = [
         (CONDITIONAL32, "x drawing W", shape.conditional32),

@@ -33,10 +33,14 @@ SIZES = ("(1000, 10)", "(4000, 10)", "(500, 20)", "(1000, 100)")
 FIGURES = (
     ("of the roofline, float32", "simulate", "bnmc conditional float32, ensemble",
      "of the roofline"),
+    ("the same, processor time", "simulate", "bnmc conditional float32, ensemble",
+     "of the roofline, processor time"),
     ("the same, drawn normals", "simulate", "bnmc conditional float32, ensemble",
      "the same, drawn normals"),
     ("of the roofline, float64", "simulate", "bnmc conditional float64, ensemble",
      "of the roofline"),
+    ("the same, float64, processor time", "simulate", "bnmc conditional float64, ensemble",
+     "of the roofline, processor time"),
     ("x drawing W, tuned too", "simulate", "bnmc conditional float32, ensemble",
      "x drawing W, tuned too"),
     ("x hand-written", "simulate", "bnmc conditional float32, ensemble", "x hand-written"),
@@ -83,7 +87,7 @@ class BenchProcessors(Directive):
         for path in files:
             self.state.document.settings.env.note_dependency(str(path))
         documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
-        return [drawing("Kinds of processors", *processors(documents))]
+        return [drawing("Speed by kind of processor", *processors(documents))]
 
 
 def processors(documents):
