@@ -1,18 +1,74 @@
 """The style of pictures: figures, bands, intervals and ticks."""
 
+import io
+import itertools
+import pickle
+
+import matplotlib as mpl
 import numpy as np
 import pytest
 
 from bnmc import plot
-from bnmc.errors import ArgumentError, ArgumentTypeError
+from bnmc.chain.activations import BUILTIN
+from bnmc.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from bnmc.plot import axes
-from bnmc.plot.axes import label_layers, logarithmic, mark_unstable
+from bnmc.plot.axes import colours_of, label_ends, label_layers, logarithmic, mark_unstable
 
 
 @pytest.mark.parametrize("columns", [0, -1, 1.5, "2"])
 def test_columns_of_a_figure(columns):
     with pytest.raises((ArgumentError, ArgumentTypeError), match="^columns"):
         plot.figure(columns=columns)
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.3), ("page", 6.8)])
+def test_a_figure_fits_a_paper(width, inches):
+    picture, (ax, _) = plot.figure(columns=2, width=width)
+    assert picture.get_size_inches().tolist() == pytest.approx([inches, 0.75 * inches / 2])
+    ax.set(xlabel="layer", ylabel="distance")
+    texts = [ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
+    assert {text.get_fontsize() for text in texts} == {8.0}
+    with pytest.raises(UnknownNameError, match="^width: got 'collumn'"):
+        plot.figure(width="collumn")
+
+
+@pytest.mark.parametrize(("kind", "fonts"), [("pdf", b"/Type0"), ("ps", b"/FontType 42")])
+def test_files_have_fonts_of_type_42(kind, fonts, tmp_path):
+    """Of a path, a stream, and a figure that was pickled; the settings of Matplotlib stay."""
+    before = dict(mpl.rcParams)
+    picture, (ax,) = plot.figure()
+    ax.set_title("law")
+    picture = pickle.loads(pickle.dumps(picture))
+    stream, path = io.BytesIO(), tmp_path / f"picture.{kind}"
+    picture.savefig(stream, format=kind, **({"metadata": {}} if kind == "ps" else {}))
+    picture.savefig(path)
+    for content in (stream.getvalue(), path.read_bytes()):
+        assert fonts in content
+        assert b"/FontType 3 " not in content
+        assert b"/Subtype /Type3" not in content
+    assert dict(mpl.rcParams) == before
+
+
+def test_each_activation_has_one_colour():
+    every = colours_of(BUILTIN)
+    assert len(set(every)) == len(BUILTIN)
+    assert colours_of(["tanh(x/2)", "relu"]) == colours_of(["tanh", "relu"])
+    own = colours_of(["mine", "relu", "yours"])
+    assert len(set(own)) == 3
+    assert own[1] == every[list(BUILTIN).index("relu")]
+
+
+def test_labels_at_the_ends_of_curves_do_not_overlap():
+    ax = plot.figure()[1][0]
+    ends = [1.0, 1.01, 0.99, 5.0, 4.99]
+    ax.set(xlim=(-3, 10), ylim=(0, 5))
+    label_ends(ax, ends, list("abcde"), plot.COLOURS)
+    heights = sorted(text.xyann[1] for text in ax.texts)
+    assert all(second - first > 0.2 for first, second in itertools.pairwise(heights))
+    assert heights[-1] <= 5
+    order = [text.get_text() for text in sorted(ax.texts, key=lambda text: text.xyann[1])]
+    assert order == list("cabed")
+    assert {text.xy for text in ax.texts} == {(0.0, end) for end in ends}
 
 
 def test_bands_and_intervals_have_their_numbers():

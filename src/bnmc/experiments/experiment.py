@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bnmc._support.extras import import_extra
 from bnmc._support.text import Result, first_of, plain, text_table
 from bnmc.estimate.estimate import Estimate
+from bnmc.plot.axes import empty_figure
 
 if TYPE_CHECKING:
     import xarray
@@ -115,8 +115,7 @@ class Experiment(Result):
             If Matplotlib (extra ``plot``) is not installed.
         """
         if figure is None:
-            made = import_extra("matplotlib.figure", "plot").Figure(layout="constrained", dpi=150)
-            figure = made
+            figure = empty_figure(dpi=150)
         self.draw(self.data, figure)
         return figure
 

@@ -141,7 +141,7 @@ class Comparison(Drawn, Result):
 
     def _draw(self, ax: Axes) -> None:
         """Draw the rates with their intervals, and a line at the rate of the mean field."""
-        from bnmc.plot.axes import COLOURS
+        from bnmc.plot.axes import COLOURS, about_chain
 
         names: list[str] = []
         for name, estimate in ((row.name, row.estimate) for row in self.rows if row.estimate):
@@ -156,7 +156,7 @@ class Comparison(Drawn, Result):
         ax.invert_yaxis()
         ax.set_xlabel(f"factor per layer, with {100 * self.level:g} % intervals")
         ax.set_ylabel("estimator")
-        ax.set_title(str(self.chain), fontsize="medium")
+        ax.set_title(about_chain(self.chain), fontsize="medium")
         if ax.get_legend_handles_labels()[0]:
             ax.legend()
 

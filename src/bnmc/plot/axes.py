@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bnmc._support.arguments import integer
+from bnmc._support.arguments import choice, integer
 from bnmc._support.extras import import_extra
 from bnmc.chain.chain import Chain, Network
 from bnmc.errors import ArgumentError, ArgumentTypeError
@@ -21,6 +24,24 @@ if TYPE_CHECKING:
 #: Colours for any kind of colour vision (Okabe and Ito, *Color universal design*, 2008).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
+#: The colour of each named activation, in every picture.
+_OF_ACTIVATIONS = {
+    "relu": "#0072B2", "tanh": "#D55E00", "sigmoid": "#009E73", "sin": "#CC79A7",
+    "selu": "#E69F00", "celu": "#56B4E9", "linear": "#555555", "gelu": "#7B3294",
+    "silu": "#8C510A", "elu": "#1B4F9C", "leaky_relu": "#66A61E", "abs": "#B2182B",
+    "erf": "#01665E",
+}  # fmt: skip
+
+#: Widths of a column and of a page of a paper, in inches, and the height of axes over their width.
+_PAPER = {"column": 3.3, "page": 6.8}
+_ASPECT = 0.75
+
+#: Size of letters in figures of these widths, in points.
+_LETTERS = 8
+
+#: Held while a file with fonts is written, since Matplotlib has one setting of it.
+_WRITING = threading.Lock()
+
 #: Multiples of powers of ten for the ticks of a logarithmic axis, for shorter and shorter axes.
 _MULTIPLES: tuple[tuple[float, ...], ...] = (
     (1.0, 2.0, 5.0),
@@ -31,13 +52,18 @@ _MULTIPLES: tuple[tuple[float, ...], ...] = (
 )
 
 
-def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
+def figure(*, columns: int = 1, width: str | None = None) -> tuple[Figure, list[Axes]]:
     """Return an empty figure and its axes, in the style of this package.
+
+    Its method ``savefig`` writes PDF and PostScript files with fonts of Type 42 (TrueType).
 
     Parameters
     ----------
     columns : int, default 1
         Number of axes, side by side, >= 1.
+    width : {"column", "page"}, optional
+        Width of a column (3.3 inches) or of a page (6.8 inches) of a paper, with labels of 8
+        points.  Default: 6.4 inches for each of the axes.
 
     Returns
     -------
@@ -48,23 +74,85 @@ def figure(*, columns: int = 1) -> tuple[Figure, list[Axes]]:
     ------
     MissingExtraError
         If Matplotlib is not installed.
-    ArgumentError, ArgumentTypeError
-        If `columns` is no integer >= 1.
+    ArgumentError, ArgumentTypeError, UnknownNameError
+        If `columns` is no integer >= 1, or `width` is no such name.
 
     Examples
     --------
     >>> from bnmc.plot import figure
-    >>> picture, (left, right) = figure(columns=2)
+    >>> picture, (left, right) = figure(columns=2, width="page")
     >>> line = left.plot([1, 2], [3, 4])
+    >>> picture.get_size_inches()
+    array([6.8 , 2.55])
     """
     columns = integer("columns", columns, low=1)
-    picture = import_extra("matplotlib.figure", "plot").Figure(
-        figsize=(6.4 * columns, 4.8), layout="constrained", dpi=150
-    )
+    total = 6.4 * columns if width is None else _PAPER[choice("width", width, _PAPER)]
+    picture = empty_figure(figsize=(total, _ASPECT * total / columns), dpi=150)
     axes = list(picture.subplots(1, columns, squeeze=False)[0])
     for ax in axes:
         style(ax)
+        if width is not None:
+            ax.tick_params(labelsize=_LETTERS)
+            for text in (ax.xaxis.label, ax.yaxis.label):
+                text.set_fontsize(_LETTERS)
     return picture, axes
+
+
+def empty_figure(**options: Any) -> Figure:
+    """Return a figure without axes, whose files in PDF and PostScript have fonts of Type 42."""
+    made: Figure = import_extra("matplotlib.figure", "plot").Figure(layout="constrained", **options)
+    made.savefig = functools.partial(_save, made)  # type: ignore[method-assign]
+    return made
+
+
+def _save(figure: Figure, file: Any, **options: Any) -> None:
+    """Save a figure; publishers refuse fonts of Type 3, which are Matplotlib's default."""
+    kind = str(options.get("format") or (Path(file).suffix if isinstance(file, str | Path) else ""))
+    save = functools.partial(type(figure).savefig, figure, file, **options)
+    if kind.lower().removeprefix(".") not in ("pdf", "ps", "eps"):
+        save()
+        return
+    with (
+        _WRITING,
+        import_extra("matplotlib", "plot").rc_context({"pdf.fonttype": 42, "ps.fonttype": 42}),
+    ):
+        save()
+
+
+def colours_of(activations: Iterable[Any]) -> list[str]:
+    """Return a colour for each activation; others than the named ones get the unused of `COLOURS`.
+
+    A name may have an argument: "tanh(x/2)" has the colour of "tanh".
+    """
+    known = [_OF_ACTIVATIONS.get(str(name).partition("(")[0]) for name in activations]
+    unused = [colour for colour in COLOURS if colour not in known] or list(COLOURS)
+    others = iter(range(len(known)))
+    return [colour or unused[next(others) % len(unused)] for colour in known]
+
+
+def label_ends(
+    ax: Axes, ends: Sequence[float], labels: Sequence[str], colours: Sequence[str]
+) -> None:
+    """Label curves at their ends at x = 0, with lines from the labels to the ends.
+
+    The axes need their final limits, with room for the labels at negative x.
+    """
+    low, high = ax.get_ylim()
+    gap = 0.052 * (high - low)
+    left, right = ax.get_xlim()
+    place = -0.04 * (right - left)
+    order = np.argsort(ends)
+    heights = np.asarray(ends, dtype=np.float64)[order]
+    spread = np.maximum.accumulate(heights - gap * np.arange(len(order))) + gap * np.arange(
+        len(order)
+    )
+    spread -= max(0.0, spread[-1] - (high - gap))
+    for rank, height in zip(order, spread, strict=True):
+        ax.annotate(
+            labels[rank], (0.0, ends[rank]), (place, height), color=colours[rank], ha="right",
+            va="center", fontsize="small",
+            arrowprops={"arrowstyle": "-", "color": colours[rank], "linewidth": 0.6},
+        )  # fmt: skip
 
 
 def style(ax: Axes) -> None:
@@ -266,17 +354,22 @@ def as_results(argument: str, value: Any, noun: str, allowed: str, *names: str) 
     return results
 
 
-def _about_chain(chain: Chain) -> str:
+def about_chain(chain: Chain) -> str:
     """Return activation, normalization, width and batch of a chain, for a title."""
-    norms = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
-    norm = norms.get(chain.norm, chain.norm)
+    norm = norm_in_words(chain.norm)
     return f"{chain.activation.name}, {norm}, width {chain.width}, batch {chain.batch}"
+
+
+def norm_in_words(norm: str) -> str:
+    """Return a normalization in words, for a title."""
+    named = {"batch": "batch norm", "batch-uncentred": "uncentred batch norm", "none": "no norm"}
+    return named.get(norm, norm)
 
 
 def about_network(network: Network) -> str:
     """Return its chain, or if layers differ their number and the batch, for a title."""
     if network.is_repeated:
-        return _about_chain(network.chain)
+        return about_chain(network.chain)
     return f"network of {network.depth} layers, batch {network.batch}"
 
 

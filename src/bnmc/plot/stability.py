@@ -60,10 +60,11 @@ def plot_stability(entries: Any, *, ax: Axes | None = None) -> Axes:
         picture.set_size_inches(8.2, 4.8)  # the legend is beside the axes
     labels = max((entry.labels for entry in results), key=len)
     activations = []
+    colours = axes.colours_of(entry.activation for entry in results)
     for index, entry in enumerate(results):
         # Pairs of a colour and a marker repeat after 72 activations.
         look: dict[str, Any] = {
-            "color": axes.COLOURS[index % len(axes.COLOURS)],
+            "color": colours[index],
             "marker": _MARKERS[index // len(axes.COLOURS) % len(_MARKERS)],
             "markersize": 4.5,
         }
@@ -78,7 +79,7 @@ def plot_stability(entries: Any, *, ax: Axes | None = None) -> Axes:
     axes.plain_ticks(ax.xaxis, _apart(sorted({int(n) for entry in results for n in entry.batches})))
     ax.set_xlabel("batch size $n$")
     ax.set_ylabel("modulus of the eigenvalue")
-    ax.set_title(f'Stability of the symmetric fixed point, norm "{results[0].norm}"')
+    ax.set_title(f"Stability of the symmetric fixed point, {axes.norm_in_words(results[0].norm)}")
     ax.legend(
         handles=[*activations, *kinds], loc="upper left", bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0.0, frameon=False,

@@ -257,11 +257,9 @@ def demo(
 
 def _beside(*figures: Experiment) -> Any:
     """Draw figures beside each other."""
-    from bnmc._support.extras import import_extra
+    from bnmc.plot.axes import empty_figure
 
-    made = import_extra("matplotlib.figure", "plot").Figure(
-        (7.0 * len(figures), 5.2), dpi=150, layout="constrained"
-    )
+    made: Any = empty_figure(figsize=(7.0 * len(figures), 5.2), dpi=150)
     for part, figure in zip(made.subfigures(1, len(figures)), figures, strict=True):
         figure.plot(part)
     return made

@@ -54,6 +54,7 @@ def certify(
         the bound to the stationary law. Default: none.
     """
     from bnmc.mixing import tv_bound
+    from bnmc.plot.axes import about_chain
 
     expected = forecast(chain)
     seconds = expected.certificate(chains, lag)
@@ -65,7 +66,8 @@ def certify(
 
     def draw() -> Any:
         axes = bound.plot()
-        axes.figure.suptitle(f"{chain}, from independent samples", fontsize="medium")
+        title = f"{about_chain(chain)}, from independent samples"
+        axes.figure.suptitle(title, fontsize="medium")
         return axes
 
     text = f"{chain}, from independent Gaussian samples\n{bound}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -132,9 +132,7 @@ def norms(run: Run, sizes: Sizes) -> Experiment:
     gaps = measured["gap"].at(layer=-1).ends()
     findings = (
         *(_finding(sizes, *row) for row in table.rows),
-        f"After {depth} layers the samples are closest to orthogonal with norm "
-        f"{_extreme(-gaps, sizes)} and most alike with {_extreme(gaps, sizes)}; towards the input "
-        f"gradients grow fastest with {_extreme(growth.ends(), sizes)}.",
+        *_comparison(sizes, gaps, growth.ends()),
     )
     return results.experiment(
         f"Norms compared: {activation.name}, width {sizes.width}, batch {sizes.batch}", table,
@@ -219,12 +217,29 @@ def _finding(sizes: Sizes, norm: str, *cells: Any) -> str:
     )
 
 
-def _extreme(bands: Float64Array, sizes: Sizes) -> str:
+def _comparison(sizes: Sizes, gaps: Float64Array, growths: Float64Array) -> Iterator[str]:
+    """Compare several norms; norms whose intervals overlap are not told apart."""
+    if len(sizes.norms) == 1:
+        return
+    closest, alike, fastest = (_extreme(bands, sizes) for bands in (-gaps, gaps, growths))
+    layers = f"After {sizes.depth} layers"
+    if set(closest) & set(alike):
+        yield f"{layers} the intervals of the orthogonality gap do not tell the norms apart."
+    else:
+        yield (
+            f"{layers} the samples are closest to orthogonal with norm {' or '.join(closest)} and "
+            f"most alike with {' or '.join(alike)}."
+        )
+    if len(fastest) < len(sizes.norms):
+        yield f"Towards the input gradients grow fastest with norm {' or '.join(fastest)}."
+
+
+def _extreme(bands: Float64Array, sizes: Sizes) -> list[str]:
     """Return the names of the norms whose intervals reach that of the largest mean."""
     low = bands[bands[:, 0].argmax(), 1:].min()
-    return " or ".join(
+    return [
         f'"{norm}"' for norm, band in zip(sizes.norms, bands, strict=True) if band[1:].max() >= low
-    )
+    ]
 
 
 def _draw(data: Dataset, figure: Drawing) -> None:
@@ -237,7 +252,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
             pictures.draw_band(ax, layers, bands[k], colour, str(norm))
             ax.plot(layers, data[f"{name}_predicted"][k], "k--", linewidth=0.8, zorder=3)
         label_layers(ax, r"layer $\ell$")
-        pictures.finish(ax, title, y=label)
+        pictures.finish(ax, title if title.lower() not in label else "", y=label)
     axes[0].plot([], [], "k--", linewidth=1.0, label="mean field")
     axes[0].legend(fontsize="small")
     figure.suptitle(pictures.about(data, "{activation}, width {width}, batch {batch}"))

@@ -153,8 +153,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                     )
                     label = f"{kind}, {'batch norm' if norm == 'batch' else 'no norm'}"
                     pictures.draw_band(ax, layers, values, colour, label, linestyle=style)
-            pictures.finish(ax, f"{name}, {title}", "layer")
+            pictures.finish(ax, str(name), "layer", title)
             logarithmic(ax)
-    axes[0, 0].set_ylabel("rank bound")
-    axes[1, 0].set_ylabel("orthogonality gap")
     axes[0, 0].legend(loc="center right", fontsize="small")

@@ -15,6 +15,7 @@ from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval
 from bnmc.experiments.training.images import digits as handwritten
 from bnmc.mean_field.field import MeanField
+from bnmc.plot.axes import colours_of
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -81,6 +82,11 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
         "distance", along, distances, "distance from the fixed point", "Frobenius norm"
     )
     results.add_range("orthogonality_gap", along, gaps, "orthogonality gap")
+    levels = [
+        MeanField(chain).fluctuations().mean_distance(sizes.width).value
+        for chain in chains.values()
+    ]
+    results.add("level", ("activation",), levels, "predicted distance of deep layers")
     rates = [star.rate for star in stars.values()]
     results.add("rate", ("activation",), rates, "rate of the fixed point")
     measured = [samples for part in parts.values() for samples in part]
@@ -107,10 +113,16 @@ def digits(run: Run, sizes: Sizes) -> Experiment:
 
 def _draw(data: Dataset, figure: Drawing) -> None:
     ((ax,),) = pictures.axes_of(figure, 1, width=7.2, height=5.0)
+    colours = colours_of(data["activation"].values)
     pictures.lines(
-        ax, data, "distance", "layer", by="activation", kind="_band", text="batch norm, {}"
-    )
+        ax, data, "distance", "layer", by="activation", kind="_band", text="batch norm, {}",
+        colours=colours,
+    )  # fmt: skip
     attrs = data.attrs
+    for name, colour in zip(data["activation"].values, colours, strict=True):
+        level = float(data["level"].sel(activation=name))
+        ax.axhline(level, linestyle="--", color=colour, linewidth=1.0)
+    ax.plot([], [], "--", color="0.4", label="predicted, deep layers")
     ax.set_title("Digits converge to the fixed point of the mean field", loc="left")
     ax.set(yscale="log", ylabel=r"distance from the fixed point, $\|G_\ell - G_*\|_F$")
     ax.set_xlabel(

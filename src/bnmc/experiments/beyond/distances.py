@@ -19,7 +19,7 @@ from bnmc.experiments.sizes import Builtin, Integers, Natural, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.mean_field import Fluctuations
 from bnmc.mean_field.field import MeanField
-from bnmc.plot.axes import COLOURS, estimates, plain_ticks
+from bnmc.plot.axes import COLOURS, colours_of, estimates, plain_ticks
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -127,17 +127,18 @@ def _findings(
 def _draw_gap(data: Dataset, figure: Drawing) -> None:
     batches, widths = data["batch"].values, data["width"].values
     axes = pictures.axes_of(figure, len(batches), width=4.8, height=4.2)[0]
-    count = len(data["activation"])
+    names = data["activation"].values
+    count, colours = len(names), colours_of(names)
     for ax, batch in zip(axes, batches, strict=True):
         ax.set(xscale="log", xlabel="width $d$")
-        for index, name in enumerate(data["activation"].values):
+        for index, name in enumerate(names):
             ratios = pictures.curve(data.sel(activation=name, batch=batch), "ratio").T
             if np.isnan(ratios).any():
                 continue
             # The points of one width are beside each other.
             shift = 1.25 ** ((index - 0.5 * (count - 1)) / count)
             estimates(
-                ax, widths * shift, *ratios, colour=COLOURS[index % len(COLOURS)], label=str(name),
+                ax, widths * shift, *ratios, colour=colours[index], label=str(name),
                 fmt=_MARKERS[index // len(COLOURS) % len(_MARKERS)],
             )  # fmt: skip
         ax.axhline(1.0, color="black", linewidth=0.8)
@@ -290,7 +291,7 @@ def _draw_scale(data: Dataset, figure: Drawing) -> None:
     left, middle, right = pictures.axes_of(figure, 3, width=4.5, height=4.2)[0]
     width, batch = data["width"].values, data["batch"].values
     attrs = data.attrs
-    for colour, name in zip(COLOURS, data["wide"].values, strict=False):
+    for colour, name in zip(colours_of(data["wide"].values), data["wide"].values, strict=True):
         part = data.sel(wide=name)
         pictures.points(left, part, "distance", "width", colour=colour, label=name)
         right.plot(width, part["speed"], "o-", color=colour, label=f"{name}, over width")
@@ -299,7 +300,7 @@ def _draw_scale(data: Dataset, figure: Drawing) -> None:
     title, norm = f"n = {attrs['batch_fixed']}, deep layers", r"$\|G_\ell - G_*\|_F$, r.m.s."
     pictures.finish(left, title, "width $d$", norm, **logs)
     left.legend()
-    for colour, name in zip((COLOURS[0], COLOURS[2]), data["large"].values, strict=False):
+    for colour, name in zip(colours_of(data["large"].values), data["large"].values, strict=True):
         part = data.sel(large=name)
         for kind, fmt, layer in (("one_step", "o", 0), ("deeper", "s-", attrs["deep"])):
             pictures.points(

@@ -18,7 +18,7 @@ from bnmc.experiments.statistics import interval
 from bnmc.mean_field import atlas
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import compare, contraction
-from bnmc.plot.axes import COLOURS, estimates, mark_unstable, plain_ticks
+from bnmc.plot.axes import COLOURS, colours_of, estimates, mark_unstable, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -148,7 +148,7 @@ def _draw_stability(data: Dataset, figure: Drawing) -> None:
     names, batches = data["activation"].values, data["batch"].values
     shown = list(data["measured"].values)
     shown += [name for name in ("gelu", "silu") if name in names and name not in shown]
-    for colour, name in zip(COLOURS, shown, strict=False):
+    for colour, name in zip(colours_of(shown), shown, strict=True):
         right.plot(batches, rate.sel(activation=name), color=colour, label=name)
         if name in data["measured"].values:
             part = data.sel(measured=name)

@@ -16,7 +16,7 @@ from bnmc.chain.activations import Activation, as_activation
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.sizes import Named, Several
-from bnmc.experiments.statistics import short_interval
+from bnmc.experiments.statistics import banded, short_interval
 from bnmc.mean_field import CorrelationMap, Phase, edge_of_chaos, isometry_rate
 from bnmc.plot.axes import COLOURS
 
@@ -287,7 +287,8 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
     layer, measured over 5 layers (``full``: 8).
 
     Expected: χ < 1 left of the edge, χ > 1 right of it, and χ = 1 on it, within the intervals.
-    The factor is a mean of logarithms, which at width d is below ln χ by a correction of order 1/d.
+    The factor is the root of the mean growth through all layers.  The mean of its logarithm would
+    be below ln χ, by a term of order 1/d.
 
     Returns
     -------
@@ -312,7 +313,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
                 phases[name, bias, factor] = field.phase()
 
     def growth_of(name: Named, bias: float, factor: float, progress: Progress) -> Float64Array:
-        """Return the growth of |h_1 − h_2|² per layer in logarithms, for each network."""
+        """Return the factor of |h_1 − h_2|² through all layers, for each network."""
         phase = phases[name, bias, factor]
         # Where the variance has no limit, the activation is homogeneous.
         variance = phase.variance if 0.0 < phase.variance < math.inf else 1.0
@@ -322,15 +323,24 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
             network, start, sizes.depth, sizes.chains, run.generator, progress=progress
         )
         square = grams[..., 0, 0] + grams[..., 1, 1] - 2.0 * grams[..., 0, 1]
-        logs: Float64Array = np.log(square[:, -1] / square[:, 0]) / sizes.depth
-        return logs
+        factors: Float64Array = square[:, -1] / square[:, 0]
+        return factors
+
+    def per_layer(factors: Float64Array) -> Float64Array:
+        """Return the logarithm of the mean factor per layer, and the ends of its interval."""
+        mean, low, high = banded(factors)
+        reach = (high - low) / 2 / mean  # of the logarithm, to first order
+        return np.array([np.log(mean), np.log(mean) - reach, np.log(mean) + reach]) / sizes.depth
 
     parts = run.parts(growth_of, results.points(*per))
     results.add("edge", ("activation", "curve"), edges, "weight variance on the edge")
     results.add("weight", per, weights, "weight variance")
     predicted = {point: math.log(phase.backward_rate) for point, phase in phases.items()}
     results.add("predicted", per, predicted, "logarithm of χ of the mean field")
-    growth = results.add_means("growth", per, parts, "measured logarithm of χ")
+    growth = results.add(
+        "growth", per, kit.each(parts, per_layer), "measured logarithm of χ",
+        networks=sizes.networks,
+    )  # fmt: skip
     estimates = dict(zip(parts, growth.cells().values(), strict=True))
     table = Table(
         ("activation", "weight variance", "bias variance", "phase", "χ", "measured χ"),
@@ -379,7 +389,7 @@ def _draw_phases(data: Dataset, figure: Drawing) -> None:
         heights = np.repeat(data["bias"].values, data.sizes["factor"])
         image = ax.scatter(
             weights.ravel(), heights, c=np.exp(part["growth"].values.ravel()), cmap="coolwarm",
-            vmin=0.5, vmax=1.5, edgecolors="black", zorder=3,
+            vmin=0.8, vmax=1.2, edgecolors="black", zorder=3,
         )  # fmt: skip
         pictures.finish(ax, str(name), r"weight variance $\sigma_w^2$", xlim=(0.0, right))
     for row in axes:

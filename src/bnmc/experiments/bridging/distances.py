@@ -25,7 +25,7 @@ from bnmc.experiments.sizes import Builtin, Integers, Natural, Several
 from bnmc.experiments.statistics import interval, rms, slope
 from bnmc.gram import distance
 from bnmc.mean_field.field import MeanField
-from bnmc.plot.axes import COLOURS, band, estimates, plain_ticks
+from bnmc.plot.axes import COLOURS, band, colours_of, estimates, plain_ticks
 from bnmc.random_matrix import vanilla_deviation
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
@@ -186,7 +186,7 @@ def _draw_depth(data: Dataset, figure: Drawing) -> None:
     labels = {"batch": "batch norm", "none": "no normalization"}
     for colour, (norm, label) in zip(COLOURS, labels.items(), strict=False):
         of_norm = data.sel(norm=norm)
-        values = (of_norm[name] for name in ("mean", "band_low", "band_high"))
+        values = (of_norm[name] for name in ("rms", "band_low", "band_high"))
         band(ax, layers, *values, colour=colour, label=label)
     vanilla, normalised = data["exact"].sel(norm="none"), data["exact"].sel(norm="batch")
     ax.plot(layers, vanilla, "k--", linewidth=1.2, label="no normalization, exact r.m.s.")
@@ -201,9 +201,9 @@ def _draw_depth(data: Dataset, figure: Drawing) -> None:
         label="printed bound exp(3nl/2d)", **grey,
     )  # fmt: skip
     ax.set_ylim(top=top)
-    ax.set_title("The error grows without batch norm and stays constant with it", loc="left")
+    ax.set_title("With batch norm the error stays constant", loc="left")
     ax.set_xlabel(
-        f"layer\nlinear, n = {data.attrs['batch']}, d = {data.attrs['width']}; mean and 90 % of "
+        f"layer\nlinear, n = {data.attrs['batch']}, d = {data.attrs['width']}; r.m.s. and 90 % of "
         f"{counts[0]} and {counts[1]} networks"
     )
     ax.set_ylabel(r"error of the mean field, $\|G_\ell - G_*\|_F$")
@@ -350,7 +350,7 @@ class _PosterSizes(NamedTuple):
     batches: batch sizes of (c)
     """
 
-    activations: tuple[Builtin, ...] = ("relu", "tanh")
+    activations: tuple[Builtin, ...] = ("relu", "tanh", "selu")
     depth: int = 40
     chains: Several = 64
     widths: Integers = (100, 200, 400, 800, 1600, 3200)
@@ -366,9 +366,10 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
 
     Panel (a) shows width 1000 and batch 10 over depth; (b) layer 20 and batch 10 over the width;
     (c) width 1000 and layer 20 over the batch size.  These are the sizes of the poster.  There are
-    64 networks with relu and tanh (``full``: 256 networks, six activations, larger widths).  The
-    poster does not name its inputs.  Here the inputs of (a) are pairs of samples with correlation
-    0.99, whose error decays visibly; those of (b) and (c) are independent samples.
+    64 networks with relu, tanh and selu, the activations of the authors' code (``full``: 256
+    networks, six activations, larger widths).  The poster does not name its inputs.  Here the inputs
+    of (a) are pairs of samples with correlation 0.99, whose error decays visibly; those of (b) and
+    (c) are independent samples.
 
     Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
     The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines are its
@@ -504,7 +505,7 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
 
 def _draw_poster(data: Dataset, figure: Drawing) -> None:
     axes = pictures.axes_of(figure, 3, width=4.4, height=4.0)[0]
-    attrs = data.attrs
+    attrs, names = data.attrs, data["activation"].values
     d, n, layer = attrs["width_fixed"], attrs["batch_fixed"], attrs["layer_fixed"]
     titles = {
         "depth": (f"(a) depth: d = {d}, n = {n}", "layer"),
@@ -513,7 +514,7 @@ def _draw_poster(data: Dataset, figure: Drawing) -> None:
     }
     for ax, (panel, (title, label)) in zip(axes, titles.items(), strict=True):
         x = data[_PANELS[panel]].values
-        for colour, name in zip(COLOURS, data["activation"].values, strict=False):
+        for colour, name in zip(colours_of(names), names, strict=True):
             part: Any = data.sel(activation=name)
             draw = band if panel == "depth" else estimates
             draw(ax, x, *pictures.curve(part, f"by_{panel}").T, colour=colour, label=name)
@@ -524,7 +525,7 @@ def _draw_poster(data: Dataset, figure: Drawing) -> None:
             ax.set_xscale("log")
             plain_ticks(ax.xaxis, x)
     axes[0].set_ylabel(r"$\|G_\ell - G_*\|_F$")
-    for colour, field in zip(COLOURS, data["mean_field"].values, strict=False):
+    for colour, field in zip(colours_of(names), data["mean_field"].values, strict=True):
         axes[0].plot(data["layer"], field, ":", color=colour, linewidth=1.5)
     axes[0].set_ylim(bottom=float(data["by_depth"].min()) / 3)
     axes[0].plot([], [], ":", color="0.4", label="mean field")

@@ -17,7 +17,7 @@ from bnmc.experiments.sizes import Builtin, Several
 from bnmc.experiments.statistics import interval, short_interval
 from bnmc.gradients import backpropagate
 from bnmc.mean_field.field import MeanField
-from bnmc.plot.axes import COLOURS, estimates
+from bnmc.plot.axes import COLOURS, colours_of, estimates, label_ends
 
 # --- rank collapse, Prop. 19: directions
 
@@ -273,26 +273,27 @@ def explosion(run: Run, sizes: _ExplosionSizes) -> Experiment:
 
 
 def _draw_activations(data: Dataset, figure: Drawing) -> None:
-    from matplotlib import colormaps
-
     left, right = pictures.axes_of(figure, 2, width=5.8, height=4.4)[0]
     names, laws = data["activation"].values, data["weights"].values
-    colours = colormaps["viridis"](np.linspace(0.0, 0.95, len(names)))
+    colours = colours_of(names)
     layers, last = data["layer"].values, data.attrs["depth"] - 1
     norms = pictures.curve(data, "log_norm")
-    for index, name in enumerate(names):
+    for index in range(len(names)):
         slope = 0.5 * math.log(float(data["mean_field"][index]))
         left.plot(layers, slope * (last - layers), ":", color="black", linewidth=0.8)
         for row, weights in enumerate(laws):
             pictures.draw_band(
-                left, layers, norms[row, index], colours[index], name if row == 0 else None,
+                left, layers, norms[row, index], colours[index], None,
                 linestyle=_STYLES[weights],
             )  # fmt: skip
-    for weights in laws[1:]:
+    for weights in laws:
         left.plot([], [], _STYLES[weights], color="black", label=f"{weights} weights")
     left.plot([], [], ":", color="black", label="mean field")
     pictures.finish(left, "Gradient norms", _LAYER, _NORM)
-    left.legend(fontsize="x-small", ncols=2)
+    left.set_xlim(left=-0.28 * last)
+    left.set_xticks([tick for tick in left.get_xticks() if 0 <= tick <= last])
+    label_ends(left, norms[0, :, 0, 0].tolist(), list(map(str, names)), colours)
+    left.legend(fontsize="small")
     places = np.arange(len(names))
     for row, weights in enumerate(laws):
         rates, label = pictures.curve(data, "backward_rate")[row].T, f"measured, {weights}"

@@ -15,7 +15,7 @@ from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Pro
 from bnmc.experiments.orthogonalizes.gaps import stationary_mean_gap
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, slope
-from bnmc.plot.axes import COLOURS, logarithmic
+from bnmc.plot.axes import colours_of, logarithmic
 from bnmc.simulation.observables import Distance
 from bnmc.simulation.run import simulate
 
@@ -172,9 +172,9 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     ((ax,),) = pictures.axes_of(figure, 1, width=8.0, height=4.8)
     widths = data.width.values
     markers = "osv^D"
-    for index, name in enumerate(data.activation.values):
+    colours = colours_of(data.activation.values)
+    for index, (name, colour) in enumerate(zip(data.activation.values, colours, strict=True)):
         part = data.sel(activation=name)
-        colour = COLOURS[index % len(COLOURS)]
         pictures.points(
             ax, part, "deviation", "width", colour=colour, fmt=markers[index % 5],
             label=f"{name}: slope {float(part.slope):.3f}",

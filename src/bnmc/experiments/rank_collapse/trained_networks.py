@@ -43,20 +43,21 @@ class _PretrainedSizes(NamedTuple):
     width: int = 48
     depths: tuple[int, ...] = (4, 16)
     batch: Several = 32
-    images: int = 320
-    epochs: int = 10
+    images: int = 640
+    epochs: int = 16
     every: int = 2
     batches: int = 5
     steps: int = 40
-    pretraining_rate: float = 0.03
-    rates: tuple[float, ...] = (0.003, 0.01)
-    scale: float = 255.0
-    chains: Several = 5
+    pretraining_rate: float = 0.1
+    rates: tuple[float, ...] = (0.03, 0.1)
+    scale: float = 4.0
+    chains: Several = 6
 
 
 @kit.figure(
     "rank-collapse-4", _PretrainedSizes(), trains=True, width=128, depths=(4, 8, 16, 32), batch=64,
     images=50_000, epochs=100, every=1, batches=1000, pretraining_rate=0.001, rates=(0.001, 0.01),
+    scale=255.0, chains=5,
 )  # fmt: skip
 def fig_4(run: Run, sizes: _PretrainedSizes) -> Experiment:
     """Fig. 4: pre-training for the rank beside batch normalization.
@@ -457,7 +458,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                     linestyle=_STYLES[order % len(_STYLES)],
                 )  # fmt: skip
             text = data[name].attrs["long_name"]
-            pictures.finish(ax, network or _plain(name), "epoch", text, ylim=(0, None))
+            pictures.finish(ax, network, "epoch", text, ylim=(0, None))
         row[0].axhline(runs.CHANCE, color="grey", linestyle=":", linewidth=1)
         row[-1].legend(fontsize="small")
     figure.suptitle(pictures.about(data, "{images}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,18 @@ from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array
 from bnmc.experiments.statistics import short_interval
 from bnmc.experiments.training.runs import Case, Curves, Preparation, Training, mean_at, or_diverged
+from bnmc.plot.axes import COLOURS
 
 if TYPE_CHECKING:
     import torch
 
-#: Numbers of the last hidden layer that are shown before training, as a table calls them.
+#: Numbers of the last hidden layer that are shown before training, as a table calls them, and
+#: whether the prepared start should make them smaller or larger.
 _SUMMARIES = {"orthogonality_gap": "orthogonality gap", "rank_bound": "r"}
+_AIMS = {"orthogonality_gap": "smaller", "rank_bound": "larger"}
+
+#: Networks of ten classes have learnt something if their final loss is below this number.
+_LEARNT = 0.9 * math.log(10.0)
 
 
 def compare(
@@ -83,6 +90,15 @@ def _findings(curves: Curves, prepared: str, depth_text: str, summary: str) -> I
         f"Before training at {deepest} the {_SUMMARIES[summary]} of the last hidden layer is "
         f"{short_interval(mean_at(before, prepared, depths[-1]))} with {prepared}; {numbers}."
     )
+    places: dict[str, list[Any]] = {}
+    for depth in depths:
+        kinds = [(mean_at(before, start, depth), mean_at(loss, start, depth)) for start in starts]
+        places.setdefault(_test(_AIMS[summary], *kinds[:2]), []).append(depth)
+    for words, where in places.items():
+        yield words.format(
+            where=", ".join(map(str, where)), depths=depth_text, plain=others[0],
+            prepared=prepared, summary=_SUMMARIES[summary], aim=_AIMS[summary],
+        )  # fmt: skip
     for start in others:
         words = ", ".join(
             f"{_verdict(mean_at(loss, prepared, depth), mean_at(loss, start, depth))} at {depth}"
@@ -97,6 +113,23 @@ def _findings(curves: Curves, prepared: str, depth_text: str, summary: str) -> I
     yield (
         f"Before training the norm of the gradient by the first weights with {prepared} is "
         f"{deep:.2g} at {deepest}, {deep / shallow:.2g} times that at {depths[0]}."
+    )
+
+
+def _test(
+    aim: str, plain: tuple[Float64Array, Float64Array], own: tuple[Float64Array, Float64Array]
+) -> str:
+    """Return whether a depth tests the claim: the start has its property, and networks learn."""
+    if _verdict(own[0], plain[0]) != aim:
+        return (
+            "The claim is not tested at {where} {depths}: before training the {summary} with "
+            "{prepared} is not {aim} than with {plain}."
+        )
+    if not (own[1][2] < _LEARNT and plain[1][2] < _LEARNT):  # False for NaN
+        return "The claim is not tested at {where} {depths}: networks do not learn."
+    return (
+        "The claim is tested at {where} {depths}: before training the {summary} with {prepared} "
+        "is {aim} than with {plain}, and both learn."
     )
 
 
@@ -115,7 +148,10 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     depths, depth_text = data.depth.values, data.depth.attrs["long_name"]
     *panels, last = pictures.axes_of(figure, len(depths) + 1, width=3.7)[0]
     for ax, depth in zip(panels, depths, strict=True):
-        pictures.lines(ax, data.sel(depth=depth), "loss", "epoch", by="start")
+        losses = pictures.curve(data.sel(depth=depth), "loss")
+        for colour, start, values in zip(COLOURS, data.start.values, losses, strict=False):
+            label = str(start) + " (diverges)" * (not np.isfinite(values[-1]).all())
+            pictures.draw_band(ax, data.epoch.values, values, colour, label)
         text = data.loss.attrs["long_name"]
         title = f"{depth} {depth_text}"
         pictures.finish(ax, title, "epoch", text, ylim=(0, 3.5), legend=True)
