@@ -80,9 +80,9 @@ FIGURES = {
     # More layers, or a larger rate of the pre-training, multiply rounding errors without bounds:
     # processors then show other numbers.  These sizes multiply them by less than 1e5.
     "rank-collapse-4": Small({
-        "width": 24, "depths": (2, 5), "batch": 32, "images": 96, "epochs": 1, "every": 1,
-        "batches": 2, "steps": 40, "pretraining_rate": 0.01, "rates": (0.01,), "scale": 4.0,
-        "chains": 5,
+        "width": 24, "depths": (2, 5), "batch": 32, "images": 96, "tests": 32, "epochs": 1,
+        "every": 1, "batches": 2, "steps": 40, "pretraining_rate": 0.01, "rates": (0.01,),
+        "scale": 4.0, "chains": 5,
     }, 7),
     "rank-collapse-5": Small({
         "width": 16, "depth": 6, "stages": ((4,), (4,)), "batch": 32, "images": 160, "epochs": 5,

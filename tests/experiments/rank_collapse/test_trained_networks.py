@@ -31,7 +31,7 @@ class TestFig5:
 
     def test_positive_weights_lower_rank_bound_and_accuracy(self, data):
         bound, accuracy = curve(data, "rank_bound")[:, 0], curve(data, "accuracy")
-        for usual, positive in ((0, 2), (3, 5)):
+        for usual, positive in ((0, 2), (3, 5), (6, 8)):
             assert bound[positive, 2] < bound[usual, 1]
             assert accuracy[positive, -1, 2] < accuracy[usual, -1, 1]
 

@@ -49,7 +49,7 @@ def test_a_claim_is_tested_if_the_start_has_its_property_and_both_learn():
 
 def test_a_curve_that_diverges_is_named_in_the_legend():
     figure = orthogonalizes.fig_4(
-        width=8, depths=(2, 3), batch=16, images=32, epochs=1, every=1, rates=(0.01,), networks=2,
+        width=8, depths=(2, 3), batch=16, images=32, epochs=1, every=1, rates=(0.01,), chains=2,
         rng=1,
     )  # fmt: skip
     data = figure.data.copy(deep=True)

@@ -70,6 +70,25 @@ def test_convolutions_leave_at_least_a_pixel():
         networks.convolutions_of(digits, ((2,),) * 4)
 
 
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_a_residual_network_adds_what_its_layers_get(norm):
+    """Zero convolutions with a skip path are the identity, after the first of each stage."""
+    with networks.seeded(3):
+        model = networks.residual(1, 8, ((4, 4, 4), (6, 6)), norm=norm)
+        plain = networks.convolutional(1, 8, ((4,), (6,)), norm=norm)
+    kinds = [type(module).__name__ for module in model]
+    assert kinds.count("Residual") == 3
+    for module in model:
+        if type(module).__name__ == "Residual":
+            torch.nn.init.zeros_(module.branch[0].weight)
+            torch.nn.init.zeros_(module.branch[0].bias)
+    rest = [module for module in model if type(module).__name__ != "Residual"]
+    for own, other in zip(rest, plain, strict=True):
+        other.load_state_dict(own.state_dict())
+    x = torch.rand((5, 1, 8, 8), dtype=torch.float64)
+    torch.testing.assert_close(model(x), plain(x))
+
+
 def test_vgg19_has_19_layers_with_weights():
     """Three of them are fully connected (Simonyan and Zisserman, 2015)."""
     assert sum(map(len, networks.VGG19)) + 3 == 19

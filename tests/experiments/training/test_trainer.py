@@ -136,3 +136,28 @@ def test_training_that_diverges_ends_in_nan(data):
             model[1].weight.fill_(float("nan"))
         with pytest.raises(NonFiniteError, match="loss before training"):
             train(model, *data, Plan(1, BATCH), 0.1, np.random.default_rng(0))
+
+
+def test_test_images_are_evaluated_and_not_trained_on():
+    data = images(None, 192, 32)
+    inputs, labels = torch.from_numpy(data.pixels), torch.from_numpy(data.labels)
+    plan = Plan(2, 32)
+    records = []
+    for test in (None, (inputs[128:], labels[128:])):
+        with seeded(0):
+            model = mlp(64, 16, 2)
+            records.append(
+                train(
+                    model, inputs[:128], labels[:128], plan, 0.1, np.random.default_rng(0), None,
+                    test,
+                )
+            )  # fmt: skip
+    plain, tested = records
+    assert plain.keys() == tested.keys() - {"test_loss", "test_accuracy"}
+    assert all((plain[name] == tested[name]).all() for name in plain)
+    with torch.no_grad():
+        output = model(inputs[128:])
+    loss = torch.nn.functional.cross_entropy(output, labels[128:])
+    assert tested["test_loss"][-1] == pytest.approx(float(loss), rel=1e-12)
+    right = (output.argmax(dim=1) == labels[128:]).double().mean()
+    assert tested["test_accuracy"][-1] == pytest.approx(float(right), rel=1e-12)

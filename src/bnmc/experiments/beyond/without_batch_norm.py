@@ -339,7 +339,7 @@ def edge_of_chaos_diagram(run: Run, sizes: _PhaseSizes) -> Experiment:
     results.add("predicted", per, predicted, "logarithm of χ of the mean field")
     growth = results.add(
         "growth", per, kit.each(parts, per_layer), "measured logarithm of χ",
-        networks=sizes.networks,
+        chains=sizes.chains,
     )  # fmt: skip
     estimates = dict(zip(parts, growth.cells().values(), strict=True))
     table = Table(

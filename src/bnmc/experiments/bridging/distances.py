@@ -367,9 +367,9 @@ def poster(run: Run, sizes: _PosterSizes) -> Experiment:
     Panel (a) shows width 1000 and batch 10 over depth; (b) layer 20 and batch 10 over the width;
     (c) width 1000 and layer 20 over the batch size.  These are the sizes of the poster.  There are
     64 networks with relu, tanh and selu, the activations of the authors' code (``full``: 256
-    networks, six activations, larger widths).  The poster does not name its inputs.  Here the inputs
-    of (a) are pairs of samples with correlation 0.99, whose error decays visibly; those of (b) and
-    (c) are independent samples.
+    networks, six activations, larger widths).  The poster does not name its inputs.  Here those of
+    (a) are pairs of samples with correlation 0.99, whose error decays visibly; those of (b) and (c)
+    are independent samples.
 
     Expected: in (a) the error follows the mean field, ‖F^l(G_0) − G*‖ (dotted), down to a level.
     The level (b) falls as 1/√width and (c) rises with the batch size.  Dash-dotted lines are its

@@ -11,11 +11,17 @@ import numpy as np
 from bnmc.errors import ArgumentError
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Run
-from bnmc.experiments.sizes import Several
+from bnmc.experiments.sizes import Natural, Several
 from bnmc.experiments.statistics import overlap_note, short_interval
 from bnmc.experiments.training import runs
 from bnmc.experiments.training.comparison import compare
-from bnmc.experiments.training.networks import VGG19, convolutions_of, mlp, xavier_
+from bnmc.experiments.training.networks import (
+    VGG19,
+    convolutions_of,
+    mlp,
+    residual,
+    xavier_,
+)
 from bnmc.plot.axes import COLOURS
 from bnmc.torch.initializing import break_
 from bnmc.torch.layers import weight_matrices
@@ -34,6 +40,7 @@ _STYLES = ("-", "-", "--", ":")
 class _PretrainedSizes(NamedTuple):
     """Sizes of the figure.
 
+    tests: further images, on which the networks are tested
     batches: batches of the pre-training
     steps: steps of the pre-training for each batch
     pretraining_rate: learning rate of the pre-training
@@ -41,9 +48,10 @@ class _PretrainedSizes(NamedTuple):
     """
 
     width: int = 48
-    depths: tuple[int, ...] = (4, 16)
+    depths: tuple[int, ...] = (4, 14)
     batch: Several = 32
     images: int = 640
+    tests: Natural = 320
     epochs: int = 16
     every: int = 2
     batches: int = 5
@@ -56,18 +64,20 @@ class _PretrainedSizes(NamedTuple):
 
 @kit.figure(
     "rank-collapse-4", _PretrainedSizes(), trains=True, width=128, depths=(4, 8, 16, 32), batch=64,
-    images=50_000, epochs=100, every=1, batches=1000, pretraining_rate=0.001, rates=(0.001, 0.01),
-    scale=255.0, chains=5,
+    images=45_000, tests=5000, epochs=100, every=1, batches=1000, pretraining_rate=0.001,
+    rates=(0.001, 0.01), scale=255.0, chains=5,
 )  # fmt: skip
 def fig_4(run: Run, sizes: _PretrainedSizes) -> Experiment:
-    """Fig. 4: pre-training for the rank beside batch normalization.
+    """Figs. 4, 11 and 12: pre-training for the rank beside batch normalization.
 
     ReLU networks of several depths are trained by SGD: without batch normalization, from weights of
     variance 2/(fan_in + fan_out); from the same after a pre-training without labels that increases
     the rank of the last hidden layer (Algorithm 1, `bnmc.torch.maximize_rank_`); and with batch
     normalization.  The paper uses CIFAR-10 (``data=``) with grey values from 0 to 255, width 128,
     batch size 64, 1000 batches of 40 steps of pre-training with learning rate .001, and then 100
-    epochs; `full` has these sizes, and the better one of the learning rates .001 and .01.
+    epochs; `full` has these sizes, and the better one of the learning rates .001 and .01.  Fig. 11
+    shows the loss on test images, here dashed: images of the training files that are left out.
+    Fig. 12 repeats Fig. 4 with Fashion-MNIST (``data=``).
 
     Expected by the paper: networks with pre-training learn faster than those with batch
     normalization, the more so the deeper they are.
@@ -83,7 +93,9 @@ def fig_4(run: Run, sizes: _PretrainedSizes) -> Experiment:
     >>> found.data["loss"].dims  # doctest: +SKIP
     ('start', 'depth', 'epoch')
     """
-    training = runs.Training(run, sizes, sizes.rates, sizes.every, (sizes.scale, 0.0))
+    training = runs.Training(
+        run, sizes, sizes.rates, sizes.every, (sizes.scale, 0.0), tests=sizes.tests
+    )
 
     def pretrain(model: Any, inputs: Any, rng: np.random.Generator) -> None:
         batches = [
@@ -119,8 +131,8 @@ _STARTS: dict[str, tuple[str, runs.Preparation | None]] = {
     "batch norm, positive weights": ("batch", _broken("uniform")),
 }
 
-#: The two kinds of networks.
-_KINDS = ("perceptron", "convolutions")
+#: The kinds of networks.
+_KINDS = ("perceptron", "convolutions", "residual convolutions")
 
 
 class _BrokenSizes(NamedTuple):
@@ -145,14 +157,15 @@ class _BrokenSizes(NamedTuple):
     images=50_000, epochs=75, rate=0.01,
 )  # fmt: skip
 def fig_5(run: Run, sizes: _BrokenSizes) -> Experiment:
-    """Fig. 5: batch normalization that is broken by asymmetric initial weights.
+    """Figs. 5, 7 and 13: batch normalization that is broken by asymmetric weights, or not centred.
 
-    A perceptron and a convolutional network like VGG, both with batch normalization, are trained by
-    SGD from PyTorch's default weights, and from uniform positive weights of the same variance.  A
-    third network has batch normalization without centring.  The paper uses VGG19 on CIFAR-10
-    (``data=``), and a perceptron in the text; `full` has the convolutions of VGG19, with one linear
-    layer as classifier.  The training of this figure has no public code, so epochs and learning
-    rate of `full` are those of the perceptrons.
+    A perceptron, a convolutional network like VGG, and one with skip paths like a ResNet, all with
+    batch normalization, are trained by SGD from PyTorch's default weights, and from uniform
+    positive weights of the same variance.  A third start has batch normalization without centring.
+    The paper uses VGG19 (Figs. 5 and 7) and ResNet-50 (Fig. 13) on CIFAR-10 (``data=``), and a
+    perceptron in the text; `full` has the convolutions of VGG19, without and with skip paths, and
+    one linear layer as classifier.  The training of these figures has no public code, so epochs and
+    learning rate of `full` are those of the perceptrons.
 
     Expected by the paper: positive weights reduce the rank of the last hidden layer and the
     accuracy, although there is batch normalization; centring makes no difference.  For depth 32 the
@@ -176,6 +189,7 @@ def fig_5(run: Run, sizes: _BrokenSizes) -> Experiment:
     builds = (
         partial(mlp, training.images.features, sizes.width, sizes.depth),
         convolutions_of(training.images, sizes.stages),
+        convolutions_of(training.images, sizes.stages, residual),
     )
     cases = {
         f"{kind}: {start}": runs.Case(partial(build, norm=norm), prepare)
@@ -190,9 +204,9 @@ def fig_5(run: Run, sizes: _BrokenSizes) -> Experiment:
 
 def _findings_broken(curves: runs.Curves) -> Iterator[str]:
     ranks, bounds = (
-        curves.before(name).means().values.reshape(2, 3) for name in ("rank", "rank_bound")
+        curves.before(name).means().values.reshape(-1, 3) for name in ("rank", "rank_bound")
     )
-    accuracies = curves.after("accuracy").values.reshape(2, 3, 3)
+    accuracies = curves.after("accuracy").values.reshape(-1, 3, 3)
     for kind, rank, bound, accuracy in zip(_KINDS, ranks, bounds, accuracies, strict=True):
         usual, uncentred, positive = accuracy
         yield (

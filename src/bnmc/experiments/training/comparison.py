@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _SUMMARIES = {"orthogonality_gap": "orthogonality gap", "rank_bound": "r"}
 _AIMS = {"orthogonality_gap": "smaller", "rank_bound": "larger"}
 
+_PLAIN = {"test_loss": "test loss", "test_accuracy": "test accuracy"}
+
 #: Networks of ten classes have learnt something if their final loss is below this number.
 _LEARNT = 0.9 * math.log(10.0)
 
@@ -60,14 +62,19 @@ def compare(
         for start, (norm, preparation) in starts.items()
         for depth in depths.labels
     }
+    tested = ("test_loss", "test_accuracy") if training.tests else ()
     curves = Curves(
-        training, cases, ("loss", "accuracy", summary, "gradient_norm"),
+        training, cases, ("loss", "accuracy", summary, "gradient_norm", *tested),
         start=kit.Axis(starts, "start", ""), depth=depths,
     )  # fmt: skip
     columns = {
         "learning rate": curves.rate,
         f"{_SUMMARIES[summary]} before": curves.before(summary).means(),
         "loss after": or_diverged(curves.results, curves.after("loss")),
+        **{
+            f"{_PLAIN[name]} after": or_diverged(curves.results, curves.after(name))
+            for name in tested
+        },
     }
     return curves.results.experiment(
         f"Starts of training, {training.images.name}",
@@ -152,6 +159,11 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         for colour, start, values in zip(COLOURS, data.start.values, losses, strict=False):
             label = str(start) + " (diverges)" * (not np.isfinite(values[-1]).all())
             pictures.draw_band(ax, data.epoch.values, values, colour, label)
+            if "test_loss" in data:
+                tested = data["test_loss"].sel(depth=depth, start=start)
+                ax.plot(data.epoch.values, tested, "--", color=colour, linewidth=1.0)
+        if "test_loss" in data:
+            ax.plot([], [], "--", color="0.4", linewidth=1.0, label="test images")
         text = data.loss.attrs["long_name"]
         title = f"{depth} {depth_text}"
         pictures.finish(ax, title, "epoch", text, ylim=(0, 3.5), legend=True)

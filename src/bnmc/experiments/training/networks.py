@@ -6,7 +6,7 @@ multiplies the differences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -112,10 +112,47 @@ def convolutional(
     return model
 
 
+def residual(
+    channels: int, side: int, stages: Sequence[Sequence[int]], *, norm: str = "none"
+) -> torch.nn.Sequential:
+    """Return `convolutional` with a skip path around each convolution, as in ResNets.
+
+    The first convolution of each stage has none, since it may change the number of channels.
+
+    The arguments are those of `convolutional`.
+    """
+    torch: Any = import_extra("torch", "torch")
+
+    class Residual(torch.nn.Module):  # type: ignore[misc]
+        """Adds the input of a layer to its output."""
+
+        def __init__(self, *modules: Any) -> None:
+            super().__init__()
+            self.branch = torch.nn.Sequential(*modules)
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(x + self.branch(x))
+
+    plain = convolutional(channels, side, stages, norm=norm)
+    layers: list[Any] = []
+    for module in plain:
+        if isinstance(module, torch.nn.ReLU):
+            conv = layers.pop() if norm == "none" else layers.pop(-2)
+            parts = (conv,) if norm == "none" else (conv, layers.pop())
+            is_first = conv.in_channels != conv.out_channels or not layers
+            layers += [*parts, module] if is_first else [Residual(*parts)]
+        else:
+            layers.append(module)
+    model: torch.nn.Sequential = torch.nn.Sequential(*layers)
+    return model
+
+
 def convolutions_of(
-    images: Images, stages: Sequence[Sequence[int]]
+    images: Images,
+    stages: Sequence[Sequence[int]],
+    kind: Callable[..., torch.nn.Sequential] = convolutional,
 ) -> partial[torch.nn.Sequential]:
-    """Return `convolutional` with the channels and the side of some images.
+    """Return `convolutional`, or another kind, with the channels and the side of some images.
 
     Raises
     ------
@@ -127,7 +164,7 @@ def convolutions_of(
     if len(stages) > most:
         allowed = f"at most {most} stages, each of which halves the side of the images, {side}"
         raise ArgumentError("stages", f"{len(stages)} stages", allowed)
-    return partial(convolutional, channels, side, stages)
+    return partial(kind, channels, side, stages)
 
 
 def xavier_(model: torch.nn.Module, *, gain: float = 1.0, normal: bool = False) -> torch.nn.Module:

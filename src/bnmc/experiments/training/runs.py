@@ -28,6 +28,8 @@ CHANCE = 0.1
 _TEXTS = {
     "loss": "cross-entropy of the training images",
     "accuracy": "accuracy on the training images",
+    "test_loss": "cross-entropy of the test images",
+    "test_accuracy": "accuracy on the test images",
     "rank": "rank of the last hidden layer",
     "rank_bound": "r of the last hidden layer",
     "orthogonality_gap": "orthogonality gap of the last hidden layer",
@@ -76,6 +78,9 @@ class Training:
         Epochs between records.
     scale : (float, float)
         Factor of the grey values, and the constant added to them.
+    tests : int, default 0
+        Further images, of which the networks have a loss and an accuracy, too.  If there are too
+        few images, both numbers are smaller.
 
     Raises
     ------
@@ -92,10 +97,14 @@ class Training:
         rates: tuple[float, ...],
         every: int = 1,
         scale: tuple[float, float] = (1.0, 0.0),
+        *,
+        tests: int = 0,
     ) -> None:
         import_extra("torch", "torch")
         self.run, self.chains = run, sizes.chains
-        self.images = images(run.data, sizes.images, sizes.batch)
+        self.images = images(run.data, sizes.images + tests, sizes.batch)
+        share = len(self.images.labels) * tests // (sizes.images + tests)
+        self.tests = share - share % sizes.batch
         self.plan = Plan(sizes.epochs, sizes.batch, every)
         self._rates, self._scale = rates, scale
 
@@ -103,7 +112,7 @@ class Training:
         """Return attributes of the data."""
         return {
             "batch": self.plan.batch, "chains": self.chains,
-            "images": f"{self.images.name}, {len(self.images.labels)} images",
+            "images": f"{self.images.name}, {len(self.images.labels) - self.tests} images",
         }  # fmt: skip
 
     def records(self, cases: Mapping[Point, Case]) -> dict[Point, dict[str, Float64Array]]:
@@ -127,9 +136,15 @@ class Training:
                 model = case.build()
                 grey = torch.rand(pixels.shape, dtype=pixels.dtype) if case.noise else pixels
                 inputs = grey * factor + constant
+                split = len(labels) - self.tests
+                test = (inputs[split:], labels[split:]) if self.tests else None
+                inputs = inputs[:split]
                 if case.prepare is not None:
                     case.prepare(model, inputs, rng)
-                return train(model, inputs, labels, self.plan, rate * case.faster, rng, progress)
+                return train(
+                    model, inputs, labels[:split], self.plan, rate * case.faster, rng, progress,
+                    test,
+                )  # fmt: skip
 
         points = list(itertools.product(cases, self._rates, range(self.chains)))
         costs = [cases[at].cost for at, _, _ in points]

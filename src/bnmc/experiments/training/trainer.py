@@ -51,6 +51,7 @@ def train(
     rate: float,
     rng: np.random.Generator,
     progress: Progress | None = None,
+    test: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> dict[str, Float64Array]:
     """Train a network by plain stochastic gradient descent on the cross-entropy, in place.
 
@@ -70,6 +71,8 @@ def train(
         Draws the orders.
     progress : callable, optional
         Called with (done, total) epochs.
+    test : pair of torch.Tensor, optional
+        Images and labels that are not trained on.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def train(
         Numbers after the epochs ``plan.records``.
 
         - ``loss``, ``accuracy``: mean cross-entropy and share of right answers over all images, in
-          batches of the given order.
+          batches of the given order.  ``test_loss``, ``test_accuracy``: those of the test images.
         - ``rank``, ``rank_bound``, ``orthogonality_gap``, ``mean_correlation``: numbers of the last
           hidden representation of the first batch.  The rank counts singular values above
           ``max(batch, width) 2⁻²³`` of the largest, the threshold of ``matrix_rank`` for float32.
@@ -110,7 +113,7 @@ def train(
     torch: Any = import_extra("torch", "torch")
     given: Any = model
     weights = list(given.parameters())
-    first = _record(given, images, labels, plan.batch)
+    first = _record(given, images, labels, plan.batch, test)
     if first is None:
         raise NonFiniteError(None, None, "loss before training")
     records = [first]
@@ -120,7 +123,7 @@ def train(
         for chosen in order.split(plan.batch):
             finite = finite and _step(given, weights, images[chosen], labels[chosen], rate)
         if epoch in plan.records:
-            record = _record(given, images, labels, plan.batch) if finite else None
+            record = _record(given, images, labels, plan.batch, test) if finite else None
             finite = record is not None
             records.append(record or dict.fromkeys(first, math.nan))
         if progress is not None:
@@ -141,8 +144,8 @@ def _step(model: Any, weights: list[Any], images: Any, labels: Any, rate: float)
     return True
 
 
-def _record(model: Any, images: Any, labels: Any, batch: int) -> dict[str, float] | None:
-    """Return the numbers of one record; None if the network has become infinite or NaN."""
+def _evaluated(model: Any, images: Any, labels: Any, batch: int) -> tuple[float, float]:
+    """Return the mean loss and the share of right answers, in batches of the given order."""
     torch: Any = import_extra("torch", "torch")
     losses, right = [], 0
     with torch.no_grad():
@@ -151,8 +154,22 @@ def _record(model: Any, images: Any, labels: Any, batch: int) -> dict[str, float
             output = model(images[some])
             losses.append(float(torch.nn.functional.cross_entropy(output, labels[some])))
             right += int((output.argmax(dim=1) == labels[some]).sum())
-    if not math.isfinite(sum(losses)):
+    return float(np.mean(losses)), right / len(labels)
+
+
+def _record(
+    model: Any, images: Any, labels: Any, batch: int, test: tuple[Any, Any] | None
+) -> dict[str, float] | None:
+    """Return the numbers of one record; None if the network has become infinite or NaN."""
+    torch: Any = import_extra("torch", "torch")
+    evaluated = _evaluated(model, images, labels, batch)
+    if not math.isfinite(evaluated[0]):
         return None
+    tested = dict(
+        zip(("test_loss", "test_accuracy"), _evaluated(model, *test, batch), strict=True)
+        if test is not None
+        else ()
+    )
     hidden: list[tuple[str, Any]] = []
     output = forward(
         model, images[:batch], chosen_layers(model),
@@ -164,8 +181,9 @@ def _record(model: Any, images: Any, labels: Any, batch: int) -> dict[str, float
     name, last = hidden[-1]
     numbers = measured(name, last, batch, "sample", False)
     return {
-        "loss": float(np.mean(losses)),
-        "accuracy": right / len(labels),
+        "loss": evaluated[0],
+        "accuracy": evaluated[1],
+        **tested,
         "rank": _rank(numbers, batch, last[0].numel()),
         "rank_bound": numbers.rank_bound,
         "orthogonality_gap": numbers.orthogonality_gap,
