@@ -124,10 +124,10 @@ def colours_of(activations: Iterable[Any]) -> list[str]:
 
     A name may have an argument: "tanh(x/2)" has the colour of "tanh".
     """
-    known = [_OF_ACTIVATIONS.get(str(name).partition("(")[0]) for name in activations]
-    unused = [colour for colour in COLOURS if colour not in known] or list(COLOURS)
-    others = iter(range(len(known)))
-    return [colour or unused[next(others) % len(unused)] for colour in known]
+    named = [_OF_ACTIVATIONS.get(str(name).partition("(")[0]) for name in activations]
+    unused = [colour for colour in COLOURS if colour not in named] or list(COLOURS)
+    others = iter(range(len(named)))
+    return [colour or unused[next(others) % len(unused)] for colour in named]
 
 
 def label_ends(

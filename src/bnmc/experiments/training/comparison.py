@@ -124,15 +124,15 @@ def _findings(curves: Curves, prepared: str, depth_text: str, summary: str) -> I
 
 
 def _test(
-    aim: str, plain: tuple[Float64Array, Float64Array], own: tuple[Float64Array, Float64Array]
+    aim: str, plain: tuple[Float64Array, Float64Array], prepared: tuple[Float64Array, Float64Array]
 ) -> str:
     """Return whether a depth tests the claim: the start has its property, and networks learn."""
-    if _verdict(own[0], plain[0]) != aim:
+    if _verdict(prepared[0], plain[0]) != aim:
         return (
             "The claim is not tested at {where} {depths}: before training the {summary} with "
             "{prepared} is not {aim} than with {plain}."
         )
-    if not (own[1][2] < _LEARNT and plain[1][2] < _LEARNT):  # False for NaN
+    if not (prepared[1][2] < _LEARNT and plain[1][2] < _LEARNT):  # False for NaN
         return "The claim is not tested at {where} {depths}: networks do not learn."
     return (
         "The claim is tested at {where} {depths}: before training the {summary} with {prepared} "
