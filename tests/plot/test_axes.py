@@ -53,9 +53,9 @@ def test_each_activation_has_one_colour():
     every = colours_of(BUILTIN)
     assert len(set(every)) == len(BUILTIN)
     assert colours_of(["tanh(x/2)", "relu"]) == colours_of(["tanh", "relu"])
-    own = colours_of(["mine", "relu", "yours"])
-    assert len(set(own)) == 3
-    assert own[1] == every[list(BUILTIN).index("relu")]
+    mine = colours_of(["mine", "relu", "yours"])
+    assert len(set(mine)) == 3
+    assert mine[1] == every[list(BUILTIN).index("relu")]
 
 
 def test_labels_at_the_ends_of_curves_do_not_overlap():
@@ -130,7 +130,7 @@ def test_a_logarithmic_axis_has_at_least_three_labels(low, ratio):
 
 
 def test_ticks_of_layers_are_integers():
-    """Matplotlib's own ticks of three layers are 0, 0.25, …, as the second axes show."""
+    """Matplotlib's mine ticks of three layers are 0, 0.25, …, as the second axes show."""
     layered, plain = plot.figure(columns=2)[1]
     for ax in (layered, plain):
         ax.plot([0, 1, 2], [3.0, 2.0, 1.0])

@@ -41,8 +41,8 @@ def test_a_claim_is_tested_if_the_start_has_its_property_and_both_learn():
     low, high = np.array([0.3, 0.2, 0.4]), np.array([0.9, 0.8, 1.0])
     learnt, chance = np.array([1.0, 0.9, 1.1]), np.array([2.29, 2.28, 2.3])
     assert "is tested at" in _test("smaller", (high, learnt), (low, learnt))
-    for plain, own in (((low, learnt), (high, learnt)), ((low, learnt), (low, learnt))):
-        assert "not smaller than" in _test("smaller", plain, own).replace("{aim}", "smaller")
+    for plain, start in (((low, learnt), (high, learnt)), ((low, learnt), (low, learnt))):
+        assert "not smaller than" in _test("smaller", plain, start).replace("{aim}", "smaller")
     for first, second in ((learnt, chance), (chance, learnt), (learnt, np.full(3, np.nan))):
         assert _test("smaller", (high, first), (low, second)).endswith("do not learn.")
 

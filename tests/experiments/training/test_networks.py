@@ -83,8 +83,8 @@ def test_a_residual_network_adds_what_its_layers_get(norm):
             torch.nn.init.zeros_(module.branch[0].weight)
             torch.nn.init.zeros_(module.branch[0].bias)
     rest = [module for module in model if type(module).__name__ != "Residual"]
-    for own, other in zip(rest, plain, strict=True):
-        other.load_state_dict(own.state_dict())
+    for module, other in zip(rest, plain, strict=True):
+        other.load_state_dict(module.state_dict())
     x = torch.rand((5, 1, 8, 8), dtype=torch.float64)
     torch.testing.assert_close(model(x), plain(x))
 
