@@ -221,6 +221,21 @@ def test_rows_of_the_results_name_a_figure_or_a_test():
         assert set(figures) <= set(experiments.names())
 
 
+#: What the kept tables must say for the status of these rows of `results.rst`.
+VERDICTS = {
+    "orthogonalizes-4": ("with batch norm, by hidden layers: undecided at 4, larger at 8",),
+    "orthogonalizes-7": ("The claim is not tested at 2, 6 ",),
+    "rank-collapse-4": ("with batch norm, by hidden layers: undecided at 4, larger at 14",),
+    "rank-collapse-6": ("Pre-trained, 25 steps: r before training is", "undecided"),
+    "edge-of-chaos": ("in 6 of 6 intervals", "in 5 of 6 intervals"),
+}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_statuses_are_those_of_the_kept_tables(name):
+    assert all(words in text_of(FIGURES / f"{name}.txt") for words in VERDICTS[name])
+
+
 def test_every_promise_names_a_test():
     rows = [row for row in rows_of_lists(DOCS / "promises.rst") if row[0].strip() != "promise"]
     assert len(rows) > 30
