@@ -111,6 +111,8 @@ FIGURES = {
     "gradients-orthogonal": Small({
         "width": 12, "depth": 8, "chains": 400, "kinds": (("linear", 12), ("linear", 6)),
     }),
+    "isometry-spectrum": Small({"width": 12, "batch": 6, "depth": 3, "deep": 40, "chains": 20}, 1),
+    "fisher": Small({"width": 64, "batches": (4, 6), "chains": 20}, 1),
     "gradients-directions": Small({"width": 24, "batch": 4, "depth": 5, "chains": 500}, 1),
     "limits-ntk-convergence": Small(
         {"depths": (1, 3), "widths": (64, 1024), "chains": 60, "images": 10}, 1

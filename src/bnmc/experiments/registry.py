@@ -70,6 +70,10 @@ FIGURES = {
         ("gradients.orthogonal", "gradient norms over depth, Gaussian and orthogonal weights"),
     "gradients-directions":
         ("gradients.directions", "cosines between gradients of samples over depth"),
+    "isometry-spectrum":
+        ("gradients.isometry_spectrum", "spectra of Jacobians over depth, with and without norm"),
+    "fisher":
+        ("gradients.fisher", "largest eigenvalue of the Fisher matrix, with and without norm"),
     "limits-ntk-convergence":
         ("limits.ntk_convergence", "tangent kernels against width, slope -1/2"),
     "limits-alignment":
