@@ -18,11 +18,12 @@ def test_every_name_has_a_documented_function():
     for name in experiments.names():
         function = function_of(name)
         parameters = list(inspect.signature(function).parameters)
-        assert parameters[:5] == ["full", "rng", "progress", "threads", "store"]
+        shared = ["full", "rng", "progress", "threads", "executor", "store"]
+        assert parameters[:6] == shared
         parameters = inspect.signature(function).parameters.values()
         # Quiet, in its quick form, and with the same numbers each time, unless asked otherwise.
         defaults = [parameter.default for parameter in parameters]
-        assert defaults[:5] == [False, 0, False, None, None]
+        assert defaults[:6] == [False, 0, False, None, None, None]
         assert "Returns\n" in inspect.getdoc(function), name
         description = experiments.describe(name)
         assert "\n" not in description
@@ -51,7 +52,10 @@ def test_run_hands_everything_on(name, module, further, monkeypatch):
 
     module, function = importlib.import_module(f"bnmc.experiments.{module}"), function_of(name)
     monkeypatch.setattr(module, function.__name__, stand_in)
-    given = {"full": True, "rng": 5, "progress": print, "threads": 1, "store": "folder"}
+    given = {
+        "full": True, "rng": 5, "progress": print, "threads": 1, "executor": "pool",
+        "store": "folder",
+    }  # fmt: skip
     assert experiments.run(name, **given, **further) == "done"
     assert called == {**given, **further}
     with pytest.raises(ArgumentError, match="data: got 'folder', allowed: None"):
