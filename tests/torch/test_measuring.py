@@ -292,6 +292,32 @@ def test_one_dimensional_convolutions_have_channels_on_the_second_axis():
     assert (measured.spectrum[0].shape, measured.layers) == ((1, 3), ("0", "2"))
 
 
+class Patches(nn.Module):
+    """A convolution cuts a signal into tokens, which linear layers take."""
+
+    def __init__(self):
+        super().__init__()
+        self.cut, self.first = nn.Conv1d(2, 6, 3, stride=3), nn.Linear(6, 8)
+        self.second, self.end = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        tokens = self.cut(x).movedim(1, 2)
+        return self.end(torch.tanh(self.second(torch.tanh(self.first(tokens)))))
+
+
+def test_tokens_after_a_convolution_have_their_features_on_the_last_axis():
+    model, batch = Patches(), torch.randn(4, 2, 15)
+    names = ["cut", "first", "second"]
+    measured = measure(model, batch, layers=names, view="position")
+    assert measured.layouts == (
+        "4 samples × 6 channels × 5 positions", "4 samples × 5 positions × 8 features",
+        "4 samples × 5 positions × 8 features",
+    )  # fmt: skip
+    rows = model.first(model.cut(batch).movedim(1, 2)).detach().double().flatten(0, 1).numpy()
+    expected = numbers_by_formula(rows, torch.finfo(torch.float32).eps)["mean_correlation"]
+    np.testing.assert_allclose(measured.mean_correlation[0, 1], expected, rtol=1e-9)
+
+
 def test_networks_are_those_of_reset_parameters_a_factory_or_reset():
     batch = torch.randn(6, 5)
 

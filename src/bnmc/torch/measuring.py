@@ -186,7 +186,7 @@ class _Pass:
         reading: ModelNetwork,
     ) -> None:
         chosen = chosen_layers(model, layers)
-        second = representations.channels_second(model)
+        of_model = representations.channels_second(model)
         self.names: list[str] = []
         self.layouts: list[str] = []
         self.numbers: list[Numbers] = []
@@ -198,6 +198,7 @@ class _Pass:
         self.live: list[tuple[int, int]] = []
 
         def visit(name: str, module: Any, tensor: Any) -> None:
+            second = representations.features_second(module, tuple(tensor.shape), of_model)
             self.numbers.append(representations.measured(name, tensor, batch.samples, view, second))
             states.append(tensor)
             if bool(tensor.any()) and not bool((tensor < 0.0).any()):  # those of a ReLU
@@ -211,7 +212,7 @@ class _Pass:
         with (
             torch.set_grad_enabled(goal is not None),
             _inputs_seen(model, () if reading.unfit else reading.layers) as self.seen,
-            _units_seen(model, second) as units,
+            _units_seen(model, of_model) as units,
         ):
             whole = forward(model, batch, chosen, visit)
         output: Any = tensor_of(whole)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnmc import gram
 from bnmc._support.machine import require_memory
 from bnmc.errors import ArgumentError, NonFiniteError
-from bnmc.torch.models import torch
+from bnmc.torch.models import is_weight_layer, shape_of, torch
 
 #: The rows of a representation: whole samples, or the positions of all samples.
 VIEWS = ("sample", "position")
@@ -51,6 +51,21 @@ def channels_second(model: torch.nn.Module) -> bool:
     """
     kinds = (torch.nn.Conv1d, torch.nn.ConvTranspose1d)
     return any(isinstance(module, kinds) for module in model.modules())
+
+
+def features_second(module: torch.nn.Module, shape: tuple[int, ...], of_model: bool) -> bool:
+    """Whether the second of three axes is that of the features of a layer.
+
+    The axis whose length is the number of outputs of the last weights of the layer is that of the
+    features. If both or none have this length, `of_model` decides.
+    """
+    widths = [
+        shape_of(part)[1 if "Transpose" in type(part).__name__ else 0]
+        for part in module.modules()
+        if is_weight_layer(part)
+    ]
+    fits = [len(shape) == 3 and widths and shape[axis] == widths[-1] for axis in (1, 2)]
+    return bool(fits[0]) if fits[0] != fits[1] else of_model
 
 
 def layout(shape: tuple[int, ...], second: bool) -> str:
