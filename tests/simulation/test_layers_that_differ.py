@@ -601,8 +601,10 @@ def test_tiles_stores_and_threads_have_the_same_bits(dtype, tmp_path, monkeypatc
         for name in options["observables"]:
             np.testing.assert_array_equal(run[name], expected[name])
     assert len(list((path / "progress").glob("*-*"))) >= NETWORK.depth
-    with pytest.raises(StoreMismatchError, match="chain"):
+    with pytest.raises(StoreMismatchError, match="depth"):
         bnmc.simulate(NETWORK.until(9), store=path, **options)
+    with pytest.raises(StoreMismatchError, match="chain"):
+        bnmc.simulate(NETWORK.until(3) + Chain(20, 3).repeat(7), store=path, **options)
 
 
 def test_a_store_continues_a_network(tmp_path, monkeypatch):
@@ -619,6 +621,16 @@ def test_a_store_continues_a_network(tmp_path, monkeypatch):
     with mock.patch.object(Segment, "_go", stops), pytest.raises(KeyboardInterrupt):
         bnmc.simulate(NETWORK, rng=3, store=path)
     run = bnmc.simulate(NETWORK, store=path)
+    np.testing.assert_array_equal(run.gram, bnmc.simulate(NETWORK, rng=3).gram)
+
+
+def test_a_store_of_a_network_grows_by_layers_of_its_last_chain(tmp_path, monkeypatch):
+    monkeypatch.setattr("bnmc.simulation.run.STORED_TILE_SECONDS", 1e-9)
+    path = tmp_path / "run.zarr"
+    bnmc.simulate(NETWORK.until(7), rng=3, store=path)
+    with mock.patch.object(Segment, "_go", autospec=True, side_effect=Segment._go) as step:
+        run = bnmc.simulate(NETWORK, store=path)
+    assert min(call.args[1] for call in step.call_args_list) == 8
     np.testing.assert_array_equal(run.gram, bnmc.simulate(NETWORK, rng=3).gram)
 
 

@@ -671,6 +671,14 @@ class Network:
         return self.first if self.is_repeated else self
 
     @property
+    def beginning(self) -> str:
+        """The text of the network without the number of layers of its last chain."""
+        last = self.stages[-1]
+        if self.is_repeated or isinstance(last, Residual):
+            return repr(self.shown)
+        return f"Network({', '.join(map(repr, self.stages[:-1]))}, ({last[0]!r}, …))"
+
+    @property
     def widths(self) -> list[int]:
         """The widths of layers 0, …, depth."""
         return [self.layer(number).linear.width for number in range(self.depth + 1)]

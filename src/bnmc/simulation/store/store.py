@@ -139,6 +139,8 @@ class RunStore(parts.PartStore):
         #: The checksums of the values of each finished tile, and the tiles of this process.
         self._sums: dict[tuple[int, int], dict[str, int]] = {}
         self._written: set[tuple[int, int]] = set()
+        # The depth is a size.
+        attributes = {**attributes, "chain": run.network.beginning}
         settings = {**attributes, "part": grid.part, "block": grid.block}
         super().__init__(
             path,
