@@ -1,9 +1,15 @@
 """Kernels computed tile by tile: two sets, tiles, types and progress."""
 
+import copy
+
 import numpy as np
 import pytest
 
-from bnmc.infinite_width import nngp, ntk
+from bnmc._support.workers import Parallel
+from bnmc.infinite_width import dual, nngp, ntk
+from bnmc.infinite_width.networks import Weights
+from bnmc.infinite_width.tiles import TiledKernel
+from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -28,3 +34,22 @@ def test_float32_and_progress():
     assert single == pytest.approx(ntk(x, 1), rel=1e-6)
     assert calls == sorted(calls)
     assert calls[-1] == (3, 3)
+
+
+@pytest.mark.parametrize("tangent", [False, True])
+@pytest.mark.parametrize("variance", [0.8, 1.2])
+def test_a_kernel_that_no_layer_changes_is_left_alone(variance, tangent):
+    """Layers that are equal, but not the same object, are computed one by one."""
+    layer = PairwiseLayer(
+        sigma=dual("tanh"), norm="none", order="norm-activation", weight_variance=variance,
+        bias_variance=0.1, skip=0.0,
+    )  # fmt: skip
+    x, first = np.array([[1.0, 0.0], [1.0, 2.0]]), Weights(variance, 0.1)
+
+    def kernel(layers):
+        made = TiledKernel([x], first, layers, tangent)
+        return made.compute("kernel", 1e-6, "float64", Parallel.of(1))
+
+    one_by_one = kernel([copy.copy(layer) for _ in range(700)])
+    np.testing.assert_array_equal(kernel((layer,) * 700), one_by_one)
+    np.testing.assert_allclose(kernel((layer,) * 10**5), one_by_one, rtol=1e-9)

@@ -92,7 +92,12 @@ class TiledKernel:
         _require_finite(variances, 0)
         levels: list[Level] = []
         expand = Tabulated() if len(self.layers) > _DEEP else expansion
+        before: tuple[Any, FloatArray] | None = None
         for number, layer in enumerate(self.layers, 1):
+            if before is not None and layer is before[0] and np.array_equal(variances, before[1]):
+                levels.append(levels[-1])  # a fixed point of the variances, bit by bit
+                continue
+            before = layer, variances
             levels.append(layer.levels(variances, self.tangent, expand))
             if levels[-1].flat is not None:
                 allowed = f'samples that norm="{layer.norm}" can divide by their deviation'
@@ -118,10 +123,20 @@ class TiledKernel:
             if on_diagonal:
                 np.fill_diagonal(kernel, sides[0][0][i])
             tangent = kernel if self.tangent else None
+            last: tuple[Any, ...] = ()
+            is_fixed = False  # whether the last step changed no bit
             for layer, *both in zip(self.layers, sides[0][1], sides[-1][1], strict=True):
+                if is_fixed and all(a is b for a, b in zip(last, (layer, *both), strict=True)):
+                    continue
+                last, before = (layer, *both), (kernel, tangent)
                 levels = both[0].at(i), both[1].at(j)
                 kernel, tangent, more = layer.step(*levels, kernel, tangent, on_diagonal)
                 error = max(error, more)
+                is_fixed = all(
+                    np.array_equal(new, old)
+                    for new, old in zip((kernel, tangent), before, strict=True)
+                    if new is not None and old is not None
+                )
         result = kernel if tangent is None else tangent
         if on_diagonal:
             # Products of the same numbers, in one order or the other, may round differently.
