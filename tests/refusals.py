@@ -370,7 +370,7 @@ REFUSALS = {
         ({"chain": UNIFORM, "sampler": "conditional"}, ArgumentError, "^sampler: "),
         ({"chain": Chain(9, 4, lambda x: x * x)}, ArgumentError, "derivative"),
         *types(parts=[3], trained_biases=[3]),
-        ({"depth": 1 << 40}, TOO_LARGE, "^depth"),
+        ({"depth": 1 << 30}, TOO_LARGE, "^depth"),
         ({"chain": Chain(100_000, 1000)}, TOO_LARGE, "probes"),
     ],
     "gradients.jacobian": [
