@@ -51,6 +51,13 @@ FUNCTIONS = {
     "`bnmc.simulate`": lambda chain: bnmc.simulate(chain, 1, rng=0),
     "`bnmc.backpropagate`": lambda chain: bnmc.backpropagate(chain, 1, rng=0),
     "`bnmc.gradients.tangent_kernel`": lambda chain: bnmc.gradients.tangent_kernel(chain, 1, rng=0),
+    "`bnmc.gradients.jacobian`": lambda chain: bnmc.gradients.jacobian(chain, 1, rng=0),
+    "`bnmc.train`": lambda chain: bnmc.train(
+        chain, X, [0, 1, 0, 1], depth=1, steps=1, learning_rate=0.1, rng=0
+    ),
+    "`bnmc.training.largest_rate`": lambda chain: bnmc.training.largest_rate(
+        chain, X, depth=1, chains=2, rng=0
+    ),
     "`bnmc.infinite_width.nngp`, ``ntk``": lambda chain: [
         kernel(chain, X, 1, rtol=0.5, rng=0)
         for kernel in (infinite_width.nngp, infinite_width.ntk)
