@@ -269,8 +269,6 @@ def predicted(
         reason = f"{network.batch} samples in {network.depth} layers take too long to simulate"
         return Prediction(None, reasons=(f"{reason}; pass fewer samples",))
     measured = _numbers_of_grams(grams)
-    if any(isinstance(stage, Residual) for stage in network.stages):
-        gradients = direction = None  # `backpropagate` takes no blocks of several layers
     if gradients is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
             measured["gradient"] = np.log(gradients) - np.log(gradients[:, -1:])
