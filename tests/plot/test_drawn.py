@@ -29,8 +29,37 @@ RESULTS = {
         lambda result: result.loss,
     ),
     "stability": (
-        lambda: bnmc.mean_field.stability("relu", [3, 4, 8]), lambda result: result.rates
+        lambda: bnmc.mean_field.stability("relu", [3, 4, 8]),
+        lambda result: result.rates,
     ),
+    "posterior": (
+        lambda: bnmc.infinite_width.posterior([[2.0]], [[1.0]], [3.0], [0.0, 0.5]),
+        lambda result: result.mean[:, 0],
+    ),
+    "networks in training": (
+        lambda: bnmc.infinite_width.train_networks(
+            "ntk", X[:8], X[0] > 0, [0, 2], width=9, chains=5, rng=0
+        ),
+        lambda result: np.median(result.outputs[:, :, 0], axis=0),
+    ),
+    "mean field": (
+        lambda: bnmc.MeanField(CHAIN).trajectory(np.diag([1.0, 2.0, 3.0, 4.0]), 3),
+        lambda result: [np.trace(matrix) / 4 for matrix in result.gram],
+    ),
+    "pair": (
+        lambda: bnmc.mean_field.CorrelationMap("tanh").trajectory(3, correlation=[0.5, 0.9]),
+        lambda result: result.correlation[:, 0],
+    ),
+    "figures": (
+        lambda: bnmc.regularity.figures([4, 8], rng=0, rtol=0.1),
+        lambda result: result.value("alpha"),
+    ),
+}
+
+#: Results whose kernels are an image.
+KERNELS = {
+    "tangent": lambda: bnmc.gradients.tangent_kernel(CHAIN, 2, chains=5, rng=0),
+    "simulated": lambda: bnmc.infinite_width.ntk(X, 1, method="monte-carlo", chains=5, rng=0),
 }  # fmt: skip
 
 
@@ -42,6 +71,28 @@ def test_curves_have_the_numbers_of_the_result(name):
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), numbers(result))
     given = axes.figure()[1][0]
     assert result.plot(ax=given) is given
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_are_images(name):
+    result = KERNELS[name]()
+    ax = result.plot()
+    np.testing.assert_array_equal(ax.images[0].get_array(), np.median(result.kernels, axis=0))
+
+
+def edges_of(collection):
+    """Return the least and the largest ordinate of a band at its last point."""
+    x, y = collection.get_paths()[0].vertices.T
+    return y[x == x.max()].min(), y[x == x.max()].max()
+
+
+def test_bands_have_the_widths_of_the_law():
+    law = bnmc.infinite_width.posterior([[2.0]], [[1.0]], [3.0], [0.0, 0.5], learning_rate=0.1)
+    decay = np.exp(-0.1)
+    ends = 3.0 * (1.0 - decay) + np.array([-2.0, 2.0]) * decay
+    assert edges_of(law.plot().collections[0]) == pytest.approx(ends)
+    path = bnmc.MeanField(CHAIN).trajectory(np.diag([1.0, 2.0, 3.0, 4.0]), 0)
+    assert edges_of(path.plot().collections[0]) == (1.0, 4.0)
 
 
 def test_estimates_have_bars():

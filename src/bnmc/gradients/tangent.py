@@ -39,6 +39,7 @@ from bnmc.gradients.network import (
     times_power,
 )
 from bnmc.gradients.network import Network as LayersOfRows
+from bnmc.plot.drawn import Kernels
 from bnmc.simulation.runs import Recorded, Run, number_of_projection
 from bnmc.simulation.starting import run_of
 
@@ -47,8 +48,10 @@ TOGETHER_BYTES = 1 << 25
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TangentKernel(Result):
+class TangentKernel(Kernels, Result):
     """Neural tangent kernels of an ensemble of networks.
+
+    `plot` draws the median over networks of each entry as an image.
 
     Attributes
     ----------

@@ -21,11 +21,14 @@ from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.layers import Path, RowMap, Rows
 from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.plot.drawn import Kernels
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SimulatedKernel(Result):
+class SimulatedKernel(Kernels, Result):
     """Kernels of networks of finite width; ``numpy.asarray`` of it is `mean()`.
+
+    `plot` draws the median over networks of each entry as an image.
 
     Attributes
     ----------

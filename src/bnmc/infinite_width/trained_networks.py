@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +27,10 @@ from bnmc.chain.activations import Activation, as_activation, require_derivative
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import SCALINGS, Scaling
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.plot.drawn import Drawn, draw_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: Derivative of the loss of one sample in the output f, for the label y.
 _GRADIENTS: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
@@ -41,8 +45,11 @@ _Record = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True)
-class NetworkTraining(Result):
+class NetworkTraining(Drawn, Result):
     """Networks through training; `train_networks` returns it.
+
+    `plot` draws the outputs for the training inputs against the step: medians over networks, in
+    bands that contain 90 % of the networks.
 
     Attributes
     ----------
@@ -77,6 +84,11 @@ class NetworkTraining(Result):
     kernels: FloatArray
     weight_squares: FloatArray
     weight_changes: FloatArray
+
+    def _draw(self, ax: Axes) -> None:
+        low, middle, high = np.quantile(self.outputs, [0.05, 0.5, 0.95], axis=0)
+        draw_outputs(ax, self.steps, middle, low, high)
+        ax.set(xlabel="step", ylabel="output: median, 90 % of the networks")
 
 
 @explains_keywords

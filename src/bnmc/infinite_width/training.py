@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,10 @@ from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
-from bnmc.plot.drawn import Curves
+from bnmc.plot.drawn import Curves, Drawn, draw_outputs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # --- eigenvalues of a kernel, and labels
 
@@ -473,8 +476,10 @@ def _cross_entropy(outputs: FloatArray, labels: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Posterior(Result):
+class Posterior(Drawn, Result):
     """Mean and covariance of the outputs of an ensemble of networks during training.
+
+    `plot` draws the means against the time, in bands of two standard deviations.
 
     Attributes
     ----------
@@ -495,6 +500,14 @@ class Posterior(Result):
     times: FloatArray
     mean: FloatArray
     covariance: FloatArray
+
+    def _draw(self, ax: Axes) -> None:
+        variances = np.maximum(np.diagonal(self.covariance, axis1=1, axis2=2), 0.0)
+        mean = self.mean.reshape(*variances.shape, -1)
+        reach = 2.0 * np.sqrt(variances)[:, :, None]
+        edges = mean, mean - reach, mean + reach
+        draw_outputs(ax, self.times, *(edge.reshape(len(mean), -1) for edge in edges))
+        ax.set(xlabel="time", ylabel="output: mean, two standard deviations")
 
 
 def posterior(

@@ -1,9 +1,10 @@
-"""`Drawn` and `Curves`: the bases of results that draw themselves."""
+"""`Drawn`, `Curves` and `Kernels`: the bases of results that draw themselves."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -81,3 +82,26 @@ def _draw_curve(ax: Axes, x: Any, values: Any, text: str, colour: str) -> None:
         axes.band(ax, x, middle, low, high, colour=colour, label=text)
     else:
         ax.plot(x, values, color=colour, label=text)
+
+
+class Kernels(Drawn):
+    """A result with the kernel of each network, `kernels`: an image of their median."""
+
+    kernels: Any
+
+    def _draw(self, ax: Axes) -> None:
+        image = ax.imshow(np.median(self.kernels, axis=0))
+        label = f"kernel, median of {len(self.kernels)} networks"
+        ax.figure.colorbar(image, ax=ax, label=label)
+        ax.grid(visible=False)
+        ax.set(xlabel="sample", ylabel="sample")
+
+
+#: Most curves of `draw_outputs`.
+_MOST_CURVES = 24
+
+
+def draw_outputs(ax: Axes, x: Any, middle: Any, low: Any, high: Any) -> None:
+    """Draw outputs over time, arrays (times, points), as curves with bands: the first 24 points."""
+    for point, colour in zip(range(min(middle.shape[1], _MOST_CURVES)), cycle(axes.COLOURS)):
+        axes.band(ax, x, middle[:, point], low[:, point], high[:, point], colour=colour)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,12 @@ from bnmc.chain.chain import Chain
 from bnmc.chain.needs import FULLY_CONNECTED, NORM_OVER_BATCH, ROWS_ALONE, require
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
+from bnmc.plot import axes
+from bnmc.plot.drawn import Drawn
 from bnmc.regularity import ensembles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @explains_keywords
@@ -359,8 +364,10 @@ class Averages(Result):
 
 
 @dataclass(frozen=True, eq=False)
-class Figures(Result):
+class Figures(Drawn, Result):
     """The quantities of Figures 8 and 9 of the paper against the width.
+
+    `plot` draws α and E‖M‖_F²/d^1.5 against the width, with intervals.
 
     Attributes
     ----------
@@ -394,6 +401,16 @@ class Figures(Result):
         if name not in names:
             raise ArgumentError("name", name, ", ".join(names))
         return [getattr(averages, name) for averages in self.averages]
+
+    def _draw(self, ax: Axes) -> None:
+        labels = {"alpha": "α (Figure 8)", "scaled_norm": "E‖M‖²/d$^{1.5}$ (Figure 9)"}
+        for (name, label), colour in zip(labels.items(), axes.COLOURS, strict=False):
+            low, high = np.transpose([estimate.ci for estimate in self._of(name)])
+            axes.estimates(ax, self.widths, self.value(name), low, high, colour=colour, label=label)
+        ax.set_xscale("log", base=2)
+        axes.plain_ticks(ax.xaxis, self.widths)
+        ax.set_xlabel("width")
+        ax.legend(fontsize="small")
 
 
 #: Burn-in in units of the measured layers, over the square root of the smaller side of x, for a

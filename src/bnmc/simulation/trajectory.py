@@ -75,7 +75,9 @@ class Trajectory(Recordings):
 
     An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
     (chains, layers, ...), with an axis of inputs after these if the run has several.  If the run is
-    reduced, the observable is in `moments` instead.
+    reduced, the observable is in `moments` instead.  `bnmc.plot.trajectory` draws an observable
+    and `bnmc.plot.overview` the distance and the eigenvalues against the layer, and
+    `bnmc.plot.spectrum` draws the eigenvalues of a layer.
 
     Attributes
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,11 @@ from bnmc.mean_field.correlation.layer import (
 )
 from bnmc.mean_field.correlation.phases import Phase, phase_of
 from bnmc.mean_field.float64 import FloatArray, within
+from bnmc.plot.axes import label_layers
+from bnmc.plot.drawn import Drawn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _FULLY_CONNECTED = FULLY_CONNECTED._replace(
     hint="its map acts on the Gram matrix of samples and positions: bnmc.MeanField(chain).step; "
@@ -41,8 +46,10 @@ _correlations = partial(real_numbers, "correlation", low=-1, high=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairTrajectory(Result):
+class PairTrajectory(Drawn, Result):
     """Variances and correlations over depth; see `CorrelationMap.trajectory`.
+
+    `plot` draws the correlations against the layer.
 
     Attributes
     ----------
@@ -73,6 +80,11 @@ class PairTrajectory(Result):
     def layers(self) -> FloatArray:
         """The layers l, shape (depth + 1,)."""
         return np.arange(len(self.variance), dtype=np.float64)
+
+    def _draw(self, ax: Axes) -> None:
+        ax.plot(self.layers, self.correlation.reshape(len(self.layers), -1))
+        label_layers(ax)
+        ax.set_ylabel("correlation")
 
 
 class CorrelationMap:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -43,6 +43,11 @@ from bnmc.mean_field.map.rows import (
     rows_of,
 )
 from bnmc.mean_field.pairwise_layer import Level, PairwiseLayer
+from bnmc.plot import axes
+from bnmc.plot.drawn import Drawn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -100,10 +105,12 @@ class Step(_MapResult):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MeanFieldTrajectory(_MapResult):
+class MeanFieldTrajectory(Drawn, _MapResult):
     """The iterates G_{l+1} = F(G_l) of the mean-field map; returned by `MeanField.trajectory`.
 
-    ``numpy.asarray(trajectory)`` is `gram`.
+    ``numpy.asarray(trajectory)`` is `gram`.  `plot` draws means of the entries on and off the
+    diagonal against the layer, in bands from the least to the largest entry, with two standard
+    errors.
 
     Attributes
     ----------
@@ -138,6 +145,19 @@ class MeanFieldTrajectory(_MapResult):
     layers: NDArray[np.int64]
     covariance: FloatArray | None = None
     fluctuations: PathFluctuations | None = None
+
+    def _draw(self, ax: Axes) -> None:
+        diagonal = np.eye(self.gram.shape[1], dtype=bool)
+        parts = {"on the diagonal": diagonal, "off the diagonal": ~diagonal}
+        for (label, part), colour in zip(parts.items(), axes.COLOURS, strict=False):
+            values, errors = self.gram[:, part], 2.0 * self.stderr[:, part]
+            if values.size:
+                low, high = (values - errors).min(axis=1), (values + errors).max(axis=1)
+                mean = values.mean(axis=1)
+                axes.band(ax, self.layers, mean, low, high, colour=colour, label=label)
+        axes.label_layers(ax)
+        ax.set_ylabel("entries of the Gram matrix: mean, range")
+        ax.legend(fontsize="small")
 
 
 _GO_ON = "go on from the last layer"
