@@ -149,10 +149,16 @@ def test_measurements_have_the_rate_of_each_network():
     torch.manual_seed(3)
     model, x = perceptron(nn.BatchNorm1d(12)), torch.randn(6, 5)
     labels = torch.arange(6) % 3
-    rate = measure(model, x, labels=labels, largest_rate=True).largest_rate
+    measured = measure(model, x, labels=labels, largest_rate=True)
+    (rate,) = measured.largest_rate
     assert rate == pytest.approx(rate_of_model(model, x, loss="cross-entropy"), rel=1e-6)
     several = measure(model, x, labels=labels, networks=3, largest_rate=True)
     assert several.largest_rate.shape == (3,)
-    assert measure(model, x, labels=labels).largest_rate is None
+    without = measure(model, x, labels=labels)
+    assert without.largest_rate is None
+    for each, smallest in ((measured, rate), (several, min(several.largest_rate))):
+        said = f"learning rate of gradient descent is {smallest:.3g}, in the linearized model."
+        assert each.verdict.endswith(said)
+    assert measured.verdict.startswith(f"{without.verdict} The largest stable")
     with pytest.raises(errors.ArgumentError, match="^largest_rate"):
         measure(model, x, largest_rate=True)

@@ -173,8 +173,15 @@ class Measurement(Result):
 
     @property
     def verdict(self) -> str:
-        """At most three sentences: what is wrong, the numbers, and what to try."""
-        return said(self.outlook, self.facts, f"{self.view}s")
+        """At most three sentences: what is wrong, the numbers, and what to try.
+
+        With `largest_rate` there is one more: the rate, the smallest one of several networks.
+        """
+        sentences = said(self.outlook, self.facts, f"{self.view}s")
+        if self.largest_rate is None:
+            return sentences
+        rate = f"{self.largest_rate.min():.3g}, in the linearized model"
+        return f"{sentences} The largest stable learning rate of gradient descent is {rate}."
 
     def __repr__(self) -> str:
         gradients = "" if self.gradient_norm is None else ", with gradients"
