@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from bnmc import Estimate
+from bnmc._support.arguments import draw_key
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width import convergence, logit_divergence, ntk
 
@@ -16,7 +18,7 @@ def test_batch_normalization_converges_as_the_root_of_the_width():
         x, 1, other=other, widths=[64, 256, 1024], chains=25, norm="batch", rng=1
     )
     np.testing.assert_allclose(measured.limit, ntk(x, 1, other=other, norm="batch"))
-    ratio = measured.distances / [0.422, 0.199, 0.105]
+    ratio = measured.distances.value / [0.422, 0.199, 0.105]
     assert ((ratio > 0.5) & (ratio < 2.0)).all()
     # Five standard errors, and 0.05 for the next order.
     assert abs(measured.slope.value + 0.5) < 5 * measured.slope.stderr + 0.05
@@ -26,9 +28,9 @@ def test_batch_normalization_converges_as_the_root_of_the_width():
 def test_the_slope_is_that_of_a_weighted_line():
     x = np.random.default_rng(2).standard_normal((4, 5))
     measured = convergence(x, 2, widths=[16, 32, 128], chains=10, rng=0, activation="tanh")
-    weights = measured.distances / measured.stderr
+    weights = measured.distances.value / measured.distances.stderr
     slope, cov = np.polyfit(
-        np.log(measured.widths), np.log(measured.distances), 1, w=weights, cov="unscaled"
+        np.log(measured.widths), np.log(measured.distances.value), 1, w=weights, cov="unscaled"
     )
     assert measured.slope.value == pytest.approx(slope[0])
     assert measured.slope.stderr == pytest.approx(np.sqrt(cov[0, 0]))
@@ -40,8 +42,20 @@ def test_a_picture():
     ax = measured.plot()
     assert ax.get_xscale() == ax.get_yscale() == "log"
     assert measured.plot(ax=ax) is ax
-    line = ax.lines[1].get_ydata()
-    assert line == pytest.approx([2**0.5 * measured.distances[1], measured.distances[1]])
+    bars, last = ax.containers[0].lines[0].get_ydata(), measured.distances.value[1]
+    np.testing.assert_array_equal(bars, measured.distances.value)
+    assert ax.lines[-1].get_ydata() == pytest.approx([2**0.5 * last, last])
+
+
+def test_distances_are_means_over_networks():
+    x, options = np.random.default_rng(3).standard_normal((4, 3)), {"weight_variance": 2.0}
+    measured = convergence(x, 1, widths=[16, 32], chains=7, rng=0, **options)
+    rng = np.random.default_rng([draw_key(0), 1])
+    networks = ntk(x, 1, method="monte-carlo", width=32, chains=7, rng=rng, **options)
+    far = [np.linalg.norm(each - measured.limit) for each in networks.kernels]
+    expected = Estimate.from_samples(np.array(far) / np.linalg.norm(measured.limit))
+    assert measured.distances[1].value == pytest.approx(expected.value, rel=1e-12)
+    assert measured.distances[1].ci == pytest.approx(expected.ci, rel=1e-12)
 
 
 def divergences(first, second, m, other, **options):
@@ -100,5 +114,6 @@ def test_a_limit_of_zero_raises():
 def test_distances_of_large_kernels():
     x = np.random.default_rng(0).standard_normal((3, 2))
     options = {"depth": 1, "widths": [4, 8], "chains": 3, "rng": 0}
-    expected = convergence(x, **options).distances
-    np.testing.assert_array_equal(convergence(x * 2.0**400, **options).distances, expected)
+    expected = convergence(x, **options).distances.value
+    large = convergence(x * 2.0**400, **options).distances.value
+    np.testing.assert_array_equal(large, expected)

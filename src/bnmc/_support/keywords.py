@@ -39,6 +39,7 @@ RENAMED = {
     "gradients.Backpropagation": {
         "rate": "backward_rate", "mean_field_rate": "mean_field_backward_rate"
     },
+    "infinite_width.Convergence": {"stderr": "distances"},
     "infinite_width.SimulatedKernel": {"networks": "chains"},
     "infinite_width.convergence": {"networks": "chains"},
     "infinite_width.nngp": {"networks": "chains"},

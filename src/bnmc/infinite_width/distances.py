@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,26 +20,28 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError
-from bnmc.estimate.estimate import Estimate, with_student_interval
+from bnmc.estimate.estimate import Estimate, Estimates, with_student_interval
 from bnmc.infinite_width.kernels import MOST_LAYERS, ntk
 from bnmc.infinite_width.networks import SimulatedKernel
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.plot.axes import COLOURS
+from bnmc.plot.drawn import Curves
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
-class Convergence(Result):
+class Convergence(Curves, Result):
     """Distances of tangent kernels of finite width from their limit.
+
+    `plot` draws the distances against the width, and a line of slope −1/2 through the last one.
 
     Attributes
     ----------
     widths : (widths,) ndarray of int64
-    distances : (widths,) ndarray of float64
-        Mean over networks of ``‖Θ − Θ_∞‖_F / ‖Θ_∞‖_F``.
-    stderr : (widths,) ndarray of float64
-        Its standard error.
+    distances : Estimates
+        For each width, the mean over networks of ``‖Θ − Θ_∞‖_F / ‖Θ_∞‖_F``.
     slope : Estimate
         Slope of log distance against log width by weighted least squares. Theory: −1/2 for large
         widths.
@@ -51,32 +54,25 @@ class Convergence(Result):
     >>> from bnmc.infinite_width import convergence
     >>> x = np.random.default_rng(0).standard_normal((4, 5))
     >>> found = convergence(x, 1, widths=[32, 512], weight_variance=2.0, rng=0)
-    >>> found.widths, bool(found.distances[1] < found.distances[0])
+    >>> found.widths, bool(found.distances[1].value < found.distances[0].value)
     (array([ 32, 512]), True)
     """
 
     widths: NDArray[np.int64]
-    distances: FloatArray
-    stderr: FloatArray
+    distances: Estimates
     slope: Estimate
     limit: FloatArray
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the distances against the width, and a line of slope −1/2 through the last one.
+    _axis = "widths", "width"
+    _curves = MappingProxyType({"distances": "relative distance of tangent kernels"})
+    _scale = "log"
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw in. Default: those of a new figure.
-
-        Raises
-        ------
-        MissingExtraError
-            If Matplotlib is not installed.
-        """
-        from bnmc.plot.kernels import distances
-
-        return distances(self, ax)
+    def _draw(self, ax: Axes) -> None:
+        super()._draw(ax)
+        line = self.distances.value[-1] * np.sqrt(self.widths[-1] / self.widths)
+        ax.plot(self.widths, line, "--", color=COLOURS[1], label="slope −1/2")
+        ax.set_xscale("log")
+        ax.legend(fontsize="small")
 
 
 @explains_keywords
@@ -124,7 +120,7 @@ def convergence(
     -----
     If differences of the samples of a batch have 3 or 4 dimensions, norm "batch" makes the variance
     of the kernel infinite. Distances then decrease more slowly than with the power −1/2, and
-    `stderr` is unreliable.
+    their standard errors are unreliable.
 
     Examples
     --------
@@ -166,7 +162,8 @@ def convergence(
     slope = with_student_interval(
         float(line[0]), error, chains - 1, chains, "weighted least squares", 0.95
     )
-    return Convergence(np.array(sizes), distances, stderr, slope, limit)
+    estimates = Estimates(distances, stderr, chains, "mean over networks")
+    return Convergence(np.array(sizes), estimates, slope, limit)
 
 
 def logit_divergence(outputs: ArrayLike, reference: ArrayLike, *, corrected: bool = True) -> float:

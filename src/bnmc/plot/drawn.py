@@ -94,6 +94,7 @@ class Kernels(Drawn):
         label = f"kernel, median of {len(self.kernels)} networks"
         ax.figure.colorbar(image, ax=ax, label=label)
         ax.grid(visible=False)
+        ax.locator_params(integer=True)
         ax.set(xlabel="sample", ylabel="sample")
 
 
