@@ -8,6 +8,8 @@ import pytest
 import bnmc
 from bnmc.cli import statuses
 from bnmc.cli.inputs import read_states
+from bnmc.errors import BnmcError
+from bnmc.mixing import comparison
 
 
 def test_check(run, document_of, refusal, tmp_path):
@@ -24,6 +26,27 @@ def test_check(run, document_of, refusal, tmp_path):
     err = refusal(f"{line} torn.npy")
     assert "samples: got 'torn.npy', allowed: an undamaged .npy file" in err
     np.testing.assert_array_equal(read_states("good.npy"), good)
+
+
+def test_a_decaying_mean_alone_is_no_rate(run, monkeypatch):
+    # The mean of the ensemble decays, and all other methods lack a rate.
+    def fail(*_, **__):
+        raise BnmcError("no rate")
+
+    line = "rates --width 300 --batch 4 --activation relu --seed 0 --threads 1"
+    expected = comparison.compare(bnmc.Chain(300, 4, "relu"), rng=0)
+    assert expected["relaxation"].rate < 1.0
+    for name in ("contraction", "tv_bound", "autocorrelation", "spectral"):
+        monkeypatch.setattr(comparison, name, fail)
+    status, out, _ = run(line)
+    assert status == statuses.NO_ESTIMATE
+    cells = [row.split()[:2] for row in out.splitlines()]
+    for name in ("contraction", "tv_bound", "autocorrelation", "spectral", "relaxation"):
+        assert [name, "none"] in cells
+    assert "the ensemble mean decays by the factor" in " ".join(out.split())
+    status, out, err = run(f"{line} --json")
+    assert (status, err) == (statuses.NO_ESTIMATE, "")
+    assert all("rate" not in row for row in json.loads(out)["rows"][1:])
 
 
 @pytest.mark.slow
