@@ -237,6 +237,7 @@ def test_finite_differences():
     assert torch.autograd.gradgradcheck(model, x, nondet_tol=1e-12)
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch has Muon since 2.9")
 @pytest.mark.parametrize("shape", [(20, 20), (30, 10), (10, 30)], ids=str)
 @pytest.mark.parametrize("adjusted", ["original", "match_rms_adamw"])
 def test_muon(shape, adjusted, monkeypatch):

@@ -36,7 +36,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     if isinstance(optimizer, torch.optim.SGD):
         return
     weights = [weight for weight, _, _ in _implicit_weights(optimizer)]
-    if weights and not isinstance(optimizer, torch.optim.Muon):
+    # PyTorch has Muon since version 2.9.
+    if weights and not isinstance(optimizer, getattr(torch.optim, "Muon", ())):
         hint = "it acts on single entries, and an implicit weight has none"
         raise ArgumentTypeError("optimizer", type(optimizer).__name__, "SGD or Muon", hint)
     if weights:

@@ -40,8 +40,9 @@ def as_it_was(model: torch.nn.Module, *, cure: bool = False) -> Iterator[None]:
             stack.enter_context(torch.inference_mode(False))
             if not cure:
                 tensors = (each.tensor for each in (*parameters, *saved) if hasattr(each, "tensor"))
-                counted = tuple(tensor for tensor in tensors if not tensor.is_inference())
-                stack.enter_context(torch.autograd._unsafe_preserve_version_counter(counted))
+                for tensor in tensors:
+                    if not tensor.is_inference():  # PyTorch takes several at once since 2.7
+                        stack.enter_context(torch.autograd._unsafe_preserve_version_counter(tensor))
             stack.enter_context(torch.enable_grad())
             if "torch._dynamo" in sys.modules:  # else nothing is compiled, and the import is slow
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
