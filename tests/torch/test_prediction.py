@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from torch_models import mlp, nn, one_thread, torch  # noqa: F401
 
-from bnmc.torch import measure, prediction
+from bnmc.torch import measure, network_of, prediction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Sum(nn.Module):
-    """The sum of a branch and of its input."""
+    """The sum of a branch and of a path, by default of the input itself."""
 
-    def __init__(self, branch):
+    def __init__(self, branch, path=None):
         super().__init__()
-        self.branch = branch
+        self.branch, self.path = branch, path or nn.Identity()
 
     def forward(self, x):
-        return self.branch(x) + x
+        return self.branch(x) + self.path(x)
 
 
 class Branch(nn.Module):
@@ -56,6 +56,16 @@ MODELS = {
         Sum(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))),
         nn.Linear(8, 3),
     ),
+    "projections": lambda: nn.Sequential(
+        nn.Linear(6, 8),
+        Sum(
+            nn.Sequential(nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 5), nn.GELU(), nn.Linear(5, 7)),
+            nn.Linear(8, 7, bias=False),
+        ),
+        nn.Tanh(),
+        Sum(nn.Linear(7, 5), nn.Linear(7, 5)),
+        nn.Linear(5, 3),
+    ),
     "residual": lambda: nn.Sequential(nn.Linear(6, 8), Branch(8), nn.Tanh(), nn.Linear(8, 3)),
 }
 BATCH = torch.randn(7, 6, generator=torch.Generator().manual_seed(2))
@@ -65,7 +75,11 @@ LABELS = torch.arange(7) % 3
 def numbers_by_hand(model, labels=LABELS):
     """Return scale, mean and spread of cosines of the inputs of linear layers, and ln gradients."""
     inputs, gradients = [], []
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    linear = [
+        module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.endswith("path")
+    ]
     handles = [
         module.register_forward_pre_hook(lambda _, received: inputs.append(received[0].detach()))
         for module in linear
@@ -143,6 +157,30 @@ def test_wide_layers_get_gaussian_weights_of_the_same_variance(monkeypatch):
     for quantity in ("scale", "correlation"):
         means = [each.simulated[quantity].mean(axis=0) for each in (beside, other)]
         np.testing.assert_allclose(*means, atol=0.05)
+
+
+def test_blocks_get_gaussian_weights_of_the_same_variance(monkeypatch):
+    branch = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 20))
+    model = nn.Sequential(nn.Linear(6, 40), Sum(branch, nn.Linear(40, 20)), nn.Linear(20, 3))
+    monkeypatch.setattr(prediction, "_TIME", 0.0)
+    network, _ = prediction._affordable(network_of(model, batch=7).network)
+    variances = []
+    for chain in network.chains[1:]:
+        assert (chain.weights, chain.gain) == ("gaussian", 1.0 / math.sqrt(3.0))
+        variances.append((chain.width, chain.bias_variance))
+    inputs = {(40, 6), (30, 40), (20, 30), (20, 40), (3, 20)}  # PyTorch's biases are 1/(3 inputs)
+    expected = sorted((width, 1.0 / (3.0 * before)) for width, before in inputs)
+    np.testing.assert_allclose(sorted(variances), expected)
+
+
+def test_a_model_that_ends_with_a_block_has_no_infinite_width():
+    """The input of its last layer is inside the block, where the mean field does not end."""
+    torch.manual_seed(5)
+    branch = nn.Sequential(nn.Linear(8, 5), nn.Tanh(), nn.Linear(5, 8))
+    beside = measure(nn.Sequential(nn.Linear(6, 8), Sum(branch)), BATCH).prediction
+    assert beside.applies
+    assert beside.infinite == {}
+    assert "∞" not in beside.table()
 
 
 def test_a_layer_that_no_fresh_network_has_departs():
@@ -232,6 +270,24 @@ LARGE = {
             )
         ),
         nn.Linear(200, 10),
+    ),
+    "projections": lambda: nn.Sequential(
+        nn.Linear(784, 256),
+        *(
+            Sum(
+                nn.Sequential(
+                    nn.LayerNorm(2 * width),
+                    nn.ReLU(),
+                    nn.Linear(2 * width, 128),
+                    nn.ReLU(),
+                    nn.Linear(128, width),
+                ),
+                nn.Linear(2 * width, width),
+            )
+            for width in (128, 64)
+        ),
+        nn.LayerNorm(64),
+        nn.Linear(64, 10),
     ),
     "gelu without norm": lambda: plain((784, 512, 256, 128, 10), nn.GELU),
 }

@@ -558,6 +558,14 @@ NO_NETWORK = {
     "a sum before the weights": (
         lambda: nn.Sequential(Sum(), nn.Linear(4, 2)), "before the first weights", False
     ),
+    "a norm on a skip path": (
+        lambda: residual(lambda block, x: block.norm(block.other(x)) + block.inner(torch.relu(x))),
+        "a branch of its own", False,
+    ),
+    "an activation beside weights": (
+        lambda: residual(lambda block, x: block.other(x) + torch.relu(x)),
+        "a branch of its own", False,
+    ),
     "a sum after the activation": (
         UNFIT["activation in the branch"][0], "ends after a norm or activation", False
     ),
@@ -622,6 +630,73 @@ def test_residual_blocks_of_two_layers():
     assert reading.unfit == ()
     block = reading.network.stages[2]
     assert (block.source, block.branch.last.skip) == ("activations", 0.0)
+
+
+class Wider(nn.Module):
+    """W₂ σ(W₁ a) + P b / 2, where a is what the block takes, and b is a or σ(a); in two orders."""
+
+    def __init__(self, *, first, before=None, bias=True):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 9), nn.Linear(9, 8)
+        self.path, self.first = nn.Linear(6, 8, bias=bias), first
+        self.before = before or nn.Identity()
+
+    def forward(self, x):
+        after = self.before(x)
+        if self.first:
+            identity = self.path(x) * 0.5
+            return identity + self.outer(torch.tanh(self.inner(after)))
+        out = self.outer(torch.tanh(self.inner(after)))
+        out += 0.5 * self.path(after)
+        return out
+
+
+def test_linear_layers_on_skip_paths():
+    projection = bnmc.Chain(8, 5, "linear", norm="none", weights="pytorch")
+    branch = bnmc.Network(
+        (bnmc.Chain(9, 5, "tanh", **PYTORCH), 1), (bnmc.Chain(8, 5, "linear", **PYTORCH), 1)
+    )
+    without_bias = dataclasses.replace(projection, bias_variance=0.0)
+    for block, path, source in (
+        (Wider(first=True, before=nn.ReLU(), bias=False), without_bias, "state"),
+        (Wider(first=False, before=nn.ReLU()), projection, "activations"),
+        (Wider(first=True), projection, "activations"),
+    ):
+        reading = network_of(nn.Sequential(nn.Linear(5, 6), block, nn.Linear(8, 3)), batch=5)
+        assert reading.unfit == ()
+        activation = "linear" if isinstance(block.before, nn.Identity) else "relu"
+        assert reading.network == bnmc.Network(
+            (bnmc.Chain(5, 5, "linear", norm="none"), 0),
+            (bnmc.Chain(6, 5, activation, **PYTORCH), 1),
+            bnmc.Residual(branch, path, skip=0.5, source=source),
+            (bnmc.Chain(3, 5, "linear", **PYTORCH), 1),
+        )
+        assert reading.layers == ("0", "1.inner", "1.outer", "2")
+
+
+def test_one_layer_beside_a_linear_layer_is_a_block():
+    model = residual(lambda block, x: block.other(x) + block.inner(torch.relu(x)), blocks=1)
+    reading = network_of(model, batch=5)
+    (block,) = reading.network.blocks
+    assert (reading.unfit, reading.layers) == ((), ("0", "1.inner", "2"))
+    assert (block.branch.depth, block.projection.width, block.source) == (1, 6, "state")
+    model[1].other.weight = model[1].inner.weight
+    assert any("2 layers share its weights" in text for text in network_of(model).unfit)
+
+
+def test_an_identity_on_a_skip_path_changes_nothing():
+    def models(path):
+        return residual(lambda block, x: path(x) + block.inner(torch.relu(block.norm(x))))
+
+    torch.manual_seed(0)
+    expected = network_of(models(lambda x: x))
+    torch.manual_seed(0)
+    model = models(lambda x: x)
+    for block in model[1:-1]:
+        block.path = nn.Identity()
+        block.formula = lambda part, x: part.path(x) + part.inner(torch.relu(part.norm(x)))
+    assert network_of(model) == expected
+    assert expected.unfit == ()
 
 
 @pytest.mark.parametrize("what", NO_NETWORK)

@@ -142,9 +142,9 @@ class Prediction(Result):
         if not self.applies:
             return {}
         assert self.network is not None
-        below = self.network.until(self.network.depth - 1)
         start = simulate(self.network.until(0), initial=self._start, rng=0).gram[0, 0]
         try:
+            below = self.network.until(self.network.depth - 1)
             grams = MeanField(below).trajectory(start, rtol=_RTOL, rng=0).gram
         except BnmcError:
             return {}
@@ -329,8 +329,12 @@ def _gaussian(network: Network) -> Network:
             for chain, layer in zip(chains, layers, strict=True)
         ]
         if isinstance(stage, Residual):
+            projection = stage.projection
+            if projection is not None:
+                width = network.layer(number - len(chains)).linear.width
+                projection = _with_gaussian(projection, projection.layer_after(width).linear)
             branch = Network(*made)
-            stages.append(Residual(branch, stage.projection, skip=stage.skip, source=stage.source))
+            stages.append(Residual(branch, projection, skip=stage.skip, source=stage.source))
         else:
             stages += made
     return Network(*stages)

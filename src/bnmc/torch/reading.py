@@ -201,6 +201,12 @@ def chain_of(
         steps, troubles = steps_of(inner)
         if steps is None:
             return ModelChain(None, tuple(troubles))
+        troubles.extend(
+            f"{step.projection.label}: a branch of its own; a Chain has one branch and a skip "
+            "connection without layers"
+            for step in steps
+            if step.projection is not None
+        )
         blocks = _blocks_of(steps)
         hidden = blocks[1:-1] if blocks and not blocks[-1].others else blocks[1:]
         square = [block for block in hidden if block.kind[0] == block.kind[1]]
@@ -229,7 +235,8 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
     ----------
     model : torch.nn.Module
         Linear layers with norms, activations, and skip connections around one or several layers,
-        which takes the features of a sample on the last axis. `chain_of` says how it is read.
+        with or without a linear layer on the skip path. The model takes the features of a sample on
+        the last axis. `chain_of` says how it is read.
     batch : int, default 64
         Number of samples of a batch, >= 2.
 
@@ -247,6 +254,7 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
     -----
     Layer 0 is the input, with the norm and the activation before the first linear layer. Layer l is
     the l-th linear layer with the norm and the activation after it; the last one is the readout.
+    Linear layers on skip paths are `Residual.projection`, and have no number.
     Law, gain and biases are read as by `chain_of`, from all layers with the same shape and the same
     steps if their weights have the same variance, otherwise from each layer alone.
 
@@ -292,7 +300,9 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
 def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str]) -> ModelNetwork:
     """Return the network of linear layers after the input."""
     names = tuple(block.weight.label for block in blocks)
-    troubles.extend(_shared(blocks))
+    spans = _spans(blocks)
+    paths = [span.projection for span in spans.values() if span.projection is not None]
+    troubles.extend(_shared([*blocks, *paths]))
     for before, block in pairwise(blocks):
         width, features = shape_of(before.weight.module)[0], shape_of(block.weight.module)[1]
         if width != features:
@@ -308,7 +318,6 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
     pooled = {
         kind: weights_of([each.weight.module for each in like]) for kind, like in alike.items()
     }
-    spans = _spans(blocks)
     lasts = [span.last for span in spans.values()]
     chains: list[tuple[Chain, int]] = []
     try:
@@ -333,7 +342,7 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
             if block is not start and chain.shows_bias:
                 troubles.extend(weights.bias_troubles)
             chains.append((chain, int(block is not start)))
-        network = Network(*_staged(chains, spans))
+        network = Network(*_staged(chains, spans, troubles))
     except BnmcError as error:
         return ModelNetwork(None, (*_unique(troubles), str(error)), names)
     factors = tuple(block.of("sum")[0].gain if block.of("sum") else 1.0 for block in blocks)
@@ -344,37 +353,50 @@ def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str
 class _Span:
     """A residual block up to its last layer.
 
-    `skipped` has the kinds of the steps from the start of the skip connection to the first weights.
+    `skipped` has the kinds of the steps from the start of the skip connection to the first weights,
+    and `projection` the layer on the skip path.
     """
 
     last: int
     skip: float
     skipped: tuple[str, ...]
+    projection: _Block | None
 
 
 def _spans(blocks: list[_Block]) -> dict[int, _Span]:
-    """Return the residual blocks of several layers, by the layer before them."""
+    """Return the residual blocks of several layers or with a projection, by the layer before."""
     spans: dict[int, _Span] = {}
     for last, block in enumerate(blocks, 1):
         sums = block.of("sum")
-        if len(sums) == 1 and block.begun is not None and block.begun < last - 1:
-            inner = blocks[block.begun : last - 1]
-            if block.begun not in spans and not any(each.of("sum") for each in inner):
-                spans[block.begun] = _Span(last, sums[0].skip, block.path)
+        if len(sums) != 1 or block.begun is None:
+            continue
+        step, inner = sums[0].projection, blocks[block.begun : last - 1]
+        is_block = bool(inner) or step is not None
+        if is_block and block.begun not in spans and not any(each.of("sum") for each in inner):
+            projection = None if step is None else _Block(step, ())
+            spans[block.begun] = _Span(last, sums[0].skip, block.path, projection)
     return spans
 
 
 def _staged(
-    chains: list[tuple[Chain, int]], spans: dict[int, _Span]
+    chains: list[tuple[Chain, int]], spans: dict[int, _Span], troubles: list[str]
 ) -> Iterator[tuple[Chain, int] | Residual]:
-    """Return the stages of a network: the layers, and the residual blocks of several of them."""
+    """Return the layers and the residual blocks of a network; add what does not fit."""
     place = 0
     while place < len(chains):
         yield chains[place]
         while (span := spans.get(place)) is not None:
             branch = Network(*chains[place + 1 : span.last + 1])
             source = "state" if span.skipped else "activations"
-            yield Residual(branch, skip=span.skip, source=source)
+            projection = None
+            if span.projection is not None:
+                weights = weights_of([span.projection.weight.module])
+                options = _map(span.projection, weights, troubles)
+                last = branch.last
+                projection = Chain(last.width, last.batch, norm="none", **options)
+                if last.shows_bias:
+                    troubles.extend(weights.bias_troubles)
+            yield Residual(branch, projection, skip=span.skip, source=source)
             place = span.last
         place += 1
 

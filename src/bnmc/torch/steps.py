@@ -51,6 +51,8 @@ class Step:
         The step whose output a sum adds; -1 for the input of the model.
     skip, gain : float, default 1
         Factors of the output of `source`, and of that of the step before the sum.
+    projection : Step or None
+        The weight layer that the skip connection of a sum goes through.
     """
 
     kind: str
@@ -61,6 +63,7 @@ class Step:
     source: int = -1
     skip: float = 1.0
     gain: float = 1.0
+    projection: Step | None = None
 
 
 def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
@@ -79,7 +82,8 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
         instead = "specify the network by bnmc.Chain yourself"
         return None, [f"the forward pass cannot be traced ({reason}); {instead}"]
-    walk = _Walk(dict(model.named_modules()))
+    modules = dict(model.named_modules())
+    walk = _Walk(modules, _projections(graph, modules))
     for node in graph.nodes:
         walk.visit(node)
     return walk.steps, walk.troubles
@@ -88,8 +92,8 @@ def steps_of(model: torch.nn.Module) -> tuple[list[Step] | None, list[str]]:
 class _Walk:
     """The nodes of a graph, one after the other, as a sequence of steps."""
 
-    def __init__(self, modules: dict[str, Any]) -> None:
-        self.modules = modules
+    def __init__(self, modules: dict[str, Any], projections: dict[Any, Any]) -> None:
+        self.modules, self.projections = modules, projections
         self.steps: list[Step] = []
         self.troubles: list[str] = []
         #: For each node the step that it is, and for multiples of a node the node and the factor.
@@ -101,7 +105,7 @@ class _Walk:
         if node.op == "placeholder":
             self.places[node] = -1
             return
-        if node.op in ("output", "get_attr"):
+        if node.op in ("output", "get_attr") or node in self.projections:
             return
         if node.op == "call_module":
             step = _of_module(node.target, self.modules[node.target])
@@ -111,7 +115,10 @@ class _Walk:
                 self.multiples[node] = multiple
                 return
             step = _of_function(name, node)
-        tensors = [source for source in node.all_input_nodes if not _is_shape(source)]
+        tensors = _tensors(node)
+        if step.kind == "none" and len(tensors) == 1 and tensors[0] not in self.multiples:
+            self.places[node] = self.places.get(tensors[0], -1)
+            return
         if len(tensors) > 1:
             step = self._joined(step, tensors, plain=not node.kwargs)
         elif tensors and not _is_shape(node):
@@ -129,7 +136,8 @@ class _Walk:
     def _joined(self, step: Step, tensors: list[Any], *, plain: bool) -> Step:
         """Return a sum with a skip connection, or note that branches join in another way."""
         ends = [self.multiples.get(tensor, (tensor, 1.0)) for tensor in tensors]
-        places = [self.places.get(node, -1) for node, _ in ends]
+        sources = [self.projections.get(node, node) for node, _ in ends]
+        places = [self.places.get(node, -1) for node in sources]
         last = len(self.steps) - 1
         fits = step.name in _SUMS and plain and len(tensors) == 2 and places.count(last) == 1
         if not fits:
@@ -138,10 +146,46 @@ class _Walk:
             )
             return Step("none", "join", step.label)
         branch = places.index(last)
+        (path, skip), (_, gain) = ends[1 - branch], ends[branch]
+        projection = None
+        if path in self.projections:
+            projection = _of_module(path.target, self.modules[path.target])
         return Step(
-            "sum", "sum", step.label, source=places[1 - branch], skip=ends[1 - branch][1],
-            gain=ends[branch][1],
+            "sum", "sum", step.label, source=places[1 - branch], skip=skip, gain=gain,
+            projection=projection,
         )  # fmt: skip
+
+
+def _projections(graph: Any, modules: dict[str, Any]) -> dict[Any, Any]:
+    """Return the weight layers on skip paths, and the node that each of them takes.
+
+    Such a layer leads to a sum alone, and what it takes leads to the sum through other weights too.
+    """
+
+    def is_weight(node: Any) -> bool:
+        return node.op == "call_module" and is_weight_layer(modules[node.target], transposed=False)
+
+    def has_weights(node: Any, source: Any) -> bool:
+        """Whether one path without sums leads from a source to a node, and has weights."""
+        weights = 0
+        while node is not source:
+            inputs = _tensors(node)
+            if len(inputs) != 1:
+                return False
+            weights += is_weight(node)
+            (node,) = inputs
+        return weights > 0
+
+    projections: dict[Any, Any] = {}
+    for node in graph.nodes:
+        ends = [(_multiple(tensor) or (tensor, 1.0))[0] for tensor in _tensors(node)]
+        if len(ends) != 2:
+            continue
+        for path, branch in (ends, ends[::-1]):
+            if is_weight(path) and len(path.users) == 1 and has_weights(branch, _tensors(path)[0]):
+                projections[path] = _tensors(path)[0]
+                break
+    return projections
 
 
 def _of_module(label: str, module: Any) -> Step:
@@ -232,6 +276,11 @@ def _multiple(node: Any) -> tuple[Any, float] | None:
     if len(node.args) != 2 or len(numbers) != 1 or len(node.all_input_nodes) != 1:
         return None
     return node.all_input_nodes[0], float(numbers[0])
+
+
+def _tensors(node: Any) -> list[Any]:
+    """Return the tensors among the inputs of a node."""
+    return [source for source in node.all_input_nodes if not _is_shape(source)]
 
 
 def _is_shape(node: Any) -> bool:
