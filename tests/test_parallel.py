@@ -15,6 +15,7 @@ from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.experiments import beyond, limits
 from bnmc.gradients import tangent
+from bnmc.simulation import run as simulating
 
 #: Functions whose work is in tasks, with what they take besides `threads`, `executor` and
 #: `progress`.  Pairs that meet early are no sample of all pairs, so coupled pairs have no time
@@ -26,21 +27,21 @@ LONG = {
     "bnmc.train": "timeout store",
     "bnmc.training.train": "timeout store",
     "bnmc.training.largest_rate": "timeout",
-    "bnmc.experiments.run": "store",
+    "bnmc.experiments.run": "timeout store",
     "bnmc.gradients.extreme_singular_values": "timeout",
     "bnmc.gradients.jacobian": "timeout",
     "bnmc.gradients.tangent_kernel": "timeout",
     "bnmc.infinite_width.convergence": "",
     "bnmc.infinite_width.nngp": "",
     "bnmc.infinite_width.ntk": "",
-    "bnmc.infinite_width.train_networks": "",
+    "bnmc.infinite_width.train_networks": "timeout",
     "bnmc.invariant.check": "",
     "bnmc.invariant.expectation": "",
     "bnmc.invariant.sample": "",
     "bnmc.mixing.compare": "",
     "bnmc.mixing.contraction": "",
     "bnmc.mixing.tv_bound": "backend",
-    "bnmc.mixing.two_inputs": "",
+    "bnmc.mixing.two_inputs": "timeout",
     "bnmc.regularity.averages": "timeout",
     "bnmc.regularity.constant": "timeout",
     "bnmc.regularity.figures": "timeout",
@@ -75,7 +76,7 @@ def test_long_functions_take_the_same_keywords():
 
 def test_figures_take_an_executor():
     for function in (beyond.gap, limits.plane):
-        assert keywords_of(function) == {"threads", "executor", "progress", "store"}
+        assert keywords_of(function) == KEYWORDS - {"backend"}
 
 
 RELU = Chain(30, 4, "relu")
@@ -154,23 +155,67 @@ def test_a_figure_runs_on_an_executor():
     assert alone.data.identical(other.data)
 
 
+def spending(patch):
+    """Return a progress: each of the finished steps takes a second of the time limit."""
+    clock = [0.0]
+    patch.setattr(interruption.time, "monotonic", lambda: clock[0])
+    return lambda done, total: clock.__setitem__(0, float(done))
+
+
 def test_a_time_limit_returns_the_first_networks(monkeypatch):
     monkeypatch.setattr(tangent, "TOGETHER_BYTES", 1)
-    clock = [0.0]
-    monkeypatch.setattr(interruption.time, "monotonic", lambda: clock[0])
-
-    def spend(done, total):
-        clock[0] = float(done)
-
+    spend = spending(monkeypatch)
     whole = bnmc.gradients.tangent_kernel(RELU, 2, chains=40, rng=0)
     options = {"chains": 40, "rng": 0, "threads": 1, "progress": spend}
     part = bnmc.gradients.tangent_kernel(RELU, 2, timeout=3.0, **options)
     assert 3 <= part.chains < 40
     np.testing.assert_array_equal(part.kernels, whole.kernels[: part.chains])
-    clock[0] = 0.0
+    spend(0, 40)
     monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: True)
     with pytest.raises(PartialEstimateError, match="timeout=3 seconds"):
         bnmc.gradients.tangent_kernel(RELU, 2, timeout=3.0, **options)
+
+
+def test_a_time_limit_returns_the_first_trained_networks(monkeypatch):
+    def trained(**options):
+        return infinite_width.train_networks(
+            "ntk", X, X[0] > 0, [0, 2], width=1024, chains=4, rng=0, threads=1, **options
+        )
+
+    part = trained(timeout=1.0, progress=spending(monkeypatch))
+    monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: True)
+    with pytest.raises(PartialEstimateError, match="no network is trained within timeout=3 sec"):
+        trained(timeout=3.0)
+    monkeypatch.undo()
+    assert 1 <= len(part.outputs) < 4
+    np.testing.assert_array_equal(part.outputs, trained().outputs[: len(part.outputs)])
+
+
+def test_a_time_limit_returns_the_first_layers(monkeypatch):
+    monkeypatch.setattr(simulating, "TILE_SECONDS", 1e-4)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
+        options = {"progress": spending(patch), "executor": pool, "chains": 4, "rng": 0}
+        part = bnmc.mixing.two_inputs(RELU, X, Y, depth=1000, timeout=500.0, **options)
+        patch.setattr(interruption.Stop, "__call__", lambda stop: True)
+        with pytest.raises(PartialEstimateError, match="no layer is finished within timeout=9 sec"):
+            bnmc.mixing.two_inputs(RELU, X, Y, depth=1000, timeout=9.0, **options)
+    count = len(part.layers)
+    assert 1 <= count < 1000
+    whole = bnmc.mixing.two_inputs(RELU, X, Y, depth=count - 1, chains=4, rng=0)
+    np.testing.assert_array_equal(part.spectral, whole.spectral)
+
+
+def test_a_time_limit_ends_a_figure_between_two_parts(tmp_path, monkeypatch):
+    sizes = {"widths": (50, 60), "activations": ("tanh",), "batches": (4,), "chains": 3, "last": 70}
+    sizes |= {"first": 5, "store": tmp_path / "parts"}
+    checks = iter([False])
+    with monkeypatch.context() as patch:
+        patch.setattr(interruption.Stop, "__call__", lambda stop: next(checks, stop._end))
+        with pytest.raises(PartialEstimateError, match="1 parts are finished"):
+            bnmc.experiments.run("gap", timeout=9.0, **sizes)
+    part = bnmc.experiments.run("gap", timeout=1e9, **sizes)
+    whole = bnmc.experiments.run("gap", **sizes | {"store": None})
+    assert part.data.identical(whole.data)
 
 
 def test_a_time_limit_ends_the_averages():

@@ -74,6 +74,7 @@ def run(
     threads: int | None = None,
     executor: Executor | None = None,
     store: Store = None,
+    timeout: float | None = None,
     data: Store = None,
     **sizes: Any,
 ) -> Experiment:
@@ -97,6 +98,8 @@ def run(
     store : path, optional
         Folder for finished parts.  If a run was interrupted, the same call continues it and
         returns the same results.
+    timeout : float, optional
+        Seconds, > 0, after which no further part begins.
     data : path, optional
         Folder with the training images of an experiment that trains networks: the files of MNIST or
         Fashion-MNIST (IDX format, also .gz) or of CIFAR-10 (binary version).  Default:
@@ -120,6 +123,8 @@ def run(
         If the store holds another experiment, or cannot be read or written.
     MissingExtraError
         If xarray is not installed, or PyTorch for an experiment that trains networks.
+    PartialEstimateError
+        If `timeout` ends before the last part begins.  With `store`, the same call continues.
 
     Examples
     --------
@@ -132,7 +137,7 @@ def run(
     require_extras(extras_of(name))
     return function(
         full=full, rng=rng, progress=progress, threads=threads, executor=executor, store=store,
-        data=data, **sizes,
+        timeout=timeout, data=data, **sizes,
     )  # fmt: skip
 
 

@@ -82,6 +82,9 @@ executor : concurrent.futures.Executor or Dask Client, optional
 store : path, optional
     Folder for finished parts.  If a run was interrupted, the same call continues it and returns
     the same results.
+timeout : float, optional
+    Seconds, > 0, after which no further part begins: `PartialEstimateError` is raised.  With
+    `store`, the same call continues with the next part.
 """
 
 #: A further parameter of the figures that train networks.
@@ -115,9 +118,9 @@ def figure(
     -------
     callable
         Decorates the function.  The public one takes `full`, `rng`, `progress`, `threads`,
-        `executor`, `store`, `data` if it `trains`, and each size, by name.  Its docstring describes
-        them before the section "Returns".  Its attribute `sizes` is the pair of default and full
-        sizes.
+        `executor`, `store`, `timeout`, `data` if it `trains`, and each size, by name.  Its
+        docstring describes them before the section "Returns".  Its attribute `sizes` is the pair
+        of default and full sizes.
     """
     of_paper: _Sizes = default._replace(**full)  # type: ignore[attr-defined]
 
@@ -131,6 +134,7 @@ def figure(
             threads: Any = None,
             executor: Any = None,
             store: Any = None,
+            timeout: Any = None,
             data: Any = None,
             **sizes: Any,
         ) -> Experiment:
@@ -142,7 +146,7 @@ def figure(
             chosen = of_sizes.checked(of_paper if full else default, sizes)
             run = Run(
                 name, of_sizes.facts(chosen), bool(full), rng, progress, threads, executor, store,
-                data,
+                data, timeout,
             )  # fmt: skip
             return ignoring(function)(run, chosen)  # type: ignore[arg-type]
 

@@ -23,6 +23,7 @@ from bnmc._support.environment import environment
 from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import loads
 from bnmc._support.workers import Parallel
+from bnmc.errors import PartialEstimateError
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
 
 #: Labels of one point of the axes of a figure.
@@ -44,7 +45,7 @@ class Run:
         Name of the figure.
     facts : mapping of str to str
         The sizes as text, on which the parts depend.
-    full, rng, progress, threads, executor, store, data : object
+    full, rng, progress, threads, executor, store, data, timeout : object
         As the user passed them to the figure.
 
     Attributes
@@ -75,12 +76,13 @@ class Run:
         executor: Any = None,
         store: Store = None,
         data: Store = None,
+        timeout: float | None = None,
     ) -> None:
         is_seed = isinstance(rng, (int, np.integer)) and not isinstance(rng, bool) and rng >= 0
         self.name, self.full, self.data = name, full, data
         self.seed = int(rng) if is_seed and not isinstance(rng, Key) else draw_key(rng)
         self.generator = np.random.default_rng(self.seed)
-        self.parallel = Parallel.of(threads, executor, progress)
+        self.parallel = Parallel.of(threads, executor, progress, timeout)
         self._folder = as_folder(store)
         self._facts = {
             "experiment": name, **facts, "seed": str(self.seed), **environment(blas=True),
@@ -123,6 +125,8 @@ class Run:
             another environment (`bnmc._support.environment`) or further property.
         ArgumentError, StoreError
             If it holds other files, or cannot be read or written.
+        PartialEstimateError
+            If the time limit ends before the last part begins.
         """
         shares = np.concatenate([[0.0], np.cumsum(costs or [1.0] * len(points))])
         shares /= shares[-1]
@@ -149,6 +153,10 @@ class Run:
         generator = self.generator.bit_generator
         content = None if folder is None else folder.content(number, _read)
         if content is None:
+            if self.parallel.stop():
+                message = f"{number} parts are finished within the timeout"
+                hint = "with a store, the same call continues"
+                raise PartialEstimateError(f"{message}; {hint}", None)
             with StandardArithmetic():
                 made = make(*point, progress)
             content = _packed(made, generator.state)

@@ -24,7 +24,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
-from bnmc.errors import ArgumentError, NonFiniteError
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
 from bnmc.infinite_width.scalings import SCALINGS, Scaling
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.plot.drawn import Drawn, draw_outputs
@@ -109,6 +109,7 @@ def train_networks(
     rng: Any = None,
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> NetworkTraining:
     """Train networks whose weights and learning rates follow a scaling.
@@ -149,6 +150,9 @@ def train_networks(
         not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that trains groups of networks in place of threads.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the first networks, up to the first that is not
+        trained.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) networks.
 
@@ -162,6 +166,8 @@ def train_networks(
         If an argument is not allowed.
     NonFiniteError
         If the training diverges beyond the range of float64.
+    PartialEstimateError
+        If no network is trained within `timeout`.
     ResultTooLargeError
         If a network does not fit in memory.
 
@@ -210,7 +216,7 @@ def train_networks(
     tests = inputs[:, :0]
     if test is not None:
         tests = finite_array("test", test, shape=(len(inputs), "tests")).astype(np.float64)
-    parallel = Parallel.of(threads, executor, progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
     generators = _generators(rng, count)
     columns, together = inputs.shape[1] + tests.shape[1], max(1, min(count, _ROWS // d))
     # The outputs at each step are joined by network, then for all networks.
@@ -227,6 +233,8 @@ def train_networks(
     )
     with one_blas_thread():
         records = parallel.fitting(8 * numbers).results(calls, "train_networks", "networks")
+    if not records:
+        raise PartialEstimateError(f"no network is trained within {timeout=:g} seconds", None)
     outputs, kernels, squares, changes = (
         np.concatenate([np.stack([record[part] for record in group], axis=1) for group in records])
         for part in range(4)

@@ -26,7 +26,7 @@ from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
-from bnmc.errors import NotMixing
+from bnmc.errors import NotMixing, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, half_width
 from bnmc.mixing.coupling import CoupledPairs
 from bnmc.mixing.rate import RateEstimate, WithRate
@@ -281,6 +281,7 @@ def two_inputs(
     rng: Any = None,
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> TwoInputs:
     r"""Compare the Gram matrices of two inputs of the same random networks.
@@ -297,6 +298,8 @@ def two_inputs(
         Number of independent networks; both inputs pass through each of them.
     rng, threads, executor, progress
         As in `bnmc.simulate`.
+    timeout : float, optional
+        Seconds, > 0, after which the result has the layers that all networks have reached.
 
     Returns
     -------
@@ -310,6 +313,8 @@ def two_inputs(
         If a Gram matrix is singular.  For a linear chain with centred rows, only the part
         orthogonal to the vector of ones must be regular: the Gram matrix always maps this vector
         to 0, so the orthogonal parts are compared.
+    PartialEstimateError
+        If no layer is finished within `timeout`.
 
     Notes
     -----
@@ -335,13 +340,15 @@ def two_inputs(
     ]
     depth = integer("depth", depth, low=0)
     chains = integer("chains", chains, low=1)
-    parallel, key = Parallel.of(threads, executor, progress), draw_key(rng)
+    parallel, key = Parallel.of(threads, executor, progress, timeout), draw_key(rng)
     # The matrices of both inputs, with each other four; their regular parts; and temporary arrays.
     require_memory("depth, chains", 8 * 8 * chains * (depth + 1) * chain.batch**2)
     run = simulate(
         chain, depth, chains=chains, initial=np.stack(inputs), inputs=2, rng=key,
-        **parallel.options,
+        timeout=timeout, **parallel.options,
     )  # fmt: skip
+    if not run.layers.size:
+        raise PartialEstimateError(f"no layer is finished within {timeout=:g} seconds", None)
     first, second = (_regular_part(chain, run.gram[:, :, k]) for k in range(2))
     relative = grams.relative_deviation(first, second)
     grams.relative_deviation(second, first)  # raises if G′ is singular

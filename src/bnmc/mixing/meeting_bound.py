@@ -452,6 +452,8 @@ def tv_bound(
         takes norms over the batch before the activation, with biases and convolutions.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) tasks.
+        There is no time limit: the pairs that have met by then would be those that meet early, so
+        the bound would be too small.
 
     Returns
     -------
