@@ -60,6 +60,19 @@ def test_renamed_arguments_and_attributes(place):
         assert old not in names
 
 
+@pytest.mark.parametrize(
+    ("code", "member"),
+    [("OK", "Status.OK"), ("GAUSSIAN", "WeightLaw.GAUSSIAN"), ("ROWS", "Stream.ROWS")],
+)
+def test_codes_of_kernels_are_members(code, member):
+    message = f"module 'bnmc.kernels' has no attribute '{code}'; it is now '{member}'"
+    with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
+        getattr(bnmc.kernels, code)
+    assert attrgetter(member)(bnmc.kernels).name == code
+    with pytest.raises(AttributeError, match="^module 'bnmc.kernels' has no attribute 'other'$"):
+        bnmc.kernels.other  # noqa: B018
+
+
 def test_the_changelog_has_the_table_of_renamed_names():
     text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
     section = text.split("### Before you upgrade\n")[1].split("\n### ")[0]

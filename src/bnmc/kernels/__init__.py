@@ -54,6 +54,8 @@ Thirty layers of a chain in compiled code:
 True
 """
 
+from typing import TYPE_CHECKING
+
 from bnmc._kernels.compiling import Sigma as Sigma
 from bnmc._kernels.compiling import activate
 from bnmc.kernels.checks import Law as Law
@@ -101,3 +103,13 @@ __all__ = [
     "weights_layer",
     "workspace",
 ]
+
+if not TYPE_CHECKING:  # type checkers find a wrong name by themselves
+
+    def __getattr__(name: str) -> object:
+        """Raise `AttributeError`; for a former code, the message names its enumeration."""
+        text = f"module {__name__!r} has no attribute {name!r}"
+        for codes in (Status, WeightLaw, Stream):
+            if name in codes.__members__:
+                text = f"{text}; it is now '{codes.__name__}.{name}'"
+        raise AttributeError(text, name=name)
