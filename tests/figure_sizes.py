@@ -111,9 +111,9 @@ FIGURES = {
     "gradients-orthogonal": Small({
         "width": 12, "depth": 8, "chains": 400, "kinds": (("linear", 12), ("linear", 6)),
     }),
+    "gradients-directions": Small({"width": 24, "batch": 4, "depth": 5, "chains": 500}, 1),
     "isometry-spectrum": Small({"width": 12, "batch": 6, "depth": 3, "deep": 40, "chains": 20}, 1),
     "fisher": Small({"width": 64, "batches": (4, 6), "chains": 20}, 1),
-    "gradients-directions": Small({"width": 24, "batch": 4, "depth": 5, "chains": 500}, 1),
     "limits-ntk-convergence": Small(
         {"depths": (1, 3), "widths": (64, 1024), "chains": 60, "images": 10}, 1
     ),
@@ -131,6 +131,9 @@ FIGURES = {
     "limits-exponents": Small(
         {"images": 12, "widths": (64, 1024), "reference": 1, "chains": 30}, 1
     ),
+    "training-kernel-change": Small({"widths": (50, 100, 200), "chains": 8, "steps": 2}),
+    "training-orthogonal-start": Small({"widths": (16, 48), "chains": 4, "hidden": 3, "steps": 4}),
+    "coordinate-check": Small({"widths": (32, 64, 128), "chains": 6}),
     "stability-atlas": Small({
         "activations": ("relu", "silu"), "batches": (8, 24, 32), "measured": ("relu",),
         "at": (4, 8), "width": 1000, "chains": 16,
@@ -163,9 +166,6 @@ FIGURES = {
         "activations": ("relu", "tanh"), "channels": 32, "samples": 1, "shape": (3, 3),
         "depth": 24, "chains": 4, "every": 10,
     }, 5),
-    "training-kernel-change": Small({"widths": (50, 100, 200), "chains": 8, "steps": 2}),
-    "training-orthogonal-start": Small({"widths": (16, 48), "chains": 4, "hidden": 3, "steps": 4}),
-    "coordinate-check": Small({"widths": (32, 64, 128), "chains": 6}),
     "wider-than-memory": Small({"widths": (64, 256, 1024), "chains": 24, "tokens": 4}),
     "depth-over-width": Small({"widths": (24, 48), "ratio": 0.3, "chains": 400}),
     "gpt-sizes": Small({

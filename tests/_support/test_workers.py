@@ -123,7 +123,7 @@ def test_results_do_not_depend_on_the_executor():
 def test_results_do_not_depend_on_how_work_is_cut(monkeypatch):
     expected = results()
     monkeypatch.setattr(coupling, "TASK_NUMBERS", 1.0)
-    monkeypatch.setattr(coupling, "available_processors", lambda: 50)
+    monkeypatch.setattr(workers, "available_processors", lambda: 50)
     assert_same(results(), expected)
 
 

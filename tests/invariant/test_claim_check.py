@@ -596,7 +596,9 @@ def test_a_report_is_a_table(samples):
     assert all(row.verdict == "fails" for row in report.failures)
     short = str(report).splitlines()
     assert len(short) <= 25
-    assert {*short} - {*lines} == {
+    # Columns of fewer rows can be narrower.
+    words = [{" ".join(line.split()) for line in text} for text in (short, lines)]
+    assert words[0] - words[1] == {
         f"… and {len(report.rows) - len(short) + 4} more claims: see table()"
     }
     for row in report.failures:

@@ -453,7 +453,7 @@ TRAPS |= {
             Block([Chain(6, 3, "tanh", **BATCH), Chain(8, 3, "tanh", norm="layer")]), OUT,
         ],
         ["conditional"],
-        (compiled, "_ends_of_skips", lambda layers: [[] for _ in layers]),
+        (compiled, "ends_of_skips", lambda layers: [[] for _ in layers]),
     ),
     # Inside, skip connections of layers and a block; each level keeps an array of its own.
     "a block in a block": (
