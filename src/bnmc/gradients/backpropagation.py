@@ -31,7 +31,7 @@ from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
 from bnmc.gradients.parts import CPU, NORMS, SCALES, WIDE, Part, Task, joined
 from bnmc.gradients.result import Backpropagation
-from bnmc.gradients.store import ChainStore, stored_key
+from bnmc.gradients.store import ChainStore
 from bnmc.simulation.engine.state import State
 from bnmc.simulation.memory import Request
 from bnmc.simulation.runs import Recorded, is_drawn
@@ -263,7 +263,7 @@ def backpropagate(
         # Slots are layers 1 + k * every; the last layer is always one.
         recorded=Recorded(min(step, depth), step, depth),
     )
-    key = stored_key(folder) if folder is not None and rng is None else None
+    key = ChainStore.stored_key(folder) if folder is not None and rng is None else None
     run = replace(run, key=draw_key(rng) if key is None else key)
     task = kind(run, direction, recorded_functions)
     size = task.chains_of_part(workers if pool is None else None)

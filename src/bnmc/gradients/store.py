@@ -7,31 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bnmc._support.arguments import Key
 from bnmc._support.environment import environment
 from bnmc.chain.start import Start
-from bnmc.errors import StoreError, StoreMismatchError
+from bnmc.errors import StoreMismatchError
 from bnmc.gradients.parts import CPU, VERSIONS, Part, Task, empty_part, made_here
 from bnmc.simulation.store import parts
-
-#: File that identifies the run.
-_HEADER = "gradients.json"
-
-
-def stored_key(folder: Path) -> Key | None:
-    """Return the key of the run in a folder, or None if there is none.
-
-    Raises
-    ------
-    StoreError
-        If the header is damaged, or cannot be read.
-    """
-    if not (folder / _HEADER).exists():
-        return None
-    try:
-        return Key.of(parts.header_of(folder, _HEADER)["key"])
-    except (KeyError, ValueError):
-        raise StoreError(str(folder), f"{_HEADER} is damaged") from None
 
 
 class ChainStore(parts.PartStore):
@@ -66,7 +46,7 @@ class ChainStore(parts.PartStore):
         If it cannot be read or written.
     """
 
-    header, what = _HEADER, "an earlier call of backpropagate"
+    header, what = "gradients.json", "an earlier call of backpropagate"
 
     def __init__(self, folder: Path, task: Task, start: Start, size: int) -> None:
         self._task = task

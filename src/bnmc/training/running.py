@@ -41,7 +41,7 @@ from bnmc.training.observables import OfLayers, as_training_observables
 from bnmc.training.result import Training
 from bnmc.training.scalings import powers_of
 from bnmc.training.steps import LOSSES, Descent
-from bnmc.training.store import TrainingStore, stored_key
+from bnmc.training.store import TrainingStore
 
 #: A training of more steps does not end.
 _MOST_STEPS = 10**8
@@ -271,7 +271,7 @@ def train(
     limit = None if timeout is None else real("timeout", timeout, above=0.0)
     how = choice("matrices", matrices, ("auto", "implicit", "drawn"))
     folder = as_folder(store)
-    key = stored_key(folder) if folder is not None and rng is None else None
+    key = TrainingStore.stored_key(folder) if folder is not None and rng is None else None
     key = draw_key(rng) if key is None else key
     targets = targets_of(kind, labels, None, samples)
     course = with_matrices(

@@ -4,29 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bnmc._support.arguments import Key
 from bnmc._support.environment import environment
-from bnmc.errors import StoreError
 from bnmc.simulation.store import parts
 from bnmc.training.course import Course, Part
-
-_HEADER = "training.json"
-
-
-def stored_key(folder: Path) -> Key | None:
-    """Return the key of the training in a folder, or None if there is none.
-
-    Raises
-    ------
-    StoreError
-        If the header is damaged, or cannot be read.
-    """
-    if not (folder / _HEADER).exists():
-        return None
-    try:
-        return Key.of(parts.header_of(folder, _HEADER)["key"])
-    except (KeyError, ValueError):
-        raise StoreError(str(folder), f"{_HEADER} is damaged") from None
 
 
 class TrainingStore(parts.PartStore):
@@ -49,7 +29,7 @@ class TrainingStore(parts.PartStore):
         written.
     """
 
-    header, what = _HEADER, "an earlier call of train"
+    header, what = "training.json", "an earlier call of train"
 
     def __init__(self, folder: Path, course: Course, chains: int) -> None:
         self._course = course

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnmc._support.archives import Damaged, Foreign, TooLarge, archived, arrays_of
+from bnmc._support.arguments import Key
 from bnmc._support.files import as_path, move_new, synced
 from bnmc._support.text import loads
 from bnmc.chain.chain import Chain, Network
@@ -98,6 +99,22 @@ class PartStore:
     header: ClassVar[str]
     what: ClassVar[str]
     inside: ClassVar[str] = ""
+
+    @classmethod
+    def stored_key(cls, folder: Path) -> Key | None:
+        """Return the key of the run in a folder, or None if there is none.
+
+        Raises
+        ------
+        StoreError
+            If the header is damaged, or cannot be read.
+        """
+        if not (folder / cls.header).exists():
+            return None
+        try:
+            return Key.of(header_of(folder, cls.header)["key"])
+        except (KeyError, ValueError):
+            raise StoreError(str(folder), f"{cls.header} is damaged") from None
 
     def __init__(
         self,
