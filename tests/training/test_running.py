@@ -1,6 +1,6 @@
 """`train`: its options, stores, interruptions, divergence and forecasts."""
 
-import os
+import itertools
 import signal
 import threading
 import time
@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import bnmc
+from bnmc._support.interruption import Stop
 from bnmc.errors import (
     Interrupted,
     ResultTooLargeError,
     StoreMismatchError,
     ZeroVarianceError,
 )
-from bnmc.training import course
+from bnmc.training import course, running
 
 X = np.random.default_rng(0).standard_normal((5, 6))
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -90,20 +91,39 @@ def slowly(seconds, after):
     return Slow
 
 
+@pytest.fixture
+def _ctrl_c():
+    """Let Ctrl-C raise, also in a process in the background, which ignores it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
 def test_ctrl_c_returns_the_finished_steps(monkeypatch):
-    monkeypatch.setattr(course, "Model", slowly(0.1, 0))
-    whole = bnmc.train(NETWORK, X, LABELS, **OPTIONS | {"steps": 1})
-    timer = threading.Timer(0.35, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    """Ctrl-C comes in the forward pass of step 2, which waits until the training has to stop."""
+    stop, passes = Stop(None), itertools.count()
+
+    class Pressing(course.Model):
+        def forward(self, inputs):
+            if next(passes) == 2:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                end = time.monotonic() + 30
+                while not stop.is_set() and time.monotonic() < end:
+                    time.sleep(1e-3)
+            return super().forward(inputs)
+
+    whole = bnmc.train(NETWORK, X, LABELS, **OPTIONS | {"steps": 2})
+    monkeypatch.setattr(running, "Stop", lambda limit: stop)
+    monkeypatch.setattr(course, "Model", Pressing)
     with pytest.raises(Interrupted) as caught:
-        bnmc.train(NETWORK, X, LABELS, **OPTIONS | {"steps": 500})
-    timer.join()
+        bnmc.train(NETWORK, X, LABELS, **OPTIONS | {"steps": 50})
     part = caught.value.partial
     assert not part.complete
-    assert 1 <= part.steps[-1] < 20
-    assert part.batch_loss.shape == (1, part.steps[-1])
-    assert np.isfinite(part.loss).all()
-    np.testing.assert_array_equal(part.outputs[:, :2], whole.outputs)
+    np.testing.assert_array_equal(part.steps, [0, 1, 2])
+    assert part.batch_loss.shape == (1, 2)
+    for name in ("loss", "outputs", "batch_loss"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(whole, name))
     assert "incomplete" in str(part)
 
 
