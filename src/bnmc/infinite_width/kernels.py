@@ -225,8 +225,8 @@ def nngp(
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that takes tiles, replicates or networks in place of threads.
     progress : bool or callable, default False
-        True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches, or
-        networks.
+        True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches,
+        replicates or networks. Replicates count from 1 again if `rtol` needs more points.
     rng : optional
         Seed of the quasi-Monte Carlo points of norm "batch", or of the networks.
 
