@@ -25,8 +25,10 @@ from bnmc.random_matrix import linear_covariance, lyapunov_residual_estimate, to
 X = np.random.default_rng(0).standard_normal((20, 60))
 LABELS = (X[0] > 0).astype(float)
 TWO = np.random.default_rng(1).standard_normal((2, 100, 32))
-ONE = {"chains": 1, "threads": 1, "rng": 0}
-NETWORKS = {"method": "monte-carlo", "rng": 0}
+# The estimates are those of one thread: functions take more threads if more memory is free.
+ALONE = {"threads": 1, "rng": 0}
+ONE = {"chains": 1, **ALONE}
+NETWORKS = {"method": "monte-carlo", **ALONE}
 STACK = np.einsum("kin,kjn->kij", *2 * [np.random.default_rng(2).standard_normal((40, 60, 80))])
 TIMES = np.arange(200.0)
 (POINT, _) = block_symmetric("relu", 64)
@@ -91,18 +93,23 @@ CALLS = {
         Chain(128, 8, "relu"), 3, chains=40, threads=1, rng=0
     ),
     "training, weights": lambda: train_networks(
-        "ntk", X, LABELS, [0, 2], width=384, hidden_layers=2, chains=4, rng=0
+        "ntk", X, LABELS, [0, 2], width=384, hidden_layers=2, chains=4, **ALONE
     ),
-    "training, rows": lambda: train_networks("ntk", X, LABELS, [0, 2], width=2048, chains=4, rng=0),
+    "training, rows": lambda: train_networks(
+        "ntk", X, LABELS, [0, 2], width=2048, chains=4, **ALONE
+    ),
     "training, results": lambda: train_networks(
-        "ntk", X, LABELS, np.arange(60), width=2, chains=200, rng=0
+        "ntk", X, LABELS, np.arange(60), width=2, chains=200, **ALONE
     ),
     "training, results of tests": lambda: train_networks(
-        "ntk", X[:, :10], LABELS[:10], np.arange(60), width=2, chains=200, test=X[:, 10:], rng=0
+        "ntk", X[:, :10], LABELS[:10], np.arange(60), width=2, chains=200, test=X[:, 10:], **ALONE
     ),
     "networks, weights": lambda: nngp(X[:, :6], 3, width=512, chains=2, **NETWORKS),
     "networks, rows": lambda: ntk(X, 8, width=200, chains=2, **NETWORKS),
     "networks, results": lambda: nngp(X, 1, width=8, chains=200, **NETWORKS),
+    "networks, results beside others": lambda: nngp(
+        X, 1, other=X[:, :10], width=8, chains=400, **NETWORKS
+    ),
     "networks, batches": lambda: ntk(
         X, 2, activation="tanh", norm="batch", width=128, chains=2, **NETWORKS
     ),

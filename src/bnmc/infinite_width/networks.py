@@ -321,14 +321,27 @@ def simulated_kernel(
     of_network = 8 * (weights + hidden + 4 * samples**2)
     hint = "take fewer networks, or narrower ones"
     require_memory("width, chains", 8 * chains * rows * columns + of_network, hint)
-    calls: Calls[FloatArray] = Calls(
-        Shared("executor", parallel.executor, partial(_kernel_of, network, key, rows, columns)),
-        [(number,) for number in range(chains)],
+    function = partial(_kernel_of, network, key, rows, columns)
+    calls = _Kernels(
+        Shared("executor", parallel.executor, function), np.empty((chains, rows, columns))
     )
     # The bits of products of narrow matrices depend on the number of their threads.
     with one_blas_thread():
-        kernels = parallel.fitting(of_network).results(calls, network.name, "networks")
-    return SimulatedKernel(np.stack(kernels), network.width, key, _dimensions(network))
+        parallel.fitting(of_network).results(calls, network.name, "networks")
+    return SimulatedKernel(calls.kernels, network.width, key, _dimensions(network))
+
+
+class _Kernels(Calls[Any]):
+    """The kernels of some networks, which are written to an array as they come."""
+
+    def __init__(self, function: Shared, kernels: FloatArray) -> None:
+        super().__init__(function, [(number,) for number in range(len(kernels))])
+        self.kernels = kernels
+
+    def take(self, part: int, block: int, result: Any) -> bool:
+        """Write a kernel."""
+        self.kernels[part] = result
+        return super().take(part, block, True)
 
 
 def _kernel_of(
