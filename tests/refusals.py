@@ -393,10 +393,13 @@ REFUSALS = {
         *values(columns=[0], rows=[0], variance=[0.0], values=[[], [-1.0], [0.0]]),
         ({"weights": [0.5, 0.4]}, ArgumentError, "^weights"),
         ({"is_orthogonal": True, "rows": 7}, ArgumentError, "^rows"),
+        *values(moments=[(), (1.0, 2.0, 3.0)]),
+        ({"moments": (1.0, 0.0)}, ArgumentError, r"^moments\[1\]"),
+        *types(moments=[2, "ab"], is_orthogonal=[1], is_bounded=[None]),
     ],
     "random_matrix.ProductLaw": [
         *values(factors=[[]], size=[3]),
-        *types(factors=[[1.0]]),
+        *types(factors=[[1.0], 3]),
     ],
     "gradients.probing_variance": values(kernel=[np.ones((2, 3))]),
     "warmup": [

@@ -78,7 +78,7 @@ MODULE = """
 import functools, numpy as np
 from bnmc._support.arithmetic import ignore_underflow
 
-__all__ = ["Kind", "later", "squared"]
+__all__ = ["later", "squared"]
 
 def squared(x, *, times=1):
     return x * x * times

@@ -71,11 +71,12 @@ def ignore_underflow(module: str, *names: str) -> None:
         Name of the module, whose last statement is the call.  Each function is replaced there and
         in the module that defines it, and so are methods and properties of each class.
     *names
-        Names in the module; by default those of `__all__`, without those that are imported at
-        their first use.
+        Names in the module; by default those of `__all__`, and also classes of results and
+        functions of a package that `__all__` leaves out, without those that are imported at their
+        first use.
     """
     members = vars(sys.modules[module])
-    for name in names or members["__all__"]:
+    for name in names or [*members["__all__"], *_left_out(module)]:
         value = members.get(name)
         if inspect.isfunction(value):
             members[name] = vars(sys.modules[value.__module__])[value.__name__] = ignoring(value)
@@ -83,6 +84,19 @@ def ignore_underflow(module: str, *names: str) -> None:
             for base in value.__mro__:
                 if base.__module__.startswith("bnmc."):
                     _ignore_in(base)
+
+
+def _left_out(module: str) -> list[str]:
+    """Return public classes, and functions of files of a package, that `__all__` may leave out."""
+    return [
+        name
+        for name, value in vars(sys.modules[module]).items()
+        if not name.startswith("_")
+        and (
+            (inspect.isclass(value) and value.__module__.startswith("bnmc."))
+            or (inspect.isfunction(value) and value.__module__.startswith(f"{module}."))
+        )
+    ]
 
 
 def _ignore_in(kind: type) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize_scalar
 
-from bnmc._support.arguments import Float64Array, finite_array, instance, integer, real
+from bnmc._support.arguments import Float64Array, finite_array, instance, integer, items, real
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
 
@@ -44,6 +44,11 @@ class Factor(Result):
         infinite.
     is_bounded : bool, default True
         Whether the eigenvalues are bounded.
+
+    Raises
+    ------
+    ArgumentError, ArgumentTypeError
+        If an argument is not as above, or an orthogonal matrix is not square.
 
     Examples
     --------
@@ -83,20 +88,25 @@ class Factor(Result):
             shares = finite_array("weights", weights, shape=(c.size,)).astype(np.float64)
             if shares.min() < 0.0 or abs(shares.sum() - 1.0) > 1e-9:
                 raise ArgumentError("weights", weights, "numbers >= 0 with the sum 1")
-        if is_orthogonal and rows != columns:
+        instance("is_bounded", is_bounded, bool, "True or False")
+        if instance("is_orthogonal", is_orthogonal, bool, "True or False") and rows != columns:
             raise ArgumentError("rows", rows, f"{columns}, for an orthogonal matrix")
         c, place = np.unique(c, return_inverse=True)
         shares = np.bincount(place.reshape(-1), shares)
-        with np.errstate(under="ignore"):
-            mean, square = moments or (float(shares @ c), float(shares @ c**2))
+        if moments is None:
+            with np.errstate(under="ignore"):
+                moments = float(shares @ c), float(shares @ c**2)
+        pair = items("moments", moments, "a pair of numbers")
+        if len(pair) != 2:
+            raise ArgumentError("moments", moments, "a pair of numbers")
         content = {
             "columns": columns, "rows": rows, "variance": real("variance", variance, above=0.0),
-            "values": c, "weights": shares, "is_orthogonal": bool(is_orthogonal),
+            "values": c, "weights": shares, "is_orthogonal": is_orthogonal,
             "moments": (
-                real("moments[0]", mean, above=0.0, finite=False),
-                real("moments[1]", square, above=0.0, finite=False),
+                real("moments[0]", pair[0], above=0.0, finite=False),
+                real("moments[1]", pair[1], above=0.0, finite=False),
             ),
-            "is_bounded": bool(is_bounded),
+            "is_bounded": is_bounded,
         }  # fmt: skip
         for field, value in content.items():
             object.__setattr__(self, field, value)
@@ -166,7 +176,8 @@ class ProductLaw(Result):
     size: int
 
     def __init__(self, factors: Sequence[Factor], size: int | None = None) -> None:
-        chosen = tuple(instance("factors", each, Factor, "objects Factor") for each in factors)
+        given = items("factors", factors, "objects Factor")
+        chosen = tuple(instance("factors", each, Factor, "objects Factor") for each in given)
         if not chosen:
             raise ArgumentError("factors", factors, "at least one factor")
         for before, after in itertools.pairwise(chosen):
