@@ -10,7 +10,7 @@ from test_public_api import MODULES, callables_of
 
 import bnmc
 from bnmc import Chain, infinite_width
-from bnmc._support import interruption
+from bnmc._support import interruption, workers
 from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.experiments import beyond, limits
@@ -229,3 +229,9 @@ def test_a_time_limit_ends_the_averages():
 def test_options_are_those_of_another_function():
     pool = ThreadPoolExecutor(1)
     assert Parallel.of(2, pool, True).options == {"threads": 2, "executor": pool, "progress": True}
+
+
+def test_threads_fit_beside_the_results(monkeypatch):
+    monkeypatch.setattr(workers, "available_memory", lambda: 1000)
+    counts = [Parallel.of(8).fitting(*sizes).threads for sizes in ((10, 0), (200, 350), (200, 990))]
+    assert counts == [8, 3, 1]

@@ -412,9 +412,10 @@ class Parallel:
         """The arguments of a function that this one calls."""
         return {"threads": self.threads, "executor": self.executor, "progress": self.progress}
 
-    def fitting(self, size: int) -> Self:
-        """Return who makes calls of so many bytes: with no more threads than fit in memory."""
-        return replace(self, threads=max(1, min(self.threads, available_memory() // max(1, size))))
+    def fitting(self, size: int, results: int) -> Self:
+        """Return who makes calls of `size` bytes: as many threads as fit beside all results."""
+        fit = (available_memory() - results) // max(1, size)
+        return replace(self, threads=max(1, min(self.threads, fit)))
 
     def silent(self, executor: futures.Executor) -> Self:
         """Return who makes parts of the work: without a report and a time limit of their own."""

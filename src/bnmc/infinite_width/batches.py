@@ -39,6 +39,7 @@ N(σ(h)) has mean 0 over the batch, so in split coordinates V and T have a block
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -542,6 +543,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -
     """Return the mean of the kernels of all replicates, with more points until `rtol` holds."""
     most = network.most_points
     points, rng = min(_FEWEST, most), np.random.default_rng(key)
+    results = 8 * _REPLICATES * math.prod(network.shape)
     while True:
         generators = rng.spawn(_REPLICATES)
         calls: Calls[FloatArray] = Calls(
@@ -550,7 +552,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -
         )
         # Matrices of a block of points are too small for several threads.
         with one_blas_thread():
-            kernels = parallel.fitting(8 * network.numbers).results(
+            kernels = parallel.fitting(8 * network.numbers, results).results(
                 calls, network.name, "replicates"
             )
         mean = np.mean(kernels, axis=0)

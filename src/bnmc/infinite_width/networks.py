@@ -320,14 +320,15 @@ def simulated_kernel(
         hidden += 6 * network.width * sum(size**2 for size in network.sizes)
     of_network = 8 * (weights + hidden + 4 * samples**2)
     hint = "take fewer networks, or narrower ones"
-    require_memory("width, chains", 8 * chains * rows * columns + of_network, hint)
+    results = 8 * chains * rows * columns
+    require_memory("width, chains", results + of_network, hint)
     function = partial(_kernel_of, network, key, rows, columns)
     calls = _Kernels(
         Shared("executor", parallel.executor, function), np.empty((chains, rows, columns))
     )
     # The bits of products of narrow matrices depend on the number of their threads.
     with one_blas_thread():
-        parallel.fitting(of_network).results(calls, network.name, "networks")
+        parallel.fitting(of_network, results).results(calls, network.name, "networks")
     return SimulatedKernel(calls.kernels, network.width, key, _dimensions(network))
 
 

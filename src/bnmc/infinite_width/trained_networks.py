@@ -232,7 +232,9 @@ def train_networks(
         [len(each[at]) for at in groups],
     )
     with one_blas_thread():
-        records = parallel.fitting(8 * numbers).results(calls, "train_networks", "networks")
+        records = parallel.fitting(8 * numbers, 8 * outputs).results(
+            calls, "train_networks", "networks"
+        )
     if not records:
         raise PartialEstimateError(f"no network is trained within {timeout=:g} seconds", None)
     outputs, kernels, squares, changes = (
