@@ -108,7 +108,7 @@ CALLS = {
     "networks, rows": lambda: ntk(X, 8, width=200, chains=2, **NETWORKS),
     "networks, results": lambda: nngp(X, 1, width=8, chains=200, **NETWORKS),
     "networks, results beside others": lambda: nngp(
-        X, 1, other=X[:, :10], width=8, chains=400, **NETWORKS
+        X, 1, other=X[:, ::-1], width=8, chains=100, **NETWORKS
     ),
     "networks, batches": lambda: ntk(
         X, 2, activation="tanh", norm="batch", width=128, chains=2, **NETWORKS

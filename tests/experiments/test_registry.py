@@ -54,7 +54,7 @@ def test_run_hands_everything_on(name, module, further, monkeypatch):
     monkeypatch.setattr(module, function.__name__, stand_in)
     given = {
         "full": True, "rng": 5, "progress": print, "threads": 1, "executor": "pool",
-        "store": "folder",
+        "store": "folder", "timeout": 9.0,
     }  # fmt: skip
     assert experiments.run(name, **given, **further) == "done"
     assert called == {**given, **further}
