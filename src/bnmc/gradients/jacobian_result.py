@@ -15,6 +15,8 @@ from bnmc.chain.chain import Network
 from bnmc.errors import ArgumentError, BnmcError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.limit_law import jacobian_law
+from bnmc.plot import axes
+from bnmc.plot.drawn import Drawn
 from bnmc.random_matrix.product_law import ProductLaw
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ _LONGEST = 300.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Jacobian(Result):
+class Jacobian(Drawn, Result):
     """Singular values of Jacobians of an ensemble of networks; ``print`` shows a table.
+
+    `plot` draws the squared singular values of the last layer beside the law at infinite width.
 
     Attributes
     ----------
@@ -163,30 +167,14 @@ class Jacobian(Result):
             )
         return low
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the squared singular values of the last layer beside the law at infinite width.
+    @property
+    def _about(self) -> str:
+        return axes.about_network(self.network)
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot import axes
-
+    def _draw(self, ax: Axes) -> None:
+        """Draw the squared singular values of the last layer beside the law at infinite width."""
         squares = self.squared_singular_values
         visible = np.log(squares[(squares > 0.0) & np.isfinite(squares)])
-        if ax is None:
-            ax = axes.figure()[1][0]
-            ax.set_title(axes.about_network(self.network), fontsize="medium")
         low, high = np.quantile(visible, [0.01, 1.0]) if visible.size else (-1.0, 1.0)
         edges = np.linspace(low - 0.1, high + 0.1, 61)
         counts = np.histogram(visible, edges)[0] / (squares.size * np.diff(edges))
@@ -200,7 +188,6 @@ class Jacobian(Result):
         ax.set_xlabel("squared singular value $s^2$")
         ax.set_ylabel(r"density of $\ln s^2$")
         ax.legend()
-        return ax
 
     def __repr__(self) -> str:
         return (

@@ -38,8 +38,14 @@ class Drawn(ABC):
         """
         if ax is None:
             ax = axes.figure()[1][0]
+            ax.set_title(self._about, fontsize="medium")
         self._draw(ax)
         return ax
+
+    @property
+    def _about(self) -> str:
+        """Title of a new figure."""
+        return ""
 
     @abstractmethod
     def _draw(self, ax: Axes) -> None:

@@ -23,6 +23,8 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.lanczos import extreme_eigenvalue
 from bnmc.infinite_width.scalings import Scaling
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
+from bnmc.plot import axes
+from bnmc.plot.drawn import Drawn
 from bnmc.training.architecture import Architecture, architecture_of
 from bnmc.training.passes import Model, Tape
 from bnmc.training.running import as_trained_network
@@ -47,8 +49,10 @@ _MULTIPLES = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LargestRate(Result):
+class LargestRate(Drawn, Result):
     """Largest learning rates of an ensemble of networks; ``print`` shows a table.
+
+    `plot` draws the share of the linearized networks that are stable against the learning rate.
 
     Attributes
     ----------
@@ -130,28 +134,12 @@ class LargestRate(Result):
         """Return the share of the networks that are stable at a learning rate when linearized."""
         return float((self.rates > real("rate", rate, above=0.0)).mean())
 
-    def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the share of linearized networks that are stable against the learning rate.
+    @property
+    def _about(self) -> str:
+        return axes.about_network(self.network)
 
-        Parameters
-        ----------
-        ax : matplotlib.axes.Axes, optional
-            Axes to draw on; by default those of a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        MissingExtraError
-            Without Matplotlib (extra ``plot``).
-        """
-        from bnmc.plot import axes
-
-        if ax is None:
-            ax = axes.figure()[1][0]
-            ax.set_title(axes.about_network(self.network), fontsize="medium")
+    def _draw(self, ax: Axes) -> None:
+        """Draw the share of linearized networks that are stable against the learning rate."""
         shares = 1.0 - np.arange(self.chains) / self.chains
         ax.step(np.sort(self.rates), shares, where="pre", label="linearized networks")
         if self.limit_rate is not None:
@@ -159,7 +147,6 @@ class LargestRate(Result):
         ax.set_xlabel("learning rate")
         ax.set_ylabel("share of stable networks")
         ax.legend()
-        return ax
 
     def __repr__(self) -> str:
         return f"<LargestRate of {self.chains} chains, loss {self.loss!r}; {self.network.shown}>"
