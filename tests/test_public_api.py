@@ -64,7 +64,7 @@ PUBLIC = {
     "bnmc.infinite_width": "Scaling alignment complexity convergence descent dual "
         "logit_divergence nngp ntk posterior train_networks",
     "bnmc.invariant": "check expectation sample",
-    "bnmc.kernels": "Status Stream WeightLaw activate activation activations conditional_layer "
+    "bnmc.kernels": "Status Stream WeightCode activate activation activations conditional_layer "
         "digest failed_row gram law normalise_activate normalise_activate_row normals philox "
         "raise_status representation uniforms weight_law weights_layer workspace",
     "bnmc.kernels.c": "ABI_VERSION declarations function header table write_header",

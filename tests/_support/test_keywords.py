@@ -62,7 +62,7 @@ def test_renamed_arguments_and_attributes(place):
 
 @pytest.mark.parametrize(
     ("code", "member"),
-    [("OK", "Status.OK"), ("GAUSSIAN", "WeightLaw.GAUSSIAN"), ("ROWS", "Stream.ROWS")],
+    [("OK", "Status.OK"), ("GAUSSIAN", "WeightCode.GAUSSIAN"), ("ROWS", "Stream.ROWS")],
 )
 def test_codes_of_kernels_are_members(code, member):
     message = f"module 'bnmc.kernels' has no attribute '{code}'; it is now '{member}'"

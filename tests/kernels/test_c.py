@@ -92,9 +92,10 @@ def test_layers_by_weights(relu, work):
     status = relu["conditional_layer"](
         ctypes.byref(law), out.ctypes.data, 0, 0, run.key, *ends, a.ctypes.data
     )
+    code = kernels.WeightCode.RADEMACHER
     for layer in (1, 2):
         status |= relu["weights_layer"](
-            ctypes.byref(law), kernels.WeightLaw.RADEMACHER, a.ctypes.data, layer, 0, run.key, *ends
+            ctypes.byref(law), code, a.ctypes.data, layer, 0, run.key, *ends
         )
     assert status == kernels.Status.OK
     np.testing.assert_array_equal(out, run.gram[0, -1])
@@ -266,7 +267,7 @@ def test_constants_of_the_header_are_those_of_the_kernels():
         assert f"BNMC_{name} = {kernels.Status[name]}" in header
     assert f"BNMC_SMALL_WORKSPACE = {kernels.Status.SMALL_WORKSPACE}" in header
     for name in ("GAUSSIAN", "UNIFORM", "RADEMACHER"):
-        assert f"BNMC_{name} = {kernels.WeightLaw[name]}" in header
+        assert f"BNMC_{name} = {kernels.WeightCode[name]}" in header
     assert f"BNMC_WEIGHTS 0x{kernels.Stream.WEIGHTS:08X}U" in header
     assert f"BNMC_ROWS 0x{kernels.Stream.ROWS:08X}U" in header
 

@@ -57,7 +57,7 @@ def call_all(times, law, key, square, rows, numbers, work, x, a):
     for _ in range(times[7]):
         kernels.uniforms(numbers, 0, 0, 1, 0, key, kernels.Stream.ROWS)
     for _ in range(times[8]):
-        kernels.weights_layer(RELU, law, kernels.WeightLaw.GAUSSIAN, a, 1, 0, key, square, work, x)
+        kernels.weights_layer(RELU, law, kernels.WeightCode.GAUSSIAN, a, 1, 0, key, square, work, x)
 
 
 #: What is compiled: the others make values in Python.
@@ -131,7 +131,7 @@ def test_layers_by_weights_with_a_skip_connection_and_two_inputs():
     a, x = kernels.activations(SKIP, inputs=2), kernels.representation(SKIP, inputs=2)
     out = np.zeros((10, 10))
     weights = kernels.weight_law(SKIP)
-    assert weights == kernels.WeightLaw.UNIFORM
+    assert weights == kernels.WeightCode.UNIFORM
     x[:] = 7.0  # of no meaning before layer 0
     assert (
         kernels.conditional_layer(RELU, law, np.eye(10), 0, 0, np.uint64(run.key), out, work, x, a)
@@ -322,7 +322,7 @@ def test_numbers_that_are_not_finite_end_no_kernel_and_have_their_status(norm, n
     a[0, :5, :70] = h.T
     a[0, 2, 9] = h[9, 2] = number
     assert (
-        kernels.weights_layer(RELU, law, kernels.WeightLaw.GAUSSIAN, a, 1, 0, KEY, out, work, x)
+        kernels.weights_layer(RELU, law, kernels.WeightCode.GAUSSIAN, a, 1, 0, KEY, out, work, x)
         == bad
     )
     assert kernels.gram(law, h, out, work) == bad

@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING
 from bnmc._kernels.compiling import Sigma as Sigma
 from bnmc._kernels.compiling import activate
 from bnmc.kernels.checks import Law as Law
-from bnmc.kernels.checks import Status, Stream, WeightLaw
+from bnmc.kernels.checks import Status, Stream, WeightCode
 from bnmc.kernels.layers import (
     conditional_layer,
     failed_row,
@@ -83,7 +83,7 @@ from bnmc.kernels.values import (
 __all__ = [
     "Status",
     "Stream",
-    "WeightLaw",
+    "WeightCode",
     "activate",
     "activation",
     "activations",
@@ -109,7 +109,7 @@ if not TYPE_CHECKING:  # type checkers find a wrong name by themselves
     def __getattr__(name: str) -> object:
         """Raise `AttributeError`; for a former code, the message names its enumeration."""
         text = f"module {__name__!r} has no attribute {name!r}"
-        for codes in (Status, WeightLaw, Stream):
+        for codes in (Status, WeightCode, Stream):
             if name in codes.__members__:
                 text = f"{text}; it is now '{codes.__name__}.{name}'"
         raise AttributeError(text, name=name)

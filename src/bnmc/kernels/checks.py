@@ -69,14 +69,14 @@ class Status(IntEnum):
     SMALL_WORKSPACE = SMALL_WORKSPACE
 
 
-class WeightLaw(IntEnum):
-    """Laws of independent weights, as `weights_layer` takes them.
+class WeightCode(IntEnum):
+    """Codes of the laws of independent weights, as `weights_layer` takes them.
 
     Examples
     --------
     >>> import bnmc
-    >>> bnmc.kernels.WeightLaw(bnmc.kernels.weight_law(bnmc.Chain(10, 2, weights="uniform")))
-    <WeightLaw.UNIFORM: 1>
+    >>> bnmc.kernels.WeightCode(bnmc.kernels.weight_law(bnmc.Chain(10, 2, weights="uniform")))
+    <WeightCode.UNIFORM: 1>
     """
 
     GAUSSIAN = GAUSSIAN

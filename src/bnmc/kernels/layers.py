@@ -162,7 +162,7 @@ def weights_layer(
     sigma, law, chain, key, work, x
         As in `conditional_layer`.
     weights : int
-        Law of the weights: the number of a `WeightLaw`. See `weight_law`.
+        Law of the weights: the number of a `WeightCode`. See `weight_law`.
     activations : (2, padded columns, stride) of the dtype of `work`
         Activations of two layers, from `bnmc.kernels.activations`. Those of layer l are
         ``activations[l % 2]``; they are zero beyond columns and width. The kernel reads the

@@ -104,7 +104,7 @@ def weight_law(chain: Chain) -> int:
     Returns
     -------
     int
-        The number of a `WeightLaw`.
+        The number of a `WeightCode`.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def weight_law(chain: Chain) -> int:
     >>> from bnmc.kernels import weight_law
     >>> import bnmc
     >>> from bnmc import kernels
-    >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.WeightLaw.RADEMACHER
+    >>> weight_law(bnmc.Chain(10, 2, weights="rademacher")) == kernels.WeightCode.RADEMACHER
     True
     """
     code = as_chain(chain).weight_law.code
