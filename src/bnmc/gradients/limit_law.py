@@ -74,17 +74,18 @@ def jacobian_law(
 
     Under a norm over the batch, D_l has a block for each row: with φ the normalized row, uniform
     on a sphere, m its dimension, :math:`S = \mathrm{diag}(σ'(φ))` and P the projector of
-    the norm of the next layer, the block is
+    the norm of the next layer, the block of a layer that is not the last is
 
     .. math:: D^T D = \frac{n}{g^2 μ χ^2_m}\, Q S P S Q, \qquad Q = P - φ φ^T / n,
 
-    with g the gain, and μ the eigenvalue of the Gram matrix before on the range of P.  As
-    permutations of the samples act irreducibly there, blocks of large products are free like
-    numbers, and the law of the eigenvalues of a random block is all that counts.  Their mean times
-    g² is the backward rate (`bnmc.mean_field.FixedPoint`).  In the last layer S² takes the place of
-    S P S.  If m <= 4, the second moment is infinite.  The law is unbounded for every m: rows of
-    small variance have large derivatives.  The mean over φ uses up to 8192 quasi-random points,
-    with a relative error of about 1e-3.
+    with g the gain, and μ the eigenvalue of the previous Gram matrix on the range of P.  The block
+    of the last layer, which no norm follows, is the same with :math:`Q S^2 Q`.  The permutations of
+    the samples act irreducibly on the range of P.  So the limit depends only on the law of the
+    eigenvalues of a random block, as if these were numbers in free factors.  The mean of these
+    eigenvalues, times g², is the backward rate (`bnmc.mean_field.FixedPoint`).  If m <= 4, the
+    second moment of the law is infinite.  The support is unbounded for every m, because rows of
+    small variance have large derivatives.  The mean over φ uses up to 8192 quasi-random points;
+    its relative error is about 1e-3.
 
     Examples
     --------

@@ -441,10 +441,15 @@ class MeanField:
         "norm-activation" the skip connection keeps N(h_l). If N acts over the features, it divides
         samples by constants. If N acts over the batch, the rows are not Gaussian: all moments of a
         row matter, so no map of covariances exists. `bnmc.infinite_width.nngp` estimates this case
-        from paths of rows. A `bnmc.Residual` block adds the covariance at its beginning. Through a
-        projection P it adds that of the rows of P x, which are Gaussian for every x. Rows of
-        W a + σ(x), without projection, are not Gaussian. Rows of an array h_0 are a mixture of its
-        rows, and no Gaussian vectors: the trajectory is that of ``FirstLayer(x)``.
+        from paths of rows.
+
+        A `bnmc.Residual` block without projection adds the covariance of the rows where the block
+        begins, as long as these rows are Gaussian. If the skip path begins at activations σ(h), the
+        rows of W a + σ(h) are not Gaussian, and the block is refused. With a projection P the block
+        adds the covariance of the rows of P x: given x, these rows are Gaussian, whatever the law of
+        x. An array h_0 is no layer with Gaussian rows, but a fixed set of rows. So a skip connection
+        from h_0 is taken as one from ``FirstLayer(x)``, whose rows are Gaussian with the same
+        covariance.
 
         **Fluctuations.** Given G_l, the Gram matrix of a layer of width d is a mean over d rows,
         with covariance ``C_l/d``, ``C_l = Cov(σσᵀ)``; σ is the vector of activations of a row. Let
