@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,8 +38,13 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).parents[1]
 
-#: Time that a test may take with a fault: a multiple of its own, and seconds beside it.
+#: Processor time of the tests with a fault: a multiple of their own, and seconds beside it.
 PATIENCE, COMPILING = 5.0, 120.0
+#: The same by the clock, as a multiple of it: tests that wait are stopped, and on a busy machine
+#: those that compute are not.
+WAITING = 5.0
+#: Runs a command, each process of which may take `$0` seconds of processor time.
+LIMITED = 'ulimit -c 0; ulimit -S -t "$0"; exec "$@"'
 
 
 #: The tests of all defaults, which read them without running a line.
@@ -209,13 +215,14 @@ def judge(fault: Fault, tests: list[str], seconds: float, copies: list[Path]) ->
     copy = copies.pop()
     file = copy / fault.path
     source, times = file.read_text(), file.stat()
+    limit = PATIENCE * seconds + COMPILING
     try:
         file.write_text(with_fault(source, fault))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header",
-             "--tb=no", *tests],
+            ["sh", "-c", LIMITED, f"{limit:.0f}", sys.executable, "-m", "pytest", "-x", "-q",
+             "-p", "no:cacheprovider", "--no-header", "--tb=no", *tests],
             cwd=copy, env=_environment(copy), check=False, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, timeout=PATIENCE * seconds + COMPILING,
+            stderr=subprocess.DEVNULL, timeout=WAITING * limit,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "slow"
@@ -224,6 +231,8 @@ def judge(fault: Fault, tests: list[str], seconds: float, copies: list[Path]) ->
         # Numba's cache knows a file by its time.
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
         copies.append(copy)
+    if done.returncode == -signal.SIGXCPU:
+        return "slow"
     return "killed" if done.returncode else "survived"
 
 

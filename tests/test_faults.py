@@ -1,9 +1,11 @@
 """The tool that puts faults into the package: it finds known places, and tests that fail."""
 
 import ast
+import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import mutants
 import pytest
@@ -146,8 +148,10 @@ def test_the_tests_that_ran_a_line():
 
 
 @pytest.mark.parametrize(
-    ("outcome", "verdict"), [(1, "killed"), (0, "survived"), (None, "slow"), ("none", "not run")]
-)
+    ("outcome", "verdict"),
+    [(1, "killed"), (0, "survived"), (None, "slow"), (-signal.SIGXCPU, "slow"),
+     ("none", "not run")],
+)  # fmt: skip
 def test_verdicts_and_the_source_is_as_before(package, monkeypatch, outcome, verdict):
     root, path = package
     seen = []
@@ -168,6 +172,21 @@ def test_verdicts_and_the_source_is_as_before(package, monkeypatch, outcome, ver
     assert (root / path).stat().st_mtime_ns == before.st_mtime_ns
     assert copies == [root]
     assert seen == ([] if outcome == "none" else [with_fault(SOURCE, fault)])
+
+
+def test_tests_that_compute_for_too_long_are_slow_and_those_that_wait_are_not(
+    tmp_path, monkeypatch
+):
+    """Of a second of processor time, a loop takes all, and who sleeps takes nothing."""
+    monkeypatch.setattr(mutants, "PATIENCE", 0.0)
+    monkeypatch.setattr(mutants, "COMPILING", 1.0)
+    monkeypatch.setattr(mutants, "sys", Mock(executable=tmp_path / "python"))
+    (tmp_path / "one.py").write_text("x = 1\n")
+    fault = faults_of(Path("one.py"), tmp_path)[0]
+    for does, verdict in (("while :; do :; done", "slow"), ("sleep 1.5", "survived")):
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "python").chmod(0o755)
+        assert mutants.judge(fault, ["a"], 1.0, [tmp_path]) == verdict
 
 
 def test_with_more_seconds_survivors_meet_the_tests_that_they_have_not_met(
