@@ -446,10 +446,10 @@ class MeanField:
         A `bnmc.Residual` block without projection adds the covariance of the rows where the block
         begins, as long as these rows are Gaussian. If the skip path begins at activations σ(h), the
         rows of W a + σ(h) are not Gaussian, and the block is refused. With a projection P the block
-        adds the covariance of the rows of P x: given x, these rows are Gaussian, whatever the law of
-        x. An array h_0 is no layer with Gaussian rows, but a fixed set of rows. So a skip connection
-        from h_0 is taken as one from ``FirstLayer(x)``, whose rows are Gaussian with the same
-        covariance.
+        adds the covariance of the rows of P x: given x, these rows are Gaussian, whatever the law
+        of x. An array h_0 is no layer with Gaussian rows, but a fixed set of rows. So a skip
+        connection from h_0 is taken as one from ``FirstLayer(x)``, whose rows are Gaussian with the
+        same covariance.
 
         **Fluctuations.** Given G_l, the Gram matrix of a layer of width d is a mean over d rows,
         with covariance ``C_l/d``, ``C_l = Cov(σσᵀ)``; σ is the vector of activations of a row. Let
