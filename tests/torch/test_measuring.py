@@ -267,7 +267,7 @@ def test_blocks_of_a_class():
     parts = [measured.gradient_norm[0, measured.parameters.index(name)] for name in names]
     np.testing.assert_allclose(measured.layer_gradient_norm[0, 1], math.hypot(*parts))
     assert any("a convolution" in text for text in measured.reading.unfit)
-    assert not measured.prediction.applies
+    assert measured.prediction.copies
 
 
 def test_a_transformer():

@@ -572,8 +572,7 @@ NO_NETWORK = {
     **{
         name: (*UNFIT[name], False)
         for name in (
-            "trained", "evaluation", "constant bias", "dropout", "two activations", "product",
-            "from afar",
+            "trained", "evaluation", "constant bias", "two activations", "product", "from afar",
         )
     },
 }  # fmt: skip
@@ -697,6 +696,31 @@ def test_an_identity_on_a_skip_path_changes_nothing():
         block.formula = lambda part, x: part.path(x) + part.inner(torch.relu(part.norm(x)))
     assert network_of(model) == expected
     assert expected.unfit == ()
+
+
+class Dropping(nn.Module):
+    """A hidden layer with a dropout that is a function."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.first, self.last, self.options = nn.Linear(5, 6), nn.Linear(6, 2), options
+
+    def forward(self, x):
+        return self.last(nn.functional.dropout(torch.tanh(self.first(x)), **self.options))
+
+
+def test_the_network_of_a_model_with_dropout_is_that_of_evaluation_mode():
+    layers = [nn.Linear(5, 6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 6), nn.AlphaDropout(0.1)]
+    model = nn.Sequential(*layers, nn.Tanh(), nn.Linear(6, 2))
+    reading = network_of(model, batch=4)
+    assert (reading.unfit, reading.dropouts) == ((), ("2", "4"))
+    assert str(reading).endswith("\nwithout dropout: 2, 4")
+    other = network_of(model.eval(), batch=4)
+    assert (other.network, other.dropouts) == (reading.network, ())
+    assert network_of(Dropping()).dropouts == ("dropout",)
+    assert network_of(Dropping(training=False)).dropouts == ()
+    assert network_of(Dropping(p=0.0)).dropouts == ()
+    assert "no part of a Chain" in chain_of(model.train()).unfit[0]
 
 
 @pytest.mark.parametrize("what", NO_NETWORK)

@@ -134,6 +134,20 @@ def gradients_of(
     return by_name, list(gradients[len(parameters) :])
 
 
+def gradient_norms(loss: torch.Tensor, weights: Sequence[Sequence[Any]]) -> list[float]:
+    """Return the norms of the gradients by the weights of each layer, NaN without weights."""
+    parts = {id(weight): weight for layer in weights for weight in layer}
+    gradients = _gradients(loss, list(parts.values())) if parts else ()
+    norms = {
+        key: 0.0 if gradient is None else float(gradient.double().norm())
+        for key, gradient in zip(parts, gradients, strict=True)
+    }
+    return [
+        math.hypot(*(norms[id(weight)] for weight in layer)) if layer else math.nan
+        for layer in weights
+    ]
+
+
 def gradient_of_outputs(goal: Loss, output: torch.Tensor) -> Callable[[FloatArray], FloatArray]:
     """Return the gradient of the mean loss by outputs like `output`, (samples, outputs)."""
     device, dtype = output.device, output.dtype

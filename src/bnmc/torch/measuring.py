@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,27 +26,31 @@ from bnmc.torch.facts import (
     ratio_of_states,
     spread_of,
 )
+from bnmc.torch.fresh import Fresh, fresh_networks
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.learning_rate import RATED, rate_of_model
 from bnmc.torch.models import Inputs, as_inputs, tensor_of, torch
-from bnmc.torch.prediction import Gradient, Prediction, predicted
+from bnmc.torch.prediction import Gradient, Prediction, beside_copies, is_affordable, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
 from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
 from bnmc.torch.trying import fall_of
+from bnmc.torch.widths import as_widths, at_width
 
 
 def measure(
-    model: torch.nn.Module | Callable[[], torch.nn.Module],
-    batch: Any,
+    model: torch.nn.Module | Callable[[], torch.nn.Module] | None = None,
+    batch: Any = None,
     *,
     labels: Any = None,
     loss: Any = None,
     layers: Any = None,
     networks: int = 1,
     reset: Callable[[torch.nn.Module], Any] | None = None,
+    factory: Callable[[int], torch.nn.Module] | None = None,
+    widths: Any = None,
     view: str = "sample",
     cosines: bool | None = None,
     largest_rate: bool = False,
@@ -62,7 +67,8 @@ def measure(
     ----------
     model : torch.nn.Module or callable
         The model. Of a compiled model and of ``DataParallel``, the module inside is measured. A
-        callable is a factory, which returns a new model at each call.
+        callable is a function that returns a new model at each call. Default: with `factory`, its
+        models at the first of `widths`.
     batch : torch.Tensor or array_like, shape (n, ...); or tuple or mapping of them
         n >= 2 samples on the first axis. A tensor keeps its dtype; floating-point numbers of other
         arrays get the dtype of the model. The batch is moved to the device of the model. A tuple of
@@ -85,6 +91,11 @@ def measure(
         ``reset_parameters`` of all modules. ``torch.manual_seed`` sets the seed.
     reset : callable, optional
         Draws new parameters in place; called with the module.
+    factory, widths : callable and sequence of int, optional
+        Function of a width that returns the architecture of the model at this width, and the widths
+        to measure it at: `Measurement.by_width`. Large layers have no weights there
+        (`bnmc.torch.implicit_`). `networks` is then the number of new networks at each width, and
+        `model` is measured as it is.
     view : {"sample", "position"}
         The rows of a representation. "sample": the output of each sample, flattened. "position":
         for convolutions and sequences, the features at each position of each sample.
@@ -133,6 +144,23 @@ def measure(
     block to the first; effective rank of the samples 27.2 in the last block.
     """
     networks = integer("networks", networks, low=1)
+    sizes = as_widths(factory, widths)
+    if factory is not None and sizes:
+        fresh = partial(
+            measure, batch=batch, labels=labels, loss=loss, networks=networks, view=view,
+            cosines=False,
+        )  # fmt: skip
+        options: dict[str, Any] = {"largest_rate": largest_rate, "tries": tries}
+        if model is None:
+            made = fresh(partial(factory, sizes.pop(0)), layers=layers, **options)
+        else:
+            made = fresh(model, layers=layers, networks=1, reset=reset, **options)
+        given = None if layers is None else made.layers
+        by_width = {size: fresh(at_width(factory, size), layers=given) for size in sizes}
+        if any(each.layers != made.layers for each in by_width.values()):
+            allowed = "models whose layers have the same names at all widths"
+            raise ArgumentError("factory", getattr(factory, "__name__", "a function"), allowed)
+        return replace(made, by_width=by_width)
     view = choice("view", view, representations.VIEWS)
     wants_rate = instance("largest_rate", largest_rate, bool, "a bool")
     with random_states_kept(), torch.inference_mode(False):
@@ -166,7 +194,13 @@ def measure(
                     # Those of each network, and the arrays that join them.
                     require_memory("networks", (2 * networks - 1) * passes[0].bytes_of_matrices)
             notes = _notes(inner, passes[0])
-    prediction = _prediction(reading, data, passes)
+
+            def copies(with_loss: bool, weights: tuple[str, ...]) -> tuple[Fresh | None, str]:
+                given = None if layers is None else passes[0].chosen
+                about = inner, data, goal if with_loss else None, given, weights
+                return fresh_networks(*about, passes[0].products)
+
+            prediction = _prediction(reading, data, passes, copies)
     name = type(inner).__name__
     made = _result(name, data.samples, view, passes, reading, prediction, notes, fall)
     return replace(made, largest_rate=np.array(rates)) if rates else made
@@ -186,11 +220,13 @@ class _Pass:
         reading: ModelNetwork,
     ) -> None:
         chosen = chosen_layers(model, layers)
+        self.chosen = list(chosen.modules)
         of_model = representations.channels_second(model)
         self.names: list[str] = []
         self.layouts: list[str] = []
         self.numbers: list[Numbers] = []
         self.weights: list[tuple[str, ...]] = []
+        self.products = 0.0
         trained = {name: part for name, part in model.named_parameters() if part.requires_grad}
         identities = {id(weight): name for name, weight in trained.items()}
 
@@ -205,7 +241,11 @@ class _Pass:
                 self.live.append(live_units(tensor, second=second))
             self.names.append(name or type(model).__name__)
             self.layouts.append(representations.layout(tuple(tensor.shape), second))
-            matrices = (part for part in module.parameters() if part.ndim > 1)
+            matrices = [part for part in module.parameters() if part.ndim > 1]
+            positions = batch.samples
+            if tensor.ndim > 2:
+                positions = tensor.numel() // tensor.shape[1 if second or tensor.ndim > 3 else -1]
+            self.products += sum(part.numel() for part in matrices) * positions
             names = (identities.get(id(matrix)) for matrix in matrices)
             self.weights.append(tuple(filter(None, names)))
 
@@ -388,23 +428,41 @@ def _inputs_seen(model: Any, names: tuple[str, ...]) -> Iterator[_Inputs]:
             handle.remove()
 
 
-def _prediction(reading: ModelNetwork, batch: Inputs, passes: list[_Pass]) -> Prediction:
-    """Return the prediction beside the numbers of all networks."""
+def _prediction(
+    reading: ModelNetwork, batch: Inputs, passes: list[_Pass], copies: Callable[..., Any]
+) -> Prediction:
+    """Return the prediction beside the numbers of all networks.
+
+    `copies` takes a loss and weight layers, and returns `Fresh` networks, or None and the reason.
+    """
+    first = passes[0]
     weights = [f"{name}.weight" for name in reading.layers]
-    if weights and "weight" in passes[0].shapes:
+    if weights and "weight" in first.shapes:
         weights = ["weight"]  # of a single layer, which has the name of its class
     grams = [each.seen.grams for each in passes]
-    first = batch.tensors[0]
-    rows = first.to("cpu", torch.float64).numpy().T if first.ndim == 2 else None
-    direction = passes[0].direction
-    gradients = None
-    if direction is not None and all(name in passes[0].norms for name in weights):
-        gradients = np.array([[each.norms[name] for name in weights] for each in passes])
-    complete = bool(weights) and all(len(each) == len(weights) for each in grams)
-    return predicted(
-        reading, rows, np.array(grams) if complete else None, gradients,
-        None if gradients is None else direction,
-    )  # fmt: skip
+    inputs = batch.tensors[0]
+    rows = inputs.to("cpu", torch.float64).numpy().T if inputs.ndim == 2 else None
+    gradients, reasons = None, reading.unfit
+    if not reasons:
+        complete = bool(weights) and all(len(each) == len(weights) for each in grams)
+        if rows is None or not complete:
+            reasons = ("the layers take positions of samples, not samples alone",)
+    if not reasons and reading.network is not None and rows is not None:
+        if first.direction is not None and all(name in first.norms for name in weights):
+            gradients = np.array([[each.norms[name] for name in weights] for each in passes])
+        direction = None if gradients is None else first.direction
+        fresh, why = None, ""
+        if reading.dropouts or not is_affordable(reading.network):
+            fresh, why = copies(gradients is not None, reading.layers)
+        if why:
+            return Prediction(None, reasons=(why,))
+        return predicted(reading, rows, np.array(grams), gradients, direction, fresh)
+    fresh, why = copies(bool(first.norms), ())
+    of_layers = np.array([[layer.gram for layer in each.numbers] for each in passes])
+    if first.norms:
+        gradients = np.array([_layer_norms(each) for each in passes])
+    reasons = (*reasons, why) if why else reasons
+    return beside_copies(tuple(first.names), of_layers, gradients, reasons, fresh)
 
 
 def _notes(model: Any, first: _Pass) -> tuple[str, ...]:

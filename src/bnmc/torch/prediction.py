@@ -2,6 +2,7 @@
 
 `Prediction` puts three columns side by side: measured in the model, simulated at its widths, and
 infinite width. Both predictions start from the batch itself. They run when they are first read.
+Beside a model that is no `Network` stand fresh networks of the model itself (`fresh.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bnmc.errors import BnmcError
 from bnmc.gradients.backpropagation import backpropagate
 from bnmc.mean_field.field import MeanField
 from bnmc.simulation.run import simulate
+from bnmc.torch.fresh import Fresh
 from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import FloatArray
 
@@ -56,19 +58,24 @@ class Prediction(Result):
 
     Column k of an array is the k-th weight layer: `scale`, `correlation` and `spread` describe its
     input, "gradient" its weight. The simulation and the mean field run when they are first read.
+    If the model has dropout, or is no `bnmc.Network`, copies of the model with new weights of the
+    same law stand beside it. In the second case the columns are the measured layers: their outputs,
+    and all their weights.
 
     Attributes
     ----------
     network : Network or None
         What was simulated, `bnmc.torch.network_of`; None if the model cannot be read.
     layers : tuple of str
-        Names of the weight layers.
+        Names of the weight layers, or of the measured layers.
     measured : dict of str to (networks, layers) ndarray of float64
         "scale", root mean square of the input of the layer; "correlation" and "spread", mean and
         standard deviation of the cosines between two samples that are not zero; and if there is a
         loss, "gradient": ln of the norm of the gradient by the weight, over that of the last layer.
     reasons : tuple of str
-        Why there is no prediction; empty if there is one.
+        Why the model is no `bnmc.Network`; empty if it is one.
+    copies : bool
+        Whether copies of the model are beside it, and not simulated networks.
 
     Examples
     --------
@@ -89,24 +96,26 @@ class Prediction(Result):
     layers: tuple[str, ...] = ()
     measured: dict[str, FloatArray] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
+    copies: bool = False
     _start: Any = None
     _direction: FloatArray | Gradient | None = None
     _factors: tuple[float, ...] = ()
+    _fresh: Fresh | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes; a loss of the user's may have no pickle, so it is used before."""
         _ = self.simulated
-        return {**self.__dict__, "_direction": None}
+        return {**self.__dict__, "_direction": None, "_fresh": None}
 
     def __repr__(self) -> str:
         if not self.applies:
             return f"<no Prediction: {'; '.join(self.reasons)}>"
-        return f"<Prediction of {len(self.layers)} weight layers: {', '.join(self.measured)}>"
+        return f"<Prediction of {len(self.layers)} layers: {', '.join(self.measured)}>"
 
     @property
     def applies(self) -> bool:
         """Whether there is a prediction."""
-        return not self.reasons
+        return bool(self.measured)
 
     @cached_property
     def simulated(self) -> dict[str, FloatArray]:
@@ -118,6 +127,8 @@ class Prediction(Result):
         """
         if not self.applies:
             return {}
+        if self._fresh is not None:
+            return _numbers_of(*self._fresh.observed())
         assert self.network is not None
         network, chains = _affordable(self.network)
         gram_bytes = 8 * (network.depth + 1) * network.batch**2
@@ -131,7 +142,7 @@ class Prediction(Result):
     @cached_property
     def bands(self) -> dict[str, FloatArray]:
         """Lower and upper end of the band that holds 90 % of the networks, (layers, 2)."""
-        return {name: _band(values) for name, values in self.simulated.items()}
+        return {name: band_of(values) for name, values in self.simulated.items()}
 
     @cached_property
     def infinite(self) -> dict[str, FloatArray]:
@@ -139,7 +150,7 @@ class Prediction(Result):
 
         They are `bnmc.MeanField.trajectory` of the network, from the Gram matrix of the batch.
         """
-        if not self.applies:
+        if not self.applies or self.copies:
             return {}
         assert self.network is not None
         start = simulate(self.network.until(0), initial=self._start, rng=0).gram[0, 0]
@@ -178,11 +189,12 @@ class Prediction(Result):
         -------
         str
         """
+        more = len(self.reasons) - 3
+        tail = f"; and {more} more" if more > 0 else ""
+        why = f"{'; '.join(self.reasons[:3])}{tail}"
         if not self.applies:
-            more = len(self.reasons) - 3
-            tail = f"; and {more} more" if more > 0 else ""
-            return f"no prediction: {'; '.join(self.reasons[:3])}{tail}"
-        heads, columns = ["weight layer"], [list(self.layers)]
+            return f"no prediction: {why}"
+        heads, columns = ["layer" if self.reasons else "weight layer"], [list(self.layers)]
         for name, values in self.measured.items():
             heads += [name, "90 %"]
             columns.append([_shown(name, value) for value in values.mean(axis=0)])
@@ -195,11 +207,14 @@ class Prediction(Result):
         chains = len(self.simulated["scale"])
         rows = list(zip(*columns, strict=True))
         shown = shown_of(len(rows))
-        lines = [
-            f"beside {chains} random networks of these layers, for this batch: the input of each "
-            "weight layer, and the norm of the gradient over that of the last layer",
-            text_table(heads, [rows[layer] for layer in shown], align="<>"),
-        ]
+        networks = "copies with new weights" if self.copies else "random networks of these layers"
+        of_layer = "output of each layer" if self.reasons else "input of each weight layer"
+        about = (
+            f"beside {chains} {networks}, for this batch: the {of_layer}, and the norm of the "
+            "gradient over that of the last layer"
+        )
+        lines = [f"no Network: {why}"] if self.reasons else []
+        lines += [about, text_table(heads, [rows[layer] for layer in shown], align="<>")]
         return "\n".join([*lines, *(f"departs: {text}" for text in self.departures)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,39 +257,69 @@ def shown_of(layers: int) -> list[int]:
 
 def predicted(
     reading: ModelNetwork,
-    batch: FloatArray | None,
-    grams: FloatArray | None,
+    batch: FloatArray,
+    grams: FloatArray,
     gradients: FloatArray | None,
     direction: FloatArray | Gradient | None,
+    fresh: Fresh | None,
 ) -> Prediction:
     """Return the prediction for a network and a batch, (features, samples).
 
     Parameters
     ----------
-    grams : (networks, layers, samples, samples) ndarray, or None
-        Gram matrices of the inputs of the weight layers; None if they are not (samples, features).
+    reading : ModelNetwork
+        With a network.
+    grams : (networks, layers, samples, samples) ndarray
+        Gram matrices of the inputs of the weight layers.
     gradients : (networks, layers) ndarray or None
         Norms of the gradients by the weights; None without a loss.
     direction : callable or (outputs, samples) ndarray or None
         Gradient of the loss by the output of the last weight layer; as a function of this output,
         (samples, outputs), if it is that of the model.
+    fresh : Fresh or None
+        Copies of the model with new weights, beside it in place of simulated networks.
     """
-    network, reasons = reading.network, reading.unfit
-    if network is None or reasons:
-        return Prediction(None, reasons=reasons or ("there is no network",))
-    if batch is None or grams is None or len(batch) != network.widths[0]:
-        reason = "the layers take positions of samples, not samples alone"
-        return Prediction(None, reasons=(reason,))
-    if _affordable(network)[1] < _LEAST:
-        reason = f"{network.batch} samples in {network.depth} layers take too long to simulate"
-        return Prediction(None, reasons=(f"{reason}; pass fewer samples",))
-    measured = _numbers_of_grams(grams)
+    network = reading.network
+    assert network is not None
+    measured = _numbers_of(grams, gradients)
+    if fresh is not None:
+        return Prediction(network, reading.layers, measured, copies=True, _fresh=fresh)
+    return Prediction(
+        network, reading.layers, measured, _start=batch, _direction=direction,
+        _factors=reading.factors,
+    )  # fmt: skip
+
+
+def beside_copies(
+    layers: tuple[str, ...],
+    grams: FloatArray,
+    gradients: FloatArray | None,
+    reasons: tuple[str, ...],
+    fresh: Fresh | None,
+) -> Prediction:
+    """Return what copies of a model with new weights give, beside its measured layers.
+
+    `grams` and `gradients` are of the outputs and of all weights of the layers; without copies,
+    `reasons` say why.
+    """
+    if fresh is None:
+        return Prediction(None, reasons=reasons)
+    numbers = _numbers_of(grams, gradients)
+    return Prediction(None, layers, numbers, reasons, copies=True, _fresh=fresh)
+
+
+def is_affordable(network: Network) -> bool:
+    """Whether enough networks for a band can be simulated in some seconds."""
+    return _affordable(network)[1] >= _LEAST
+
+
+def _numbers_of(grams: FloatArray, gradients: FloatArray | None) -> dict[str, FloatArray]:
+    """Return the numbers of Gram matrices, and ln of the gradients over that of the last layer."""
+    numbers = _numbers_of_grams(grams)
     if gradients is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            measured["gradient"] = np.log(gradients) - np.log(gradients[:, -1:])
-    return Prediction(
-        network, reading.layers, measured, (), batch, direction, reading.factors
-    )  # fmt: skip
+            numbers["gradient"] = np.log(gradients) - np.log(gradients[:, -1:])
+    return numbers
 
 
 def _numbers_of_grams(grams: FloatArray) -> dict[str, FloatArray]:
@@ -292,7 +337,7 @@ def _numbers_of_grams(grams: FloatArray) -> dict[str, FloatArray]:
     return dict(zip(_OF_GRAM, (np.sqrt(squares.mean(axis=-1)), mean, spread), strict=True))
 
 
-def _band(values: FloatArray) -> FloatArray:
+def band_of(values: FloatArray) -> FloatArray:
     """Return the order statistics between which a new value lies with probability 0.9."""
     with np.errstate(invalid="ignore"):
         ends = np.quantile(values, [0.05, 0.95], axis=0, method="weibull")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -69,6 +69,8 @@ class ModelNetwork(Result):
         Names of the weight layers: those of layers 1, …, depth.
     factors : tuple of float
         Factors of the branches with these layers, which the gains contain; 1 without a factor.
+    dropouts : tuple of str
+        Names of the dropouts in training mode. The network is that of evaluation mode.
 
     Examples
     --------
@@ -84,12 +86,15 @@ class ModelNetwork(Result):
     unfit: tuple[str, ...]
     layers: tuple[str, ...] = ()
     factors: tuple[float, ...] = ()
+    dropouts: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.network, self.unfit))
 
     def __str__(self) -> str:
-        return "\n".join([str(self.network), *(f"does not fit: {text}" for text in self.unfit)])
+        dropped = [f"without dropout: {', '.join(self.dropouts)}"] if self.dropouts else []
+        unfit = (f"does not fit: {text}" for text in self.unfit)
+        return "\n".join([str(self.network), *dropped, *unfit])
 
 
 @dataclass(frozen=True)
@@ -258,6 +263,9 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
     Law, gain and biases are read as by `chain_of`, from all layers with the same shape and the same
     steps if their weights have the same variance, otherwise from each layer alone.
 
+    A network has no dropout. If the model has some in training mode, the network is that of
+    evaluation mode. `measure` then draws the weights and the masks of a copy of the model instead.
+
     Examples
     --------
     >>> import bnmc
@@ -283,6 +291,11 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
         steps, troubles = steps_of(inner)
         if steps is None:
             return ModelNetwork(None, tuple(troubles))
+        dropouts = tuple(step.label for step in steps if step.kind == "dropout")
+        steps = [
+            replace(step, kind="none", trouble="") if step.kind == "dropout" else step
+            for step in steps
+        ]
         blocks = _blocks_of(steps)
         if not blocks:
             reason = "there is no linear layer"
@@ -294,7 +307,8 @@ def network_of(model: torch.nn.Module, *, batch: int = 64) -> ModelNetwork:
                     f"{block.weight.label}: a convolution; chain_of reads equal convolutions"
                 )
                 return ModelNetwork(None, _unique(troubles), names)
-        return _network(_input_of(steps), blocks, batch, troubles)
+        reading = _network(_input_of(steps), blocks, batch, troubles)
+        return replace(reading, dropouts=dropouts)
 
 
 def _network(start: _Block, blocks: list[_Block], batch: int, troubles: list[str]) -> ModelNetwork:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +19,7 @@ from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.facts import Facts
 from bnmc.torch.outlook import Outlook, outlook_of, said
-from bnmc.torch.prediction import Prediction, shown_of
+from bnmc.torch.prediction import Prediction, band_of, shown_of
 from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
 
@@ -32,6 +33,9 @@ _HEADS = {
     "orthogonality_gap": "gap", "mean_correlation": "correlation", "isometry": "isometry",
     "scale": "scale", "layer_gradient_norm": "‖∂L/∂W‖",
 }  # fmt: skip
+
+#: From so many networks on, order statistics are the ends of a band of 90 %.
+_OF_BAND = 19
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,6 +109,8 @@ class Measurement(Result):
         The facts of each network.
     fall : float or None
         With ``tries=True``: the loss after 20 steps of Adam at the best rate, over the chance.
+    by_width : dict of int to Measurement
+        With ``widths=``: the same architecture at each width.
 
     Notes
     -----
@@ -148,6 +154,7 @@ class Measurement(Result):
     notes: tuple[str, ...]
     draws: tuple[Facts, ...]
     fall: float | None = None
+    by_width: dict[int, Measurement] = field(default_factory=dict)
     soft_threshold: float = SOFT_THRESHOLD
     largest_rate: FloatArray | None = None
 
@@ -219,6 +226,8 @@ class Measurement(Result):
         if self.loss is not None:
             lines.append(f"loss: {_mean(self.loss)}")
         lines.append(self.prediction.table())
+        if self.by_width:
+            lines.append(_table_of_widths(self, self.by_width))
         lines.extend(f"note: {note}" for note in self.notes)
         return "\n".join(lines)
 
@@ -336,6 +345,7 @@ class Measurement(Result):
             "unfit": list(self.reading.unfit), "prediction": self.prediction.to_dict(),
             "notes": list(self.notes), "facts": self.facts.to_dict(),
             "outlook": self.outlook.to_dict(), "verdict": self.verdict,
+            "by_width": {str(width): each.to_dict() for width, each in self.by_width.items()},
         }  # fmt: skip
 
     def _layout_lines(self) -> list[str]:
@@ -351,6 +361,45 @@ class Measurement(Result):
         """Return the numbers of each layer, (networks, layers), by attribute."""
         numbers = {name: getattr(self, name) for name in _HEADS}
         return {name: values for name, values in numbers.items() if values is not None}
+
+
+def _table_of_widths(measurement: Measurement, wider: Mapping[int, Measurement]) -> str:
+    """Return a table of the layers of a model, beside those of the architecture at other widths.
+
+    Of several networks it shows the mean, and from 19 networks on the band that holds 90 %.
+    """
+    columns: list[Sequence[str]] = [measurement.layers]
+    heads = ["layer"]
+    others = {width: _numbers_of(each) for width, each in wider.items()}
+    for name, values in _numbers_of(measurement).items():
+        heads += [name, *(f"width {width}" for width in others)]
+        columns += [_cells(values), *(_cells(each[name]) for each in others.values())]
+    rows = list(zip(*columns, strict=True))
+    shown = [rows[layer] for layer in shown_of(len(rows))]
+    networks = [each.networks for each in wider.values()]
+    count = "a random network" if networks[0] == 1 else f"{networks[0]} random networks"
+    about = (
+        f"beside {count} of this architecture at each width, with Gaussian weights of its variances"
+    )
+    gradient = "; gradients are over that of the last layer" if "gradient" in heads else ""
+    return f"{about}{gradient}\n{text_table(heads, shown, align='<>')}"
+
+
+def _numbers_of(measurement: Measurement) -> dict[str, FloatArray]:
+    """Return what widths are compared by: (networks, layers) arrays, by name."""
+    numbers = {"scale": measurement.scale, "correlation": measurement.mean_correlation}
+    norms = measurement.layer_gradient_norm
+    if norms is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            numbers["gradient"] = norms / norms[:, -1:]
+    return numbers
+
+
+def _cells(values: FloatArray) -> list[str]:
+    """Return the mean of each layer, or the band of many networks."""
+    if len(values) < _OF_BAND:
+        return [f"{mean:.3g}" for mean in values.mean(axis=0)]
+    return [f"{low:.3g} to {high:.3g}" for low, high in band_of(values)]
 
 
 def _mean(values: NDArray[Any]) -> str:

@@ -25,6 +25,9 @@ _NEUTRAL = ("flatten", "view", "reshape", "size", "getattr", "getitem", "contigu
 #: Functions that add two tensors.
 _SUMS = ("add", "iadd")
 
+#: Names of modules of dropout begin so.
+_DROPOUTS = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
+
 _BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 _FEATURE_NORMS = ("LayerNorm", "RMSNorm", "GroupNorm")
 _OTHER_NORMS = (
@@ -38,7 +41,7 @@ class Step:
 
     Parameters
     ----------
-    kind : {"weight", "norm", "activation", "sum", "none", "other"}
+    kind : {"weight", "norm", "activation", "sum", "none", "dropout", "other"}
         "none" changes nothing. "sum" adds the output of an earlier step: a skip connection.
     name : str
         Name of the activation or the norm in bnmc, or of the operation.
@@ -204,14 +207,16 @@ def _of_module(label: str, module: Any) -> Step:
     activation = name_of_module(module) if is_torch_module(module) else None
     if activation is not None:
         return Step("activation", activation, label, module)
-    if kind in _NEUTRAL or (kind.startswith("Dropout") and not (module.training and module.p > 0)):
+    off = kind.startswith(_DROPOUTS) and not (module.training and module.p > 0)
+    if kind in _NEUTRAL or off:
         return Step("none", kind, label, module)
-    return Step("other", kind, label, module, f"{label}: {kind} is no part of a Chain{_hint(kind)}")
+    other = "dropout" if kind.startswith(_DROPOUTS) else "other"
+    return Step(other, kind, label, module, f"{label}: {kind} is no part of a Chain{_hint(kind)}")
 
 
 def _hint(kind: str) -> str:
     """Return advice on a module that a chain cannot contain."""
-    if kind.startswith(("Dropout", "AlphaDropout", "FeatureAlphaDropout")):
+    if kind.startswith(_DROPOUTS):
         return "; set its p to 0"
     if hasattr(torch.nn.modules.activation, kind) and kind != "MultiheadAttention":
         return "; bnmc.Chain takes activations of your own as functions"
@@ -266,6 +271,11 @@ def _of_function(name: str, node: Any) -> Step:
         return Step("activation", "leaky_relu", name)
     if name in _NEUTRAL:
         return Step("none", name, name)
+    if name == "dropout":
+        options = dict(zip(("p", "training"), node.args[1:], strict=False)) | node.kwargs
+        if not (options.get("training", True) and options.get("p", 0.5) > 0.0):
+            return Step("none", name, name)
+        return Step("dropout", name, name, None, f"{name}: it is no part of a Chain{INSTEAD}")
     trouble = f"{name}: this function is no part of a Chain{INSTEAD}"
     return Step("other", name, name, None, trouble)
 

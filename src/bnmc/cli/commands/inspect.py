@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,6 +85,7 @@ def inspect(
     from bnmc.cli.inputs import read_states
     from bnmc.torch import measure
     from bnmc.torch.representations import layout
+    from bnmc.torch.widths import as_widths, at_width
 
     torch: Any = import_extra("torch", "torch")
     states = read_states(input_, "input")
@@ -93,7 +94,9 @@ def inspect(
     sizes = [] if widths is None else integers("widths", widths)
     with _code_of_the_user(model):
         factory, results = _factory(model, eval_), []
-        for made in [_implicit(factory, model, size) for size in sizes] or [factory]:
+        if sizes:
+            as_widths(factory, sizes)
+        for made in [at_width(factory, size) for size in sizes] or [factory]:
             torch.manual_seed(seed)
             results.append(
                 measure(
@@ -110,25 +113,6 @@ def inspect(
     ]
     text = [head, _by_width(rows), f"\nwidth {sizes[-1]}:", results[-1]]
     return Report(document | {"rows": rows}, text, results[-1].plot)
-
-
-def _implicit(factory: Any, text: str, width: int) -> Callable[[], Any]:
-    """Return a factory of models of a width, whose large layers have no weights."""
-    from bnmc._support.arguments import integer
-    from bnmc.errors import ArgumentError
-    from bnmc.torch import implicit_
-    from bnmc.torch.models import torch
-
-    integer("widths", width, low=1)
-    if isinstance(factory, torch.nn.Module):
-        raise ArgumentError("model", text, "a function of the width, as there are widths")
-
-    def made() -> Any:
-        with torch.device("meta"):
-            model = factory(width)
-        return implicit_(model)
-
-    return made
 
 
 def _by_width(rows: list[dict[str, Any]]) -> Table:
