@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-WIDTH, BATCH, MOST = 1000, 10, 22_000
+WIDTH, BATCH, MOST = 1000, 10, 20_051
 CAPABILITY = (9, 0)
 #: Where the arguments of a kernel begin in bank 0 of its constants.
 ARGUMENTS = 0x210

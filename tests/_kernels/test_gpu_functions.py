@@ -4,15 +4,17 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from numba import int64
 from oracle import philox, weights
 
 from bnmc import Activation
 from bnmc._kernels.gpu import device, shape, words
-from bnmc._kernels.gpu.block import begin
+from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, begin
 from bnmc._kernels.gpu.box_muller import radius32, sincos32
 from bnmc._kernels.gpu.build import constants_of
 from bnmc._kernels.gpu.device import cuda, device_function
 from bnmc._kernels.gpu.gram import store_gram
+from bnmc._kernels.gpu.rows import measure_row
 from bnmc._kernels.gpu.sums import add_quads, clear_sums
 from bnmc._kernels.gpu.tiles import add_cross
 from bnmc._kernels.scalar import codes, normal
@@ -65,6 +67,56 @@ def test_sums_of_quads(dtype, columns, passes, threads):
     np.testing.assert_allclose(
         product, flat.T @ flat, rtol=0, atol=20 * unit * (flat**2).sum(0).max()
     )
+
+
+# --- rows whose squares are no normal numbers
+
+
+RANGES = [
+    ((1.0, -1.0), NOT_STOPPED, NOT_STOPPED),
+    ((0.0, 0.0), 3, NOT_STOPPED),
+    ((3.0, 3.0), 3, NOT_STOPPED),
+    ((2.0**-50, -(2.0**-50)), NOT_STOPPED, NOT_STOPPED),  # the least variance
+    ((2.0**-51, -(2.0**-51)), STOPPED_NOT_FINITE, NOT_STOPPED),
+    ((2.0**60, -(2.0**60)), STOPPED_NOT_FINITE, STOPPED_NOT_FINITE),  # the first that is too large
+    ((2.0**59, -(2.0**59)), NOT_STOPPED, NOT_STOPPED),
+    ((np.nan, 1.0), 3, STOPPED_NOT_FINITE),
+]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, in which the simulator computes
+@pytest.mark.parametrize("centred", [False, True])
+def test_notes_of_rows_beyond_float32(centred):
+    """Without eps and with it, for row 3 of 4, and none for row 4, which is padding."""
+    digest = sigma_of(Activation.named("tanh")).digest
+    # Rows that are drawn with a centred covariance keep their mean, which is rounding.
+    block = shape.shape_of(
+        shape.Spec(2, 2, NORM_CENTRED, False, False, "float32", digest, centred=centred)
+    )
+
+    kind, at_flags = (constants_of(block)[name] for name in ("kind", "at_flags"))
+
+    def measure(rows, width, out):
+        numbers = cuda.local.array(2, kind)
+        whole = cuda.shared.array(0, int64)
+        for case in range(rows.shape[0]):
+            for eps in range(2):
+                for row in range(3, 5):
+                    whole[at_flags] = NOT_STOPPED
+                    for i in range(2):
+                        numbers[i] = rows[case, i]
+                    measure_row(numbers, 0, 1, row, width, np.float32(eps))
+                    out[case, eps, row - 3] = whole[at_flags]
+
+    measure = device.Linker(constants_of(block)).kernel(measure, 255)
+    rows = np.array([values for values, *_ in RANGES], np.float32)
+    notes = np.zeros((len(rows), 2, 2), np.int64)
+    device.launch(measure, 1, 1, block.bytes, 0, rows, 4, notes)
+    expected = np.array([notes for _, *notes in RANGES])
+    if centred:
+        expected[2] = NOT_STOPPED
+    np.testing.assert_array_equal(notes[..., 0], expected)
+    assert (notes[..., 1] == NOT_STOPPED).all()
 
 
 # --- the products of the columns of two tiles on a GPU, in Numba's simulator: those of NumPy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numba import int64
 
 from bnmc._kernels.gpu.arguments import NOTHING
-from bnmc._kernels.gpu.block import STOPPED_NOT_FINITE, thread
+from bnmc._kernels.gpu.block import NOT_STOPPED, STOPPED_NOT_FINITE, thread
 from bnmc._kernels.gpu.constants import (
     activates_first, at_flags, at_tile, bare, batch, columns, in_passes, inputs, inverse_root,
     keeps_rows, kind, norm, norm_first, number, over_features, quads, sigma, single, skipped,
@@ -142,12 +142,17 @@ def measure_row(values, at, step, row, width, eps):
             deviation = values[u32(at + i * step)] - mean
             variance += deviation * deviation
         variance *= number(1.0 / batch)
-        # What is seldom true comes first, because the rest is then seldom evaluated.
-        is_flat = not variance > rounding * (mean * mean)
-        if (is_flat or variance < least) and eps == 0.0 and row < width:
-            cuda.atomic.min(whole, at_flags, row if is_flat else STOPPED_NOT_FINITE)
-        if not variance < most and row < width:
-            cuda.atomic.min(whole, at_flags, STOPPED_NOT_FINITE)
+        rounded = rounding * (mean * mean)
+        if not (rounded if rounded > least else least) < variance < most:
+            # A note that changes nothing, rather than a branch without one: the compiler would
+            # compute its condition for every row.
+            note = NOT_STOPPED
+            if row < width:
+                if eps == 0.0 and not variance > rounded:
+                    note = row
+                elif not variance < most or (eps == 0.0 and variance < least):
+                    note = STOPPED_NOT_FINITE
+            cuda.atomic.min(whole, at_flags, note)
         scale = inverse_root(number(variance + number(eps)))
     return mean, scale
 
