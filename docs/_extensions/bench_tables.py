@@ -6,7 +6,7 @@ numbers of the extra information of each benchmark.  Date and machine stand abov
 .. bench:: 2026-11-25-simulate
    :tables: 1 3
 
-.. bench:: 2026-11-27-instructions
+.. bench:: 2026-11-28-instructions
    :columns: registers; instructions
 
 ``bench-processors`` is one table of all kinds of processors, of the newest full run on each.
