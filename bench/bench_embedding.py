@@ -109,7 +109,7 @@ def plain_layers():
     def make(times):
         course = layers.Course(
             0, 1, np.uint32(7), np.uint32(0), np.full(times, -1), np.zeros((1, 0, BATCH, BATCH)),
-            np.zeros((1, 0, 0), np.int64), np.zeros((1, 3), np.int64),
+            np.zeros((1, 0, 0), np.int64), np.zeros((1, 3), np.int64), 0.0, True, False,
         )  # fmt: skip
         specs = layers.records(spec)
         return lambda: layers.layers(None, source, sigma, specs, state, course, work, sums)
