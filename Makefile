@@ -66,9 +66,10 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Sphinx treats warnings as errors.  This target makes three of the figures; docs-full makes all.
+# Sphinx treats warnings as errors, and the search must find what readers type.  This target makes three of the figures; docs-full makes all.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W --keep-going $(ARGS) docs docs/_build/html
+	$(BIN)/python docs/scripts/check_search.py docs/_build/html
 
 docs-full: export BNMC_DOCS_FULL = 1
 docs-full:

@@ -13,7 +13,7 @@ from bnmc import experiments, kernels
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_extensions"))
 
-from experiment_scripts import write_scripts  # noqa: E402
+from experiment_scripts import topics, write_scripts  # noqa: E402
 
 project = "bnmc"
 author = "The bnmc developers"
@@ -37,7 +37,7 @@ extensions = [
 exclude_patterns = [
     "_build",
     "gallery",
-    "figures/*.ipynb",
+    "figures/**/*.ipynb",
     "**/README.rst",
     "**/GALLERY_HEADER.rst",
 ]
@@ -53,7 +53,11 @@ numpydoc_show_class_members = False
 myst_enable_extensions = ["dollarmath"]
 
 html_theme = "pydata_sphinx_theme"
+html_logo = html_favicon = "images/logo.svg"
+html_static_path = ["static"]
+html_css_files = ["gallery.css"]
 html_theme_options = {
+    "logo": {"text": html_title},
     "navigation_with_keys": False,
     "show_toc_level": 2,
     "header_links_before_dropdown": 8,
@@ -86,6 +90,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "figures",
     "filename_pattern": r"[/\\]plot_" if full else rf"[/\\]plot_({quick})\.py$",
     "plot_gallery": True,
+    "thumbnail_size": (640, 360),
+    "subsection_order": [f"_build/scripts/{topic}" for topic in topics()],
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "remove_config_comments": True,

@@ -414,7 +414,9 @@ def test_figures_say_what_they_are():
             program = compile(text, name, "exec")
             assert "Parameters" not in text
             # A script that is not run shows what the repository keeps.
-            assert (".png\n\n.. code-block:: none\n\n    " in program.co_consts[0]) == (not run)
+            shown = program.co_consts[0]
+            assert ("\n.. image:: " in shown, ".. code-block:: none" in shown) == (not run,) * 2
+    assert {name.split("/")[0] for name in made} == set(scripts.topics())
 
 
 def test_experiments_document_what_they_take():

@@ -21,6 +21,8 @@ DOCS = ROOT / "docs"
 IMAGES = DOCS / "images"
 #: The picture of the index takes minutes to compute, and has no numbers in its file.
 WITHOUT_NUMBERS = {"settling"}
+#: Scripts beside those that draw numbers: a module, and one that writes an SVG file.
+OTHERS = {"saving", "logo"}
 #: Pictures of the mean field, and of kernels that most tests compile.
 QUICK = {"chain", "pytorch", "start"}
 
@@ -40,7 +42,7 @@ def number(text):
     [
         pytest.param(path, id=path.stem, marks=[] if path.stem in QUICK else [pytest.mark.slow])
         for path in sorted(IMAGES.glob("*.py"))
-        if path.stem not in WITHOUT_NUMBERS | {"saving"}
+        if path.stem not in WITHOUT_NUMBERS | OTHERS
     ],
 )
 def test_pictures_have_the_numbers_of_today(script, monkeypatch):
@@ -54,6 +56,11 @@ def test_pictures_have_the_numbers_of_today(script, monkeypatch):
     for name, values in numbers.items():
         # Numbers are saved to 7 digits; on other processors they agree up to rounding.
         np.testing.assert_allclose(shown[name], np.ravel(values), rtol=1e-5, atol=1e-9)
+
+
+def test_the_logo_is_drawn_by_its_script():
+    svg = runpy.run_path(str(IMAGES / "logo.py"))["svg"]()
+    assert text_of(IMAGES / "logo.svg") == svg
 
 
 def test_pictures_of_the_pages_are_small_and_have_a_program_that_draws_them():

@@ -4,21 +4,21 @@ A script that the build does not run shows the picture and the table that the re
 (`docs/scripts/kept_figures.py` makes them).
 """
 
+import importlib
 import inspect
 import re
 import textwrap
 from collections.abc import Collection
 from pathlib import Path
 
-from bnmc import experiments
-from bnmc.experiments.registry import function_of
+from bnmc.experiments.registry import FIGURES, function_of
 
 IMAGES = Path(__file__).parents[1] / "images" / "figures"
 
 SCRIPT = '''r"""
 {title}
 {line}
-
+{picture}
 {text}
 
 From the command line:
@@ -26,7 +26,7 @@ From the command line:
 .. code-block:: console
 
     $ bnmc figure {name} --plot {name}.png
-{kept}"""
+{table}"""
 {thumbnail}
 import matplotlib.pyplot as plt
 
@@ -43,9 +43,10 @@ print(found)
 '''
 
 #: What a build that does not run a script shows.
-KEPT = """
+PICTURE = """
 .. image:: /images/figures/{name}.png
-
+"""
+TABLE = """
 .. code-block:: none
 
 {table}
@@ -54,8 +55,8 @@ THUMBNAIL = """
 # sphinx_gallery_thumbnail_path = 'images/figures/{name}.png'
 """
 
-HEADER = """Figures of the papers
-=====================
+HEADER = """Figures
+=======
 
 Every simulation figure of the papers, and more, is a function of `bnmc.experiments` and a command
 (``bnmc figure --list``).  With the default sizes, shown here, each takes seconds.  ``full=True`` or
@@ -63,22 +64,55 @@ Every simulation figure of the papers, and more, is a function of `bnmc.experime
 functions.
 """
 
+#: The parts of the gallery: by package, what its figures are about.
+TOPICS = {
+    "bridging": "Mean field and finite width",
+    "orthogonalizes": "Orthogonal representations",
+    "rank_collapse": "Rank collapse",
+    "gradients": "Gradients and Jacobians",
+    "limits": "Kernels of infinite width",
+    "training_law": "Training at any width",
+    "beyond": "Stability, mixing, norms and sizes",
+}
+TOPIC = """{title}
+{line}
+
+{summary}  `bnmc.experiments.{package}` has the notation.
+"""
+
 
 def scripts(run: Collection[str]) -> dict[str, str]:
-    """Return the text of each script by the name of its file; the build runs those of `run`."""
+    """Return the text of each script by its file; the build runs those of `run`.
+
+    The folder is the package of the figure within `bnmc.experiments`.
+    """
     made = {}
-    for name in experiments.names():
+    for name, (place, description) in FIGURES.items():
         text = re.split(r"\n(?:Parameters|Returns)\n", inspect.getdoc(function_of(name)))[0]
-        title = f"{name}: {experiments.describe(name)}"
-        made[f"plot_{name.replace('-', '_')}.py"] = SCRIPT.format(
+        title = f"{name}: {description}"
+        kept = name not in run
+        made[f"{place.split('.')[0]}/plot_{name.replace('-', '_')}.py"] = SCRIPT.format(
             title=title,
             line="=" * len(title),
             text=text.strip(),
             name=name,
-            kept="" if name in run else KEPT.format(name=name, table=kept_table(name)),
-            thumbnail="" if name in run else THUMBNAIL.format(name=name),
+            picture=PICTURE.format(name=name) if kept else "",
+            table=TABLE.format(table=kept_table(name)) if kept else "",
+            thumbnail=THUMBNAIL.format(name=name) if kept else "",
         )
     return made
+
+
+def topics() -> dict[str, str]:
+    """Return the head of each part of the gallery by its folder."""
+    heads = {}
+    for package, title in TOPICS.items():
+        module = importlib.import_module(f"bnmc.experiments.{package}")
+        summary = inspect.getdoc(module).split("\n\n")[0]
+        heads[package] = TOPIC.format(
+            title=title, line="-" * len(title), summary=summary, package=package
+        )
+    return heads
 
 
 def kept_table(name: str) -> str:
@@ -92,12 +126,13 @@ def write_scripts(folder: Path, run: Collection[str]) -> None:
 
     Unchanged files are left alone, and all other files deleted.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    wanted = {"GALLERY_HEADER.rst": HEADER, **scripts(run)}
-    for path in folder.iterdir():
-        if path.is_file() and path.name not in wanted:
+    heads = {f"{package}/GALLERY_HEADER.rst": head for package, head in topics().items()}
+    wanted = {"GALLERY_HEADER.rst": HEADER, **heads, **scripts(run)}
+    for path in folder.rglob("*"):
+        if path.is_file() and path.relative_to(folder).as_posix() not in wanted:
             path.unlink()
     for file, text in wanted.items():
         path = folder / file
         if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -435,6 +435,8 @@ def test_another_folder_is_used_if_the_wanted_one_cannot_be_written_to(folder, t
         assert doubled() == (0, 1)
     assert len(caught) == 1
     assert str(folder) in str(caught[0].message)
+    # A line of the tests, not one of bnmc or Numba.
+    assert Path(caught[0].filename).is_relative_to(Path(__file__).parents[1])
     assert len(entries(tmp_path / "beside")) == 1
     assert doubled() == (1, 0)
 

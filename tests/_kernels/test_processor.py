@@ -142,7 +142,9 @@ def test_damage_is_told_once_and_compiled(wheel, monkeypatch, what):
     with pytest.warns(KernelCacheWarning, match=reason) as caught:
         assert used(quiet=False) == (0, 1)
     (warning,) = caught
-    assert str(warning.message).startswith(f"kernel cache {wheel}: an entry of copy_numbers ")
+    assert str(warning.message).startswith(
+        f"the folder {wheel} of compiled kernels: an entry of copy_numbers "
+    )
     forget()
     assert used() == (1, 0)  # from the cache of the user; the wheel warns once
 

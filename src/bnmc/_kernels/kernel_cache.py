@@ -23,6 +23,7 @@ owner of the folder guards against that.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pickle
 import pkgutil
@@ -30,6 +31,7 @@ import re
 import shutil
 import stat
 import sys
+import traceback
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -436,7 +438,7 @@ _told: set[tuple[str, str]] = set()
 
 _CONSEQUENCES = {
     "read": "it is compiled again",
-    "write": "compiled code is kept in memory only, so each process compiles for 10 to 20 s",
+    "write": "so each process compiles for 10 to 20 s; NUMBA_CACHE_DIR names another folder",
     "move": "another folder is used",
     "trust": "it is not used; NUMBA_CACHE_DIR names another folder",
 }
@@ -454,8 +456,18 @@ def _tell(folder: Traversable | str, kind: str, reason: str) -> None:
         return
     _told.add((str(folder), kind))
     warnings.warn(
-        f"kernel cache {folder}: {reason}; {_CONSEQUENCES[kind]}", KernelCacheWarning, stacklevel=3
+        f"the folder {folder} of compiled kernels: {reason}; {_CONSEQUENCES[kind]}",
+        KernelCacheWarning,
+        stacklevel=_level_of_the_user(),
     )
+
+
+def _level_of_the_user() -> int:
+    """Return how many calls above `_tell` a line is that neither bnmc nor Numba has."""
+    frames = traceback.walk_stack(sys._getframe(1))
+    names = (frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames)
+    inside = itertools.takewhile({"bnmc", "numba", "concurrent", "threading"}.__contains__, names)
+    return 1 + sum(1 for _ in inside)
 
 
 def _said(error: Exception) -> str:

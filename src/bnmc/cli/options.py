@@ -90,7 +90,8 @@ OPTIONS: dict[str, _Option] = {
         metavar="SECONDS",
     ),
     "plot": _option(
-        Path | None, None, "File for the picture: .png, .pdf or .svg.", metavar="FILE"
+        Path | None, None, "File for the picture: .png, .pdf, .svg, .jpg and others of Matplotlib.",
+        metavar="FILE",
     ),
     "force": _option(bool, False, "Replace existing files.", "--force"),
     "as_json": _option(
