@@ -1,7 +1,7 @@
 """Ask the search of the built documentation for words that people use.
 
-``make docs`` runs it after the build.  The first result must be the page that answers.  The search is
-Sphinx's own, in JavaScript: it finds the titles of sections, the terms of the text, and what the
+``make docs`` runs it after the build.  The first result must be the page that answers.  The search
+is Sphinx's own, in JavaScript: it finds the titles of sections, the terms of the text, and what the
 directive ``.. index::`` at the top of a page adds.
 
     python docs/scripts/check_search.py docs/_build/html
