@@ -17,7 +17,7 @@ import bnmc
 from bench.turns import only
 from bnmc._claims.claims import judged
 from bnmc.testing import LawMismatch, assert_same_law
-from bnmc.testing.same_law import SequentialTest, numbers_of_calls
+from bnmc.testing.same_law import SequentialTest
 
 SEEDS, QUICK_SEEDS, TINY_SEEDS, FEW_ROWS = 1000, 40, 2, 64
 ALPHAS = (0.05, 0.01, 0.001)
@@ -228,7 +228,7 @@ def levels(step, chain, seed, rows=None):
     test = SequentialTest(step, chain, np.random.default_rng(seed))
     if rows is None:
         rows = inspect.signature(assert_same_law).parameters["rows"].default
-    stages = numbers_of_calls(chain, rows)
+    stages = test.numbers_of_calls(rows)
     for calls in stages:
         judgements = judged(test.claims_after(calls), 0.5)
         clearest = min(judgements, key=lambda row: (float(row.adjusted or 0.0), row.p_value or 0.0))

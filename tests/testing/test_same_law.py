@@ -27,7 +27,8 @@ from bnmc.chain.start import normalise
 from bnmc.errors import ArgumentError
 from bnmc.testing import LawMismatch, assert_same_law, same_law
 from bnmc.testing.calls_on_state import CallsOnState
-from bnmc.testing.same_law import CheckedStep, SequentialTest, numbers_of_calls, tried_states
+from bnmc.testing.same_law import CheckedStep, SequentialTest, tried_states
+from bnmc.testing.states import numbers_of_calls
 
 RELU = bnmc.Chain(20, 5, "relu")
 
@@ -154,7 +155,7 @@ def test_a_law_that_rounding_hides_is_not_tested():
 def overall(step, chain, seed, rows=128):
     """Return the least alpha at which a step fails, at most 1."""
     test = SequentialTest(step, chain, np.random.default_rng(seed))
-    stages, least = numbers_of_calls(chain, rows), 1.0
+    stages, least = test.numbers_of_calls(rows), 1.0
     for calls in stages:
         adjusted = min(row.adjusted for row in judged(test.claims_after(calls), 0.5))
         least = min(least, len(stages) * adjusted)
@@ -176,7 +177,8 @@ def test_false_alarms_are_as_rare_as_promised():
 def fixed(p_values):
     """A test whose only claim has a given p-value after each number of calls, and 1 at others."""
     return SimpleNamespace(
-        states=[], step=SimpleNamespace(calls=0),
+        step=SimpleNamespace(calls=0), calls_to_explain=0, causes=lambda failed: (),
+        numbers_of_calls=lambda rows: numbers_of_calls(RELU.width, rows, is_gaussian=True),
         claims_after=lambda calls: [
             Claim("fixed", 0.0, 0.0, None, p_value=p_values.get(calls, 1.0))
         ],
@@ -185,10 +187,9 @@ def fixed(p_values):
 
 def test_each_stage_has_its_share_of_alpha(monkeypatch):
     """The shares add up to alpha: p-values just above one pass, and one just below it fails."""
-    stages, alpha = numbers_of_calls(RELU, 2**14), 0.03
+    stages, alpha = numbers_of_calls(RELU.width, 2**14, is_gaussian=True), 0.03
     assert len(stages) == 10
     share = alpha / 10
-    monkeypatch.setattr(same_law, "explained", lambda *arguments: ())
 
     def outcome(p_values):
         monkeypatch.setattr(same_law, "SequentialTest", lambda *arguments: fixed(p_values))

@@ -1,14 +1,15 @@
 """Tools for the tests of other programs.
 
-`assert_same_law` tests whether your layer has the law of a chain, and names likely causes if it has
-not.  `chains`, `batches`, `gram_matrices`, `activations` and `generators` are Hypothesis strategies
-(extra ``testing``).  `examples` builds layers in PyTorch and JAX, and `roofline` compares a time
-with the peak rates of the machine.  `bnmc.pytest_plugin` has fixtures.
+`assert_same_law` tests whether your layer has the law of a chain, or your network that of all its
+layers, and names likely causes if it has not.  `chains`, `batches`, `gram_matrices`, `activations`
+and `generators` are Hypothesis strategies (extra ``testing``).  `examples` builds layers in
+PyTorch and JAX, and `roofline` compares a time with the peak rates of the machine.
+`bnmc.pytest_plugin` has fixtures.
 
 The package may import `_claims`, `chain` and lower levels, but neither `invariant` nor `mixing`.
 Read `same_law.py` first, which calls the step on some states.  `calls_on_state.py` sums what it
 returns, and `exact_tests.py` tests the sums.  `explanation.py` finds the causes, with `faults.py`
-for wrong covariances.
+for wrong covariances.  `whole_networks.py` tests the layers of a network.
 """
 
 from bnmc._support.arithmetic import ignore_underflow

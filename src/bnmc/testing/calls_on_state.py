@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,86 @@ _ROWS = 256
 _CALLS, _NUMBERS = 256, 64
 
 
-class CallsOnState:
+class Calls:
+    """Sums over calls whose rows are independent standard normals Z, (width, rank).
+
+    Parameters
+    ----------
+    name : str
+        Name of the state.
+    width, rank : int
+        Shape of Z.
+    generator : numpy.random.Generator
+        For the places and orders that are compared.
+
+    Attributes
+    ----------
+    name, rank
+        The parameters, unchanged.
+    calls : int
+        Number of calls.
+    outside : float
+        Largest sum of squares outside the range of G, in units of the null covariance, over its
+        quantile.
+    total : (width, rank) ndarray
+        Σ Z over calls.
+    root : (rank, rank) ndarray
+        Triangular, with Σ ZᵀZ = rootᵀ root.
+    energies, norms, readings : ndarray
+        |Z|² of calls, |Z_r|² of rows, and single weights in units of their standard deviation, if
+        these can be read off.
+    common : float
+        Σ |Σ_r Z_r|²/width over calls.
+    shift_square, shift_product : float
+        Σ |X|² and Σ ⟨X, Z⟩ over calls, with X the state x in the coordinates of Z.
+    sequence : RowSequence
+        Products of rows and of calls in their order.
+    row_pairs, call_pairs : RowPairs, CallPairs
+        Products of all pairs of rows, and of all pairs of calls.
+    """
+
+    def __init__(self, name: str, width: int, rank: int, generator: np.random.Generator) -> None:
+        self.name, self.rank = name, rank
+        self.calls, self.outside, self.common = 0, 0.0, 0.0
+        self.total = np.zeros((width, rank))
+        self.root = np.zeros((0, rank))
+        self.energies, self.norms, self.readings = np.empty(0), np.empty(0), np.empty(0)
+        self.shift_square, self.shift_product = 0.0, 0.0
+        self.sequence = RowSequence(width, rank, generator)
+        self.row_pairs = RowPairs(width, generator)
+        self.call_pairs = CallPairs(width * rank, generator)
+
+    def add_normals(self, z: Float64Array) -> None:
+        """Add Z of an even number of calls, (calls, width, rank)."""
+        self.calls += len(z)
+        self.total += z.sum(axis=0)
+        root = np.linalg.qr(np.vstack([self.root, z.reshape(-1, self.rank)]), mode="r")
+        self.root = np.asarray(root)
+        norms = np.square(z).sum(axis=2)
+        self.norms = np.append(self.norms, norms)
+        self.energies = np.append(self.energies, norms.sum(axis=1))
+        self.common += float(np.square(z.sum(axis=1)).sum()) / z.shape[1]
+        self.sequence.add(z, norms)
+        self.row_pairs.add(z)
+        self.call_pairs.add(z)
+
+    @property
+    def variance(self) -> float:
+        """Mean square of the entries of Z, which is 1 in expectation."""
+        return float(self.energies.sum()) / self.numbers
+
+    @property
+    def unit(self) -> float:
+        """`variance`, positive also if all calls return zero."""
+        return max(self.variance, LEAST)
+
+    @property
+    def numbers(self) -> int:
+        """Number of entries of Z in all calls."""
+        return self.calls * self.total.size
+
+
+class CallsOnState(Calls):
     """Sums over the calls of a step on one state.
 
     Parameters
@@ -60,19 +140,10 @@ class CallsOnState:
 
     Attributes
     ----------
-    name, layer, noise
+    layer, noise
         The parameters, unchanged.
-    calls : int
-        Number of calls.
     rank : int
         Rank of G, up to variances that may be rounding errors.
-    outside : float
-        Largest sum of squares outside the range of G, in units of the null covariance, over its
-        quantile.
-    total : (width, rank) ndarray
-        Σ Z over calls.
-    root : (rank, rank) ndarray
-        Triangular, with Σ ZᵀZ = rootᵀ root.
     square : (batch, batch) ndarray
         Σ RᵀR over calls.
     moved : (width, batch) ndarray
@@ -81,45 +152,27 @@ class CallsOnState:
         x in the coordinates of Z.
     last : (width, batch) ndarray
         R in the last call.
-    energies, norms, readings : ndarray
-        |Z|² of calls, |Z_r|² of rows, and single weights in units of their standard deviation, if
-        these can be read off.
-    common : float
-        Σ |Σ_r Z_r|²/width over calls.
-    sequence : RowSequence
-        Products of rows and of calls in their order.
-    row_pairs, call_pairs : RowPairs, CallPairs
-        Products of all pairs of rows, and of all pairs of calls.
     """
 
     def __init__(
         self, name: str, layer: Layer, noise: Float64Array, generator: np.random.Generator
     ) -> None:
-        self.name, self.layer, self.noise = name, layer, noise
+        self.layer, self.noise = layer, noise
         values, vectors = directions(layer.gram[0], noise)
         d, n = layer.x.shape[1:]
         regular = values > 1.0
         self._outside = vectors[:, ~regular]
         self._whiten = vectors[:, regular] / np.sqrt(values[regular])
-        self.rank = int(regular.sum())
-        self._most_outside = float(special.chdtri(max(d * (n - self.rank), 1), _OUTSIDE))
+        super().__init__(name, d, int(regular.sum()), generator)
+        self._most_outside = _most_outside(d * (n - self.rank))
         factors = layer.factors[0]
         self._readers = _readers(self.whitened(factors) / math.sqrt(len(factors)))
         self.shift = self.whitened(layer.x[0])
-        self.calls, self.outside, self.common = 0, 0.0, 0.0
-        self.total = np.zeros((d, self.rank))
-        self.root = np.zeros((0, self.rank))
         self.square, self.moved = np.zeros((n, n)), np.zeros((d, n))
         self.last = np.zeros((d, n))
-        self.energies, self.norms, self.readings = np.empty(0), np.empty(0), np.empty(0)
-        self.sequence = RowSequence(d, self.rank, generator)
-        self.row_pairs = RowPairs(d, generator)
-        self.call_pairs = CallPairs(d * self.rank, generator)
 
     def add(self, rest: Float64Array) -> None:
         """Add R of an even number of calls, (calls, width, batch)."""
-        d = rest.shape[1]
-        self.calls += len(rest)
         flat = rest.reshape(-1, rest.shape[2])
         self.square += flat.T @ flat
         self.moved += rest.sum(axis=0)
@@ -127,31 +180,14 @@ class CallsOnState:
         excess = np.square(rest @ self._outside).sum(axis=(1, 2))
         self.outside = max(self.outside, float(excess.max()) / self._most_outside)
         z = self.whitened(rest)
-        self.total += z.sum(axis=0)
-        root = np.linalg.qr(np.vstack([self.root, z.reshape(-1, self.rank)]), mode="r")
-        self.root = np.asarray(root)
-        norms = np.square(z).sum(axis=2)
-        self.norms = np.append(self.norms, norms)
-        self.energies = np.append(self.energies, norms.sum(axis=1))
         self.readings = np.append(self.readings, z @ self._readers.T)
-        self.common += float(np.square(z.sum(axis=1)).sum()) / d
-        self.sequence.add(z, norms)
-        self.row_pairs.add(z)
-        self.call_pairs.add(z)
+        self.add_normals(z)
+        self.shift_square = self.calls * float(np.square(self.shift).sum())
+        self.shift_product = float((self.shift * self.total).sum())
 
     def whitened(self, rows: Float64Array) -> Float64Array:
         """Return rows (..., batch) in the coordinates of Z, (..., rank)."""
         return rows @ self._whiten
-
-    @property
-    def variance(self) -> float:
-        """Mean square of the entries of Z, which is 1 in expectation."""
-        return float(self.energies.sum()) / self.numbers
-
-    @property
-    def unit(self) -> float:
-        """`variance`, positive also if all calls return zero."""
-        return max(self.variance, LEAST)
 
     @property
     def covariance(self) -> Float64Array:
@@ -159,10 +195,77 @@ class CallsOnState:
         about_mean = self.square - self.moved.T @ self.moved / self.calls
         return about_mean / ((self.calls - 1) * len(self.total))
 
-    @property
-    def numbers(self) -> int:
-        """Number of entries of Z in all calls."""
-        return self.calls * self.total.size
+
+class CallsOfLayer(Calls):
+    """Sums over calls of a layer whose given states differ from call to call.
+
+    The normals Z have a basis of the samples that moves continuously with the given states.  In
+    directions in which rounding errors may show, they are fresh normals: so all calls have the same
+    rank, the batch.
+
+    Attributes
+    ----------
+    squares : (2, calls) ndarray
+        |Z|² without the fresh normals, and the number of the other ones.
+    """
+
+    def __init__(self, name: str, width: int, batch: int, generator: np.random.Generator) -> None:
+        super().__init__(name, width, batch, generator)
+        self.squares = np.zeros((2, 0))
+
+    def add(
+        self,
+        rest: Float64Array,
+        shift: Float64Array,
+        gram: Float64Array,
+        factors: Float64Array,
+        noise: Float64Array,
+        normals: Float64Array,
+    ) -> Float64Array:
+        """Add an even number of calls, and return Z.
+
+        Parameters
+        ----------
+        rest : (calls, width, batch) ndarray
+            R.
+        shift : (calls, width, batch) ndarray
+            What a skip connection adds, or might add.
+        gram : (calls, batch, batch) ndarray
+            G.
+        factors : (calls, weights, batch) ndarray
+            What rows of W multiply.
+        noise : (calls, batch, batch) ndarray
+            The covariances of rounding errors of the rows of R.
+        normals : (calls, width, batch) ndarray
+            Fresh normals.
+        """
+        values, vectors = directions(gram, noise)
+        hidden = values[:, None] <= 1.0
+        turned = rest @ vectors
+        excess = np.square(np.where(hidden, turned, 0.0)).sum(axis=(1, 2))
+        most = _most_outside(rest.shape[1] * hidden.sum(axis=(1, 2)))
+        self.outside = max(self.outside, float((excess / most).max()))
+        left, _, right = np.linalg.svd(vectors)
+        back = (left @ right).swapaxes(1, 2)
+        whiten = vectors / np.sqrt(np.where(hidden, np.inf, values[:, None])) @ back
+        z = rest @ whiten
+        degrees = rest.shape[1] * (~hidden).sum(axis=(1, 2))
+        squares = np.stack([np.square(z).sum(axis=(1, 2)), degrees])
+        self.squares = np.concatenate([self.squares, squares], axis=1)
+        z = z + np.where(hidden, normals, 0.0) @ back
+        if (gram == gram[0]).all():  # the given states do not differ
+            readers = _readers(factors[0] @ whiten[0] / math.sqrt(factors.shape[1]))
+            self.readings = np.append(self.readings, z @ readers.T)
+        self.add_normals(z)
+        x = shift @ whiten
+        self.shift_square += float(np.square(x).sum())
+        self.shift_product += float((x * z).sum())
+        return z
+
+
+def _most_outside(degrees: Any) -> Any:
+    """Return the largest sum of squares of so many normals that a call may have outside."""
+    return special.chdtri(np.maximum(degrees, 1), _OUTSIDE)
 
 
 def _readers(rows: Float64Array) -> Float64Array:

@@ -26,7 +26,7 @@ from scipy import special
 
 from bnmc._claims.claims import Claim
 from bnmc._support.arguments import Float64Array
-from bnmc.testing.calls_on_state import CallsOnState, Products, RowPairs, correlations
+from bnmc.testing.calls_on_state import Calls, Products, RowPairs, correlations
 
 #: q is moved to these quantiles where it is beyond them: g then has exponential moments.
 _TAIL = 1e-5
@@ -38,20 +38,20 @@ _EXPONENTS = np.geomspace(1e-5, 4.0, 128)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(160)
 
 
-def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
+def exact_claims(states: Sequence[Calls]) -> Iterator[Claim]:
     """Yield the claims with p-values: first on all states together, then on each.
 
     Parameters
     ----------
-    states : sequence of CallsOnState
+    states : sequence of Calls
         Each with at least one pair of calls.
     """
     numbers = [state.numbers for state in states]
     energy = [state.variance * count for state, count in zip(states, numbers, strict=True)]
     yield _chi2("variance, whitened", sum(energy), sum(numbers))
     yield from _dependence(states)
-    shifts = sum(state.calls * float(np.square(state.shift).sum()) for state in states)
-    added = sum(float((state.shift * state.total).sum()) for state in states)
+    shifts = sum(state.shift_square for state in states)
+    added = sum(state.shift_product for state in states)
     yield _normal("nothing of x is added", added, shifts, shifts)
     norms = [(state.norms, state.rank) for state in states]
     energies = [(state.energies, state.total.size) for state in states]
@@ -67,7 +67,7 @@ def exact_claims(states: Sequence[CallsOnState]) -> Iterator[Claim]:
         yield from _of_one(state)
 
 
-def _dependence(states: Sequence[CallsOnState]) -> Iterator[Claim]:
+def _dependence(states: Sequence[Calls]) -> Iterator[Claim]:
     """Yield the claims that rows and calls are independent."""
     width = len(states[0].total)
     yield _chi2(
@@ -75,21 +75,21 @@ def _dependence(states: Sequence[CallsOnState]) -> Iterator[Claim]:
         sum(state.calls * state.rank for state in states),
     )  # fmt: skip
     sequences = [state.sequence for state in states]
-    yield from _products("calls", [sequence.calls for sequence in sequences])
-    yield from _products("calls: each row", [sequence.lags[width] for sequence in sequences])
+    yield from product_claims("calls", [sequence.calls for sequence in sequences])
+    yield from product_claims("calls: each row", [sequence.lags[width] for sequence in sequences])
     if width > 1:
         for lag in sequences[0].lags:
             name = "rows: neighbours" if lag == 1 else f"rows: r and r + {lag}"
             if lag < width:
-                yield from _products(name, [sequence.lags[lag] for sequence in sequences])
-        yield from _products("rows: random pairs", [sequence.orders for sequence in sequences])
+                yield from product_claims(name, [sequence.lags[lag] for sequence in sequences])
+        yield from product_claims("rows: random pairs", [sequence.orders for sequence in sequences])
         yield from _pairs_of_rows([state.row_pairs for state in states])
     calls = [state.call_pairs for state in states]
     largest = [(pairs.largest, pairs.places.size, pairs.pairs) for pairs in calls]
     yield _largest_correlation("calls: largest correlation", largest)
 
 
-def _products(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
+def product_claims(name: str, parts: Sequence[Products]) -> Iterator[Claim]:
     """Test Σ u, which is normal, and Σ u², which is χ²; the first claim shows a correlation."""
     count = sum(part.count for part in parts)
     total = sum(part.total for part in parts)
@@ -131,7 +131,7 @@ def _largest_correlation(claim: str, parts: Sequence[tuple[float, int, int]]) ->
     return Claim(claim, square, 0.0, None, p_value=min(1.0, len(p) * float(p[worst])), count=len(p))
 
 
-def _of_one(state: CallsOnState) -> Iterator[Claim]:
+def _of_one(state: Calls) -> Iterator[Claim]:
     """Yield the claims on one state."""
     at = f", {state.name}"
     yield Claim("range of G" + at, state.outside, 0.0, None, p_value=float(state.outside <= 1.0))
@@ -140,7 +140,7 @@ def _of_one(state: CallsOnState) -> Iterator[Claim]:
     yield from _covariance(state, at)
 
 
-def _covariance(state: CallsOnState, at: str) -> Iterator[Claim]:
+def _covariance(state: Calls, at: str) -> Iterator[Claim]:
     """Bartlett's decomposition: root has χ²(rows − i) squares on its diagonal, normals above it."""
     rows, rank = state.calls * len(state.total), state.rank
     degrees = rows - np.arange(rank)

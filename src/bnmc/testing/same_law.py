@@ -1,7 +1,7 @@
 """`assert_same_law`: an assertion that a step of another program has the law of a layer.
 
 The test is sequential: it calls the step on some states, in stages, and tests after each stage.
-Each of the states reveals other mistakes.
+Each of the states reveals other mistakes.  `whole_networks` has the test of a whole network.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from bnmc._claims.claims import Claim, Evidence, assessed, directions, hidden, judged, of_one_step
-from bnmc._claims.layer import COARSE, LARGEST, Layer, near_a_line, rounding_noise, rounding_of
+from bnmc._claims.layer import COARSE, LARGEST, Layer, rounding_noise, rounding_of
 from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
 from bnmc._support.workers import ranges
-from bnmc.chain.chain import Chain, as_chain
-from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError, ZeroVarianceError
-from bnmc.testing.calls_on_state import LEAST, CallsOnState
+from bnmc.chain.chain import Chain, Network, as_chain, as_network
+from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
+from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.exact_tests import exact_claims
 from bnmc.testing.examples import as_numpy
 from bnmc.testing.explanation import explained
 from bnmc.testing.faults import features_differ
+from bnmc.testing.states import BLOCK_NUMBERS, given_states, layer_of, numbers_of_calls
+from bnmc.testing.whole_networks import NetworkTest
 
 #: A function of a state (width, batch) that returns the next state as any array.
 Step = Callable[[Float64Array], Any]
@@ -37,32 +39,17 @@ _CALLS_TO_EXPLAIN, _ROWS_TO_EXPLAIN = 16, 2048
 #: Number of claims in a message.
 _SHOWN = 6
 
-#: Calls on each state: before the first verdict, and at least in the end.
-_FEWEST_CALLS, _MOST_CALLS = 2, 16
-
-#: Calls on each state before the first verdict, for tests by the central limit theorem.
-_FEWEST_CALLS_OF_MOMENTS = 64
-
-#: Numbers in a block of calls that are evaluated together.
-BLOCK_NUMBERS = 1 << 18
-
 #: Number of calls of the tested step that lead to the state "iterated".
 _ITERATED = 10
 
-#: Largest number of rows that are apart from the others, and number of draws to choose from.
-_APART, _DRAWS = 4, 16
-
-#: Ranges of log₁₀ of the standard deviations of rows.
-TINY, _HUGE = (-6.0, -2.0), (3.0, 6.0)
-
 
 class LawMismatch(BnmcError, AssertionError):
-    """A step does not have the law of a layer of a chain.
+    """A step or a network does not have the law of a chain or of a network.
 
     Parameters
     ----------
-    chain : Chain
-        The chain.
+    chain : Chain or Network
+        The chain or the network.
     causes : tuple of str
         The most likely causes, the clearest first; empty if no known cause fits.
     failures : tuple of bnmc.invariant.Claim
@@ -88,7 +75,11 @@ class LawMismatch(BnmcError, AssertionError):
     """
 
     def __init__(
-        self, chain: Chain, causes: tuple[str, ...], failures: tuple[Claim, ...], calls: int
+        self,
+        chain: Chain | Network,
+        causes: tuple[str, ...],
+        failures: tuple[Claim, ...],
+        calls: int,
     ) -> None:
         self.chain, self.causes, self.failures, self.calls = chain, causes, failures, calls
         seen = f"not the law of {chain}, seen in {calls} calls"
@@ -97,9 +88,9 @@ class LawMismatch(BnmcError, AssertionError):
 
 
 def assert_same_law(
-    step: Step, chain: Chain, *, rng: Any = None, alpha: float = 1e-6, rows: int = 2**14
+    step: Step, chain: Chain | Network, *, rng: Any = None, alpha: float = 1e-6, rows: int = 2**14
 ) -> None:
-    r"""Assert that a step of another program has the law of a layer of a chain.
+    r"""Assert that a step of another program has the law of a layer, or its network that of one.
 
     Parameters
     ----------
@@ -111,7 +102,10 @@ def assert_same_law(
         `from_linear_first`.
         If the order of the chain is "activation-norm", the next state is skip h + gain W N(σ(h)),
         and if it is "pre-activation", skip h + gain W σ(N(h)).
-    chain : Chain
+
+        For a network, a function of the state h of layer 0, (width, batch), that returns the list
+        of the states h of layers 1, 2, …, each before the norm and the activation of its layer.
+    chain : Chain or Network
         The expected law.  For weights that are not Gaussian only mean, covariance and independence
         are tested, and the width must be at least 4.  For orthogonal weights every call must keep
         the Gram matrix.
@@ -228,6 +222,14 @@ def assert_same_law(
     A scale that is 1 % off was found with 16384 rows at width 20, but missed for the linear chain
     of width 10 and batch 3, which needs more rows.
 
+    **Networks.**  Each layer is tested given the states of the layers before, in the same way: its
+    skip connection or skip path is subtracted, and its rows are whitened by the covariance of each
+    call.  So the tests are as exact, and the error names the layer.  The norm and the activation
+    after a layer show in the next layer; those of the last layer have no test.  Products of rows of
+    different layers show weights that layers share.  Calls begin with seven of the states, as
+    layer 0.  A layer after a state that its norm cannot divide, or whose activations are all 0, has
+    no test in these calls.
+
     Examples
     --------
     >>> import bnmc
@@ -245,16 +247,52 @@ def assert_same_law(
     ...     print(error.causes[0])
     the variance of a row is divided by n - 1, not n (ddof = 1): x is smaller by sqrt((n-1)/n) =
     0.8944
+
+    A network whose second layer has a factor too much:
+
+    >>> network = chain.repeat(1) + bnmc.Chain(width=30, batch=5, activation="tanh").repeat(1)
+    >>> def layers(h):
+    ...     x = layer(h)
+    ...     a = np.maximum((x - x.mean(axis=1, keepdims=True)) / x.std(axis=1, keepdims=True), 0.0)
+    ...     return [x, 1.5 * rng.standard_normal((30, 50)) @ a / np.sqrt(50)]
+    >>> try:
+    ...     assert_same_law(layers, network, rng=0)
+    ... except AssertionError as error:
+    ...     print(error.causes[0])
+    layer 2 has another law given the layers before it: the output is scaled by 1.492
     """
     __tracebackhide__ = True  # pytest shows the test that fails, not this function
     if not callable(step):
         raise ArgumentTypeError("step", step, "a function of a (width, batch) array")
-    as_chain(chain)
+    if not isinstance(chain, Network):
+        as_chain(chain)
     alpha = real("alpha", alpha, above=0.0, below=1.0)
     rows = integer("rows", rows, low=2)
-    if not chain.is_gaussian and chain.width < _LEAST_WIDTH_OF_MOMENTS:
+    generator = np.random.default_rng(draw_key(rng))
+    test: SequentialTest | NetworkTest
+    if isinstance(chain, Network):
+        network = as_network(chain, low=1)
+        test = NetworkTest(step, network, generator)
+        for each, width in zip(test.chains, network.widths[1:], strict=True):
+            _require_testable(each, width)
+    else:
+        _require_testable(chain, chain.width)
+        test = SequentialTest(step, chain, generator)
+    stages = test.numbers_of_calls(rows)
+    for calls in stages:
+        failures = _failures(test, calls, alpha / len(stages))
+        if failures:
+            # Explain from more calls, after which a false alarm may no longer fail.
+            failures = _failures(test, max(calls, test.calls_to_explain), alpha) or failures
+            causes = test.causes({claim.claim for claim in failures})
+            raise LawMismatch(chain, causes, failures, test.step.calls)
+
+
+def _require_testable(chain: Chain, width: int) -> None:
+    """Raise unless there are tests of a step of a chain to so many rows."""
+    if not chain.is_gaussian and width < _LEAST_WIDTH_OF_MOMENTS:
         allowed = f"an integer >= {_LEAST_WIDTH_OF_MOMENTS} for weights that are not Gaussian"
-        raise ArgumentError("width", chain.width, allowed)
+        raise ArgumentError("width", width, allowed)
     if chain.bias_variance > 0.0 and chain.is_orthogonal:
         allowed = "0 for orthogonal weights"
         hint = "test the step without its bias"
@@ -263,22 +301,9 @@ def assert_same_law(
         hint = "the tests for other weights know fully connected layers"
         raise ArgumentError("weights", chain.weights, "'gaussian' for a convolution", hint)
     chain.activation.check()
-    generator = np.random.default_rng(draw_key(rng))
-    test = SequentialTest(step, chain, generator)
-    stages = numbers_of_calls(chain, rows)
-    for calls in stages:
-        failures = _failures(test, calls, alpha / len(stages))
-        if failures:
-            # Explain from more calls, after which a false alarm may no longer fail.
-            more = max(calls, _CALLS_TO_EXPLAIN, -(-_ROWS_TO_EXPLAIN // (2 * chain.width)) * 2)
-            failures = _failures(test, more, alpha) or failures
-            names = {claim.claim for claim in failures}
-            differ = partial(features_differ, chain, test.step, generator)
-            causes = explained(chain, test.states, names, differ)
-            raise LawMismatch(chain, causes, failures, test.step.calls)
 
 
-def _failures(test: SequentialTest, calls: int, alpha: float) -> tuple[Claim, ...]:
+def _failures(test: SequentialTest | NetworkTest, calls: int, alpha: float) -> tuple[Claim, ...]:
     """Continue to `calls` calls on each state; return the claims that fail, the clearest first."""
     failures = [row for row in judged(test.claims_after(calls), alpha) if row.verdict == "fails"]
     return tuple(sorted(failures, key=lambda row: row.p_value or 0.0))
@@ -319,6 +344,7 @@ class SequentialTest:
 
     def __init__(self, step: Step, chain: Chain, generator: np.random.Generator) -> None:
         self.chain, self.step = chain, CheckedStep(step, chain)
+        self._generator = generator
         # One of the states comes from calls of the step, which also show the rounding.
         tried = list(tried_states(chain, self.step, generator))
         rounding, seed = self.step.rounding, int(generator.integers(2**63))
@@ -342,18 +368,19 @@ class SequentialTest:
                     self._moments.add(state, rest)
         return exact_claims(self.states) if self._moments is None else self._moments.claims()
 
+    def numbers_of_calls(self, rows: int) -> list[int]:
+        """Return the numbers of calls on each state after which there is a verdict."""
+        return numbers_of_calls(self.chain.width, rows, is_gaussian=self.chain.is_gaussian)
 
-def numbers_of_calls(chain: Chain, rows: int) -> list[int]:
-    """Return the numbers of calls on each state after which there is a verdict.
+    @property
+    def calls_to_explain(self) -> int:
+        """Least number of calls on each state for an explanation."""
+        return max(_CALLS_TO_EXPLAIN, -(-_ROWS_TO_EXPLAIN // (2 * self.chain.width)) * 2)
 
-    `rows` is the least number of rows of h′ per state in the end.
-    """
-    few = _FEWEST_CALLS_OF_MOMENTS
-    fewest, most = (_FEWEST_CALLS, _MOST_CALLS) if chain.is_gaussian else (few, few)
-    stages = [fewest]
-    while stages[-1] < max(most, rows / chain.width):
-        stages.append(2 * stages[-1])
-    return stages
+    def causes(self, failed: set[str]) -> tuple[str, ...]:
+        """Return the most likely causes of failed claims."""
+        differ = partial(features_differ, self.chain, self.step, self._generator)
+        return explained(self.chain, self.states, failed, differ)
 
 
 class CheckedStep:
@@ -439,69 +466,20 @@ def tried_states(
     States with a row of zero variance are left out.
     """
     for name, h in _states(chain, step, generator):
-        layer = _layer_of(chain, h)
+        layer = layer_of(chain, h)
         if layer is not None:
             yield name, layer
-
-
-def _layer_of(chain: Chain, h: Float64Array) -> Layer | None:
-    """Return a state as a layer, or None if it has a row of zero variance."""
-    try:
-        return Layer.of(chain, h[None], 0)
-    except ZeroVarianceError:
-        return None
 
 
 def _states(
     chain: Chain, step: CheckedStep, generator: np.random.Generator
 ) -> Iterator[tuple[str, Float64Array]]:
-    shape = d, n = chain.width, chain.batch
-
-    def normal() -> Float64Array:
-        return generator.standard_normal(shape)
-
-    def scales(decades: tuple[float, float]) -> Float64Array:
-        return 10.0 ** generator.uniform(*decades, (d, 1))
-
-    state = generic = normal()
-    yield "generic", generic
-    yield "rows apart", _rows_apart(chain, generator)
-    yield "row means", normal() + 3.0 * generator.standard_normal((d, 1))
-    if n > 1:
-        yield "nearly collinear", near_a_line(chain, generator)
-    if n > 2:
-        yield "duplicated samples", normal()[:, np.arange(n) % ((n + 1) // 2)]
-    yield "tiny variance", normal() * scales(TINY)
-    if not chain.normalization.is_identity:
-        yield "huge scale", normal() * scales(_HUGE)
+    given = list(given_states(chain, generator))
+    yield from given
+    _, state = given[0]
     for _ in range(_ITERATED):
-        layer = _layer_of(chain, state)
+        layer = layer_of(chain, state)
         if layer is None or not step.is_clear(layer):
             return  # the step may divide by 0
         state = step(state)
     yield "iterated", state
-
-
-def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
-    """Return a state with equal rows, except up to four in random places.
-
-    If the activations of these rows and of one other row are linearly independent, the columns of W
-    in these places can be read off h′.  Of several draws, return the one whose activations are
-    furthest from dependence.
-    """
-    d, n = chain.width, chain.batch
-    count = min(_APART, d, max(1, chain.normalization.dimensions(n) - 1))
-    places = generator.permutation(d)
-    best, furthest = np.zeros((d, n)), -1.0
-    for _ in range(_DRAWS):
-        h = np.repeat(generator.standard_normal((1, n)), d, axis=0)
-        h[places[:count]] = generator.standard_normal((count, n))
-        layer = _layer_of(chain, h)
-        if layer is None:
-            continue
-        a = layer.a[0, places[: count + 1]]
-        sizes = np.linalg.svd(a, compute_uv=False)
-        distance = float(sizes[-1] / max(sizes[0], LEAST)) if len(a) <= n else 0.0
-        if distance > furthest:
-            best, furthest = h, distance
-    return best

@@ -1,0 +1,105 @@
+"""The states on which a step is tested, and how often it is called on each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bnmc._claims.layer import Layer, near_a_line
+from bnmc._support.arguments import Float64Array
+from bnmc.chain.chain import Chain
+from bnmc.errors import ZeroVarianceError
+from bnmc.testing.calls_on_state import LEAST
+
+#: Numbers in a block of calls that are evaluated together.
+BLOCK_NUMBERS = 1 << 18
+
+#: Calls on each state: before the first verdict, and at least in the end.
+_FEWEST_CALLS, _MOST_CALLS = 2, 16
+
+#: Calls on each state before the first verdict, for tests by the central limit theorem.
+_FEWEST_CALLS_OF_MOMENTS = 64
+
+#: Largest number of rows that are apart from the others, and number of draws to choose from.
+_APART, _DRAWS = 4, 16
+
+#: Ranges of log₁₀ of the standard deviations of rows.
+_TINY, _HUGE = (-6.0, -2.0), (3.0, 6.0)
+
+
+def numbers_of_calls(width: int, rows: int, *, is_gaussian: bool) -> list[int]:
+    """Return the numbers of calls on each state after which there is a verdict.
+
+    Parameters
+    ----------
+    width : int
+        Number of rows of h′.
+    rows : int
+        Least number of rows of h′ per state in the end.
+    is_gaussian : bool
+        Whether all weights are Gaussian.
+    """
+    few = _FEWEST_CALLS_OF_MOMENTS
+    fewest, most = (_FEWEST_CALLS, _MOST_CALLS) if is_gaussian else (few, few)
+    stages = [fewest]
+    while stages[-1] < max(most, rows / width):
+        stages.append(2 * stages[-1])
+    return stages
+
+
+def layer_of(chain: Chain, h: Float64Array) -> Layer | None:
+    """Return a state as a layer, or None if it has a row of zero variance."""
+    try:
+        return Layer.of(chain, h[None], 0)
+    except ZeroVarianceError:
+        return None
+
+
+def given_states(
+    chain: Chain, generator: np.random.Generator
+) -> Iterator[tuple[str, Float64Array]]:
+    """Yield states (width, batch) by name, the generic one first."""
+    shape = d, n = chain.width, chain.batch
+
+    def normal() -> Float64Array:
+        return generator.standard_normal(shape)
+
+    def scales(decades: tuple[float, float]) -> Float64Array:
+        return 10.0 ** generator.uniform(*decades, (d, 1))
+
+    yield "generic", normal()
+    yield "rows apart", _rows_apart(chain, generator)
+    yield "row means", normal() + 3.0 * generator.standard_normal((d, 1))
+    if n > 1:
+        yield "nearly collinear", near_a_line(chain, generator)
+    if n > 2:
+        yield "duplicated samples", normal()[:, np.arange(n) % ((n + 1) // 2)]
+    yield "tiny variance", normal() * scales(_TINY)
+    if not chain.normalization.is_identity:
+        yield "huge scale", normal() * scales(_HUGE)
+
+
+def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
+    """Return a state with equal rows, except up to four in random places.
+
+    If the activations of these rows and of one other row are linearly independent, the columns of W
+    in these places can be read off h′.  Of several draws, return the one whose activations are
+    furthest from dependence.
+    """
+    d, n = chain.width, chain.batch
+    count = min(_APART, d, max(1, chain.normalization.dimensions(n) - 1))
+    places = generator.permutation(d)
+    best, furthest = np.zeros((d, n)), -1.0
+    for _ in range(_DRAWS):
+        h = np.repeat(generator.standard_normal((1, n)), d, axis=0)
+        h[places[:count]] = generator.standard_normal((count, n))
+        layer = layer_of(chain, h)
+        if layer is None:
+            continue
+        a = layer.a[0, places[: count + 1]]
+        sizes = np.linalg.svd(a, compute_uv=False)
+        distance = float(sizes[-1] / max(sizes[0], LEAST)) if len(a) <= n else 0.0
+        if distance > furthest:
+            best, furthest = h, distance
+    return best
