@@ -6,6 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from test_public_api import MODULES, callables_of
 
 import bnmc
 from bnmc._support.keywords import RENAMED
@@ -37,7 +38,7 @@ def test_the_error_names_the_argument(call, keyword, ours):
 #: Options of commands, and sizes of figures, have tests of their own.
 OF_CODE = {
     place: names for place, names in RENAMED.items()
-    if not place.startswith("bnmc ") and place != "experiments.run"
+    if not place.startswith("bnmc ") and place not in ("Chain", "experiments.run")
 }  # fmt: skip
 
 
@@ -73,11 +74,40 @@ def test_codes_of_kernels_are_members(code, member):
         bnmc.kernels.other  # noqa: B018
 
 
+@pytest.mark.parametrize("old", RENAMED["Chain"])
+def test_former_constructors_of_chains_name_the_call(old):
+    call = RENAMED["Chain"][old]
+    message = f"type object 'Chain' has no attribute '{old}'; it is now `{call}`"
+    with pytest.raises(AttributeError, match=f"^{re.escape(message)}$"):
+        getattr(bnmc.Chain, old)
+    arguments = {"Chain": bnmc.Chain, "width": 8, "batch": 3, "activation": "relu"}
+    assert isinstance(eval(call, arguments), bnmc.Chain)
+    with pytest.raises(AttributeError, match="^type object 'Chain' has no attribute 'other'$"):
+        bnmc.Chain.other  # noqa: B018
+
+
 def test_the_changelog_has_the_table_of_renamed_names():
     text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
     section = text.split("### Before you upgrade\n")[1].split("\n### ")[0]
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \| `(.+)` \|$", section, re.MULTILINE)
     assert rows == [(place, *names) for place in RENAMED for names in RENAMED[place].items()]
+
+
+#: Things that are no chains, and the size of a matrix.
+OTHER_SIZES = {
+    "bnmc.torch.measure": {"networks"}, "bnmc.implicit.HaarMatrix": {"size"},
+    "bnmc.random_matrix.ProductLaw": {"size"},
+}  # fmt: skip
+
+
+def test_sizes_and_accuracies_have_one_name_each():
+    former = {"networks", "replicates", "pairs", "size", "tol", "tolerance"}
+    names = {
+        f"{module}.{name}": former & set(inspect.signature(function).parameters)
+        for module in MODULES if module != "bnmc.errors"
+        for name, function in callables_of(__import__(module, fromlist=["_"]))
+    }  # fmt: skip
+    assert {name: taken for name, taken in names.items() if taken} == OTHER_SIZES
 
 
 def test_other_unknown_keywords_are_errors_of_python():

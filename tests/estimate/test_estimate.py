@@ -13,6 +13,7 @@ from scipy import stats
 
 from bnmc.errors import ArgumentError
 from bnmc.estimate import Estimate
+from bnmc.estimate.estimate import Estimates
 from bnmc.mixing import RateEstimate
 
 
@@ -160,3 +161,14 @@ def test_other_arithmetic_is_refused(other):
         for calculate in (operator.add, operator.sub, operator.mul, operator.truediv):
             with pytest.raises(TypeError):
                 calculate(estimate(1.0, 0.1), second)
+
+
+def test_several_estimates_have_intervals_of_student_or_their_own():
+    values, errors = np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[0.1, 0.2], [0.3, 0.4]])
+    means = Estimates(values, errors, 12, "mean", level=0.9)
+    law = stats.t(11, values[1, 0], errors[1, 0])
+    assert means[1, 0].ci == pytest.approx(law.interval(0.9), rel=1e-12)
+    assert (means[1, 0].n, means[1, 0].level, means[1, 0].assumes) == (12, 0.9, ())
+    exact = Estimates(values[0], errors[0], 1, "exact", ci=np.array([[0.0, 5.0], [1.0, 2.5]]))
+    assert [estimate.ci for estimate in exact] == [(0.0, 5.0), (1.0, 2.5)]
+    assert exact.to_dict()["ci"] == [[0.0, 5.0], [1.0, 2.5]]

@@ -197,7 +197,7 @@ def test_a_long_horizon_needs_neither_memory_nor_time():
 
 def test_layers_where_slow_pairs_dominate_the_bound_are_not_certified():
     cert = tv_bound(RELU, 40, lag=2, chains=500, rng=0)
-    slow = dataclasses.replace(cert, bound=cert.bound + 0.1)
+    slow = dataclasses.replace(cert, value=cert.bound + 0.1)
     assert cert.layers_to(0.05) is not None
     assert slow.layers_to(0.05) is None
     assert slow.layers_to(0.2) >= cert.layers_to(0.2)
@@ -235,13 +235,14 @@ def test_what_has_been_met_comes_with_the_error():
 
 def lagged():
     return LaggedDistance(
-        layers=np.arange(4),
-        bound=np.array([1.0, 0.5, 0.25, 0.0]),
+        value=np.array([1.0, 0.5, 0.25, 0.0]),
+        stderr=np.array([0.0, 0.05, 0.04, 0.0]),
         ci=np.array([[0.9, 1.0], [0.4, 0.6], [0.2, 0.3], [0.0, 0.04]]),
+        method="coupled pairs",
+        layers=np.arange(4),
         band=0.1,
         lag=3,
-        chains=100,
-        level=0.95,
+        n=100,
     )
 
 
@@ -270,7 +271,7 @@ def test_it_is_a_table_and_a_dictionary():
     content = json.loads(json.dumps(lagged().to_dict()))
     assert content == {
         "layers": [0, 1, 2, 3], "lag": 3, "bound": [1.0, 0.5, 0.25, 0.0], "band": 0.1,
-        "chains": 100, "level": 0.95,
+        "chains": 100, "level": 0.95, "stderr": [0.0, 0.05, 0.04, 0.0], "method": "coupled pairs",
         "ci": [[0.9, 1.0], [0.4, 0.6], [0.2, 0.3], [0.0, 0.04]],
     }  # fmt: skip
 
@@ -296,12 +297,12 @@ def test_two_centred_samples_forget_everything_in_one_layer():
     cert = tv_bound(bnmc.Chain(20, 2, "relu"), 3, chains=300, lag=2, rng=0)
     np.testing.assert_array_equal(cert.meeting_times, 3)
     np.testing.assert_array_equal(cert.bound, [1.0, 0.0, 0.0, 0.0])
-    np.testing.assert_array_equal(cert.survival, [1.0, 0.0, 0.0, 0.0])
+    np.testing.assert_array_equal(cert.lagged.bound, [1.0, 0.0, 0.0, 0.0])
     assert cert.rate == 0.0
     assert cert.alpha == 1.0
     # 0 of 300: the exact upper end of the rate and of the survival.
     assert cert.rate_estimate.ci[1] == pytest.approx(1 - 0.025 ** (1 / 300), rel=1e-12)
-    assert cert.survival_ci[2, 1] == pytest.approx(1 - 0.025 ** (1 / 300), rel=1e-12)
+    assert cert.lagged.ci[2, 1] == pytest.approx(1 - 0.025 ** (1 / 300), rel=1e-12)
 
 
 def test_the_bound_is_the_mean_over_meeting_times_of_the_formula():
@@ -315,17 +316,27 @@ def test_the_bound_is_the_mean_over_meeting_times_of_the_formula():
         assert cert.bound[layer] == pytest.approx(np.mean(excess), rel=1e-13)
         assert cert.stderr[layer] == pytest.approx(scipy.stats.sem(excess), rel=1e-12, abs=1e-15)
         apart = int((cert.meeting_times - 3 > layer).sum())
-        assert cert.survival[layer] == pytest.approx(apart / 500, abs=1e-15)
+        assert cert.lagged.bound[layer] == pytest.approx(apart / 500, abs=1e-15)
+        spread = math.sqrt(apart * (500 - apart) / 500) / 500
+        assert cert.lagged.stderr[layer] == pytest.approx(spread, rel=1e-12)
         exact = scipy.stats.binomtest(apart, 500).proportion_ci(0.9, "exact")
-        np.testing.assert_allclose(cert.survival_ci[layer], exact, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(cert.lagged.ci[layer], exact, rtol=1e-9, atol=1e-12)
         capped = np.minimum(excess, 2).mean()
         expected = 2.0 * bounded_mean_interval(capped / 2.0, 500, 0.9)
         np.testing.assert_allclose(cert.ci[layer], expected, rtol=1e-9, atol=1e-15)
-    assert cert.survival_band == pytest.approx(math.sqrt(math.log(20.0) / 1000.0))
     lagged = cert.lagged
+    assert lagged.band == pytest.approx(math.sqrt(math.log(20.0) / 1000.0))
     assert (lagged.lag, lagged.chains, lagged.level) == (3, 500, 0.9)
-    np.testing.assert_array_equal(lagged.bound, cert.survival)
-    np.testing.assert_array_equal(lagged.ci, cert.survival_ci)
+    for bounds, assumes in ((cert, cert.assumes), (lagged, ())):
+        at_five = bounds[5]
+        assert isinstance(at_five, bnmc.Estimate)
+        assert (at_five.value, at_five.stderr) == (bounds.bound[5], bounds.stderr[5])
+        assert (*at_five.ci, at_five.n, at_five.level, at_five.assumes) == (
+            *bounds.ci[5],
+            500,
+            0.9,
+            assumes,
+        )
     assert (np.diff(cert.bound) <= 0).all()
     assert (np.diff(cert.ci, axis=0) <= 0).all()
 
@@ -355,11 +366,9 @@ def shares(chain, lag, replicates, seeds, depth, result):
         # The bound without pairs from other starts, which its intervals do not use.
         cert = meeting_bound.summary(part, lag, depth, 2, 4000, 0.95, 0)
         covered["bound"].append((cert.ci[:, 0] <= capped) & (capped <= cert.ci[:, 1]))
-        exact = cert.survival_ci
-        covered["survival"].append(
-            (exact[:, 0] <= truth.survival) & (truth.survival <= exact[:, 1])
-        )
-        covered["band"].append(np.abs(cert.survival - truth.survival).max() <= cert.survival_band)
+        exact, share = cert.lagged.ci, truth.lagged.bound
+        covered["survival"].append((exact[:, 0] <= share) & (share <= exact[:, 1]))
+        covered["band"].append(np.abs(cert.lagged.bound - share).max() <= cert.lagged.band)
         low, high = cert.rate_estimate.ci
         covered["rate"].append(low <= truth.rate <= high)
     return {name: np.mean(values, axis=0) for name, values in covered.items()}

@@ -27,8 +27,14 @@ _KEYWORDS = {
     "activation": ("a name or a function", "nonlinearity", "act"),
 }
 
-#: Names that 0.3 changed: arguments of functions, attributes of classes, options of commands.
+#: Names that 0.3 changed: arguments of functions, attributes of classes, options of commands,
+#: and constructors, with the calls that replace them.
 RENAMED = {
+    "Chain": {
+        "bn_linear": 'Chain(width, batch, "linear", norm="batch-uncentred")',
+        "bn_mlp": "Chain(width, batch, activation)",
+        "vanilla": 'Chain(width, batch, activation, norm="none")',
+    },
     "bnmc certify": {"--replicates": "--chains"},
     "bnmc check": {"--size": "--chains"},
     "experiments.run": {
@@ -59,7 +65,10 @@ RENAMED = {
     "mixing.LaggedDistance.layers_to": {"tolerance": "atol"},
     "mixing.Relaxation": {"deviation_stderr": "deviation"},
     "mixing.Spectrum": {"singular_errors": "singular_values"},
-    "mixing.TVBound": {"replicates": "chains"},
+    "mixing.TVBound": {
+        "replicates": "chains", "survival": "lagged", "survival_ci": "lagged",
+        "survival_band": "lagged",
+    },
     "mixing.TVBound.layers_to": {"tolerance": "atol"},
     "mixing.autocorrelation": {"tol": "least_times"},
     "mixing.compare": {"pairs": "chains", "replicates": "chains"},
@@ -77,12 +86,23 @@ def renamed(thing: Any) -> dict[str, str]:
     Examples
     --------
     >>> from bnmc._support.keywords import renamed
-    >>> from bnmc.mixing import TVBound
-    >>> renamed(TVBound)
+    >>> from bnmc.mixing import tv_bound
+    >>> renamed(tv_bound)
     {'replicates': 'chains'}
     """
     package = thing.__module__.removeprefix("bnmc.").partition(".")[0]
-    return RENAMED.get(f"{package}.{thing.__qualname__.removesuffix('.__init__')}", {})
+    place = f"{package}.{thing.__qualname__.removesuffix('.__init__')}"
+    return RENAMED.get(place.removeprefix("chain."), {})
+
+
+class NamesReplacements(type):
+    """The type of classes whose error about a former constructor has the present call."""
+
+    def __getattr__(cls, name: str) -> Any:
+        text = f"type object {cls.__name__!r} has no attribute {name!r}"
+        if name in (names := renamed(cls)):
+            text = f"{text}; it is now `{names[name]}`"
+        raise AttributeError(text, name=name, obj=cls)
 
 
 def explains_keywords(function: _Function) -> _Function:

@@ -18,7 +18,7 @@ from bnmc._kernels.scalar.codes import (
     NORM_IN_BRANCH,
 )
 from bnmc._support.arguments import choice, instance, integer, real
-from bnmc._support.keywords import explains_keywords
+from bnmc._support.keywords import NamesReplacements, explains_keywords
 from bnmc._support.workers import received, sendable
 from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
@@ -39,7 +39,7 @@ MOST_WIDTH = 2**53
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Chain:
+class Chain(metaclass=NamesReplacements):
     r"""The specification of a network: width, batch, activation, normalization, weights.
 
     It fixes a Markov chain up to its start and its random numbers.

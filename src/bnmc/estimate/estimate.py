@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -263,15 +264,19 @@ class Estimates(Result):
         Number of independent samples, >= 2.
     method : str
     level : float, default 0.95
-        Level of the intervals of items, which are Student's.
+        Level of the intervals.
+    ci : (..., 2) ndarray of float64, optional
+        Confidence intervals, by default Student's.
+    assumes : tuple of str
+        Conditions under which intervals have their level, in sentences.
 
     Examples
     --------
     >>> import numpy as np
     >>> from bnmc import Estimates
     >>> means = Estimates(np.array([1.0, 2.0]), np.array([0.1, 0.2]), 30, "sample mean")
-    >>> print(means[1], len(means), means.value.sum())
-    2.00 ± 0.20 2 3.0
+    >>> print(means[1], len(means), means.ci[0].round(3))
+    2.00 ± 0.20 2 [0.795 1.205]
     """
 
     value: NDArray[np.float64]
@@ -279,14 +284,29 @@ class Estimates(Result):
     n: int
     method: str
     level: float = 0.95
+    ci: NDArray[np.float64] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.ci is None:
+            half = half_width(1.0, self.n - 1, self.level) * self.stderr
+            ends = np.stack([self.value - half, self.value + half], axis=-1)
+            object.__setattr__(self, "ci", ends)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """Conditions under which intervals have their level: none."""
+        return ()
 
     def __len__(self) -> int:
         return len(self.value)
 
+    def __iter__(self) -> Iterator[Estimate]:
+        return map(self.__getitem__, range(len(self)))
+
     def __getitem__(self, index: int | tuple[int, ...]) -> Estimate:
         """Return one of the estimates."""
-        value, stderr = float(self.value[index]), float(self.stderr[index])
-        return with_student_interval(value, stderr, self.n - 1, self.n, self.method, self.level)
+        value, stderr, (low, high) = self.value[index], self.stderr[index], self.ci[index]
+        return Estimate(value, stderr, (low, high), self.n, self.method, self.level, self.assumes)
 
 
 def _is_constant(number: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 from bnmc._support.arguments import Float64Array, integer, real
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
-from bnmc._support.text import Result, plain, text_table
+from bnmc._support.text import plain, text_table
 from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.start import FirstLayer
 from bnmc.errors import ArgumentError
-from bnmc.estimate.estimate import clopper_pearson
+from bnmc.estimate.estimate import (
+    Estimates,
+    bounded_mean_interval,
+    clopper_pearson,
+    mean_interval,
+)
 from bnmc.mixing import coupling
 from bnmc.mixing.absorption import AbsorbingEvent
 from bnmc.mixing.coupling import CoupledPairs, CrossedStart, absorption_probability, assumptions
@@ -30,9 +35,6 @@ from bnmc.simulation.engine.pairs import Meetings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-from bnmc.estimate.estimate import bounded_mean_interval, mean_interval
-
 #: Largest depth of a bound: the result holds a few numbers for each layer.
 MOST_DEPTH = 2**20
 
@@ -40,9 +42,55 @@ MOST_DEPTH = 2**20
 HORIZON_LAGS = 2
 
 
-@dataclass(frozen=True)
-class LaggedDistance(Curves, Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Bounds(Estimates):
+    """Estimates of a bound for each layer, from coupled pairs: value and n have other names, too.
+
+    Attributes
+    ----------
+    layers : (depth + 1,) ndarray of int
+    lag : int
+    """
+
+    layers: NDArray[np.int64]
+    lag: int
+
+    @property
+    def bound(self) -> Float64Array:
+        """`value`: the bound for each layer."""
+        return self.value
+
+    @property
+    def chains(self) -> int:
+        """`n`: the number of pairs of chains."""
+        return self.n
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields for a JSON document, value and n as ``bound`` and ``chains``."""
+        names = {"value": "bound", "n": "chains"}
+        return {names.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as numbers and lists, for `json.dumps`."""
+        return plain(self)
+
+    def _table(self) -> str:
+        """Return the bound at some layers as a table, with its intervals."""
+        rows = []
+        for layer in shown_layers(int(self.layers[-1])):
+            bound = self.bound[layer]
+            # A share of 0 of the pairs is less than one pair, not nothing.
+            share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / self.chains:.4g}"
+            rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*self.ci[layer])))
+        heads = ("layer", "bound", f"{100 * self.level:g} % interval")
+        return text_table(heads, rows, align=">>>")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LaggedDistance(Curves, _Bounds):
     r"""Upper bounds of ‖μ_l − μ_{l+lag}‖_tv for each layer l; ``print`` shows a table.
+
+    They are `bnmc.Estimates` of the probabilities below: item l is the `bnmc.Estimate` of layer l.
 
     A pair that has met by layer l + lag of the chain ahead is one state with both laws, so
 
@@ -57,8 +105,9 @@ class LaggedDistance(Curves, Result):
     ----------
     layers : (depth + 1,) ndarray of int
         0 to depth.
-    bound : (depth + 1,) ndarray of float64
-        Share of the pairs that have not met l layers after the coupling began.
+    bound, stderr : (depth + 1,) ndarray of float64
+        Share of the pairs that have not met l layers after the coupling began, and its standard
+        error; `value` is another name of it.
     ci : (depth + 1, 2) ndarray of float64
         Clopper–Pearson intervals of P(τ − lag > l), for each layer separately.
     band : float
@@ -67,7 +116,7 @@ class LaggedDistance(Curves, Result):
     lag : int
         Layers between the two laws.
     chains : int
-        Number of pairs of chains.
+        Number of pairs of chains; `n` is another name of it.
     level : float
         Level of the intervals and of the band.
 
@@ -76,6 +125,8 @@ class LaggedDistance(Curves, Result):
     >>> import bnmc
     >>> chain = bnmc.Chain(width=500, batch=5, activation="relu")
     >>> cert = bnmc.mixing.tv_bound(chain, depth=8, chains=200, rng=0)
+    >>> print(cert.lagged[8])
+    0.065 ± 0.017
     >>> print(cert.lagged)
     Upper bound of the total-variation distance between layers l and l + 7; 200 pairs, no assumption
     layer  bound      95 % interval
@@ -90,13 +141,7 @@ class LaggedDistance(Curves, Result):
     _curves = MappingProxyType({"bound": "bound of the distance between layers l and l + lag"})
     _scale = "log"
 
-    layers: NDArray[np.int64]
-    bound: Float64Array
-    ci: Float64Array
     band: float
-    lag: int
-    chains: int
-    level: float
 
     @explains_keywords
     def layers_to(self, atol: float) -> int | None:
@@ -104,28 +149,12 @@ class LaggedDistance(Curves, Result):
         below = np.flatnonzero(self.ci[:, 1] <= real("atol", atol, above=0.0))
         return int(self.layers[below[0]]) if below.size else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as numbers and lists, for `json.dumps`."""
-        return plain(self)
-
     def __str__(self) -> str:
         """The bound at layers 0, 1, 2, 4, 8, … and the last, with its interval."""
         return (
             f"Upper bound of the total-variation distance between layers l and l + {self.lag}; "
-            f"{self.chains} pairs, no assumption\n{_table(self)}"
+            f"{self.chains} pairs, no assumption\n{self._table()}"
         )
-
-
-def _table(result: LaggedDistance | TVBound) -> str:
-    """Return the bound at some layers as a table, with its intervals."""
-    rows = []
-    for layer in shown_layers(int(result.layers[-1])):
-        bound = result.bound[layer]
-        # A share of 0 of the pairs is less than one pair, not nothing.
-        share = f"{bound:.4g}" if bound > 0.0 else f"< {1.0 / result.chains:.4g}"
-        rows.append((str(layer), share, "[{:.4g}, {:.4g}]".format(*result.ci[layer])))
-    heads = ("layer", "bound", f"{100 * result.level:g} % interval")
-    return text_table(heads, rows, align=">>>")
 
 
 def shown_layers(depth: int) -> list[int]:
@@ -133,9 +162,12 @@ def shown_layers(depth: int) -> list[int]:
     return sorted({0, depth} | {2**k for k in range(depth.bit_length()) if 2**k < depth})
 
 
-@dataclass(frozen=True)
-class TVBound(Drawn, WithRate):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TVBound(Drawn, WithRate, _Bounds):
     r"""Upper bounds of the distance ‖μ_l − μ*‖_tv for each layer l; ``print`` shows a table.
+
+    They are `bnmc.Estimates` of E J_l below, with intervals for the horizon: item l is the one of
+    layer l, which `assumes` what the intervals leave out.
 
     `plot` draws the bound against the layer on a logarithmic axis, in the band of its intervals.
 
@@ -145,18 +177,13 @@ class TVBound(Drawn, WithRate):
         0 to depth.
     bound : (depth + 1,) ndarray of float64
         Means of J_l = max(0, ⌈(τ − lag − l)/lag⌉) over pairs; nonincreasing.  Values of 1 or
-        more are vacuous.
+        more are vacuous.  `value` is another name.
     stderr : (depth + 1,) ndarray of float64
         Standard errors of these means.
     ci : (depth + 1, 2) ndarray of float64
         Confidence intervals of E min(J_l, horizon/lag), for each layer separately; see Notes.
-    survival : (depth + 1,) ndarray of float64
-        Share of the pairs that have not met l layers after the coupling began.
-    survival_ci : (depth + 1, 2) ndarray of float64
-        Clopper–Pearson intervals of P(τ − lag > l): exact, for each layer separately.
-    survival_band : float
-        Half width of a confidence band for all layers simultaneously (Dvoretzky, Kiefer and
-        Wolfowitz, with Massart's constant).
+    lagged : LaggedDistance
+        The bound of ‖μ_l − μ_{l+lag}‖_tv, which assumes nothing, with exact intervals.
     meeting_times : (chains,) ndarray of int
         τ, the layer of the chain ahead at which a pair met; for a pair that has not met, the last
         layer of its run.
@@ -181,9 +208,9 @@ class TVBound(Drawn, WithRate):
         Number of maximal couplings that were tried, and that failed.
     unmet : int
         Number of pairs that have not met.  It is 0 except in the ``partial`` result of a
-        `NotMixing` error, where bound and survival are too small.
+        `NotMixing` error, where both bounds are too small.
     level : float
-        Level of the intervals and of the band.
+        Level of the intervals.
     key : int
         The 64-bit key of all random numbers: as `rng` it repeats the call.
 
@@ -213,17 +240,12 @@ class TVBound(Drawn, WithRate):
     >>> cert = bnmc.mixing.tv_bound(chain, depth=30, chains=200, rng=0)
     >>> cert.layers_to(0.1), cert.law, cert.chains
     (13, 'quasi-stationary', 200)
+    >>> print(cert[13])
+    0.025 ± 0.011
     """
 
-    layers: NDArray[np.int64]
-    bound: Float64Array
-    stderr: Float64Array
-    ci: Float64Array
-    survival: Float64Array
-    survival_ci: Float64Array
-    survival_band: float
+    lagged: LaggedDistance
     meeting_times: NDArray[np.int64]
-    lag: int
     horizon: int
     tail_probability: float | None
     crossed_starts: tuple[CrossedStart, ...]
@@ -232,16 +254,7 @@ class TVBound(Drawn, WithRate):
     tries: int
     refusals: int
     unmet: int
-    level: float
     key: int = field(repr=False)
-
-    @property
-    def lagged(self) -> LaggedDistance:
-        """The bound of ‖μ_l − μ_{l+lag}‖_tv, which assumes nothing."""
-        return LaggedDistance(
-            self.layers, self.survival, self.survival_ci, self.survival_band, self.lag,
-            self.chains, self.level,
-        )  # fmt: skip
 
     @property
     def law(self) -> str:
@@ -256,11 +269,6 @@ class TVBound(Drawn, WithRate):
             self.meeting_times - self.lag, self.horizon, self.tail_probability,
             self.crossed_starts, self.absorbing_events,
         )  # fmt: skip
-
-    @property
-    def chains(self) -> int:
-        """Number of pairs of chains."""
-        return len(self.meeting_times)
 
     def over(self, layers: float) -> Float64Array:
         """Return upper ends of the distance of layer l from later layers, for another horizon.
@@ -341,7 +349,6 @@ class TVBound(Drawn, WithRate):
             ],
             "law": self.law,
             "assumes": list(self.assumes),
-            "lagged": self.lagged.to_dict(),
             "crossed_starts": {start.name: plain(start) for start in self.crossed_starts},
             "rate": plain(self.rate_estimate),
         }
@@ -354,7 +361,7 @@ class TVBound(Drawn, WithRate):
             f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
             f"horizon of {self.horizon} layers",
             "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
-            _table(self),
+            self._table(),
         ]
         if self.unmet:
             lines.append(f"Too small: {self.unmet} pairs had not met.")
@@ -556,16 +563,19 @@ def summary(
     waited = times - lag
     bound, stderr = _excess_means(waited, lag, depth)
     share, share_ci, band = survival(waited, depth, level)
+    shared: dict[str, Any] = {
+        "n": len(waited), "level": level, "layers": np.arange(depth + 1), "lag": lag
+    }  # fmt: skip
     return TVBound(
-        layers=np.arange(depth + 1),
-        bound=bound,
+        value=bound,
         stderr=stderr,
+        method="coupled pairs, Hoeffding",
         ci=capped_intervals(waited, lag, depth, lags, level),
-        survival=share,
-        survival_ci=share_ci,
-        survival_band=band,
+        lagged=LaggedDistance(
+            value=share, stderr=np.sqrt(share * (1.0 - share) / len(waited)),
+            method="coupled pairs, Clopper–Pearson", ci=share_ci, band=band, **shared,
+        ),
         meeting_times=times,
-        lag=lag,
         horizon=lags * lag,
         tail_probability=None,
         crossed_starts=(),
@@ -574,9 +584,9 @@ def summary(
         tries=int(meetings.tries.sum()),
         refusals=int(meetings.refusals.sum()),
         unmet=int(np.count_nonzero(~met)),
-        level=level,
         key=key,
-    )
+        **shared,
+    )  # fmt: skip
 
 
 # --- statistics of meeting times: the bound of each layer, survival, and the rate of the tail
