@@ -1,5 +1,6 @@
 """Parallel work: all long functions take the same keywords, and executors change no bits."""
 
+import dataclasses
 import inspect
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -15,11 +16,14 @@ from bnmc._support.workers import Parallel
 from bnmc.errors import ArgumentError, ArgumentTypeError, PartialEstimateError
 from bnmc.experiments import beyond, limits
 from bnmc.gradients import tangent
+from bnmc.infinite_width import tiles
+from bnmc.invariant import claim_check
+from bnmc.mixing import comparison
 from bnmc.simulation import run as simulating
 
 #: Functions whose work is in tasks, with what they take besides `threads`, `executor` and
 #: `progress`.  Pairs that meet early are no sample of all pairs, so coupled pairs have no time
-#: limit: it would bias the estimate.
+#: limit: it would bias the estimate.  The docstrings of these functions say so.
 LONG = {
     "bnmc.backpropagate": "timeout store backend",
     "bnmc.gradients.backpropagate": "timeout store backend",
@@ -31,14 +35,14 @@ LONG = {
     "bnmc.gradients.extreme_singular_values": "timeout",
     "bnmc.gradients.jacobian": "timeout",
     "bnmc.gradients.tangent_kernel": "timeout",
-    "bnmc.infinite_width.convergence": "",
-    "bnmc.infinite_width.nngp": "",
-    "bnmc.infinite_width.ntk": "",
+    "bnmc.infinite_width.convergence": "timeout",
+    "bnmc.infinite_width.nngp": "timeout",
+    "bnmc.infinite_width.ntk": "timeout",
     "bnmc.infinite_width.train_networks": "timeout",
-    "bnmc.invariant.check": "",
+    "bnmc.invariant.check": "timeout",
     "bnmc.invariant.expectation": "",
     "bnmc.invariant.sample": "",
-    "bnmc.mixing.compare": "",
+    "bnmc.mixing.compare": "timeout",
     "bnmc.mixing.contraction": "",
     "bnmc.mixing.tv_bound": "backend",
     "bnmc.mixing.two_inputs": "timeout",
@@ -72,6 +76,7 @@ def test_long_functions_take_the_same_keywords():
                 continue
             expected = {"threads", "executor", "progress", *LONG[full].split()}
             assert taken == expected, full
+            assert ("timeout" in taken) != ("There is no time limit: " in inspect.getdoc(function))
 
 
 def test_figures_take_an_executor():
@@ -156,10 +161,19 @@ def test_a_figure_runs_on_an_executor():
 
 
 def spending(patch):
-    """Return a progress: each of the finished steps takes a second of the time limit."""
-    clock = [0.0]
-    patch.setattr(interruption.time, "monotonic", lambda: clock[0])
-    return lambda done, total: clock.__setitem__(0, float(done))
+    """Return a progress: each of the finished steps takes a second of the time limit.
+
+    Work that begins anew comes after the work before.
+    """
+    clock = {"before": 0.0, "done": 0.0}
+
+    def report(done, total):
+        if done < clock["done"]:
+            clock["before"] += clock["done"]
+        clock["done"] = done
+
+    patch.setattr(interruption.time, "monotonic", lambda: sum(clock.values()))
+    return report
 
 
 def test_a_time_limit_returns_the_first_networks(monkeypatch):
@@ -184,7 +198,7 @@ def test_a_time_limit_returns_the_first_trained_networks(monkeypatch):
 
     part = trained(timeout=1.0, progress=spending(monkeypatch))
     monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: True)
-    with pytest.raises(PartialEstimateError, match="no network is trained within timeout=3 sec"):
+    with pytest.raises(PartialEstimateError, match="no networks are finished within timeout=3 s"):
         trained(timeout=3.0)
     monkeypatch.undo()
     assert 1 <= len(part.outputs) < 4
@@ -211,11 +225,91 @@ def test_a_time_limit_ends_a_figure_between_two_parts(tmp_path, monkeypatch):
     checks = iter([False])
     with monkeypatch.context() as patch:
         patch.setattr(interruption.Stop, "__call__", lambda stop: next(checks, stop._end))
-        with pytest.raises(PartialEstimateError, match="1 parts are finished"):
+        with pytest.raises(PartialEstimateError, match="^1 parts, which .* within timeout=9 s"):
             bnmc.experiments.run("gap", timeout=9.0, **sizes)
     part = bnmc.experiments.run("gap", timeout=1e9, **sizes)
     whole = bnmc.experiments.run("gap", **sizes | {"store": None})
     assert part.data.identical(whole.data)
+
+
+def test_a_time_limit_of_kernels(monkeypatch):
+    """Fewer networks are a result, also of a convergence; fewer tiles or replicates are none."""
+    x = X[:4, :3]
+
+    def simulated(**options):
+        return infinite_width.ntk(x, 1, method="monte-carlo", width=9, chains=8, rng=0, **options)
+
+    def measured(**options):
+        return infinite_width.convergence(x, 1, widths=[5, 9], chains=8, rng=0, **options)
+
+    with monkeypatch.context() as patch:
+        part = simulated(threads=1, timeout=3.0, progress=spending(patch))
+    assert 3 <= part.chains < 8
+    np.testing.assert_array_equal(part.kernels, simulated().kernels[: part.chains])
+    with monkeypatch.context() as patch:  # the first width takes 8 seconds
+        fewer = measured(threads=1, timeout=11.5, progress=spending(patch))
+    whole = measured()
+    assert 3 <= fewer.distances.n < 8
+    assert fewer.distances.value[0] == whole.distances.value[0]
+    monkeypatch.setattr(tiles, "_TILE", 2)
+    monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: stop._end is not None)
+    with pytest.raises(PartialEstimateError, match="no networks are finished within timeout=3 s"):
+        simulated(timeout=3.0)
+    assert infinite_width.nngp(x, 1).shape == (3, 3)
+    with pytest.raises(PartialEstimateError, match="no tiles are finished within timeout=3 s"):
+        infinite_width.nngp(x, 1, timeout=3.0)
+    of_batches = {"norm": "batch", "batch": 3, "rng": 0, "other": X[:4, 1:4], "timeout": 3.0}
+    with pytest.raises(PartialEstimateError, match="only 1 of 6 pairs of batches are finished"):
+        infinite_width.nngp(x, 2, **of_batches)
+    attempts, results_of = [], workers.results_of
+    monkeypatch.setattr(
+        workers, "results_of", lambda *work: attempts.append(work) or results_of(*work)
+    )
+    monkeypatch.setattr(interruption.Stop, "__call__", lambda stop: len(attempts) > 1)
+    with pytest.raises(PartialEstimateError, match="replicates are finished") as caught:
+        infinite_width.nngp(x, 2, activation="tanh", rtol=1e-9, threads=1, **of_batches)
+    assert caught.value.partial.shape == (3, 3)
+
+
+def test_a_time_limit_of_a_check_leaves_the_first_samples(monkeypatch):
+    samples = np.random.default_rng(0).standard_normal((500, *X.shape))
+
+    def checked(count, **options):
+        return bnmc.invariant.check(RELU, samples=samples[:count], rng=0, **options)
+
+    monkeypatch.setattr(claim_check, "BLOCK_NUMBERS", 100 * X.size)
+    part = checked(500, timeout=250.0, progress=spending(monkeypatch))
+    assert part.chains == 300
+    assert part.rows == checked(300).rows
+    with pytest.raises(PartialEstimateError, match="only 100 samples are tested within timeout=9"):
+        checked(500, timeout=9.0, progress=spending(monkeypatch))
+
+
+def test_a_time_limit_of_a_comparison_leaves_rows_without_estimates(monkeypatch):
+    clock, limits = [0.0], []
+    contraction, simulate = comparison.contraction, comparison.simulate
+
+    def slow(*arguments, **options):
+        clock[0] = 9.0
+        return contraction(*arguments, **options)
+
+    def shorter(*arguments, timeout, **options):
+        """Simulate a run, the first time one that ends within the burn-in."""
+        limits.append(timeout)
+        run = simulate(*arguments, **options)
+        return run if len(limits) > 1 else dataclasses.replace(run, layers=run.layers[:0])
+
+    monkeypatch.setattr(interruption.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(comparison, "contraction", slow)
+    monkeypatch.setattr(comparison, "simulate", shorter)
+    few = {"contraction": 2, "tv_bound": 2, "runs": 5}
+    table = bnmc.mixing.compare(RELU, rng=0, chains=few, timeout=1.5)
+    assert limits == [1e-9, 1e-9]
+    notes = {row.name: row.note for row in table.rows}
+    assert notes["mean field"] == notes["contraction"] == ""
+    assert notes["tv_bound"] == "the estimator does not begin within timeout=1.5 seconds"
+    assert notes["spectral"] == "no layer after the burn-in is finished within timeout=1.5 seconds"
+    assert "within" not in notes["relaxation"]
 
 
 def test_a_time_limit_ends_the_averages():

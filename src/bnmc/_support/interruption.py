@@ -17,7 +17,7 @@ from concurrent.futures import thread as pools
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from bnmc.errors import Interrupted
+from bnmc.errors import Interrupted, PartialEstimateError
 
 T = TypeVar("T")
 
@@ -44,6 +44,7 @@ class Stop:
 
     def __init__(self, timeout: float | None) -> None:
         self._is_set = False
+        self._timeout = timeout
         self._end = None if timeout is None else time.monotonic() + timeout
 
     def set(self) -> None:
@@ -53,6 +54,15 @@ class Stop:
     def is_set(self) -> bool:
         """Return whether the work was stopped, as far as is known without a look at the time."""
         return self._is_set
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time limit of work that begins now, above 0; None for no limit."""
+        return None if self._end is None else max(1e-9, self._end - time.monotonic())
+
+    def error(self, what: str, partial: object = None) -> PartialEstimateError:
+        """Return the error for work that the time limit ended, after `what` is done."""
+        return PartialEstimateError(f"{what} within timeout={self._timeout:g} seconds", partial)
 
     def __call__(self) -> bool:
         if self._end is not None and time.monotonic() >= self._end:

@@ -427,10 +427,22 @@ class Parallel:
         label: str,
         unit: str,
         whole: Callable[[list[_T]], Any] = lambda results: None,
+        least: int = 1,
+        partial: object = None,
     ) -> list[_T]:
-        """Make calls; return the results in order, as `results_of`."""
+        """Make calls; return the results in order, as `results_of`.
+
+        Raises
+        ------
+        PartialEstimateError
+            If the time limit ends before the first `least` calls; it has `partial`.
+        """
         report = reporting(self.progress, label, unit)
-        return results_of(calls, self.executor, self.threads, report, self.stop, whole)
+        results = results_of(calls, self.executor, self.threads, report, self.stop, whole)
+        if len(results) < least:
+            done = f"only {len(results)} of {calls.parts}" if results else "no"
+            raise self.stop.error(f"{done} {unit} are finished", partial)
+        return results
 
 
 # --- consecutive ranges that make up a count, to share work among workers

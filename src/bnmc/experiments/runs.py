@@ -23,7 +23,6 @@ from bnmc._support.environment import environment
 from bnmc._support.progress import Progress, reporting
 from bnmc._support.text import loads
 from bnmc._support.workers import Parallel
-from bnmc.errors import PartialEstimateError
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
 
 #: Labels of one point of the axes of a figure.
@@ -154,9 +153,8 @@ class Run:
         content = None if folder is None else folder.content(number, _read)
         if content is None:
             if self.parallel.stop():
-                message = f"{number} parts are finished within the timeout"
-                hint = "with a store, the same call continues"
-                raise PartialEstimateError(f"{message}; {hint}", None)
+                done = f"{number} parts, which a store keeps for the same call, are finished"
+                raise self.parallel.stop.error(done)
             with StandardArithmetic():
                 made = make(*point, progress)
             content = _packed(made, generator.state)

@@ -25,7 +25,7 @@ from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network, as_network, layers_of
 from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
-from bnmc.errors import ArgumentError, BackendError, PartialEstimateError
+from bnmc.errors import ArgumentError, BackendError
 from bnmc.gradients.directions import Readout, direction_of
 from bnmc.gradients.network import NetworkTask
 from bnmc.gradients.observables import as_gradient_observables
@@ -293,7 +293,7 @@ def backpropagate(
         lambda parts: _joined(task, parts),
     )  # fmt: skip
     if not parts:
-        raise PartialEstimateError(f"no chain is finished within timeout={limit:g} seconds", None)
+        raise stop.error("no chain is finished")
     return _joined(task, parts)
 
 

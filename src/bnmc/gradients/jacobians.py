@@ -19,7 +19,7 @@ from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, as_network, require_no_blocks
 from bnmc.chain.chain import Network as Specification
 from bnmc.chain.start import FirstLayer, Representation, Start, as_initial, prepare
-from bnmc.errors import NonFiniteError, PartialEstimateError
+from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.jacobian_result import Jacobian
 from bnmc.gradients.limit_law import activated
@@ -157,10 +157,7 @@ def jacobian(
             starts_normal=isinstance(initial, str) and initial == "gaussian",
         )  # fmt: skip
 
-    done = parallel.results(calls, "jacobian", "chains", joined)
-    if not done:
-        raise PartialEstimateError(f"no network is finished within {timeout=:g} seconds", None)
-    return joined(done)
+    return joined(parallel.results(calls, "jacobian", "chains", joined))
 
 
 def one_by_one(network: Specification, initial: Any, chains: int, rng: Any, every: int = 1) -> Run:

@@ -180,10 +180,7 @@ def extreme_singular_values(
     def joined(parts: list[float]) -> ExtremeSingularValues:
         return ExtremeSingularValues(network, network.depth, which, np.array(parts), run.key)
 
-    done = parallel.results(calls, "extreme_singular_values", "chains", joined)
-    if not done:
-        raise PartialEstimateError(f"no network is finished within {timeout=:g} seconds", None)
-    return joined(done)
+    return joined(parallel.results(calls, "extreme_singular_values", "chains", joined))
 
 
 @dataclass(frozen=True)

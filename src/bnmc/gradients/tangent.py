@@ -349,11 +349,7 @@ def tangent_kernel(
         [(start.part(first, last), first, last) for first, last in pieces],
         [last - first for first, last in pieces],
     )
-    done = parallel.results(calls, "tangent_kernel", "chains", job.result)
-    if not done:
-        message = f"no network is finished within timeout={timeout:g} seconds"
-        raise PartialEstimateError(message, None)
-    return job.result(done)
+    return job.result(parallel.results(calls, "tangent_kernel", "chains", job.result))
 
 
 def probing_variance(kernel: ArrayLike, probes: int) -> Float64Array:

@@ -48,6 +48,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy.linalg import block_diag
 
+from bnmc._support.interruption import Stop
 from bnmc._support.linalg import binary_scale
 from bnmc._support.machine import one_blas_thread
 from bnmc._support.progress import reporting
@@ -529,13 +530,14 @@ def batch_kernel(network: BatchNetwork, rtol: float, key: int, parallel: Paralle
     ArgumentError, ZeroVarianceError
         If a batch cannot be normalized, or its tangent kernel is infinite.
     PartialEstimateError
-        If `rtol` is not reached; ``partial`` is the kernel.
+        If `rtol` is not reached; ``partial`` is the kernel.  If the time limit ends the work,
+        ``partial`` is the last estimate whose replicates are all finished, or None.
     """
     integrals = network.integrals()
     if integrals is None:
         return _sampled(network, rtol, key, parallel)
     with reporting(parallel.progress, network.name, "pairs of batches") as report:
-        kernel, error = integrals(_counted(report, network.steps))
+        kernel, error = integrals(_counted(report, network.steps, parallel.stop))
     return _accurate(network, kernel, error, rtol, "by quadrature")
 
 
@@ -544,6 +546,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -
     most = network.most_points
     points, rng = min(_FEWEST, most), np.random.default_rng(key)
     results = 8 * _REPLICATES * math.prod(network.shape)
+    mean: FloatArray | None = None
     while True:
         generators = rng.spawn(_REPLICATES)
         calls: Calls[FloatArray] = Calls(
@@ -553,7 +556,7 @@ def _sampled(network: BatchNetwork, rtol: float, key: int, parallel: Parallel) -
         # Matrices of a block of points are too small for several threads.
         with one_blas_thread():
             kernels = parallel.fitting(8 * network.numbers, results).results(
-                calls, network.name, "replicates"
+                calls, network.name, "replicates", least=_REPLICATES, partial=mean
             )
         mean = np.mean(kernels, axis=0)
         spread = np.std(kernels, axis=0, ddof=1) / np.sqrt(_REPLICATES)
@@ -580,8 +583,17 @@ def _accurate(
     return within(kernel, error, rtol, "kernel", f" ({what})")
 
 
-def _counted(report: Any, steps: int) -> _Report:
-    """Report that no step is done, and return a function that reports one more in each call."""
-    done = itertools.count(1)
+def _counted(report: Any, steps: int, stop: Stop) -> _Report:
+    """Report that no step is done, and return a function that reports one more in each call.
+
+    It raises if the time limit ends before the last step.
+    """
+    counter = itertools.count(1)
     report(0, steps)
-    return lambda: report(next(done), steps)
+
+    def step() -> None:
+        report(done := next(counter), steps)
+        if done < steps and stop():
+            raise stop.error(f"only {done} of {steps} pairs of batches are finished")
+
+    return step

@@ -85,6 +85,7 @@ def convergence(
     rng: Any = None,
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
     **options: Any,
 ) -> Convergence:
@@ -102,6 +103,9 @@ def convergence(
         Seed of the networks, and of the limit if it is estimated.
     threads, executor, progress
         As in `ntk`, for each width.
+    timeout : float, optional
+        Seconds, > 0, after which no network begins.  The result then has fewer networks of some
+        widths, at least 2 of each.
     **options
         Other arguments of `ntk` except `method`, `width` and `dtype`.
 
@@ -114,7 +118,7 @@ def convergence(
     ArgumentError, ArgumentTypeError
         If an argument is not allowed, or the limit is 0.
     NonFiniteError, ResultTooLargeError, PartialEstimateError
-        As `ntk`.
+        As `ntk`; also if `timeout` ends before 2 networks of each width are finished.
 
     Notes
     -----
@@ -139,30 +143,33 @@ def convergence(
         if name in options:
             raise ArgumentError(name, options[name], "arguments of ntk except this one")
     key = draw_key(rng)
-    parallel = Parallel.of(threads, executor, progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
     options |= parallel.options
-    limit = np.asarray(ntk(x, depth, rng=key, **options))
+    limit = np.asarray(ntk(x, depth, rng=key, timeout=timeout, **options))
     if not limit.any():
         raise ArgumentError("x", 0.0, "inputs whose kernel is not 0")
     samples, scale = [], binary_scale(limit)
     for number, width in enumerate(sizes):
         finite = ntk(
             x, depth, method="monte-carlo", width=width, chains=chains,
-            rng=np.random.default_rng([key, number]), **options,
+            rng=np.random.default_rng([key, number]), timeout=parallel.stop.seconds_left, **options,
         )  # fmt: skip
         assert isinstance(finite, SimulatedKernel)
+        if finite.chains < 2:
+            raise parallel.stop.error(f"only {number} of {len(sizes)} widths are finished")
         far = finite.kernels / scale - limit / scale
         far = np.sqrt(np.square(far).sum(axis=(1, 2)) / np.square(limit / scale).sum())
         samples.append(far)
-    distances = np.mean(samples, axis=1)
-    stderr = np.std(samples, axis=1, ddof=1) / np.sqrt(chains)
+    distances = np.array([far.mean() for far in samples])
+    stderr = np.array([far.std(ddof=1) / math.sqrt(len(far)) for far in samples])
+    least = min(map(len, samples))
     logs = np.log(sizes), np.log(distances)
     line, covariance = np.polyfit(*logs, 1, w=distances / stderr, cov="unscaled")
     error = float(np.sqrt(covariance[0, 0]))
     slope = with_student_interval(
-        float(line[0]), error, chains - 1, chains, "weighted least squares", 0.95
+        float(line[0]), error, least - 1, least, "weighted least squares", 0.95
     )
-    estimates = Estimates(distances, stderr, chains, "mean over networks")
+    estimates = Estimates(distances, stderr, least, "mean over networks")
     return Convergence(np.array(sizes), estimates, slope, limit)
 
 

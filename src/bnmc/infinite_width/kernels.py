@@ -90,6 +90,7 @@ class _Options(TypedDict, total=False):
     dtype: DTypeLike
     threads: int | None
     executor: Executor | None
+    timeout: float | None
     progress: bool | Progress
     rng: Any
 
@@ -124,6 +125,20 @@ _OF_CHAINS = (
     "width", "chains",
 )  # fmt: skip
 
+#: Arguments of kernels of a chain.
+_BESIDE_CHAINS = (
+    "x",
+    "depth",
+    "other",
+    "rtol",
+    "dtype",
+    "threads",
+    "executor",
+    "timeout",
+    "progress",
+    "rng",
+)
+
 
 def _overloaded(function: Callable[..., Any]) -> _Kernel:
     """Return the function, which also takes a chain or a network in front of its arguments."""
@@ -145,8 +160,7 @@ def _overloaded(function: Callable[..., Any]) -> _Kernel:
         if bound.arguments["method"] != "analytic":
             hint = "bnmc.simulate and bnmc.gradients.tangent_kernel simulate a chain"
             raise ArgumentError("method", bound.arguments["method"], "analytic, of a chain", hint)
-        names = ("x", "depth", "other", "rtol", "dtype", "threads", "executor", "progress", "rng")
-        given = {name: bound.arguments[name] for name in names}
+        given = {name: bound.arguments[name] for name in _BESIDE_CHAINS}
         return _of_chain(chain, tangent=function.__name__ == "ntk", **given)
 
     return cast("_Kernel", explains_keywords(kernel))
@@ -172,6 +186,7 @@ def nngp(
     dtype: DTypeLike = "float64",
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
@@ -181,7 +196,7 @@ def nngp(
     ``FirstLayer(x)``, in the limit of infinite width.  ``nngp(network, x)`` is that of the last
     layer of a `bnmc.Network`, at its own depth.  If layer 0 of a network is linear and has no norm,
     as that of `Network.of`, it is the input x itself, without weights.  Of the options below, both
-    take `other`, `rtol`, `dtype`, `threads`, `executor`, `progress` and `rng`.
+    take `other`, `rtol`, `dtype`, `threads`, `executor`, `timeout`, `progress` and `rng`.
 
     Parameters
     ----------
@@ -224,6 +239,10 @@ def nngp(
         not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that takes tiles, replicates or networks in place of threads.
+    timeout : float, optional
+        Seconds, > 0, after which no tile, pair of batches, replicate or network begins.  The Monte
+        Carlo method then returns the kernels of the networks that are finished. A kernel of which a
+        part is missing raises `PartialEstimateError`.
     progress : bool or callable, default False
         True for a bar (extra ``cli``), or a function of (done, total): tiles, pairs of batches,
         replicates or networks. Replicates count from 1 again if `rtol` needs more points.
@@ -249,7 +268,8 @@ def nngp(
     ResultTooLargeError
         If the result would not fit in memory.
     PartialEstimateError
-        If `rtol` is not reached; ``partial`` is the kernel.
+        If `rtol` is not reached; ``partial`` is the kernel. If `timeout` ends the work,
+        ``partial`` is an estimate of the kernel with a larger error, or None.
 
     Notes
     -----
@@ -339,6 +359,7 @@ def ntk(
     dtype: DTypeLike = "float64",
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
     rng: Any = None,
 ) -> _Matrix | SimulatedKernel:
@@ -351,7 +372,7 @@ def ntk(
     ----------
     x, depth, other, activation, norm, order, weight_variance, bias_variance, skip
         As in `nngp`.
-    batch, rtol, method, width, chains, dtype, threads, executor, progress, rng
+    batch, rtol, method, width, chains, dtype, threads, executor, timeout, progress, rng
         As in `nngp`.
 
     Returns
@@ -426,6 +447,7 @@ def _of_chain(
     dtype: DTypeLike,
     threads: int | None,
     executor: Executor | None,
+    timeout: float | None,
     progress: bool | Progress,
     rng: Any,
 ) -> _Matrix:
@@ -440,7 +462,7 @@ def _of_chain(
         norm = "batch" if network.layer(0).rows.norm.axis == "batch" else "none"
         _require_squares(name, inputs, norm, first)
     rtol = None if rtol is None else real("rtol", rtol, above=0.0)
-    dtype, parallel = precision(dtype), Parallel.of(threads, executor, progress)
+    dtype, parallel = precision(dtype), Parallel.of(threads, executor, progress, timeout)
     has_paths = any(layer.path is not None for layer in hidden)
     if not (is_batched or has_paths):
         made = {id(layer): pairwise_layer(layer) for layer in hidden}
@@ -485,7 +507,9 @@ def _kernel(
     if rtol is not None:
         rtol = real("rtol", rtol, above=0.0)
     dtype = precision(options["dtype"])
-    parallel = Parallel.of(options["threads"], options["executor"], options["progress"])
+    parallel = Parallel.of(
+        options["threads"], options["executor"], options["progress"], options["timeout"]
+    )
     batches = _batches([inputs.shape[1] for inputs in sets], norm, options["batch"])
     is_simulated = choice("method", method, _METHODS) == "monte-carlo"
     if is_simulated:

@@ -311,6 +311,8 @@ def simulated_kernel(
         If a kernel overflows.
     ResultTooLargeError
         If the kernels or the weights would not fit in memory.
+    PartialEstimateError
+        If the time limit ends before the first network is finished.
     """
     samples, (rows, columns) = sum(network.sizes), network.shape
     # The matrices between hidden layers, and the normals that one of them is made from.
@@ -328,8 +330,9 @@ def simulated_kernel(
     )
     # The bits of products of narrow matrices depend on the number of their threads.
     with one_blas_thread():
-        parallel.fitting(of_network, results).results(calls, network.name, "networks")
-    return SimulatedKernel(calls.kernels, network.width, key, _dimensions(network))
+        done = parallel.fitting(of_network, results).results(calls, network.name, "networks")
+    kernels = calls.kernels[: len(done)]
+    return SimulatedKernel(kernels, network.width, key, _dimensions(network))
 
 
 class _Kernels(Calls[Any]):

@@ -75,7 +75,7 @@ class TiledKernel:
             symmetric=len(sides) == 1,
         )  # fmt: skip
         with one_blas_thread():
-            parallel.results(calls, name, "tiles")
+            parallel.results(calls, name, "tiles", least=len(tiles))
         error = max(calls.results, default=0.0)
         if not np.isfinite(result).all():
             raise NonFiniteError(None, len(self.layers), "kernel")

@@ -24,7 +24,7 @@ from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import Activation, as_activation, require_derivative, slope_at
-from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError
+from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.scalings import SCALINGS, Scaling
 from bnmc.mean_field.float64 import FloatArray
 from bnmc.plot.drawn import Drawn, draw_outputs
@@ -167,7 +167,7 @@ def train_networks(
     NonFiniteError
         If the training diverges beyond the range of float64.
     PartialEstimateError
-        If no network is trained within `timeout`.
+        If no network is finished within `timeout`.
     ResultTooLargeError
         If a network does not fit in memory.
 
@@ -235,8 +235,6 @@ def train_networks(
         records = parallel.fitting(8 * numbers, 8 * outputs).results(
             calls, "train_networks", "networks"
         )
-    if not records:
-        raise PartialEstimateError(f"no network is trained within {timeout=:g} seconds", None)
     outputs, kernels, squares, changes = (
         np.concatenate([np.stack([record[part] for record in group], axis=1) for group in records])
         for part in range(4)

@@ -121,7 +121,8 @@ def sample(
         Largest total-variation distance, in [1e-6, 1).  At level 0.95 the certificate uses
         9.2/atol pairs, at least 200.
     initial, rng, level, max_layers, threads, executor, progress
-        As in `bnmc.mixing.tv_bound`.
+        As in `bnmc.mixing.tv_bound`.  There is no time limit: the certificate comes from coupled
+        pairs, of which those that have met by then would be the fast ones.
 
     Returns
     -------

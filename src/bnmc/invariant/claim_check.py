@@ -176,6 +176,7 @@ def check(
     max_layers: int = 4000,
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> CheckReport:
     r"""Test claims about the stationary law of a chain, one by one.
@@ -210,6 +211,9 @@ def check(
         As in `bnmc.invariant.sample`.
     threads, executor
         As in `bnmc.invariant.sample`, which draws the states.
+    timeout : float, optional
+        Seconds, > 0, after which the report is that of the first samples, at least 200.
+        Drawing states has no time limit, as for `bnmc.invariant.sample`.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total): of tasks
         while states are drawn, then of samples.
@@ -233,7 +237,8 @@ def check(
     NonFiniteError
         If the activation overflows.
     NotMixing, PartialEstimateError
-        As `bnmc.invariant.sample`, if `samples` is omitted.
+        As `bnmc.invariant.sample`, if `samples` is omitted.  `PartialEstimateError` also if
+        `timeout` ends before 200 samples are tested.
 
     Notes
     -----
@@ -339,7 +344,7 @@ def check(
     max_layers = integer("max_layers", max_layers, low=1, high=2**30)
     ahead = integer("ahead", ahead, low=1)
     alpha = real("alpha", alpha, above=0.0, below=1.0)
-    parallel = Parallel.of(threads, executor, progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
     chain.activation.check()
     given = None
     if samples is not None:
@@ -376,8 +381,12 @@ def check(
         for first, last in ranges(len(given), block):
             evidence.add(given[first:last], first)
             report(last, len(given))
+            if last < len(given) and parallel.stop():
+                if last < _LEAST_SAMPLES:
+                    raise parallel.stop.error(f"only {last} samples are tested")
+                break
     return CheckReport(
-        chain, claims.judged(evidence.claims(), alpha), alpha, len(given), source, key, assumes
+        chain, claims.judged(evidence.claims(), alpha), alpha, last, source, key, assumes
     )
 
 

@@ -68,7 +68,8 @@ def expectation(
     lag : int, optional
         Layers by which one chain of a pair is ahead, >= 1.  Default: chosen by the pilot run.
     initial, rng, level, max_layers, threads, executor, progress
-        As in `bnmc.mixing.tv_bound`.
+        As in `bnmc.mixing.tv_bound`.  There is no time limit: the pairs that have met by then would
+        be the fast ones, so the mean would be biased.
 
     Returns
     -------

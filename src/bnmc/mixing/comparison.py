@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bnmc._support.arguments import Float64Array, choice, draw_key, integer, real
+from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result, plain, text_table
@@ -32,6 +33,7 @@ from bnmc.mixing.relaxation_curve import relaxation
 from bnmc.plot.drawn import Drawn
 from bnmc.simulation.observables import Observable
 from bnmc.simulation.run import simulate
+from bnmc.simulation.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -171,6 +173,7 @@ def compare(
     rng: Any = None,
     threads: int | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     progress: bool | Progress = False,
 ) -> Comparison:
     r"""Estimate the rate of a chain by all estimators, beside the rate of the mean field.
@@ -194,6 +197,10 @@ def compare(
         the ``key`` of a result.
     threads, executor, progress
         As in `tv_bound`; each run reports its own progress.
+    timeout : float, optional
+        Seconds, > 0, after which no estimator begins, and runs end with the layers that are
+        finished.  Coupled pairs that have begun are finished: those that have met by then are the
+        fast ones.  If an estimator has too few layers, its row says so.
 
     Returns
     -------
@@ -238,7 +245,8 @@ def compare(
     numbers = _numbers_of_chains({} if chains is None else chains)
     level = real("level", level, above=0.0, below=1.0)
     max_layers = integer("max_layers", max_layers, low=1)
-    parallel = Parallel.of(threads, executor, progress)
+    parallel = Parallel.of(threads, executor, progress, timeout)
+    stop = parallel.stop
     chain.activation.check()
     key = draw_key(rng)
     seeds = np.random.SeedSequence(key).spawn(5)
@@ -250,22 +258,22 @@ def compare(
         _row("mean field", lambda: _of_mean_field(chain)),
         _row("contraction", lambda: contraction(
             chain, chains=numbers["contraction"], rng=seeds[0], **shared
-        )),
+        ), stop),
         _row("tv_bound", lambda: tv_bound(
             chain, 0, chains=numbers["tv_bound"], rng=seeds[1], **shared
-        )),
+        ), stop),
     ]  # fmt: skip
     rate = max((row.estimate.rate for row in rows[:2] if row.estimate), default=math.nan)
     memory = _TIMESCALE_UNKNOWN if math.isnan(rate) else timescale(rate)
     try:
-        values, approach = _runs(chain, numbers["runs"], memory, seeds[2:], parallel)
+        stationary, approach = _runs(chain, numbers["runs"], memory, seeds[2:], parallel)
     except BnmcError as error:
         rows += [ComparisonRow(name, None, str(error)) for name in _FROM_RUNS]
     else:
         estimators = (
-            lambda: autocorrelation(values, level=level),
-            lambda: spectral(values, [1, 2, 4], level=level),
-            lambda: relaxation(approach, 0.0, level=level),
+            lambda: autocorrelation(_values(stationary, stop), level=level),
+            lambda: spectral(_values(stationary, stop), [1, 2, 4], level=level),
+            lambda: relaxation(_values(approach, stop), 0.0, level=level),
         )
         rows += map(_row, _FROM_RUNS, estimators)
     decay = rows[-1].estimate
@@ -288,12 +296,14 @@ def _numbers_of_chains(chains: int | Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def _row(name: str, estimate: Callable[[], Any]) -> ComparisonRow:
+def _row(name: str, estimate: Callable[[], Any], stop: Stop | None = None) -> ComparisonRow:
     """Return the row of an estimator, with the error as a note if it raises one.
 
-    Known absorbing states are a note too.
+    Known absorbing states are a note too, and that the time limit is over.
     """
     try:
+        if stop is not None and stop():
+            raise stop.error("the estimator does not begin")
         result = estimate()
     except BnmcError as error:
         return ComparisonRow(name, None, str(error))
@@ -310,8 +320,8 @@ def _runs(
     memory: float,
     seeds: Sequence[np.random.SeedSequence],
     parallel: Parallel,
-) -> tuple[Float64Array, Float64Array]:
-    """Return the component along a stationary run, and along one from a batch where it is large.
+) -> tuple[Trajectory, Trajectory]:
+    """Return a stationary run with the component, and one from a batch where it is large.
 
     `memory` is the expected timescale.
     """
@@ -324,12 +334,23 @@ def _runs(
         **parallel.options,
     }
     stationary = simulate(
-        chain, burn_in + layers, chains=chains, burn_in=burn_in, rng=seeds[0], **shared
-    )
+        chain, burn_in + layers, chains=chains, burn_in=burn_in, rng=seeds[0],
+        timeout=parallel.stop.seconds_left, **shared,
+    )  # fmt: skip
     start = _atypical_batch(chain, component, np.random.default_rng(seeds[1]))
     depth, more = math.ceil(_RELAXATION_TIMES * memory) + 6, _RELAXATION_CHAINS * chains
-    approach = simulate(chain, depth, chains=more, initial=start, rng=seeds[2], **shared)
-    return stationary["component"], approach["component"]
+    approach = simulate(
+        chain, depth, chains=more, initial=start, rng=seeds[2],
+        timeout=parallel.stop.seconds_left, **shared,
+    )  # fmt: skip
+    return stationary, approach
+
+
+def _values(run: Trajectory, stop: Stop) -> Float64Array:
+    """Return the component along a run, or raise if the time limit left no layer."""
+    if not run.layers.size:
+        raise stop.error("no layer after the burn-in is finished")
+    return run["component"]
 
 
 def _of_mean_field(chain: Chain) -> RateEstimate:

@@ -26,7 +26,7 @@ from bnmc._support.workers import Parallel
 from bnmc.chain.chain import Chain
 from bnmc.chain.needs import STATIONARY, require
 from bnmc.chain.start import FirstLayer, Start
-from bnmc.errors import NotMixing, PartialEstimateError
+from bnmc.errors import NotMixing
 from bnmc.estimate.estimate import Estimate, half_width
 from bnmc.mixing.coupling import CoupledPairs
 from bnmc.mixing.rate import RateEstimate, WithRate
@@ -105,7 +105,8 @@ def contraction(
         Number of independent pairs of chains, >= 2.
     initial, rng, level, threads, executor, progress
         As in `tv_bound`.  The two chains of a pair start independently; if `initial` is a batch,
-        the second chain starts one layer later.
+        the second chain starts one layer later.  There is no time limit: the pairs that are near by
+        then would be the fast ones, so the rate would be too small.
     max_layers : int, default 4000
         Layers after which a pair that has not reached a distance of 1e-10 counts as failed.
 
@@ -348,7 +349,7 @@ def two_inputs(
         timeout=timeout, **parallel.options,
     )  # fmt: skip
     if not run.layers.size:
-        raise PartialEstimateError(f"no layer is finished within {timeout=:g} seconds", None)
+        raise parallel.stop.error("no layer is finished")
     first, second = (_regular_part(chain, run.gram[:, :, k]) for k in range(2))
     relative = grams.relative_deviation(first, second)
     grams.relative_deviation(second, first)  # raises if G′ is singular

@@ -30,7 +30,7 @@ from bnmc._support.progress import Progress, as_progress, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network
-from bnmc.errors import ArgumentError, Interrupted, PartialEstimateError
+from bnmc.errors import ArgumentError, Interrupted
 from bnmc.gradients.directions import targets_of
 from bnmc.infinite_width.scalings import Scaling
 from bnmc.simulation.store.parts import as_folder
@@ -304,7 +304,7 @@ def train(
         raise Interrupted(error.partial or whole([])) from None
     run = whole(results)
     if run is None:
-        raise PartialEstimateError(f"no step is finished within timeout={limit:g} seconds", None)
+        raise stop.error("no step is finished")
     return run
 
 

@@ -40,8 +40,10 @@ def test_images_full_and_progress_are_handed_on(printed, monkeypatch, tmp_path):
         return bridging.fig_1b()
 
     monkeypatch.setattr(experiments, "run", run)
-    printed(f"figure rank-collapse-1 --data {tmp_path} --full --progress --threads 2")
+    line = f"figure rank-collapse-1 --data {tmp_path} --full --progress --threads 2 --timeout 60"
+    printed(line)
     expected = {"data": tmp_path, "full": True, "progress": True, "threads": 2, "rng": 0}
+    expected["timeout"] = 60.0
     assert options == {**expected, "store": None}
 
 

@@ -81,6 +81,7 @@ def figure(
     set_: list[str] | None = None,
     seed: int = 0,
     data: Path | None = None,
+    timeout: float | None = None,
     *,
     store: Path | None,
     threads: int | None,
@@ -116,6 +117,9 @@ def figure(
     data : FOLDER
         Folder with training images of MNIST, Fashion-MNIST (IDX) or CIFAR-10 (binary
         version), for figures that train networks. Default: digits that bnmc includes.
+    timeout : SECONDS
+        Time limit in seconds, after which no further part begins. An unfinished figure has the
+        exit status 3; with --store, the same command resumes.
     """
     import bnmc.experiments as experiments
     from bnmc.errors import ArgumentError
@@ -134,7 +138,7 @@ def figure(
     try:
         result = experiments.run(
             name, full=full, rng=seed, threads=threads, progress=progress, store=store, data=data,
-            **sizes,
+            timeout=timeout, **sizes,
         )  # fmt: skip
     except KeyboardInterrupt:
         if store is not None:
