@@ -407,9 +407,6 @@ FUNCTIONS = {
     "random_matrix.ProductLaw": (1, random_matrix.ProductLaw, {
         "factors": value([random_matrix.Factor(4, 4, 1.0, [0.5, 2.0])]), "size": value(4)}),
     "random_matrix.ProductLaw.density": (1, product_law().density, {"x": number(0.5, [0.1, 1.0])}),
-    "random_matrix.StationaryBulk": (1, random_matrix.StationaryBulk, {
-        "width": value(50), "batch": value(5), "b": value(0.5), "c": value(0.2),
-        "spread": value(2.0)}),
     "random_matrix.WishartMoments": (2, random_matrix.WishartMoments, {"S": G, "width": WIDTH}),
     **_by_name("random_matrix", 2, width=value(4), k=value(2), atol=value(1e-6),
                widths=value([5, 8]), slopes=value((0.5, 1.0)), gram=G, time=number(0.5, 0.1),
@@ -545,6 +542,9 @@ RUNS = {
     "regularity.averages": (2, reg.averages, {"chain": CHAIN, **SHORT, "tau": value(0.5)}),
     "regularity.constant": (2, reg.constant, {"chain": CHAIN, **SHORT, "burn_in": value(2)}),
     "regularity.figures": (1, reg.figures, {"widths": value((4,)), **SHORT, "gamma": value(0.5)}),
+    "mean_field.StationaryBulk": (1, mean_field.StationaryBulk, {
+        "width": value(50), "batch": value(5), "b": value(0.5), "c": value(0.2),
+        "spread": value(2.0)}),
     "mean_field.atlas": (1, mean_field.atlas, {
         "activations": value(["relu"]), "batches": value([3]), "norm": value("batch")}),
     "mean_field.stability": (1, mean_field.stability, {

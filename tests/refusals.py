@@ -678,7 +678,7 @@ REFUSALS = {
                 paths=[0], steps=[0], slopes=[(1.0,), (math.nan, 0.0)]),
         ({"gram": np.eye(3), "time": 2.0, "steps": 6}, ArgumentError, "^steps: got 6, .* 7"),
     ],
-    "random_matrix.StationaryBulk": [
+    "mean_field.StationaryBulk": [
         *values(width=[0], batch=[1], b=[0.0], c=[-0.3, 1.0], spread=[0.0]),
         ({"width": 8, "spread": 2.0}, ArgumentError, "^width: got 8, .* 10, v times the batch"),
     ],

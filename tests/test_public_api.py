@@ -105,13 +105,12 @@ RETURNED = {
         "FixedPoint Fluctuations FourierMode GrowthLaw IsometryRate Limit MeanField "
         "MeanFieldTrajectory "
         "PairFluctuations PairTrajectory PathFluctuations PathPrediction Phase Prediction "
-        "ResidualGrowth Sector Stability Step VariancePoint plot_stability",
+        "ResidualGrowth Sector Stability StationaryBulk Step VariancePoint plot_stability",
     "bnmc.mixing": "AbsorbingEvent Autocorrelation ChapmanKolmogorov Comparison ComparisonRow "
         "Contraction CrossedStart LaggedDistance RateEstimate Relaxation Spectrum TVBound "
         "TwoInputs",
     "bnmc.plot": "COLOURS LABELS band estimates figure plain_ticks predicted_band style",
-    "bnmc.random_matrix": "Factor LogNorm ProductLaw SingularValueLaw StationaryBulk "
-        "WishartMoments",
+    "bnmc.random_matrix": "Factor LogNorm ProductLaw SingularValueLaw WishartMoments",
     "bnmc.regularity": "Averages Figures",
     "bnmc.testing": "LawMismatch Roofline examples",
     "bnmc.torch": "Facts Measurement ModelChain ModelNetwork Outlook Prediction",

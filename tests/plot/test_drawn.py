@@ -10,6 +10,9 @@ from bnmc.plot import axes
 CHAIN = Chain(40, 4, "relu")
 X, Y = np.random.default_rng(0).normal(size=(2, 40, 4))
 
+#: Independent numbers, as those of a run of 300 layers.
+NOISE = np.random.default_rng(1).standard_normal((20, 300))
+
 #: Results, and the numbers of the first curve.
 RESULTS = {
     "contraction": (
@@ -56,6 +59,28 @@ RESULTS = {
     ),
 }
 
+RESULTS |= {
+    "run": (
+        lambda: bnmc.simulate(CHAIN, 5, chains=4, rng=0),
+        lambda result: bnmc.gram.orthogonality_gap(result.gram).mean(axis=0),
+    ),
+    "autocorrelation": (
+        lambda: bnmc.mixing.autocorrelation(NOISE, least_times=5.0),
+        lambda result: result.correlation,
+    ),
+    "spectrum": (
+        lambda: bnmc.mixing.spectral(NOISE, [1, 2]),
+        lambda result: [rate.value for rate in result.rates],
+    ),
+    "edge of chaos": (
+        lambda: bnmc.mean_field.edge_of_chaos("relu", [0.0, 0.0]), lambda result: [2.0, 2.0]
+    ),
+    "alignment": (
+        lambda: bnmc.infinite_width.alignment([[2.0, 0.0], [0.0, 1.0]], [[3.0, 1.0], [4.0, 0.0]]),
+        lambda result: [10.0, 16.0],
+    ),
+}  # fmt: skip
+
 #: Results whose kernels are an image.
 KERNELS = {
     "tangent": lambda: bnmc.gradients.tangent_kernel(CHAIN, 2, chains=5, rng=0),
@@ -93,6 +118,17 @@ def test_bands_have_the_widths_of_the_law():
     assert edges_of(law.plot().collections[0]) == pytest.approx(ends)
     path = bnmc.MeanField(CHAIN).trajectory(np.diag([1.0, 2.0, 3.0, 4.0]), 0)
     assert edges_of(path.plot().collections[0]) == (1.0, 4.0)
+
+
+def test_a_run_draws_what_it_recorded_or_its_distance():
+    star = bnmc.MeanField(CHAIN).fixed_point()
+    options = {"chains": 4, "rng": 0}
+    run = bnmc.simulate(CHAIN, 5, **options)
+    distances = bnmc.gram.distance(run.gram, star.gram).mean(axis=0)
+    np.testing.assert_array_equal(run.plot(star=star).lines[0].get_ydata(), distances)
+    ranks = bnmc.simulate(CHAIN, 5, observables=["rank_bound"], **options)
+    assert ranks.plot().get_ylabel() == "lower bound of the rank"
+    assert len(bnmc.plot.overview(run, star).axes) == 2  # from the Gram matrices
 
 
 def test_estimates_have_bars():

@@ -21,6 +21,7 @@ from bnmc._support.machine import require_memory
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.mean_field.float64 import FloatArray
+from bnmc.plot.axes import COLOURS
 from bnmc.plot.drawn import Curves, Drawn, draw_outputs
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment(Result):
+class Alignment(Drawn, Result):
     """The eigenvalues of a kernel and the labels in its eigenbasis.
+
+    `plot` draws the squares, summed over outputs, against the eigenvalues.
 
     Attributes
     ----------
@@ -51,6 +54,11 @@ class Alignment(Result):
 
     eigenvalues: FloatArray
     squares: FloatArray
+
+    def _draw(self, ax: Axes) -> None:
+        squares = self.squares.reshape(len(self.eigenvalues), -1).sum(axis=1)
+        ax.plot(self.eigenvalues, squares, "o", markersize=4, color=COLOURS[0])
+        ax.set(xlabel="eigenvalue of the kernel", ylabel="squared projection of the labels")
 
 
 def alignment(kernel: ArrayLike, y: ArrayLike) -> Alignment:

@@ -53,6 +53,7 @@ from bnmc.mean_field.finite_width.results import PairFluctuations as PairFluctua
 from bnmc.mean_field.finite_width.results import Prediction as Prediction
 from bnmc.mean_field.finite_width.sectors import EntryCovariance as EntryCovariance
 from bnmc.mean_field.finite_width.sectors import Sector as Sector
+from bnmc.mean_field.finite_width.stationary_bulk import StationaryBulk as StationaryBulk
 from bnmc.mean_field.fixed_point.results import FixedPoint as FixedPoint
 from bnmc.mean_field.fixed_point.results import FourierMode as FourierMode
 from bnmc.mean_field.fixed_point.stability import Crossing as Crossing

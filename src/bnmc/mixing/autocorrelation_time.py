@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from bnmc.estimate.estimate import Estimate, half_width, jackknife, with_student
 from bnmc.mean_field.field import MeanField
 from bnmc.mixing import observed
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh
+from bnmc.plot.drawn import Curves
 from bnmc.simulation.trajectory import Trajectory
 
 #: Length of the window in integrated times (Sokal).
@@ -25,8 +27,10 @@ _WINDOW = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Autocorrelation(RateEstimate):
+class Autocorrelation(Curves, RateEstimate):
     """The integrated autocorrelation time of an observable, and the rate that it implies.
+
+    `plot` draws the autocorrelation against the lag.
 
     Attributes
     ----------
@@ -52,6 +56,9 @@ class Autocorrelation(RateEstimate):
     >>> round(bnmc.mixing.autocorrelation(run).rate, 1)
     0.5
     """
+
+    _axis = "lags", "lag in layers"
+    _curves = MappingProxyType({"correlation": "autocorrelation"})
 
     time: Estimate
     mean: Estimate

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +17,7 @@ from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimates, half_width, jackknife
 from bnmc.mixing import observed
 from bnmc.mixing.rate import RateEstimate, rate_from_artanh, timescale
+from bnmc.plot.drawn import Curves
 from bnmc.simulation.trajectory import Trajectory
 
 #: Multiples of a lag at which the test compares prediction and measurement.
@@ -67,8 +69,10 @@ class ChapmanKolmogorov(Result):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spectrum(RateEstimate):
+class Spectrum(Curves, RateEstimate):
     """Spectral estimates at several lags; the rate is that of the chosen lag.
+
+    `plot` draws the rates against the lag, with their intervals.
 
     Attributes
     ----------
@@ -95,6 +99,9 @@ class Spectrum(RateEstimate):
     >>> found.lags, found.singular_values.value.shape, found.method
     (array([1, 2]), (2, 1), 'spectral, lag 1')
     """
+
+    _axis = "lags", "lag in layers"
+    _curves = MappingProxyType({"rates": "rate: factor per layer"})
 
     lags: NDArray[np.int64]
     rates: tuple[RateEstimate, ...]

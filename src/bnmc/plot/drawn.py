@@ -56,7 +56,7 @@ class Curves(Drawn):
     """A result with curves over an axis.
 
     An array (chains, n) is the band that contains 90 % of the chains, with their median; estimates
-    have bars of two standard errors.
+    have bars, their intervals.
     """
 
     #: The attribute with the axis, and its label.
@@ -77,12 +77,9 @@ class Curves(Drawn):
 
 
 def _draw_curve(ax: Axes, x: Any, values: Any, text: str, colour: str) -> None:
-    if isinstance(values, Estimates):
-        errors = 2.0 * values.stderr
-        axes.estimates(
-            ax, x, values.value, values.value - errors, values.value + errors, colour=colour,
-            label=text,
-        )  # fmt: skip
+    if isinstance(values, Estimates | tuple):
+        numbers = np.transpose([(estimate.value, *estimate.ci) for estimate in values])
+        axes.estimates(ax, x, *numbers, colour=colour, label=text)
     elif values.ndim == 2:
         low, middle, high = np.quantile(values, [0.05, 0.5, 0.95], axis=0)
         axes.band(ax, x, middle, low, high, colour=colour, label=text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,6 @@ from bnmc import gram
 from bnmc._support.arguments import choice, finite_array, integer, real
 from bnmc.errors import ArgumentError
 from bnmc.plot import axes
-from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,9 @@ LABELS = {
     "rank_bound": "lower bound of the rank",
     "soft_rank": "soft rank",
 }
+
+#: Observables that are computed if only the Gram matrices are recorded.
+_OF_GRAM = {"eigenvalues": gram.eigenvalues, "orthogonality_gap": gram.orthogonality_gap}
 
 #: Observables with a logarithmic axis.
 _LOGARITHMIC = ("distance", "orthogonality_gap")
@@ -53,7 +56,8 @@ def trajectory(
         One line per run; for an observable with several components, one line per component. Labels
         go to the legend.
     observable : str, default "distance"
-        Name of a recorded observable. A fixed point or a Gram matrix here is `star`.
+        Name of a recorded observable; "eigenvalues" and "orthogonality_gap" are computed from
+        recorded Gram matrices, too. A fixed point or a Gram matrix here is `star`.
     star : FixedPoint or (batch, batch) array_like, optional
         A Gram matrix :math:`G_*`. If given, the distance :math:`\|G_l - G_*\|_F` of the recorded
         Gram matrices from it is drawn.
@@ -124,7 +128,8 @@ def overview(run: Any, star: Any = None, *, level: float = 0.9) -> Figure:
     Parameters
     ----------
     run : Trajectory
-        With the observable "eigenvalues", and with "distance" or else "orthogonality_gap".
+        With the observable "gram", or with "eigenvalues", and "distance" or else
+        "orthogonality_gap".
     star : FixedPoint or (batch, batch) array_like, optional
         A fixed point. Dashed lines mark its eigenvalues and its orthogonality gap.
     level : float, default 0.9
@@ -205,7 +210,8 @@ def _require_recorded(run: Any, observable: str) -> None:
     if observable == "distance" and "gram" in run.observables and observable not in recorded:
         hint = "star=bnmc.MeanField(run.chain).fixed_point().gram draws it from 'gram'"
         raise ArgumentError("observable", observable, ", ".join(recorded), hint)
-    choice("observable", observable, recorded)
+    computed = list(_OF_GRAM) if "gram" in run.observables else []
+    choice("observable", observable, [*recorded, *computed])
 
 
 def _spans_decades(mean: NDArray[np.float64]) -> bool:
@@ -231,9 +237,12 @@ def _curves(
         reach = ndtri((1 + level) / 2) * np.sqrt(moments.variance)
         curves = moments.mean, moments.mean - reach, moments.mean + reach
     else:
-        values = run.observables["gram" if star is not None else observable]
+        is_recorded = star is None and observable in run.observables
+        values = run.observables[observable if is_recorded else "gram"]
         if star is not None:
             values = gram.distance(values, star)
+        elif not is_recorded:
+            values = _OF_GRAM[observable](values)
         edges = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], axis=0)
         curves = values.mean(axis=0), edges[0], edges[1]
     return [curve.reshape(len(run.layers), -1) for curve in curves]
@@ -376,19 +385,21 @@ def spectrum(run: Any, *, layer: int = -1, star: Any = None, ax: Axes | None = N
     if not values.mean() > 0:
         raise ArgumentError("run", "a layer of equal samples", "one with a spectrum to draw")
     width = run.network.layer(int(run.layers[index])).linear.width
-    law = MarchenkoPastur(n / width, variance=float(values.mean()))
+    ratio, variance = n / width, float(values.mean())
+    low, high = (variance * (1.0 + sign * math.sqrt(ratio)) ** 2 for sign in (-1.0, 1.0))
     if ax is None:
         ax = axes.figure()[1][0]
         networks = "1 network" if run.chains == 1 else f"{run.chains} networks"
         ax.set_title(f"{axes.about_network(run.network)}: {networks}", fontsize="medium")
-    ends = min(values.min(), law.edges[0]), max(values.max(), law.edges[1])
+    ends = min(values.min(), low), max(values.max(), high)
     ax.hist(
         values, bins=40, range=ends, density=True, color=axes.COLOURS[0], alpha=0.5,
         label="on directions orthogonal to ones",
     )  # fmt: skip
     # The edges are left out: at ratio 1 the density is infinite at 0.
-    x = np.linspace(*law.edges, 402)[1:-1]
-    ax.plot(x, law.pdf(x), color=axes.COLOURS[1], label="Marchenko–Pastur: one layer's fluctuation")
+    x = np.linspace(low, high, 402)[1:-1]
+    density = np.sqrt((high - x) * (x - low)) / (2.0 * math.pi * variance * ratio * x)
+    ax.plot(x, density, color=axes.COLOURS[1], label="Marchenko–Pastur: one layer's fluctuation")
     if fixed is not None:
         for number, value in enumerate(np.unique(np.round(fixed, 12))):
             label = None if number else "fixed point"

@@ -36,7 +36,6 @@ from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
 from bnmc.random_matrix.marchenko_pastur import SingularValueLaw as SingularValueLaw
 from bnmc.random_matrix.product_law import Factor as Factor
 from bnmc.random_matrix.product_law import ProductLaw as ProductLaw
-from bnmc.random_matrix.stationary_bulk import StationaryBulk as StationaryBulk
 
 __all__ = [
     "MarchenkoPastur",

@@ -17,6 +17,7 @@ from bnmc.estimate.estimate import with_error
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.axes import Axes
 
     from bnmc.simulation.engine.state import State
 
@@ -75,9 +76,9 @@ class Trajectory(Recordings):
 
     An observable is an item, ``run["gram"]``, and an attribute, ``run.gram``: an array of shape
     (chains, layers, ...), with an axis of inputs after these if the run has several.  If the run is
-    reduced, the observable is in `moments` instead.  `bnmc.plot.trajectory` draws an observable
-    and `bnmc.plot.overview` the distance and the eigenvalues against the layer, and
-    `bnmc.plot.spectrum` draws the eigenvalues of a layer.
+    reduced, the observable is in `moments` instead.  `plot` draws an observable against the layer;
+    `bnmc.plot.trajectory` draws several runs, `bnmc.plot.overview` the distance and the
+    eigenvalues, and `bnmc.plot.spectrum` the eigenvalues of a layer.
 
     Attributes
     ----------
@@ -205,6 +206,48 @@ class Trajectory(Recordings):
         is unknown: NaN.
         """
         return self._over_chains(name).stderr
+
+    def plot(
+        self,
+        observable: Any = None,
+        *,
+        star: Any = None,
+        ax: Axes | None = None,
+        level: float = 0.9,
+    ) -> Axes:
+        """Draw an observable against depth.
+
+        Parameters
+        ----------
+        observable : str, FixedPoint or array_like, optional
+            As in `bnmc.plot.trajectory`.  Default: the distance if `star` is given, else the first
+            recorded observable; of Gram matrices the orthogonality gap.
+        star, ax, level
+            As in `bnmc.plot.trajectory`.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MissingExtraError, ArgumentError, ArgumentTypeError
+            As `bnmc.plot.trajectory`.
+
+        Examples
+        --------
+        >>> import bnmc
+        >>> run = bnmc.simulate(bnmc.Chain(300, 4), 20, chains=16, rng=0)
+        >>> run.plot().get_ylabel()
+        'orthogonality gap'
+        """
+        from bnmc.plot.runs import trajectory
+
+        if observable is None:
+            first = [*self.observables, *self.moments][0]
+            observable = "orthogonality_gap" if first == "gram" else first
+            observable = observable if star is None else "distance"
+        return trajectory(self, observable, star=star, ax=ax, level=level)
 
     def table(self) -> Table:
         """Return the means over the chains, with standard errors, at some layers.

@@ -72,7 +72,7 @@ def fig_2(run: Run, sizes: _DensitySizes) -> Experiment:
     single layer times these factors.
 
     The deep spectrum is close to the law of Marchenko and Pastur of the ratio v n/d, with v the
-    variance that the mean field predicts (`bnmc.random_matrix.StationaryBulk`): the solid line.
+    variance that the mean field predicts (`bnmc.mean_field.StationaryBulk`): the solid line.
     One eigenvalue lies outside of the bulk, along the ones: b*(1 + (n−1)c*).
 
     The paper says that the stationary spectrum "accurately follows" Marchenko–Pastur.  Only the

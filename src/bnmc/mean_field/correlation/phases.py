@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from bnmc.errors import ArgumentError
 from bnmc.mean_field.correlation import fixed_points, gaussian_moments
 from bnmc.mean_field.correlation.layer import LevelMap, PairLayer, level_map, pair_layer
 from bnmc.mean_field.float64 import EPSILON, FloatArray, within
+from bnmc.plot.drawn import Curves
 
 # The limit of infinite variance is evaluated here.
 _LARGE = 1e12
@@ -236,8 +238,8 @@ _STEP = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class EdgeOfChaos(Result):
-    """Points of the edge of chaos; `edge_of_chaos` returns them.
+class EdgeOfChaos(Curves, Result):
+    """Points of the edge of chaos; `edge_of_chaos` returns them, and `plot` draws them.
 
     All arrays have the shape of the argument `bias_variance`.
 
@@ -260,6 +262,9 @@ class EdgeOfChaos(Result):
     >>> edge.weight_variance.round(6), edge.stable
     (array([2.30252 , 1.956159]), array([False,  True]))
     """
+
+    _axis = "bias_variance", "variance of the biases"
+    _curves = MappingProxyType({"weight_variance": "variance of the weights, times the inputs"})
 
     bias_variance: FloatArray
     weight_variance: FloatArray

@@ -22,9 +22,9 @@ from bnmc.estimate.estimate import Estimate
 from bnmc.mean_field.finite_width.bias import mean_bias
 from bnmc.mean_field.finite_width.gaussian import gradient_at, mean_norm
 from bnmc.mean_field.finite_width.sectors import EntryCovariance, Sector
+from bnmc.mean_field.finite_width.stationary_bulk import StationaryBulk
 from bnmc.mean_field.fixed_point.results import FixedPoint
 from bnmc.mean_field.float64 import FloatArray, within
-from bnmc.random_matrix.stationary_bulk import StationaryBulk
 
 _Sectors = tuple[Sector, ...]
 

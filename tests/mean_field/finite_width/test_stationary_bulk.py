@@ -5,6 +5,7 @@ import pytest
 
 from bnmc import Chain, MeanField, simulate
 from bnmc.errors import ArgumentError
+from bnmc.mean_field import StationaryBulk
 from bnmc.random_matrix import MarchenkoPastur
 
 LEVELS = [0.05, 0.25, 0.5, 0.75, 0.95]
@@ -33,6 +34,17 @@ def test_quantiles_of_a_large_simulation():
     law = MeanField(Chain(5000, 50, "tanh")).fluctuations().bulk(5000).bulk
     quantiles = law.ppf([0.05, 0.5, 0.95]) / law.mean()
     np.testing.assert_allclose(quantiles, [0.641, 0.981, 1.420], rtol=0, atol=0.01)
+
+
+def test_the_picture_has_the_density_and_the_eigenvalue_outside():
+    law = StationaryBulk(width=80, batch=4, b=1.0, c=0.5, spread=5.0)
+    ax = law.plot()
+    density, outside = ax.get_lines()
+    # Of mean b (1 − c) = 0.5, variance v n/d = 0.25 times the square of the mean, and mass 1.
+    x, y = density.get_data()
+    moments = [np.trapezoid(y * x**k, x) for k in range(3)]
+    np.testing.assert_allclose(moments, [1.0, 0.5, 0.25 * 1.25], rtol=2e-3)
+    assert set(outside.get_xdata()) == {2.5}  # b (1 + 3 c)
 
 
 def test_norms_that_do_not_centre():

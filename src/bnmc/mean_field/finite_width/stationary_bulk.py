@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from bnmc._support.arguments import integer, real
 from bnmc._support.text import Result
 from bnmc.errors import ArgumentError
+from bnmc.plot.axes import COLOURS
+from bnmc.plot.drawn import Drawn
 from bnmc.random_matrix.marchenko_pastur import MarchenkoPastur
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
-class StationaryBulk(Result):
+class StationaryBulk(Drawn, Result):
     """Approximate law of the eigenvalues of a stationary Gram matrix of a wide, deep network.
 
     Fluctuations of all layers add up, so the bulk is wider than that of one Gaussian layer, which
     is the law of Marchenko and Pastur of ratio n/d. Its variance is v times as large, and the law
-    of ratio v n/d has that variance. Quantiles are within about .01 of the mean.
+    of ratio v n/d has that variance. Quantiles are within about .01 of the mean. `plot` draws the
+    density of the bulk, and a line at the eigenvalue outside.
 
     Parameters
     ----------
@@ -78,3 +87,16 @@ class StationaryBulk(Result):
     def outlier(self) -> float:
         """The eigenvalue along (1, …, 1), b (1 + (n − 1) c)."""
         return self.b * (1.0 + (self.batch - 1.0) * self.c)
+
+    @property
+    def _about(self) -> str:
+        return f"width {self.width}, batch {self.batch}"
+
+    def _draw(self, ax: Axes) -> None:
+        law = self.bulk
+        x = np.linspace(*law.edges, 400)
+        ax.plot(x, law.pdf(x), color=COLOURS[0], label=f"{self.batch - 1} eigenvalues")
+        label = "eigenvalue along (1, …, 1)"
+        ax.axvline(self.outlier, color=COLOURS[1], linestyle="--", label=label)
+        ax.set(xlabel="eigenvalue of G", ylabel="density")
+        ax.legend(fontsize="small")
