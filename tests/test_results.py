@@ -9,7 +9,7 @@ import inspect
 import io
 import json
 import sys
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 
 import numpy as np
 import pytest
@@ -82,10 +82,33 @@ def result_of(kind):
     return next((value for value in reversed(values) if type(value) is kind), None)
 
 
+#: Results without `plot`.
+WITHOUT_PICTURE = {
+    "a number, or some, with their errors": "Estimate Estimates RateEstimate Prediction "
+        "PathPrediction PairFluctuations EntryCovariance Claim Averages ExtremeSingularValues "
+        "AbsorbingEvent Properties Distortion",
+    "a point, a matrix or a rate": "FixedPoint BlockFixedPoint CorrelationPoint VariancePoint "
+        "Crossing FourierMode Sector Step Phase Limit IsometryRate GrowthLaw ResidualGrowth",
+    "a part of a result that draws itself": "ChapmanKolmogorov ComparisonRow CrossedStart Facts "
+        "Outlook bnmc.torch.Prediction ModelChain ModelNetwork",
+    "bnmc.plot.predicted_band draws it": "Fluctuations PathFluctuations",
+    "a table": "CheckReport Table Roofline",
+    "arrays over chains, as a run has them": "InvariantSample Bulk Concentration",
+}  # fmt: skip
+
+
+def test_results_draw_themselves_where_there_is_something_to_see():
+    words = " ".join(WITHOUT_PICTURE.values()).split()
+    names = {name for name, kind in CLASSES.items() if not hasattr(kind, "plot")}
+    assert {name.rpartition(".")[2] for name in names} == {w.rpartition(".")[2] for w in words}
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_results_are_short_texts_and_documents(name):
     kind = CLASSES[name]
     assert issubclass(kind, Result), "a result inherits from bnmc._support.text.Result"
+    beside = [field.name for field in fields(kind) if field.name.endswith(("_stderr", "_errors"))]
+    assert not beside, "a value with a standard error is an Estimate"
     result = result_of(kind)
     assert result is not None, "the example of its docstring makes no result of the class"
     for text in (str(result), repr(result)):

@@ -256,8 +256,17 @@ def test_without_an_estimate_there_is_a_status(run, line):
 DOCUMENTS = (
     f"{SIMULATE} --sampler conditional", BACKPROP, f"{CERTIFY} 20", "fixed-point --batch 4",
     "width --batch 4", "stability --batches 4", "phase", "regularity --width 8 --rtol 0.5 --seed 0",
-    "info",
+    "info", "rates --width 12 --batch 3 --seed 0", "bench --width 8 --batch 2 --seconds 0.001",
+    "compare-norms --width 12 --batch 3 --depth 4 --chains 2 --norm none", "figure --list",
+    "check --width 8 --batch 3 --chains 200 --seed 0", "demo --depth 3 --chains 4",
 )  # fmt: skip
+
+
+def test_all_commands_have_documents_that_are_tested():
+    of_torch = {"inspect"}  # has a test of its own
+    assert {line.split()[0] for line in DOCUMENTS} | of_torch == {
+        name.replace("_", "-") for name in application.COMMANDS
+    }
 
 
 @pytest.mark.parametrize("line", DOCUMENTS)
@@ -269,6 +278,10 @@ def test_documents_have_the_same_head(document_of, line):
     if "--seed" in line:
         assert isinstance(document["seed"], int)
         assert document["chain"]["activation"] in ("linear", "relu")
+    if line.startswith(("simulate", "backprop", "certify", "rates", "check")):
+        assert "key" in document
+    if line.startswith(("simulate", "backprop", "certify", "rates", "check", "bench", "stab")):
+        assert document["rows"]
     if "key" in document:
         assert document["key"].startswith("key:")
     assert all(isinstance(row, dict) for row in document.get("rows", []))
