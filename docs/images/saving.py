@@ -18,7 +18,8 @@ def axes(columns=1):
     """Return an empty figure of the size of the pages, and its axes."""
     figure = Figure(figsize=(6.4, 3.4), layout="constrained")
     ax = figure.subplots(1, columns)
-    style(ax)
+    for each in np.ravel(ax):
+        style(each)
     return figure, ax
 
 
