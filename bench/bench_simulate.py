@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
+from llvmlite import binding
 
 import bnmc
 from bench import peers
@@ -20,7 +21,8 @@ PEER_CHAINS = (1, 8, 64)  # batch sizes tried for the hand-written conditional s
 class Shape:
     """Width and batch, with the smallest speed ratios that will do.
 
-    `roofline` is that of float32 ensembles if drawn normals alone count: on AMD, and elsewhere.
+    `roofline` is that of float32 ensembles if drawn normals alone count, by processor: the first
+    key that is in its LLVM name or its model counts.
     """
 
     width: int
@@ -29,17 +31,17 @@ class Shape:
     conditional64: float
     handwritten: float
     weights: float
-    roofline: tuple[float, float] | None = None
+    roofline: dict[str, float] | None = None
 
     def __str__(self) -> str:
         return f"({self.width}, {self.batch})"
 
 
 SHAPES = (
-    Shape(1000, 10, 280, 100, 8, 2, roofline=(0.8, 0.6)),
+    Shape(1000, 10, 280, 100, 8, 2, roofline={"znver4": 0.68, "AMD": 0.8, "": 0.6}),
     Shape(4000, 10, 1400, 500, 6.5, 2.5),
     Shape(500, 20, 65, 25, 5, 2),
-    Shape(1000, 100, 11, 4.5, 2.2, 1, roofline=(0.75, 0.6)),
+    Shape(1000, 100, 11, 4.5, 2.2, 1, roofline={"AMD": 0.75, "": 0.6}),
 )
 
 
@@ -145,7 +147,8 @@ def test_layers(turns, shape, verified):
         (WEIGHTS32, "x drawing W", shape.weights),
     ]
     if shape.roofline is not None:
-        limit = shape.roofline[0 if "AMD" in cpu_model() else 1]
+        processor = f"{binding.get_host_cpu_name()} {cpu_model()}"
+        limit = next(floor for kind, floor in shape.roofline.items() if kind in processor)
         floors.append((CONDITIONAL32, "the same, drawn normals", limit))
     for each, column, limit in floors:
         turns.hold(each.name, column, speeds[each.name][column], at_least=limit)
