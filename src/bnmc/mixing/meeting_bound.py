@@ -107,7 +107,7 @@ class LaggedDistance(Curves, _Bounds):
         0 to depth.
     bound, stderr : (depth + 1,) ndarray of float64
         Share of the pairs that have not met l layers after the coupling began, and its standard
-        error; `value` is another name of it.
+        error; ``value`` is another name of it.
     ci : (depth + 1, 2) ndarray of float64
         Clopper–Pearson intervals of P(τ − lag > l), for each layer separately.
     band : float
@@ -115,8 +115,8 @@ class LaggedDistance(Curves, _Bounds):
         Wolfowitz, with Massart's constant).
     lag : int
         Layers between the two laws.
-    chains : int
-        Number of pairs of chains; `n` is another name of it.
+    n : int
+        Number of pairs of chains; ``chains`` is another name of it.
     level : float
         Level of the intervals and of the band.
 
@@ -177,7 +177,7 @@ class TVBound(Drawn, WithRate, _Bounds):
         0 to depth.
     bound : (depth + 1,) ndarray of float64
         Means of J_l = max(0, ⌈(τ − lag − l)/lag⌉) over pairs; nonincreasing.  Values of 1 or
-        more are vacuous.  `value` is another name.
+        more are vacuous.  ``value`` is another name.
     stderr : (depth + 1,) ndarray of float64
         Standard errors of these means.
     ci : (depth + 1, 2) ndarray of float64
