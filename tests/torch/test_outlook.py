@@ -30,9 +30,9 @@ RULES = {
     "squared loss": (
         {"most_of_chance": 30.0, "loss": 69.0}, {"most_of_chance": 30.0, "loss": 69.2}, "no", "late"
     ),
-    "fall": ({"state_gradient_ratio": 0.021}, {"state_gradient_ratio": 0.019}, "no", "late"),
+    "fall": ({"state_gradient_ratio": 0.02}, {"state_gradient_ratio": 0.019}, "no", "late"),
     "growth": (
-        {"state_gradient_ratio": 199.0}, {"state_gradient_ratio": 201.0}, "undecided", "undecided"
+        {"state_gradient_ratio": 200.0}, {"state_gradient_ratio": 201.0}, "undecided", "undecided"
     ),
     "explosion": (
         {"state_gradient_ratio": 199.0}, {"state_gradient_ratio": 1.1e4}, "no", "undecided"
