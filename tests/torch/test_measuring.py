@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import gc
 import math
+import re
 
 import numpy as np
 import pytest
@@ -467,8 +468,64 @@ def test_an_overflow_names_the_layer():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1e3)
+    half = measure(model.half(), torch.randn(4, 8).half())
+    assert re.fullmatch(r"the output of '\d+' is beyond float16", half.facts.overflow)
+    assert half.scale.max() > 1e30
+    assert model[0].weight.dtype == torch.float16
+    for parameter in model.double().parameters():
+        parameter.data.mul_(1e9)
     with pytest.raises(NonFiniteError, match=r"output of '\d+' no longer finite"):
-        measure(model.half(), torch.randn(4, 8).half())
+        measure(model, torch.randn(4, 8).double())
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def test_gradients_beyond_the_range_have_a_verdict():
+    """States are near 1, and the gradient by the first weights near 1e41."""
+    model = nn.Sequential(nn.Linear(6, 5), Times(1e18), Times(1e17), nn.Tanh(), nn.Linear(5, 3))
+    with torch.no_grad():
+        for part in model[0].parameters():
+            part.mul_(1e-35)
+    batch = torch.randn(4, 6)
+    digest = digest_of(model)
+    measured = measure(model, batch, loss=lambda out: 1e6 * out.square().sum(dim=1))
+    assert digest_of(model) == digest
+    assert measured.facts.overflow == "the gradient of '0.weight' is beyond float32"
+    assert 1e39 < measured.gradient_norm[0, 0] < 1e45
+    assert "Adam does not train: the gradient of '0.weight' is beyond" in measured.verdict
+
+
+def test_layers_that_take_the_samples_on_the_second_axis():
+    """Of three samples of four steps, and of four samples, whose two axes have one length."""
+    torch.manual_seed(2)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    same = copy.deepcopy(model)
+    for part in same.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            part.batch_first = True
+
+    def forward(module, x):
+        return module(x.transpose(0, 1)).transpose(0, 1)
+
+    for samples in (3, 4):
+        batch = torch.randn(samples, 4, 8)
+        moved = measure(model, batch, forward=forward, loss=lambda out: out[..., 0].square().mean())
+        usual = measure(same, batch, loss=lambda out: out[..., 0].square().mean())
+        np.testing.assert_allclose(moved.gram, usual.gram, rtol=1e-4)
+        np.testing.assert_allclose(moved.gradient_norm, usual.gradient_norm, rtol=1e-3)
+        assert moved.layouts[0] == f"{samples} samples × 4 positions × 8 features"
+    with pytest.raises(ArgumentTypeError, match="forward: got 3"):
+        measure(model, batch, forward=3)
+    keywords = measure(model, {"source": batch}, forward=lambda m, source: forward(m, source))
+    np.testing.assert_array_equal(keywords.gram, moved.gram)
 
 
 @pytest.mark.parametrize(

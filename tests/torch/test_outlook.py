@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from torch_models import mlp, nn, one_thread, torch  # noqa: F401
+from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
-from bnmc.torch import Facts, measure
-from bnmc.torch.outlook import faults_of, outlook_of, said
+from bnmc.torch import Facts, gain_for_, measure
+from bnmc.torch.outlook import faults_of, is_doubtful, outlook_of, said
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -50,6 +50,7 @@ RULES = {
     "norm": ({"numbers_per_channel": 16.0}, {"numbers_per_channel": 15.0}, "late", "late"),
     "clones": ({"clones": 0.85}, {"clones": 0.86}, "no", "no"),
     "softmax": ({}, {"probabilities": True}, "no", "no"),
+    "overflow": ({}, {"overflow": "the loss is beyond float16"}, "no", "no"),
 }  # fmt: skip
 
 
@@ -101,11 +102,72 @@ def test_causes_come_before_effects_and_the_worst_first():
 def test_draws_that_disagree_are_told():
     sick = dataclasses.replace(HEALTHY, state_gradient_ratio=1e-3)
     most = outlook_of([sick, sick, HEALTHY])
-    assert most.sgd == "no"
+    assert (most.sgd, most.adam) == ("undecided", "undecided")
     assert most.wrong[0].endswith("(in 2 of 3 draws)")
+    assert [outlook_of([sick] * k + [HEALTHY] * (8 - k)).sgd for k in (0, 1, 2, 6, 7, 8)] == [
+        "trains", "trains", "undecided", "undecided", "no", "no",
+    ]  # fmt: skip
+    slow = dataclasses.replace(HEALTHY, last_correlation=0.995)
+    assert outlook_of([sick, slow, sick, slow]).sgd == "late"  # none of them trains soon
     few = outlook_of([HEALTHY, HEALTHY, sick])
     assert (few.sgd, few.adam, few.wrong) == ("undecided", "undecided", ())
     assert few.beside[-1].endswith("(in 1 of 3 draws)")
+
+
+@pytest.mark.parametrize(
+    ("facts", "doubtful"),
+    [
+        ({}, False),
+        ({"state_gradient_ratio": 0.05}, True),
+        ({"state_gradient_ratio": 0.07}, False),
+        ({"state_gradient_ratio": 0.007}, True),
+        ({"state_gradient_ratio": 0.006}, False),
+        ({"state_gradient_ratio": 100.0}, True),
+        ({"last_correlation": 0.98}, True),
+        ({"effective_rank": 2.0}, True),
+        ({"output_spread": 2e-3}, True),
+        ({"loss": 100.0}, True),
+        ({"loss": 1.0, "last_correlation": 0.98}, False),  # trained
+    ],
+)
+def test_outlooks_that_a_factor_of_3_changes_are_doubtful(facts, doubtful):
+    assert is_doubtful(dataclasses.replace(HEALTHY, **facts)) == doubtful
+
+
+def test_a_doubtful_outlook_is_that_of_eight_draws():
+    """The ratio of a default network of 5 layers is near 1/50, so some draws have a fault."""
+    images, labels = pictures()
+    outlooks = []
+    for seed in range(6):
+        torch.manual_seed(seed)
+        measured = measure(perceptron(5), images, labels=labels, cosines=False)
+        outlooks.append(measured.outlook.sgd)
+        assert len(measured.draws) == 8
+        assert measured.networks == 1
+        ratios = [facts.state_gradient_ratio for facts in measured.draws[1:]]
+        assert len({*ratios}) == 7
+    assert len({*outlooks} - {"undecided"}) <= 1
+
+
+def test_cures_are_tried_on_the_model():
+    images, labels = pictures()
+    torch.manual_seed(1)
+    model = perceptron(20)
+    digest = digest_of(model)
+    measured = measure(model, images, labels=labels, cosines=False, tries=True)
+    assert digest_of(model) == digest
+    assert set(measured.tried) == {
+        "gain_for_",
+        "haar_",
+        "the last layer times .1",
+        "orthogonalize_",
+    }
+    assert measured.cures[0].startswith("gain_for_ (tried on this model: SGD no → trains, Adam ")
+    assert measured.verdict.endswith(f"Try {measured.cures[0]}.")
+    assert not any(text.startswith("the last layer") for text in measured.cures)
+    after = measure(gain_for_(model), images, labels=labels, cosines=False)
+    assert measured.tried["gain_for_"] == after.facts
+    assert measure(model, images, labels=labels, tries=True).tried == {}  # nothing is wrong
 
 
 def test_adam_does_not_train_if_a_fact_and_the_try_agree():

@@ -75,6 +75,9 @@ class Facts(Result):
         Whether a parameter that is zero has a gradient: it moves first, and others follow.
     measured_share : float
         Part of the parameters that the measured layers contain.
+    overflow : str
+        The first number that is infinite or NaN in the dtype of the model. The facts are then those
+        in float64.
 
     Examples
     --------
@@ -110,6 +113,7 @@ class Facts(Result):
     without_gradient: tuple[str, ...] = ()
     zero_by_design: bool = False
     measured_share: float = math.nan
+    overflow: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts, for JSON; None for NaN and infinity."""

@@ -17,7 +17,7 @@ from bnmc.torch.layers import called, chosen_layers, forward
 from bnmc.torch.losses import Loss, gradient_norms
 from bnmc.torch.models import Inputs, is_implicit, is_weight_layer, own_weight, torch
 from bnmc.torch.preservation import random_states_kept
-from bnmc.torch.representations import FloatArray
+from bnmc.torch.representations import FloatArray, samples_first
 from bnmc.torch.weights import Weights, weights_of
 
 #: Products of a weight and an input, of the forward passes of all fresh networks together.
@@ -71,7 +71,7 @@ class Fresh:
         weights: list[list[Any]] = []
 
         def visit(_: str, module: Any, tensor: Any) -> None:
-            grams.append(_gram_of(tensor))
+            grams.append(_gram_of(samples_first(module, tensor, self.batch.samples)))
             parameters = module.parameters(recurse=not self.weights)
             weights.append([part for part in parameters if part.ndim > 1 and part.requires_grad])
 
@@ -112,10 +112,7 @@ def fresh_networks(
     except Exception as error:  # attributes of a user's module may be anything
         return None, f"the model cannot be copied ({type(error).__name__}: {error})"
     labels = None if goal is None or goal.labels is None else goal.labels.clone()
-    inputs = Inputs(
-        tuple(tensor.clone() for tensor in batch.positional),
-        {name: tensor.clone() for name, tensor in batch.named.items()},
-    )
+    inputs = batch.map(torch.clone)
     goal = None if goal is None else replace(goal, labels=labels)
     return Fresh(duplicate, inputs, goal, layers, weights, count), ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from bnmc import gram
 from bnmc._support.arguments import choice, instance, integer
 from bnmc._support.machine import require_memory
-from bnmc.errors import ArgumentError
+from bnmc.errors import ArgumentError, BnmcError, NonFiniteError
 from bnmc.torch import losses, representations
 from bnmc.torch.facts import (
     Facts,
@@ -26,18 +26,25 @@ from bnmc.torch.facts import (
     ratio_of_states,
     spread_of,
 )
-from bnmc.torch.fresh import Fresh, fresh_networks
+from bnmc.torch.fresh import Fresh, fresh_networks, redrawing
 from bnmc.torch.initializing import as_networks
 from bnmc.torch.layers import chosen_layers, forward
 from bnmc.torch.learning_rate import RATED, rate_of_model
-from bnmc.torch.models import Inputs, as_inputs, tensor_of, torch
+from bnmc.torch.models import Inputs, as_inputs, is_implicit, tensor_of, torch
+from bnmc.torch.outlook import is_doubtful, outlook_of
 from bnmc.torch.prediction import Gradient, Prediction, beside_copies, is_affordable, predicted
 from bnmc.torch.preservation import as_it_was, random_states_kept
 from bnmc.torch.reading import ModelNetwork, network_of
 from bnmc.torch.representations import FloatArray, Numbers
 from bnmc.torch.result import Measurement
-from bnmc.torch.trying import fall_of
+from bnmc.torch.trying import facts_of_cures, fall_of
 from bnmc.torch.widths import as_widths, at_width
+
+#: Other draws of the weights that decide a doubtful outlook.
+_DRAWS = 7
+
+#: They are made if a forward pass has at most so many products of a weight and an input.
+_PRODUCTS = 1 << 30
 
 
 def measure(
@@ -49,6 +56,7 @@ def measure(
     layers: Any = None,
     networks: int = 1,
     reset: Callable[[torch.nn.Module], Any] | None = None,
+    forward: Callable[..., Any] | None = None,
     factory: Callable[[int], torch.nn.Module] | None = None,
     widths: Any = None,
     view: str = "sample",
@@ -91,6 +99,10 @@ def measure(
         ``reset_parameters`` of all modules. ``torch.manual_seed`` sets the seed.
     reset : callable, optional
         Draws new parameters in place; called with the module.
+    forward : callable, optional
+        Function of the model and the arguments in `batch` that returns the output. Default: a call
+        of the model. For layers that take the samples on the second axis, such as
+        ``torch.nn.LSTM(…)``: ``forward=lambda model, x: model(x.transpose(0, 1))``.
     factory, widths : callable and sequence of int, optional
         Function of a width that returns the architecture of the model at this width, and the widths
         to measure it at: `Measurement.by_width`. Large layers have no weights there
@@ -108,8 +120,8 @@ def measure(
         model is stable, for the loss "cross-entropy" or "squared", by products with the
         Gauss-Newton matrix.
     tries : bool, default False
-        Whether to try 20 steps of Adam on the batch at seven rates, in memory. `outlook` needs them
-        to say that Adam does not train.
+        Whether to try, in memory: 20 steps of Adam on the batch at seven rates, which `outlook`
+        needs to say that Adam does not train; and cures of the weights, if the model needs one.
 
     Returns
     -------
@@ -122,7 +134,8 @@ def measure(
         If an argument is not allowed, the model raises an error for the batch, or the axis of the
         samples is not the first one in a layer.
     NonFiniteError
-        If the output of a layer, the loss or a gradient is infinite or NaN. The message names it.
+        If the output of a layer, the loss or a gradient is infinite or NaN, in float64 too. The
+        message names it.
     MissingExtraError
         Without PyTorch (extra ``torch``).
 
@@ -148,7 +161,7 @@ def measure(
     if factory is not None and sizes:
         fresh = partial(
             measure, batch=batch, labels=labels, loss=loss, networks=networks, view=view,
-            cosines=False,
+            cosines=False, forward=forward,
         )  # fmt: skip
         options: dict[str, Any] = {"largest_rate": largest_rate, "tries": tries}
         if model is None:
@@ -165,28 +178,37 @@ def measure(
     wants_rate = instance("largest_rate", largest_rate, bool, "a bool")
     with random_states_kept(), torch.inference_mode(False):
         inner, next_network = as_networks(model, networks, reset)
-        data = as_inputs(inner, batch)
+        data = as_inputs(inner, batch, forward)
         goal = losses.as_loss(loss, labels, data.samples, data.tensors[0].device)
         if goal is not None and not any(weight.requires_grad for weight in inner.parameters()):
             raise ArgumentError("loss", goal.name, "None, as no parameter has requires_grad")
-        rated = goal is not None and goal.name in RATED and len(data.tensors) == 1
+        plain = len(data.tensors) == 1 and forward is None
+        rated = goal is not None and goal.name in RATED and plain
         if wants_rate and not rated:
             allowed = 'False unless the loss is "cross-entropy" or "squared", of one argument'
             raise ArgumentError("largest_rate", True, allowed)
         passes: list[_Pass] = []
         rates: list[float] = []
         fall: float | None = None
+        draws: list[Facts] = []
+        cures: dict[str, Facts] = {}
         with as_it_was(inner):
             for _ in range(networks):
                 network = next_network()
                 with nullcontext() if network is inner else as_it_was(network):
                     if not passes:
-                        reading = network_of(network, batch=data.samples)
-                    passes.append(_Pass(network, data, goal, layers, view, cosines, reading))
+                        reading = ModelNetwork(None, ("forward= is a function, not the model's",))
+                        if forward is None:
+                            reading = network_of(network, batch=data.samples)
+                    passes.append(_pass_of(network, data, goal, layers, view, cosines, reading))
                     if wants_rate and goal is not None:
                         rates.append(rate_of_model(network, data.tensors[0], loss=goal.name))
-                    if tries and len(passes) == 1 and goal is not None:
-                        fall = fall_of(network, data, goal, passes[0].facts.chance)
+                    if networks == 1 and goal is not None:
+                        others = _Others(network, data, goal, layers, view, passes[0])
+                        draws = others.draws()
+                        if tries:
+                            fall = fall_of(network, data, goal, passes[0].facts.chance)
+                            cures = others.cures(draws, fall)
                 if passes[-1].signature != passes[0].signature:
                     allowed = "networks whose layers have the same names and shapes"
                     raise ArgumentError("model", type(inner).__name__, allowed)
@@ -203,7 +225,74 @@ def measure(
             prediction = _prediction(reading, data, passes, copies)
     name = type(inner).__name__
     made = _result(name, data.samples, view, passes, reading, prediction, notes, fall)
+    made = replace(made, draws=(*made.draws, *draws), tried=cures)
     return replace(made, largest_rate=np.array(rates)) if rates else made
+
+
+def _pass_of(
+    model: torch.nn.Module, batch: Inputs, goal: losses.Loss | None, *options: Any
+) -> _Pass:
+    """Return the numbers of a network, in float64 if some are beyond the range of its dtype."""
+    try:
+        return _Pass(model, batch, goal, *options)
+    except NonFiniteError as error:
+        if any(part.dtype == torch.float64 for part in model.parameters()):
+            raise
+        precision = next(part.dtype for part in model.parameters())
+        with as_it_was(model):
+            try:
+                wide = batch.map(lambda part: part.double() if part.is_floating_point() else part)
+                numbers = _Pass(model.double(), wide, goal, *options)
+            except BnmcError:
+                raise error from None
+        text = f"the {error.quantity} is beyond {str(precision).removeprefix('torch.')}"
+        numbers.facts = replace(numbers.facts, overflow=text)
+        return numbers
+
+
+class _Others:
+    """The facts of a model with other weights: drawn anew, or after a cure."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        batch: Inputs,
+        goal: losses.Loss,
+        layers: object,
+        view: str,
+        first: _Pass,
+    ) -> None:
+        self.model, self.batch, self.goal, self.first = model, batch, goal, first
+        self.options = layers, view, False, ModelNetwork(None, ("not read",))
+
+    def facts(self, part: slice = slice(None)) -> Facts:
+        """Return the facts of the model as it is now, on a part of the batch."""
+        labels = None if self.goal.labels is None else self.goal.labels[part]
+        goal = replace(self.goal, labels=labels)
+        batch = self.batch.map(lambda tensor: tensor[part])
+        return _pass_of(self.model, batch, goal, *self.options).facts
+
+    def draws(self) -> list[Facts]:
+        """Return the facts of new draws of the weights, if these may change the outlook."""
+        facts: list[Facts] = []
+        implicit = any(map(is_implicit, self.model.modules()))
+        if implicit or self.first.products > _PRODUCTS or not is_doubtful(self.first.facts):
+            return facts
+        with as_it_was(self.model):
+            torch.manual_seed(0)
+            redraw = redrawing(self.model)
+            for _ in range(_DRAWS):
+                redraw()
+                with suppress(BnmcError):
+                    facts.append(self.facts())
+        return facts
+
+    def cures(self, draws: list[Facts], fall: float) -> dict[str, Facts]:
+        """Return the facts after each cure, if the model needs one and is small."""
+        if self.first.products > _PRODUCTS:
+            return {}
+        wrong = outlook_of([self.first.facts, *draws], fall).wrong
+        return facts_of_cures(self.model, self.batch, self.facts) if wrong else {}
 
 
 class _Pass:
@@ -234,9 +323,10 @@ class _Pass:
         self.live: list[tuple[int, int]] = []
 
         def visit(name: str, module: Any, tensor: Any) -> None:
+            states.append(tensor)
+            tensor = representations.samples_first(module, tensor, batch.samples)
             second = representations.features_second(module, tuple(tensor.shape), of_model)
             self.numbers.append(representations.measured(name, tensor, batch.samples, view, second))
-            states.append(tensor)
             if bool(tensor.any()) and not bool((tensor < 0.0).any()):  # those of a ReLU
                 self.live.append(live_units(tensor, second=second))
             self.names.append(name or type(model).__name__)
@@ -475,7 +565,10 @@ def _notes(model: Any, first: _Pass) -> tuple[str, ...]:
         if isinstance(module, sequence_first) and not module.batch_first
     ]
     if names:
-        notes.append(f"{names[0]!r} has batch_first=False: the first axis may not be the samples")
+        notes.append(
+            f"{names[0]!r} has batch_first=False: it takes samples on the second axis, where "
+            "forward= can move them"
+        )
     modes = {module.training for module in model.modules()}
     if len(modes) > 1:
         notes.append("some modules are in training mode, some in evaluation mode")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -70,10 +70,13 @@ class Inputs:
     ----------
     positional : tuple of torch.Tensor
     named : dict of str to torch.Tensor
+    forward : callable or None
+        Called with the model and the arguments, in place of the model.
     """
 
     positional: tuple[torch.Tensor, ...] = ()
     named: dict[str, torch.Tensor] = field(default_factory=dict)
+    forward: Callable[..., Any] | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -91,13 +94,22 @@ class Inputs:
         shapes = [tuple(tensor.shape) for tensor in self.tensors]
         return shapes[0] if len(shapes) == 1 else shapes
 
+    def map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Inputs:
+        """Return the arguments after a function of each of them."""
+        named = {name: function(tensor) for name, tensor in self.named.items()}
+        return replace(self, positional=tuple(map(function, self.positional)), named=named)
+
     def through(self, model: torch.nn.Module) -> Any:
         """Return the output of a model."""
+        if self.forward is not None:
+            return self.forward(model, *self.positional, **self.named)
         return model(*self.positional, **self.named)
 
 
-def as_inputs(model: torch.nn.Module, batch: object) -> Inputs:
+def as_inputs(model: torch.nn.Module, batch: object, forward: object = None) -> Inputs:
     """Return a batch, a tuple of arguments, or a mapping of keyword arguments."""
+    if forward is not None and not callable(forward):
+        raise ArgumentTypeError("forward", forward, "a function of the model and the batch")
     inputs = Inputs()
     if isinstance(batch, Mapping) and batch:
         named = {name: as_batch(model, part, f"batch[{name!r}]") for name, part in batch.items()}
@@ -109,7 +121,7 @@ def as_inputs(model: torch.nn.Module, batch: object) -> Inputs:
         inputs = Inputs((as_batch(model, batch),))
     if any(len(tensor) != inputs.samples for tensor in inputs.tensors):
         raise ArgumentError("batch", inputs.shapes, "as many samples in each argument")
-    return inputs
+    return replace(inputs, forward=forward)
 
 
 def tensor_of(output: Any) -> torch.Tensor | None:

@@ -7,8 +7,9 @@ rates each: a rule is here if it fires on models that did not train, and on few 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from bnmc._support.text import Result
@@ -19,8 +20,8 @@ _ANSWERS = ("trains", "undecided", "late", "no")
 
 #: The rules, causes before their effects.
 _CAUSES = (
-    "dead", "inputs", "softmax", "clones", "loss", "growth", "fall", "signal", "samples", "outputs",
-    "norm", "slow",
+    "dead", "inputs", "softmax", "clones", "loss", "growth", "overflow", "fall", "signal",
+    "samples", "outputs", "norm", "slow",
 )  # fmt: skip
 
 #: A loss below this part of the chance is that of a trained model.
@@ -28,6 +29,12 @@ _TRAINED = 0.5
 
 #: Twenty steps that never lower the loss to this part of the chance fail.
 _FALLS = 0.8
+
+#: An answer that this share of the draws has is that of all.
+_AGREE = 7 / 8
+
+#: Facts of other draws of the weights differ by less than this factor, mostly.
+_NEAR = 3.0
 
 
 class Fault(NamedTuple):
@@ -58,7 +65,8 @@ class Outlook(Result):
     ----------
     sgd, adam : {"trains", "late", "no", "undecided"}
         SGD without momentum, and Adam, at their best rates. "late": it starts, but not in the first
-        hundreds of steps. "undecided" without a loss, or if draws of the weights disagree.
+        hundreds of steps. "undecided" without a loss, or if draws of the weights disagree: fewer
+        than 7 of 8 have one answer.
     wrong : tuple of str
         The rules that fire, in sentences, the worst first.
     beside : tuple of str
@@ -99,7 +107,7 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
     Parameters
     ----------
     draws : sequence of Facts
-        Of each network. A rule that fires in fewer than half of them decides nothing.
+        Of each network. A rule that fires in fewer than half of them is no more than a mention.
     fall : float, optional
         The loss after twenty steps of Adam at the best rate, over the chance.
     """
@@ -108,7 +116,7 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
         for fault in faults_of(facts):
             faults.setdefault(fault.rule, []).append(fault)
     first = draws[0]
-    sgd = adam = "trains" if first.trainable else "undecided"
+    sgd, adam = map(_agreed, zip(*map(_answers_of, draws), strict=True))
     wrong, cures, beside = [], [], list(_mentions(first))
     ordered = sorted(faults.values(), key=lambda each: _rank(each[0]))
     for fired in ordered:
@@ -116,11 +124,9 @@ def outlook_of(draws: Sequence[Facts], fall: float | None = None) -> Outlook:
         share = "" if count == len(draws) else f" (in {count} of {len(draws)} draws)"
         if 2 * count < len(draws):
             beside.append(f"{fault.text}{share}")
-            sgd, adam = _worse(sgd, "undecided"), _worse(adam, "undecided")
             continue
         wrong.append(f"{fault.text}{share}")
         cures.append(fault.cure)
-        sgd, adam = _worse(sgd, fault.sgd), _worse(adam, fault.adam)
     if fall is not None and fall >= _FALLS and wrong:
         adam = "no"
     if fall is not None:
@@ -133,13 +139,54 @@ def _rank(fault: Fault) -> tuple[int, int]:
     return -_ANSWERS.index(fault.sgd), _CAUSES.index(fault.rule)
 
 
-def _worse(*answers: str) -> str:
-    return max(answers, key=_ANSWERS.index)
+def _answers_of(facts: Facts) -> tuple[str, str]:
+    """Return the outlook of one network, for SGD and for Adam: the worst of its faults."""
+    faults = faults_of(facts)
+    start = "trains" if facts.trainable else "undecided"
+    sgd = max((start, *(fault.sgd for fault in faults)), key=_ANSWERS.index)
+    return sgd, max((start, *(fault.adam for fault in faults)), key=_ANSWERS.index)
+
+
+def _agreed(answers: Sequence[str]) -> str:
+    """Return the answer of nearly all draws, the milder one if all are bad, or "undecided"."""
+    (answer, count), *_ = Counter(answers).most_common(1)
+    if count >= _AGREE * len(answers):
+        return answer
+    return "late" if {*answers} == {"late", "no"} else "undecided"
+
+
+def is_doubtful(facts: Facts) -> bool:
+    """Whether one fact that differs by a factor of 3 would change the outlook.
+
+    A trained model is not doubtful: other draws of its weights say nothing.
+    """
+    if facts.loss < _TRAINED * facts.chance:
+        return False
+    answers = _answers_of(facts)
+    for factor in (1.0 / _NEAR, _NEAR):
+        others = {
+            "state_gradient_ratio": facts.state_gradient_ratio * factor,
+            "effective_rank": 1.0 + (facts.effective_rank - 1.0) * factor,
+            "last_correlation": 1.0 - (1.0 - facts.last_correlation) * factor,
+            "output_spread": facts.output_spread * factor,
+            "least_live_units": facts.least_live_units * factor,
+            "loss": facts.loss * factor,
+        }
+        for name, value in others.items():
+            if name == "loss" and value < facts.chance:
+                continue
+            changed: dict[str, Any] = {name: value}
+            if _answers_of(replace(facts, **changed)) != answers:
+                return True
+    return False
 
 
 def faults_of(facts: Facts) -> list[Fault]:
     """Return the rules that fire for a network."""
     faults = [*_of_units(facts), *_of_norms(facts)]
+    if facts.overflow:
+        cure = "float32 or bfloat16 in place of float16, another gain, or a norm"
+        faults.append(Fault("overflow", "no", "no", facts.overflow, cure))
     if facts.loss < _TRAINED * facts.chance:
         return faults  # a trained model: its gradients and its samples may be anything
     faults += _of_samples(facts)
@@ -257,7 +304,7 @@ def _mentions(facts: Facts) -> list[str]:
     return beside
 
 
-def said(outlook: Outlook, facts: Facts, rows: str) -> str:
+def said(outlook: Outlook, facts: Facts, rows: str, cure: str = "") -> str:
     """Return the verdict: at most three sentences, what is wrong first."""
     normal = _numbers(facts, rows)
     beside = f" Beside: {outlook.beside[0]}." if outlook.beside else ""
@@ -265,12 +312,37 @@ def said(outlook: Outlook, facts: Facts, rows: str) -> str:
         first = outlook.wrong[0]
         more = f", and {outlook.wrong[1]}" if len(outlook.wrong) > 1 else ""
         head = f"{_answer(outlook)}: {first}{more}."
-        return f"{head} {normal[0].upper()}{normal[1:]}. Try {outlook.cures[0]}."
+        return f"{head} {normal[0].upper()}{normal[1:]}. Try {cure or outlook.cures[0]}."
     if not facts.trainable:
         return f"Nothing found in the forward pass: {normal}. Labels or a loss give an outlook."
     if facts.loss < _TRAINED * facts.chance:
         return f"A trained model: {normal}.{beside}"
     return f"Nothing found that stops training: {normal}.{beside}"
+
+
+def is_cured(before: Facts, after: Facts) -> bool:
+    """Whether a change of a model improves its outlook, and breaks no rule that it kept."""
+    answers, others = _answers_of(before), _answers_of(after)
+    pairs = list(zip(map(_ANSWERS.index, answers), map(_ANSWERS.index, others), strict=True))
+    rules = [{fault.rule for fault in faults_of(facts)} for facts in (before, after)]
+    return all(b <= a for a, b in pairs) and answers != others and rules[1] <= rules[0]
+
+
+def distance_from_healthy(facts: Facts) -> float:
+    """Return how far gradients of states change with depth, and the loss is from chance."""
+    logs = [math.log(max(facts.state_gradient_ratio, 1e-300)), math.log(facts.loss / facts.chance)]
+    return sum(abs(log) for log in logs if not math.isnan(log))
+
+
+def compared(name: str, before: Facts, after: Facts) -> str:
+    """Return what a cure that was tried does, with the numbers before and after."""
+    (sgd, adam), (then, others) = _answers_of(before), _answers_of(after)
+    return (
+        f"{name} (tried on this model: SGD {sgd} → {then}, Adam {adam} → {others}; loss "
+        f"{before.loss:.3g} → {after.loss:.3g}; gradients of states "
+        f"×{_factor(before.state_gradient_ratio)} → ×{_factor(after.state_gradient_ratio)}; "
+        f"effective rank {before.effective_rank:.3g} → {after.effective_rank:.3g})"
+    )
 
 
 def _answer(outlook: Outlook) -> str:

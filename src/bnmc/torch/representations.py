@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,21 @@ def channels_second(model: torch.nn.Module) -> bool:
     """
     kinds = (torch.nn.Conv1d, torch.nn.ConvTranspose1d)
     return any(isinstance(module, kinds) for module in model.modules())
+
+
+def samples_first(module: torch.nn.Module, tensor: Any, samples: int) -> Any:
+    """Return the output of a layer with the samples on the first axis, if they are on the second.
+
+    Layers of PyTorch with ``batch_first=False`` have them there. If two axes have the length of the
+    batch, these layers decide.
+    """
+    shape = tuple(tensor.shape)
+    if len(shape) < 3 or shape[1] != samples:
+        return tensor
+    sequence_first = type(module).__module__.startswith("torch.nn.") and any(
+        getattr(part, "batch_first", True) is False for part in module.modules()
+    )
+    return tensor.movedim(1, 0) if shape[0] != samples or sequence_first else tensor
 
 
 def features_second(module: torch.nn.Module, shape: tuple[int, ...], of_model: bool) -> bool:

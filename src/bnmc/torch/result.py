@@ -18,7 +18,14 @@ from bnmc._support.text import Result, text_table
 from bnmc.errors import ArgumentError, PartialEstimateError
 from bnmc.estimate.estimate import Estimate, growth_estimate, layers_of_growth
 from bnmc.torch.facts import Facts
-from bnmc.torch.outlook import Outlook, outlook_of, said
+from bnmc.torch.outlook import (
+    Outlook,
+    compared,
+    distance_from_healthy,
+    is_cured,
+    outlook_of,
+    said,
+)
 from bnmc.torch.prediction import Prediction, band_of, shown_of
 from bnmc.torch.reading import ModelNetwork
 from bnmc.torch.representations import SOFT_THRESHOLD, FloatArray
@@ -106,7 +113,10 @@ class Measurement(Result):
         The largest learning rate at which gradient descent of the linearized model is stable, 2/λ
         with λ the largest eigenvalue of the Gauss-Newton matrix of the loss.
     draws : tuple of Facts
-        The facts of each network.
+        The facts of each network. If one fact of a single network, other by a factor of 3, would
+        change the outlook, those of 7 copies with new weights follow.
+    tried : dict of str to Facts
+        With ``tries=True``: the facts after each cure of the weights, if the model needs one.
     fall : float or None
         With ``tries=True``: the loss after 20 steps of Adam at the best rate, over the chance.
     by_width : dict of int to Measurement
@@ -154,6 +164,7 @@ class Measurement(Result):
     notes: tuple[str, ...]
     draws: tuple[Facts, ...]
     fall: float | None = None
+    tried: dict[str, Facts] = field(default_factory=dict)
     by_width: dict[int, Measurement] = field(default_factory=dict)
     soft_threshold: float = SOFT_THRESHOLD
     largest_rate: FloatArray | None = None
@@ -175,8 +186,14 @@ class Measurement(Result):
 
     @property
     def cures(self) -> tuple[str, ...]:
-        """What to try, in the order of what is wrong."""
-        return self.outlook.cures
+        """What to try: cures that were tried and help, then others, the worst fault first."""
+        best_first = sorted(self.tried.items(), key=lambda item: distance_from_healthy(item[1]))
+        helpful = [
+            compared(name, self.facts, after)
+            for name, after in best_first
+            if is_cured(self.facts, after)
+        ]
+        return (*helpful, *self.outlook.cures)
 
     @property
     def verdict(self) -> str:
@@ -184,7 +201,8 @@ class Measurement(Result):
 
         With `largest_rate` there is one more: the rate, the smallest one of several networks.
         """
-        sentences = said(self.outlook, self.facts, f"{self.view}s")
+        cures = self.cures
+        sentences = said(self.outlook, self.facts, f"{self.view}s", cures[0] if cures else "")
         if self.largest_rate is None:
             return sentences
         rate = f"{self.largest_rate.min():.3g}, in the linearized model"
@@ -345,6 +363,7 @@ class Measurement(Result):
             "unfit": list(self.reading.unfit), "prediction": self.prediction.to_dict(),
             "notes": list(self.notes), "facts": self.facts.to_dict(),
             "outlook": self.outlook.to_dict(), "verdict": self.verdict,
+            "cures": list(self.cures),
             "by_width": {str(width): each.to_dict() for width, each in self.by_width.items()},
         }  # fmt: skip
 

@@ -1,12 +1,20 @@
-"""The cheap try: twenty steps of Adam on one batch, in memory."""
+"""What is tried in memory: twenty steps of Adam on one batch, and cures of the weights."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
-from bnmc.torch.layers import called
+from bnmc.errors import BnmcError
+from bnmc.torch.facts import Facts
+from bnmc.torch.gains import gain_for_
+from bnmc.torch.initializing import haar_
+from bnmc.torch.layers import called, weight_matrices
 from bnmc.torch.losses import Loss
 from bnmc.torch.models import Inputs, torch
+from bnmc.torch.orthogonalizing import orthogonalize_
+from bnmc.torch.preservation import as_it_was
 
 _STEPS = 20
 
@@ -38,3 +46,39 @@ def fall_of(model: torch.nn.Module, batch: Inputs, goal: Loss, chance: float) ->
             for part, start in zip(weights, saved, strict=True):
                 part.copy_(start)
     return best / unit
+
+
+def facts_of_cures(
+    model: torch.nn.Module, batch: Inputs, facts_of: Callable[[slice], Facts]
+) -> dict[str, Facts]:
+    """Return the facts of a model after each cure that applies to it, by the name of the cure.
+
+    `facts_of` measures the model on a part of the batch. `orthogonalize_` sees the first half of
+    the batch, and is measured on the second one. The model stays as it is.
+    """
+    half = batch.samples // 2
+    seen = batch.tensors[0][:half]
+    cures: dict[str, tuple[Callable[[], Any], slice]] = {
+        "gain_for_": (lambda: gain_for_(model), slice(None)),
+        "haar_": (lambda: haar_(model, rng=0), slice(None)),
+        "the last layer times .1": (lambda: _scale_head(model, 0.1), slice(None)),
+    }
+    if len(batch.tensors) == 1 and batch.forward is None and half >= 2:
+        cures["orthogonalize_"] = lambda: orthogonalize_(model, seen, rng=0), slice(half, None)
+    facts = {}
+    for name, (cure, part) in cures.items():
+        with as_it_was(model):
+            try:
+                cure()
+                facts[name] = facts_of(part)
+            except BnmcError:  # this cure is for other models
+                continue
+    return facts
+
+
+def _scale_head(model: torch.nn.Module, factor: float) -> None:
+    """Scale the last weight layer of a model, with its bias."""
+    last = list(weight_matrices(model).values())[-1]
+    with torch.no_grad():
+        for part in last.parameters(recurse=False):
+            part.mul_(factor)

@@ -100,6 +100,23 @@ def test_document(document_of):
     assert any("evaluation mode" in reason for reason in other["prediction"]["reasons"])
 
 
+def test_files_of_pytorch(document_of, refusal, folder):
+    document_of(f"{FACTORY} --labels y.npy")  # imports the models
+    torch.manual_seed(9)
+    model = sys.modules["own_models"].factory()
+    torch.save(model.state_dict(), folder / "w.pt")
+    torch.save(torch.from_numpy(X), folder / "x.pt")
+    torch.save(model, folder / "code.pt")
+    document = document_of("inspect own_models:factory --input x.pt --labels y.npy --weights w.pt")
+    expected = bnmc.torch.measure(model, X, labels=Y).to_dict()
+    assert document["rows"] == json.loads(dumps(expected))["rows"]
+    line = "inspect own_models:factory --input"
+    assert "a .pt file of tensors alone" in refusal(f"{line} x.npy --weights code.pt")
+    assert "the state_dict of the model" in refusal(f"{line} x.npy --weights x.pt")
+    assert "a file with one tensor" in refusal(f"{line} w.pt")
+    assert "gone.pt" in refusal(f"{line} gone.pt")
+
+
 def test_twenty_steps_are_tried(document_of):
     document = document_of(f"{FACTORY} --labels y.npy --tries")
     expected = json.loads(dumps(measured(tries=True).to_dict()))

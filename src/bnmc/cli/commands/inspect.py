@@ -16,6 +16,9 @@ from bnmc._support.text import Table
 from bnmc.cli.command import Report, command
 from bnmc.cli.options import integers
 
+#: Suffixes of files of PyTorch.
+_TENSORS = (".pt", ".pth")
+
 #: Numbers of the last layer in the table of widths, with their heads.
 _OF_LAST = {
     "soft_rank": "soft rank", "orthogonality_gap": "gap", "mean_correlation": "correlation",
@@ -40,6 +43,7 @@ def inspect(
     view: str = "sample",
     eval_: bool = False,
     tries: bool = False,
+    weights: Path | None = None,
     widths: str | None = None,
     *,
     seed: int,
@@ -61,9 +65,9 @@ def inspect(
     Parameters
     ----------
     input_ : FILE
-        Batch in a .npy or .npz file, with samples on the first axis.
+        Batch in a .npy, .npz or .pt file, with samples on the first axis.
     labels : FILE
-        Labels in a .npy or .npz file, one per sample.
+        Labels in a .npy, .npz or .pt file, one per sample.
     loss : NAME
         Loss: cross-entropy or squared. Default: cross-entropy of integer labels, squared of
         others.
@@ -76,24 +80,25 @@ def inspect(
     eval_
         Evaluation mode: normalization by running statistics.
     tries
-        Twenty steps of Adam at seven rates, in memory: the verdict needs them to say that Adam does
-        not train.
+        Twenty steps of Adam at seven rates, which the verdict needs to say that Adam does not
+        train, and cures of the weights; all in memory.
+    weights : FILE
+        Parameters of the model in a .pt file with a state_dict, which is read without running code.
     widths : N N …
         Widths that the factory takes, separated by spaces or commas.
     """
     from bnmc._support.extras import import_extra
-    from bnmc.cli.inputs import read_states
     from bnmc.torch import measure
     from bnmc.torch.representations import layout
     from bnmc.torch.widths import as_widths, at_width
 
     torch: Any = import_extra("torch", "torch")
-    states = read_states(input_, "input")
-    targets = None if labels is None else read_states(labels, "labels")
+    states = _array("input", input_)
+    targets = None if labels is None else _array("labels", labels)
     torch.manual_seed(seed)  # the import may draw a model
     sizes = [] if widths is None else integers("widths", widths)
     with _code_of_the_user(model):
-        factory, results = _factory(model, eval_), []
+        factory, results = _factory(model, eval_, weights), []
         if sizes:
             as_widths(factory, sizes)
         for made in [at_width(factory, size) for size in sizes] or [factory]:
@@ -115,6 +120,34 @@ def inspect(
     return Report(document | {"rows": rows}, text, results[-1].plot)
 
 
+def _array(name: str, path: Path) -> Any:
+    """Return the array of a file, the argument `name`."""
+    from bnmc.cli.inputs import read_states
+    from bnmc.errors import ArgumentTypeError
+
+    if path.suffix.lower() not in _TENSORS:
+        return read_states(path, name)
+    value = _loaded(name, path)
+    if not hasattr(value, "numpy"):
+        raise ArgumentTypeError(name, str(path), "a file with one tensor")
+    return value.numpy()
+
+
+def _loaded(name: str, path: Path) -> Any:
+    """Return the content of a file of PyTorch: tensors and containers, no objects with code."""
+    from bnmc._support.extras import import_extra
+    from bnmc.errors import ArgumentError
+
+    torch: Any = import_extra("torch", "torch")
+    with path.open("rb"):
+        pass  # so that an error of the operating system is not reported as damage
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # damaged files raise anything
+        reason = str(error).splitlines()[0]
+        raise ArgumentError(name, str(path), "a .pt file of tensors alone", reason) from error
+
+
 def _by_width(rows: list[dict[str, Any]]) -> Table:
     """Return a table of the numbers of the last layer, a line for each width."""
     names = [name for name in _OF_LAST if rows[0]["rows"][-1].get(name) is not None]
@@ -124,8 +157,8 @@ def _by_width(rows: list[dict[str, Any]]) -> Table:
     return Table(["width", *(_OF_LAST[name] for name in names)], cells, ">")
 
 
-def _factory(text: str, evaluate: bool) -> Any:
-    """Return a factory of the model that ``module:name`` names."""
+def _factory(text: str, evaluate: bool, weights: Path | None) -> Any:
+    """Return a factory of the model that ``module:name`` names, with the weights of a file."""
     from bnmc.errors import ArgumentError, ArgumentTypeError
 
     allowed = "MODULE:NAME of a torch.nn.Module, or of a function that returns one"
@@ -143,6 +176,7 @@ def _factory(text: str, evaluate: bool) -> Any:
     from bnmc._support.extras import import_extra
 
     torch: Any = import_extra("torch", "torch")
+    content = None if weights is None else _loaded("weights", weights)
 
     def made(*width: int) -> Any:
         try:
@@ -152,6 +186,13 @@ def _factory(text: str, evaluate: bool) -> Any:
             raise ArgumentError("model", text, allowed, hint) from error
         if not isinstance(model, torch.nn.Module):
             raise ArgumentTypeError("model", text, allowed, f"it is a {type(model).__name__}")
+        if content is not None:
+            try:
+                model.load_state_dict(content)
+            except Exception as error:  # of other shapes, or no mapping
+                hint = " ".join(str(error).split())[:200]
+                wanted = "the state_dict of the model"
+                raise ArgumentError("weights", str(weights), wanted, hint) from error
         return model.eval() if evaluate else model
 
     return made() if isinstance(value, torch.nn.Module) else made
