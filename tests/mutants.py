@@ -40,9 +40,9 @@ ROOT = Path(__file__).parents[1]
 
 #: Processor time of the tests with a fault: a multiple of their own, and seconds beside it.
 PATIENCE, COMPILING = 5.0, 120.0
-#: The same by the clock, as a multiple of it: tests that wait are stopped, and on a busy machine
-#: those that compute are not.
-WAITING = 5.0
+#: The same by the clock, as a multiple of it: tests that wait are stopped, and those that compute
+#: are not, although tests of the lowest priority may get a tenth of a core of a busy machine.
+WAITING = 20.0
 #: Runs a command, each process of which may take `$0` seconds of processor time.
 LIMITED = 'ulimit -c 0; ulimit -S -t "$0"; exec "$@"'
 
