@@ -131,9 +131,17 @@ FIGURES = {
     "limits-exponents": Small(
         {"images": 12, "widths": (64, 1024), "reference": 1, "chains": 30}, 1
     ),
-    "training-kernel-change": Small({"widths": (50, 100, 200), "chains": 8, "steps": 2}),
+    "training-kernel-change": Small({
+        "widths": (50, 100, 200), "chains": 8, "steps": 2, "first_chains": 60,
+    }),
     "training-orthogonal-start": Small({"widths": (16, 48), "chains": 4, "hidden": 3, "steps": 4}),
     "coordinate-check": Small({"widths": (32, 64, 128), "chains": 6}),
+    "training-limits": Small({
+        "train": 4, "test": 8, "widths": (32, 96), "hidden": (1, 2), "reference": 16, "chains": 6,
+        "reference_chains": 12, "steps": 6, "rate": 0.2,
+    }),
+    "training-one-step": Small({"widths": (32, 64), "depths": (4, 24), "chains": 4}),
+    "training-mean-field": Small({"widths": (64, 256), "chains": 4, "steps": 6}),
     "stability-atlas": Small({
         "activations": ("relu", "silu"), "batches": (8, 24, 32), "measured": ("relu",),
         "at": (4, 8), "width": 1000, "chains": 16,

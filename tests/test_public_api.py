@@ -46,7 +46,7 @@ PUBLIC = {
     "bnmc.bounds.rank_collapse": "corollary_15 lemma_1 lemma_13 lemma_5_gamma lemma_7 "
         "proposition_8 theorem_14",
     "bnmc.errors": "ArgumentError ArgumentTypeError BackendError BnmcError Interrupted "
-        "MissingExtraError NonFiniteError NotMixing PartialEstimateError SingularGramError "
+        "NonFiniteError NotMixing PartialEstimateError SingularGramError "
         "StoreError WorkersLostError ZeroVarianceError",
     "bnmc.experiments": "Experiment Table describe extras_of names run",
     "bnmc.experiments.beyond": "conv depth_over_width digits edge_of_chaos_diagram gap gpt_sizes "
@@ -57,7 +57,8 @@ PUBLIC = {
     "bnmc.experiments.orthogonalizes": "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein",
     "bnmc.experiments.rank_collapse": "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 "
         "fig_6 fig_8 fig_9 lemma_3",
-    "bnmc.experiments.training_law": "coordinate_check kernel_change orthogonal_start",
+    "bnmc.experiments.training_law": "coordinate_check kernel_change logit_divergences "
+        "mean_field_depth one_step orthogonal_start",
     "bnmc.gram": "centre condition correlation cross_gram distance eigenvalues gram "
         "orthogonality_gap rank_bound relative_deviation soft_rank validate_gram",
     "bnmc.implicit": "GaussianMatrix HaarMatrix load",
@@ -83,8 +84,8 @@ PUBLIC = {
     "bnmc.regularity": "averages constant figures one_step_second_moment",
     "bnmc.testing": "activations assert_same_law batches chains from_features_last "
         "from_images from_linear_first generators gram_matrices roofline",
-    "bnmc.torch": "ImplicitLinear ImplicitSGD break_ chain_of gain_for_ haar_ implicit_ "
-        "implicit_layers maximize_rank_ measure network_of orthogonalize_",
+    "bnmc.torch": "ImplicitLinear ImplicitSGD break_ chain_of coordinate_check gain_for_ haar_ "
+        "implicit_ implicit_layers maximize_rank_ measure network_of orthogonalize_",
     "bnmc.training": "largest_rate train",
     "bnmc.cli": "main",
 }  # fmt: skip
@@ -113,11 +114,11 @@ RETURNED = {
     "bnmc.random_matrix": "Factor LogNorm ProductLaw SingularValueLaw WishartMoments",
     "bnmc.regularity": "Averages Figures",
     "bnmc.testing": "LawMismatch Roofline examples",
-    "bnmc.torch": "Facts Measurement ModelChain ModelNetwork Outlook Prediction",
+    "bnmc.torch": "CoordinateCheck Facts Measurement ModelChain ModelNetwork Outlook Prediction",
     "bnmc.training": "Training",
-    "bnmc.errors": "KernelCacheWarning LayoutWarning LinearTheoryWarning PlainNumbaWarning "
-        "PrecisionWarning ResultTooLargeError StoreInUseError StoreLockError StoreMismatchError "
-        "StoreReplacedError UnknownNameError",
+    "bnmc.errors": "KernelCacheWarning LayoutWarning LinearTheoryWarning MissingExtraError "
+        "PlainNumbaWarning PrecisionWarning ResultTooLargeError StoreInUseError StoreLockError "
+        "StoreMismatchError StoreReplacedError UnknownNameError",
     "bnmc.testing.examples": "jax_step torch_conv_step torch_step",
 }  # fmt: skip
 

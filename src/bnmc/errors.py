@@ -21,7 +21,6 @@ __all__ = [
     "BackendError",
     "BnmcError",
     "Interrupted",
-    "MissingExtraError",
     "NonFiniteError",
     "NotMixing",
     "PartialEstimateError",

@@ -91,6 +91,12 @@ FIGURES = {
         ("training_law.orthogonal_start", "training from orthogonal and rank-maximized weights"),
     "coordinate-check":
         ("training_law.coordinate_check", "movement of layers in a step against the width"),
+    "training-limits":
+        ("training_law.logit_divergences", "trained logits beside those of width 128, to 10^5"),
+    "training-one-step":
+        ("training_law.one_step", "a step flattens exploding gradients, by two mechanisms"),
+    "training-mean-field":
+        ("training_law.mean_field_depth", "mean-field outputs of one to four hidden layers"),
     "stability-atlas":
         ("beyond.stability_atlas", "for which batch sizes the fixed point is stable"),
     "rates": ("beyond.rates", "rate of mixing against batch and width, by every estimator"),

@@ -10,6 +10,7 @@ The package imports PyTorch when a function is called, and may import `gradients
 observed model (`preservation.py`) gives numbers (`representations.py`, `losses.py`) and facts
 (`facts.py`), which `result.py` tells. The rules that decide whether the model trains are in
 `outlook.py`. `steps.py` and `reading.py` read the network, and `prediction.py` simulates it.
+`coordinates.py` trains a model at several widths.
 The cures are in `orthogonalizing.py`, `ranks.py`, `initializing.py` and `gains.py`.
 """
 
@@ -19,6 +20,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from bnmc._support.arithmetic import ignore_underflow
+from bnmc.torch.coordinates import CoordinateCheck as CoordinateCheck
+from bnmc.torch.coordinates import coordinate_check
 from bnmc.torch.facts import Facts as Facts
 from bnmc.torch.gains import gain_for_
 from bnmc.torch.initializing import break_, haar_
@@ -48,6 +51,7 @@ __all__ = [
     "ImplicitSGD",
     "break_",
     "chain_of",
+    "coordinate_check",
     "gain_for_",
     "haar_",
     "implicit_",

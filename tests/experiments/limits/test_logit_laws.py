@@ -1,7 +1,6 @@
 """Divergences of logits: the NTK limit, jackknife errors, and small ensembles."""
 
 import numpy as np
-import pytest
 
 from bnmc.experiments.limits import logit_laws
 from bnmc.experiments.limits.ensembles import standardized, train_ensemble, two_classes
@@ -37,44 +36,6 @@ def test_the_kernel_limit_is_that_of_wide_networks():
     ratio = outputs.var(axis=0, ddof=1) / spread**2
     assert (ratio > 0.25).all()
     assert (ratio < 2.8).all()
-
-
-def test_jackknife_of_means():
-    """Of a difference of means it is the usual standard error, for groups of single networks."""
-    rng = np.random.default_rng(2)
-    a, b = rng.standard_normal(9), rng.standard_normal(15) + 3.0
-    left_a = np.array([np.delete(a, k).mean() - b.mean() for k in range(9)])
-    left_b = np.array([a.mean() - np.delete(b, k).mean() for k in range(15)])
-    difference = logit_laws._jackknifed(a.mean() - b.mean(), left_a, left_b)
-    assert difference.stderr == pytest.approx(np.sqrt(a.var(ddof=1) / 9 + b.var(ddof=1) / 15))
-    assert difference.n == 9
-
-
-def test_groups_are_equal_and_cover_the_sample():
-    sample = np.arange(100)
-    parts = logit_laws._without_groups(sample)
-    assert len(parts) == 25
-    left = [np.setdiff1d(sample, part) for part in parts]
-    np.testing.assert_array_equal(np.concatenate(left), sample)
-    assert {len(other) for other in left} == {4}
-
-
-def test_extrapolation_and_difference():
-    """2 D(d) − D(d/2), with the errors of independent ensembles and of the shared reference."""
-    rng = np.random.default_rng(3)
-    other, wide, narrow = (
-        logit_laws._Compared(rng.random(2), rng.random((5, 2)), rng.random((7, 2)))
-        for _ in range(3)
-    )
-    limit = logit_laws._combined((2.0, wide), (-1.0, narrow))
-    assert limit.value == pytest.approx(2 * wide.values[1] - narrow.values[1])
-    gap = logit_laws._combined((1.0, other), (-2.0, wide), (1.0, narrow))
-    assert gap.value == pytest.approx(other.values[1] - limit.value)
-    shared = other.references - 2 * wide.references + narrow.references
-    variance = 6 * np.var(shared[:, 1]) + 4 * (
-        np.var(other.limits[:, 1]) + 4 * np.var(wide.limits[:, 1]) + np.var(narrow.limits[:, 1])
-    )
-    assert gap.stderr == pytest.approx(np.sqrt(variance))
 
 
 def test_before_training(figure):

@@ -20,6 +20,11 @@ class TestKernelChange:
         relu = data.sel(case="NTK, ReLU")
         assert (relu["stops"] > relu["starts"]).all()
 
+    def test_the_first_step_has_its_exact_mean(self, data):
+        """Within 5 standard errors."""
+        error = (data["first_step_high"] - data["first_step_low"]) / 3.92
+        assert (abs(data["first_step"] - data["first_step_theory"]) < 5 * error).all()
+
 
 class TestCoordinateCheck:
     FIGURE = "coordinate-check"

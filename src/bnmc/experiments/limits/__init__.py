@@ -5,7 +5,7 @@ The claims are those of the lectures and of their sources: Jacot, Gabriel and Ho
 2003.05884 and 2006.06574).  Intervals are at level 0.95.
 """
 
-# One file per measurement; `ensembles.py` has the images and networks of several.  The others do
+# One file per measurement; `ensembles.py` and `divergences.py` are shared.  The others do
 # not import from each other.  Read `ntk_convergence` in `over_width.py` first.
 
 from __future__ import annotations

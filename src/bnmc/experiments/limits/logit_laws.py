@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, stdtrit
+from scipy.special import expit
 
 from bnmc._support.linalg import semidefinite_root
 from bnmc._support.machine import one_blas_thread
 from bnmc.errors import ArgumentError
-from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run, Table
 from bnmc.experiments.limits import ensembles
+from bnmc.experiments.limits.divergences import Compared, combined, require_groups
 from bnmc.experiments.sizes import Natural, Several
-from bnmc.experiments.statistics import LEVEL, interval
-from bnmc.infinite_width import logit_divergence, nngp, ntk
+from bnmc.experiments.statistics import interval
+from bnmc.infinite_width import nngp, ntk
 from bnmc.plot.axes import COLOURS
 
 #: The scalings whose limits are approximated by wide networks.
 _PARTICLES = ("mean-field", "ic-mf", "sym-default", "default")
 
 _SCALINGS = ("ntk", *_PARTICLES)
-
-#: Largest number of groups of networks that are left out in turn.
-_MOST_GROUPS = 48
 
 #: The limit that is nearest to the reference according to the lectures.
 _BEST = "ic-mf"
@@ -96,9 +93,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     narrow, wide = sizes.widths
     if wide != 2 * narrow:
         raise ArgumentError("widths", sizes.widths, "two widths, the second twice the first")
-    for name, count in (("chains", sizes.chains), ("reference_chains", sizes.reference_chains)):
-        if not _groups(count):
-            raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
+    require_groups(chains=sizes.chains, reference_chains=sizes.reference_chains)
     inputs = ensembles.standardized(
         ensembles.two_classes(run.data, sizes.train, sizes.test, sizes.classes)
     )
@@ -128,7 +123,7 @@ def kl(run: Run, sizes: Sizes) -> Experiment:
     reference = of_limits.pop(("reference", sizes.reference))
     exact = of_limits["ntk", wide].transpose(1, 2, 0)
     of_limits |= {("ntk", narrow): exact, ("ntk", wide): exact}
-    compared = {point: _Compared.of(outputs, reference) for point, outputs in of_limits.items()}
+    compared = {point: Compared.of(outputs, reference) for point, outputs in of_limits.items()}
     results = kit.Results(
         run, scaling=kit.Axis(_SCALINGS, "scaling", ""), width=sizes.widths,
         step=kit.Axis(sizes.steps, "steps"),
@@ -192,82 +187,10 @@ def _kernel_limit(
     return np.stack(recorded, axis=-1)
 
 
-# --- divergences and their errors
-
-
-class _Compared(NamedTuple):
-    """Divergences of one limit at all steps, and with each group of networks left out.
-
-    `values` are (steps,), `limits` (groups, steps) without one group of the limit's networks, and
-    `references` (groups, steps) without one of the reference's.
-    """
-
-    values: Float64Array
-    limits: Float64Array
-    references: Float64Array
-
-    @classmethod
-    def of(cls, outputs: Float64Array, reference: Float64Array) -> _Compared:
-        """Return the divergences of outputs (networks, steps, images)."""
-        return cls(
-            _divergences(outputs, reference),
-            np.stack([_divergences(rest, reference) for rest in _without_groups(outputs)]),
-            np.stack([_divergences(outputs, rest) for rest in _without_groups(reference)]),
-        )
-
-    def at(self, step: int) -> Estimate:
-        """Return the divergence at one of the recorded steps."""
-        return _jackknifed(self.values[step], self.limits[:, step], self.references[:, step])
-
-
-def _combined(*terms: tuple[float, _Compared]) -> Estimate:
-    """Return a sum of factors times last divergences.  All have one reference."""
-    values, limits, references = (
-        [factor * compared[place][..., -1] for factor, compared in terms] for place in range(3)
-    )
-    return _jackknifed(np.sum(values), *limits, np.sum(references, axis=0))
-
-
-def _groups(count: int) -> int:
-    """Return the number of equal groups of so many networks, 0 if there are none."""
-    return max((k for k in range(2, _MOST_GROUPS + 1) if count % k == 0), default=0)
-
-
-def _without_groups(sample: Float64Array) -> list[Float64Array]:
-    """Return a sample without each of its groups, single networks or equal groups of them."""
-    groups = _groups(len(sample))
-    return [np.delete(sample, group, axis=0) for group in np.split(np.arange(len(sample)), groups)]
-
-
-def _divergences(outputs: Float64Array, reference: Float64Array) -> Float64Array:
-    steps = range(outputs.shape[1])
-    return np.array([logit_divergence(outputs[:, k], reference[:, k]) for k in steps])
-
-
-def _jackknifed(value: float | np.floating[Any], *left_out: Float64Array) -> Estimate:
-    """Return a statistic of independent samples with the jackknife's error.
-
-    Parameters
-    ----------
-    value : float
-    *left_out : (groups,) ndarray
-        For each sample, the values of the statistic without each of its equal groups of networks.
-
-    Returns
-    -------
-    Estimate
-        With Student's interval for the smallest number of groups.
-    """
-    variance = sum((len(values) - 1) * float(np.var(values)) for values in left_out)
-    fewest, stderr, mean = min(map(len, left_out)), math.sqrt(variance), float(value)
-    reach = float(stdtrit(fewest - 1, (1 + LEVEL) / 2)) * stderr
-    return Estimate(mean, stderr, (mean - reach, mean + reach), fewest, "jackknife", LEVEL)
-
-
 # --- findings and picture
 
 
-def _findings(sizes: Sizes, compared: dict[tuple[str, int], _Compared]) -> tuple[str, ...]:
+def _findings(sizes: Sizes, compared: dict[tuple[str, int], Compared]) -> tuple[str, ...]:
     before, width = sizes.widths
     ratio = sizes.reference / width
     start = 0.5 * (ratio - 1.0 - math.log(ratio))
@@ -282,12 +205,12 @@ def _findings(sizes: Sizes, compared: dict[tuple[str, int], _Compared]) -> tuple
         "half the logarithm of the width.",
         f"After {sizes.steps[-1]} steps, at width {width} (ntk: infinite width): {listed}.",
         f"{_BEST}, extrapolated to infinite width by 2 D(d) - D(d/2): "
-        f"{interval(_combined(*limit))}.",
+        f"{interval(combined(*limit))}.",
     ]
     for name in _SCALINGS:
         if name != _BEST:
             less = ((-factor, term) for factor, term in limit)
-            gap = _combined((1.0, compared[name, width]), *less)
+            gap = combined((1.0, compared[name, width]), *less)
             verdict = "no difference is seen"
             if gap.ci[0] > 0.0:
                 verdict = f"{_BEST} is nearer to the reference, as the lectures state"

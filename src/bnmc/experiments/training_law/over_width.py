@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from bnmc.chain.chain import Network
 from bnmc.estimate.estimate import Estimate
 from bnmc.experiments import kit, pictures
 from bnmc.experiments.kit import Dataset, Drawing, Experiment, Float64Array, Progress, Run
 from bnmc.experiments.sizes import Integers, Several
 from bnmc.experiments.statistics import interval, slope
+from bnmc.experiments.training_law.first_step import FirstStep, first_step
+from bnmc.experiments.training_law.networks import FEATURES, GAINS, inputs, stable_rate, trained
 from bnmc.plot.axes import COLOURS, logarithmic
-from bnmc.training.running import train
-
-#: Features and samples of the inputs of both figures, whose targets are 1 and −1 by turns.
-_FEATURES, _SAMPLES = 10, 4
-
-#: Gains with which activations keep the size of a layer.
-_GAINS = {"tanh": 1.0, "relu": math.sqrt(2.0), "gelu": math.sqrt(1.5)}
-
-
-def _trained(
-    width: int, activation: str, hidden: int, chains: int, run: Run, **settings: Any
-) -> Any:
-    """Return networks with hidden layers of a width and one output, trained on the squared loss."""
-    gain = _GAINS[activation]
-    widths = [_FEATURES, *hidden * [width]]
-    network = Network.of(
-        width=widths, batch=_SAMPLES, activation=activation, norm="none",
-        gain=[1.0, *(hidden - 1) * [gain]],
-    )  # fmt: skip
-    x = np.random.default_rng(0).standard_normal((_FEATURES, _SAMPLES))
-    targets = 1.0 - 2.0 * (np.arange(_SAMPLES) % 2)
-    return train(
-        network, x, targets[:, None], loss="squared", readout_gain=gain, chains=chains,
-        **{**run.options(False), **settings},
-    )  # fmt: skip
-
-
-def _stable_rate(activation: str, hidden: int, width: int, run: Run) -> float:
-    """Return 2n/λ_max of the mean tangent kernel of networks of a width, before training."""
-    networks = _trained(
-        width, activation, hidden, 64, run, steps=0, learning_rate=1.0, observables="kernel"
-    )
-    return float(2 * _SAMPLES / np.linalg.eigvalsh(networks["kernel"][:, 0].mean(axis=0))[-1])
-
 
 # --- the tangent kernel
 
@@ -58,6 +24,9 @@ _CASES = {
     "μP, tanh": ("mup", "tanh", 0.18), "mean field, tanh": ("mean-field", "tanh", 0.18),
 }  # fmt: skip
 
+#: The part of the figure about the first step of one sample, and its learning rate over 1/E Θ.
+_FIRST, _SMALL = "first step", 1e-5
+
 
 class _KernelSizes(NamedTuple):
     """Sizes of the figure.
@@ -65,12 +34,14 @@ class _KernelSizes(NamedTuple):
     widths: widths, of which the first is the reference width
     hidden: hidden layers
     steps: steps of gradient descent
+    first_chains: networks of the first step of one sample
     """
 
     widths: Integers = (100, 300, 1000, 3000)
     chains: Several = 24
     hidden: int = 3
     steps: int = 5
+    first_chains: Several = 400
 
 
 @kit.figure(
@@ -89,7 +60,13 @@ def kernel_change(run: Run, sizes: _KernelSizes) -> Experiment:
     Expected: slope −1 under NTK and standard/n for smooth activations; slope 0 under μP and mean
     field, except that with two or more hidden layers the mean-field kernel itself vanishes.  The
     slope of ReLU is about −0.6: a step moves pre-activations by width^−½, so a share width^−½ of
-    the units changes its sign, and more units stop than start to be active.
+    the units changes its sign, and more units become inactive than active.
+
+    The second picture has the first step as Hanin and Nica (arXiv 1909.05989) take it: ReLU, one
+    sample, and the derivative in the learning rate η of a step on f²/2, which has no such changes
+    of sign.  They prove that the mean change of Θ over its mean is of the order β e^{5β}, with β
+    the number of hidden layers over the width.  The line is the exact mean of
+    −(dΘ/dη)/(E Θ)², which `first_step.py` derives.
 
     Returns
     -------
@@ -100,12 +77,22 @@ def kernel_change(run: Run, sizes: _KernelSizes) -> Experiment:
         run, case=kit.Axis(_CASES, "parametrization and activation", ""), width=sizes.widths
     )
     reference = sizes.widths[0]
+    first = {width: _first_step(width, reference, sizes.hidden) for width in sizes.widths}
 
     def changes(case: str, width: int, progress: Progress) -> dict[str, Float64Array]:
         """Return the change of the kernel of each network, and shares of units that switch."""
+        if case == _FIRST:
+            mean = first[width].kernel
+            networks = trained(
+                width, "relu", sizes.hidden, sizes.first_chains, run, targets=[0.0], steps=1,
+                learning_rate=_SMALL / mean, parametrization="ntk", reference_width=reference,
+                observables="kernel", progress=progress,
+            )  # fmt: skip
+            kernel = networks["kernel"][:, :, 0, 0]
+            return {"change": (kernel[:, 0] - kernel[:, 1]) / (_SMALL * mean)}
         parametrization, activation, share = _CASES[case]
-        rate = share * _stable_rate(activation, sizes.hidden, reference, run)
-        networks = _trained(
+        rate = share * stable_rate(activation, sizes.hidden, reference, run)
+        networks = trained(
             width, activation, sizes.hidden, sizes.chains, run, steps=sizes.steps,
             learning_rate=rate, parametrization=parametrization, reference_width=reference,
             record=[0, sizes.steps], observables=("kernel", "sign_changes"), progress=progress,
@@ -114,45 +101,75 @@ def kernel_change(run: Run, sizes: _KernelSizes) -> Experiment:
         return {"change": networks.kernel_change[:, 1], "starts": switches[:, 0],
                 "stops": switches[:, 1]}  # fmt: skip
 
-    points = results.points("case", "width")
+    points = [*results.points("case", "width"), *((_FIRST, width) for width in sizes.widths)]
     parts = run.parts(changes, points, [float(width) for _, width in points])
+    measured = {(d,): Estimate.from_samples(parts.pop((_FIRST, d))["change"]) for d in sizes.widths}
+    theory = {(width,): value.relative for width, value in first.items()}
     values = {point: Estimate.from_samples(part["change"]) for point, part in parts.items()}
     change = results.add("change", ("case", "width"), values, "relative change of the kernel")
-    for name, text in (("starts", "start"), ("stops", "stop")):
+    for name, text in (("starts", "active"), ("stops", "inactive")):
         shares = {point: float(part[name].mean()) for point, part in parts.items()}
-        results.add(name, ("case", "width"), shares, f"share of units that {text} to be active")
+        results.add(name, ("case", "width"), shares, f"share of units that become {text}")
+    results.add("first_step", ("width",), measured, "relative change in a first step over η E Θ")
+    results.add("first_step_theory", ("width",), theory, "its exact mean")
     slopes = {
         (case,): slope(sizes.widths, [values[case, width] for width in sizes.widths])
         for case in _CASES
     }
     fitted = results.add("slope", ("case",), slopes, "slope of its logarithm")
-    findings = [f"{case}: slope {interval(estimate)}." for (case,), estimate in slopes.items()]
-    first, last = ("NTK, ReLU", reference), ("NTK, ReLU", sizes.widths[-1])
-    stops, starts = ([float(parts[at][name].mean()) for at in (first, last)]
+    listed = "; ".join(f"{case} {interval(estimate)}" for (case,), estimate in slopes.items())
+    findings = [f"Slopes: {listed}."]
+    ends = (reference, sizes.widths[-1])
+    stops, starts = ([float(parts["NTK, ReLU", width][name].mean()) for width in ends]
                      for name in ("stops", "starts"))  # fmt: skip
-    findings.append(
-        f"ReLU under NTK, width {reference} and {sizes.widths[-1]}: shares {stops[0]:.2g} and "
-        f"{stops[1]:.2g} of units stop to be active, {starts[0]:.2g} and {starts[1]:.2g} start."
-    )
+    findings += [
+        f"ReLU under NTK, width {ends[0]} and {ends[1]}: shares {stops[0]:.2g} and "
+        f"{stops[1]:.2g} of units become inactive, {starts[0]:.2g} and {starts[1]:.2g} become "
+        "active.",
+        *(
+            f"First step of one sample, width {width}: the mean kernel falls, in units of η E Θ, "
+            f"by {interval(measured[width,])}; exact mean at width {width}: {theory[width,]:.4g}."
+            for width in ends
+        ),
+    ]
     columns = {f"d = {d}": change.at(width=k).means() for k, d in enumerate(sizes.widths)}
     return results.experiment(
         f"Change of the tangent kernel after {sizes.steps} steps",
         kit.table_of({**columns, "slope": fitted}), findings, _draw_change,
         chains=sizes.chains, hidden=sizes.hidden, steps=sizes.steps,
+        first_chains=sizes.first_chains,
+    )  # fmt: skip
+
+
+def _first_step(width: int, reference: int, hidden: int) -> FirstStep:
+    """Return the exact means of the first step of one sample, of ReLU networks under NTK."""
+    square, gain = float(np.square(inputs(1)).sum()), GAINS["relu"]
+    factor = reference / width
+    return first_step(
+        width, hidden, [square / FEATURES, *hidden * [gain**2 / width]],
+        [square, *hidden * [factor]],
     )  # fmt: skip
 
 
 def _draw_change(data: Dataset, figure: Drawing) -> None:
-    ax = pictures.axes_of(figure, 1, width=6.4, height=4.6)[0, 0]
+    left, right = pictures.axes_of(figure, 2, width=5.6, height=4.6)[0]
     widths = data["width"].values
     for row, case in enumerate(data["case"].values):
         label = f"{case}: slope {float(data['slope'][row]):.2f}"
         values = pictures.curve(data, "change")[row]
-        pictures.draw_band(ax, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
-    pictures.label_widths(ax, widths)
-    logarithmic(ax)
-    title = pictures.about(data, "{hidden} hidden layers, {steps} steps")
-    pictures.finish(ax, title, y=r"$\|\Theta_t - \Theta_0\|\,/\,\|\Theta_0\|$", legend=True)
+        pictures.draw_band(left, widths, values, COLOURS[row % len(COLOURS)], label, marker="o")
+    title = f"{data.attrs['steps']} steps, {data.attrs['chains']} networks"
+    pictures.finish(left, title, y=r"$\|\Theta_t - \Theta_0\|\,/\,\|\Theta_0\|$", legend=True)
+    right.plot(widths, data["first_step_theory"], "k--", label="exact mean")
+    values = pictures.curve(data, "first_step")
+    pictures.draw_band(right, widths, values, COLOURS[1], "NTK, ReLU: networks", marker="o")
+    title = f"First step of one sample, {data.attrs['first_chains']} networks"
+    y = r"$-E\,(d\Theta/d\eta)\,/\,(E\,\Theta)^2$"
+    pictures.finish(right, title, y=y, legend=True)
+    for ax in (left, right):
+        pictures.label_widths(ax, widths)
+        logarithmic(ax)
+    figure.suptitle(f"{data.attrs['hidden']} hidden layers: means, 95 % intervals")
 
 
 # --- each layer
@@ -202,9 +219,9 @@ def coordinate_check(run: Run, sizes: _CoordinateSizes) -> Experiment:
 
     def movements(name: str, width: int, progress: Progress) -> Float64Array:
         """Return the movement of each layer and of the outputs, for each network."""
-        rate = 0.18 * _stable_rate("tanh", sizes.hidden, reference, run)
+        rate = 0.18 * stable_rate("tanh", sizes.hidden, reference, run)
         is_muon = name == "Muon"
-        networks = _trained(
+        networks = trained(
             width, "tanh", sizes.hidden, sizes.chains, run, steps=sizes.steps,
             learning_rate=rate, parametrization="mup" if is_muon else name,
             optimizer="muon" if is_muon else "sgd", reference_width=reference,
