@@ -27,13 +27,13 @@ def two_layers(width):
 
 def test_steps_of_one_matrix():
     """On orthonormal inputs and targets 0 each step of rate η multiplies f by 1 − η/4."""
-    found = coordinate_check(
+    check = coordinate_check(
         one_matrix, [1, 2], X, ZEROS, learning_rate=0.5, steps=3, networks=2, rng=0
     )
     left = (1 - 0.5 / 4) ** np.arange(4)
     expected = np.broadcast_to(left[:, None], (2, 2, 4, 1))
-    assert_allclose(found.sizes / found.sizes[:, :, :1], expected, rtol=1e-5)
-    assert_allclose(found.movements / found.sizes[:, :, :1], 1 - expected, atol=1e-5)
+    assert_allclose(check.sizes / check.sizes[:, :, :1], expected, rtol=1e-5)
+    assert_allclose(check.movements / check.sizes[:, :, :1], 1 - expected, atol=1e-5)
 
 
 def test_rates_of_parameters():
@@ -44,11 +44,11 @@ def test_rates_of_parameters():
         asked.append((name, width))
         return 0.0 if name.startswith("0.") else 0.1
 
-    found = coordinate_check(two_layers, [4, 8], X, ZEROS, learning_rate=rate, networks=1, rng=0)
+    check = coordinate_check(two_layers, [4, 8], X, ZEROS, learning_rate=rate, networks=1, rng=0)
     assert asked == [(f"{k}.{part}", width) for width in (4, 8) for k in (0, 2)
                      for part in ("weight", "bias")]  # fmt: skip
-    assert (found.movements[:, :, 1, 0] == 0.0).all()
-    assert (found.movements[:, :, 1, 1] > 0.0).all()
+    assert (check.movements[:, :, 1, 0] == 0.0).all()
+    assert (check.movements[:, :, 1, 1] > 0.0).all()
 
 
 class Readout(nn.Linear):
@@ -70,39 +70,39 @@ def test_slopes_of_mup_and_of_one_rate():
         return 0.2 * width / 64 if name == "0.weight" else 0.2
 
     for rate, expected in ((mup, (0.0, 0.0, 0.0)), (0.2, (-1.0, 0.0, 0.0))):
-        found = coordinate_check(
+        check = coordinate_check(
             deep, [256, 10_000], X, torch.ones(4, 3), learning_rate=rate, networks=3, rng=1
         )
-        for slope, value in zip(found.slopes.values(), expected, strict=True):
+        for slope, value in zip(check.slopes.values(), expected, strict=True):
             assert abs(slope.value - value) < 6 * slope.stderr + 0.1
-    assert "furthest from 0 is that of 0: -0.9" in str(found) or "of 0: -1.0" in str(found)
+    assert "furthest from 0 is that of 0: -0.9" in str(check) or "of 0: -1.0" in str(check)
 
 
 def test_a_key_repeats_it_and_nothing_else_moves():
     state = torch.get_rng_state()
-    found = coordinate_check(two_layers, [4, 8], X, ZEROS, rng=5)
+    check = coordinate_check(two_layers, [4, 8], X, ZEROS, rng=5)
     assert_array_equal(torch.get_rng_state(), state)
-    again = coordinate_check(two_layers, [4, 8], X, ZEROS, rng=found.key)
-    assert_array_equal(found.movements, again.movements)
-    assert len({*found.sizes[0, :, 0, 0].tolist()}) == 4
-    assert json.loads(json.dumps(found.to_dict()))["layers"] == ["0", "2"]
+    again = coordinate_check(two_layers, [4, 8], X, ZEROS, rng=check.key)
+    assert_array_equal(check.movements, again.movements)
+    assert len({*check.sizes[0, :, 0, 0].tolist()}) == 4
+    assert json.loads(json.dumps(check.to_dict()))["layers"] == ["0", "2"]
 
 
 def test_divergence_is_counted():
-    found = coordinate_check(
+    check = coordinate_check(
         one_matrix, [1, 2], X, ZEROS, learning_rate=1e30, steps=3, networks=2, rng=0
     )
-    assert np.isnan(found.movements[:, :, -1]).all()
-    assert found.slopes == {}
-    assert "diverged: 4 of 4 networks" in str(found)
+    assert np.isnan(check.movements[:, :, -1]).all()
+    assert check.slopes == {}
+    assert "diverged: 4 of 4 networks" in str(check)
 
 
 def test_picture():
     pytest.importorskip("matplotlib")
-    found = coordinate_check(two_layers, [4, 8], X, ZEROS, networks=2, rng=0)
-    ax = found.plot()
+    check = coordinate_check(two_layers, [4, 8], X, ZEROS, networks=2, rng=0)
+    ax = check.plot()
     assert [line.get_label() for line in ax.lines] == ["0", "2"]
-    assert_allclose(ax.lines[1].get_ydata(), found.movements[:, :, -1, 1].mean(axis=1))
+    assert_allclose(ax.lines[1].get_ydata(), check.movements[:, :, -1, 1].mean(axis=1))
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,13 @@ class CoordinateCheck(Drawn, Result):
         that did not move, are left out.  Layers with fewer than three networks left have none.
         """
         x = np.log(np.repeat(self.widths, self.movements.shape[1]).astype(np.float64))
-        found = {}
+        slopes = {}
         for number, name in enumerate(self.layers):
             y = self.movements[:, :, -1, number].reshape(-1)
             used = np.isfinite(y) & (y > 0.0)
             if used.sum() > 2 and np.ptp(x[used]) > 0.0:
-                found[name] = _slope(x[used], np.log(y[used]))
-        return found
+                slopes[name] = _slope(x[used], np.log(y[used]))
+        return slopes
 
     def __str__(self) -> str:
         slopes = self.slopes
@@ -124,9 +124,9 @@ class CoordinateCheck(Drawn, Result):
                 pick(np.where(np.isnan(values), other, values), axis=1)
                 for pick, other in ((np.min, np.inf), (np.max, -np.inf))
             )
-            known = np.isfinite(means[:, number])
+            finite = np.isfinite(means[:, number])
             axes.band(
-                ax, self.widths[known], means[known, number], low[known], high[known],
+                ax, self.widths[finite], means[finite, number], low[finite], high[finite],
                 colour=axes.COLOURS[number % len(axes.COLOURS)], label=name, marker="o",
             )  # fmt: skip
         ax.set(xscale="log", xlabel="width", ylabel="root mean square change")
