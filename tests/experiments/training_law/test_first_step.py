@@ -48,3 +48,15 @@ def test_means_of_networks(width, hidden):
         error = values.std() / np.sqrt(count)
         assert abs(values.mean() - mean) < 5 * error
         assert 5 * error < 0.15 * abs(mean)
+
+
+def test_one_unit_a_layer():
+    """By hand: all units are active with probability 2^−H, and E W⁴ = 3 s² of other matrices."""
+    variances, rates = [0.7, 1.1, 0.4, 1.7, 0.9], [1.0, 0.5, 2.0, 0.3, 1.5]
+    change = 0.0
+    for k in range(5):
+        for m in range(k):
+            others = [3 * s**2 for at, s in enumerate(variances) if at not in (k, m)]
+            pair = rates[k] * rates[m] * variances[k] * variances[m]
+            change -= 4 * pair * np.prod(others) / 2**4
+    assert first_step(1, 4, variances, rates).change == pytest.approx(change)
