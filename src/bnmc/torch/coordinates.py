@@ -157,8 +157,9 @@ def coordinate_check(
     Parameters
     ----------
     factory : callable
-        Returns a new model of a width. On the device "meta" each layer gets the variance of its own
-        initialization; otherwise that of its weights. Weights are Gaussian in both cases.
+        Returns a new model of a width. A layer on the device "meta" gets the variance of its own
+        initialization, any other one the variance of its weights, so that an initialization in the
+        factory counts. Weights are Gaussian in both cases.
     widths : sequence of int
         Two or more widths, increasing.
     batch : torch.Tensor, array_like, or collection of these
