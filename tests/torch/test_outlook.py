@@ -1,13 +1,14 @@
 """The rules of the outlook, and the verdicts on small models whose training is known."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
 import pytest
 from torch_models import digest_of, mlp, nn, one_thread, torch  # noqa: F401
 
-from bnmc.torch import Facts, gain_for_, measure
+from bnmc.torch import Facts, gain_for_, haar_, measure
 from bnmc.torch.outlook import faults_of, is_doubtful, outlook_of, said
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -277,3 +278,180 @@ def test_verdicts_on_models_whose_training_is_known(name):
         measured = measure(make(), batch, labels=labels[: len(batch)], cosines=False)
         assert (measured.outlook.sgd, measured.outlook.adam) == (sgd, adam), measured.verdict
         assert words in measured.verdict
+
+
+# --- more models, 20 draws of each, and what training gives
+
+
+class Sum(nn.Module):
+    """after(x + branch(x))."""
+
+    def __init__(self, branch, after=None):
+        super().__init__()
+        self.branch, self.after = branch, after or nn.Identity()
+
+    def forward(self, x):
+        return self.after(x + self.branch(x))
+
+
+class Joined(nn.Module):
+    """The features x, and those of a branch beside them."""
+
+    def __init__(self, branch):
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x):
+        return torch.cat([x, self.branch(x)], dim=1)
+
+
+class Recurrent(nn.Module):
+    """One orthogonal layer that is called 30 times."""
+
+    def __init__(self, gain):
+        super().__init__()
+        self.first, self.again, self.last = nn.Linear(64, 48), nn.Linear(48, 48), nn.Linear(48, 10)
+        haar_(self.again, gain=gain, rng=0)
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        for _ in range(30):
+            h = torch.tanh(self.again(h))
+        return self.last(h)
+
+
+def stack(depth, activation=nn.ReLU, gain=None):
+    """Return hidden layers of width 64; a gain is that of Gaussian weights without biases."""
+    hidden = (part for _ in range(depth) for part in (nn.Linear(64, 64), activation()))
+    model = nn.Sequential(*hidden, nn.Linear(64, 10))
+    for module in model:
+        if gain is not None and isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, gain / math.sqrt(module.weight.shape[1]))
+            nn.init.zeros_(module.bias)
+    return model
+
+
+def with_norms(*widths):
+    pairs = itertools.pairwise(widths)
+    return [part for i, o in pairs for part in (nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU())]
+
+
+def branch(*first):
+    return nn.Sequential(*first, nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+
+
+def convolution(before, channels, stride=1):
+    layer = nn.Conv2d(before, channels, 3, padding=1, stride=stride)
+    return [layer, nn.BatchNorm2d(channels), nn.ReLU()]
+
+
+def transformer():
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return nn.Sequential(
+        nn.Unflatten(1, (8, 8)), nn.Linear(8, 32), encoder, nn.Flatten(), nn.Linear(256, 10)
+    )
+
+
+#: Model, and the outlook of SGD and of Adam.
+MORE = {
+    "pyramid": (
+        lambda: nn.Sequential(*with_norms(64, 48, 32, 16), nn.Linear(16, 10)), "trains", "trains"
+    ),
+    "residual, norm before": (
+        lambda: nn.Sequential(*(Sum(branch(nn.LayerNorm(64))) for _ in range(15)), *stack(0)),
+        "trains", "trains",
+    ),
+    "residual, norm after": (
+        lambda: nn.Sequential(*(Sum(branch(), nn.LayerNorm(64)) for _ in range(15)), *stack(0)),
+        "trains", "trains",
+    ),
+    "tanh, gain 1": (lambda: stack(20, nn.Tanh, 1.0), "trains", "trains"),
+    "tanh, gain 4": (lambda: stack(20, nn.Tanh, 4.0), "undecided", "undecided"),
+    "sigmoid": (lambda: stack(20, nn.Sigmoid), "no", "late"),
+    "relu, gain .7": (lambda: stack(20, nn.ReLU, 0.7), "no", "late"),
+    "recurrent, gain 1": (lambda: Recurrent(1.0), "trains", "trains"),
+    "recurrent, gain .5": (lambda: Recurrent(0.5), "no", "late"),
+    "transformer": (transformer, "trains", "trains"),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), *convolution(1, 16), *convolution(16, 16, 2), nn.Flatten(),
+            nn.Linear(256, 10),
+        ),
+        "trains", "trains",
+    ),
+    "joined": (
+        lambda: nn.Sequential(
+            *(Joined(nn.Sequential(nn.Linear(64 + 16 * k, 16), nn.ReLU())) for k in range(4)),
+            nn.Linear(128, 10),
+        ),
+        "trains", "trains",
+    ),
+    "dropout": (
+        lambda: stack(3, lambda: nn.Sequential(nn.ReLU(), nn.Dropout(0.2))), "trains", "trains"
+    ),
+    "group norm": (
+        lambda: stack(3, lambda: nn.Sequential(nn.GroupNorm(8, 64), nn.SiLU())), "trains", "trains"
+    ),
+}  # fmt: skip
+
+#: Of the models of `test_outlook.py`, those that one batch of 64 pictures trains in float32.
+FEWER = {name: entry for name, entry in COLLECTION.items() if name not in (
+    "small batch", "bfloat16", "bfloat16, deep",
+)}  # fmt: skip
+ALL = {name: (make, None, sgd, adam) for name, (make, sgd, adam) in MORE.items()}
+ALL |= {name: entry[:4] for name, entry in FEWER.items()}
+
+
+def same(rows):
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", ALL)
+def test_outlooks_of_twenty_draws(name):
+    make, change, sgd, adam = ALL[name]
+    images, labels = pictures()
+    batch = (change or same)(images)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        outlook = measure(make(), batch, labels=labels, cosines=False).outlook
+        assert outlook.sgd in (sgd, "undecided"), outlook
+        assert outlook.adam in (adam, "undecided"), outlook
+
+
+def best_loss(make, change, optimizer, rates):
+    """Return the least loss after 300 steps of batches of 64, over the rates."""
+    images, labels = pictures(640)
+    images, labels = (change or same)(images), torch.as_tensor(labels)
+    best = math.inf
+    for rate in rates:
+        torch.manual_seed(1)
+        model = make()
+        steps = optimizer(model.parameters(), rate)
+        for _ in range(300):
+            chosen = torch.randint(0, 640, (64,))
+            loss = nn.functional.cross_entropy(model(images[chosen]), labels[chosen])
+            steps.zero_grad()
+            loss.backward()
+            steps.step()
+        with torch.no_grad():
+            last = float(nn.functional.cross_entropy(model(images), labels))
+        best = min(best, last if math.isfinite(last) else math.inf)
+    return best
+
+
+@pytest.mark.slow
+@pytest.mark.untraced
+@pytest.mark.parametrize("name", ALL)
+def test_training_gives_what_the_outlook_says(name):
+    """Trains: below half of chance. What is "late" with Adam may train or not."""
+    make, change, sgd, adam = ALL[name]
+    half = 0.5 * math.log(10.0)
+    if sgd != "undecided":
+        best = best_loss(make, change, torch.optim.SGD, (0.01, 0.03, 0.1, 0.3))
+        assert (best < half) == (sgd == "trains"), best
+    if adam in ("trains", "no"):
+        best = best_loss(make, change, torch.optim.Adam, (3e-4, 1e-3, 3e-3, 1e-2))
+        assert (best < half) == (adam == "trains"), best
