@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 from gradient_runs import assert_same_law
-from numpy_network import Networks, network_of
+from numpy_network import Block, Networks, flattened, network_of
 from oracle import FALSE_ALARM
 from scipy import stats
 
 import bnmc
 from bnmc import Chain, Convolution, errors
-from bnmc.gradients import jacobian
+from bnmc.gradients import extreme_singular_values, jacobian
 
 RAW = {"activation": "linear", "norm": "none"}
 
@@ -47,44 +47,79 @@ NETWORKS = {
         Chain(3, 3, "sin", norm="none", weights="uniform"),
         Chain(5, 3, "tanh", norm="layer", weights="uniform"),
     ],
+    "blocks": [
+        Chain(4, 4, **RAW),
+        Chain(5, 4, "tanh", weights="uniform", order="pre-activation", bias_variance=0.2),
+        Block(
+            [
+                Chain(6, 4, "tanh", weights="uniform"),
+                Block([Chain(3, 4, "sin", norm="none", weights="uniform"),
+                       Chain(6, 4, "tanh", norm="layer", weights="uniform")], skip=0.4),
+                Chain(5, 4, "sin", weights="uniform", order="pre-activation"),
+            ],
+            skip=-0.8,
+        ),
+        Block([Chain(4, 4, "tanh", weights="uniform"), Chain(7, 4, "tanh", weights="uniform")],
+              Chain(7, 4, norm="none", weights="uniform", gain=1.3, bias_variance=0.2),
+              skip=0.7),
+    ],
+    "blocks of activations": [
+        Chain(5, 2, **RAW),
+        Block([Chain(6, 2, "tanh", norm="rms", weights="uniform"),
+               Chain(5, 2, "tanh", norm="none", weights="uniform")], source="activations"),
+        Block([Chain(4, 2, "sin", norm="layer", weights="uniform")],
+              Chain(4, 2, norm="none", weights="uniform"), source="activations"),
+    ],
 }  # fmt: skip
 
 
-def differences(chains, x, weights, biases):
+def differences(items, x, maps):
     """Return dstate/dx of the last layer by central differences, (rows, columns) of all entries."""
-    step, keeps_x = 1e-5, any(chain.skip for chain in chains)
+    chains, paths = flattened(items)
+    keeps_x = any(chain.skip for chain in chains)
+    keeps_x |= any(path.block.source == "state" for path in paths)
+    step = 1e-5
     moves = step * np.eye(x.size).reshape(-1, *x.shape)
     ends = []
     for sign in (1.0, -1.0):
-        networks = Networks(
-            chains, len(chains) - 1, x.size, None, x + sign * moves, 1,
-            [weight[None] for weight in weights], [bias[None, :, None] for bias in biases],
-        )  # fmt: skip
-        last = networks._made[-1]
+        last = Networks(items, None, x.size, None, x + sign * moves, 1, *maps)._made[-1]
         ends.append((last.state if keeps_x else last.a).reshape(x.size, -1))
     return (ends[0] - ends[1]).T / (2.0 * step)
+
+
+def maps_of(run, items, number):
+    """Return the drawn weights and biases of a network, and those of projections."""
+
+    def drawn(layer, **options):
+        weights = bnmc.drawn_weights(run, layer, chain=number, **options)
+        if weights.ndim > 2:  # kernels
+            weights = np.moveaxis(weights, -3, -1).reshape(len(weights), -1)
+        bias = bnmc.drawn_biases(run, layer, chain=number, **options)
+        return weights[None], bias[None, :, None]
+
+    chains, paths = flattened(items)
+    weights, biases = zip(*(drawn(layer) for layer in range(1, len(chains))), strict=True)
+    projections = [drawn(path.end, projection=True) for path in paths if path.block.projection]
+    return list(weights), list(biases), projections
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_singular_values_are_those_of_finite_differences(name):
     """Errors of central differences are of order 1e-10 times third derivatives."""
-    chains = NETWORKS[name]
-    network, depth = network_of(chains), len(chains) - 1
+    items = NETWORKS[name]
+    network, chains = network_of(items), flattened(items)[0]
     rng = np.random.default_rng(3)
     x = rng.standard_normal((chains[0].width, chains[0].batch))
     run = bnmc.simulate(network, chains=2, initial=x, sampler="weights", rng=5)
     ours = jacobian(network, chains=2, initial=x, rng=run.key)
+    ends = extreme_singular_values(network, chains=2, initial=x, rtol=1e-9, rng=run.key)
     batch = any(chain.norm.startswith("batch") for chain in chains)
     pixels = 1 if chains[0].convolution is None else chains[0].convolution.positions
     mixing = x.shape[1] if batch else pixels
     for number in range(2):
-        weights = [bnmc.drawn_weights(run, layer, chain=number) for layer in range(1, depth + 1)]
-        if chains[0].convolution is not None:
-            weights = [
-                np.moveaxis(kernels, -3, -1).reshape(len(kernels), -1) for kernels in weights
-            ]
-        biases = [bnmc.drawn_biases(run, layer, chain=number) for layer in range(1, depth + 1)]
-        whole = differences(chains, x, weights, biases)
+        whole = differences(items, x, maps_of(run, items, number))
+        largest = np.linalg.norm(whole, 2)
+        assert ends.squares[number] == pytest.approx(largest**2, rel=1e-7)
         samples = x.shape[1] // mixing
         by_sample = whole.reshape(-1, samples, mixing, x.shape[0], samples, mixing)
         for sample in range(samples):

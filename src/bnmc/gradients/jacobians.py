@@ -16,16 +16,17 @@ from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, as_network, require_no_blocks
+from bnmc.chain.chain import Chain, as_network
 from bnmc.chain.chain import Network as Specification
+from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Representation, Start, as_initial, prepare
 from bnmc.errors import NonFiniteError
 from bnmc.gradients.directions import scaled
 from bnmc.gradients.jacobian_result import Jacobian
 from bnmc.gradients.limit_law import activated
 from bnmc.gradients.matrices import Matrices
-from bnmc.gradients.network import Network, generator_of, start_rows
-from bnmc.simulation.runs import Recorded, Run
+from bnmc.gradients.network import Network, generator_of, path_to, start_rows
+from bnmc.simulation.runs import Recorded, Run, number_of_projection
 from bnmc.simulation.starting import run_of
 
 
@@ -47,7 +48,8 @@ def jacobian(
     r"""Simulate the singular values of the Jacobians of random networks, layer by layer.
 
     Let s_l be the state of layer l: the activations a_l, which the next weights multiply, or, if a
-    layer has a skip connection, x_l, which it keeps (see `bnmc.Chain`).  The Jacobian of layer l is
+    skip connection or the path of a block (`bnmc.Residual`) takes it, x_l, which the layer keeps
+    (see `bnmc.Chain`).  The Jacobian of layer l is
 
     .. math:: J_l = \frac{∂ s_l}{∂ s_0}.
 
@@ -110,7 +112,8 @@ def jacobian(
     .. math:: \dot h = \mathrm{skip}\, \dot x + \mathrm{gain}\, W \dot a, \qquad
               \dot x = N'(h)\, \dot h, \qquad \dot a = σ'(x) ⊙ \dot x,
 
-    or as the order of the layer says.  So the law is exact at every width.  If all columns together
+    or as the order of the layer says.  In a block the last layer adds the tangents that the skip
+    path takes, times its projection.  So the law is exact at every width.  If all columns together
     are fewer than the width, no Gaussian or orthogonal matrix is drawn (`bnmc.implicit`).  A layer
     takes O(width · (batch · k)²) operations, and its singular values O(width · batch · k²).
 
@@ -128,7 +131,6 @@ def jacobian(
     1.004 ± 0.045
     """
     network = as_network(chain, depth, low=1)
-    require_no_blocks(network, "bnmc.backpropagate takes blocks")
     initial = as_initial(network.first, initial)
     chains = integer("chains", chains, low=1)
     step = integer("every", every, low=1)
@@ -162,7 +164,6 @@ def jacobian(
 
 def one_by_one(network: Specification, initial: Any, chains: int, rng: Any, every: int = 1) -> Run:
     """Return a run for functions that take its networks one by one, and know their derivatives."""
-    require_no_blocks(network, "bnmc.simulate takes blocks")
     for of_layer in network.chains:
         of_layer.activation.check()
         require_derivative(of_layer.activation)
@@ -191,8 +192,11 @@ def _mean_squares(run: Run, start: Start) -> tuple[float, float]:
 
 
 def keeps_streams(run: Run) -> bool:
-    """Whether the state of a layer is x, which skip connections keep, and not a."""
-    return any(layer.rows.skip != 0.0 for layer in run.layers)
+    """Whether the state of a layer is x, which a skip connection takes, and not a."""
+    return any(
+        layer.rows.skip != 0.0 and not (layer.path is not None and layer.path.takes_activations)
+        for layer in run.layers
+    )
 
 
 def _columns_that_mix(run: Run) -> int:
@@ -221,7 +225,7 @@ class _Job:
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        linears = [layer.linear for layer in self.run.layers]
+        linears = linears_of(self.run.layers)
         width, fan_in = (
             max(each.width for each in linears),
             max(each.fan_in for each in linears),
@@ -239,26 +243,35 @@ class _Job:
         """Return ln of the singular values of a network, (layers, samples, directions)."""
         run = self.run.part(number, number + 1)
         matrices = _Beside(run, self.columns)
-        rows = Network(run, start_rows(run, start), matrices, 0).layers[0]
+        network = Network(run, start_rows(run, start), matrices, 0)
         tangents = self._start(run)
-        at_x, at_a = tangents, tangents
-        if keeps_streams(run):
-            at_a = rows.activated(at_x)
+        is_stream, last_use = keeps_streams(run), _last_uses(run)
+        at_a = network.layers[0].activated(tangents) if is_stream else tangents
+        # Derivatives of x and a by layer, in units of 2**exponent.
+        at = {0: (tangents, at_a)}
         exponent, values = 0, []
         recorded = set(run.recorded.layers(0, run.recorded.count).tolist())
         for layer in range(1, run.depth + 1):
-            matrices.tangents = at_a
-            rows = Network(run, rows, matrices, layer, layer - 1).layers[layer]
             linear, made, *_ = run.layer(layer)
-            at_h = linear.gain * matrices.products
+            path, number = path_to(run, layer), number_of_projection(layer)
+            taken = at[layer - path.length][path.takes_activations]
+            matrices.tangents = {layer: at[layer - 1][1], number: taken}
+            network.advance(layer)
+            at_h = linear.gain * matrices.products.pop(layer)
             if made.skip != 0.0:
-                at_h += made.skip * at_x
-            at_a, at_x = rows.along(at_h)
+                if number in run.projections:
+                    taken = run.layer(number).linear.gain * matrices.products.pop(number)
+                    matrices.forget(number)
+                at_h += made.skip * taken
+            at_a, at_x = network.layers[layer].along(at_h)
             matrices.forget(layer)
             if not (np.isfinite(at_x).all() and np.isfinite(at_a).all()):
                 raise NonFiniteError(run.first, layer, "Jacobian")
-            state, more = scaled(at_x if keeps_streams(run) else at_a)
-            at_x, at_a = np.ldexp(at_x, -more), np.ldexp(at_a, -more)
+            state, more = scaled(at_x if is_stream else at_a)
+            at[layer] = at_x, at_a
+            for before in [each for each in at if last_use.get(each, each + 1) <= layer]:
+                del at[before], network.layers[before]
+            at = {each: (np.ldexp(x, -more), np.ldexp(a, -more)) for each, (x, a) in at.items()}
             exponent += more
             if layer in recorded:
                 values.append(self._values(run, state) + exponent * math.log(2.0))
@@ -291,13 +304,27 @@ class _Job:
 class _Beside(Matrices):
     """Weights that multiply tangents together with the activations."""
 
-    tangents: Float64Array
-    products: Float64Array
+    def __init__(self, run: Run, columns: int) -> None:
+        super().__init__(run, columns)
+        #: Derivatives of what weights multiply, and their products, by layer or projection.
+        self.tangents: dict[int, Float64Array] = {}
+        self.products: dict[int, Float64Array] = {}
 
     def product(self, layer: int, a: Float64Array) -> Float64Array:
         """Return W a, and keep W times the tangents."""
-        _, width, k, columns = self.tangents.shape
-        both = np.concatenate([a, self.tangents.reshape(1, width, k * columns)], axis=2)
+        tangents = self.tangents[layer]
+        _, width, k, columns = tangents.shape
+        both = np.concatenate([a, tangents.reshape(1, width, k * columns)], axis=2)
         product = super().product(layer, both)
-        self.products = product[:, :, columns:].reshape(1, -1, k, columns)
+        self.products[layer] = product[:, :, columns:].reshape(1, -1, k, columns)
         return np.ascontiguousarray(product[:, :, :columns])
+
+
+def _last_uses(run: Run) -> dict[int, int]:
+    """Return the last layer that takes something of a layer, for layers where skip paths begin."""
+    uses: dict[int, int] = {}
+    for layer in range(1, run.depth + 1):
+        begin = layer - path_to(run, layer).length
+        uses[begin] = layer
+        uses[layer - 1] = layer
+    return uses

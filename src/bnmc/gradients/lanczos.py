@@ -17,7 +17,8 @@ from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.text import Result
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
-from bnmc.chain.chain import Chain, Network, as_network, require_no_blocks
+from bnmc.chain.chain import Chain, Network, as_network
+from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Start, as_initial, prepare
 from bnmc.errors import PartialEstimateError
 from bnmc.estimate.estimate import Estimate
@@ -159,7 +160,6 @@ def extreme_singular_values(
     array([10.88])
     """
     network = as_network(chain, depth, low=1)
-    require_no_blocks(network, "bnmc.backpropagate takes blocks")
     initial = as_initial(network.first, initial)
     chains = integer("chains", chains, low=1)
     choice("which", which, ("largest", "smallest"))
@@ -193,13 +193,13 @@ class _Job:
 
     def bytes_of_network(self) -> int:
         """Return the bytes of all arrays of one network, about."""
-        run, linears = self.run, [layer.linear for layer in self.run.layers]
+        columns, linears = self.run.columns, linears_of(self.run.layers)
+        each_layer = [self.run.layer(number) for number in range(1, self.run.depth + 1)]
         rows = sum(
-            4 * min(_STEPS * run.columns, run.layer(number).linear.fan_in)
-            * run.layer(number).linear.width
-            for number in range(1, run.depth + 1)
-        )  # fmt: skip
-        vectors = 3 * _STEPS * run.columns * max(each.width for each in linears)
+            4 * min(_STEPS * columns, linear.fan_in) * linear.width
+            for linear in linears_of(each_layer)
+        )
+        vectors = 3 * _STEPS * columns * max(each.width for each in linears)
         return 8 * (rows + vectors)
 
     # The bits of products of narrow matrices depend on the number of their threads.

@@ -99,8 +99,7 @@ def jacobian_law(
     1.70
     """
     network = as_network(chain, depth, low=1)
-    require_no_blocks(network, "bnmc.backpropagate takes blocks")
-    require_no_blocks(network, "bnmc.simulate takes blocks")
+    require_no_blocks(network, "bnmc.gradients.jacobian simulates them")
     for of_layer in network.chains:
         require(of_layer, (FULLY_CONNECTED, NO_SKIP), "bnmc.gradients.jacobian simulates it")
         of_layer.activation.check()

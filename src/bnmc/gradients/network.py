@@ -90,22 +90,24 @@ class Network:
         #: By the layer where skip paths begin: whether they take a, gradients, and their exponent.
         self._of_skips: dict[int, list[tuple[bool, Float64Array, int]]] = {}
         for layer in range(begin + 1, last + 1):
-            before, (linear, made, *_) = self.layers[layer - 1], run.layer(layer)
-            with np.errstate(over="ignore", invalid="ignore"):  # raises below
-                h = linear.gain * weights.times(layer, before.outputs())
-                if made.skip != 0.0:
-                    h += made.skip * self._skipping(layer)
-            if not np.isfinite(h).all():
-                wrong = int(np.isfinite(h).all(axis=(1, 2)).argmin())
-                raise NonFiniteError(run.first + wrong, layer, "representation")
-            self.layers[layer] = made.rows(h, self._normalised(h, layer))
-            self._require_range(layer)
+            self.advance(layer)
+
+    def advance(self, layer: int) -> None:
+        """Make a layer from those before it."""
+        before, (linear, made, *_) = self.layers[layer - 1], self.run.layer(layer)
+        with np.errstate(over="ignore", invalid="ignore"):  # raises below
+            h = linear.gain * self.weights.times(layer, before.outputs())
+            if made.skip != 0.0:
+                h += made.skip * self._skipping(layer)
+        if not np.isfinite(h).all():
+            wrong = int(np.isfinite(h).all(axis=(1, 2)).argmin())
+            raise NonFiniteError(self.run.first + wrong, layer, "representation")
+        self.layers[layer] = made.rows(h, self._normalised(h, layer))
+        self._require_range(layer)
 
     def taken(self, layer: int) -> Float64Array:
         """Return what the skip connection of a layer takes, before its projection."""
-        path = self.run.layer(layer).path
-        if path is None:
-            return self.layers[layer - 1].x
+        path = path_to(self.run, layer)
         before = self.layers[layer - path.length]
         return before.outputs() if path.takes_activations else before.x
 
@@ -161,7 +163,7 @@ class Network:
         values = made.rows.skip * delta
         if number in self.run.projections:
             values = self._transposed(number, self.taken(layer), values)
-        path = made.path or Path(1)
+        path = path_to(self.run, layer)
         gradients = self._of_skips.setdefault(layer - path.length, [])
         gradients.append((path.takes_activations, values, exponent))
 
@@ -186,6 +188,11 @@ class Network:
         wrong = np.flatnonzero(~(largest < 1e150) | ((largest > 0.0) & (largest < 1e-140)))
         if wrong.size:
             raise NonFiniteError(self.run.first + int(wrong[0]), layer, "Gram matrix")
+
+
+def path_to(run: Run, layer: int) -> Path:
+    """Return the skip path that ends at a layer; a skip connection is one from the layer before."""
+    return run.layer(layer).path or Path(1)
 
 
 def in_range(delta: Float64Array) -> tuple[Float64Array, int]:
