@@ -352,8 +352,9 @@ REFUSALS = {
         ({"network": Chain(9, 3, norm="none").repeat(0), "inputs": np.ones((9, 3)),
           "labels": [0, 1, 0]}, ArgumentError, "^network: "),
         ({"network": Chain(9, 3, weights="uniform").repeat(2)}, ArgumentError, "^weights: "),
-        ({"network": Chain(9, 3, bias_variance=1.0, norm="none").repeat(2)}, ArgumentError,
-         "^bias_variance: "),
+        ({"network": Network((Chain(9, 3), 1), Residual(
+            Chain(8, 3).repeat(1), Chain(8, 3, norm="none", weights="haar")))}, ArgumentError,
+         "^weights: "),
         ({"network": Network((Chain(9, 3), 1), (Chain(8, 3, weights="haar"), 1))}, ArgumentError,
          "^weights: "),
         ({"network": Network((Chain(9, 3), 1), (Chain(8, 3), 1)), "start": "maximized"},

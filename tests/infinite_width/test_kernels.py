@@ -248,7 +248,7 @@ BATCHES = {
 
 
 def pairwise(layer):
-    rows, weights, skip, _ = layer
+    rows, weights, skip, *_ = layer
     return PairwiseLayer(
         sigma=dual(rows.activation), norm=rows.norm.name, order=ORDERS[rows.order], skip=skip,
         weight_variance=weights.variance, bias_variance=weights.bias,

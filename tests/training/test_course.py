@@ -1,5 +1,6 @@
 """Training step by step, against PyTorch on the matrices that were decided."""
 
+import functools
 from typing import ClassVar
 
 import numpy as np
@@ -81,8 +82,11 @@ def outputs_of(weights, x, *, activation="tanh", norm="none", skip=0.0, order="n
     return a @ weights[-1].T
 
 
-def descended(first, options, settings):
-    """Return losses of the steps and test outputs before each step and at the end, by autograd."""
+def descended(first, forward, settings):
+    """Return losses of the steps and test outputs before each step and at the end, by autograd.
+
+    `forward` returns the outputs for a list of matrices and rows of inputs.
+    """
     weights = [torch.nn.Parameter(w.clone()) for w in first]
     factors, optimizer = settings["factors"], settings.get("optimizer", "sgd")
     rate, decay = settings["learning_rate"], settings.get("weight_decay", 0.0)
@@ -97,11 +101,11 @@ def descended(first, options, settings):
     x, tests = torch.tensor(INPUTS.T), torch.tensor(TESTS.T)
     losses, results = [], []
     for step in range(STEPS + 1):
-        results.append(outputs_of(weights, tests, **options).detach().numpy())
+        results.append(forward(weights, tests).detach().numpy())
         if step == STEPS:
             return np.array(losses), np.array(results)
         rows = torch.tensor(settings["batches"][step] if "batches" in settings else range(SAMPLES))
-        f = outputs_of(weights, x[rows], **options)
+        f = forward(weights, x[rows])
         if settings["loss"] == "cross-entropy":
             loss = torch.nn.functional.cross_entropy(f, torch.tensor(CLASSES)[rows])
         else:
@@ -110,7 +114,7 @@ def descended(first, options, settings):
         sgd.zero_grad()
         loss.backward()
         with torch.no_grad():
-            for number in range(1, len(weights) - 1):
+            for number in settings.get("hidden", range(1, len(weights) - 1)):
                 if optimizer == "muon":
                     w, v = weights[number], velocities[number]
                     v.mul_(momentum).add_(w.grad)
@@ -153,18 +157,112 @@ CASES = [
 ]  # fmt: skip
 
 
+def residual(norm):
+    """Return blocks of the order "pre-activation", with biases and a projection, and outputs."""
+    sigma = functools.partial(normalized, norm=norm)
+
+    def network(width, batch):
+        options = {"order": "pre-activation", "norm": norm, "bias_variance": 0.3}
+        chain = bnmc.Chain(width, batch, "tanh", **options, gain=1.2)
+        last = bnmc.Chain(width + 3, batch, "tanh", **options)
+        path = bnmc.Chain(width + 3, batch, norm="none", gain=0.8, bias_variance=0.2)
+        return bnmc.Network(
+            (bnmc.Chain(FEATURES, batch, norm="none"), 0), (chain, 1),
+            bnmc.Residual(chain.repeat(2)),
+            bnmc.Residual(last.repeat(2), path, skip=0.7, source="activations"),
+        )  # fmt: skip
+
+    def forward(weights, x):
+        w1, w2, w3, w4, w5, readout, path, *biases = weights
+        b1, b2, b3, b4, b5, b = (each.T for each in biases)
+        h1 = x @ w1.T + b1
+        h2 = torch.tanh(sigma(h1)) @ w2.T + b2
+        h3 = h1 + torch.tanh(sigma(h2)) @ w3.T + b3
+        a3 = torch.tanh(sigma(h3))
+        h4 = a3 @ w4.T + b4
+        h5 = 0.7 * (a3 @ path.T + b) + torch.tanh(sigma(h4)) @ w5.T + b5
+        return torch.tanh(sigma(h5)) @ readout.T
+
+    return network, forward, [1, 2, 3, 4, 6]
+
+
+def nested():
+    """Return a block inside of another one, x = N(x + W a), with orthogonal matrices."""
+
+    def network(width, batch):
+        plain = bnmc.Chain(width, batch, "tanh", norm="none", weights="haar", bias_variance=0.1)
+        last = bnmc.Chain(width, batch, "linear", norm="layer", weights="haar", gain=0.6)
+        inner = bnmc.Residual(bnmc.Network((plain, 1), (last, 1)), skip=0.5)
+        outer = bnmc.Residual(bnmc.Network((plain, 0), inner, (last, 1)))
+        return bnmc.Network((bnmc.Chain(FEATURES, batch, norm="none"), 0), (plain, 1), outer)
+
+    def forward(weights, x):
+        w1, w2, w3, w4, readout, b1, b2 = weights
+        h1 = x @ w1.T + b1.T
+        h2 = torch.tanh(h1) @ w2.T + b2.T
+        x3 = normalized(0.5 * h1 + torch.tanh(h2) @ w3.T, "layer")
+        return normalized(h1 + x3 @ w4.T, "layer") @ readout.T
+
+    return network, forward, [1, 2, 3]
+
+
+def from_inputs():
+    """Return a block whose projection multiplies the inputs."""
+
+    def network(width, batch):
+        chain = bnmc.Chain(width, batch, "relu", norm="batch", gain=2.0)
+        last = bnmc.Chain(width - 1, batch, "relu", norm="none")
+        path = bnmc.Chain(width - 1, batch, norm="none", weights="haar")
+        block = bnmc.Residual(bnmc.Network((chain, 1), (last, 1)), path, skip=-1.5)
+        return bnmc.Network((bnmc.Chain(FEATURES, batch, norm="none"), 0), block, (chain, 1))
+
+    def forward(weights, x):
+        w1, w2, w3, readout, path = weights
+        h2 = torch.relu(normalized(x @ w1.T, "batch")) @ w2.T - 1.5 * x @ path.T
+        return torch.relu(normalized(torch.relu(h2) @ w3.T, "batch")) @ readout.T
+
+    return network, forward, [1, 2]
+
+
+def perceptron(options):
+    """Return networks without blocks and biases, and their outputs."""
+    options = {"activation": "tanh", "norm": "none", **options}
+
+    def network(width, batch):
+        widths = {"width": [FEATURES, *3 * [width]]}
+        return bnmc.Network.of(batch=batch, **(widths | options))
+
+    plain = {name: options[name] for name in ("activation", "norm", "order") if name in options}
+    skip = np.max(options.get("skip", 0.0))
+    return network, functools.partial(outputs_of, **plain, skip=skip), [1, 2]
+
+
+#: Networks with blocks, and settings of their training.
+BLOCKS = [
+    (residual("batch"), {"momentum": 0.9, "weight_decay": 0.05}),
+    (residual("layer"), {"batches": BATCHES, "parametrization": "mup", "loss": "squared"}),
+    (residual("none"), {"optimizer": "muon", "momentum": 0.5, "learning_rate": 0.02}),
+    (nested(), {"momentum": 0.5, "parametrization": "ntk"}),
+    (from_inputs(), {"optimizer": "muon", "learning_rate": 0.02, "parametrization": "mean-field"}),
+]
+
+
 @pytest.mark.parametrize(
-    ("options", "settings", "width", "matrices"),
+    ("case", "settings", "width", "matrices"),
     [
-        *((*case, width, "implicit") for case in CASES for width in (40, 9)),
-        *((*case, 9, "drawn") for case in CASES[1::4]),
+        *((perceptron(case), settings, width, "implicit")
+          for case, settings in CASES for width in (40, 9)),
+        *((perceptron(case), settings, 9, "drawn") for case, settings in CASES[1::4]),
+        *((*case, 9, "implicit") for case in BLOCKS),
+        *((*case, 40, "implicit") for case in BLOCKS[::4]),
+        *((*case, 9, "drawn") for case in BLOCKS[1::2]),
     ],
-)
-def test_each_step_is_that_of_pytorch(options, settings, width, matrices, watched):
+)  # fmt: skip
+def test_each_step_is_that_of_pytorch(case, settings, width, matrices, watched):
     """Columns exceed the width 9 from the second step on."""
     batch = 3 if "batches" in settings else SAMPLES
-    options = {"activation": "tanh", "norm": "none", "width": [FEATURES, *3 * [width]], **options}
-    network = bnmc.Network.of(batch=batch, **options)
+    of_width, forward, hidden = case
+    network = of_width(width, batch)
     settings = {"learning_rate": 0.2, "loss": "cross-entropy", **settings}
     labels = CLASSES if settings["loss"] == "cross-entropy" else TARGETS
     run = bnmc.train(
@@ -172,47 +270,70 @@ def test_each_step_is_that_of_pytorch(options, settings, width, matrices, watche
         rng=7, **settings,
     )  # fmt: skip
     (model,) = watched
-    settings["factors"] = [matrix.factor for matrix in model.architecture.matrices]
-    skip = np.max(options.get("skip", 0.0))
-    plain = {name: options[name] for name in ("activation", "norm", "order") if name in options}
+    factors = [matrix.factor for matrix in model.architecture.matrices]
+    kinds = [run.matrices[number] for number in range(len(factors))]
+    assert [number for number, kind in enumerate(kinds) if kind == "implicit"] == (
+        hidden if matrices == "implicit" else []
+    )
     first = model.first_entries()
-    losses, tests = descended(first, {**plain, "skip": skip}, settings)
+    losses, tests = descended(first, forward, {**settings, "factors": factors, "hidden": hidden})
     assert np.abs(run.batch_loss[0] - losses).max() <= 1e-9
     assert np.abs(run.test_outputs[0] - tests).max() <= 1e-9
     last = [weights.times(weights.locate(np.eye(len(w.T)), 0), 0, weights.value).T
             for weights, w in zip(model.weights, first, strict=True)]  # fmt: skip
-    predicted = outputs_of(
-        [torch.tensor(w) for w in last], torch.tensor(TESTS.T), **plain, skip=skip
-    )
+    predicted = forward([torch.tensor(w) for w in last], torch.tensor(TESTS.T))
     assert np.abs(predicted.numpy() - tests[-1]).max() <= 1e-9
+
+
+def test_starts_and_rates_of_biases(watched):
+    """Biases are weights of an input that is 1: the powers of the first matrix, of their rows."""
+    network = residual("none")[0](4000, SAMPLES)
+    run = bnmc.train(
+        network, INPUTS, CLASSES, steps=0, learning_rate=1.0, parametrization="mup", rng=0,
+        reference_width=8,
+    )  # fmt: skip
+    (model,) = watched
+    assert run.parameters == (
+        "layer 1", "layer 2", "layer 3", "layer 4", "layer 5", "readout", "projection to layer 5",
+        "bias of layer 1", "bias of layer 2", "bias of layer 3", "bias of layer 4",
+        "bias of layer 5", "bias of projection to layer 5",
+    )  # fmt: skip
+    # 4000 entries: six standard errors.
+    for number, matrix in enumerate(model.architecture.matrices[7:], 7):
+        assert matrix.factor == len(model.values[number]) / 8
+        variance = 0.2 if number == 12 else 0.3
+        assert model.values[number].var() == pytest.approx(variance, rel=6 * (2 / 4000) ** 0.5)
+    path, readout = model.architecture.matrices[6], model.architecture.matrices[5]
+    assert path.deviation == pytest.approx(0.8 / 4000**0.5)
+    assert (path.factor, readout.factor) == (1.0, 8 / 4003)
 
 
 @pytest.mark.parametrize("matrices", ["implicit", "drawn"])
 @pytest.mark.parametrize(
-    "options",
+    "case",
     [
-        {},
-        {"norm": "batch", "activation": "relu", "skip": [0, 1, 1], "order": "pre-activation"},
-        {"norm": "layer", "activation": "gelu", "order": "activation-norm", "skip": [0, 1, 1]},
-        {"norm": "batch", "skip": [0, 0.5, 0.5]},
+        perceptron({}),
+        perceptron({"norm": "batch", "activation": "relu", "skip": [0, 1, 1],
+                    "order": "pre-activation"}),
+        perceptron({"norm": "layer", "activation": "gelu", "order": "activation-norm",
+                    "skip": [0, 1, 1]}),
+        perceptron({"norm": "batch", "skip": [0, 0.5, 0.5]}),
+        residual("batch"),
+        nested(),
     ],
-)
-def test_observables_of_gradients_are_those_of_autograd(options, matrices, watched):
-    network = bnmc.Network.of(
-        **{"width": [FEATURES, 20, 20, 20], "batch": SAMPLES, "activation": "tanh",
-           "norm": "none", **options}
-    )  # fmt: skip
+)  # fmt: skip
+def test_observables_of_gradients_are_those_of_autograd(case, matrices, watched):
+    of_width, forward, _ = case
+    network = of_width(20, SAMPLES)
     run = bnmc.train(
         network, INPUTS, TARGETS, loss="squared", steps=2, learning_rate=0.1, rng=1,
         parametrization="mup", reference_width=5, matrices=matrices,
         observables=("kernel", "kernel_on_targets", "gradient_norm", "movement", "size", "gram"),
     )  # fmt: skip
     (model,) = watched
-    plain = {name: options[name] for name in ("activation", "norm", "order") if name in options}
-    plain["skip"] = np.max(options.get("skip", 0.0))
     weights = [entries.requires_grad_() for entries in model.first_entries()]
     x = torch.tensor(INPUTS.T)
-    f = outputs_of(weights, x, **plain)
+    f = forward(weights, x)
     jacobian = [torch.autograd.grad(value, weights, retain_graph=True) for value in f.reshape(-1)]
     factors = [matrix.factor for matrix in model.architecture.matrices]
     rows = np.array([
@@ -228,19 +349,22 @@ def test_observables_of_gradients_are_those_of_autograd(options, matrices, watch
     np.testing.assert_allclose(run["kernel_on_targets"][0, 0], targets, **close)
     loss = (f - torch.tensor(TARGETS)).square().sum(1).mean() / 2
     norms = [float(part.norm()) for part in torch.autograd.grad(loss, weights)]
-    np.testing.assert_allclose(run["gradient_norm"][0, 0], norms, rtol=1e-10)
+    np.testing.assert_allclose(run["gradient_norm"][0, 0], norms, rtol=1e-10, atol=1e-14)
     assert (run["movement"][0, 0] == 0.0).all()
     moved = np.sqrt(np.square(run.outputs[0, 2] - run.outputs[0, 0]).mean())
     assert run["movement"][0, 2, -1] == pytest.approx(moved)
     assert run["size"][0, 2, -1] == pytest.approx(np.sqrt(np.square(run.outputs[0, 2]).mean()))
     h = INPUTS.T @ weights[0].detach().numpy().T
+    if "bias of layer 1" in run.parameters:
+        h = h + weights[run.parameters.index("bias of layer 1")].detach().numpy().T
     assert run["size"][0, 0, 0] == pytest.approx(np.sqrt(np.square(h).mean()))
     change = np.linalg.norm(run["kernel"][0, 1] - kernel) / np.linalg.norm(kernel)
     assert run.kernel_change[0, :2] == pytest.approx([0.0, change])
     y = (TARGETS - TARGETS.mean(0)).ravel()
     alignment = y @ kernel @ y / np.linalg.norm(kernel) / (y @ y)
     assert run.kernel_alignment[0, 0] == pytest.approx(alignment)
-    assert run["gram"].shape == (1, 3, 3, SAMPLES, SAMPLES)
+    assert run["gram"].shape == (1, 3, network.depth, SAMPLES, SAMPLES)
+    assert run["size"].shape == (1, 3, network.depth + 1)
 
 
 #: Networks whose laws are compared, at widths that the columns exceed and do not exceed.
@@ -258,20 +382,28 @@ LAWS = {
         {"learning_rate": 0.2, "parametrization": "mup"},
     ),
     "Muon": ({"width": [3, 8, 8]}, {"optimizer": "muon", "momentum": 0.9, "learning_rate": 0.1}),
+    "blocks with biases": (None, {"learning_rate": 0.1}),
 }  # fmt: skip
 
 #: Probability that a true equality of all laws is rejected.
 FALSE_ALARM = 1e-6
 
 
-@pytest.mark.parametrize("name", LAWS)
-@pytest.mark.parametrize("chains", [100, pytest.param(5000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "chains"),
+    [(name, 100) for name in LAWS if "blocks with" not in name]
+    + [pytest.param(name, 5000, marks=pytest.mark.slow) for name in LAWS],
+)
 def test_implicit_and_drawn_networks_have_one_law(name, chains):
     """Kolmogorov-Smirnov tests of losses, an output, gradient norms and a kernel at each step."""
     options, settings = LAWS[name]
     batch = len(settings["batches"][0]) if "batches" in settings else 4
-    network = bnmc.Network.of(**{"batch": batch, "activation": "tanh", "norm": "none", **options})
-    x = np.random.default_rng(5).standard_normal((3, 4))
+    network = residual("layer")[0](7, batch)
+    if options is not None:
+        options = {"batch": batch, "activation": "tanh", "norm": "none", **options}
+        network = bnmc.Network.of(**options)
+    features = network.widths[0]
+    x = np.random.default_rng(5).standard_normal((features, 4))
     samples = []
     for seed, matrices in enumerate(("implicit", "drawn")):
         run = bnmc.train(

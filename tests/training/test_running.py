@@ -18,7 +18,7 @@ from bnmc.errors import (
     StoreMismatchError,
     ZeroVarianceError,
 )
-from bnmc.training import course, running
+from bnmc.training import course, forecast, running
 
 X = np.random.default_rng(0).standard_normal((5, 6))
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -180,11 +180,27 @@ def test_a_forecast_comes_before_the_work():
         bnmc.train(wide, X, LABELS, steps=10_000, learning_rate=0.1)
 
 
+def test_the_bar_begins_with_the_forecast(monkeypatch):
+    """Ten networks in two threads take five times the seconds of one."""
+    one_network = forecast.Forecast(90.0, 1, 1)
+    monkeypatch.setattr(running, "forecast_of", lambda course: one_network)
+    with mock.patch.object(running, "reporting", side_effect=ZeroDivisionError) as told:
+        for chains in (1, 10):
+            with pytest.raises(ZeroDivisionError):
+                bnmc.train(NETWORK, X, LABELS, chains=chains, threads=2, **OPTIONS)
+    assert [call.args[1] for call in told.call_args_list] == [
+        "train, forecast 1.5 min", "train, forecast 7.5 min",
+    ]  # fmt: skip
+
+
 def test_small_networks_are_drawn_and_large_ones_are_not():
     def matrices(width, **options):
         network = bnmc.Network.of(width=[5, width, width], batch=6, norm="none")
         settings = {**OPTIONS, "steps": 2, **options}
-        return bnmc.train(network, X, LABELS, **settings).matrices[1]
+        run = bnmc.train(network, X, LABELS, **settings)
+        implicit = int(run.matrices[1] == "implicit")
+        assert f"hidden matrices: {implicit} implicit, {1 - implicit} drawn" in str(run)
+        return run.matrices[1]
 
     assert matrices(100) == "drawn"
     assert matrices(20_000) == "implicit"

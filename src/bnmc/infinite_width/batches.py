@@ -42,6 +42,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
@@ -55,7 +56,7 @@ from bnmc._support.progress import reporting
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import Activation, slope_at
 from bnmc.chain.homogeneity import homogeneous_slopes
-from bnmc.chain.layers import Path, Rows
+from bnmc.chain.layers import Rows
 from bnmc.errors import ArgumentError, NonFiniteError
 from bnmc.infinite_width.batch_integrals import (
     BatchLaw,
@@ -277,30 +278,39 @@ class NormalizedBatches(BatchNetwork):
     ) -> FloatArray:
         """Return the kernel, computed layer by layer."""
         kernels = self.of_inputs()
-        tangents = {pair: kernels[pair] for pair in self.pairs}
+        of_inputs = kernels
+        if self.first.trained is not None:
+            of_inputs = replace(self, first=self.first.in_tangents).of_inputs()
+        tangents = {pair: of_inputs[pair] for pair in self.pairs}
         sources: dict[tuple[int, _Key], list[_Moments]] = {}
         begins = {
             number + 1 - layer.path.length for number, layer in enumerate(self.layers) if layer.path
         }
         for depth, (layer, stream) in enumerate(zip(layers, streams, strict=True)):
-            _, weights, skip, path = self.layers[depth]
+            _, weights, skip, path, projection = self.layers[depth]
             laws = [self.law(kernels[i, i], depth, i) for i in range(len(self.sizes))]
             following: dict[_Key, FloatArray] = {}
             for key, kernel in kernels.items():
                 tangent = tangents.get(key) if self.tangent else None
                 pair = Pair(laws[key[0]], laws[key[1]], kernel, tangent)
                 value, slope = _moments(layer, pair)
-                fresh, moved = weights.variance * value, weights.variance * slope
-                following[key] = fresh = self.with_bias(fresh, weights)
+                moved = weights.variance * slope
+                following[key], fresh = self._weighed(value, weights)
                 if depth in begins:
                     sources[depth, key] = [(value, slope), _moments(stream, pair)]
                 if skip:
                     if path is None:
                         value, slope = _moments(stream, pair)
                     else:
-                        value, slope = self._projected(path, sources[depth + 1 - path.length, key])
+                        value, slope = sources[depth + 1 - path.length, key][
+                            0 if path.takes_activations else 1
+                        ]
+                    if projection is not None:
+                        through = projection.variance * slope
+                        value, added = self._weighed(value, projection)
+                        slope = added + through
                     with np.errstate(over="ignore"):
-                        following[key] = fresh + skip**2 * value
+                        following[key] = following[key] + skip**2 * value
                         moved = moved + skip**2 * slope
                 if not np.isfinite(following[key]).all():
                     raise NonFiniteError(None, depth + 1, "kernel")
@@ -310,19 +320,13 @@ class NormalizedBatches(BatchNetwork):
             kernels = following
         return self.assembled(self.joined(tangents if self.tangent else kernels))
 
-    def _projected(self, path: Path, source: list[_Moments]) -> _Moments:
-        """Return the covariances that a skip path adds, and the other tangents.
-
-        `source` has those of the activations and of the state at which it begins.
-        """
-        value, slope = source[0 if path.takes_activations else 1]
-        if path.projection is None:
-            return value, slope
-        linear = path.projection
-        weights = Weights(linear.gain * linear.gain, linear.bias_variance)
-        value, slope = weights.variance * value, weights.variance * slope
-        value = self.with_bias(value, weights)
-        return value, value + slope
+    def _weighed(self, value: FloatArray, weights: Weights) -> _Moments:
+        """Return the covariance of W a + b, and what W and b add to the tangent kernel."""
+        covariance = self.with_bias(weights.variance * value, weights)
+        if weights.trained is None:
+            return covariance, covariance
+        trained = weights.in_tangents
+        return covariance, self.with_bias(trained.variance * value, trained)
 
 
 def _moments(layer: BatchLayer, pair: Pair) -> tuple[FloatArray, FloatArray]:
@@ -409,7 +413,7 @@ class RowPaths(BatchNetwork):
     def replicate(self, points: int, rng: np.random.Generator, report: _Report) -> FloatArray:
         """Return an estimate of the kernel from some random paths."""
         h, weight, tangents = self._first(normal_points(sum(self.sizes), points, rng))
-        for depth, (row_map, weights, skip, _) in enumerate(self.layers, 1):
+        for depth, (row_map, weights, skip, *_) in enumerate(self.layers, 1):
             layers = [row_map._replace(batch=part.shape[1]).rows(part) for part in h]
             a = np.concatenate([layer.outputs() for layer in layers], axis=1)
             fresh = self._blocks(weights.weighed(a.T @ a / points))
@@ -458,7 +462,7 @@ class RowPaths(BatchNetwork):
         self, a: FloatArray, x: FloatArray, depth: int, rng: np.random.Generator
     ) -> list[FloatArray]:
         """Return the deviations of h of the next layer."""
-        (points, samples), (_, weights, skip, _) = x.shape, self.layers[depth - 1]
+        (points, samples), (_, weights, skip, *_) = x.shape, self.layers[depth - 1]
         outputs = np.hstack([part - part.mean(axis=1, keepdims=True) for part in self._split(a)])
         covariance = weights.variance * (outputs.T @ outputs) / points
         rows = self._blocks(covariance + skip**2 * (x.T @ x) / points)

@@ -46,8 +46,7 @@ def hidden_layers(
     ArgumentError
         If a layer has no limit.
     """
-    for chain in network.chains:
-        require(chain, _LIMIT)
+    require_limit(network)
     distinct = layers_of(network.pattern)
     layers = [distinct.layers[distinct.at(number)] for number in range(network.depth + 1)]
     made: dict[tuple[int, int], HiddenLayer] = {}
@@ -56,11 +55,17 @@ def hidden_layers(
         if key not in made:
             made[key] = _hidden(*pair)
     hidden = tuple(made[id(before), id(after)] for before, after in pairwise(layers))
-    _require_gaussian_rows(hidden)
+    require_gaussian_rows(hidden)
     is_input = starts_at_input and bool(hidden) and _is_identity(layers[0])
     if is_input and hidden[0].skip == 0.0 and not layers[1].begins:
         return hidden[0].weights, hidden[1:]
     return Weights(1.0, 0.0), hidden
+
+
+def require_limit(network: Network) -> None:
+    """Raise unless each layer of a network has a limit of infinite width."""
+    for chain in network.chains:
+        require(chain, _LIMIT)
 
 
 def _hidden(before: Layer, after: Layer) -> HiddenLayer:
@@ -68,14 +73,18 @@ def _hidden(before: Layer, after: Layer) -> HiddenLayer:
     linear = after.linear
     weights = Weights(linear.gain * linear.gain, linear.bias_variance)
     rows = before.rows._replace(batch=1, skip=0.0)
-    return HiddenLayer(rows, weights, after.rows.skip, after.path)
+    of_path = None if after.path is None else after.path.projection
+    projection = None
+    if of_path is not None:
+        projection = Weights(of_path.gain * of_path.gain, of_path.bias_variance)
+    return HiddenLayer(rows, weights, after.rows.skip, after.path, projection)
 
 
 def _is_identity(layer: Layer) -> bool:
     return layer.rows.norm.is_identity and layer.rows.activation.is_linear
 
 
-def _require_gaussian_rows(hidden: tuple[HiddenLayer, ...]) -> None:
+def require_gaussian_rows(hidden: tuple[HiddenLayer, ...]) -> None:
     """Raise unless rows are Gaussian, or all layers keep N(h) with N over the batch."""
 
     def is_normed(layer: HiddenLayer) -> bool:
@@ -99,4 +108,5 @@ def _require_gaussian_rows(hidden: tuple[HiddenLayer, ...]) -> None:
 
 def pairwise_layer(layer: HiddenLayer) -> PairwiseLayer:
     """Return a layer without norm over the batch, with the weights behind it."""
-    return PairwiseLayer.of_rows(layer.rows, *layer.weights, layer.skip)
+    variance, bias, _ = layer.weights
+    return PairwiseLayer.of_rows(layer.rows, variance, bias, layer.skip)

@@ -109,10 +109,19 @@ def _infinite(moment: str, partial: FloatArray) -> PartialEstimateError:
 
 
 class Weights(NamedTuple):
-    """Weights and biases: `variance`, times the number of inputs of a weight, and `bias`."""
+    """Weights and biases: `variance`, times the number of inputs of a weight, and `bias`.
+
+    `trained` replaces these two in what weights and biases add to the tangent kernel.
+    """
 
     variance: float = 1.0
     bias: float = 0.0
+    trained: tuple[float, float] | None = None
+
+    @property
+    def in_tangents(self) -> Weights:
+        """The weights whose covariance is what these add to the tangent kernel."""
+        return self if self.trained is None else Weights(*self.trained)
 
     def weighed(self, products: FloatArray) -> FloatArray:
         """Return σ_w² times a matrix, plus σ_b²."""
@@ -132,12 +141,15 @@ class HiddenLayer(NamedTuple):
         Factor of the skip connection to the next layer.
     path : Path, optional
         The skip path that ends at the next layer, in place of a skip connection.
+    projection : Weights, optional
+        Those of the projection of the skip path.
     """
 
     rows: RowMap
     weights: Weights
     skip: float = 0.0
     path: Path | None = None
+    projection: Weights | None = None
 
 
 @dataclass(frozen=True)

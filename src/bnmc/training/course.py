@@ -114,7 +114,8 @@ class Course:
         samples, outputs = len(self.targets), self.architecture.outputs
         lengths = {
             "matrix": len(self.architecture.matrices), "to_sign": 2,
-            "hidden_layer": len(self.architecture.layers) - 1, "sample": samples, "output": outputs,
+            "hidden_layer": len(self.architecture.layers) - 1,
+            "layer_or_output": len(self.architecture.layers), "sample": samples, "output": outputs,
             "sample_output": samples * outputs, "sample_output_j": samples * outputs,
         }  # fmt: skip
         if isinstance(observable, OfLayers):

@@ -79,15 +79,15 @@ class Recorded(NamedTuple):
     of: Callable[[Moment], Float64Array]
 
 
-_MATRIX = ("matrix",)
+_MATRIX, _LAYERS = ("matrix",), ("layer_or_output",)
 
 #: Observables of gradients, and of the change of layers.
 BUILTIN = {
     each.name: each
     for each in (
         Recorded("gradient_norm", _MATRIX, _gradient_norm),
-        Recorded("size", _MATRIX, _size),
-        Recorded("movement", _MATRIX, _movement),
+        Recorded("size", _LAYERS, _size),
+        Recorded("movement", _LAYERS, _movement),
         Recorded("sign_changes", ("hidden_layer", "to_sign"), _sign_changes),
         Recorded(
             "kernel",

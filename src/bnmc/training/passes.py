@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bnmc._support.arguments import Float64Array
 from bnmc.chain.layers import Rows
 from bnmc.errors import NonFiniteError, ZeroVarianceError
-from bnmc.training.architecture import Architecture, rows_for
+from bnmc.training.architecture import ACTIVATIONS, STATE, Architecture, Source, rows_for
 from bnmc.training.weights import (
     DrawnWeights,
     ImplicitWeights,
@@ -59,6 +59,10 @@ class Model:
         self, architecture: Architecture, key: int, chain: int, inputs: Float64Array
     ) -> None:
         self.architecture, self.chain = architecture, chain
+        #: The numbers of the matrices that lead to each layer, and to the outputs.
+        self._before: list[list[int]] = [[] for _ in range(len(architecture.layers) + 1)]
+        for number, matrix in enumerate(architecture.matrices):
+            self._before[matrix.target].append(number)
         self.weights: list[Weights] = [
             matrix.weights((key, chain, number), architecture.dtype)
             for number, matrix in enumerate(architecture.matrices)
@@ -86,23 +90,30 @@ class Model:
         ZeroVarianceError
             If a part that a norm divides has no variance.
         """
-        layers = self.architecture.layers
+        layers, matrices = self.architecture.layers, self.architecture.matrices
         maps = rows_for(layers, inputs.shape[1])
-        rows, hidden, located = [maps[0].rows(inputs)], [inputs], []
-        for number, (weights, made) in enumerate(zip(self.weights, maps[1:], strict=False), 1):
-            h, coordinates = self._product(weights, rows[-1].outputs())
-            if made.skip != 0.0:
-                h += made.skip * rows[-1].x
-            self._require_finite(h, number)
+        rows, hidden = [maps[0].rows(inputs)], [inputs]
+        located = [np.zeros((0, 0))] * len(matrices)
+        for target, numbers in enumerate(self._before[1:], 1):
+            h = np.zeros((matrices[numbers[0]].rows, 0))
+            for number in numbers:
+                weights, matrix = self.weights[number], matrices[number]
+                a = np.ascontiguousarray(matrix.source.of(rows).T)
+                located[number] = weights.locate(a, 0)
+                product = weights.times(located[number], 0, weights.value).T
+                h = h + matrix.scale * product if h.size else product
+            if target in self.architecture.skips:
+                h += layers[target].rows.skip * self.architecture.skips[target].of(rows)
+            self._require_finite(h, target)
+            if target == len(layers):
+                break
+            made = maps[target]
             normed = made.normalise(y := made.argument(h))
             if flat := made.without_variance(y[None]):
-                raise ZeroVarianceError(self.chain, self._layer(number), *flat[1:])
-            located.append(coordinates)
+                raise ZeroVarianceError(self.chain, self._layer(target), *flat[1:])
             hidden.append(h)
             rows.append(made.rows(h, normed))
-        outputs, coordinates = self._product(self.weights[-1], rows[-1].outputs())
-        self._require_finite(outputs, len(layers))
-        return Tape(rows, hidden, [*located, coordinates], np.ascontiguousarray(outputs.T))
+        return Tape(rows, hidden, located, np.ascontiguousarray(h.T))
 
     def backward(
         self, tape: Tape, gradient: Float64Array
@@ -120,24 +131,33 @@ class Model:
         list of (k · samples, rows) ndarray, list of ndarray
         """
         count, samples, _ = gradient.shape
-        deltas, located = [], []
+        matrices, skips = self.architecture.matrices, self.architecture.skips
+        deltas = [np.zeros((0, 0))] * len(matrices)
+        located = list(deltas)
+        # The gradients with respect to what matrices and skip connections take.
+        at: dict[Source, Any] = {}
+
+        def add(source: Source, part: Float64Array) -> None:
+            at[source] = at.get(source, 0.0) + self._columns(part, count)
+
         delta = gradient.reshape(count * samples, -1)
-        skip, above = 0.0, np.zeros((0, 0))
-        for number in reversed(range(len(self.weights))):
-            weights = self.weights[number]
+        for target in reversed(range(1, len(self._before))):
+            if target < len(tape.rows):
+                parts = (at.pop(Source(target, part), 0.0) for part in (ACTIVATIONS, STATE))
+                h = tape.rows[target].down(*parts)
+                delta = np.ascontiguousarray(h.reshape(len(h), -1).T)
             if not np.isfinite(delta).all():
-                raise NonFiniteError(self.chain, self._layer(number + 1), "gradient")
-            coordinates = weights.locate(delta, 1)
-            deltas.append(delta)
-            located.append(coordinates)
-            if number == 0:
-                break
-            at_a = weights.times(coordinates, 1, weights.value)
-            at_x = skip * self._columns(above, count) if skip != 0.0 else 0.0
-            h = tape.rows[number].down(self._columns(at_a, count), at_x)
-            above, skip = h.reshape(len(h), -1).T, self.architecture.layers[number].rows.skip
-            delta = np.ascontiguousarray(above)
-        return deltas[::-1], located[::-1]
+                raise NonFiniteError(self.chain, self._layer(target), "gradient")
+            for number in self._before[target]:
+                weights, matrix = self.weights[number], matrices[number]
+                deltas[number] = delta if matrix.scale == 1.0 else matrix.scale * delta
+                located[number] = weights.locate(deltas[number], 1)
+                if matrix.source.layer > 0:
+                    at_source = weights.times(located[number], 1, weights.value)
+                    add(matrix.source, at_source)
+            if target in skips:
+                add(skips[target], self.architecture.layers[target].rows.skip * delta)
+        return deltas, located
 
     def gradients(self, tape: Tape, gradient: Float64Array) -> list[Float64Array]:
         """Return the gradient of each value, given that of the outputs, (samples, outputs)."""
@@ -147,17 +167,23 @@ class Model:
 
     def along(self, tape: Tape, directions: list[Float64Array]) -> Float64Array:
         """Return the derivative of the outputs along directions of the values."""
-        change = self.weights[0].times(tape.located[0], 0, directions[0])
-        for weights, x, direction, rows, layer in zip(
-            self.weights[1:], tape.located[1:], directions[1:], tape.rows[1:],
-            [*self.architecture.layers[2:], None], strict=True,
-        ):  # fmt: skip
-            at_a, at_x = (part[:, 0].T for part in rows.along(change.T[:, None]))
-            moved = weights.locate(at_a, 0)
-            change = weights.times(x, 0, direction) + weights.times(moved, 0, weights.value)
-            if layer is not None and layer.rows.skip != 0.0:
-                change = change + layer.rows.skip * at_x
-        return change
+        matrices, skips = self.architecture.matrices, self.architecture.skips
+        moved: dict[Source | None, Float64Array] = {}
+        for target, numbers in enumerate(self._before[1:], 1):
+            change: Any = 0.0
+            for number in numbers:
+                weights, matrix = self.weights[number], matrices[number]
+                part = weights.times(tape.located[number], 0, directions[number])
+                if matrix.source in moved:
+                    located = weights.locate(moved[matrix.source], 0)
+                    part = part + weights.times(located, 0, weights.value)
+                change = change + matrix.scale * part
+            if (source := skips.get(target)) in moved:
+                change = change + self.architecture.layers[target].rows.skip * moved[source]
+            if target < len(tape.rows):
+                at_a, at_x = (part[:, 0].T for part in tape.rows[target].along(change.T[:, None]))
+                moved |= {Source(target): at_a, Source(target, STATE): at_x}
+        return np.asarray(change)
 
     def kernel(self, tape: Tape) -> Float64Array:
         """Return Θ, (samples · outputs, samples · outputs), with the sample as the slower index.
@@ -172,8 +198,8 @@ class Model:
             seeds = np.eye(outputs)[:, None, :].repeat(samples, axis=1)
         deltas, _ = self.backward(tape, seeds)
         total = np.zeros((samples * outputs, samples * outputs))
-        for matrix, delta, rows in zip(self.architecture.matrices, deltas, tape.rows, strict=True):
-            a = rows.outputs()
+        for matrix, delta in zip(self.architecture.matrices, deltas, strict=True):
+            a = matrix.source.of(tape.rows)
             gram = a.T @ a
             products = (delta @ delta.T).reshape(len(seeds), samples, len(seeds), samples)
             if self.architecture.mixes_samples:
@@ -196,11 +222,6 @@ class Model:
             weights.matrix.asked if isinstance(weights, ImplicitWeights) else (0, 0)
             for weights in self.weights
         ]
-
-    def _product(self, weights: Weights, a: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Return W a, (rows, samples), and the coordinates of a."""
-        coordinates = weights.locate(np.ascontiguousarray(a.T), 0)
-        return weights.times(coordinates, 0, weights.value).T, coordinates
 
     def _columns(self, rows: Float64Array, count: int) -> Float64Array:
         """Return rows of k functions as (width, k, samples)."""

@@ -58,9 +58,11 @@ class Training(Recordings):
         The first step after which a network left the range of numbers; −1 if none did.
     targets : (samples, outputs) ndarray of float64
         Of the loss.
+    parameters : tuple of str
+        The names of the matrices: "layer 1", …, of the matrix that leads to the layer, "readout",
+        and then "projection to layer 3" and "bias of layer 1", …
     matrices : tuple of str
-        "implicit" or "drawn" for each matrix: that of the inputs or of layer 1, and so on, and the
-        readout.
+        "implicit" or "drawn" for each matrix.
     asked : (chains, matrices, 2) ndarray of int
         Directions that each implicit matrix and its transpose were asked for.
     settings : dict of str to object
@@ -96,6 +98,7 @@ class Training(Recordings):
     layers: tuple[int, ...]
     diverged: NDArray[np.int64]
     targets: Float64Array
+    parameters: tuple[str, ...]
     matrices: tuple[str, ...]
     asked: NDArray[np.int64]
     settings: Mapping[str, Any]
@@ -300,6 +303,8 @@ class Training(Recordings):
         coordinates: dict[str, Any] = {"step": self.steps, "chain": np.arange(self.chains)}
         if any("layer" in axes for axes in self.dims.values()):
             coordinates["layer"] = list(self.layers)
+        if any("matrix" in axes for axes in self.dims.values()):
+            coordinates["matrix"] = list(self.parameters)
         return xr.Dataset(data, coordinates, self._facts())
 
     def to_dict(self) -> dict[str, Any]:
@@ -332,7 +337,12 @@ class Training(Recordings):
         ]
         if self.chains > 1:
             lines.append("mean ± standard error (median) over networks")
-        hidden = self.matrices[1:-1]
+        thin = self.parameters[0], "readout", "bias"
+        hidden = [
+            kind
+            for name, kind in zip(self.parameters, self.matrices, strict=True)
+            if not name.startswith(thin)
+        ]
         if hidden:
             count = hidden.count("implicit")
             lines.append(f"hidden matrices: {count} implicit, {len(hidden) - count} drawn")

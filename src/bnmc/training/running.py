@@ -26,7 +26,7 @@ from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, as_progress, duration_text, reporting
 from bnmc._support.workers import Calls, Shared, as_executor, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network
@@ -89,9 +89,11 @@ def train(
     Parameters
     ----------
     network : Network or Chain
-        The layers, without readout, and with Gaussian or orthogonal weights. If layer 0 has neither
-        norm nor activation and as many features as the inputs, as in `Network.of`, it is the
-        inputs. Otherwise a Gaussian matrix with entries of variance 1/features leads to it.
+        The layers, without readout, and with Gaussian or orthogonal weights; also with blocks
+        (`bnmc.Residual`). If layer 0 has neither norm nor activation and as many features as the
+        inputs, as in `Network.of`, it is the inputs. Otherwise a Gaussian matrix with entries of
+        variance 1/features leads to it. A layer with a `bias_variance` has a bias, which is trained
+        from Gaussian entries of this variance.
     inputs : (features, samples) array_like
         Training inputs. Without `batches`, their number is the batch of the network.
     labels : (samples,) array_like of int, or (samples, outputs) array_like
@@ -123,17 +125,18 @@ def train(
     readout_gain : float, default 1.0
         The entries of the readout have the standard deviation readout_gain/√width, > 0.
     start : {"random", "maximized"}
-        With "maximized", hidden matrices are orthogonal, times a factor that makes the outputs of
-        each for the training inputs orthogonal, as `bnmc.torch.orthogonalize_` does.
+        With "maximized", the matrices between hidden layers are orthogonal, times a factor that
+        makes the outputs of each for the training inputs orthogonal, as
+        `bnmc.torch.orthogonalize_` does. Projections of blocks keep their law.
     chains : int, default 1
         Number of independent networks.
     observables : names, Observables or functions of G, default ("orthogonality_gap",)
         - of Gram matrices, for each of `layers`: "gram", "eigenvalues", "orthogonality_gap",
           "rank_bound", "soft_rank", or as in `simulate`;
         - "gradient_norm": the Frobenius norm of the gradient of the loss of all inputs, for each
-          matrix;
-        - "size" and "movement": the root mean square of h, and of its change since step 0, of the
-          layer after each matrix, and of the outputs;
+          matrix and bias (`Training.parameters`);
+        - "size" and "movement": the root mean square of h, and of its change since step 0, of each
+          layer after the inputs, and of the outputs;
         - "sign_changes": the part of the entries of h of each layer that have become positive since
           step 0, and the part that has ceased to be;
         - "kernel": the tangent kernel Θ, of shape (samples · outputs, samples · outputs). It asks
@@ -163,6 +166,7 @@ def train(
         Seconds, > 0, after which the training ends; see `Interrupted` below.
     progress : bool or callable, default False
         True for a bar on standard error (extra ``cli``), or a function of (done, total) steps.
+        The bar begins with a forecast of the duration, within a factor of about 3.
 
     Returns
     -------
@@ -185,10 +189,10 @@ def train(
 
     Notes
     -----
-    Trained are W, not multiples: the gain of a layer is part of its weights, as in PyTorch, and
-    there are no biases. With r the fan-in over `reference_width` (for the matrix of the inputs its
-    number of rows over `reference_width`), standard deviation and learning rate of the weights of
-    the inputs, hidden layers and readout have the following powers of r, on top of gain/√fan_in:
+    Trained are W, not multiples: the gain of a layer is part of its weights, as in PyTorch. With r
+    the fan-in over `reference_width` (for the matrix of the inputs its number of rows over
+    `reference_width`), standard deviation and learning rate of the weights of the inputs, hidden
+    layers and readout have the following powers of r, on top of gain/√fan_in:
 
     ============  ===========  ===========  ========================================
     name          deviations   rates        source
@@ -200,6 +204,10 @@ def train(
     mup           0 0 −½       1 0 −1       Yang et al. (2022), table 3, SGD
     symmetric     0 0 0        ½ −½ −½      Golikov (2020), q_σ = −½, q̃ = ½
     ============  ===========  ===========  ========================================
+
+    A bias has the powers of the weights of the inputs, with r the number of its rows over
+    `reference_width`, and Muon does not change it: SGD does. A projection of a block has those of a
+    hidden layer; its gradient has the factor `skip` of the block.
 
     Multipliers are folded: f = m w x with the rate η for w is W = m w with m² η. A step of gradient
     descent is v ← μ v + factor · ∇L + λ W, W ← W − η v: the factor of the rate does not multiply
@@ -281,12 +289,13 @@ def train(
         ),
         how,
     )  # fmt: skip
-    _require_memory(course, networks, min(workers, networks))
+    seconds = _forecast_seconds(course, networks, min(workers, networks))
     settings = {
         "loss": kind, "learning rate": descent.rate, "optimizer": course.optimizer,
         "momentum": descent.momentum, "weight decay": descent.decay,
         "parametrization": parametrization, "start": start, "dtype": architecture.dtype,
     }  # fmt: skip
+    label = f"train, forecast {duration_text(seconds)}"
     stop = Stop(limit)
     watch = Watch(stop, networks)
     stored = None if folder is None else TrainingStore(folder, course, networks)
@@ -298,7 +307,7 @@ def train(
 
     try:
         results = results_of(
-            calls, pool, workers, reporting(report_to, "train", "steps"), stop, whole
+            calls, pool, workers, reporting(report_to, label, "steps"), stop, whole
         )
     except Interrupted as error:
         raise Interrupted(error.partial or whole([])) from None
@@ -393,8 +402,8 @@ def _as_times(record: Any, steps: int) -> NDArray[np.int64]:
     return numbers
 
 
-def _require_memory(course: Course, chains: int, workers: int) -> None:
-    """Raise unless the networks in training and the results fit in memory."""
+def _forecast_seconds(course: Course, chains: int, workers: int) -> float:
+    """Return a forecast of the duration, or raise unless networks and results fit in memory."""
     forecast = forecast_of(course)
     hint = (
         f"a network takes {forecast.bytes_of_chain} bytes: take fewer steps, samples or threads, "
@@ -402,6 +411,7 @@ def _require_memory(course: Course, chains: int, workers: int) -> None:
     )
     size = workers * forecast.bytes_of_chain + 2 * chains * forecast.bytes_of_results
     require_memory("steps, chains", size, hint)
+    return forecast.seconds * -(-chains // workers)
 
 
 def _training(
@@ -431,6 +441,7 @@ def _training(
         layers=layers if any(isinstance(each, OfLayers) for each in course.observables) else (),
         diverged=whole[DIVERGED],
         targets=course.targets,
+        parameters=tuple(matrix.name for matrix in course.architecture.matrices),
         matrices=tuple(
             "implicit" if matrix.is_implicit else "drawn" for matrix in course.architecture.matrices
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,14 +18,18 @@ from bnmc._support.text import Result, text_table
 from bnmc._support.workers import Calls, Parallel, Shared
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network
-from bnmc.errors import NonFiniteError, PartialEstimateError
+from bnmc.errors import ArgumentError, NonFiniteError, PartialEstimateError, ZeroVarianceError
 from bnmc.estimate.estimate import Estimate
 from bnmc.gradients.lanczos import extreme_eigenvalue
+from bnmc.infinite_width.kernels import of_batches
+from bnmc.infinite_width.layers_of_networks import require_gaussian_rows, require_limit
+from bnmc.infinite_width.networks import HiddenLayer
+from bnmc.infinite_width.networks import Network as LimitNetwork
+from bnmc.infinite_width.networks import Weights as LimitWeights
 from bnmc.infinite_width.scalings import Scaling
-from bnmc.mean_field.pairwise_layer import PairwiseLayer
 from bnmc.plot import axes
 from bnmc.plot.drawn import Drawn
-from bnmc.training.architecture import Architecture, architecture_of
+from bnmc.training.architecture import ONES, Architecture, architecture_of
 from bnmc.training.passes import Model, Tape
 from bnmc.training.running import as_trained_network
 from bnmc.training.scalings import HIDDEN, powers_of
@@ -37,6 +41,12 @@ if TYPE_CHECKING:
 #: Functions of the outputs whose gradients give the whole kernel with less work than Lanczos'
 #: method, which takes about so many steps.
 _FEW, _STEPS = 8, 16
+
+#: Relative accuracy of the tangent kernel at infinite width, and of λ of given outputs; and draws
+#: of outputs, of whose λ the median is taken.
+_LIMIT_RTOL, _OUTPUTS_RTOL, _DRAWS = 5e-3, 1e-3, 201
+
+_NO_NORMED = "0 in layers N(skip x + W σ(x)) with N over the batch, for λ at infinite width"
 
 #: Up to which multiple of 2/λ real gradient descent ended below its start, and from which one it
 #: failed, by activation (None: any of relu and tanh) and norm; three hidden layers, squared loss.
@@ -62,7 +72,10 @@ class LargestRate(Drawn, Result):
     eigenvalues : (chains,) ndarray of float64
         Largest eigenvalue λ of the Gauss-Newton matrix of each network.
     limit : float or None
-        λ at infinite width; None if it is not known.
+        λ at infinite width, with a relative error of up to .005; None if it is not known.  For the
+        cross-entropy, which depends on the outputs, it is the median over random networks.
+    reason : str
+        Why `limit` is not known; empty if it is.
     key : int
         The 64-bit key of all random numbers: as `rng` it repeats the call.
 
@@ -83,6 +96,7 @@ class LargestRate(Drawn, Result):
     parametrization: str
     eigenvalues: Float64Array
     limit: float | None
+    reason: str
     key: int = field(repr=False)
 
     @property
@@ -155,7 +169,9 @@ class LargestRate(Drawn, Result):
         networks = "1 network" if self.chains == 1 else f"{self.chains} networks"
         head = f"{self.network.shown}: largest learning rates of {networks}, loss {self.loss!r}"
         rows = [(name, "-" if value is None else value) for name, value in self._rows()]
-        return f"{head}\n{text_table(('quantity', 'value'), rows, align='<>')}"
+        table = text_table(("quantity", "value"), rows, align="<>")
+        reason = f"\nλ at infinite width is not known: {self.reason}" if self.reason else ""
+        return f"{head}\n{table}{reason}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers that `print` shows, for `json.dumps`."""
@@ -163,6 +179,7 @@ class LargestRate(Drawn, Result):
             "chain": self.network.shown.as_json(), "loss": self.loss,
             "parametrization": self.parametrization, "chains": self.chains,
             "rate": float(self.rates.mean()), "limit_rate": self.limit_rate,
+            "reason": self.reason,
             "eigenvalues": self.eigenvalues.tolist(), "multiples": self.multiples,
             "key": str(self.key),
         }  # fmt: skip
@@ -274,7 +291,8 @@ def largest_rate(
 
     Notes
     -----
-    Trained are the weights of all layers and of the readout; there are no biases (`bnmc.train`).
+    Trained are the weights of all layers, projections and the readout, and the biases of layers
+    with a variance of the bias (`bnmc.train`).
     If few gradients give all of Θ, the eigenvalue is that of Θ.  Otherwise Lanczos' method
     multiplies Θ by vectors v: one backward pass for the gradients of the outputs along v, and one
     pass of tangents along these gradients.  Each takes one column for each sample, while Θ takes
@@ -282,9 +300,19 @@ def largest_rate(
     of large width are decided where they are asked.
 
     At infinite width Θ is the kernel of `bnmc.infinite_width.ntk`, with the contribution of each
-    matrix times its rate and its number of columns over its gain².  It is known for the squared
-    loss and for norms over the features or none.  Karakida, Akaho and Amari (arXiv 1806.01316):
-    with entries Θ_d on the diagonal and Θ_o elsewhere, λ = ((n − 1) Θ_o + Θ_d)/n.
+    matrix times its rate and its number of columns over its gain².  Karakida, Akaho and Amari
+    (arXiv 1806.01316): with entries Θ_d on the diagonal and Θ_o elsewhere,
+    λ = ((n − 1) Θ_o + Θ_d)/n for the squared loss.  The Hessian of the cross-entropy depends on the
+    outputs, which are random at infinite width, too: Gaussian, with the covariance of
+    `bnmc.infinite_width.nngp`.  So λ is random, and the limit is its median over 201 draws of the
+    outputs.  If outputs are 0, λ is that of the squared loss over the number of outputs.
+
+    The limit is not known, and `LargestRate.reason` tells why, if
+
+    - Θ is random at infinite width, because a skip connection keeps N(h) with N over the batch, or
+      a skip path without projection begins with activations;
+    - Θ is infinite, as for a batch of 3 samples under batch normalization;
+    - a norm over the batch has an eps, or does not subtract the mean.
 
     Examples
     --------
@@ -311,14 +339,15 @@ def largest_rate(
     parallel = Parallel.of(threads, executor, progress, timeout)
     job = _Job(_with_matrices(architecture), x, kind, accuracy, draw_key(rng))
     require_memory("inputs, outputs", min(parallel.threads, count) * job.bytes_of_network())
-    limit = _limit(architecture, x) if kind == "squared" else None
+    inner = Parallel.of(threads, executor, False)
+    limit, reason = _limit(architecture, x, kind, job.key, inner)
     calls: Calls[Any] = Calls(
         Shared("executor", parallel.executor, job), [(chain,) for chain in range(count)]
     )
     name = parametrization if isinstance(parametrization, str) else repr(parametrization)
 
     def joined(parts: list[float]) -> LargestRate:
-        return LargestRate(layered, kind, name, np.array(parts), limit, job.key)
+        return LargestRate(layered, kind, name, np.array(parts), limit, reason, job.key)
 
     return joined(parallel.results(calls, "largest_rate", "chains", joined))
 
@@ -411,37 +440,102 @@ def _roots(outputs: Float64Array) -> Float64Array:
     return np.asarray(scaled @ vectors.swapaxes(1, 2))
 
 
-def _limit(architecture: Architecture, x: Float64Array) -> float | None:
-    """Return the largest eigenvalue of Θ/n at infinite width, or None if it is not known."""
-    if architecture.mixes_samples:
-        return None
-    with np.errstate(all="ignore"):
-        kernel = _limit_kernel(architecture, x)
-    if not np.isfinite(kernel).all():
-        return None
-    value = float(np.linalg.eigvalsh(kernel)[-1]) / len(kernel)
-    return value if math.isfinite(value) and value > 0.0 else None
+def _limit(
+    architecture: Architecture, x: Float64Array, loss: str, key: int, parallel: Parallel
+) -> tuple[float | None, str]:
+    """Return the largest eigenvalue at infinite width; or None, and why it is not known."""
+    try:
+        hidden = _LimitNetwork.of(architecture, x)
+        kernel = hidden.kernel(True, key, parallel)
+        value = float(np.linalg.eigvalsh(kernel)[-1]) / len(kernel)
+        if loss != "squared":
+            value = _of_cross_entropy(
+                architecture, kernel, hidden.kernel(False, key, parallel), key
+            )
+    except (ArgumentError, ZeroVarianceError, NonFiniteError, PartialEstimateError) as error:
+        return None, str(error)
+    if not (math.isfinite(value) and value > 0.0):
+        return None, "the tangent kernel is 0 or leaves the range of numbers"
+    return value, ""
 
 
-def _limit_kernel(architecture: Architecture, x: Float64Array) -> Float64Array:
-    """Return Θ of one output at infinite width, (samples, samples), without norms over the batch.
+class _LimitNetwork(NamedTuple):
+    """A trained network of infinite width: its first weights, and its layers with those behind."""
 
-    A layer is linear in Θ of the layer before, so two steps tell apart what its weights add.
-    """
-    first, *matrices = architecture.matrices
-    layers = architecture.layers
-    kernel = first.deviation**2 * (x.T @ x)
-    tangent = first.factor / first.deviation**2 * kernel
-    for number, matrix in enumerate(matrices, 1):
-        skip = layers[number + 1].rows.skip if number + 1 < len(layers) else 0.0
-        variance = matrix.deviation**2 * matrix.columns
-        layer = PairwiseLayer.of_rows(layers[number].rows, variance, 0.0, skip)
-        level = layer.levels(np.diagonal(kernel).copy(), slopes=True)
-        following, added, _ = layer.step(level, level, kernel, np.zeros_like(kernel), True)
-        _, moved, _ = layer.step(level, level, kernel, tangent, True)
-        assert added is not None
-        assert moved is not None
-        # Without biases, what the weights add is ∂f/∂ω · ∂f/∂ω for W = deviation · ω.
-        tangent = moved - added + matrix.factor / matrix.deviation**2 * added
-        kernel = following
-    return 0.5 * (tangent + tangent.T)
+    inputs: Float64Array
+    first: LimitWeights
+    layers: tuple[HiddenLayer, ...]
+
+    @classmethod
+    def of(cls, architecture: Architecture, x: Float64Array) -> _LimitNetwork:
+        """Return the network, or raise if it has no deterministic tangent kernel."""
+        require_limit(architecture.network)
+        layers = architecture.layers
+        weights: dict[tuple[int, bool], LimitWeights] = {}
+        for matrix in architecture.matrices:  # biases come after the weights that they belong to
+            place = matrix.target, matrix.is_on_path
+            former = weights.get(place, LimitWeights())
+            if matrix.source.part == ONES:
+                assert former.trained is not None
+                trained = former.trained[0], matrix.factor
+                weights[place] = former._replace(bias=matrix.deviation**2, trained=trained)
+            else:
+                # W = deviation · ω: ∂f/∂W · ∂f/∂W is ∂f/∂ω · ∂f/∂ω over the variance of W.
+                columns = float(matrix.columns)
+                trained = matrix.factor * columns, 0.0
+                weights[place] = LimitWeights(matrix.deviation**2 * columns, 0.0, trained)
+        hidden = []
+        for number, layer in enumerate(layers):
+            target = number + 1
+            after = layers[target] if target < len(layers) else None
+            skip, path = (0.0, None) if after is None else (after.rows.skip, after.path)
+            rows = layer.rows._replace(batch=1, skip=0.0)
+            of_path = weights.get((target, True))
+            hidden.append(HiddenLayer(rows, weights[target, False], skip, path, of_path))
+        if hidden[0].skip == 0.0 and not layers[1].begins:
+            first, hidden = hidden[0].weights, hidden[1:]
+        else:  # inputs that are passed on, and have no weights
+            first = LimitWeights(1.0, 0.0, (0.0, 0.0))
+        keeps_normed = [
+            each.skip != 0.0
+            and each.path is None
+            and each.rows.keeps_normed
+            and each.rows.norm.axis == "batch"
+            for each in hidden
+        ]
+        if any(keeps_normed):
+            hint = "the tangent kernel of such a network is random at infinite width, too"
+            raise ArgumentError("skip", max(each.skip for each in hidden), _NO_NORMED, hint)
+        require_gaussian_rows(tuple(hidden))
+        return cls(x, first, tuple(hidden))
+
+    def kernel(self, tangent: bool, key: int, parallel: Parallel) -> Float64Array:
+        """Return Θ or the covariance of one output, (samples, samples)."""
+        batches: list[tuple[int, ...]] = [(self.inputs.shape[1],)]
+        network = LimitNetwork([self.inputs], batches, self.first, self.layers, tangent)
+        kernel = of_batches(network, _LIMIT_RTOL, key, parallel)
+        return 0.5 * (kernel + kernel.T)
+
+
+def _of_cross_entropy(
+    architecture: Architecture, tangent: Float64Array, covariance: Float64Array, key: int
+) -> float:
+    """Return the median of λ over outputs of infinitely wide networks, N(0, covariance) each."""
+    samples, outputs = len(tangent), architecture.outputs
+    values, vectors = np.linalg.eigh(covariance)
+    factor = vectors * np.sqrt(np.maximum(values, 0.0))
+    random = np.random.default_rng([key, _DRAWS])
+    draws = factor @ random.standard_normal((_DRAWS, samples, outputs))
+    begin = random.standard_normal(samples * outputs)
+
+    def of(outputs_of_draw: Float64Array) -> float:
+        root = _roots(outputs_of_draw)
+
+        def product(v: Float64Array) -> Float64Array:
+            moved = np.einsum("sij,sj->si", root, v.reshape(samples, outputs))
+            return np.einsum("sij,sj->si", root, tangent @ moved).reshape(-1)
+
+        value = extreme_eigenvalue(product, begin, _OUTPUTS_RTOL)
+        return math.nan if value is None else value / samples
+
+    return float(np.median([of(each) for each in draws]))
