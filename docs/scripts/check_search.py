@@ -37,7 +37,6 @@ ANSWERS = {
     "sharp_bits": ("seed", "epsilon", "eval mode"),
     "promises": ("reproducibility",),
     "benchmarks": ("speed",),
-    "glossary": ("fixed point",),
 }
 
 #: What the scripts expect of a browser.
