@@ -349,7 +349,7 @@ FUNCTIONS = {
         "gain": POSITIVE}),
     "Residual": (2, bnmc.Residual, {
         "branch": value(bnmc.Network((chain(), 2))), "skip": number(0.5, 2.0),
-        "source": value("activations"), "projection": value(
+        "source": value("activations"), "activation": value("relu"), "projection": value(
             bnmc.Chain(chain().width, chain().batch, norm="none"))}),
     "Convolution": (1, bnmc.Convolution, {"shape": value((2, 2)), "kernel": value((1, 2))}),
     "Distance": (2, bnmc.Distance, {"star": G}),

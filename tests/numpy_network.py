@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from oracle import FORMULAS
 
-from bnmc import Network, Residual
+from bnmc import Chain, Network, Residual
 
 FUNCTIONS = {**FORMULAS, "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x)}
 SLOPES = {
@@ -203,13 +203,30 @@ class _Layer:
 class Block(NamedTuple):
     """A skip path around some layers: the last one has h = skip x + W a, or skip (P x) + W a.
 
-    `layers` are chains and blocks, of which the last one is a chain.
+    `layers` are chains and blocks, of which the last one is a chain.  With an activation one more
+    layer has h = skip x + a, or skip N(P x) + a.
     """
 
     layers: list
     projection: Any = None
     skip: float = 1.0
     source: str = "state"
+    activation: Any = None
+
+    @property
+    def inner(self):
+        """The layers, with that of the sum, whose weights of variance 1 / width are 1."""
+        if self.activation is None:
+            return self.layers
+        last = self.layers[-1]
+
+        def ones(rng, shape):
+            return np.broadcast_to(math.sqrt(last.width) * np.eye(last.width), shape)
+
+        return [
+            *self.layers,
+            Chain(last.width, last.batch, self.activation, norm="none", weights=ones),
+        ]
 
 
 class Path(NamedTuple):
@@ -226,7 +243,7 @@ def flattened(items, before=-1):
     for item in items:
         last = before + len(chains)
         if isinstance(item, Block):
-            inner, others = flattened(item.layers, last)
+            inner, others = flattened(item.inner, last)
             chains += inner
             paths += [*others, Path(last, last + len(inner), item)]
         else:
@@ -274,12 +291,21 @@ class _Projection:
     def of(self, x):
         if self.chain is None:
             return x
-        return self.chain.gain * (self.weights @ patches(self.chain, x)) + self.bias
+        h = self.chain.gain * (self.weights @ patches(self.chain, x)) + self.bias
+        normed, self._spread = _normed(h, self.chain.norm, self.chain.eps, 1)
+        self._normed = normed
+        return normed
 
     def back(self, delta):
         if self.chain is None:
             return delta
-        return _folded(self.chain, self.chain.gain * self.weights.swapaxes(1, 2) @ delta)
+        return _folded(
+            self.chain, self.chain.gain * self.weights.swapaxes(1, 2) @ self.at_rows(delta)
+        )
+
+    def at_rows(self, delta):
+        """Return the gradient with respect to P x, given that with respect to N(P x)."""
+        return _through_norm(delta, self._normed, self.chain.norm, self._spread, 1)
 
 
 def _drawn(chains, rng, count):
@@ -307,8 +333,9 @@ def network_of(items):
 def _stage(item):
     if not isinstance(item, Block):
         return item, 1
-    layers, projection, skip, source = item
-    return Residual(Network(*map(_stage, layers)), projection, skip=skip, source=source)
+    layers, projection, *rest = item
+    options = dict(zip(("skip", "source", "activation"), rest, strict=True))
+    return Residual(Network(*map(_stage, layers)), projection, **options)
 
 
 def grams(chain, depth, count, rng, initial=None, function=None, inputs=1):
@@ -447,7 +474,7 @@ class Networks:
     def gradients_of_projections(self, deltas):
         """Return the gradients of the weights of projections, given those of `backward`."""
         return [
-            projection.chain.gain * path.block.skip * deltas[path.end - 1]
+            projection.chain.gain * path.block.skip * projection.at_rows(deltas[path.end - 1])
             @ patches(projection.chain, _taken(self._made, path)).swapaxes(1, 2)
             for path, projection in self._skips
             if projection.chain is not None

@@ -526,9 +526,10 @@ REFUSALS = {
         ({"source": "status"}, UnknownNameError, "^source: got .* mean 'state'"),
         *types(branch=[BRANCH.first, None], projection=[BRANCH]),
         ({"branch": BRANCH.first.repeat(0)}, ArgumentError, "^branch: .*at least one layer"),
-        ({"branch": Chain(6, 3, skip=1.0).repeat(1)}, ArgumentError, "^branch: .*no skip conn"),
-        ({"branch": Network(Residual(BRANCH))}, ArgumentError, "^branch: .*no skip connection"),
-        ({"projection": Chain(6, 3)}, ArgumentError, "^projection: .*linear chain with norm 'none"),
+        *[({"branch": branch, "activation": None}, ArgumentError, "^branch: .*no skip connection")
+          for branch in (Chain(6, 3, skip=1.0).repeat(1), Network(Residual(BRANCH)))],
+        ({"projection": Chain(6, 3, "relu")}, ArgumentError, "^projection: .*activation 'linear'"),
+        *types(activation=[3]),
         ({"projection": Chain(5, 3, norm="none")}, ArgumentError, "^projection: .*width 6"),
         ({"projection": CONVOLVED}, ArgumentError, "^projection: .*convolution if"),
     ],

@@ -188,6 +188,7 @@ BLOCK2 = Residual(NARROW.repeat(3))
 ACROSS = Residual(
     NARROW.repeat(1), Chain(5, 4, norm="none", gain=2.0), skip=0.5, source="activations"
 )
+SUM = Residual(Network(ACROSS), Chain(5, 4, norm="rms"), activation="relu")
 
 
 def test_blocks_are_values():
@@ -196,7 +197,8 @@ def test_blocks_are_values():
     assert network.chains == (BEFORE, NARROW, BEFORE, ACROSS.projection, NARROW, NARROW)
     assert network == BEFORE.repeat(1) + Network((BEFORE, 0), BLOCK, ACROSS) + NARROW.repeat(2)
     assert network.pattern != Network((BEFORE, 1), BLOCK, BLOCK, (NARROW, 2)).pattern
-    for value in (network, BLOCK, ACROSS):
+    assert (SUM.depth, Network((BEFORE, 0), SUM).widths) == (2, [8, 5, 5])
+    for value in (network, BLOCK, ACROSS, SUM, Network((BEFORE, 0), SUM)):
         assert pickle.loads(pickle.dumps(value)) == value
         names = {"Network": Network, "Chain": Chain, "Residual": Residual}
         assert eval(repr(value), names) == value

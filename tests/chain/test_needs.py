@@ -137,6 +137,24 @@ def test_pairs_of_other_laws_of_weights_are_refused_with_the_reason(call, weight
         assert why in raised.value.hint
 
 
+@pytest.mark.parametrize(
+    "block",
+    [
+        bnmc.Residual(bnmc.Chain(6, 3).repeat(1), activation="relu"),
+        bnmc.Residual(bnmc.Chain(6, 3).repeat(1), bnmc.Chain(6, 3)),
+    ],
+)
+def test_norms_before_a_sum_are_refused_where_derivatives_lack_them(block):
+    network = bnmc.Network((bnmc.Chain(6, 3), 1), block)
+    for call in (
+        lambda: bnmc.gradients.jacobian(network),
+        lambda: bnmc.gradients.extreme_singular_values(network),
+        lambda: bnmc.train(network, np.eye(6)[:, :3], [0, 1, 0], steps=1, learning_rate=0.1),
+    ):
+        with pytest.raises(ArgumentError, match="no norm before their sums"):
+            call()
+
+
 def test_no_gpu_couples_layers_that_are_not_row_by_row(monkeypatch):
     monkeypatch.setattr("bnmc._kernels.gpu.device.why_not", lambda: None)
     for options in (OTHER_LAYERS["norm"], OTHER_LAYERS["order"]):

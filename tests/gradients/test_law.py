@@ -339,6 +339,15 @@ PUBLIC = {
         ],
         "weights", 1_000,
     ),
+    "norms before a sum": (
+        [
+            Chain(8, 3, norm="none"), Chain(8, 3, "tanh", norm="none"),
+            Block([Chain(6, 3, "tanh"), Chain(7, 3, "linear", norm="layer", bias_variance=0.2)],
+                  Chain(7, 3, norm="rms", gain=1.3), source="activations", activation="tanh"),
+            Chain(5, 3, "tanh", norm="none"),
+        ],
+        "conditional", 1_000,
+    ),
     "weights": (
         [
             Chain(8, 3, norm="none"), Chain(9, 3, "tanh", weights="uniform", norm="layer"),

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 from gradient_runs import assert_same_law, generator_of, networks_as_drawn, readouts_of
-from numpy_network import Networks
+from numpy_network import Block, Networks, network_of
 from scipy import stats
 
-from bnmc import Chain, Convolution, errors
+from bnmc import Chain, Convolution, drawn_weights, errors, simulate
 from bnmc.gradients import probing_variance, tangent, tangent_kernel
 
 # Networks of the slow comparisons of laws, and of the others.
@@ -119,6 +119,34 @@ def test_the_joint_law_is_that_of_real_networks(name, count):
         chain, depth, chains=count, rng=2, sampler="conditional", **start
     )  # fmt: skip
     assert_same_law(features(ours.kernels), theirs)
+
+
+def test_a_sum_has_no_weights_to_train():
+    """A block of norms before a sum; by the gradients of the networks that `drawn_weights` has."""
+    first = Chain(6, 3, "tanh", norm="none")
+    block = Block([Chain(6, 3, "tanh"), Chain(7, 3, "linear")], Chain(7, 3, gain=1.3),
+                  source="activations", activation="tanh")  # fmt: skip
+    chains, start = [first, block], np.random.default_rng(0).standard_normal((6, 3))
+    network = network_of(chains)
+    ours = tangent_kernel(network, chains=2, initial=start, rng=5, sampler="weights")
+    run = simulate(network, chains=2, initial=start, rng=5, sampler="weights")
+    for chain in range(2):
+        weights = [drawn_weights(run, layer, chain=chain)[None] for layer in (1, 2, 3)]
+        of_path = drawn_weights(run, 3, chain=chain, projection=True)[None]
+        networks = Networks(chains, None, 1, None, start, 1, weights, [np.zeros(1)] * 3,
+                            [(of_path, 0.0)])  # fmt: skip
+        readout = readouts_of(run.key, chain + 1, 1, 7)[chain:]
+        kernel, gradients = networks.gram(3)[0], []
+        for sample in range(3):
+            at = np.zeros((1, 3, 1))
+            at[0, sample] = 1.0
+            deltas, by_layer = networks.backward(networks.delta_of_outputs(readout, at))
+            others = networks.gradients_of_projections(deltas)
+            gradients.append([*by_layer[:2], *others])  # not those of the sum
+        for i, j in np.ndindex(3, 3):
+            pairs = zip(gradients[i], gradients[j], strict=True)
+            kernel[i, j] += sum((a * b).sum() for a, b in pairs) / 6  # of 6 columns each
+        np.testing.assert_allclose(ours.kernels[chain], kernel, rtol=1e-10, atol=1e-12)
 
 
 DRAWN = {

@@ -594,3 +594,12 @@ def test_blocks_with_a_norm_over_the_batch():
     ):
         with pytest.raises(ArgumentError, match="skip: .*not Gaussian"):
             function()
+    sums = bnmc.Residual(bnmc.Network((plain, 2)), activation="relu")
+    normed = bnmc.Residual(bnmc.Network((plain, 2)), Chain(20, 5))
+    for block, name in ((sums, "activation"), (normed, "projection")):
+        for function in (
+            lambda block=block: ntk(bnmc.Network((plain, 0), block), x),
+            lambda block=block: MeanField(bnmc.Network((plain, 0), block)).trajectory(np.eye(5)),
+        ):
+            with pytest.raises(ArgumentError, match=f"{name}: .*not Gaussian"):
+                function()

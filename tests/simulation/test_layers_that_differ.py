@@ -22,7 +22,7 @@ import bnmc
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc.chain import compiled
 from bnmc.chain.chain import ORDERS, Chain, Network, Residual, layers_of
-from bnmc.chain.layers import Layer, Path
+from bnmc.chain.layers import Layer, Normalised, Path, RowMap
 from bnmc.chain.start import Representation, prepare
 from bnmc.errors import ArgumentError, BackendError, NonFiniteError, StoreMismatchError
 from bnmc.gradients import parts
@@ -475,6 +475,19 @@ TRAPS |= {
         ],
         ["conditional", "weights"],
         (rows, "name_of_x", lambda level: "x1"),
+    ),
+    # ResNet v1: norms at the end of the branch and of the skip path, then the activation.
+    "norms before a sum": (
+        [
+            Chain(6, 3, "tanh", **PLAIN),
+            Block([Chain(6, 3, "tanh"), Chain(8, 3, "linear")],
+                  Chain(8, 3, gain=1.5), source="activations", activation="relu"),
+            Block([Chain(6, 3, "tanh"), Chain(8, 3, "linear", norm="rms", bias_variance=0.3)],
+                  skip=-0.7, source="activations", activation="tanh"),
+            OUT,
+        ],
+        ["auto", "weights"],
+        (RowMap, "normalise", lambda rows, y: Normalised(y, None, None)),
     ),
 }  # fmt: skip
 

@@ -41,6 +41,12 @@ NETWORKS = {
               Chain(8, 4, **PLAIN, weights="uniform")),
         Chain(8, 4, "tanh", weights="uniform", skip=0.5),
     ],
+    "sums": [
+        Chain(16, 4, "tanh", **BEFORE),
+        Block([Chain(12, 4, "tanh"), Chain(16, 4, "linear")], source="activations",
+              activation="tanh"),
+        Chain(8, 4, "tanh"),
+    ],
     "a convolution": [
         Chain.conv(6, 2, "tanh", shape=(2, 2), kernel=(2, 2)),
         Chain.conv(8, 2, "tanh", shape=(2, 2), kernel=(1, 2)),
@@ -58,6 +64,7 @@ MISTAKES = {
     "no skip path": ("blocks", 2, {"skip": 0.0}, "skip connection is .*, not 1"),
     "factor of a projection": ("blocks", 7, {"skip": -1.0}, "covariance"),
     "activations for the state": ("blocks", 2, {"source": "activations"}, "covariance|skip"),
+    "no skip path to a sum": ("sums", 3, {"skip": 1e-9}, "layer 3 has"),
     "uniform weights": ("widths, norms and orders", 1, {"weights": "uniform"}, "layer 1 has"),
     "another gain, uniform": ("other laws", 1, {"gain": 0.7}, "layer 1 has"),
 }  # fmt: skip
@@ -151,6 +158,9 @@ def test_networks_that_return_no_states_are_refused():
         assert_same_law(lambda h: [h * 1e40, h], chain.repeat(2))
     with pytest.raises(ArgumentError, match="at least 1 layers"):
         assert_same_law(lambda h: [], Network((chain, 0)))
+    normed = network_of([chain, Block([chain], Chain(8, 4))])
+    with pytest.raises(ArgumentError, match="^projection: .*not Gaussian"):
+        assert_same_law(lambda h: [], normed)
     narrower = Network((chain, 1), (Chain(4, 4, "tanh", weights="haar"), 1))
     with pytest.raises(ArgumentError, match="^weights: .*narrower"):
         assert_same_law(lambda h: [], narrower)

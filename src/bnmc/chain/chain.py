@@ -24,7 +24,7 @@ from bnmc.chain.activations import Activation, ActivationLike, as_activation
 from bnmc.chain.convolution import NO_CONVOLUTION, Convolution
 from bnmc.chain.layers import CovarianceMap, Layer, Linear, Path, RowMap, start_of
 from bnmc.chain.norms import NORMS, Norm, as_norm
-from bnmc.chain.weights import WeightLaw, WeightSampler, weight_law
+from bnmc.chain.weights import WeightLaw, WeightSampler, identity, weight_law
 from bnmc.errors import ArgumentError, ArgumentTypeError
 
 #: The orders of norm and activation in a layer, and what kernels call them.
@@ -631,7 +631,7 @@ class Network:
     def last(self) -> Chain:
         """The chain of the last layer."""
         stage = self.stages[-1]
-        return stage.branch.last if isinstance(stage, Residual) else stage[0]
+        return stage.last if isinstance(stage, Residual) else stage[0]
 
     @property
     def chains(self) -> tuple[Chain, ...]:
@@ -746,22 +746,28 @@ class Residual:
     .. math:: h = \mathrm{skip}\, x + \mathrm{gain}\, W a + b 1^T
               \quad\text{or}\quad \mathrm{skip}\, (P x) + \mathrm{gain}\, W a + b 1^T.
 
-    Its own norm and activation follow.
+    Its own norm and activation follow.  If an activation of the sum is given, they come before the
+    sum, which is then one more layer: h = skip x + a or skip N(P x) + a, with a the activations of
+    the last layer of the branch.  Its weights are the identity, which `tangent_kernel` does not
+    train, but `backpropagate` has gradients with respect to its entries.
 
     Parameters
     ----------
     branch : Network
         Its layer 0 is the layer before the block, so a chain of depth 0 at its beginning is not
-        used.  It has at least one layer, and ends with a layer without a skip connection.
+        used.  It has at least one layer.  Unless the sum is a layer, it ends with a layer without a
+        skip connection.
     projection : Chain, optional
-        P: the width, gain, law of weights and bias of a linear layer.  It is linear, without norm
-        and skip connection, and has the width of the last layer.  Without a projection, the layer
-        before the block has this width.
+        P: the width, gain, law of weights and bias of a linear layer, and the norm after it.  It
+        has the activation "linear", no skip connection, and the width of the last layer.  Without a
+        projection, the layer before the block has this width.
     skip : float, default 1.0
         Factor of the skip path; not 0.
     source : {"state", "activations"}
         What the skip path takes: "state" is what a skip connection takes, x or h as the order of
         the layer before the block tells (`Chain`); "activations" is a, which W multiplies.
+    activation : str, Activation or callable, optional
+        The activation after the sum, which is then a layer of its own.
 
     Raises
     ------
@@ -778,6 +784,7 @@ class Residual:
     x + W₂ σ(N(W₁ σ(N(x))))                order "pre-activation", also of the layer before
     N(x + W₂ σ(W₁ x))                      the last one "linear" with a norm, the others without
     σ(x + W₂ σ(W₁ x))                      source "activations"
+    σ(N(P x) + N(W₂ σ(N(W₁ x))))           the last one "linear"; source and activation of the sum
     =====================================  =====================================================
 
     Given x, the rows of W a are Gaussian given the Gram matrix of a, and those of P x given that of
@@ -801,6 +808,7 @@ class Residual:
     projection: Chain | None
     skip: float
     source: str
+    activation: Activation | None
 
     def __init__(
         self,
@@ -809,6 +817,7 @@ class Residual:
         *,
         skip: float = 1.0,
         source: str = "state",
+        activation: ActivationLike | None = None,
     ) -> None:
         def keep(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -816,7 +825,9 @@ class Residual:
         keep("branch", instance("branch", branch, Network, "a bnmc.Network"))
         if branch.depth == 0:
             raise ArgumentError("branch", branch, "a network of at least one layer after layer 0")
-        if isinstance(branch.stages[-1], Residual) or branch.last.skip != 0.0:
+        keep("activation", None if activation is None else as_activation(activation))
+        ends_itself = isinstance(branch.stages[-1], Residual) or branch.last.skip != 0.0
+        if ends_itself and activation is None:
             hint = "the skip path of the block leads to its last layer"
             raise ArgumentError(
                 "branch", branch, "a network whose last layer has no skip connection", hint
@@ -833,9 +844,8 @@ class Residual:
         """Raise unless the projection is linear and leads to the last layer."""
         chain = instance("projection", self.projection, Chain, "a bnmc.Chain or None")
         assert chain is not None
-        is_linear = chain.activation.is_linear and chain.normalization.is_identity
-        if not is_linear or chain.skip != 0.0:
-            allowed = "a linear chain with norm 'none' and skip 0"
+        if not chain.activation.is_linear or chain.skip != 0.0:
+            allowed = "a chain of the activation 'linear' with skip 0"
             raise ArgumentError("projection", chain, allowed)
         last = self.branch.last
         if (chain.width, chain.batch) != (last.width, last.batch):
@@ -845,7 +855,7 @@ class Residual:
             raise ArgumentError("projection", chain, "a convolution if the last layer is one")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"skip": self.skip, "source": self.source}
+        options = {"skip": self.skip, "source": self.source, "activation": self.activation}
         return _rebuilt_block, (self.branch, self.projection, options)
 
     def __repr__(self) -> str:
@@ -854,6 +864,8 @@ class Residual:
         for name, default in defaults.items():
             if (value := getattr(self, name)) != default:
                 shown.append(f"{name}={value!r}")
+        if self.activation is not None:
+            shown.append(f"activation={self.activation.name!r}")
         return f"Residual({', '.join(shown)})"
 
     def as_json(self) -> dict[str, Any]:
@@ -862,14 +874,34 @@ class Residual:
         return {
             "branch": self.branch.as_json(), "projection": projection, "skip": self.skip,
             "source": self.source,
+            "activation": None if self.activation is None else self.activation.name,
         }  # fmt: skip
+
+    @property
+    def sum(self) -> Chain | None:
+        """The layer of the sum, whose weights are the identity, or None if it has no own layer."""
+        if self.activation is None:
+            return None
+        last = self.branch.last
+        return Chain(last.width, last.batch, self.activation, norm="none", weights=identity)
+
+    @property
+    def last(self) -> Chain:
+        """The chain of the last layer."""
+        return self.sum or self.branch.last
+
+    @property
+    def depth(self) -> int:
+        """The number of layers."""
+        return self.branch.depth + (self.activation is not None)
 
     def path_after(self, width: int) -> Path:
         """Return the skip path after a layer of a width."""
-        linear = None
+        linear = norm = None
         if self.projection is not None:
-            linear = self.projection.layer_after(width).linear
-        return Path(self.branch.depth, linear, self.source == "activations")
+            linear, rows, *_ = self.projection.layer_after(width)
+            norm = None if rows.norm.is_identity else rows
+        return Path(self.depth, linear, self.source == "activations", norm)
 
     def require_width(self, before: Chain) -> None:
         """Raise unless the skip path can begin after a layer of a chain."""
@@ -893,7 +925,7 @@ Pattern = tuple[Stage, ...]
 
 def _depth_of(stage: Stage) -> int:
     """Return the number of layers of a stage after layer 0."""
-    return stage.branch.depth if isinstance(stage, Residual) else stage[1]
+    return stage.depth if isinstance(stage, Residual) else stage[1]
 
 
 class _Span(NamedTuple):
@@ -927,6 +959,8 @@ def _spans_of_stage(stage: Stage) -> Iterator[_Span]:
         yield _Span(*stage)
         return
     spans = [span for inner in stage.branch.after_input for span in _spans_of_stage(inner)]
+    if stage.sum is not None:
+        spans.append(_Span(stage.sum, 1))
     spans[0] = spans[0]._replace(begins=(stage, *spans[0].begins))
     spans[-1] = spans[-1]._replace(ends=stage)
     yield from spans
@@ -1044,6 +1078,19 @@ def require_no_blocks(network: Network, hint: str, name: str = "chain") -> None:
     """
     if network.blocks:
         raise ArgumentError(name, network, "a network without residual blocks", hint)
+
+
+def require_plain_sums(network: Network, name: str = "chain") -> None:
+    """Raise if a sum of a block is a layer, or comes after the norm of a projection.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    for layer in layers_of(network.pattern).layers:
+        if layer.linear.law.is_identity or (layer.path is not None and layer.path.norm is not None):
+            allowed = "a network whose blocks have no norm before their sums"
+            raise ArgumentError(name, network, allowed, "bnmc.backpropagate takes them")
 
 
 def _of_layers_that_differ(network: Network) -> ArgumentTypeError:

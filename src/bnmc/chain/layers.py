@@ -311,11 +311,14 @@ class Path(NamedTuple):
         The linear map through which it leads.
     takes_activations : bool
         Whether it begins with the activations of a layer, and not with what a skip connection sees.
+    norm : RowMap or None
+        The norm after the projection.
     """
 
     length: int
     projection: Linear | None = None
     takes_activations: bool = False
+    norm: RowMap | None = None
 
 
 class Layer(NamedTuple):

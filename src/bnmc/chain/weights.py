@@ -49,6 +49,8 @@ class WeightLaw:
         Variance of the bias times the width, of a chain that specifies no variance.
     uniform_bias : bool, default False
         Whether the entries of a bias are uniformly distributed, and not Gaussian.
+    is_identity : bool, default False
+        Whether W is the identity, which nobody draws or trains.
     """
 
     name: str
@@ -61,6 +63,12 @@ class WeightLaw:
     gain: float = 1.0
     bias_over_width: float = 0.0
     uniform_bias: bool = False
+    is_identity: bool = False
+
+    @property
+    def has_dependent_rows(self) -> bool:
+        """Whether a matrix is made as a whole."""
+        return self.is_orthogonal or self.is_identity
 
     @property
     def samplers(self) -> tuple[str, ...]:
@@ -108,6 +116,11 @@ def _haar(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.
     return np.ascontiguousarray(vectors.T if rows <= order else vectors)
 
 
+def identity(generator: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the identity, as entries of variance 1."""
+    return math.sqrt(shape[1]) * np.eye(*shape)
+
+
 _OF_UNIFORM = WeightLaw("uniform", UNIFORM, False, 1.8, True, _uniform)
 
 _NAMED = (
@@ -136,6 +149,8 @@ def weight_law(weights: str | WeightSampler) -> WeightLaw:
     ArgumentTypeError, UnknownNameError
         If it is neither callable nor the name of a law.
     """
+    if weights is identity:
+        return WeightLaw("identity", GIVEN, False, None, False, identity, is_identity=True)
     if callable(weights):
         return WeightLaw("user", GIVEN, False, None, False, weights)
     return _BY_NAME[choice("weights", weights, WEIGHTS)]

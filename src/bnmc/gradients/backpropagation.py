@@ -323,7 +323,8 @@ def _kind_of_task(
         return NetworkTask, "weights"
     if not needs_rows and all(is_drawn(layer) and layer.is_plain for layer in layers):
         return Task, "conditional"
-    are_gaussian = all(linear.law.rows_given_gram for linear in linears_of(layers))
+    laws = [linear.law for linear in linears_of(layers)]
+    are_gaussian = all(law.rows_given_gram or law.is_identity for law in laws)
     return NetworkTask, "conditional" if are_gaussian else "weights"
 
 

@@ -16,7 +16,7 @@ from bnmc._support.machine import one_blas_thread, require_memory
 from bnmc._support.progress import Progress
 from bnmc._support.workers import Calls, Parallel, Shared, ranges
 from bnmc.chain.activations import require_derivative
-from bnmc.chain.chain import Chain, as_network
+from bnmc.chain.chain import Chain, as_network, require_plain_sums
 from bnmc.chain.chain import Network as Specification
 from bnmc.chain.layers import linears_of
 from bnmc.chain.start import FirstLayer, Representation, Start, as_initial, prepare
@@ -164,6 +164,7 @@ def jacobian(
 
 def one_by_one(network: Specification, initial: Any, chains: int, rng: Any, every: int = 1) -> Run:
     """Return a run for functions that take its networks one by one, and know their derivatives."""
+    require_plain_sums(network)
     for of_layer in network.chains:
         of_layer.activation.check()
         require_derivative(of_layer.activation)

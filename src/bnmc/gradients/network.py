@@ -26,7 +26,7 @@ from bnmc._kernels.scalar import codes
 from bnmc._support.arguments import Float64Array
 from bnmc._support.interruption import Stop
 from bnmc._support.machine import one_blas_thread
-from bnmc.chain.layers import Linear, Normalised, Path, Rows, linears_of
+from bnmc.chain.layers import Linear, Normalised, Path, RowMap, Rows, linears_of
 from bnmc.chain.start import Start
 from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.gradients.descent import Stretch
@@ -89,6 +89,8 @@ class Network:
         self.layers = {begin: start}
         #: By the layer where skip paths begin: whether they take a, gradients, and their exponent.
         self._of_skips: dict[int, list[tuple[bool, Float64Array, int]]] = {}
+        #: By the layer where skip paths end: their projections, if a norm follows.
+        self._projected: dict[int, Rows] = {}
         for layer in range(begin + 1, last + 1):
             self.advance(layer)
 
@@ -96,9 +98,10 @@ class Network:
         """Make a layer from those before it."""
         before, (linear, made, *_) = self.layers[layer - 1], self.run.layer(layer)
         with np.errstate(over="ignore", invalid="ignore"):  # raises below
-            h = linear.gain * self.weights.times(layer, before.outputs())
+            a = before.outputs()
+            h = a if linear.law.is_identity else linear.gain * self.weights.times(layer, a)
             if made.skip != 0.0:
-                h += made.skip * self._skipping(layer)
+                h = h + made.skip * self._skipping(layer)
         if not np.isfinite(h).all():
             wrong = int(np.isfinite(h).all(axis=(1, 2)).argmin())
             raise NonFiniteError(self.run.first + wrong, layer, "representation")
@@ -116,7 +119,12 @@ class Network:
         taken, number = self.taken(layer), number_of_projection(layer)
         if number not in self.run.projections:
             return taken
-        return self.run.layer(number).linear.gain * self.weights.times(number, taken)
+        rows = self.run.layer(number).linear.gain * self.weights.times(number, taken)
+        path = self.run.layer(layer).path
+        if path is None or path.norm is None:
+            return rows
+        self._projected[layer] = path.norm.rows(rows, self._normed(path.norm, rows, layer))
+        return self._projected[layer].normed.values
 
     def gram(self, layer: int) -> Float64Array:
         """Return the Gram matrices aᵀa / width of a layer."""
@@ -151,16 +159,24 @@ class Network:
 
     def _transposed(self, layer: int, a: Float64Array, delta: Float64Array) -> Float64Array:
         """Return the gradient at what the weights of a layer or projection multiply."""
+        if self.run.layer(layer).linear.law.is_identity:
+            return delta
         inner, by = in_range(delta)
         at_a = self.weights.transposed_times(layer, a, inner)
         return at_a * times_power(self.run.layer(layer).linear.gain, by)
+
+    def at_projection(self, layer: int, delta: Float64Array) -> Float64Array:
+        """Return the gradients with respect to P x, given those with respect to N(P x)."""
+        if layer not in self._projected:
+            return delta
+        return self._projected[layer].through_norm(self._by_function(delta)).reshape(delta.shape)
 
     def _go_through_skip(self, layer: int, delta: Float64Array, exponent: int) -> None:
         """Keep the gradient with respect to what the skip connection of a layer takes."""
         made, number = self.run.layer(layer), number_of_projection(layer)
         if made.rows.skip == 0.0:
             return
-        values = made.rows.skip * delta
+        values = made.rows.skip * self.at_projection(layer, delta)
         if number in self.run.projections:
             values = self._transposed(number, self.taken(layer), values)
         path = path_to(self.run, layer)
@@ -174,7 +190,10 @@ class Network:
     def _normalised(self, h: Float64Array, layer: int) -> Normalised:
         """Apply the norm at its place of the layer, or raise if a part has no variance."""
         made = self.run.layer(layer).rows
-        y = made.argument(h)
+        return self._normed(made, made.argument(h), layer)
+
+    def _normed(self, made: RowMap, y: Float64Array, layer: int) -> Normalised:
+        """Return N(y), or raise if a part has no variance."""
         if flat := made.without_variance(y):
             index, *place = flat
             raise ZeroVarianceError(self.run.first + index, layer, *place)

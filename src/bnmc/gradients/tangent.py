@@ -324,7 +324,8 @@ def tangent_kernel(
         hint = "random biases are trained in any case"
         raise ArgumentError("trained_biases", True, "False with bias_variance > 0", hint)
     choice("sampler", sampler, ("auto", "conditional", "weights"))
-    are_gaussian = all(each.is_gaussian for each in network.chains)
+    laws = [each.weight_law for each in network.chains]
+    are_gaussian = all(law.rows_given_gram or law.is_identity for law in laws)
     path = "conditional" if are_gaussian and sampler != "weights" else "weights"
     if sampler not in ("auto", path):
         raise ArgumentError("sampler", sampler, "'weights' or 'auto' unless weights are Gaussian")
@@ -495,19 +496,22 @@ class _Job:
         parts = [kernels]
         for layer in range(depth, 0, -1):
             inner, by = in_range(delta)
-            maps = [(layer, network.gram(layer - 1), 1.0)]
+            maps = []
+            if not run.layer(layer).linear.law.is_identity:  # which nobody trains
+                maps.append((layer, network.gram(layer - 1), 1.0, inner))
             if (number := number_of_projection(layer)) in run.projections:
                 taken = network.taken(layer)
                 gram = taken.swapaxes(1, 2) @ taken / taken.shape[1]
-                maps.append((number, gram, run.layer(layer).rows.skip))
+                factor = run.layer(layer).rows.skip
+                maps.append((number, gram, factor, network.at_projection(layer, inner)))
             part = np.zeros_like(kernels)
-            for number, gram, factor in maps:
+            for number, gram, factor, at_rows in maps:
                 # The Gram matrix of what weights and bias multiply.
                 linear = linear_of(run, number)
                 gain, unit = (factor * times_power(each, by) for each in (linear.gain, 1.0))
-                part += gain * gain * self._contribution(inner, linear.covariance()(gram))
+                part += gain * gain * self._contribution(at_rows, linear.covariance()(gram))
                 if self.trained_biases:
-                    part += unit * unit * self._contribution(inner, np.ones_like(gram))
+                    part += unit * unit * self._contribution(at_rows, np.ones_like(gram))
             kernels = kernels + part
             if self.parts:
                 parts.append(part)

@@ -9,6 +9,7 @@ from bnmc.chain.layers import Layer
 from bnmc.chain.needs import FULLY_CONNECTED, Need, require
 from bnmc.errors import ArgumentError
 from bnmc.infinite_width.networks import HiddenLayer, Weights
+from bnmc.mean_field.map.iteration import require_no_sum
 from bnmc.mean_field.pairwise_layer import PairwiseLayer
 
 #: A chain with a limit of infinite width: batches of one kind, and samples of any kind.
@@ -49,6 +50,8 @@ def hidden_layers(
     require_limit(network)
     distinct = layers_of(network.pattern)
     layers = [distinct.layers[distinct.at(number)] for number in range(network.depth + 1)]
+    for layer in layers:
+        require_no_sum(layer)
     made: dict[tuple[int, int], HiddenLayer] = {}
     for pair in pairwise(layers):
         key = id(pair[0]), id(pair[1])

@@ -532,10 +532,11 @@ def _chosen(
     paths = [layer.path for layer in layers if layer.path is not None]
     linears = [layer.linear for layer in others]
     linears += [each for path in paths if (each := path.projection) and not _is_gaussian(each)]
-    if wanted == "conditional" and linears:
+    weighted = [linear for linear in linears if not linear.law.is_identity]
+    if wanted == "conditional" and weighted:
         allowed = "'weights' or 'auto' unless the weights are Gaussian or Haar"
         of_haar = "Haar: square, for norms over the batch before the activation, without bias"
-        hint = of_haar if linears[0].law.is_orthogonal else ""
+        hint = of_haar if weighted[0].law.is_orthogonal else ""
         raise ArgumentError("sampler", wanted, allowed, hint)
     if linears:
         return "weights" if len(others) == len(layers) else "mixed"

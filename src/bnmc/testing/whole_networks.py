@@ -129,7 +129,8 @@ class NetworkTest:
 
     def numbers_of_calls(self, rows: int) -> list[int]:
         """Return the numbers of calls on each state of layer 0 after which there is a verdict."""
-        is_gaussian = all(chain.is_gaussian for chain in self.chains)
+        laws = [chain.weight_law for chain in self.chains]
+        is_gaussian = all(law.rows_given_gram or law.is_identity for law in laws)
         return numbers_of_calls(self.width, rows, is_gaussian=is_gaussian)
 
     def claims_after(self, calls: int) -> Iterator[Claim]:
@@ -177,8 +178,11 @@ class NetworkTest:
             shape = states[number].shape
             shift = added.values if added.values.shape == shape else np.zeros(shape)
             rest = (states[number] - skip * shift) / gain
+            is_sum = layer.linear.law.is_identity
+            if is_sum:  # what remains are rounding errors
+                rest, gram = rest - before.a, 0.0 * gram
             normals.append(None)
-            if chain.is_gaussian:
+            if chain.is_gaussian or is_sum:
                 fresh = self._generator.standard_normal(shape)
                 calls_of = self._states[number - 1][place]
                 normals[-1] = calls_of.add(rest, shift, gram, before.factors, noise, fresh)
@@ -233,6 +237,8 @@ class NetworkTest:
         square = sum(state.shift_square for state in states)
         product = sum(state.shift_product for state in states)
         energies, degrees = np.concatenate([state.squares for state in states], axis=1)
+        if not degrees.any():
+            return ": it is not the sum of the skip path and the activations before"
         variance = float(energies.sum() / degrees.sum())
         if product**2 > _ERRORS**2 * variance * square:
             skip = layer.rows.skip + gain * product / square
@@ -256,6 +262,9 @@ def _between(before: LayerOfNetwork, layer: LayerOfNetwork) -> Chain:
     laws = [linear.law]
     if path is not None and path.projection is not None:
         laws.append(path.projection.law)
+        if path.norm is not None:
+            hint = "rows of a norm are not Gaussian given the layers before"
+            raise ArgumentError("projection", path.norm.norm.name, "one of norm 'none'", hint)
     law = next((each for each in laws if not each.rows_given_gram), linear.law)
     if law.is_orthogonal and (len(laws) > 1 or linear.width < linear.fan_in):
         allowed = "independent entries where a layer is narrower, or a projection ends"
@@ -265,5 +274,5 @@ def _between(before: LayerOfNetwork, layer: LayerOfNetwork) -> Chain:
         order=next(name for name, code in ORDERS.items() if code == rows.order),
         skip=layer.rows.skip if path is None else 0.0, gain=linear.gain,
         bias_variance=linear.bias_variance, convolution=linear.convolution,
-        weights=law.entries if law.name == "user" else law.name,
+        weights=law.entries if law.name in ("user", "identity") else law.name,
     )  # fmt: skip

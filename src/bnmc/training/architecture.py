@@ -10,7 +10,7 @@ import numpy as np
 
 from bnmc._kernels.scalar.codes import NORM_FIRST
 from bnmc._support.arguments import Float64Array
-from bnmc.chain.chain import Chain, Network
+from bnmc.chain.chain import Chain, Network, require_plain_sums
 from bnmc.chain.layers import Layer, Linear, Path, RowMap, Rows
 from bnmc.chain.needs import FULLY_CONNECTED, require
 from bnmc.errors import ArgumentError
@@ -176,6 +176,7 @@ def architecture_of(
 
     Its readout has one output; see `Architecture.reading`.
     """
+    require_plain_sums(network, "network")
     for chain in network.chains:
         _require(chain)
     layers = [network.layer(number) for number in range(network.depth + 1)]

@@ -235,11 +235,22 @@ def _source_of(layer: Layer, number: int) -> int:
     return number - (1 if layer.path is None else layer.path.length)
 
 
+def require_no_sum(layer: Layer) -> None:
+    """Raise if a block ends with the layer after a norm, or with a sum that is a layer."""
+    hint = "rows of N(W a) + x are not Gaussian; bnmc.simulate measures this network"
+    if layer.linear.law.is_identity:
+        activation = layer.rows.activation.name
+        raise ArgumentError("activation", activation, "None, no sum of its own, for blocks", hint)
+    if layer.path is not None and layer.path.norm is not None:
+        raise ArgumentError("projection", layer.path.norm.norm.name, "a chain of norm 'none'", hint)
+
+
 def _require_rows(layers: Sequence[Layer], starts_at_state: bool) -> None:
     """Raise unless the rows of all layers are Gaussian; `layers` are layers 0, 1, …."""
     for number, layer in enumerate(layers):
         if number == 0 or layer.rows.skip == 0.0:
             continue
+        require_no_sum(layer)
         source, path = _source_of(layer, number), layer.path
         takes_activations = path is not None and path.takes_activations
         before = layers[source].rows

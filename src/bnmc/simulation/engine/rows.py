@@ -19,8 +19,9 @@ from bnmc._kernels.cpu.scaling import Units
 from bnmc._kernels.scalar import codes
 from bnmc.chain.activations import sigma_of
 from bnmc.chain.compiled import Stage, raise_stopped
+from bnmc.chain.layers import RowMap
 from bnmc.chain.start import Covariance, Representation, Start
-from bnmc.errors import NonFiniteError
+from bnmc.errors import NonFiniteError, ZeroVarianceError
 from bnmc.simulation.engine.sampler import Sampler
 from bnmc.simulation.engine.state import FloatArray, Frames, exponents_of, in_range
 from bnmc.simulation.engine.threads import Threads
@@ -258,9 +259,11 @@ class RowSampler(Sampler):
                 x[first:last, :, :width] = a
             if path.projection is not None:
                 for index in range(first, last):
-                    self._project(x[index], width, index, before + path.length)
+                    self._project(x[index], width, index, before + path.length, path.norm)
 
-    def _project(self, x: FloatArray, width: int, index: int, end: int) -> None:
+    def _project(
+        self, x: FloatArray, width: int, index: int, end: int, norm: RowMap | None
+    ) -> None:
         """Replace x (columns, >= width) of a chain by its projection, which layer `end` adds."""
         number = number_of_projection(end)
         stage, columns, shape = self.run.stage(number), self.columns, self.activations.shape[2:]
@@ -288,6 +291,11 @@ class RowSampler(Sampler):
             raise_stopped(int(status[0, 0]), self.offset + index, end, int(status[0, 2]))
         wide = stage.layer.linear.width
         x[:, :wide] = projected[:columns, :wide]
+        if norm is not None:
+            y = x[None, :, :wide].swapaxes(1, 2).astype(np.float64, order="C")
+            if flat := norm.without_variance(y):
+                raise ZeroVarianceError(self.offset + index, end, *flat[1:])
+            x[:, :wide] = norm.normalise(y).values[0].T
 
     # --- what kernels take
 
@@ -363,8 +371,7 @@ def given_panels(run: Run, index: int, layer: int) -> Callable[[int], FloatArray
         counter = [0, panel, layer, run.first + index]
         return np.random.Generator(np.random.Philox(key=run.key, counter=counter))
 
-    if linear.law.is_orthogonal:
-        # The rows of a matrix depend on each other.
+    if linear.law.has_dependent_rows:
         shape, count = (linear.width, linear.fan_in), layers.panels_of(spec)
         matrix = np.zeros((count * spec.panel, linear.fan_in), run.dtype)
         matrix[: linear.width] = linear.law.entries(generator(0), shape)
@@ -430,7 +437,7 @@ def bytes_of_given_weights(run: Run) -> int:
 
     def size(number: int) -> int:
         linear, spec = run.layer(number).linear, run.spec(number)
-        if linear.law.is_orthogonal:
+        if linear.law.has_dependent_rows:
             # Normals, the factorization with its work space, and the matrix.
             return 8 * 5 * linear.width * (linear.fan_in + spec.panel)
         # The user's array, and the panel in the precision of the rows.
