@@ -589,8 +589,9 @@ def test_a_state_continues_with_other_layers(name, dtype):
 )  # fmt: skip
 def test_a_state_that_lacks_what_a_layer_needs_is_refused(before, after, message):
     run = bnmc.simulate(before, 2, sampler="conditional", rng=0)
-    with pytest.raises(ArgumentError, match=f"initial: .*{message}"):
+    with pytest.raises(ArgumentError, match=f"initial: .*{message}") as raised:
         bnmc.simulate(after, 2, initial=run.final_state)
+    assert ("both networks as one" in str(raised.value)) == ("a state of" not in message)
 
 
 # --- whole runs

@@ -112,7 +112,10 @@ def _continued(state: State, network: Network) -> Run:
     after = replace(run, network=whole, path=path)
     lacking = _lacking(state, run, after)
     if lacking:
-        raise ArgumentError("initial", before.last, f"a state with {lacking}")
+        hint = (
+            "a run keeps only what its own layers need: simulate both networks as one, first + next"
+        )
+        raise ArgumentError("initial", before.last, f"a state with {lacking}", hint)
     return after
 
 
