@@ -58,6 +58,7 @@ REFUSED = [
     ("limits-complexity", {"classes": (0, "1")}, ""),
     ("limits-kl", {"widths": (64, 32)}, ""), ("limits-kl", {"chains": 53}, ""),
     ("limits-kl", {"reference_chains": 101}, ""), ("limits-kl", {"steps": (1, 3)}, ""),
+    ("limits-kl", {"reference_chains": 4}, ""), ("training-limits", {"chains": 2}, "a number > 2"),
     ("limits-kl", {"steps": (0, 3, 2)}, ""),
     ("conv", {"shape": (2, 4)}, "2, allowed: an integer >= 3"),
     ("wider-than-memory", {"widths": (64, 100)}, "100, allowed: multiples of 64"),

@@ -19,10 +19,16 @@ _MOST_GROUPS = 48
 
 
 def require_groups(**counts: int) -> None:
-    """Require that each number of networks, by the name of its size, has equal groups."""
+    """Require that each number of networks, by the name of its size, has equal groups.
+
+    Without any of them there must be as many networks as `logit_divergence` needs.
+    """
     for name, count in counts.items():
-        if not _groups(count):
-            raise ArgumentError(name, count, f"a number with a divisor from 2 to {_MOST_GROUPS}")
+        least = 4 if name == "reference_chains" else 2
+        parts = _groups(count)
+        if not parts or count - count // parts < least:
+            allowed = f"a number > {least} with a divisor from 2 to {_MOST_GROUPS}"
+            raise ArgumentError(name, count, allowed)
 
 
 class Compared(NamedTuple):
