@@ -475,15 +475,16 @@ class _LimitNetwork(NamedTuple):
         for matrix in architecture.matrices:  # biases come after the weights that they belong to
             place = matrix.target, matrix.is_on_path
             former = weights.get(place, LimitWeights())
+            variance = matrix.deviation * matrix.deviation  # inf where a power would raise
             if matrix.source.part == ONES:
                 assert former.trained is not None
                 trained = former.trained[0], matrix.factor
-                weights[place] = former._replace(bias=matrix.deviation**2, trained=trained)
+                weights[place] = former._replace(bias=variance, trained=trained)
             else:
                 # W = deviation · ω: ∂f/∂W · ∂f/∂W is ∂f/∂ω · ∂f/∂ω over the variance of W.
                 columns = float(matrix.columns)
                 trained = matrix.factor * columns, 0.0
-                weights[place] = LimitWeights(matrix.deviation**2 * columns, 0.0, trained)
+                weights[place] = LimitWeights(variance * columns, 0.0, trained)
         hidden = []
         for number, layer in enumerate(layers):
             target = number + 1
