@@ -352,3 +352,9 @@ def test_bits_texts_and_pictures():
         single.rate()
     gelu = Network.of(width=[5, 8], batch=4, activation="gelu", norm="none")
     assert largest_rate(gelu, X, chains=1, rng=0).multiples is None
+
+
+def test_gradients_has_it_too():
+    assert bnmc.gradients.largest_rate is bnmc.training.largest_rate
+    with pytest.raises(AttributeError, match="bnmc.gradients.*'largest'"):
+        _ = bnmc.gradients.largest

@@ -12,6 +12,9 @@ The package may import `mean_field`, `simulation` and lower levels.
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from bnmc._support.arithmetic import ignore_underflow
 from bnmc.gradients.backpropagation import backpropagate as backpropagate
 from bnmc.gradients.jacobian_result import Jacobian as Jacobian
@@ -31,4 +34,13 @@ __all__ = [
     "tangent_kernel",
 ]
 
+#: By name, the package above that has it: for callers outside of bnmc alone.
+_ABOVE = {"largest_rate": "bnmc.training"}
+
 ignore_underflow(__name__)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ABOVE:
+        raise AttributeError(f"module 'bnmc.gradients' has no attribute {name!r}")
+    return getattr(importlib.import_module(_ABOVE[name]), name)
