@@ -95,8 +95,8 @@ def test_the_changelog_has_the_table_of_renamed_names():
 
 #: Things that are no chains, and the size of a matrix.
 OTHER_SIZES = {
-    "bnmc.torch.measure": {"networks"}, "bnmc.implicit.HaarMatrix": {"size"},
-    "bnmc.random_matrix.ProductLaw": {"size"},
+    "bnmc.torch.measure": {"networks"}, "bnmc.torch.coordinate_check": {"networks"},
+    "bnmc.implicit.HaarMatrix": {"size"}, "bnmc.random_matrix.ProductLaw": {"size"},
 }  # fmt: skip
 
 
