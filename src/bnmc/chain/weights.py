@@ -50,7 +50,7 @@ class WeightLaw:
     uniform_bias : bool, default False
         Whether the entries of a bias are uniformly distributed, and not Gaussian.
     is_identity : bool, default False
-        Whether W is the identity, which nobody draws or trains.
+        Whether W is the identity, which is neither drawn nor trained.
     """
 
     name: str

@@ -90,7 +90,7 @@ class LawMismatch(BnmcError, AssertionError):
 def assert_same_law(
     step: Step, chain: Chain | Network, *, rng: Any = None, alpha: float = 1e-6, rows: int = 2**14
 ) -> None:
-    r"""Assert that a step of another program has the law of a layer, or its network that of one.
+    r"""Assert that a step has the law of a layer, or that a program has the law of a network.
 
     Parameters
     ----------
