@@ -204,7 +204,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_is_asked_what_the_rows_are(monkeypatch):
+def test_a_terminal_is_asked_what_the_rows_are(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     rows = np.random.default_rng(3).standard_normal((4, 12))
     np.save("x.npy", rows)
     shown = Terminal()
