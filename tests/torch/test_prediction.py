@@ -277,6 +277,10 @@ def test_table_and_json():
         "%", "gradient", "90", "%",
     ]  # fmt: skip
     assert lines[2].split()[0] == "0"
+    # Gradients are logarithms, and shown as factors.
+    factor = np.exp(beside.measured["gradient"][:, 0].mean())
+    low, high = np.exp(beside.bands["gradient"][0])
+    assert lines[2].split()[-4:] == [f"{factor:.3g}", f"{low:.3g}", "to", f"{high:.3g}"]
     row = beside.to_dict()["rows"][1]
     assert row["layer"] == beside.layers[1]
     assert row["scale"] == beside.measured["scale"][:, 1].mean()

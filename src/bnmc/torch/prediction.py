@@ -378,8 +378,7 @@ def _gaussian(network: Network) -> Network:
             if projection is not None:
                 width = network.layer(number - len(chains)).linear.width
                 projection = _with_gaussian(projection, projection.layer_after(width).linear)
-            branch = Network(*made)
-            stages.append(Residual(branch, projection, skip=stage.skip, source=stage.source))
+            stages.append(dataclasses.replace(stage, branch=Network(*made), projection=projection))
         else:
             stages += made
     return Network(*stages)
