@@ -192,6 +192,22 @@ def test_batches_without_variance_raise():
         batch_law(chain.layers[1].rows, np.ones((4, 4)), 3, "other")
 
 
+def test_the_error_is_the_largest_so_far():
+    rng = np.random.default_rng(3)
+    laws = [law_of(x.T @ x) for x in (rng.standard_normal((9, 4)), rng.standard_normal((4, 9)))]
+    errors = []
+    for law in laws:
+        single = Homogeneous(0.0, 1.0)
+        single.own(law, None)
+        errors.append(single.error)
+    assert 0.0 < min(errors) < max(errors)
+    layer = Homogeneous(0.0, 1.0)
+    for law in (*laws, *laws):
+        layer.own(law, None)
+        assert layer.error in errors
+    assert layer.error == max(errors)
+
+
 @pytest.mark.parametrize(("samples", "features"), [(3, 9), (5, 2)])
 def test_two_dimensions_have_an_infinite_tangent_kernel(samples, features):
     x = np.random.default_rng(2).standard_normal((features, samples))
