@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from experiment_checks import require_sound
 from figure_sizes import FIGURES, run
+from slow_cases import some
 
 from bnmc import experiments
 from bnmc.errors import ArgumentError, ArgumentTypeError, StoreMismatchError, UnknownNameError
@@ -103,14 +104,13 @@ def contains(row, curve):
     return np.isclose(parts, curve, rtol=1e-9, atol=0, equal_nan=True).all(axis=1).any()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else [])
-        for name in NAMES
-        if name not in TIMED
-    ],
-)
+#: Figures of one file are interrupted alike: one of each file is, each time.
+INTERRUPTED = {
+    function_of(name).__module__: name for name in NAMES if name not in {*SLOW, *TIMED}
+}.values()
+
+
+@pytest.mark.parametrize("name", some([name for name in NAMES if name not in TIMED], *INTERRUPTED))
 def test_an_interrupted_figure_goes_on(name, small, tmp_path):
     """The rest runs on one thread, the uninterrupted figure on two."""
 

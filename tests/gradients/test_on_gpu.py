@@ -325,7 +325,7 @@ def test_a_readout_has_neither_gain_nor_bias_nor_taps(convolution):
         # Orthogonal weights are traced, and have a layer more.
         pytest.param(
             Chain(72, 2, "tanh", norm=GroupNorm(3), skip=0.5, bias_variance=0.2), 2, "float64",
-            id="in passes", marks=pytest.mark.untraced,
+            id="in passes", marks=[pytest.mark.untraced, pytest.mark.slow],
         ),
     ],
 )  # fmt: skip

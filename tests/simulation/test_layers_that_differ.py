@@ -140,7 +140,7 @@ EQUAL_LAYERS = {
     ("name", "dtype"),
     [
         *((name, "float64") for name in EQUAL_LAYERS),
-        *((name, "float32") if name == "tanh" else slow(name, "float32") for name in EQUAL_LAYERS),
+        *(slow(name, "float32") for name in EQUAL_LAYERS),
     ],
 )
 def test_gradients_of_equal_layers_have_the_bits_of_a_chain(name, dtype):
