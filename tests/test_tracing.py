@@ -54,6 +54,7 @@ def pause():
     ("nodeid", "marks", "counted"),
     [
         ("tests/chain/test_a.py::test_b", (), 3),
+        ("tests/experiments/test_figures.py::test_a_figure_is_sound", (), 5),
         ("tests/cli/test_a.py::test_b", (), 5),
         ("tests/cli/test_a.py::test_b", ("untraced",), 0),
     ],

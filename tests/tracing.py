@@ -28,6 +28,9 @@ SECONDS, STEP = 0.5, 0.05
 TRACED_CASES = 3
 ALIKE = ("bounds", "chain", "experiments", "mean_field", "mixing", "random_matrix", "testing")
 
+#: In such folders, tests of which each case runs other lines: the figures.
+DIFFERENT = ("tests/experiments/test_figures.py::test_a_figure_is_sound",)
+
 #: Test files that compile loops over scalar functions, which runs no code of this package.
 SCALAR_TESTS = ("test_activations", "test_elementary", "test_normal", "test_philox", "test_slopes")
 
@@ -114,7 +117,8 @@ class Tracing:
 
     This is in the process that hands tests to workers, while tests are collected, after the first
     `SECONDS` of a test, in tests marked `untraced`, and in the folders `ALIKE` in all but the first
-    cases of parametrized tests.  If mutants.py asks what the tests execute, all of it is traced.
+    cases of parametrized tests, but for those in `DIFFERENT`.  If mutants.py asks what the tests
+    execute, all of it is traced.
     """
 
     def __init__(self) -> None:
@@ -128,6 +132,7 @@ class Tracing:
         if self.everything:
             return nullcontext()
         repeats = test.startswith(tuple(f"tests/{name}/" for name in ALIKE))
+        repeats = repeats and test not in DIFFERENT
         if item.get_closest_marker("untraced") or (repeats and self.cases[test] > TRACED_CASES):
             return switched_off()
         return switched_off(SECONDS)
