@@ -125,7 +125,7 @@ def test_weights_that_layers_share_are_found():
         networks = Networks([chain] * 4, 0, 1, rng, initial=h, weights=[weights] * 3)
         return [state[0] for state in networks.h[1:]]
 
-    with pytest.raises(LawMismatch, match="layers share their weights"):
+    with pytest.raises(LawMismatch, match="several layers use the same weights"):
         assert_same_law(shared, chain.repeat(3), rng=0)
 
 

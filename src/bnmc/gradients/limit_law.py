@@ -83,9 +83,9 @@ def jacobian_law(
     the samples act irreducibly on the range of P.  So the limit depends only on the law of the
     eigenvalues of a random block, as if these were numbers in free factors.  The mean of these
     eigenvalues, times g², is the backward rate (`bnmc.mean_field.FixedPoint`).  If m <= 4, the
-    second moment of the law is infinite.  The support is unbounded for every m, because rows of
-    small variance have large derivatives.  The mean over φ uses up to 8192 quasi-random points;
-    its relative error is about 1e-3.
+    second moment of the law is infinite.  For every m the eigenvalues have no upper bound: if a row
+    has a small variance over the batch, its normalization has large derivatives.  The mean over φ
+    uses up to 8192 quasi-random points; its relative error is about 1e-3.
 
     Examples
     --------

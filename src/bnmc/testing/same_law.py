@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 
 from bnmc._claims.claims import Claim, Evidence, assessed, directions, hidden, judged, of_one_step
-from bnmc._claims.layer import COARSE, LARGEST, Layer, rounding_noise, rounding_of
-from bnmc._support.arguments import Float64Array, draw_key, finite_array, integer, real
+from bnmc._claims.layer import COARSE, Layer, rounding_noise
+from bnmc._support.arguments import Float64Array, draw_key, integer, real
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import Chain, Network, as_chain, as_network
 from bnmc.errors import ArgumentError, ArgumentTypeError, BnmcError
 from bnmc.testing.calls_on_state import CallsOnState
 from bnmc.testing.exact_tests import exact_claims
-from bnmc.testing.examples import as_numpy
 from bnmc.testing.explanation import explained
 from bnmc.testing.faults import features_differ
-from bnmc.testing.states import BLOCK_NUMBERS, given_states, layer_of, numbers_of_calls
+from bnmc.testing.states import (
+    BLOCK_NUMBERS,
+    ReturnedStates,
+    given_states,
+    layer_of,
+    numbers_of_calls,
+)
 from bnmc.testing.whole_networks import NetworkTest
 
 #: A function of a state (width, batch) that returns the next state as any array.
@@ -383,33 +388,19 @@ class SequentialTest:
         return explained(self.chain, self.states, failed, differ)
 
 
-class CheckedStep:
-    """The caller's step, with checks of the states that it returns.
-
-    Attributes
-    ----------
-    calls : int
-        Number of calls so far.
-    rounding : float
-        Largest unit of rounding of the returned arrays.
-    """
+class CheckedStep(ReturnedStates):
+    """The caller's step, with checks of the states that it returns."""
 
     def __init__(self, step: Step, chain: Chain) -> None:
+        super().__init__()
         self.step, self.chain = step, chain
-        self.calls, self.rounding = 0, rounding_of(0.0)
 
     def __call__(self, h: Float64Array) -> Float64Array:
         """Return the next state in float64, or raise if the step does not return a state."""
-        value = as_numpy(self.step(h.copy()))
+        value = self.step(h.copy())
         self.calls += 1
         shape = self.chain.width, self.chain.batch
-        returned = finite_array("step(h)", value, shape=shape).astype(np.float64)
-        largest = float(np.abs(returned).max()) / abs(self.chain.gain)
-        if largest > LARGEST:
-            allowed = f"a state whose entries over the gain are at most {LARGEST:g} in size"
-            raise ArgumentError("step(h)", largest, allowed)
-        self.rounding = max(self.rounding, rounding_of(value))
-        return returned
+        return self.checked("step(h)", value, shape, self.chain.gain)
 
     def noise(self, layer: Layer) -> Float64Array:
         """Return the covariance of rounding errors of R on one state."""

@@ -1,16 +1,18 @@
-"""The states on which a step is tested, and how often it is called on each."""
+"""The states on which a step is tested, how often it is called on each, and what it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from bnmc._claims.layer import Layer, near_a_line
-from bnmc._support.arguments import Float64Array
+from bnmc._claims.layer import LARGEST, Layer, near_a_line, rounding_of
+from bnmc._support.arguments import Float64Array, finite_array
 from bnmc.chain.chain import Chain
-from bnmc.errors import ZeroVarianceError
+from bnmc.errors import ArgumentError, ZeroVarianceError
 from bnmc.testing.calls_on_state import LEAST
+from bnmc.testing.examples import as_numpy
 
 #: Numbers in a block of calls that are evaluated together.
 BLOCK_NUMBERS = 1 << 18
@@ -103,3 +105,28 @@ def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
         if distance > furthest:
             best, furthest = h, distance
     return best
+
+
+class ReturnedStates:
+    """Checks of the states that a step or a network of the caller returns.
+
+    Attributes
+    ----------
+    calls : int
+        Number of calls so far.
+    rounding : float
+        Largest unit of rounding of the returned arrays.
+    """
+
+    def __init__(self) -> None:
+        self.calls, self.rounding = 0, rounding_of(0.0)
+
+    def checked(self, name: str, value: Any, shape: tuple[int, int], gain: float) -> Float64Array:
+        """Return a state in float64, or raise if the value is no state of this shape."""
+        array = as_numpy(value)
+        state = finite_array(name, array, shape=shape).astype(np.float64)
+        if (largest := float(np.abs(state).max()) / abs(gain)) > LARGEST:
+            allowed = f"a state whose entries over the gain are at most {LARGEST:g} in size"
+            raise ArgumentError(name, largest, allowed)
+        self.rounding = max(self.rounding, rounding_of(array))
+        return state

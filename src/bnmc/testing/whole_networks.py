@@ -17,35 +17,32 @@ import numpy as np
 
 from bnmc import gram as gm
 from bnmc._claims.claims import Claim, Evidence, assessed, of_one_step
-from bnmc._claims.layer import COARSE, LARGEST, Layer, rounding_noise, rounding_of
-from bnmc._support.arguments import Float64Array, finite_array
+from bnmc._claims.layer import COARSE, Layer, rounding_noise
+from bnmc._support.arguments import Float64Array
 from bnmc._support.workers import ranges
 from bnmc.chain.chain import ORDERS, Chain, Network
 from bnmc.chain.layers import Layer as LayerOfNetwork
 from bnmc.errors import ArgumentError, ArgumentTypeError, NonFiniteError, ZeroVarianceError
 from bnmc.testing.calls_on_state import CallsOfLayer, Products
 from bnmc.testing.exact_tests import exact_claims, product_claims
-from bnmc.testing.examples import as_numpy
-from bnmc.testing.states import BLOCK_NUMBERS, given_states, layer_of, numbers_of_calls
+from bnmc.testing.states import (
+    BLOCK_NUMBERS,
+    ReturnedStates,
+    given_states,
+    layer_of,
+    numbers_of_calls,
+)
 
 #: Standard errors of a cause that is named.
 _ERRORS = 8.0
 
 
-class _CheckedNetwork:
-    """The caller's network, with checks of the states that it returns.
-
-    Attributes
-    ----------
-    calls : int
-        Number of calls so far.
-    rounding : float
-        Largest unit of rounding of the returned arrays.
-    """
+class _CheckedNetwork(ReturnedStates):
+    """The caller's network, with checks of the states that it returns."""
 
     def __init__(self, network: Callable[[Float64Array], Any], chains: Sequence[LayerOfNetwork]):
+        super().__init__()
         self._network, self._layers = network, chains
-        self.calls, self.rounding = 0, rounding_of(0.0)
 
     def __call__(self, h: Float64Array) -> list[Float64Array]:
         """Return the states of layers 1, 2, …, or raise if the network does not return them."""
@@ -55,18 +52,12 @@ class _CheckedNetwork:
             allowed = f"a list of the states of layers 1 to {len(self._layers)}"
             raise ArgumentTypeError("step(h)", values, allowed)
         return [
-            self._checked(f"step(h)[{place}]", as_numpy(value), layer)
+            self.checked(
+                f"step(h)[{place}]", value, (layer.linear.width, layer.rows.batch),
+                layer.linear.gain,
+            )
             for place, (value, layer) in enumerate(zip(values, self._layers, strict=True))
-        ]
-
-    def _checked(self, name: str, value: Any, layer: LayerOfNetwork) -> Float64Array:
-        shape = layer.linear.width, layer.rows.batch
-        state = finite_array(name, value, shape=shape).astype(np.float64)
-        if (largest := float(np.abs(state).max()) / abs(layer.linear.gain)) > LARGEST:
-            allowed = f"a state whose entries over the gain are at most {LARGEST:g} in size"
-            raise ArgumentError(name, largest, allowed)
-        self.rounding = max(self.rounding, rounding_of(value))
-        return state
+        ]  # fmt: skip
 
 
 class _Skipped(NamedTuple):
@@ -223,7 +214,7 @@ class NetworkTest:
         numbers = [int(name.split()[1][:-1]) for name in failed if name.startswith("layer ")]
         spread = any(name.endswith("variance, whitened") for name in failed)
         if not numbers or (not spread and any(name.startswith("layers") for name in failed)):
-            return ("layers share their weights: W must be drawn anew for every layer",)
+            return ("several layers use the same weights: draw independent weights for each layer",)
         number = min(numbers)
         text = f"layer {number} has another law given the layers before it"
         states = [state for state in self._states[number - 1] if state.calls]
