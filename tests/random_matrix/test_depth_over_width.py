@@ -71,6 +71,7 @@ def test_kernel_of_a_pre_activation():
     assert rm.four_point_vertex(1, 2**53, (0, 1)) == math.inf
 
 
+@pytest.mark.slow
 def test_smooth_activations_at_criticality():
     """tanh: the vertex grows by ⅔/d a layer; the bounds are 5 standard errors of the variances."""
     width, chain = 1000, bnmc.Chain(1000, 1, "tanh", norm="none")
