@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 
 #: Processor time of a test under coverage, in seconds, and of the later steps of its clock.
-SECONDS, STEP = 0.5, 0.05
+SECONDS, STEP = 0.3, 0.05
 
 #: How many cases of a parametrized test count for coverage, in folders where further ones run the
 #: same lines.  In others some cases run kernels as plain Python, or other kernels.

@@ -13,6 +13,7 @@ from gradient_runs import ALL, assert_same_bits
 from numpy_network import covariance
 from oracle import FALSE_ALARM
 from scipy import stats
+from slow_cases import slow
 
 import bnmc
 from bnmc import Activation, Chain, Network, errors
@@ -262,8 +263,10 @@ def test_gradients_that_float32_does_not_resolve_continue_in_float64(dtypes_seen
     assert_same_means([run, bnmc.backpropagate(chain, 6, loss=rows, **options)])
 
 
-@pytest.mark.parametrize("weights", ["gaussian", "haar"])
-@pytest.mark.parametrize("distance", [1.0, 1e-4])
+@pytest.mark.parametrize(
+    ("weights", "distance"),
+    [("gaussian", 1.0), ("gaussian", 1e-4), slow("haar", 1.0), ("haar", 1e-4)],
+)
 def test_float32_goes_on_unless_the_gradients_of_samples_are_too_alike(
     weights, distance, dtypes_seen
 ):
