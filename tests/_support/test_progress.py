@@ -9,6 +9,8 @@ from bnmc._kernels import compile_time
 from bnmc._support import progress
 from bnmc._support.progress import reporting
 
+COMPILING = f"compiling kernels, about {compile_time.ABOUT_SECONDS} s; later runs load them"
+
 
 class Dispatcher:
     is_kernel = True
@@ -38,7 +40,7 @@ def test_one_line_without_a_terminal(compilation, capsys, wanted):
             compilation(0.2)
         report(1, 1)
     lines = [line for line in capsys.readouterr().err.splitlines() if "compiling" in line]
-    assert lines == [f"bnmc: compiling kernels, once, about {compile_time.ABOUT_SECONDS} s"]
+    assert lines == [f"bnmc: {COMPILING}"]
 
 
 def test_no_line_for_a_moment_and_none_unless_wanted(compilation, capsys):
@@ -62,10 +64,12 @@ def test_the_bar_says_so_on_a_terminal(compilation, monkeypatch):
     monkeypatch.setattr(rich.Progress, "update", noted)
     with reporting(True, "work", "tasks"):
         compilation(0.0)
-    assert said == [f"compiling kernels, once, about {compile_time.ABOUT_SECONDS} s", "work"]
+    assert said == [COMPILING, "work"]
 
 
-def test_lines_come_whenever_the_time_has_doubled(monkeypatch, capsys):
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits between 13 lines, which pass at once."""
     waits = []
 
     class Event:
@@ -85,12 +89,26 @@ def test_lines_come_whenever_the_time_has_doubled(monkeypatch, capsys):
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(progress.threading, "Event", Event)
     monkeypatch.setattr(progress.threading, "Thread", Thread)
+    return waits
+
+
+def test_lines_come_whenever_the_time_has_doubled(waits, capsys):
     with progress._lines("work", "tasks") as report:
         report(3, 4)
     assert waits == [2.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 600.0, 600.0, 600.0]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "bnmc: work: 2 s, 3 of 4 tasks, about 1 s left"
     assert lines[-1] == "bnmc: work: 37 min, 3 of 4 tasks, about 12 min left"
+
+
+@pytest.mark.usefixtures("waits")
+def test_what_a_store_has_took_no_time(capsys):
+    with progress._lines("work", "tasks") as report:
+        report.resume(31, 50)
+        report(35, 50)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "bnmc: work: 62 % found in the store, continuing"
+    assert lines[1] == "bnmc: work: 2 s, 35 of 50 tasks, about 8 s left"  # 4 tasks in 2 s
 
 
 def test_lines_have_the_latest_amount_and_end_with_the_work(monkeypatch, capsys):
@@ -109,6 +127,29 @@ def test_short_work_has_no_lines(capsys):
     with reporting(True, "work", "tasks") as report:
         report(1, 1)
     assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("done", "then"), [(31, "continuing"), (50, "nothing to compute")])
+def test_a_line_tells_what_a_store_has(capsys, done, then):
+    told = []
+    for wanted in (True, False, lambda *amounts: told.append(amounts)):
+        with reporting(wanted, "work", "tasks") as report:
+            report.resume(done, 50)
+    assert capsys.readouterr().err == f"bnmc: work: {2 * done} % found in the store, {then}\n"
+    assert told == [(done, 50)]
+
+
+def test_the_bar_leaves_the_line_about_the_store(monkeypatch, capsys):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with reporting(True, "work", "tasks") as report:
+        report.resume(31, 50)
+    assert "bnmc: work: 62 % found in the store, continuing\n" in capsys.readouterr().err
+
+
+def test_long_work_has_its_forecast_in_the_label():
+    assert progress.with_forecast("work", 9.0) == "work"
+    assert progress.with_forecast("work", 200.0) == "work, forecast 3.3 min"
 
 
 @pytest.mark.parametrize(

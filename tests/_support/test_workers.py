@@ -25,7 +25,7 @@ from worker_processes import assert_same_run, fresh
 import bnmc
 from bnmc._support import workers
 from bnmc._support.machine import available_processors
-from bnmc._support.progress import as_progress, reporting
+from bnmc._support.progress import Reporter, as_progress, reporting
 from bnmc._support.workers import (
     MOST_LOSSES,
     Calls,
@@ -128,7 +128,7 @@ def test_results_do_not_depend_on_how_work_is_cut(monkeypatch):
 
 
 def run_tasks(function, tasks, executor, threads, report):
-    return results_of(Calls(function, tasks), executor, threads, nullcontext(report))
+    return results_of(Calls(function, tasks), executor, threads, nullcontext(Reporter(report)))
 
 
 def test_results_are_in_the_order_of_tasks():

@@ -7,6 +7,8 @@ import pytest
 import bnmc
 from bnmc.cli import forecast as forecasts
 from bnmc.errors import ArgumentError
+from bnmc.gradients import backpropagation
+from bnmc.simulation import run
 
 
 def test_the_forecast_is_near_the_waiting_times():
@@ -33,6 +35,18 @@ def test_a_chain_without_a_fixed_point_has_no_forecast():
     expected = forecasts.forecast(bnmc.Chain(50, 4, norm="none"))
     assert expected.certificate(10**6) == 0.0
     assert math.isnan(expected.rate)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"), [(run, bnmc.simulate), (backpropagation, bnmc.backpropagate)]
+)
+def test_forecasts_of_runs_count_chains_layers_and_threads(monkeypatch, module, function):
+    seconds = []
+    monkeypatch.setattr(module, "with_forecast", lambda label, time: seconds.append(time) or label)
+    for depth, chains, threads in ((4, 3, 1), (8, 3, 1), (4, 9, 1), (4, 3, 2)):
+        function(bnmc.Chain(20, 4, "relu"), depth, chains=chains, threads=threads, rng=0)
+    assert 0.0 < seconds[0] < 0.1
+    assert seconds[1:] == pytest.approx([2.0 * seconds[0], 3.0 * seconds[0], seconds[0] / 2.0])
 
 
 STABLE = forecasts.Forecast(rate=0.9, wait=44.0, seconds=1e-3)

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,11 +18,46 @@ from bnmc.errors import ArgumentTypeError
 #: Seconds before the first line without a terminal, of compilation or of work.
 PATIENT_SECONDS = 2.0
 
+# Seconds from which on a label has the forecast.
+_LONG_SECONDS = 10.0
+
 # The longest time between two lines, in seconds.
 _RARE_SECONDS = 600.0
 
 #: A function of the amount that is done, and the total amount.
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """A function of (done, total) that reports progress.
+
+    Attributes
+    ----------
+    report : callable
+        Function of (done, total).
+    label : str
+        The work.
+    say : callable
+        Prints a line.
+    resumed : callable
+        Takes the amount that a store has.
+    """
+
+    report: Progress
+    label: str = ""
+    say: Callable[[str], object] = lambda text: None
+    resumed: Callable[[int], object] = lambda done: None
+
+    def __call__(self, done: int, total: int) -> None:
+        self.report(done, total)
+
+    def resume(self, done: int, total: int) -> None:
+        """Report what a store has, before the work begins, and say how much that is."""
+        then = "continuing" if done < total else "nothing to compute"
+        self.say(f"bnmc: {self.label}: {100 * done // total} % found in the store, {then}")
+        self.resumed(done)
+        self.report(done, total)
 
 
 def as_progress(progress: object) -> bool | Progress:
@@ -39,7 +76,7 @@ def as_progress(progress: object) -> bool | Progress:
 
 
 @contextmanager
-def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Progress]:
+def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Reporter]:
     """Yield a function of (done, total), which reports progress.
 
     Parameters
@@ -61,13 +98,13 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
         If `progress` is True and Rich is not installed.
     """
     if progress is False:
-        yield lambda done, total: None
+        yield Reporter(lambda done, total: None)
         return
     from bnmc._kernels.compile_time import told_of_compilation
 
     if callable(progress):
         with told_of_compilation(*_line()):
-            yield progress
+            yield Reporter(progress)
         return
     rich = import_extra("rich.progress", "cli")
     console = import_extra("rich.console", "cli").Console(stderr=True)
@@ -85,7 +122,10 @@ def reporting(progress: bool | Progress, label: str, unit: str) -> Iterator[Prog
             lambda: bar.update(task, description=label),
         )
         with told_of_compilation(*(told if console.is_terminal else _line())):
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            yield Reporter(
+                lambda done, total: bar.update(task, completed=done, total=total), label,
+                partial(bar.console.out, highlight=False),
+            )  # fmt: skip
 
 
 def duration_text(seconds: float) -> str:
@@ -96,12 +136,23 @@ def duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def with_forecast(label: str, seconds: float) -> str:
+    """Return the label of work with its predicted duration, unless it is short."""
+    is_short = seconds < _LONG_SECONDS
+    return label if is_short else f"{label}, forecast {duration_text(seconds)}"
+
+
 @contextmanager
-def _lines(label: str, unit: str) -> Iterator[Progress]:
+def _lines(label: str, unit: str) -> Iterator[Reporter]:
     """Yield a function of (done, total), and print lines: one whenever the time has doubled."""
     begun = time.monotonic()
     ended = threading.Event()
+    before = 0
     latest = 0, 0
+
+    def resumed(done: int) -> None:
+        nonlocal before
+        before = done
 
     def report(done: int, total: int) -> None:
         nonlocal latest
@@ -112,24 +163,29 @@ def _lines(label: str, unit: str) -> Iterator[Progress]:
         while not ended.wait(wait):
             (done, total), taken = latest, time.monotonic() - begun
             amount = f", {done} of {total} {unit}" if total else ""
-            if 0 < done < total:
-                amount += f", about {duration_text(taken * (total - done) / done)} left"
-            print(f"bnmc: {label}: {duration_text(taken)}{amount}", file=sys.stderr, flush=True)
+            if before < done < total:
+                left = taken * (total - done) / (done - before)
+                amount += f", about {duration_text(left)} left"
+            _print(f"bnmc: {label}: {duration_text(taken)}{amount}")
             wait = min(taken, _RARE_SECONDS)
 
     writer = threading.Thread(target=write, name="bnmc-progress", daemon=True)
     writer.start()
     try:
-        yield report
+        yield Reporter(report, label, _print, resumed)
     finally:
         ended.set()
         writer.join()
 
 
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _compiling() -> str:
     from bnmc._kernels.compile_time import ABOUT_SECONDS
 
-    return f"compiling kernels, once, about {ABOUT_SECONDS} s"
+    return f"compiling kernels, about {ABOUT_SECONDS} s; later runs load them"
 
 
 def _line() -> tuple[Callable[[], None], Callable[[], None]]:
@@ -140,7 +196,7 @@ def _line() -> tuple[Callable[[], None], Callable[[], None]]:
     def write() -> None:
         if not written.is_set():
             written.set()
-            print(f"bnmc: {_compiling()}", file=sys.stderr, flush=True)
+            _print(f"bnmc: {_compiling()}")
 
     def begin() -> None:
         wait = threading.Timer(PATIENT_SECONDS, write)

@@ -18,7 +18,7 @@ from bnmc._support.arguments import integer, real
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.interruption import StillAtWork, Stop, abandon, uninterrupted, with_partial
 from bnmc._support.machine import available_memory, available_processors
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, Reporter, as_progress, reporting
 from bnmc.errors import ArgumentTypeError, WorkersLostError
 
 _T = TypeVar("_T")
@@ -529,9 +529,7 @@ class Work(Protocol):
         """Take note that the work ends here, with or without all of its blocks."""
 
 
-def run_work(
-    work: Work, workers: Workers, stopped: Callable[[], bool], report: Callable[[int, int], None]
-) -> None:
+def run_work(work: Work, workers: Workers, stopped: Callable[[], bool], report: Reporter) -> None:
     """Do work until all of it is done, or `stopped` returns True."""
     following = [work.skip(part, 0) for part in range(work.parts)]
     busy: set[int] = set()
@@ -542,7 +540,7 @@ def run_work(
             whole += 1
         done, total = work.progress(following)
         if done:
-            report(done, total)
+            (report if turn else report.resume)(done, total)
         if whole == work.blocks or ((turn or not work.together) and stopped()):
             break
         limit = min(work.blocks, whole + work.ahead)
@@ -642,7 +640,7 @@ def results_of(
     calls: Calls[_T],
     executor: Executor | None,
     threads: int,
-    reporter: AbstractContextManager[Progress],
+    reporter: AbstractContextManager[Reporter],
     stop: Stop | None = None,
     whole: Callable[[list[_T]], Any] = lambda results: None,
 ) -> list[_T]:

@@ -129,15 +129,16 @@ def command(
         def run(**values: Any) -> None:
             _require_files(values, needs(values))
             arguments = {name: value for name, value in values.items() if name in taken}
+            store = values.get("store")
             if "chain" in taken:
                 from bnmc.chain.chain import Chain
 
                 make = partial(Chain, **{name: values[name] for name in chain})
                 arguments["chain"] = make() if "batch" in chain else make
             if "seed" in taken:
-                arguments["seed"] = _seed(values["seed"], values.get("store"))
+                arguments["seed"] = _seed(values["seed"], store)
             if "progress" in taken and values["progress"] is None:
-                arguments["progress"] = sys.stderr.isatty()
+                arguments["progress"] = sys.stderr.isatty() or store is not None
             facts = {"seed": arguments["seed"]} if "seed" in taken else {}
             facts = {"command": function.__name__.replace("_", "-"), **facts}
             try:
@@ -146,6 +147,11 @@ def command(
                 if values["as_json"] is not None:
                     _publish_error(error, facts, arguments.get("chain"), values["as_json"])
                 raise
+            except KeyboardInterrupt:
+                _say_resumable(store)
+                raise
+            if report.status == INTERRUPTED:
+                _say_resumable(store)
             _publish(report, facts, values["as_json"], values.get("plot"))
             raise typer.Exit(report.status)
 
@@ -260,6 +266,12 @@ def _require_destination(name: str, path: Path, formats: Sequence[str], force: b
 
     require_writable(name, as_path(name, path), formats)
     require_free(name, path, force=force)
+
+
+def _say_resumable(store: Path | None) -> None:
+    """Say after Ctrl-C that a run can go on, if it has a store."""
+    if store is not None:
+        print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)
 
 
 def _seed(seed: int | None, store: Path | None) -> int | None:

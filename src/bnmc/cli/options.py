@@ -101,8 +101,8 @@ OPTIONS: dict[str, _Option] = {
     ),
     "progress": _option(
         bool | None, None,
-        "Progress on standard error: a bar on a terminal, lines elsewhere. Default: only on a "
-        "terminal.",
+        "Progress on standard error: a bar on a terminal, lines elsewhere. Default: on a terminal, "
+        "or with --store.",
         "--progress/--no-progress", show_default=False,
     ),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bnmc._support.arguments import real
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import thread_count
 from bnmc.chain.chain import Chain
 from bnmc.simulation.run import simulate
@@ -70,7 +70,8 @@ def layer_speeds(
     seconds = real("seconds", seconds, above=0.0, high=60.0)
     programs = _programs(chain, thread_count(threads))
     total, numbers = len(programs) * (_ROUNDS + 1), itertools.count(1)
-    with reporting(as_progress(progress), "bench", "measurements") as report:
+    label = with_forecast("bench", total * seconds)
+    with reporting(as_progress(progress), label, "measurements") as report:
 
         def counted(value: float) -> float:
             report(next(numbers), total)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from bnmc._support.archives import Foreign
 from bnmc._support.arguments import Key, draw_key
 from bnmc._support.arithmetic import StandardArithmetic
 from bnmc._support.environment import environment
-from bnmc._support.progress import Progress, reporting
+from bnmc._support.progress import Progress, Reporter, reporting
 from bnmc._support.text import loads
 from bnmc._support.workers import Parallel
 from bnmc.simulation.store.parts import PartStore, as_folder, with_facts, without_facts
@@ -137,7 +138,7 @@ class Run:
             report = stack.enter_context(reporting(self.parallel.progress, self.name, "%"))
             percentage = _Percentage(report)
             for place, point in enumerate(points):
-                progress = percentage.between(*shares[place : place + 2])
+                progress = partial(percentage.between, *shares[place : place + 2])
                 made[point] = self._part(folder, make, point, progress)
             if folder is not None:
                 folder.finish()
@@ -145,7 +146,11 @@ class Run:
         return made
 
     def _part(
-        self, folder: _Parts | None, make: Callable[..., Any], point: Point, progress: Progress
+        self,
+        folder: _Parts | None,
+        make: Callable[..., Any],
+        point: Point,
+        progress: Callable[[], Progress],
     ) -> Any:
         """Return a part of the folder, or make it."""
         number, self._parts = self._parts, self._parts + 1
@@ -156,7 +161,7 @@ class Run:
                 done = f"{number} parts, which a store keeps for the same call, are finished"
                 raise self.parallel.stop.error(done)
             with StandardArithmetic():
-                made = make(*point, progress)
+                made = make(*point, progress())
             content = _packed(made, generator.state)
             if folder is not None:
                 folder.write(number, with_facts(content, folder.facts_of(number)))
@@ -173,15 +178,17 @@ class _Parts(PartStore):
 class _Percentage:
     """Progress in percent, which only grows."""
 
-    def __init__(self, report: Progress) -> None:
+    def __init__(self, report: Reporter) -> None:
         self._report, self._last = report, -1
 
     def reach(self, share: float) -> None:
         """Report a share of the whole."""
         done = math.floor(100 * share + 1e-9)
         if done > self._last:
+            # Parts before the first one that is made are in the folder.
+            is_resumed = self._last < 0 < done
             self._last = done
-            self._report(done, 100)
+            (self._report.resume if is_resumed else self._report)(done, 100)
 
     def between(self, low: float, high: float) -> Progress:
         """Reach one share, and return the progress of a part from there to another share."""

@@ -19,7 +19,7 @@ from bnmc._support.environment import with_blas
 from bnmc._support.interruption import Stop
 from bnmc._support.keywords import explains_keywords
 from bnmc._support.machine import require_memory
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import Calls, Shared, as_executor, ranges, results_of, thread_count
 from bnmc.chain.activations import require_derivative
 from bnmc.chain.chain import Chain, Network, as_network, layers_of
@@ -288,8 +288,9 @@ def backpropagate(
         [last - first for first, last in pieces],
         stored,
     )
+    label = with_forecast("backpropagate", run.chains * task.seconds_of_chain / workers)
     parts = results_of(
-        calls, pool, workers, reporting(report_to, "backpropagate", "chains"), stop,
+        calls, pool, workers, reporting(report_to, label, "chains"), stop,
         lambda parts: _joined(task, parts),
     )  # fmt: skip
     if not parts:

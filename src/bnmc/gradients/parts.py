@@ -374,8 +374,13 @@ class Task:
 
     def chains_of_part(self, threads: int | None) -> int:
         """Return the number of chains of a part; `threads` share them all."""
-        by_time = int(PART_SECONDS / (_PASSES * self.run.depth * self.run.seconds))
+        by_time = int(PART_SECONDS / self.seconds_of_chain)
         return max(1, min(by_time, self.most_chains, -(-self.run.chains // (threads or 1))))
+
+    @property
+    def seconds_of_chain(self) -> float:
+        """Seconds of a chain on one thread."""
+        return _PASSES * self.run.depth * self.run.seconds
 
     @property
     def bytes_of_results(self) -> int:

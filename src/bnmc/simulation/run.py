@@ -19,7 +19,7 @@ from bnmc._support.device_arrays import is_device_array
 from bnmc._support.extras import require_extras
 from bnmc._support.interruption import StillAtWork, Stop, uninterrupted, with_partial
 from bnmc._support.keywords import explains_keywords
-from bnmc._support.progress import Progress, as_progress, reporting
+from bnmc._support.progress import Progress, as_progress, reporting, with_forecast
 from bnmc._support.workers import Workers, as_executor, run_work, thread_count
 from bnmc.chain.chain import Chain, Network, as_network
 from bnmc.chain.start import FirstLayer, as_initial
@@ -250,8 +250,9 @@ def simulate(
     kind = _kind_of(run, start)
     is_plain = seconds is None and not axes and not callable(progress)
     is_brief = is_plain and is_small and kind in _compiled
+    label = with_forecast("simulate", run.chains * run.depth * run.seconds / threads)
     with (
-        reporting(progress, "simulate", "layers") as report,
+        reporting(progress, label, "layers") as report,
         _workers(run, executor, 1 if is_brief else threads, seconds) as workers,
         nullcontext() if path is None else _opened(path, run, start, workers) as stored,
     ):

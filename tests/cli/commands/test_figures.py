@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,10 @@ def test_an_interrupted_figure_goes_on(run, document_of, refusal, monkeypatch):
     status, out, err = run("figure bridging-1b --json --store parts")
     assert (status, out) == (130, "")
     assert "finished parts are in parts; the same command resumes" in err
-    continued = document_of("figure bridging-1b --store parts")
+    status, out, err = run("figure bridging-1b --json --store parts")
+    assert (status, json.loads(out)["command"]) == (0, "figure")
+    assert re.fullmatch(r"bnmc: bridging-1b: \d\d % found in the store, continuing\n", err)
+    continued = document_of("figure bridging-1b --store parts --no-progress")
     assert len(calls) == 3  # one of the two widths was there
     assert {**continued, "seconds": 0} == {**document_of("figure bridging-1b"), "seconds": 0}
     err = refusal("figure bridging-1b --store parts --seed 1")

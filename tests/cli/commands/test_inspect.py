@@ -1,6 +1,8 @@
 """``bnmc inspect``: its table, its document, its picture, and what it refuses."""
 
+import itertools
 import json
+import math
 import sys
 
 import numpy as np
@@ -26,6 +28,9 @@ number = 3
 def wide(width):
     hidden = [nn.Sequential(nn.Linear(width, width), nn.BatchNorm1d(width)) for _ in range(2)]
     return nn.Sequential(nn.Linear(6, width), *hidden, nn.Linear(width, 3))
+
+def without_bias():
+    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3))
 
 class Talking(nn.Linear):
     def forward(self, x):
@@ -55,6 +60,7 @@ def other():
 
 pytestmark = pytest.mark.usefixtures("one_thread", "folder")
 FACTORY = "inspect own_models:factory --input x.npy --seed 5"
+ZERO = "inspect own_models:without_bias --input x.npy --layers 0"
 MODEL = "inspect own_models:model --input x.npy"
 X, Y = np.random.default_rng(0).standard_normal((12, 6)), np.arange(12) % 3
 
@@ -115,6 +121,56 @@ def test_files_of_pytorch(document_of, refusal, folder):
     assert "the state_dict of the model" in refusal(f"{line} x.npy --weights x.pt")
     assert "a file with one tensor" in refusal(f"{line} w.pt")
     assert "gone.pt" in refusal(f"{line} gone.pt")
+
+
+def cosines_of(rows):
+    """Return smallest, mean and largest cosine of two rows, pair by pair."""
+    units = [row / math.sqrt(math.fsum(row * row)) for row in rows.reshape(len(rows), -1)]
+    pairs = [math.fsum(a * b) for a, b in itertools.combinations(units, 2)]
+    return [min(pairs), math.fsum(pairs) / len(pairs), max(pairs)]
+
+
+def test_cosines_of_pairs_of_samples(document_of, printed):
+    """Against the states and the gradients of PyTorch, one sample at a time."""
+    document = document_of(f"{FACTORY} --labels y.npy --cosines")
+    torch.manual_seed(5)
+    model = sys.modules["own_models"].factory().double()
+    x, losses = torch.from_numpy(X), []
+    with torch.no_grad():
+        for row, end in zip(document["cosines"], (3, 6, 9), strict=True):
+            expected = cosines_of(model[:end](x).numpy())
+            assert [row[name] for name in ("smallest", "mean", "largest")] == pytest.approx(
+                expected, abs=1e-5
+            )
+    losses = torch.nn.functional.cross_entropy(model(x), torch.from_numpy(Y), reduction="none")
+    for row, (name, weight) in zip(
+        document["gradient_cosines"], model.named_parameters(), strict=True
+    ):
+        assert row["parameter"] == name
+        if name.endswith(".weight"):  # a bias before a norm has gradients of rounding errors
+            by_sample = [torch.autograd.grad(loss, weight, retain_graph=True)[0] for loss in losses]
+            expected = cosines_of(torch.stack(by_sample).numpy())
+            assert [row["smallest"], row["mean"], row["largest"]] == pytest.approx(
+                expected, abs=1e-4
+            )
+    out = printed(f"{FACTORY} --labels y.npy --cosines")
+    assert out.index("Cosines of two samples:") < out.index("Cosines of the gradients")
+    for row in [*document["cosines"], *document["gradient_cosines"]]:
+        assert [f"{row['smallest']:.4g}", f"{row['mean']:.4g}", f"{row['largest']:.4g}"] in [
+            line.split()[1:] for line in out.splitlines()
+        ]
+    assert out.strip().endswith(f"{measured().verdict}\nseed 5")
+
+
+def test_cosines_of_samples_that_are_zero(printed, document_of, folder):
+    np.save(folder / "x.npy", np.zeros((2, 6)))
+    document = document_of(f"{ZERO} --cosines")
+    (row,) = document["cosines"]
+    assert row == {"layer": "0", "smallest": None, "mean": None, "largest": None}
+    assert "gradient_cosines" not in document
+    assert ["0", "-", "-", "-"] in [
+        line.split() for line in printed(f"{ZERO} --cosines").split("\n")
+    ]
 
 
 def test_twenty_steps_are_tried(document_of):

@@ -279,6 +279,7 @@ def test_the_output_is_not_replaced_unless_forced(printed, refusal):
 
 @pytest.mark.parametrize(("suffix", "magic"), [
     pytest.param("png", b"\x89PNG", marks=pytest.mark.slow), ("pdf", b"%PDF"),
+    ("svg", b"<?xml"), ("jpg", b"\xff\xd8\xff"),
 ])  # fmt: skip
 def test_plot(printed, refusal, suffix, magic):
     printed(f"{SMALL} --plot run.{suffix}")
@@ -352,15 +353,21 @@ def test_ctrl_c_shows_the_finished_networks(interrupted):
 
 
 def test_a_store_continues_an_interrupted_command(
-    interrupted, printed, document_of, refusal, tmp_path
+    interrupted, run, printed, document_of, refusal, tmp_path
 ):
     expected = document_of(GRADIENTS)
-    interrupted(f"{GRADIENTS} --store parts")
-    assert len(list((tmp_path / "parts").glob("part-*.npz"))) >= 3
-    assert document_of(f"{GRADIENTS} --store parts") == expected
+    _, err = interrupted(f"{GRADIENTS} --store parts")
+    assert "bnmc: finished parts are in parts; the same command resumes\n" in err
+    finished = len(list((tmp_path / "parts").glob("part-*.npz")))
+    assert finished >= 3
+    status, out, err = run(f"{GRADIENTS} --store parts --json")
+    assert (status, json.loads(out)) == (0, expected)
+    percent = 100 * finished // 6
+    then = "continuing" if finished < 6 else "nothing to compute"
+    assert err == f"bnmc: backpropagate: {percent} % found in the store, {then}\n"
     # Without a seed, the random numbers are those of the store.
-    document = document_of(f"{BACKPROP} --store parts")
+    document = document_of(f"{BACKPROP} --store parts --no-progress")
     assert (document["seed"], document["rows"]) == (None, expected["rows"])
-    last = printed(f"{BACKPROP} --store parts").splitlines()[-1]
+    last = printed(f"{BACKPROP} --store parts --no-progress").splitlines()[-1]
     assert last == f"{expected['key']} of the store"
     assert "dtype = float32" in refusal(f"{GRADIENTS} --store parts --dtype float32")

@@ -135,15 +135,10 @@ def figure(
         raise ArgumentError("name", None, "an experiment", "bnmc figure --list prints their names")
     sizes = parsed(type(sizes_of(name)[0]), set_) if set_ else {}
     begun = time.perf_counter()
-    try:
-        result = experiments.run(
-            name, full=full, rng=seed, threads=threads, progress=progress, store=store, data=data,
-            timeout=timeout, **sizes,
-        )  # fmt: skip
-    except KeyboardInterrupt:
-        if store is not None:
-            print(f"bnmc: finished parts are in {store}; the same command resumes", file=sys.stderr)
-        raise
+    result = experiments.run(
+        name, full=full, rng=seed, threads=threads, progress=progress, store=store, data=data,
+        timeout=timeout, **sizes,
+    )  # fmt: skip
     seconds = round(time.perf_counter() - begun, 3)
     return _report_of(result)._replace(repeat={"seconds": seconds})
 
