@@ -55,7 +55,7 @@ myst_enable_extensions = ["dollarmath"]
 html_theme = "pydata_sphinx_theme"
 html_logo = html_favicon = "images/logo.svg"
 html_static_path = ["static"]
-html_css_files = ["gallery.css"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "logo": {"text": html_title},
     "navigation_with_keys": False,

@@ -5,9 +5,12 @@ import importlib
 import inspect
 import itertools
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +156,8 @@ def test_every_block_of_code_is_run():
     others = {
         ("start", "console"), ("questions", "console"), ("commands", "console"),
         ("cluster", "python"), ("cluster", "bash"),
+        ("cluster", "console"),  # test_a_killed_script_resumes
+        ("embedding", "console"), ("embedding", "python"),  # tests/kernels/test_c.py
         ("gradients", "console"), ("faq", "console"), ("index", "console"),
         ("installation", "console"),
         ("testing", "python"),  # test_a_test_with_the_plugin
@@ -169,7 +174,7 @@ def test_every_block_of_code_is_run():
         name for page in PAGES for name in re.findall(r"literalinclude:: (\S+)", text_of(page))
     }
     # `tests/kernels/test_c.py` compiles and runs the C program; tests below run the scripts.
-    scripts = {f"scripts/on_{name}.py" for name in ("dask", "mpi", "ray")}
+    scripts = {f"scripts/{name}.py" for name in ("on_dask", "on_mpi", "on_ray", "stored")}
     assert included == {"../tests/kernels/embedding.c"} | scripts
 
 
@@ -231,6 +236,25 @@ def test_scripts_for_clusters(name, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "32 chains, 21 layers" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_killed_script_resumes(tmp_path):
+    pytest.importorskip("distributed")
+    command = [sys.executable, str(DOCS / "scripts" / "stored.py")]
+    environment = os.environ | {"NO_COLOR": "1"}
+    streams = {"cwd": tmp_path, "env": environment, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams) as process:
+        while not list((tmp_path / "run.zarr").glob("**/c/*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        time.sleep(3.0)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, **streams)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"simulate(, forecast .*)?: \d+ % found in the store, continuing", done.stderr)
+    assert "400 chains, 1001 layers" in done.stdout
 
 
 NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))

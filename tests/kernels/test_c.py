@@ -3,10 +3,12 @@
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from bnmc.kernels.c_header import DECLARED
 CHAIN = bnmc.Chain(70, 5, "relu")
 KEY = 0xFEDCBA9876543210
 SOURCE = Path(__file__).with_name("embedding.c")
+PAGE = Path(__file__).parents[2] / "docs" / "embedding.rst"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
@@ -279,6 +282,17 @@ def test_a_compiled_library(folder, run):
     grams = np.zeros((2, 5, 5))
     assert library.run(c.table("relu").address, 20, run.key, grams.ctypes.data) == 0
     np.testing.assert_array_equal(grams, run.gram[:, -1])
+
+
+@needs_compiler
+def test_the_program_of_the_page(folder, monkeypatch, capsys):
+    compiled(folder, "embedding.so", "-shared", "-fPIC")
+    monkeypatch.chdir(folder)
+    page = PAGE.read_text(encoding="utf-8")
+    block = re.search(r"code-block:: python\n\n((?:    .*\n|\n)+)", page)
+    exec(textwrap.dedent(block[1]), {})
+    gram = bnmc.simulate(CHAIN, 20, rng="key:0000000000000007", sampler="conditional").gram[0, -1]
+    assert capsys.readouterr().out == f"0 {gram.diagonal().round(2)}\n"
 
 
 PYTHON_H = Path(sysconfig.get_path("include")) / "Python.h"
