@@ -66,8 +66,8 @@ def test_wrong_norms_over_the_features(norm):
 
 @pytest.mark.parametrize("norm", ["batch", "batch-uncentred", "layer"])
 def test_wrong_norms_over_the_batch(norm):
-    chain = bnmc.Chain(6, 4, "relu", norm=norm, gain=2.0, eps=0.5)
-    h = np.random.default_rng(2).standard_normal((6, 4))
+    chain = bnmc.Chain(5, 6, "relu", norm=norm, gain=2.0, eps=0.5)
+    h = np.random.default_rng(2).standard_normal((5, 6))
     options = {"centred": norm != "batch-uncentred", "eps": 0.5}
     if norm == "layer":
         wrong = [pair for pair in _wrong_norms(chain) if "over the batch" in pair[0]]
@@ -81,8 +81,46 @@ def test_wrong_norms_over_the_batch(norm):
             "over the features": standardised(h, axis=0, **options),
             "rows are centred" if change else "without being centred":
                 standardised(h, axis=1, centred=change, eps=0.5),
+            "parts of 3 samples, not on all 6": np.hstack(
+                [standardised(part, axis=1, **options) for part in (h[:, :3], h[:, 3:])]
+            ),
         }  # fmt: skip
     assert_norms(wrong, h, expected)
+
+
+def test_errors_of_a_step_name_the_layout():
+    weight = np.ones((24, 24))
+    with pytest.raises(ValueError, match="matmul") as caught:
+        assert_same_law(lambda h: h @ weight, bnmc.Chain(24, 8, "relu"), rng=0)
+    [note] = caught.value.__notes__
+    assert "h has shape (24, 8): features, samples" in note
+    assert "from_features_last" in note
+
+
+def of_parts(h, size=4):
+    return np.hstack([standardised(h[:, i : i + size], axis=1) for i in range(0, h.shape[1], size)])
+
+
+def with_eps_after_the_root(h):
+    x = h - h.mean(axis=1, keepdims=True)
+    return x / (h.std(axis=1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps", "words"),
+    [
+        (of_parts, 0.0, "the norm acts on parts of 4 samples, not on all 8 (ghost batches)"),
+        (with_eps_after_the_root, 0.0, "eps = 1e-05 to the standard deviation"),
+        (with_eps_after_the_root, 1e-5, "eps = 1e-05 to the standard deviation"),
+    ],
+)
+def test_norms_of_other_formulas_are_named(norm, eps, words):
+    rng, chain = np.random.default_rng(5), bnmc.Chain(24, 8, "relu", eps=eps)
+
+    def step(h):
+        return rng.standard_normal((24, 24)) @ np.maximum(norm(h), 0.0) / np.sqrt(24)
+
+    assert words in causes_of(step, chain)
 
 
 @pytest.mark.parametrize(("calls", "gain", "considered"), [(2, 1.0, False), (40, 3.0, True)])

@@ -360,7 +360,8 @@ class TVBound(Drawn, WithRate, _Bounds):
             "",
             f"Upper bound of the total-variation distance from the {self.law} law; intervals for a "
             f"horizon of {self.horizon} layers",
-            "(Values of 1 or more are vacuous. The bound decreases in steps of the lag.)",
+            "(Intervals cut long waits off at the horizon, so they may lie below the bound. Values "
+            "of 1 or more are vacuous. The bound decreases in steps of the lag.)",
             self._table(),
         ]
         if self.unmet:

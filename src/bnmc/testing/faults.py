@@ -48,7 +48,10 @@ _EPSILONS = np.arange(-13.0, 0.0, 0.5)
 
 
 class _Norm(NamedTuple):
-    """A norm of the state h, reshaped, over some axes: deviations over their standard deviation."""
+    """A norm of the state h, reshaped, over some axes: deviations over their standard deviation.
+
+    `eps` is added to the variance, and `added` to its root.
+    """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
@@ -56,6 +59,7 @@ class _Norm(NamedTuple):
     eps: float
     ddof: int = 0
     divides: bool = True
+    added: float = 0.0
 
     def __call__(self, h: Float64Array) -> Float64Array:
         """Return N(h); parts without variance give NaN if eps is 0, which has no likelihood."""
@@ -65,7 +69,7 @@ class _Norm(NamedTuple):
         if self.divides:
             count = math.prod(self.shape[axis] for axis in self.axes) - self.ddof
             squares = np.square(x).sum(axis=self.axes, keepdims=True)
-            x = x / np.sqrt(squares / count + self.eps)
+            x = x / (np.sqrt(squares / count + self.eps) + self.added)
         return x.reshape(h.shape)
 
 
@@ -312,11 +316,24 @@ def _wrong_norms(chain: Chain) -> Iterator[tuple[str, _Norm]]:
     if over_batch:
         plain = rows._replace(divides=False, centred=False)
         yield f"{unscaled}: evaluation mode, with running statistics?", plain
+        yield from _norms_of_parts(rows)
         yield from _wrong_norms_of_images(chain, right)
         yield f"{unscaled}, but centred", plain._replace(centred=True)
     if d > 1:
         text = "the norm acts on samples, over the features, not on features"
         yield text, rows._replace(axes=(0,))
+
+
+def _norms_of_parts(rows: _Norm) -> Iterator[tuple[str, _Norm]]:
+    """Yield texts and norms over parts of the batch."""
+    d, n = rows.shape
+    # Two centred samples are ±1, whatever they were.
+    for size in range(3, n // 2 + 1):
+        if n % size == 0:
+            text = f"the norm acts on parts of {size} samples, not on all {n} (ghost batches)"
+            # Equal samples of a part have no variance; the ε of a framework makes them zero.
+            eps = max(rows.eps, LEAST)
+            yield text, rows._replace(shape=(d, n // size, size), axes=(2,), eps=eps)
 
 
 def _wrong_norms_of_samples(chain: Chain, right: _Norm) -> Iterator[tuple[str, _Norm]]:
@@ -339,20 +356,29 @@ def _wrong_norms_of_samples(chain: Chain, right: _Norm) -> Iterator[tuple[str, _
 
 
 def _with_eps(chain: Chain, fault: Fault, evidence: _Evidence) -> Iterator[Fault]:
-    """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
-    from scipy.optimize import minimize_scalar
-
+    """Yield steps that add the best ε to the variance, or to the standard deviation."""
     if chain.batch < 2 or chain.normalization.is_identity:
         return
 
-    def with_eps(log_eps: float) -> Fault:
-        norm = fault.step.norm._replace(eps=10.0**log_eps)
-        text = f"the norm adds eps = {norm.eps:.2g} to the variance, not {chain.eps:g}"
-        return fault.but(text, parameters=1, norm=norm)
+    def to_variance(eps: float) -> Fault:
+        text = f"the norm adds eps = {eps:.2g} to the variance, not {chain.eps:g}"
+        return fault.but(text, parameters=1, norm=fault.step.norm._replace(eps=eps))
+
+    def to_deviation(eps: float) -> Fault:
+        text = f"the norm adds eps = {eps:.2g} to the standard deviation, not to the variance"
+        return fault.but(text, parameters=1, norm=fault.step.norm._replace(eps=0.0, added=eps))
+
+    yield from _with_best_eps(to_variance, evidence)
+    yield from _with_best_eps(to_deviation, evidence)
+
+
+def _with_best_eps(with_eps: Callable[[float], Fault], evidence: _Evidence) -> Iterator[Fault]:
+    """Yield a step with the best ε, from a grid and then a search, without and with a scale."""
+    from scipy.optimize import minimize_scalar
 
     @cache
     def grams(log_eps: float) -> list[Float64Array]:
-        return evidence.predicted(with_eps(log_eps))
+        return evidence.predicted(with_eps(10.0**log_eps))
 
     for free in (False, True):
 
@@ -364,7 +390,8 @@ def _with_eps(chain: Chain, fault: Fault, evidence: _Evidence) -> Iterator[Fault
         least = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-3})
         # Prefer a power of ten within four standard errors.
         whole = round(least.x)
-        yield with_eps(whole if cost(whole) - least.fun < 8.0 else float(least.x))
+        log_eps = whole if cost(whole) - least.fun < 8.0 else float(least.x)
+        yield with_eps(10.0**log_eps)
 
 
 # --- convolutions: the covariances and the norms that mistakes lead to

@@ -392,15 +392,13 @@ class CheckedStep(ReturnedStates):
     """The caller's step, with checks of the states that it returns."""
 
     def __init__(self, step: Step, chain: Chain) -> None:
-        super().__init__()
-        self.step, self.chain = step, chain
+        super().__init__(step)
+        self.chain = chain
 
     def __call__(self, h: Float64Array) -> Float64Array:
         """Return the next state in float64, or raise if the step does not return a state."""
-        value = self.step(h.copy())
-        self.calls += 1
         shape = self.chain.width, self.chain.batch
-        return self.checked("step(h)", value, shape, self.chain.gain)
+        return self.checked("step(h)", self.call(h), shape, self.chain.gain)
 
     def noise(self, layer: Layer) -> Float64Array:
         """Return the covariance of rounding errors of R on one state."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,12 @@ def _rows_apart(chain: Chain, generator: np.random.Generator) -> Float64Array:
 
 
 class ReturnedStates:
-    """Checks of the states that a step or a network of the caller returns.
+    """A step or a network of the caller, with checks of the states that it returns.
+
+    Parameters
+    ----------
+    function : callable
+        Takes a state (width, batch).
 
     Attributes
     ----------
@@ -118,8 +123,22 @@ class ReturnedStates:
         Largest unit of rounding of the returned arrays.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[[Float64Array], Any]) -> None:
+        self._function = function
         self.calls, self.rounding = 0, rounding_of(0.0)
+
+    def call(self, h: Float64Array) -> Any:
+        """Return what the caller's function returns for a state; its errors name the layout."""
+        try:
+            value = self._function(h.copy())
+        except Exception as error:
+            error.add_note(
+                f"h has shape {h.shape}: features, samples. bnmc.testing.from_features_last wraps "
+                "a function of (samples, features), and from_images one of images."
+            )
+            raise
+        self.calls += 1
+        return value
 
     def checked(self, name: str, value: Any, shape: tuple[int, int], gain: float) -> Float64Array:
         """Return a state in float64, or raise if the value is no state of this shape."""

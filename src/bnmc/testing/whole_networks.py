@@ -41,13 +41,12 @@ class _CheckedNetwork(ReturnedStates):
     """The caller's network, with checks of the states that it returns."""
 
     def __init__(self, network: Callable[[Float64Array], Any], chains: Sequence[LayerOfNetwork]):
-        super().__init__()
-        self._network, self._layers = network, chains
+        super().__init__(network)
+        self._layers = chains
 
     def __call__(self, h: Float64Array) -> list[Float64Array]:
         """Return the states of layers 1, 2, …, or raise if the network does not return them."""
-        values = self._network(h.copy())
-        self.calls += 1
+        values = self.call(h)
         if not isinstance(values, (list, tuple)) or len(values) != len(self._layers):
             allowed = f"a list of the states of layers 1 to {len(self._layers)}"
             raise ArgumentTypeError("step(h)", values, allowed)

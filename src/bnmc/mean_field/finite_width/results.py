@@ -101,6 +101,11 @@ class Fluctuations(Result):
     >>> law = bnmc.MeanField(bnmc.Chain(1000, 10, "relu")).fluctuations()
     >>> print(law.mean_square(1000))
     0.0405666
+    >>> print(law)
+    G at width 1000: distance from G* 0.1986 in the mean, 0.2014 root mean square; the linear theory
+    holds from about width 91
+    G*: diagonal 0.5, correlation 0.264721 of 10 samples; stable: perturbations ×0.7911 per layer;
+    squared gradient norm ×1.696 per layer
     """
 
     fixed_point: FixedPoint
@@ -108,6 +113,16 @@ class Fluctuations(Result):
     coarse: _Sectors = field(repr=False)
     point_error: float = field(repr=False)
     chain: Chain = field(repr=False)
+
+    def __str__(self) -> str:
+        """Return the distance from G* at the width of the chain, and G*, in words."""
+        width = self.chain.width
+        mean, square = self.mean_distance(width).value, self.mean_square(width).value
+        return (
+            f"G at width {width}: distance from G* {mean:.4g} in the mean, {math.sqrt(square):.4g} "
+            f"root mean square; the linear theory holds from about width {self.least_width}\n"
+            f"G*: {self.fixed_point}"
+        )
 
     @property
     def activation(self) -> Activation:

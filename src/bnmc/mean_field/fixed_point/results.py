@@ -122,9 +122,9 @@ class FixedPoint(SymmetricFixedPoint):
         Correlation of two samples: the off-diagonal entries of ``G*`` divided by b, in [−1, 1).
     eigenvalues : tuple of float or complex
         The distinct eigenvalues of the Jacobian of the map at ``G*``, except for the eigenvalue 0
-        of the direction ``G*``: the normalization is invariant to the scale of G. Empty for norm
-        "batch" and n = 2. Real, except that under norm "batch-uncentred" two may be a conjugate
-        pair.
+        of what the normalization removes: changes of scale, in the direction ``G*``, and under norm
+        "batch" changes ``u1ᵀ + 1uᵀ``. Empty for norm "batch" and n = 2. Real, except that under
+        norm "batch-uncentred" two may be a conjugate pair.
     multiplicities : tuple of int
         Their multiplicities.
     rate : float
