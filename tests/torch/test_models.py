@@ -137,6 +137,7 @@ REFUSED = [
     (orthogonalize_, grouped(), (IMAGES,), {}, ArgumentError, "groups"),
     (orthogonalize_, mlp(1, 8), (X,), {}, ArgumentError, "hidden"),
     (orthogonalize_, mlp(3, 8), (X,), {"power": 1.0}, ArgumentError, "power: got 1"),
+    (orthogonalize_, mlp(3, 8), (X,), {"shrinkage": 1.5}, ArgumentError, "shrinkage: got 1.5"),
     (orthogonalize_, mlp(3, 8), (X[:0],), {}, ArgumentError, "at least 2 samples"),
     (orthogonalize_, nn.ReLU(), (X,), {}, ArgumentError, "linear layers"),
     (maximize, mlp(2, 8), (), {"steps": 0}, ArgumentError, "steps: got 0"),
@@ -185,7 +186,7 @@ def test_orthogonal_samples_in_half_precision(dtype):
     """The gap of the hidden linear layers falls to the rounding of the weights."""
     model, batch = copies()[0].to(dtype), torch.randn(5, 8).to(dtype)
     before = measure(model, batch, layers=["2", "4"]).orthogonality_gap
-    orthogonalize_(model, batch, rng=0)
+    orthogonalize_(model, batch, shrinkage=0.0, rng=0)
     after = measure(model, batch, layers=["2", "4"]).orthogonality_gap
     assert (after < 0.1 * before).all()
     assert all(weight.dtype == dtype for weight in model.parameters())

@@ -308,7 +308,7 @@ def _orthogonal_start(samples: int, power: float) -> Preparation:
     def prepare(model: Any, inputs: Any, rng: np.random.Generator) -> None:
         torch: Any = import_extra("torch", "torch")
         some = inputs[:samples]
-        orthogonalize_(model, some, power=power, rng=rng)
+        orthogonalize_(model, some, power=power, shrinkage=0.0, rng=rng)
         kinds = torch.nn.Linear, torch.nn.Conv2d
         _, second, *_ = (module for module in model if isinstance(module, kinds))
         with torch.no_grad():
