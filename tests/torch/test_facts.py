@@ -120,3 +120,67 @@ def test_a_try_lowers_the_loss_and_changes_nothing():
     assert 0.0 <= unknown.fall < 1.0
     assert measure(model, batch, labels=labels).fall is None
     assert measure(model, batch, tries=True).fall is None
+
+
+class Autocast(nn.Module):
+    """A model that computes in float16, with weights in float32."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.float16):
+            return self.inner(x)
+
+
+def test_gradients_that_float16_loses():
+    """The facts are those of float32, and the verdict names what loss scaling cures."""
+    batch, labels = torch.randn(16, 24), torch.arange(16) % 10
+
+    def small(output):  # the gradients are small, and all else is well
+        return nn.functional.cross_entropy(output.float(), labels) / 1e6
+
+    for depth, options in ((12, {"labels": labels}), (2, {"loss": small})):
+        facts = []
+        for change in (nn.Module.float, nn.Module.half, Autocast, nn.Module.bfloat16):
+            torch.manual_seed(0)
+            model = change(mlp(depth, 24, norm=False))
+            inputs = batch.to(next(model.parameters()).dtype)
+            facts.append(measure(model, inputs, cosines=False, **options))
+        exact, half, cast, wide = (each.facts for each in facts)
+        assert exact.lost == wide.lost == 0.0
+        assert half.lost > 0.02
+        for each in (half, cast):
+            assert each.lost == half.lost
+            assert each.state_gradient_ratio == pytest.approx(exact.state_gradient_ratio, rel=0.05)
+            assert each.without_signal == exact.without_signal
+            assert each.small_gradients == pytest.approx(exact.small_gradients, abs=0.02)
+            assert each.without_gradient == exact.without_gradient == ()
+    assert half.lost > 0.9
+    assert "gradients are below the smallest float16 number" in facts[1].verdict
+    assert facts[1].verdict.endswith("Try loss scaling, or bfloat16.")
+    assert (facts[1].outlook.adam, facts[3].outlook.adam) == ("no", "late")
+
+
+class Scaled(nn.Module):
+    """x + factor · branch(x)."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.branch = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+        self.factor = nn.Parameter(torch.full((6,), factor))
+
+    def forward(self, x):
+        return x + self.factor * self.branch(x)
+
+
+def test_small_gradients_behind_small_factors_are_no_fault():
+    """The factors move first, as those of ConvNeXt, 1e-6; without them, the weights are dead."""
+    batch, labels = torch.randn(9, 6), torch.arange(9) % 3
+    model = nn.Sequential(*(Scaled(1e-7) for _ in range(3)), nn.Linear(6, 3))
+    facts = measure(model, batch, labels=labels).facts
+    assert facts.without_signal == 0.0
+    for block in model[:3]:
+        block.factor.requires_grad_(False)
+    assert measure(model, batch, labels=labels).facts.without_signal == 6 / 7

@@ -58,6 +58,10 @@ class Stage(nn.Module):
         return x
 
 
+class Unit(Stage):
+    """A linear layer with what follows it, as at the beginning of a model and inside its stages."""
+
+
 def test_blocks_are_the_outermost_modules_of_a_class_with_most_weight_layers():
     def linear(count):
         return [nn.Linear(3, 3) for _ in range(count)]
@@ -66,8 +70,11 @@ def test_blocks_are_the_outermost_modules_of_a_class_with_most_weight_layers():
     blocks = layers.chosen_layers(nn.Sequential(*stages, *linear(1)))
     assert (list(blocks.modules), blocks.between) == (["0", "1"], False)
     single = layers.chosen_layers(nn.Sequential(*(Stage(*linear(1)) for _ in range(2)), *linear(2)))
-    names = ["0.parts.0", "1.parts.0", "2", "3"]
-    assert (list(single.modules), single.between) == (names, True)
+    assert (list(single.modules), single.between) == (["0.parts.0", "1.parts.0", "2", "3"], True)
+    # A class that is also the stem is not the outermost one: its other modules are inside stages.
+    stem, units = Unit(*linear(1)), [Unit(*linear(1)) for _ in range(3)]
+    staged = layers.chosen_layers(nn.Sequential(stem, Stage(*units[:2]), Stage(units[2])))
+    assert list(staged.modules) == ["1", "2"]
 
 
 def test_shared_weights_count_once():

@@ -23,6 +23,9 @@ _EPS_OF_ADAM = 1e-8
 #: Rows and their gradients that agree to so many parts are equal.
 _EQUAL = 1e4
 
+#: Factors below this size, with gradients that are larger than they are, move first.
+_SMALL_FACTOR = 1e-3
+
 #: Exponents of rows of equal units are compared for weights of at most so many entries.
 _MOST_ENTRIES = 1 << 24
 
@@ -40,9 +43,13 @@ class Facts(Result):
         variance of the targets. The chance of a loss of your own is NaN.
     without_signal : float
         Share of the weight matrices with ‖G‖/‖W‖ < 1e-6, G the gradient. Zero weights, and zero
-        gradients behind a zero weight or factor, are left out.
+        gradients behind a zero weight or factor, are left out. So are such gradients if factors
+        are small and move first, as those of the branches of ConvNeXt, 1e-6.
     small_gradients : float
         Share of the entries of gradients, other than zeros, below the ε = 1e-8 of Adam.
+    lost : float
+        Share of the entries of gradients that are zero in float16, of those that are not zero. All
+        other facts are those of a loss that was scaled, whose gradients keep these entries.
     state_gradient_ratio : float
         ‖∂L/∂h‖ of the first block over that of the last one; of blocks of equal shape, if there are
         two.
@@ -96,6 +103,7 @@ class Facts(Result):
     chance: float = math.nan
     without_signal: float = 0.0
     small_gradients: float = 0.0
+    lost: float = 0.0
     state_gradient_ratio: float = math.nan
     state_gradient_bend: str = ""
     effective_rank: float = math.nan
@@ -154,6 +162,15 @@ def ratio_of_states(
     return float(np.exp(np.clip(logs[0] - logs[-1], -700.0, 700.0))), bend
 
 
+def _is_small_factor(weight: Any, gradient: Any) -> bool:
+    """Whether a parameter is a vector of one small value, and has a larger gradient."""
+    values = weight.detach().abs()
+    least, most = float(values.min()), float(values.max())
+    one_axis = weight.numel() == max(weight.shape, default=1)
+    small = one_axis and 0.0 < least == most < _SMALL_FACTOR
+    return small and float(gradient.double().norm()) > float(weight.detach().double().norm())
+
+
 def _clones_of(weight: Any, gradient: Any) -> float:
     """Return the share of the rows of a weight that equal another one, with their gradients."""
     rows = len(weight)
@@ -187,13 +204,19 @@ def gradient_facts(parameters: Mapping[str, Any], gradients: Mapping[str, Any]) 
         moves[name] and not name.endswith("bias") and not bool(weight.any())
         for name, weight in parameters.items()
     )
+    small_factors = any(
+        moves[name] and not name.endswith("bias") and _is_small_factor(weight, gradients[name])
+        for name, weight in parameters.items()
+    )
     matrices = {name: weight for name, weight in parameters.items() if weight.ndim > 1}
     signals, clones = [], 0.0
     for name, weight in matrices.items():
         gradient, size = gradients[name], float(weight.detach().double().norm())
         if gradient is None or size == 0.0 or (zero_by_design and not moves[name]):
             continue
-        signals.append(float(gradient.double().norm()) / size)
+        signal = float(gradient.double().norm()) / size
+        if signal >= _SIGNAL or not small_factors:
+            signals.append(signal)
         if weight is not list(matrices.values())[-1]:
             clones = max(clones, _clones_of(weight, gradient))
     weak = [value < _SIGNAL for value in signals]

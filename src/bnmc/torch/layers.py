@@ -195,7 +195,7 @@ def _repeated(named: dict[str, Any], weights: Iterable[str]) -> dict[str, Any]:
             if any(_is_inside(weight, [name]) for weight in inside)
         }
         if len(blocks) > 1 and 2 * len(inside) > total:
-            depth = min(name.count(".") for name in blocks)
+            depth = max(name.count(".") for name in blocks)  # a stem is no block
             # A Sequential may also be a stage of blocks, so blocks of a class come first.
             candidates.append((kind is torch.nn.Sequential, depth, order, blocks))
     return min(candidates, key=lambda candidate: candidate[:3])[-1] if candidates else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,10 @@ _IGNORED = -100
 
 #: Cosines are computed by default if samples × parameters is at most this.
 MOST_NUMBERS = 1 << 24
+
+
+#: Factors of the loss for gradients in float16, whose smallest positive number is 6e-8.
+_SCALES = tuple(2.0**power for power in range(24, -1, -4))
 
 
 @dataclass(frozen=True)
@@ -119,19 +123,40 @@ def as_loss(loss: object, labels: object, samples: int, device: object) -> Loss 
     return Loss(name, _cross_entropy if name == "cross-entropy" else _squared, targets)
 
 
+class Gradients(NamedTuple):
+    """The gradients of a number; None if it does not depend on a parameter or a state.
+
+    parameters : dict of str to torch.Tensor or None
+        Finite. Gradients in float16 come from a loss that was scaled, and are in float32.
+    states : list of torch.Tensor or None
+    lost : float
+        Share of the entries that are zero in float16 without a scale of the loss, of those that are
+        not zero.
+    """
+
+    parameters: dict[str, Any]
+    states: list[Any]
+    lost: float
+
+
 def gradients_of(
     loss: torch.Tensor, parameters: dict[str, torch.Tensor], states: Sequence[torch.Tensor]
-) -> tuple[dict[str, Any], list[Any]]:
-    """Return the gradients of a number by parameters and states, None if it does not depend on one.
-
-    The gradients of parameters are finite. The graph is kept.
-    """
-    gradients = _gradients(loss, [*parameters.values(), *states])
-    by_name = dict(zip(parameters, gradients, strict=False))
-    for name, gradient in by_name.items():
+) -> Gradients:
+    """Return the gradients of a number by parameters and states. The graph is kept."""
+    count, parts = len(parameters), [*parameters.values(), *states]
+    plain = gradients = _unscaled_gradients(loss, parts)
+    for name, gradient in zip(parameters, plain, strict=False):
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
             raise NonFiniteError(None, None, f"gradient of {name!r}")
-    return by_name, list(gradients[len(parameters) :])
+    lost = 0.0
+    if _is_half(loss, parts):
+        gradients = _gradients(loss, parts)
+        pairs = [pair for pair in zip(plain, gradients, strict=True) if pair[1] is not None]
+        present = sum(int((exact != 0.0).sum()) for _, exact in pairs[:count])
+        zeros = (((half == 0.0) & (exact != 0.0)).sum() for half, exact in pairs[:count])
+        lost = sum(map(int, zeros)) / max(present, 1)
+    by_name = dict(zip(parameters, gradients, strict=False))
+    return Gradients(by_name, list(gradients[count:]), lost)
 
 
 def gradient_norms(loss: torch.Tensor, weights: Sequence[Sequence[Any]]) -> list[float]:
@@ -196,6 +221,22 @@ def gradient_cosines(losses: torch.Tensor, parameters: dict[str, torch.Tensor]) 
 
 
 def _gradients(value: Any, parameters: list[Any]) -> Any:
+    """Return gradients; if some are in float16, those of a scaled value, over the scale."""
+    if not _is_half(value, parameters):
+        return _unscaled_gradients(value, parameters)
+    for scale in _SCALES:
+        gradients = _unscaled_gradients(value.float() * scale, parameters)
+        if all(each is None or bool(torch.isfinite(each).all()) for each in gradients):
+            break
+    return [None if each is None else each.float() / scale for each in gradients]
+
+
+def _is_half(value: Any, parameters: list[Any]) -> bool:
+    """Whether a gradient is computed in float16."""
+    return any(part.dtype == torch.float16 for part in (value, *parameters))
+
+
+def _unscaled_gradients(value: Any, parameters: list[Any]) -> Any:
     try:
         return torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
     except RuntimeError as error:

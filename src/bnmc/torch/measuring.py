@@ -385,14 +385,14 @@ class _Pass:
             raise ArgumentError("loss", goal.name, "a loss that depends on the parameters")
         self.loss = float(values.detach().double().mean())
         chosen = [state for state in states if state.requires_grad]
-        gradients, by_state = losses.gradients_of(values.mean(), trained, chosen)
+        gradients, by_state, lost = losses.gradients_of(values.mean(), trained, chosen)
         self.norms = {
             name: 0.0 if gradient is None else float(gradient.double().norm())
             for name, gradient in gradients.items()
         }
         chance, most = goal.chance(output)
         facts = gradient_facts(trained, gradients) | {
-            "loss": self.loss, "chance": chance, "most_of_chance": most,
+            "loss": self.loss, "chance": chance, "most_of_chance": most, "lost": lost,
             "probabilities": goal.takes_logits and are_probabilities(output),
         }  # fmt: skip
         places = iter(by_state)

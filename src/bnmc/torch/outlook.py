@@ -20,8 +20,8 @@ _ANSWERS = ("trains", "undecided", "late", "no")
 
 #: The rules, causes before their effects.
 _CAUSES = (
-    "dead", "inputs", "softmax", "clones", "loss", "growth", "overflow", "fall", "signal",
-    "samples", "outputs", "norm", "slow",
+    "dead", "inputs", "softmax", "clones", "loss", "growth", "overflow", "fall", "lost",
+    "signal", "samples", "outputs", "norm", "slow",
 )  # fmt: skip
 
 #: A loss below this part of the chance is that of a trained model.
@@ -217,6 +217,8 @@ def _of_gradients(facts: Facts) -> list[Fault]:
             f"gradients of states grow ×{_factor(ratio)} from the last block to the first{where}",
             "skip connections, fewer layers, or another norm",
         ))  # fmt: skip
+    if facts.lost > 0.9:
+        faults.append(Fault("lost", "no", "no", _lost(facts), "loss scaling, or bfloat16"))
     if facts.clones > 0.85:
         share = f"{100 * facts.clones:.0f} %"
         faults.append(Fault(
@@ -224,6 +226,10 @@ def _of_gradients(facts: Facts) -> list[Fault]:
             f"{share} of the units of a layer are equal, with equal gradients", "a new draw",
         ))  # fmt: skip
     return faults
+
+
+def _lost(facts: Facts) -> str:
+    return f"{100 * facts.lost:.0f} % of the gradients are below the smallest float16 number"
 
 
 def _of_loss(facts: Facts) -> list[Fault]:
@@ -292,6 +298,8 @@ def _mentions(facts: Facts) -> list[str]:
             f"the loss {facts.loss:.3g} is ×{ratio:.2g} of chance, which asks SGD for a lower rate "
             "or a smaller last layer"
         )
+    if 0.01 < facts.lost <= 0.9:
+        beside.append(f"{_lost(facts)}, which asks for loss scaling, or bfloat16")
     if facts.trainable and facts.without_gradient:
         names = ", ".join(map(repr, facts.without_gradient[:3]))
         more = len(facts.without_gradient) - 3
