@@ -131,6 +131,10 @@ FIGURES = {
     "limits-exponents": Small(
         {"images": 12, "widths": (64, 1024), "reference": 1, "chains": 30}, 1
     ),
+    "limits-constant-kernel": Small({
+        "width": 4, "depths": (1, 2), "images": 24, "tests": 24, "batch": 8, "epochs": 10,
+        "every": 5, "rate": 0.3, "chains": 3,
+    }, 1),
     "training-kernel-change": Small({
         "widths": (50, 100, 200), "chains": 8, "steps": 2, "first_chains": 60,
     }),

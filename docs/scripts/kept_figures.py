@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[1] / "images" / "figures"
 
 
 def keep(name: str) -> None:
-    """Run an experiment; write its picture, in 128 colours, and what it prints."""
+    """Run an experiment; write its picture, in 256 colours, and what it prints."""
     found = experiments.run(name)
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}.png"
@@ -24,7 +24,8 @@ def keep(name: str) -> None:
     figure.savefig(path, dpi=72)
     plt.close(figure)
     with Image.open(path) as picture:
-        few = picture.convert("RGB").quantize(128)
+        # The colours of thin curves are kept, too.
+        few = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
     few.save(path, optimize=True)
     path.with_suffix(".txt").write_text(f"{found}\n", encoding="utf-8")
 

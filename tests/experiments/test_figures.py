@@ -32,8 +32,8 @@ TURNED = ("quantity", r"bias variance $\sigma_b^2$")
 
 #: Figures whose small sizes take more than a second.
 SLOW = (
-    "gradients-directions", "orthogonalizes-3", "rank-collapse-1", "rank-collapse-4",
-    "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
+    "gradients-directions", "limits-constant-kernel", "orthogonalizes-3", "rank-collapse-1",
+    "rank-collapse-4", "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
 )  # fmt: skip
 
 #: Sizes that do not fit together or are out of range; the message is about the first of them.
@@ -57,6 +57,7 @@ REFUSED = [
     ("limits-complexity", {"classes": (1, 1)}, ""), ("limits-complexity", {"classes": (0, 10)}, ""),
     ("limits-complexity", {"classes": (0, 1, 2)}, ""),
     ("limits-complexity", {"classes": (0, "1")}, ""),
+    ("limits-constant-kernel", {"tests": 3}, "3, allowed: at least 8, one batch"),
     ("limits-kl", {"widths": (64, 32)}, ""), ("limits-kl", {"chains": 53}, ""),
     ("limits-kl", {"reference_chains": 101}, ""), ("limits-kl", {"steps": (1, 3)}, ""),
     ("limits-kl", {"reference_chains": 4}, ""), ("training-limits", {"chains": 2}, "a number > 2"),

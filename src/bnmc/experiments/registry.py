@@ -85,6 +85,8 @@ FIGURES = {
     "limits-kl": ("limits.kl", "logits of five limits beside those of width 128, in training"),
     "limits-exponents":
         ("limits.exponents", "powers of the width in training, measured and theory"),
+    "limits-constant-kernel":
+        ("limits.constant_kernel", "convolutional networks beside their constant kernels"),
     "training-kernel-change":
         ("training_law.kernel_change", "change of the tangent kernel in training against width"),
     "training-orthogonal-start":

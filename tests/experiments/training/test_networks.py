@@ -105,3 +105,17 @@ def test_xavier_weights(normal):
     # 60 000 weights; the relative error of a variance is at most √(2/60 000), here 5 of them.
     assert abs(np.square(weight).mean() / variance - 1) < 5 * np.sqrt(2 / weight.size)
     assert (np.abs(weight).max() > np.sqrt(3 * variance)) == normal
+
+
+def test_a_pooled_network_reads_the_mean_over_positions():
+    with networks.seeded(3):
+        model = networks.pooled(3, 400, 2)
+    first, second, readout = (layer for layer in model if hasattr(layer, "weight"))
+    for layer, variance in ((first, 2 / 27), (second, 2 / 3600), (readout, 1 / 400)):
+        assert layer.bias is None
+        # The relative error of a variance of N normals is √(2/N); 7 of them happen with 3e-12.
+        spread = 7 * (2 / layer.weight.numel()) ** 0.5
+        assert float(layer.weight.detach().square().mean()) / variance == pytest.approx(1, abs=spread)
+    images = torch.rand(2, 3, 4, 4, dtype=torch.float64)
+    hidden = second(first(images).clamp(min=0)).clamp(min=0)
+    assert torch.allclose(model(images), hidden.mean(dim=(2, 3)) @ readout.weight.T)

@@ -9,7 +9,7 @@ import bnmc.torch  # noqa: E402
 from bnmc.errors import NonFiniteError  # noqa: E402
 from bnmc.experiments.training.images import images  # noqa: E402
 from bnmc.experiments.training.networks import mlp, seeded  # noqa: E402
-from bnmc.experiments.training.trainer import Plan, train  # noqa: E402
+from bnmc.experiments.training.trainer import Plan, square_loss, train  # noqa: E402
 
 BATCH = 16
 
@@ -161,3 +161,20 @@ def test_test_images_are_evaluated_and_not_trained_on():
     assert tested["test_loss"][-1] == pytest.approx(float(loss), rel=1e-12)
     right = (output.argmax(dim=1) == labels[128:]).double().mean()
     assert tested["test_accuracy"][-1] == pytest.approx(float(right), rel=1e-12)
+
+
+def test_steps_and_records_are_of_the_criterion(data):
+    """One step on all images goes down the gradient of the mean square of outputs less targets."""
+    inputs, labels = data
+    targets = torch.from_numpy(np.eye(10)[labels.numpy()] - 0.1)
+    with seeded(5):
+        model = mlp(64, 12, 1)
+        before = [weight.detach().clone() for weight in model.parameters()]
+        loss = ((model(inputs) - targets) ** 2).sum() / len(labels)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        plan = Plan(1, len(labels), criterion=square_loss)
+        records = train(model, inputs, labels, plan, 0.01, np.random.default_rng(0))
+    assert records["loss"][0] == pytest.approx(float(loss.detach()))
+    for weight, old, gradient in zip(model.parameters(), before, gradients, strict=True):
+        assert torch.allclose(weight, old - 0.01 * gradient, rtol=1e-10, atol=1e-14)
+    assert records["gradient_norm"][0] == pytest.approx(float(gradients[0].norm()))

@@ -167,6 +167,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
         ax.plot(
             [q_sigma] * 2, rates, "o--" if two else "o", color="black", markersize=5,
             markerfacecolor="white" if two else "black",
+            label=f"the two rates of {name}" if two else None,
         )  # fmt: skip
         ax.annotate(shown, (q_sigma, rates[0]), (8, 4), textcoords="offset points")
     ax.set(

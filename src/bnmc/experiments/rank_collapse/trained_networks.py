@@ -462,7 +462,7 @@ def _draw(data: Dataset, figure: Drawing) -> None:
     for label in map(str, data.case.values):
         rows.setdefault(label.rpartition(": ")[0], []).append(label)
     shown = ("accuracy", *data.attrs["shown"])
-    axes = pictures.axes_of(figure, len(shown), len(rows), width=5.0, height=3.6)
+    axes = pictures.axes_of(figure, len(shown), len(rows), width=5.0, height=4.2)
     for row, (network, labels) in zip(axes, rows.items(), strict=True):
         for ax, name in zip(row, shown, strict=True):
             for order, label in enumerate(labels):
@@ -473,6 +473,6 @@ def _draw(data: Dataset, figure: Drawing) -> None:
                 )  # fmt: skip
             text = data[name].attrs["long_name"]
             pictures.finish(ax, network, "epoch", text, ylim=(0, None))
-        row[0].axhline(runs.CHANCE, color="grey", linestyle=":", linewidth=1)
-        row[-1].legend(fontsize="small")
+        row[0].axhline(runs.CHANCE, color="grey", linestyle=":", linewidth=1, label="chance")
+    pictures.legend_below(figure, axes[0, 0], 3)
     figure.suptitle(pictures.about(data, "{images}"))

@@ -112,6 +112,37 @@ def convolutional(
     return model
 
 
+def pooled(channels: int, width: int, depth: int) -> torch.nn.Sequential:
+    """Return a network of 3 × 3 convolutions with ReLU, the mean over positions, and a readout.
+
+    Parameters
+    ----------
+    channels : int
+        Of the images.
+    width, depth : int
+        Output channels of the convolutions, and their number.
+
+    Returns
+    -------
+    torch.nn.Sequential
+        Without biases, with normal weights of variance 2/fan-in, those of the readout 1/fan-in.
+    """
+    torch: Any = import_extra("torch", "torch")
+    nn = torch.nn
+    layers: list[Any] = []
+    for layer in range(depth):
+        fan_in = channels if layer == 0 else width
+        conv = nn.Conv2d(fan_in, width, 3, padding=1, bias=False, dtype=torch.float64)
+        nn.init.kaiming_normal_(conv.weight)
+        layers += [conv, nn.ReLU()]
+    readout = nn.Linear(width, 10, bias=False, dtype=torch.float64)
+    nn.init.normal_(readout.weight, std=width**-0.5)
+    model: torch.nn.Sequential = nn.Sequential(
+        *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), readout
+    )
+    return model
+
+
 def residual(
     channels: int, side: int, stages: Sequence[Sequence[int]], *, norm: str = "none"
 ) -> torch.nn.Sequential:

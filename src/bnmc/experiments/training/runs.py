@@ -13,7 +13,7 @@ from bnmc.experiments import kit
 from bnmc.experiments.kit import Float64Array, Point, Progress, Run
 from bnmc.experiments.training.images import images
 from bnmc.experiments.training.networks import seeded
-from bnmc.experiments.training.trainer import Plan, train
+from bnmc.experiments.training.trainer import Plan, cross_entropy, train
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +81,8 @@ class Training:
     tests : int, default 0
         Further images, of which the networks have a loss and an accuracy, too.  If there are too
         few images, both numbers are smaller.
+    criterion : callable, default `cross_entropy`
+        Loss of outputs and labels, which is minimized.
 
     Raises
     ------
@@ -99,13 +101,14 @@ class Training:
         scale: tuple[float, float] = (1.0, 0.0),
         *,
         tests: int = 0,
+        criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy,
     ) -> None:
         import_extra("torch", "torch")
         self.run, self.chains = run, sizes.chains
         self.images = images(run.data, sizes.images + tests, sizes.batch)
         share = len(self.images.labels) * tests // (sizes.images + tests)
         self.tests = share - share % sizes.batch
-        self.plan = Plan(sizes.epochs, sizes.batch, every)
+        self.plan = Plan(sizes.epochs, sizes.batch, every, criterion)
         self._rates, self._scale = rates, scale
 
     def attributes(self) -> dict[str, Any]:
@@ -115,6 +118,31 @@ class Training:
             "images": f"{self.images.name}, {len(self.images.labels) - self.tests} images",
         }  # fmt: skip
 
+    def facts(self) -> dict[str, str]:
+        """Return facts on which trained networks depend."""
+        torch: Any = import_extra("torch", "torch")
+        return {"images": self.images.digest(), "torch": torch.__version__}
+
+    def network(self, case: Case, rate: float, progress: Progress) -> dict[str, Float64Array]:
+        """Return the records of a trained network; the run draws its seeds."""
+        torch: Any = import_extra("torch", "torch")
+        pixels, labels = map(torch.from_numpy, self.images[1:])
+        factor, constant = self._scale
+        weights, order = map(int, self.run.generator.integers(2**63, size=2))
+        rng = np.random.default_rng(order)
+        with seeded(weights):
+            model = case.build()
+            grey = torch.rand(pixels.shape, dtype=pixels.dtype) if case.noise else pixels
+            inputs = grey * factor + constant
+            split = len(labels) - self.tests
+            test = (inputs[split:], labels[split:]) if self.tests else None
+            inputs = inputs[:split]
+            if case.prepare is not None:
+                case.prepare(model, inputs, rng)
+            return train(
+                model, inputs, labels[:split], self.plan, rate * case.faster, rng, progress, test
+            )
+
     def records(self, cases: Mapping[Point, Case]) -> dict[Point, dict[str, Float64Array]]:
         """Train networks of each case; each network and learning rate is one part of the run.
 
@@ -123,33 +151,13 @@ class Training:
         dict of tuple to dict of str to ndarray
             By case the records of `train`, (networks, records), and the learning rate as ``rate``.
         """
-        torch: Any = import_extra("torch", "torch")
-        pixels, labels = map(torch.from_numpy, self.images[1:])
-        factor, constant = self._scale
 
         def network(at: Point, rate: float, _: int, progress: Progress) -> dict[str, Float64Array]:
-            """Return the records of a network; the run draws seeds of its weights and its order."""
-            case = cases[at]
-            weights, order = map(int, self.run.generator.integers(2**63, size=2))
-            rng = np.random.default_rng(order)
-            with seeded(weights):
-                model = case.build()
-                grey = torch.rand(pixels.shape, dtype=pixels.dtype) if case.noise else pixels
-                inputs = grey * factor + constant
-                split = len(labels) - self.tests
-                test = (inputs[split:], labels[split:]) if self.tests else None
-                inputs = inputs[:split]
-                if case.prepare is not None:
-                    case.prepare(model, inputs, rng)
-                return train(
-                    model, inputs, labels[:split], self.plan, rate * case.faster, rng, progress,
-                    test,
-                )  # fmt: skip
+            return self.network(cases[at], rate, progress)
 
         points = list(itertools.product(cases, self._rates, range(self.chains)))
         costs = [cases[at].cost for at, _, _ in points]
-        facts = {"images": self.images.digest(), "torch": torch.__version__}
-        parts = self.run.parts(network, points, costs, facts)
+        parts = self.run.parts(network, points, costs, self.facts())
 
         def stacked(at: Point, rate: float) -> dict[str, Float64Array]:
             records = [parts[at, rate, k] for k in range(self.chains)]

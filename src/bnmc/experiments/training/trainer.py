@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,25 @@ if TYPE_CHECKING:
 Float64Array = NDArray[np.float64]
 
 
+def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross-entropy of images, with outputs as logits."""
+    torch: Any = import_extra("torch", "torch")
+    loss: torch.Tensor = torch.nn.functional.cross_entropy(outputs, labels)
+    return loss
+
+
+def square_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean square distance of outputs from the unit vectors of labels, less 1/classes.
+
+    The targets have mean 0 over the classes.
+    """
+    torch: Any = import_extra("torch", "torch")
+    classes = outputs.shape[1]
+    targets = torch.nn.functional.one_hot(labels, classes).to(outputs.dtype) - 1.0 / classes
+    loss: torch.Tensor = (outputs - targets).square().sum(dim=1).mean()
+    return loss
+
+
 class Plan(NamedTuple):
     """How a network is trained.
 
@@ -31,11 +51,14 @@ class Plan(NamedTuple):
         Images per step.  It divides the number of images.
     every : int
         Epochs between records.
+    criterion : callable
+        Loss of outputs and labels, which is minimized.
     """
 
     epochs: int
     batch: int
     every: int = 1
+    criterion: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy
 
     @property
     def records(self) -> list[float]:
@@ -53,7 +76,7 @@ def train(
     progress: Progress | None = None,
     test: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> dict[str, Float64Array]:
-    """Train a network by plain stochastic gradient descent on the cross-entropy, in place.
+    """Train a network by plain stochastic gradient descent, in place.
 
     Each epoch takes the images in a new random order.  On one thread, equal arguments give equal
     bits (`seeded` of `networks.py`).
@@ -79,8 +102,8 @@ def train(
     dict of str to (records,) ndarray of float64
         Numbers after the epochs ``plan.records``.
 
-        - ``loss``, ``accuracy``: mean cross-entropy and share of right answers over all images, in
-          batches of the given order.  ``test_loss``, ``test_accuracy``: those of the test images.
+        - ``loss``, ``accuracy``: mean loss and share of right answers over all images, in batches
+          of the given order.  ``test_loss``, ``test_accuracy``: those of the test images.
         - ``rank``, ``rank_bound``, ``orthogonality_gap``, ``mean_correlation``: numbers of the last
           hidden representation of the first batch.  The rank counts singular values above
           ``max(batch, width) 2⁻²³`` of the largest, the threshold of ``matrix_rank`` for float32.
@@ -113,7 +136,7 @@ def train(
     torch: Any = import_extra("torch", "torch")
     given: Any = model
     weights = list(given.parameters())
-    first = _record(given, images, labels, plan.batch, test)
+    first = _record(given, images, labels, plan, test)
     if first is None:
         raise NonFiniteError(None, None, "loss before training")
     records = [first]
@@ -121,9 +144,11 @@ def train(
     for epoch in range(1, plan.epochs + 1):
         order = torch.from_numpy(rng.permutation(len(labels)))
         for chosen in order.split(plan.batch):
-            finite = finite and _step(given, weights, images[chosen], labels[chosen], rate)
+            finite = finite and _step(
+                given, weights, images[chosen], labels[chosen], rate, plan
+            )  # fmt: skip
         if epoch in plan.records:
-            record = _record(given, images, labels, plan.batch, test) if finite else None
+            record = _record(given, images, labels, plan, test) if finite else None
             finite = record is not None
             records.append(record or dict.fromkeys(first, math.nan))
         if progress is not None:
@@ -131,10 +156,12 @@ def train(
     return {name: np.array([record[name] for record in records]) for name in first}
 
 
-def _step(model: Any, weights: list[Any], images: Any, labels: Any, rate: float) -> bool:
+def _step(
+    model: Any, weights: list[Any], images: Any, labels: Any, rate: float, plan: Plan
+) -> bool:
     """Do one step of gradient descent if the loss is finite; return whether it is."""
     torch: Any = import_extra("torch", "torch")
-    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    loss = plan.criterion(model(images), labels)
     if not math.isfinite(loss.item()):
         return False
     gradients = torch.autograd.grad(loss, weights)
@@ -144,47 +171,47 @@ def _step(model: Any, weights: list[Any], images: Any, labels: Any, rate: float)
     return True
 
 
-def _evaluated(model: Any, images: Any, labels: Any, batch: int) -> tuple[float, float]:
+def _evaluated(model: Any, images: Any, labels: Any, plan: Plan) -> tuple[float, float]:
     """Return the mean loss and the share of right answers, in batches of the given order."""
     torch: Any = import_extra("torch", "torch")
     losses, right = [], 0
     with torch.no_grad():
-        for begin in range(0, len(labels), batch):
-            some = slice(begin, begin + batch)
+        for begin in range(0, len(labels), plan.batch):
+            some = slice(begin, begin + plan.batch)
             output = model(images[some])
-            losses.append(float(torch.nn.functional.cross_entropy(output, labels[some])))
+            losses.append(float(plan.criterion(output, labels[some])))
             right += int((output.argmax(dim=1) == labels[some]).sum())
     return float(np.mean(losses)), right / len(labels)
 
 
 def _record(
-    model: Any, images: Any, labels: Any, batch: int, test: tuple[Any, Any] | None
+    model: Any, images: Any, labels: Any, plan: Plan, test: tuple[Any, Any] | None
 ) -> dict[str, float] | None:
     """Return the numbers of one record; None if the network has become infinite or NaN."""
     torch: Any = import_extra("torch", "torch")
-    evaluated = _evaluated(model, images, labels, batch)
+    evaluated = _evaluated(model, images, labels, plan)
     if not math.isfinite(evaluated[0]):
         return None
     tested = dict(
-        zip(("test_loss", "test_accuracy"), _evaluated(model, *test, batch), strict=True)
+        zip(("test_loss", "test_accuracy"), _evaluated(model, *test, plan), strict=True)
         if test is not None
         else ()
     )
     hidden: list[tuple[str, Any]] = []
     output = forward(
-        model, images[:batch], chosen_layers(model),
+        model, images[: plan.batch], chosen_layers(model),
         lambda name, _, tensor: hidden.append((name, tensor.detach())),
     )  # fmt: skip
-    loss = torch.nn.functional.cross_entropy(output, labels[:batch])
+    loss = plan.criterion(output, labels[: plan.batch])
     first, *_ = weight_matrices(model).values()
     (gradient,) = torch.autograd.grad(loss, first.weight)
     name, last = hidden[-1]
-    numbers = measured(name, last, batch, "sample", False)
+    numbers = measured(name, last, plan.batch, "sample", False)
     return {
         "loss": evaluated[0],
         "accuracy": evaluated[1],
         **tested,
-        "rank": _rank(numbers, batch, last[0].numel()),
+        "rank": _rank(numbers, plan.batch, last[0].numel()),
         "rank_bound": numbers.rank_bound,
         "orthogonality_gap": numbers.orthogonality_gap,
         "mean_correlation": numbers.mean_correlation,
