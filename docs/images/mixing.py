@@ -25,7 +25,7 @@ def draw(values):
             np.clip(values[key], LEAST, None) for key in (name, f"{name} low", f"{name} high")
         )
         band(ax, np.arange(DEPTH + 1), mean, low, high, colour=colour, label=name)
-    ax.axhline(1.0, color="k", ls="--", lw=1.0)
+    ax.axhline(1.0, color="k", ls="--", lw=1.0, label="vacuous above")
     ax.set(yscale="log", ylim=(2e-3, 2), xlabel="layer", ylabel="total variation, at most")
     ax.legend(frameon=False)
     return figure

@@ -27,9 +27,9 @@ def plain_kernel(first, second, depth):
     side = first.shape[1]
     places = list(np.ndindex(side, side))
 
-    def window(values, one, two):
+    def window(values, a, b):
         shifts = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1)]
-        pairs = [tuple((p + i, q + j) for p, q in (one, two)) for i, j in shifts]
+        pairs = [tuple((p + i, q + j) for p, q in (a, b)) for i, j in shifts]
         return 2 / 9 * sum(values.get(pair, 0.0) for pair in pairs)
 
     images = {"x": first, "y": second}
