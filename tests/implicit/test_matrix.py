@@ -15,6 +15,7 @@ from scipy import stats
 from scipy.sparse.linalg import svds
 
 from bnmc._kernels.gpu.device import SIMULATED
+from bnmc._support import machine
 from bnmc.errors import ArgumentError, ArgumentTypeError, ResultTooLargeError
 from bnmc.implicit import GaussianMatrix, HaarMatrix, load, matrix, products, words, words_on_gpu
 
@@ -305,6 +306,83 @@ def test_bits_do_not_depend_on_the_threads_of_blas(columns):
 
     for a, b in zip(answers(1), answers(2), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 200])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_products_in_pieces_are_products(rows, dtype):
+    """Widths of more and of less than a block, and numbers of rows whose blocks are in pieces."""
+    rng, size = np.random.default_rng(0), products._BLOCK + 300
+    a, b = (rng.normal(size=(count, size)).astype(dtype) for count in (40, rows))
+    bound = 40 * np.finfo(dtype).eps * size**0.5
+    np.testing.assert_allclose(products.inner(a, b), a.astype(float) @ b.T, atol=bound * 8)
+    np.testing.assert_allclose(products.inner(b, a), b.astype(float) @ a.T, atol=bound * 8)
+    factor = rng.normal(size=(7, rows))
+    gathered = products.gather([(factor, b), (factor[:, :1], b[:1])], size, "float64")
+    np.testing.assert_allclose(gathered, factor @ b + factor[:, :1] * b[0], atol=bound)
+
+
+def watched_pools(monkeypatch):
+    """Return a list that gets the number of threads of each pool that shares a product."""
+    threads, pool = [], products.ThreadPoolExecutor
+
+    def made(count, name):
+        threads.append(count)
+        return pool(count, name)
+
+    monkeypatch.setattr(products, "ThreadPoolExecutor", made)
+    return threads
+
+
+@pytest.mark.parametrize("size", [9, 500])
+def test_bits_do_not_depend_on_the_threads_that_share_a_product(size, monkeypatch):
+    """Blocks of 8 numbers: parts of a block, and of several."""
+    monkeypatch.setattr(products, "_BLOCK", 8)
+    monkeypatch.setattr(products, "_SHARED", 0)
+    pools = watched_pools(monkeypatch)
+
+    def numbers(threads):
+        y = np.random.default_rng(1).normal(size=(3, size)) * [[1e8], [1.0], [1e-8]]
+        basis = products.Basis(y, size, "float32")
+        with machine.sharing_products(threads):
+            q, factor = products.orthonormal(y, np.linalg.cholesky(products.inner(y, y)))
+            basis.append(q)
+            left = products.project(np.cos(y), basis.rows)
+            far = np.array([[3e38, 1e38, 1.0]])
+            with np.errstate(over="ignore"):  # is a part of the context of a thread, too
+                gathered = products.gather([(far, np.float32(y))], size, "float32")
+            return q, factor, basis.rows, left, gathered
+
+    expected = numbers(1)
+    assert not pools
+    for threads in (2, 3):
+        for a, b in zip(numbers(threads), expected, strict=True):
+            np.testing.assert_array_equal(a, b)
+        assert {*pools} == {min(threads, -(-size // 8))}
+        pools.clear()
+
+
+def test_processors_share_large_products(monkeypatch):
+    """Of users, but not of a worker that shares the processors already."""
+    monkeypatch.setattr(machine, "available_processors", lambda: 2)
+    monkeypatch.setattr(products, "_SHARED", 0)
+    pools = watched_pools(monkeypatch)
+    x = np.random.default_rng(0).normal(size=(20_000, 2))
+
+    def answers():
+        W = GaussianMatrix(20_000, 20_000, rng=0)
+        W.update(W @ x, x)
+        return W.T @ (W @ (x + 1))
+
+    expected = answers()
+    assert not pools
+    monkeypatch.setattr(matrix, "_LARGE", 0)
+    np.testing.assert_array_equal(answers(), expected)
+    assert {*pools} == {2}
+    with machine.one_blas_thread():
+        pools.clear()
+        np.testing.assert_array_equal(answers(), expected)
+    assert not pools
 
 
 def test_copies_share_the_past_alone():

@@ -18,6 +18,7 @@ from bnmc.errors import (
     StoreMismatchError,
     ZeroVarianceError,
 )
+from bnmc.implicit import products
 from bnmc.training import course, forecast, running
 
 X = np.random.default_rng(0).standard_normal((5, 6))
@@ -48,6 +49,27 @@ def test_bits_depend_on_the_key_alone(matrices):
     with ProcessPoolExecutor(1) as pool:
         assert_same_bits(first, run(executor=pool))
     assert len(np.unique(first.loss[:, 0])) == 5
+
+
+def test_threads_share_a_network(monkeypatch):
+    """Threads that have no network of their own share products, in blocks of 8 numbers here."""
+    monkeypatch.setattr(products, "_BLOCK", 8)
+    monkeypatch.setattr(products, "_SHARED", 0)
+
+    def run(threads):
+        settings = {**OPTIONS, "observables": ("kernel", "movement"), "matrices": "implicit"}
+        with mock.patch.object(
+            products, "ThreadPoolExecutor", side_effect=products.ThreadPoolExecutor
+        ) as pools:
+            result = bnmc.train(NETWORK, X, LABELS, chains=2, threads=threads, **settings)
+        return result, {call.args[0] for call in pools.call_args_list}
+
+    one_each, pools = run(2)
+    assert not pools
+    for threads, shares in ((1, set()), (5, {2}), (6, {3})):
+        shared, pools = run(threads)
+        assert pools == shares
+        assert_same_bits(shared, one_each)
 
 
 def test_a_store_continues_with_the_same_bits(tmp_path):

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -241,20 +242,20 @@ class _Limit:
     """One thread for the BLAS of the process, from the first that asks for it to the last."""
 
     def __init__(self) -> None:
-        self._guard, self._users = threading.Lock(), 0
+        self._guard, self.users = threading.Lock(), 0
         self._limits: Any = None
 
     def __enter__(self) -> None:
         with self._guard:
-            if self._users == 0:
+            if self.users == 0:
                 _take_control()
                 self._limits = import_module("threadpoolctl").threadpool_limits(1, user_api="blas")
-            self._users += 1
+            self.users += 1
 
     def __exit__(self, *_: object) -> None:
         with self._guard:
-            self._users -= 1
-            if self._users == 0:
+            self.users -= 1
+            if self.users == 0:
                 _take_control()
                 self._limits.restore_original_limits()
                 _take_control()  # and leaves it to others
@@ -289,3 +290,32 @@ def one_blas_thread() -> Iterator[None]:
         return
     with _LIMIT:
         yield
+
+
+#: How many threads of the package share a large product of the current context.
+_SHARING: ContextVar[int] = ContextVar("threads of a product", default=1)
+
+
+def threads_of_products() -> int:
+    """Return how many threads of the package share a large product of the current context."""
+    return _SHARING.get()
+
+
+@contextmanager
+def sharing_products(threads: int | None = None) -> Iterator[None]:
+    """Let threads of the package share large products, and BLAS take one thread.
+
+    Parameters
+    ----------
+    threads : int, optional
+        By default the number of processors, or 1 if another thread of the process limits BLAS,
+        since it shares the processors already.
+    """
+    if threads is None:
+        threads = 1 if _LIMIT.users else available_processors()
+    token = _SHARING.set(threads)
+    try:
+        with one_blas_thread():
+            yield
+    finally:
+        _SHARING.reset(token)

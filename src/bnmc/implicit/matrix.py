@@ -17,7 +17,7 @@ import copy
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from numbers import Number
 from typing import Any, Self
 
@@ -27,7 +27,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from bnmc._support import arguments, files
 from bnmc._support.archives import archived, arrays_of
-from bnmc._support.machine import require_memory
+from bnmc._support.machine import require_memory, sharing_products
 from bnmc.errors import ArgumentError, ArgumentTypeError
 from bnmc.implicit import products
 from bnmc.implicit.products import Basis, Canonical
@@ -41,6 +41,9 @@ _LONGEST = 1e300
 
 #: Bytes from which a request is compared with the available memory.
 _NOTICED = 1 << 24
+
+#: Multiplications of a product from which all processors share it.
+_LARGE = 1 << 26
 
 
 class ImplicitMatrix(LinearOperator, ABC):
@@ -110,7 +113,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         left, right = self._rows_of("u", u, 1), self._rows_of("v", v, 0)
         if len(left) != len(right):
             raise ArgumentError("v", tuple(np.shape(v)), f"as many vectors as u, {len(left)}")
-        with self._unchanged_by_errors():
+        with self._unchanged_by_errors(), self._shared(left):
             rows, columns = self.locate(left, 1), self.locate(right, 0)
             coefficients = products.zeros((len(self._basis[1]), len(self._basis[0])), rows)
             former = self._coefficients
@@ -413,7 +416,7 @@ class ImplicitMatrix(LinearOperator, ABC):
     def _product(self, x: Any, side: int) -> Any:
         """Return W x, or Wᵀ x for side 1, for a vector or columns."""
         rows = self._rows_of("x", x, side)
-        with self._unchanged_by_errors():
+        with self._unchanged_by_errors(), self._shared(rows):
             coordinates, dtype = self.locate(rows, side), products.precision_of(rows)
             answer = self.image_of(coordinates, side, self._weight, self._coefficients, dtype)
             self._settle()
@@ -464,6 +467,11 @@ class ImplicitMatrix(LinearOperator, ABC):
         size = (2 * self.dtype.itemsize + 24) * len(x) * length
         if size > _NOTICED and not self.is_decided:
             require_memory("x", size, f"{self.asked} directions were asked, in {self.nbytes} bytes")
+
+    def _shared(self, x: Any) -> AbstractContextManager[None]:
+        """Return a context in which all processors share large products with rows x."""
+        size = len(x) * sum(self.shape) * sum(self.asked)
+        return nullcontext() if size < _LARGE or products.is_tensor(x) else sharing_products()
 
     @contextmanager
     def _unchanged_by_errors(self) -> Iterator[None]:

@@ -1,24 +1,45 @@
 """Products of long vectors, block by block, of NumPy arrays and of PyTorch tensors on any device.
 
 Vectors are rows.  Numbers of a block are multiplied in the precision of the vectors that are kept;
-sums over blocks are float64.  The blocks are always the same, so are the bits.
+sums over blocks are float64.  Blocks and parts depend on sizes alone, and sums of parts are added
+in their order, so bits do not depend on how many threads share the parts.
 """
 
 from __future__ import annotations
 
+import contextvars
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.blas import dtrsm
 
+from bnmc._support.machine import threads_of_products
+from bnmc._support.workers import ranges
 from bnmc.errors import ArgumentError
+
+_T = TypeVar("_T")
 
 #: Entries of a row that are handled at a time: blocks of a few hundred rows stay in the cache.
 _BLOCK = 1 << 13
+
+#: OpenBLAS multiplies without copies, in half the time, up to so many multiplications.  Pieces of a
+#: block are that short, but no shorter than `_SHORT`.
+_SMALL, _SHORT = 10**6, 1 << 9
+
+#: The most parts of a row, which threads share.
+_PARTS = 16
+
+#: Multiplications from which threads share a product: fewer take less time than threads to start.
+_SHARED = 1 << 22
+
+#: Multiplications in the time of which a number is written to memory that was not used before.
+_WRITING = 8
 
 #: The least exponent by which vectors are scaled: 2**1021 is finite.
 _LEAST_EXPONENT = -1021
@@ -74,10 +95,15 @@ def zeros(shape: tuple[int, ...], x: Any, dtype: str = "float64") -> Any:
 
 def inner(x: Any, rows: Any) -> Any:
     """Return x rowsᵀ, of shape (len(x), len(rows)), float64."""
-    total, work = zeros((len(x), len(rows)), x), precision_of(rows)
-    for block in _blocks(x.shape[1]):
-        total += _times(cast(x[:, block], work), rows[:, block].T)
-    return total
+    work = precision_of(rows)
+
+    def part(blocks: Sequence[slice]) -> Any:
+        total = zeros((len(x), len(rows)), x)
+        for block in blocks:
+            total += _inner(cast(x[:, block], work), rows[:, block])
+        return total
+
+    return sum(_in_parts(part, x, len(rows)), zeros((len(x), len(rows)), x))
 
 
 def gather(terms: Sequence[tuple[Any, Any]], size: int, dtype: str) -> Any:
@@ -90,11 +116,17 @@ def gather(terms: Sequence[tuple[Any, Any]], size: int, dtype: str) -> Any:
         for factor, rows in terms
     ]
     out = empty((len(terms[0][0]), size), terms[0][0], dtype)
-    for block in _blocks(size):
-        out[:, block] = sum(
-            factor[:, block] if rows is None else _times(factor, rows[:, block])
-            for factor, rows in terms
-        )
+
+    def part(blocks: Sequence[slice]) -> None:
+        for block in blocks:
+            for number, (factor, rows) in enumerate(terms):
+                term = factor[:, block] if rows is None else _gathered(factor, rows[:, block])
+                if number == 0:
+                    out[:, block] = term
+                else:
+                    out[:, block] += term
+
+    _in_parts(part, out, max(0 if rows is None else len(rows) for _, rows in terms))
     return out
 
 
@@ -107,15 +139,21 @@ def project(y: Any, rows: Any) -> Any:
     if not len(rows):
         return zeros((len(y), 0), y)
     work = precision_of(rows)
-    first, second = inner(y, rows), zeros((len(y), len(rows)), y)
+    first = inner(y, rows)
     factor = cast(first, work)
-    for block in _blocks(y.shape[1]):
-        part = rows[:, block]
-        y[:, block] -= _times(factor, part)
-        second += _times(cast(y[:, block], work), part.T)
+
+    def subtract(blocks: Sequence[slice], again: bool = True) -> Any:
+        total = zeros((len(y), len(rows)), y) if again else None
+        for block in blocks:
+            part = rows[:, block]
+            y[:, block] -= _gathered(factor, part)
+            if again:
+                total += _inner(cast(y[:, block], work), part)
+        return total
+
+    second = sum(_in_parts(subtract, y, len(rows)), zeros((len(y), len(rows)), y))
     factor = cast(second, work)
-    for block in _blocks(y.shape[1]):
-        y[:, block] -= _times(factor, rows[:, block])
+    _in_parts(partial(subtract, again=False), y, len(rows))
     return first + second
 
 
@@ -151,9 +189,24 @@ def independent(
 
 def orthonormal(y: Any, factor: NDArray[np.float64]) -> tuple[Any, NDArray[np.float64]]:
     """Return (Q, factor) with y = factor Q and orthonormal rows Q: Cholesky QR, twice."""
-    q = _solved(factor, y)
-    second = np.linalg.cholesky(to_host(inner(q, q)))
-    return _solved(second, q), factor @ second
+    q = empty(y.shape, y, "float64")
+
+    def solve(blocks: Sequence[slice]) -> Any:
+        total = zeros((len(y), len(y)), y)
+        for block in blocks:
+            q[:, block] = part = _solved(factor, y[:, block])
+            total += _inner(part, part)
+        return total
+
+    gram = sum(_in_parts(solve, y, len(y)), zeros((len(y), len(y)), y))
+    second = np.linalg.cholesky(to_host(gram))
+
+    def solve_again(blocks: Sequence[slice]) -> None:
+        for block in blocks:
+            q[:, block] = _solved(second, q[:, block])
+
+    _in_parts(solve_again, y, len(y))
+    return q, factor @ second
 
 
 class Basis:
@@ -194,7 +247,13 @@ class Basis:
             buffer = empty((room, self.size), self._buffer, self.dtype)
             buffer[: self.count] = self.rows
             self._buffer = buffer
-        self._buffer[self.count : count] = cast(rows, self.dtype)
+        new = self._buffer[self.count : count]
+
+        def write(blocks: Sequence[slice]) -> None:
+            for block in blocks:
+                new[:, block] = rows[:, block]
+
+        _in_parts(write, rows, _WRITING)
         self.count = count
 
     def move(self, device: Any) -> None:
@@ -235,8 +294,30 @@ def scaled(x: Any) -> tuple[Any, NDArray[np.intp]]:
     return cast(x, "float64") * like(np.ldexp(1.0, -exponents)[:, None], x), exponents
 
 
-def _blocks(size: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK, size)) for start in range(0, size, _BLOCK))
+def _in_parts(work: Callable[[Sequence[slice]], _T], x: Any, count: int) -> list[_T]:
+    """Call a function with the blocks of each part of rows x; return the results in order.
+
+    Parameters
+    ----------
+    work : callable
+        Takes the blocks of a part.
+    x : (k, size) array
+    count : int
+        Multiplications of the function for each entry of x: the number of other rows.
+    """
+    size = x.shape[1]
+    width = max(1, -(-size // (_PARTS * _BLOCK))) * _BLOCK
+    parts = [
+        [slice(first + start, first + end) for start, end in ranges(last - first, _BLOCK)]
+        for first, last in ranges(size, width)
+    ]
+    threads = min(threads_of_products(), len(parts))
+    if threads < 2 or size * len(x) * count < _SHARED or is_tensor(x):
+        return [work(part) for part in parts]
+    with ThreadPoolExecutor(threads, "bnmc-products") as pool:
+        # NumPy's error state is a part of the context, which a thread does not inherit.
+        calls = [pool.submit(contextvars.copy_context().run, work, part) for part in parts]
+        return [call.result() for call in calls]
 
 
 def _solved(factor: NDArray[np.float64], y: Any) -> Any:
@@ -248,12 +329,44 @@ def _solved(factor: NDArray[np.float64], y: Any) -> Any:
     return dtrsm(1.0, factor, y.T, side=1, lower=1, trans_a=1).T
 
 
-def _times(a: Any, b: Any) -> Any:
-    """Return a @ b.
+def _inner(x: Any, rows: Any) -> Any:
+    """Return x rowsᵀ of a block; BLAS is faster if the first factor has more rows."""
+    if len(x) > len(rows):
+        return _inner(rows, x).T
+    if len(x) == 1:
+        return _inner(_twice(x), rows)[:1]
+    if is_tensor(x):
+        return x @ rows.T
+    length = _length_of_pieces(x, rows)
+    pieces = _pieces(rows, length) @ _pieces(x, length).swapaxes(1, 2)
+    return pieces.sum(0, dtype=np.float64).T
 
-    BLAS has other functions for a single vector, whose sums may depend on its threads: a vector
-    is multiplied as two equal ones.
-    """
-    if len(a) > 1:
-        return a @ b
-    return ((a.repeat(2, 1) if is_tensor(a) else np.repeat(a, 2, axis=0)) @ b)[:1]
+
+def _gathered(factor: Any, rows: Any) -> Any:
+    """Return factor @ rows of a block."""
+    if len(factor) == 1:
+        return _gathered(_twice(factor), rows)[:1]
+    if is_tensor(rows):
+        return factor @ rows
+    out = np.empty((len(factor), rows.shape[1]), rows.dtype)
+    length = _length_of_pieces(factor, rows)
+    np.matmul(factor, _pieces(rows, length), out=_pieces(out, length))
+    return out
+
+
+def _length_of_pieces(x: Any, rows: Any) -> int:
+    """Return the length of pieces of rows of a block, so that BLAS makes no copies if it can."""
+    size = length = rows.shape[1]
+    while length > _SHORT and length * len(x) * len(rows) > _SMALL and length % 2 == 0:
+        length //= 2
+    return length if size == _BLOCK else size
+
+
+def _pieces(rows: Any, length: int) -> Any:
+    """Return pieces of rows, (pieces, rows, length), without a copy."""
+    return rows.reshape(len(rows), -1, length).swapaxes(0, 1)
+
+
+def _twice(row: Any) -> Any:
+    """Return a vector as two rows: BLAS has functions for one whose sums depend on its threads."""
+    return row.repeat(2, 1) if is_tensor(row) else np.repeat(row, 2, axis=0)

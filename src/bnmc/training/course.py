@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bnmc._support.arguments import Float64Array, generator
 from bnmc._support.interruption import Stop
-from bnmc._support.machine import one_blas_thread
+from bnmc._support.machine import sharing_products
 from bnmc.errors import NonFiniteError
 from bnmc.training.architecture import Architecture
 from bnmc.training.observables import Moment, OfLayers, Recorded
@@ -74,11 +74,11 @@ class Course:
     observables: tuple[Recorded | OfLayers, ...]
     key: int = field(compare=False)
 
-    def __call__(self, chain: int, watch: Watch | None = None) -> Part | None:
-        """Return the results of a network, or None if told to stop."""
+    def __call__(self, chain: int, watch: Watch | None = None, threads: int = 1) -> Part | None:
+        """Return the results of a network, made by so many threads, or None if told to stop."""
         watch = watch or Watch(Stop(None), chain + 1)
         part = watch.parts[chain] = self.empty_part()
-        with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        with sharing_products(threads), np.errstate(over="ignore", invalid="ignore"):
             try:
                 self._train(part, chain, watch)
             except NonFiniteError:

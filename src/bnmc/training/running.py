@@ -156,7 +156,8 @@ def train(
     rng : optional
         Anything `numpy.random.default_rng` takes (SPEC 7).
     threads : int, optional
-        Number of threads, one for a network; by default the number of processors.
+        Number of threads; by default the number of processors. If there are fewer networks, threads
+        share the large products of a network. Results do not depend on it.
     executor : concurrent.futures.Executor or Dask Client, optional
         Executor that trains the networks. Results do not depend on it.
     store : path, optional
@@ -299,7 +300,7 @@ def train(
     stop = Stop(limit)
     watch = Watch(stop, networks)
     stored = None if folder is None else TrainingStore(folder, course, networks)
-    calls = _Networks(course, networks, watch, pool, stored)
+    calls = _Networks(course, networks, watch, pool, stored, max(1, workers // networks))
 
     def whole(parts: list[Part]) -> Training | None:
         parts = parts or [part for part in [watch.parts.get(0)] if part and part[DONE][0]]
@@ -328,6 +329,8 @@ class _Networks(Calls[Part]):
         Of threads of this process; an executor is told nothing.
     pool : Executor or None
     store : TrainingStore or None
+    threads : int
+        Of a network, if no executor trains it.
     """
 
     def __init__(
@@ -337,9 +340,10 @@ class _Networks(Calls[Part]):
         watch: Watch,
         pool: Executor | None,
         store: TrainingStore | None,
+        threads: int,
     ) -> None:
-        told = watch if pool is None else None
-        arguments = [(chain, told) for chain in range(chains)]
+        told = (watch, threads) if pool is None else ()
+        arguments = [(chain, *told) for chain in range(chains)]
         sizes = [course.steps + 1] * chains
         super().__init__(Shared("executor", pool, course), arguments, sizes, store)
         self._watch = watch
