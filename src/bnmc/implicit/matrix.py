@@ -246,8 +246,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         if not terms:
             return products.zeros((len(coordinates), self.shape[side]), coordinates, dtype)
         image = products.gather(terms, self.shape[side], "float64")
-        image *= products.like(np.ldexp(1.0, exponents)[:, None], image)
-        return products.cast(image, dtype)
+        return products.cast(products.multiply(image, np.ldexp(1.0, exponents)), dtype)
 
     def decide(self) -> tuple[Any, Any]:
         """Decide all entries of W₀, whose rows and columns become the bases.
@@ -393,7 +392,7 @@ class ImplicitMatrix(LinearOperator, ABC):
         if self.is_decided:
             return y
         left, before = np.arange(len(y)), len(basis)
-        least = rounding * np.sqrt(products.to_host((y**2).sum(1)))
+        least = rounding * np.sqrt(products.to_host(products.squares(y)))
         coordinates = products.zeros((len(y), before + len(y)), y)
         while len(left):
             coordinates[left, : len(basis)] += products.project(y, basis.rows)
@@ -402,7 +401,8 @@ class ImplicitMatrix(LinearOperator, ABC):
             gram = products.to_host(products.inner(y, y))
             chosen, factor, again = products.independent(gram, least[left])
             if len(chosen):
-                directions, factor = products.orthonormal(y[chosen], factor)
+                picked = y if len(chosen) == len(y) else y[chosen]
+                directions, factor = products.orthonormal(picked, factor)
                 new = slice(len(basis), len(basis) + len(chosen))
                 for row, part in zip(left[chosen], products.like(factor, y), strict=True):
                     coordinates[row, new] = part

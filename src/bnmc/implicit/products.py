@@ -106,6 +106,27 @@ def inner(x: Any, rows: Any) -> Any:
     return sum(_in_parts(part, x, len(rows)), zeros((len(x), len(rows)), x))
 
 
+def squares(x: Any) -> Any:
+    """Return the sums of squares of rows, float64."""
+
+    def part(blocks: Sequence[slice]) -> Any:
+        return sum((x[:, block] ** 2).sum(1) for block in blocks)
+
+    return sum(_in_parts(part, x, _WRITING), zeros((len(x),), x))
+
+
+def multiply(x: Any, factors: NDArray[np.float64]) -> Any:
+    """Multiply rows by factors, in place; return them."""
+    column = like(factors[:, None], x)
+
+    def part(blocks: Sequence[slice]) -> None:
+        for block in blocks:
+            x[:, block] *= column
+
+    _in_parts(part, x, _WRITING)
+    return x
+
+
 def gather(terms: Sequence[tuple[Any, Any]], size: int, dtype: str) -> Any:
     """Return the sum of coordinates @ rows over the terms, of shape (vectors, size).
 
@@ -287,7 +308,12 @@ def scaled(x: Any) -> tuple[Any, NDArray[np.intp]]:
     """
     if not x.shape[1]:
         return cast(x, "float64"), np.zeros(len(x), int)
-    largest = to_host(abs(x).max(1) if not is_tensor(x) else x.abs().amax(1)).astype(np.float64)
+    if is_tensor(x):
+        largest = to_host(x.abs().amax(1)).astype(np.float64)
+    else:
+        parts = ranges(x.shape[1], _BLOCK)
+        most = [abs(x[:, first:last]).max(1) for first, last in parts]
+        largest = np.max(most, axis=0).astype(np.float64)
     if not np.isfinite(largest).all():
         raise ArgumentError("x", largest.max(), "finite numbers")
     exponents = np.maximum(np.frexp(largest)[1], _LEAST_EXPONENT)
@@ -356,7 +382,8 @@ def _gathered(factor: Any, rows: Any) -> Any:
 
 def _length_of_pieces(x: Any, rows: Any) -> int:
     """Return the length of pieces of rows of a block, so that BLAS makes no copies if it can."""
-    size = length = rows.shape[1]
+    size: int = rows.shape[1]
+    length = size
     while length > _SHORT and length * len(x) * len(rows) > _SMALL and length % 2 == 0:
         length //= 2
     return length if size == _BLOCK else size
