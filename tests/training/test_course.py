@@ -418,3 +418,30 @@ def test_implicit_and_drawn_networks_have_one_law(name, chains):
         samples.append(np.hstack([column.reshape(chains, -1) for column in columns]))
     p_values = [stats.ks_2samp(a, b).pvalue for a, b in zip(*(s.T for s in samples), strict=True)]
     assert min(p_values) * len(p_values) * len(LAWS) * 2 > FALSE_ALARM
+
+
+@pytest.mark.slow
+def test_kernels_change_by_one_amount_under_mup_and_less_under_ntk():
+    """Change of the tangent kernel after 5 steps; two means differ by at most 5 standard errors.
+
+    A slope of two means has an error of .013 under NTK.
+    """
+    x, targets = np.random.default_rng(1).standard_normal((10, 4)), np.array([1, -1, 1, -1.0])
+
+    def changes(parametrization, width, chains):
+        network = bnmc.Network.of(width=[10] + 3 * [width], batch=4, activation="tanh", norm="none")
+        run = bnmc.train(
+            network, x, targets[:, None], loss="squared", steps=5, learning_rate=0.02,
+            chains=chains, parametrization=parametrization, reference_width=100,
+            observables="kernel", record=[0, 5], rng=0,
+        )  # fmt: skip
+        change = run.kernel_change[:, 1]
+        return change.mean(), change.std(ddof=1) / chains**0.5
+
+    (wide, error), (wider, its_error) = changes("mup", 10**4, 100), changes("mup", 10**5, 8)
+    both = np.hypot(error, its_error)
+    assert both < 0.0003
+    assert abs(wide - wider) < 5 * both
+    assert wider == pytest.approx(0.0442, abs=0.001)
+    (narrow, _), (wide, _) = changes("ntk", 300, 200), changes("ntk", 10**5, 12)
+    assert abs(np.log(wide / narrow) / np.log(10**5 / 300) + 1.0) < 0.065
