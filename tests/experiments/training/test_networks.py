@@ -115,7 +115,8 @@ def test_a_pooled_network_reads_the_mean_over_positions():
         assert layer.bias is None
         # The relative error of a variance of N normals is √(2/N); 7 of them happen with 3e-12.
         spread = 7 * (2 / layer.weight.numel()) ** 0.5
-        assert float(layer.weight.detach().square().mean()) / variance == pytest.approx(1, abs=spread)
+        square = float(layer.weight.detach().square().mean())
+        assert square / variance == pytest.approx(1, abs=spread)
     images = torch.rand(2, 3, 4, 4, dtype=torch.float64)
     hidden = second(first(images).clamp(min=0)).clamp(min=0)
     assert torch.allclose(model(images), hidden.mean(dim=(2, 3)) @ readout.weight.T)
