@@ -53,7 +53,8 @@ PUBLIC = {
         "isometry norms rates scale stability_atlas wider_than_memory",
     "bnmc.experiments.bridging": "ACTIVATIONS certificate conditioning fig_1a fig_1b fig_2 poster "
         "stationary_linear two_inputs",
-    "bnmc.experiments.limits": "alignment complexity constant_kernel exponents kl ntk_convergence plane",
+    "bnmc.experiments.limits": "alignment complexity constant_kernel exponents kl ntk_convergence "
+        "plane",
     "bnmc.experiments.orthogonalizes": "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein",
     "bnmc.experiments.rank_collapse": "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 "
         "fig_6 fig_8 fig_9 lemma_3",
