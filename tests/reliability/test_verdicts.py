@@ -1,0 +1,132 @@
+"""Architectures of torchvision, timm and transformers: verdicts written before they were measured.
+
+Install them beside the tests; what is missing is skipped. All are known to train from their own
+initializations, so each verdict is "trains" for both optimizers.
+"""
+
+import functools
+import importlib
+import importlib.util
+import time
+from types import SimpleNamespace
+
+import pytest
+from torch_models import digest_of, nn, one_thread, torch  # noqa: F401
+
+from bnmc.torch import measure
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.untraced, pytest.mark.usefixtures("one_thread"),
+]  # fmt: skip
+
+CLASSES = 10
+
+
+def images(samples=16, size=64):
+    """Return noisy copies of ten smooth patterns, standardized, and their labels."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(CLASSES, 3, 8, 8, generator=generator)
+    patterns = nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")
+    labels = torch.arange(samples) % CLASSES
+    batch = patterns[labels] + 0.3 * torch.randn(samples, 3, size, size, generator=generator)
+    return (batch - batch.mean()) / batch.std(), labels
+
+
+def tokens(samples=16, length=24, vocabulary=200):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(vocabulary, (samples, length), generator=generator)
+
+
+def vision(name, **options):
+    models = importlib.import_module("torchvision.models")
+    return getattr(models, name)(num_classes=CLASSES, **options)
+
+
+def timm(name, **options):
+    return importlib.import_module("timm").create_model(name, num_classes=CLASSES, **options)
+
+
+def bert():
+    kit = importlib.import_module("transformers")
+    config = kit.BertConfig(
+        vocab_size=200, hidden_size=96, num_hidden_layers=6, num_attention_heads=4,
+        intermediate_size=384, num_labels=CLASSES,
+    )  # fmt: skip
+    return kit.BertForSequenceClassification(config)
+
+
+def gpt2():
+    kit = importlib.import_module("transformers")
+    config = kit.GPT2Config(
+        vocab_size=200, n_positions=32, n_embd=96, n_layer=6, n_head=4, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
+    return kit.GPT2LMHeadModel(config)
+
+
+def next_token(output):
+    """Return the loss of a language model on the tokens of the batch."""
+    logits = output.logits[:, :-1]
+    return nn.functional.cross_entropy(logits.flatten(0, 1), tokens()[:, 1:].flatten())
+
+
+#: Package, and the function that makes the model.
+VISION = {
+    "ResNet-18": ("torchvision", functools.partial(vision, "resnet18")),
+    "ResNet-50": ("torchvision", functools.partial(vision, "resnet50")),
+    "VGG-11": ("torchvision", functools.partial(vision, "vgg11")),
+    "VGG-16 with batch norm": ("torchvision", functools.partial(vision, "vgg16_bn")),
+    "DenseNet-121": ("torchvision", functools.partial(vision, "densenet121")),
+    "MobileNet v2": ("torchvision", functools.partial(vision, "mobilenet_v2")),
+    "MobileNet v3": ("torchvision", functools.partial(vision, "mobilenet_v3_small")),
+    "EfficientNet-B0": ("torchvision", functools.partial(vision, "efficientnet_b0")),
+    "ShuffleNet v2": ("torchvision", functools.partial(vision, "shufflenet_v2_x0_5")),
+    "ConvNeXt": ("torchvision", functools.partial(vision, "convnext_tiny")),
+    "Swin": ("torchvision", functools.partial(vision, "swin_t")),
+    "ViT": ("timm", functools.partial(timm, "vit_tiny_patch16_224", img_size=64, patch_size=8)),
+    "Mixer": ("timm", functools.partial(timm, "mixer_s32_224", img_size=64)),
+    "NF-ResNet-26": ("timm", functools.partial(timm, "nf_resnet26")),
+    "RegNet": ("timm", functools.partial(timm, "regnetx_002")),
+}
+
+
+def made(package, make):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    torch.manual_seed(0)
+    return make()
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_verdicts_on_vision_models(name):
+    model = made(*VISION[name])
+    batch, labels = images()
+    before = digest_of(model)
+    measured = measure(model, batch, labels=labels, cosines=False)
+    assert digest_of(model) == before
+    assert (measured.outlook.sgd, measured.outlook.adam) == ("trains", "trains"), measured.verdict
+
+
+def test_verdicts_on_language_models():
+    model = made("transformers", bert)
+    labels = torch.arange(16) % CLASSES
+    measured = measure(model, {"input_ids": tokens()}, labels=labels, cosines=False)
+    assert (measured.outlook.sgd, measured.outlook.adam) == ("trains", "trains"), measured.verdict
+    model = made("transformers", gpt2)
+    measured = measure(model, {"input_ids": tokens()}, loss=next_token)
+    assert (measured.outlook.sgd, measured.outlook.adam) == ("trains", "trains"), measured.verdict
+
+
+def test_time_of_a_measurement():
+    """A measurement of ResNet-50 takes at most three forward and backward passes."""
+    model = made(*VISION["ResNet-50"])
+    batch, labels = images(8, 96)
+    least = SimpleNamespace(step=float("inf"), measure=float("inf"))
+    for _ in range(3):
+        start = time.perf_counter()
+        nn.functional.cross_entropy(model(batch), labels).backward()
+        least.step = min(least.step, time.perf_counter() - start)
+        start = time.perf_counter()
+        measure(model, batch, labels=labels)
+        least.measure = min(least.measure, time.perf_counter() - start)
+    assert least.measure <= 3.0 * least.step, vars(least)
