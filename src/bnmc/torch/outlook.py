@@ -337,9 +337,13 @@ def is_cured(before: Facts, after: Facts) -> bool:
 
 
 def distance_from_healthy(facts: Facts) -> float:
-    """Return how far gradients of states change with depth, and the loss is from chance."""
+    """Return how far a model is from a healthy one; less of two cures is better.
+
+    Gradients of states change with depth, the loss is far from chance, or the rank is small.
+    """
     logs = [math.log(max(facts.state_gradient_ratio, 1e-300)), math.log(facts.loss / facts.chance)]
-    return sum(abs(log) for log in logs if not math.isnan(log))
+    far = sum(abs(log) for log in logs if not math.isnan(log))
+    return far - math.log(max(facts.effective_rank, 1.0))
 
 
 def compared(name: str, before: Facts, after: Facts) -> str:

@@ -23,6 +23,7 @@ from bnmc.torch.outlook import (
     compared,
     distance_from_healthy,
     is_cured,
+    is_doubtful,
     outlook_of,
     said,
 )
@@ -186,14 +187,23 @@ class Measurement(Result):
 
     @property
     def cures(self) -> tuple[str, ...]:
-        """What to try: cures that were tried and help, then others, the worst fault first."""
+        """What to try: cures that were tried and help, then others, the worst fault first.
+
+        A cure after which a fact is near its threshold is not sure to help, so it comes last.
+        """
         best_first = sorted(self.tried.items(), key=lambda item: distance_from_healthy(item[1]))
-        helpful = [
-            compared(name, self.facts, after)
-            for name, after in best_first
-            if is_cured(self.facts, after)
+        helpful = [(name, after) for name, after in best_first if is_cured(self.facts, after)]
+        sure = [
+            compared(name, self.facts, after) for name, after in helpful if not is_doubtful(after)
         ]
-        return (*helpful, *self.outlook.cures)
+        unsure = [
+            compared(name, self.facts, after) for name, after in helpful if is_doubtful(after)
+        ]
+        others = self.outlook.cures
+        if unsure and not sure:
+            hedged = f"{others[0]}: no change of the weights that was tried is sure to help"
+            others = hedged, *others[1:]
+        return (*sure, *others, *unsure)
 
     @property
     def verdict(self) -> str:
