@@ -118,15 +118,18 @@ def test_verdicts_on_language_models():
 
 
 def test_time_of_a_measurement():
-    """A measurement of ResNet-50 takes at most three forward and backward passes."""
+    """A measurement of ResNet-50 takes at most three forward and backward passes, of CPU time.
+
+    Images have the usual size. Of smaller ones the copies of the weights take a larger part.
+    """
     model = made(*VISION["ResNet-50"])
-    batch, labels = images(8, 96)
+    batch, labels = images(8, 224)
     least = SimpleNamespace(step=float("inf"), measure=float("inf"))
     for _ in range(3):
-        start = time.perf_counter()
+        start = time.process_time()
         nn.functional.cross_entropy(model(batch), labels).backward()
-        least.step = min(least.step, time.perf_counter() - start)
-        start = time.perf_counter()
+        least.step = min(least.step, time.process_time() - start)
+        start = time.process_time()
         measure(model, batch, labels=labels)
-        least.measure = min(least.measure, time.perf_counter() - start)
+        least.measure = min(least.measure, time.process_time() - start)
     assert least.measure <= 3.0 * least.step, vars(least)
