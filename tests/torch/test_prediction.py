@@ -190,6 +190,18 @@ def test_a_model_that_ends_with_a_block_has_no_infinite_width():
     assert "∞" not in beside.table()
 
 
+def test_images_that_a_model_flattens_are_columns():
+    torch.manual_seed(3)
+    layers, batch = plain((12, 20, 20, 5), nn.Tanh, nn.BatchNorm1d), torch.randn(6, 3, 2, 2)
+    expected = measure(layers, batch.flatten(1)).prediction
+    actual = measure(nn.Sequential(nn.Flatten(), *layers), batch).prediction
+    assert actual.network == expected.network is not None
+    np.testing.assert_array_equal(actual.infinite["scale"], expected.infinite["scale"])
+    # A layer that takes positions of samples has other columns.
+    positions = measure(plain((12, 20, 5), nn.Tanh), torch.randn(6, 4, 12)).prediction
+    assert positions.network is None
+
+
 def test_a_layer_that_no_fresh_network_has_departs():
     model = plain((6, 30, 30, 3), nn.Tanh)
     usual = measure(model, BATCH).prediction

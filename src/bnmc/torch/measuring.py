@@ -530,8 +530,10 @@ def _prediction(
     if weights and "weight" in first.shapes:
         weights = ["weight"]  # of a single layer, which has the name of its class
     grams = [each.seen.grams for each in passes]
-    inputs = batch.tensors[0]
-    rows = inputs.to("cpu", torch.float64).numpy().T if inputs.ndim == 2 else None
+    # Images that the model flattens are columns of its first layer.
+    inputs, rows = batch.tensors[0].reshape(batch.samples, -1), None
+    if reading.network is not None and inputs.shape[1] == reading.network.widths[0]:
+        rows = inputs.to("cpu", torch.float64).numpy().T
     gradients, reasons = None, reading.unfit
     if not reasons:
         complete = bool(weights) and all(len(each) == len(weights) for each in grams)
