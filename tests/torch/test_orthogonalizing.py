@@ -228,3 +228,18 @@ def test_samples_that_are_held_out_and_far_larger():
     with pytest.warns(RuntimeWarning, match=r"last 4 samples.* are ×\d.* were ×1") as caught:
         orthogonalize_(model, batch, rng=0)
     assert len(caught) == 1
+
+
+def test_directions_that_the_batch_lacks_count_for_samples_that_are_held_out():
+    """The fitted four samples span half of the directions of the layer."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 2)).double()
+    batch = torch.randn(5, 6).double()
+    batch[4] *= 0.9 * batch[:4].norm() / 2.0 / batch[4].norm()
+    with torch.no_grad():
+        model[0].bias.zero_()
+        model[0].weight.copy_(torch.eye(8, 6))
+    orthogonalize_(model, batch, rng=0)
+    output = model[:2](batch).detach()
+    first, other = (part.square().mean().sqrt().item() for part in output.split([4, 1]))
+    assert first == pytest.approx(1.0)
+    assert other == pytest.approx(1.1, rel=1e-6)
