@@ -183,6 +183,7 @@ FIGURES = {
     "gpt-sizes": Small({
         "shapes": ("GPT-2", "GPT-3 2.7B"), "tokens": 48, "blocks": 1, "length": 6, "chains": 3,
     }),
+    "outlook-table": Small({"models": 2, "steps": 30, "sgd": (0.3,), "adam": (1e-2,)}),
 }  # fmt: skip
 
 

@@ -102,7 +102,7 @@ def test_kept_tables_are_those_of_today(name):
     for importable in ("xarray", "matplotlib"):
         pytest.importorskip(importable)
     shown, printed = text_of(FIGURES / f"{name}.txt"), f"{experiments.run(name)}\n"
-    if "data" in inspect.signature(function_of(name)).parameters:
+    if {"data", "adam"} & {*inspect.signature(function_of(name)).parameters}:  # they train
         require_same_intervals(printed, shown)
         return
     assert PRINTED.sub("", printed).split() == PRINTED.sub("", shown).split()

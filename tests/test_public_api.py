@@ -56,6 +56,7 @@ PUBLIC = {
     "bnmc.experiments.limits": "alignment complexity constant_kernel exponents kl ntk_convergence "
         "plane",
     "bnmc.experiments.orthogonalizes": "fig_1 fig_2a fig_2b fig_3 fig_4 fig_6 fig_7 wasserstein",
+    "bnmc.experiments.outlooks": "outlook_table",
     "bnmc.experiments.rank_collapse": "centring fig_1 fig_10 fig_2 fig_3a fig_3b fig_4 fig_5 "
         "fig_6 fig_8 fig_9 lemma_3",
     "bnmc.experiments.training_law": "coordinate_check kernel_change logit_divergences "

@@ -73,6 +73,7 @@ TOPICS = {
     "limits": "Kernels of infinite width",
     "training_law": "Training at any width",
     "beyond": "Stability, mixing, norms and sizes",
+    "outlooks": "Outlooks of PyTorch models",
 }
 TOPIC = """{title}
 {line}

@@ -34,6 +34,7 @@ TURNED = ("quantity", r"bias variance $\sigma_b^2$")
 SLOW = (
     "gradients-directions", "limits-constant-kernel", "orthogonalizes-3", "rank-collapse-1",
     "rank-collapse-4", "rank-collapse-5", "rank-collapse-10", "rank-collapse-centring",
+    "outlook-table",
 )  # fmt: skip
 
 #: Sizes that do not fit together or are out of range; the message is about the first of them.

@@ -2,7 +2,8 @@
 
 `names` lists the experiments, `describe` describes one, and `run` runs it.  They need the extra
 ``xarray``, and their pictures need the extra ``plot``.  Each experiment is also a function in
-`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `limits`, `gradients` or `beyond`.
+`bnmc.experiments.bridging`, `orthogonalizes`, `rank_collapse`, `limits`, `gradients`, `beyond` or
+`outlooks`.
 Its docstring names the figure, the paper, the expected result, and the errors of the printed
 figure.
 """
@@ -166,7 +167,7 @@ def extras_of(name: str) -> dict[str, str]:
     """
     has_data = "data" in inspect.signature(function_of(name)).parameters
     # The figures of `limits` that train networks do so in NumPy.
-    in_torch = has_data and not name.startswith("limits")
+    in_torch = (has_data and not name.startswith("limits")) or name.startswith("outlook")
     return {"xarray": "xarray"} | ({"torch": "torch"} if in_torch else {})
 
 

@@ -118,6 +118,8 @@ FIGURES = {
         ("beyond.depth_over_width", "networks nearly as deep as wide: norms, tangent kernels"),
     "gpt-sizes":
         ("beyond.gpt_sizes", "attention from GPT-2 to GPT-3, three rules of initialization"),
+    "outlook-table":
+        ("outlooks.outlook_table", "whether a model trains: the outlook, and the outcome"),
 }  # fmt: skip
 
 
