@@ -1,7 +1,7 @@
 """Models that no rule and no threshold had seen: larger ones, other data, half precision, trained.
 
-Their outlooks by hand were written, and the file was committed, before any of them was trained or
-measured.  Importing this file imports PyTorch.
+Their outlooks by hand were written before any of them was trained or measured.  Importing this file
+imports PyTorch.
 """
 
 from __future__ import annotations
